@@ -1,0 +1,180 @@
+"""`hetero.calibrate`: measure this machine once and store what was found."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hetero.calibration import probes
+
+from hetero import devices as backends
+from hetero import inventory, planner, profile, registry
+from hetero.errors import DeviceError, DeviceNotAvailable
+
+# Largest extent of a matrix (quick, full), by kind of device; half of it where there are three.
+_LARGEST = {"cpu": (2048, 8192), "opencl": (512, 1024), "cuda": (16384, 16384)}
+
+
+def calibrate(
+    quick: bool = False,
+    path: str | os.PathLike[str] | None = None,
+    devices: list[str] | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> profile.Profile:
+    """Measure this machine and store its profile; from then on every plan uses it.
+
+    Measured are the links of each device (each direction, pageable and pinned memory), the
+    overhead of a launch and of a call, and every implementation, by dtype and layout, over sizes
+    and aspect ratios.
+
+    Parameters
+    ----------
+    quick : bool
+        Coarser grids: seconds instead of one or two minutes.
+    path : path-like, optional
+        Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.
+    devices : list of str, optional
+        Only these, such as ``["cpu", "cuda:0"]``; the CPU is always measured. Default: all, but one
+        of several equal GPUs, and no OpenCL device that is this machine's CPU.
+    progress : callable, optional
+        Called as ``progress(fraction, text)``, fraction from 0 to 1.
+
+    Returns
+    -------
+    Profile
+
+    Raises
+    ------
+    DeviceNotAvailable
+        If ``devices`` names one that is not here; the message names those that are.
+    OSError
+        If the profile cannot be written.
+
+    References
+    ----------
+    A. White, "Modeling and Optimization of Parallel Matrix-based Computations on GPU", Auburn
+    University, 2013, chapter 3.
+
+    Examples
+    --------
+    >>> import hetero
+    >>> hetero.calibrate(quick=True, path="/tmp/hetero-example.json").name
+    'measured'
+    """
+    data = measure_machine(quick, devices, progress)
+    found = profile.parse(profile.encode(data))
+    found.save(path)
+    profile.set_current(found)
+    return found
+
+
+def measure_machine(
+    quick: bool, devices: list[str] | None, progress: Callable[[float, str], None] | None
+) -> dict[str, Any]:
+    """The content of a profile of this machine."""
+    effort = probes.QUICK if quick else probes.FULL
+    infos = inventory.devices()
+    names = _chosen(devices, infos)
+    tasks = _tasks(names, infos, effort, quick)
+    models: dict[str, Any] = {}
+    links: dict[str, Any] = {}
+    host: dict[str, Any] = {"dispatch": {}}
+    for number, (text, task) in enumerate(tasks):
+        if progress is not None:
+            progress(number / len(tasks), text)
+        try:
+            task(models, links, host)
+        except DeviceError as error:
+            profile.log.warning("calibration leaves out %s: %s", text, error)
+    if progress is not None:
+        progress(1.0, "done")
+    return {
+        "schema_version": profile.SCHEMA_VERSION,
+        "name": "measured",
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "quick": quick,
+        "units": profile.UNITS,
+        "fingerprint": inventory.fingerprint(),
+        "devices": {
+            name: {key: value for key, value in info.items() if key != "set_aside"}
+            for name, info in infos.items()
+        },
+        "links": links,
+        "host": host,
+        "models": models,
+    }
+
+
+def _chosen(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:
+    if devices is None:
+        return [
+            name
+            for name, info in infos.items()
+            if not (info.get("is_host_cpu") or info.get("same_as") or info.get("set_aside"))
+        ]
+    for name in devices:
+        if name not in infos:
+            raise DeviceNotAvailable(
+                f"devices must be among {', '.join(map(repr, infos))}, got {name!r}"
+            )
+    return [planner.CPU, *(name for name in devices if name != planner.CPU)]
+
+
+Task = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], None]
+
+
+def _tasks(
+    names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
+) -> list[tuple[str, Task]]:
+    """What to measure, in order, each with a text for the progress bar."""
+    tasks: list[tuple[str, Task]] = []
+
+    def pack(models: dict, links: dict, host: dict) -> None:
+        host["pack"] = probes.pack(effort)
+
+    tasks.append(("copies in host memory", pack))
+    for name in names:
+        info = infos[name]
+        device = None if name == planner.CPU else backends.get(name)
+        largest = _LARGEST[info["kind"]][0 if quick else 1]
+        if device is not None:
+
+            def link(models: dict, links: dict, host: dict, device: Any = device) -> None:
+                with device.active():
+                    links[device.name] = probes.links(device, effort)
+                host["dispatch"][device.name] = probes.dispatch(device, effort)
+
+            tasks.append((f"links of {name}", link))
+        bench = probes.Bench(device, largest * largest)
+        for operation in registry.operations():
+            for implementation in registry.lookup(operation):
+                if implementation.kind != info["kind"] or implementation.run is None:
+                    continue
+                for subject in probes.subjects(implementation, name, effort, largest):
+                    largest_dims = tuple(axis[-1] for axis in subject.axes)
+                    if implementation.excludes(subject.problem(largest_dims), info):
+                        continue
+                    tasks.append(
+                        (
+                            f"{operation} {implementation.method} {subject.dtype} on {name}",
+                            _measuring(subject, bench, effort, name, info),
+                        )
+                    )
+    return tasks
+
+
+def _measuring(
+    subject: probes.Subject, bench: probes.Bench, effort: probes.Effort, name: str, info: dict
+) -> Task:
+    def task(models: dict, links: dict, host: dict) -> None:
+        active = bench.device.active() if bench.device else contextlib.nullcontext()
+        with active:
+            measured = probes.measure_subject(subject, bench, effort)
+        implementation = subject.implementation
+        key = (name, implementation.operation, implementation.method, subject.dtype, subject.layout)
+        models["|".join(key)] = probes.model_of(subject, info, *measured)
+
+    return task

@@ -1,0 +1,234 @@
+"""From measurements to constants: the models of `hetero.models`, each with its residuals.
+
+Every fit minimises relative errors, since a microsecond matters at ten and not at ten thousand.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hetero.models import Work, bind, bind_link, wave_features
+
+_LEAST_POINTS = 3  # of a segment
+_PENALTY = 4e-4  # mean squared relative error that one more segment must save
+
+
+def residuals(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
+    """Relative errors |predicted - measured| / measured: mean, p95, worst."""
+    errors = np.abs(np.asarray(predicted) / np.asarray(measured) - 1.0)
+    return {
+        "mean": float(errors.mean()),
+        "p95": float(np.percentile(errors, 95)),
+        "worst": float(errors.max()),
+        "count": int(errors.size),
+    }
+
+
+def line(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """(slope, intercept, squared relative error) of the line with the least relative error.
+
+    Neither constant is negative. Re-weighted (Huber) so that a point far off does not bend it.
+    """
+    weights = 1.0 / y
+    for _ in range(6):
+        slope, intercept = _nonnegative_line(x, y, weights)
+        errors = np.abs((slope * x + intercept) / y - 1.0)
+        scale = max(float(np.median(errors)) * 1.5, 1e-6)
+        weights = np.minimum(1.0, scale / np.maximum(errors, 1e-12)) ** 0.5 / y
+    return slope, intercept, float(np.sum(np.minimum(errors, 0.3) ** 2))
+
+
+def _nonnegative_line(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+    (slope, intercept), *_ = np.linalg.lstsq(np.column_stack([x * w, w]), y * w, rcond=None)
+    if slope < 0:
+        return 0.0, float(np.sum(y * w * w) / np.sum(w * w))
+    if intercept < 0:
+        return float(np.sum(x * y * w * w) / np.sum((x * w) ** 2)), 0.0
+    return float(slope), float(intercept)
+
+
+def segments(sizes: Sequence[float], seconds: Sequence[float], most: int = 6) -> dict[str, Any]:
+    """White's link model with breakpoints found in the data (eq. 3.14-3.15).
+
+    Parameters
+    ----------
+    sizes : sequence of float
+        Bytes, increasing.
+    seconds : sequence of float
+    most : int
+        Number of segments at most.
+
+    Returns
+    -------
+    dict
+        A "segments" model with residuals and samples. The breakpoints are those with the smallest
+        sum of squared relative errors; a segment more must pay for itself.
+    """
+    x, y = np.asarray(sizes, float), np.asarray(seconds, float)
+    count = len(x)
+    fits = {
+        (i, j): line(x[i:j], y[i:j])
+        for i in range(count)
+        for j in range(i + 1, count + 1)
+        if j - i >= min(_LEAST_POINTS, count)
+    }
+    # best[s][j]: least error of the first j points by s segments, and where the last one starts
+    best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
+    for _ in range(most):
+        row: dict[int, tuple[float, int]] = {}
+        for (i, j), (_, _, error) in fits.items():
+            if i in best[-1]:
+                total = best[-1][i][0] + error
+                if j not in row or total < row[j][0]:
+                    row[j] = (total, i)
+        best.append(row)
+    number = min(
+        (s for s in range(1, most + 1) if count in best[s]),
+        key=lambda s: best[s][count][0] / count + s * _PENALTY,
+    )
+    cuts, end = [count], count
+    for s in range(number, 0, -1):
+        end = best[s][end][1]
+        cuts.insert(0, end)
+    pieces = list(itertools.pairwise(cuts))
+    lines = [fits[piece][:2] for piece in pieces]
+    fastest = max(float(np.max(x / y)), *(1.0 / slope for slope, _ in lines if slope > 0), 1.0)
+    constants = []
+    for position, ((_, j), (slope, intercept)) in enumerate(zip(pieces, lines, strict=True)):
+        last = position == len(pieces) - 1
+        constants.append(
+            {
+                "below": None if last else float(np.sqrt(x[j - 1] * x[j])),
+                "bytes_per_second": fastest,
+                "seconds_per_byte": max(slope - 1.0 / fastest, 0.0 if last else -1.0 / fastest),
+                "seconds": intercept,
+            }
+        )
+    model = {"form": "segments", "constants": constants}
+    cost = bind_link(model)
+    model["residuals"] = residuals([cost(size) for size in x], y)
+    model["samples"] = {"bytes": x.tolist(), "seconds": y.tolist()}
+    return model
+
+
+def surface(
+    axes: Sequence[Sequence[int]],
+    seconds: dict[tuple[int, ...], float],
+    held_out: dict[tuple[int, ...], float],
+) -> dict[str, Any]:
+    """A "surface" model: measured seconds on a grid, missing knots filled at constant rate.
+
+    Parameters
+    ----------
+    axes : sequence of sequence of int
+        Knots of each dimension, increasing.
+    seconds : dict
+        Dimensions -> measured seconds; knots that would have taken too long may be missing.
+    held_out : dict
+        Measured shapes that are no knots, for the residuals.
+
+    The constants are the samples themselves, but for those listed as extrapolated.
+    """
+    overhead = 0.95 * min(seconds.values())
+    table = dict(seconds)
+    for dims in grid(axes):
+        if dims not in table:
+            table[dims] = _extended(dims, axes, table, overhead)
+    constants = {
+        "overhead": overhead,
+        "axes": [list(axis) for axis in axes],
+        "seconds": [float(f"{table[dims]:.5g}") for dims in grid(axes)],
+    }
+    model: dict[str, Any] = {"form": "surface", "constants": constants}
+    cost = bind(model)
+    predicted = [sum(cost(Work(dims, 0.0, 0.0))) for dims in held_out]
+    if held_out:
+        model["residuals"] = residuals(predicted, list(held_out.values()))
+    model["samples"] = {
+        "held_out": [[list(dims), value] for dims, value in held_out.items()],
+        "extrapolated": [list(dims) for dims in grid(axes) if dims not in seconds],
+    }
+    return model
+
+
+def grid(axes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """All combinations of the axes' sizes, the last axis fastest."""
+    points: list[tuple[int, ...]] = [()]
+    for axis in axes:
+        points = [(*point, size) for point in points for size in axis]
+    return points
+
+
+def _extended(
+    dims: tuple[int, ...],
+    axes: Sequence[Sequence[int]],
+    table: dict[tuple[int, ...], float],
+    overhead: float,
+) -> float:
+    """Seconds of a knot from its nearest smaller neighbours, the rate staying the same."""
+    guesses = []
+    for axis in range(len(dims)):
+        position = list(axes[axis]).index(dims[axis])
+        if position:
+            smaller = axes[axis][position - 1]
+            neighbour = (*dims[:axis], smaller, *dims[axis + 1 :])
+            if neighbour in table:
+                compute = max(table[neighbour] - overhead, 0.0)
+                guesses.append(overhead + compute * dims[axis] / smaller)
+    return max(guesses)
+
+
+def nonnegative(features: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Coefficients >= 0 that minimise relative errors, with outliers weighted down."""
+    from scipy.optimize import nnls
+
+    weights = 1.0 / seconds
+    for _ in range(6):
+        solution, _ = nnls(features * weights[:, None], seconds * weights)
+        errors = np.abs(features @ solution / seconds - 1.0)
+        scale = max(float(np.median(errors)) * 2.0, 1e-6)
+        weights = np.minimum(1.0, scale / np.maximum(errors, 1e-12)) ** 0.5 / seconds
+    return solution
+
+
+def waves(
+    measured: Sequence[tuple[Work, float]],
+    held_out: Sequence[tuple[Work, float]],
+    multiprocessors: int,
+) -> dict[str, Any]:
+    """A "waves" model: constants of each tile, from problems that its launch plan gave that tile.
+
+    Parameters
+    ----------
+    measured, held_out : sequence of (Work, seconds)
+    multiprocessors : int
+        Of the device.
+    """
+    variants: dict[str, list[float]] = {}
+    for name in sorted({work.variant for work, _ in measured}):
+        rows = [(work, seconds) for work, seconds in measured if work.variant == name]
+        features = np.array([wave_features(work, multiprocessors) for work, _ in rows])
+        variants[name] = nonnegative(features, np.array([s for _, s in rows])).tolist()
+    overhead = 0.95 * min(seconds for _, seconds in measured)
+    constants = {
+        "overhead": overhead,
+        "multiprocessors": multiprocessors,
+        "variants": variants,
+    }
+    model: dict[str, Any] = {"form": "waves", "constants": constants}
+    cost = bind(model)
+    known = [(work, seconds) for work, seconds in held_out if work.variant in variants]
+    if known:
+        model["residuals"] = residuals([sum(cost(w)) for w, _ in known], [s for _, s in known])
+    model["samples"] = {
+        "held_out": [[list(work.dims), work.variant, seconds] for work, seconds in held_out],
+        "measured": [
+            [work.variant, work.blocks, work.steps, work.launches, work.bytes, seconds]
+            for work, seconds in measured
+        ],
+    }
+    return model

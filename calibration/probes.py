@@ -1,0 +1,279 @@
+"""What is measured: links, copies in host memory, every implementation over sizes and shapes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from hetero.calibration import fit
+from hetero.calibration.measure import measure
+
+from hetero import planner
+from hetero.arrays import HOST, Operand, spec
+from hetero.devices.base import Device, DeviceArray
+from hetero.ops import matvec, module_of
+from hetero.problem import DEVICE_DTYPES, Problem
+from hetero.registry import Implementation, lookup
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much time the probes may take.
+
+    Attributes
+    ----------
+    budget : float
+        Seconds for one measured point.
+    longest : float
+        Seconds of one call above which a point is extrapolated, not measured.
+    step : float
+        Ratio of neighbouring sizes of a grid.
+    held_out : int
+        Shapes measured beside each grid, for the residuals.
+    largest_transfer : int
+        Bytes.
+    """
+
+    budget: float
+    longest: float
+    step: float
+    held_out: int
+    largest_transfer: int
+
+
+QUICK = Effort(budget=0.002, longest=0.03, step=2.0, held_out=8, largest_transfer=2**27)
+FULL = Effort(budget=0.008, longest=0.20, step=2.0, held_out=32, largest_transfer=2**30)
+
+
+def axis(smallest: int, largest: int, step: float) -> list[int]:
+    """Sizes from smallest to largest with about the given ratio."""
+    sizes = [smallest]
+    while sizes[-1] * step <= largest * 1.01:
+        sizes.append(round(sizes[-1] * step))
+    return sizes
+
+
+class Bench:
+    """Operands of any shape on one device, cut out of memory that is allocated once.
+
+    Parameters
+    ----------
+    device : Device or None
+        None: the CPU.
+    largest : int
+        Elements of the largest operand.
+    """
+
+    def __init__(self, device: Device | None, largest: int) -> None:
+        self.device = device
+        block = np.random.default_rng(0).random(min(largest, 1 << 20)) - 0.5
+        self._pools: dict[tuple[str, int], Any] = {}
+        self._block = block
+        self._largest = largest
+
+    def _pool(self, dtype: str, number: int) -> Any:
+        key = (dtype, number)
+        if key not in self._pools:
+            values = np.resize(self._block.astype(dtype), self._largest)
+            if self.device is None:
+                self._pools[key] = values
+            else:
+                buffer, owner = self.device.allocate(values.nbytes)
+                self.device.upload(values, buffer)
+                self._pools[key] = (buffer, owner)
+        return self._pools[key]
+
+    def array(self, operand: Operand, number: int) -> Any:
+        """An array with the operand's shape and strides."""
+        dtype = operand.dtype
+        pool = self._pool(dtype.name, number)
+        if self.device is None:
+            return np.ndarray(operand.shape, dtype, pool, 0, operand.strides)
+        strides = tuple(stride // dtype.itemsize for stride in operand.strides)
+        return DeviceArray(pool[0], operand.shape, strides, dtype, pool[1])
+
+    def call(self, implementation: Implementation, problem: Problem) -> Callable[[], object]:
+        """A function that computes the problem once and returns when it is done."""
+        run = implementation.run
+        assert run is not None
+        inputs = [self.array(operand, i) for i, operand in enumerate(problem.inputs)]
+        device = self.device
+        if device is None:
+            return lambda: run(None, problem, inputs, None)
+        output = self.array(problem.output, len(inputs))
+
+        def call() -> None:
+            run(device, problem, inputs, output)
+            device.synchronize()
+
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What one model is fitted to: an implementation, a dtype, a layout, and its problems."""
+
+    implementation: Implementation
+    dtype: str
+    layout: str
+    axes: list[list[int]]
+    problem: Callable[[tuple[int, ...]], Problem]
+
+
+def subjects(
+    implementation: Implementation, place: str, effort: Effort, largest: int
+) -> Iterator[Subject]:
+    """The grids to measure for an implementation: dtypes, layouts, aligned and odd sizes."""
+    operation = implementation.operation
+    on = HOST if place == planner.CPU else place
+    odd_too = place != planner.CPU
+    for dtype in DEVICE_DTYPES:
+        for odd in (False, True) if odd_too else (False,):
+            for order in ("C", "F") if operation == "matvec" else ("C",):
+                smallest, end = (4, largest) if operation == "matvec" else (4, largest // 2)
+                if odd_too:
+                    smallest = 16
+                sizes = [n - odd for n in axis(smallest, end, effort.step)]
+                axes = [sizes] * (2 if operation == "matvec" else 3)
+
+                def problem(
+                    dims: tuple[int, ...], dtype: str = dtype, order: str = order
+                ) -> Problem:
+                    if operation == "matvec":
+                        m, k = dims
+                        shapes = (m, k), (k,)
+                    else:
+                        m, n, k = dims
+                        shapes = (m, k), (k, n)
+                    first = spec(shapes[0], dtype, on=on, order=order)
+                    return module_of(operation).problem(first, spec(shapes[1], dtype, on=on))
+
+                sizes_fit = ("odd" if odd else "aligned") if odd_too else ""
+                layout = f"{order if operation == 'matvec' else '*'} {sizes_fit}".rstrip()
+                yield Subject(implementation, dtype, layout, axes, problem)
+
+
+def measure_subject(
+    subject: Subject, bench: Bench, effort: Effort
+) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
+    """Seconds on the grid, and seconds of held-out shapes between its knots."""
+    seconds: dict[tuple[int, ...], float] = {}
+
+    def time(dims: tuple[int, ...]) -> float:
+        problem = subject.problem(dims)
+        return measure(
+            bench.call(subject.implementation, problem), budget=effort.budget, most=30
+        ).seconds
+
+    def volume(dims: tuple[int, ...]) -> int:
+        return int(np.prod([float(d) for d in dims]))
+
+    grid = sorted(fit.grid(subject.axes), key=volume)
+    rate = 0.0  # the best seen: volume per second
+    for dims in grid:
+        if rate and volume(dims) / rate > effort.longest:
+            continue
+        seconds[dims] = time(dims)
+        rate = max(rate, volume(dims) / seconds[dims])
+    draw = random.Random(1)
+    held_out: dict[tuple[int, ...], float] = {}
+    odd = subject.axes[0][0] % 2
+    for _ in range(effort.held_out * 20):
+        if len(held_out) >= effort.held_out:
+            break
+        dims = tuple(
+            round(a[0] * (a[-1] / a[0]) ** draw.random()) // 4 * 4 - odd for a in subject.axes
+        )
+        if min(dims) > 1 and volume(dims) / rate <= effort.longest / 4:
+            held_out[dims] = time(dims)
+    return seconds, held_out
+
+
+def model_of(
+    subject: Subject,
+    info: dict[str, Any],
+    seconds: dict[tuple[int, ...], float],
+    held_out: dict[tuple[int, ...], float],
+) -> dict[str, Any]:
+    """The fitted model of a subject."""
+    work = subject.implementation.work
+    first = work(subject.problem(next(iter(seconds))), info)
+    if not first.variant:
+        return fit.surface(subject.axes, seconds, held_out)
+    return fit.waves(
+        [(work(subject.problem(dims), info), value) for dims, value in seconds.items()],
+        [(work(subject.problem(dims), info), value) for dims, value in held_out.items()],
+        info["multiprocessors"],
+    )
+
+
+def links(device: Device, effort: Effort) -> dict[str, Any]:
+    """Link models of a device: each direction, pageable and pinned.
+
+    Downloads to pageable memory go to fresh pages, as those of real calls do.
+    """
+    largest = min(effort.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
+    sizes = axis(1024, largest, 2.0)
+    buffer, owner = device.allocate(sizes[-1])
+    pageable = np.random.default_rng(0).integers(0, 255, sizes[-1], dtype=np.uint8)
+    pinned = device.pinned(sizes[-1])
+    pinned[:] = pageable
+    calls: dict[tuple[str, str], Callable[[int], object]] = {
+        ("upload", "pageable"): lambda n: device.upload(pageable[:n], buffer),
+        ("upload", "pinned"): lambda n: device.upload(pinned[:n], buffer),
+        ("download", "pageable"): lambda n: device.download(buffer, np.empty(n, np.uint8)),
+        ("download", "pinned"): lambda n: device.download(buffer, pinned[:n]),
+    }
+    found: dict[str, Any] = {"upload": {}, "download": {}}
+    for (direction, memory), call in calls.items():
+        seconds = [
+            measure(partial(call, n), budget=5 * effort.budget, least=5).seconds for n in sizes
+        ]
+        found[direction][memory] = fit.segments(sizes, seconds)
+    del owner
+    return found
+
+
+def pack(effort: Effort) -> dict[str, Any]:
+    """Model of packing a host array that is not dense, by bytes of the packed one."""
+    sizes = axis(1024, min(effort.largest_transfer, 2**27), 4.0)
+    source = np.ones(sizes[-1] // 4)
+    seconds = []
+    for size in sizes:
+        view = source[: size // 4 : 2]  # every second one of size / 4 elements of 8 bytes
+        seconds.append(
+            measure(lambda view=view: np.ascontiguousarray(view), budget=effort.budget).seconds
+        )
+    return fit.segments(sizes, seconds)
+
+
+def dispatch(device: Device, effort: Effort) -> float:
+    """Seconds of host work around one call on a device: describing, allocating, planning.
+
+    What a whole call on tiny host operands takes, less its transfers and its launch.
+    """
+    A, x = np.ones((16, 16), np.float32), np.ones(16, np.float32)
+    budget = 20 * effort.budget
+
+    def seconds(call: Callable[[], object]) -> float:
+        return measure(call, budget=budget, least=9).seconds
+
+    whole = seconds(lambda: matvec.matvec(A, x, device=device.name, method="tiled"))
+    bench = Bench(device, 256)
+    problem = matvec.problem(spec(A.shape, A.dtype, on=device.name), spec(x.shape, x.dtype))
+    tiled = next(i for i in lookup("matvec") if i.kind == device.kind and i.method == "tiled")
+    with device.active():
+        arrays = [bench.array(operand, i) for i, operand in enumerate(problem.inputs)]
+        rest = (
+            seconds(lambda: device.upload(A, arrays[0].buffer))
+            + seconds(lambda: device.upload(x, arrays[1].buffer))
+            + seconds(lambda: device.download(arrays[1].buffer, np.empty(16, np.float32)))
+            + seconds(bench.call(tiled, problem))
+        )
+    return max(whole - rest, 0.0)

@@ -1,0 +1,63 @@
+"""hetero measures this machine once, then runs every matrix operation where it is fastest.
+
+The public names are imported on first use: ``import hetero`` imports neither PyCUDA, PyOpenCL,
+Numba nor SciPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hetero.arrays import spec
+    from hetero.calibration import calibrate
+    from hetero.inventory import machine
+    from hetero.ops import plan
+    from hetero.ops.matmul import matmul
+    from hetero.ops.matvec import matvec
+    from hetero.planner import Plan, use
+    from hetero.profile import Profile
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "calibrate": "hetero.calibration",
+    "machine": "hetero.inventory",
+    "matmul": "hetero.ops.matmul",
+    "matvec": "hetero.ops.matvec",
+    "plan": "hetero.ops",
+    "Plan": "hetero.planner",
+    "Profile": "hetero.profile",
+    "spec": "hetero.arrays",
+    "use": "hetero.planner",
+}
+
+__all__ = [
+    "Plan",
+    "Profile",
+    "calibrate",
+    "machine",
+    "matmul",
+    "matvec",
+    "plan",
+    "spec",
+    "use",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hetero' has no attribute {name!r}")
+    importlib.import_module("hetero.ops")  # every operation is registered before the first plan
+    return _bind(name)
+
+
+def _bind(name: str) -> Any:
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

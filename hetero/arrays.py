@@ -1,0 +1,284 @@
+"""What an operand is: shape, strides, dtype and where it lies, for host and device arrays alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Description of one operand, without its data.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    strides : tuple of int
+        In bytes.
+    dtype : numpy.dtype
+    location : str
+        "host" or a device's name such as "cuda:0".
+    pointer : int
+        Device address; 0 on the host and for a `Spec`.
+    readonly : bool
+    stream : int or None
+        Stream whose work must be finished before the data is read (CUDA array interface, v3).
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+    location: str
+    pointer: int = 0
+    readonly: bool = False
+    stream: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        n = 1
+        for extent in self.shape:
+            n *= extent
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, each counted once for every index."""
+        return self.size * self.dtype.itemsize
+
+    def is_dense(self) -> bool:
+        """Whether the elements fill one block of memory, in whatever order of the axes."""
+        expected = self.dtype.itemsize
+        for stride, extent in sorted(
+            (stride, extent)
+            for stride, extent in zip(self.strides, self.shape, strict=True)
+            if extent != 1
+        ):
+            if stride != expected:
+                return False
+            expected *= extent
+        return True
+
+    def staged_strides(self) -> tuple[int, ...] | None:
+        """Strides in elements that the operand has on a device.
+
+        A dense host array is moved as it lies; any other is packed in C order first; an array on
+        a device stays as it is. None if those strides are no whole number of elements.
+        """
+        if self.location == HOST and not self.is_dense():
+            return element_strides(self.shape)
+        itemsize = self.dtype.itemsize
+        if any(stride % itemsize for stride in self.strides):
+            return None
+        return tuple(stride // itemsize for stride in self.strides)
+
+
+class Spec:
+    """Stands for an array in `hetero.plan`: a shape and a dtype, no data.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    dtype : dtype-like, default float64
+    on : str
+        Where the array would lie: "host" or a device such as "cuda:0".
+    order : {"C", "F"}
+        Row-major or column-major.
+
+    Examples
+    --------
+    >>> import hetero
+    >>> hetero.spec((4096, 4096), "float32")
+    spec((4096, 4096), 'float32', on='host', order='C')
+    """
+
+    def __init__(
+        self, shape: Any, dtype: Any = "float64", *, on: str = HOST, order: str = "C"
+    ) -> None:
+        if order not in ("C", "F"):
+            raise ValueError(f"order must be 'C' or 'F', got {order!r}")
+        if on != HOST and ":" not in on:
+            raise ValueError(f"on must be 'host' or a device such as 'cuda:0', got {on!r}")
+        self.shape = (
+            (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
+        )
+        if any(extent < 0 for extent in self.shape):
+            raise ValueError(f"shape must not be negative, got {self.shape}")
+        self.dtype = np.dtype(dtype)
+        self.on = on
+        self.order = order
+
+    def __repr__(self) -> str:
+        return f"spec({self.shape}, {self.dtype.name!r}, on={self.on!r}, order={self.order!r})"
+
+    def operand(self) -> Operand:
+        """The operand this stands for."""
+        strides = element_strides(self.shape, self.order)
+        itemsize = self.dtype.itemsize
+        return Operand(self.shape, tuple(s * itemsize for s in strides), self.dtype, self.on)
+
+
+def spec(shape: Any, dtype: Any = "float64", *, on: str = HOST, order: str = "C") -> Spec:
+    """A stand-in for an array in `hetero.plan`: see `Spec`."""
+    return Spec(shape, dtype, on=on, order=order)
+
+
+def element_strides(shape: tuple[int, ...], order: str = "C") -> tuple[int, ...]:
+    """Strides in elements of a dense array."""
+    strides = []
+    step = 1
+    for extent in reversed(shape) if order == "C" else shape:
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides)) if order == "C" else tuple(strides)
+
+
+def describe(array: Any) -> Operand:
+    """Describe a NumPy array, a `Spec`, or anything with ``__cuda_array_interface__``.
+
+    Raises
+    ------
+    TypeError
+        For anything else, and for a device array whose interface says nothing usable.
+    """
+    if isinstance(array, np.ndarray):
+        return Operand(
+            array.shape, array.strides, array.dtype, HOST, readonly=not array.flags.writeable
+        )
+    if isinstance(array, Spec):
+        return array.operand()
+    try:
+        interface = array.__cuda_array_interface__
+    except AttributeError:
+        raise TypeError(
+            "an operand must be a NumPy array or have __cuda_array_interface__, "
+            f"got {type(array).__name__}"
+        ) from None
+    if interface.get("mask") is not None:
+        raise TypeError("a device array with a mask is not supported")
+    shape = tuple(interface["shape"])
+    typestr = interface["typestr"]
+    dtype = (
+        np.dtype(interface["descr"])
+        if typestr[1] == "V" and "descr" in interface
+        else np.dtype(typestr)
+    )
+    strides = interface.get("strides")
+    if strides is None:
+        strides = tuple(s * dtype.itemsize for s in element_strides(shape))
+    pointer, readonly = interface["data"]
+    return Operand(
+        shape,
+        tuple(strides),
+        dtype,
+        f"cuda:{_ordinal(array)}",
+        int(pointer or 0),
+        bool(readonly),
+        _stream(array, interface),
+    )
+
+
+def is_device_array(array: Any) -> bool:
+    """Whether the array lies on a device (has ``__cuda_array_interface__``)."""
+    return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__")
+
+
+def _library(array: Any) -> str:
+    return type(array).__module__.partition(".")[0]
+
+
+def _ordinal(array: Any) -> int:
+    """Which CUDA device an array lies on; the interface itself does not tell."""
+    device = getattr(array, "device", None)
+    for attribute in ("id", "index"):  # CuPy, torch
+        ordinal = getattr(device, attribute, None)
+        if isinstance(ordinal, int):
+            return ordinal
+    if _library(array) == "pycuda":
+        from pycuda.driver import Context
+
+        if Context.get_current() is not None:
+            return _current_ordinal()
+    return 0
+
+
+def _current_ordinal() -> int:
+    import pycuda.driver as driver
+
+    bus_id = driver.Context.get_device().pci_bus_id()
+    for ordinal in range(driver.Device.count()):
+        if driver.Device(ordinal).pci_bus_id() == bus_id:
+            return ordinal
+    return 0
+
+
+def _stream(array: Any, interface: dict[str, Any]) -> int | None:
+    stream = interface.get("stream")
+    if stream is None and _library(array) == "torch":  # torch exports version 2, without a stream
+        import torch
+
+        return int(torch.cuda.current_stream(array.device).cuda_stream) or None
+    return stream
+
+
+def overlap(a: Operand, b: Operand) -> bool:
+    """Whether two operands on one device may share memory (their address ranges meet)."""
+    if a.location != b.location or not a.size or not b.size:
+        return False
+    (a_low, a_high), (b_low, b_high) = _span(a), _span(b)
+    return a_low < b_high and b_low < a_high
+
+
+def _span(a: Operand) -> tuple[int, int]:
+    low = high = a.pointer
+    for stride, extent in zip(a.strides, a.shape, strict=True):
+        if stride < 0:
+            low += stride * (extent - 1)
+        else:
+            high += stride * (extent - 1)
+    return low, high + a.dtype.itemsize
+
+
+def collapse_batch(
+    shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]]
+) -> tuple[int, list[int]] | None:
+    """Broadcast batch axes and fold them into one.
+
+    Parameters
+    ----------
+    shapes, strides : list of tuple of int
+        Batch axes of each operand (those in front of the matrix), strides in elements.
+
+    Returns
+    -------
+    (batch, stride of each operand along it), or None where no single stride walks the batch.
+    """
+    ndim = max(map(len, shapes))
+    extents: list[int] = []
+    steps: list[list[int]] = []
+    for axis in range(-ndim, 0):
+        sizes = [shape[axis] if len(shape) >= -axis else 1 for shape in shapes]
+        extent = max(sizes)
+        if extent == 1:
+            continue
+        step = [
+            stride[axis] if size != 1 else 0
+            for stride, size in zip(
+                [s if len(s) >= -axis else (0,) * -axis for s in strides], sizes, strict=True
+            )
+        ]
+        if extents and all(o == s * extent for o, s in zip(steps[-1], step, strict=True)):
+            extents[-1] *= extent
+            steps[-1] = step
+        else:
+            extents.append(extent)
+            steps.append(step)
+    if not extents:
+        return 1, [0] * len(shapes)
+    if len(extents) > 1:
+        return None
+    return extents[0], steps[0]

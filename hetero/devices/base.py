@@ -1,0 +1,128 @@
+"""The interface of a device: describe, allocate, upload, download, build, launch, wait."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero import kernels
+
+
+@dataclass(slots=True)
+class DeviceArray:
+    """An array in a device's memory.
+
+    Attributes
+    ----------
+    buffer : object
+        What the backend takes as a kernel argument: an address (CUDA) or a memory object (OpenCL).
+    shape, strides : tuple of int
+        Strides in elements.
+    dtype : numpy.dtype
+    owner : object
+        Kept alive as long as this.
+    """
+
+    buffer: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+    owner: Any = None
+
+
+class Device(abc.ABC):
+    """A place that computes, other than the CPU.
+
+    Everything a backend reports comes as `hetero.errors.DeviceError`,
+    `DeviceMemoryError` or `KernelCompileError`.
+    """
+
+    kind: str
+    name: str
+    dialect: str
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """kind, name, memory_bytes, multiprocessors, driver, toolkit and the backend's own."""
+
+    @abc.abstractmethod
+    def active(self) -> Any:
+        """Context manager inside which the other methods may be called from this thread."""
+
+    @abc.abstractmethod
+    def allocate(self, nbytes: int) -> tuple[Any, Any]:
+        """Memory for ``nbytes`` bytes: (kernel argument, owner). Freed with the owner."""
+
+    @abc.abstractmethod
+    def upload(self, source: np.ndarray, target: Any) -> None:
+        """Copy a C-contiguous host array to device memory; returns when ``source`` may change."""
+
+    @abc.abstractmethod
+    def download(self, source: Any, target: np.ndarray) -> None:
+        """Copy device memory to a C-contiguous host array; returns when it is there."""
+
+    @abc.abstractmethod
+    def copy_from_peer(self, target: Any, peer: Device, source: Any, nbytes: int) -> None:
+        """Copy from another device of the same kind, through the host where they share no link."""
+
+    @abc.abstractmethod
+    def build(self, text: str, kernel: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
+        """Compile a kernel (remembered) to something that `launch` takes."""
+
+    @abc.abstractmethod
+    def launch(self, kernel: Any, grid: int, block: int, arguments: tuple[Any, ...]) -> None:
+        """Start a kernel; arguments are buffers and 64-bit integers."""
+
+    @abc.abstractmethod
+    def event(self) -> Any:
+        """Mark this point of the device's queue."""
+
+    @abc.abstractmethod
+    def elapsed(self, start: Any, end: Any) -> float:
+        """Seconds of device time between two marks; waits for the second."""
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Wait until everything started has finished; errors of the device show up here."""
+
+    @abc.abstractmethod
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """Host memory (uint8) that the device copies from and to directly."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
+        """A new C-contiguous array in the device's memory."""
+        size = 1
+        strides = []
+        for extent in reversed(shape):
+            strides.append(size)
+            size *= extent
+        buffer, owner = self.allocate(max(size, 1) * dtype.itemsize)
+        return DeviceArray(buffer, shape, tuple(reversed(strides)), dtype, owner)
+
+    def run_steps(self, steps: kernels.Steps, arrays: dict[str, DeviceArray]) -> None:
+        """Launch a kernel plan on named arrays."""
+        buffers = {name: array.buffer for name, array in arrays.items()}
+        scratch = None
+        if steps.workspace:
+            dtype = next(iter(arrays.values())).dtype
+            buffers["partial"], scratch = self.allocate(steps.workspace * dtype.itemsize)
+        for step in steps.launches:
+            kernel = self.build(step.source, step.kernel, step.defines)
+            self.launch(
+                kernel,
+                step.grid,
+                step.block,
+                tuple(buffers[a] if isinstance(a, str) else a for a in step.arguments),
+            )
+        # The pool hands memory out again in the order of the queue, so no wait is needed here.
+        del scratch
+
+
+@functools.cache
+def kernel_text(source: str, dialect: str) -> str:
+    """A kernel file with the dialect's prelude in front."""
+    return kernels.prelude(dialect) + "\n" + kernels.source(source)

@@ -1,0 +1,125 @@
+"""Compiled kernels: made by NVRTC (or nvcc), kept in a cache of our own that is checked on reading.
+
+NVRTC comes first because it compiles in tens of milliseconds, in this process; nvcc takes the
+better part of a second.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from hetero import inventory
+from hetero.errors import KernelCompileError
+
+_DIGEST_BYTES = 32
+log = logging.getLogger("hetero")
+
+Defines = tuple[tuple[str, int | str], ...]
+
+
+def compiler() -> str | None:
+    """Which compiler there is: "NVRTC 13.0", "nvcc (path)", or None."""
+    nvrtc = _nvrtc_version()
+    if nvrtc:
+        return f"NVRTC {nvrtc}"
+    nvcc = shutil.which("nvcc")
+    return f"nvcc ({nvcc})" if nvcc else None
+
+
+def cubin(text: str, arch: str, defines: Defines) -> bytes:
+    """Machine code for one architecture, such as "sm_90", from the cache where it is there.
+
+    Raises
+    ------
+    KernelCompileError
+        With the compiler's own words.
+    """
+    options = tuple(f"-D{name}={value}" for name, value in defines)
+    key = hashlib.sha256("\0".join((text, arch, *options, str(compiler()))).encode()).hexdigest()
+    path = inventory.cache_directory() / "cubin" / f"{key}.cubin"
+    code = _read(path)
+    if code is None:
+        code = _compile(text, arch, options)
+        _write(path, code)
+    return code
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _write(path: Path, code: bytes) -> None:
+    try:
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(temporary, path)
+    except OSError as error:  # a cache that cannot be written costs time, nothing else
+        log.info("the cubin cache cannot be written: %s", error)
+
+
+@functools.cache
+def _nvrtc_version() -> str | None:
+    try:
+        from cuda.bindings import nvrtc
+
+        status, major, minor = nvrtc.nvrtcVersion()
+    except Exception:  # package or library missing: both mean there is no NVRTC
+        return None
+    return f"{major}.{minor}" if int(status) == 0 else None
+
+
+def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
+    if _nvrtc_version():
+        return nvrtc_compile(text, arch, options)[0]
+    if not shutil.which("nvcc"):
+        raise KernelCompileError(
+            "there is neither NVRTC nor nvcc; pip install cuda-bindings nvidia-cuda-nvrtc"
+        )
+    from pycuda import compiler as pycuda_compiler
+
+    try:
+        return pycuda_compiler.compile(
+            text, options=list(options), arch=arch, no_extern_c=True, cache_dir=False
+        )
+    except Exception as error:
+        raise KernelCompileError(f"nvcc failed for {arch}: {error}") from error
+
+
+def nvrtc_compile(text: str, arch: str, options: tuple[str, ...]) -> tuple[bytes, str]:
+    """Compile with NVRTC: (machine code, the compiler's log)."""
+    from cuda.bindings import nvrtc
+
+    def check(result: tuple) -> tuple:
+        if int(result[0]) != 0:
+            raise KernelCompileError(f"NVRTC: {result[0]!r}")
+        return result[1:]
+
+    (program,) = check(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
+    try:
+        flags = [o.encode() for o in (f"--gpu-architecture={arch}", *options)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+        (size,) = check(nvrtc.nvrtcGetProgramLogSize(program))
+        words = bytearray(size)
+        check(nvrtc.nvrtcGetProgramLog(program, words))
+        message = words.rstrip(b"\0").decode(errors="replace")
+        if int(status) != 0:
+            raise KernelCompileError(f"NVRTC failed for {arch}: {message or status!r}")
+        (size,) = check(nvrtc.nvrtcGetCUBINSize(program))
+        code = bytearray(size)
+        check(nvrtc.nvrtcGetCUBIN(program, code))
+        return bytes(code), message
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)

@@ -1,0 +1,232 @@
+"""CUDA devices through PyCUDA.
+
+The primary context is retained, never made current at import, pushed around each use and popped
+after it, so that CuPy, torch, numba and cuBLAS share it and nothing is left on the stack at exit.
+A thread that has a PyCUDA context of its own on the device (``pycuda.autoinit``) is served in that
+one, because its arrays live there. All work goes to the legacy default stream.
+"""
+
+from __future__ import annotations
+
+import atexit
+import struct
+import threading
+from typing import Any
+
+import numpy as np
+
+from hetero.devices import cubin
+from hetero.devices.base import Device, kernel_text
+from hetero.errors import DeviceError, DeviceMemoryError
+
+_INSTALL = "pip install 'hetero[cuda]'"
+
+
+def find() -> tuple[list[Device], list[str]]:
+    """The CUDA devices here, and a sentence for each thing that is missing."""
+    try:
+        import pycuda.driver as driver
+    except ImportError as error:
+        if "libcuda" in str(error):
+            return [], ["cuda: no NVIDIA driver (libcuda.so.1); install the driver"]
+        return [], [f"cuda: PyCUDA is not installed; {_INSTALL}"]
+    except Exception as error:
+        return [], [f"cuda: PyCUDA cannot be imported ({error})"]
+    try:
+        driver.init()
+        count = driver.Device.count()
+    except driver.Error as error:
+        return [], [f"cuda: the driver finds no device ({error})"]
+    if not count:
+        return [], ["cuda: the driver finds no device"]
+    missing = []
+    if cubin.compiler() is None:
+        missing.append(f"cuda: neither NVRTC nor nvcc to compile kernels with; {_INSTALL}")
+    try:
+        import nvmath.bindings.cublas  # noqa: F401
+    except Exception:
+        missing.append(
+            "cuda: nvmath-python or cuBLAS for method='library'; pip install 'hetero[library]'"
+        )
+    return [CudaDevice(ordinal) for ordinal in range(count)], missing
+
+
+def _error(error: Exception) -> DeviceError:
+    """PyCUDA's error as one of ours; it carries text, no code."""
+    if isinstance(error, MemoryError) or "out of memory" in str(error):
+        return DeviceMemoryError(f"out of device memory: {error}")
+    return DeviceError(str(error))
+
+
+class _Active:
+    """Makes a context current for a ``with`` block and turns PyCUDA's errors into ours."""
+
+    __slots__ = ("_context", "_device", "_pushed")
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def __enter__(self) -> CudaDevice:
+        device = self._device
+        driver = device.driver
+        current = driver.Context.get_current()
+        self._pushed = not (current is not None and device.owns(current))
+        if self._pushed:
+            try:
+                device.primary().push()
+            except driver.Error as error:
+                raise _error(error) from error
+        return device
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._pushed:
+            self._device.driver.Context.pop()
+        if isinstance(error, (self._device.driver.Error, MemoryError)) and not isinstance(
+            error, DeviceError
+        ):
+            raise _error(error) from error
+
+
+class _State:
+    """What belongs to one context: memory pool, loaded kernels, cuBLAS handle."""
+
+    def __init__(self) -> None:
+        from pycuda.tools import DeviceMemoryPool
+
+        self.pool = DeviceMemoryPool()
+        self.modules: list[Any] = []
+        self.kernels: dict[Any, Any] = {}
+        self.handles: dict[str, Any] = {}
+
+
+class CudaDevice(Device):
+    """One NVIDIA GPU."""
+
+    kind = "cuda"
+    dialect = "cuda"
+
+    def __init__(self, ordinal: int) -> None:
+        import pycuda.driver as driver
+
+        self.driver = driver
+        self.ordinal = ordinal
+        self.name = f"cuda:{ordinal}"
+        self._device = driver.Device(ordinal)
+        self._primary: Any = None
+        self._states: dict[Any, _State] = {}
+        self._lock = threading.RLock()
+        self._bus_id = self._device.pci_bus_id()
+        attribute = driver.device_attribute
+        self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
+        self.block_limit = self._device.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
+        self.arch = "sm_{}{}".format(*self._device.compute_capability())
+
+    def describe(self) -> dict[str, Any]:
+        """kind, name, pci_bus_id, memory_bytes, multiprocessors, arch, driver, toolkit, library."""
+        version = self.driver.get_driver_version()
+        return {
+            "kind": self.kind,
+            "name": self._device.name(),
+            "pci_bus_id": self._bus_id,
+            "memory_bytes": int(self._device.total_memory()),
+            "multiprocessors": self.multiprocessors,
+            "block_limit": self.block_limit,
+            "arch": self.arch,
+            "driver": f"{version // 1000}.{version % 1000 // 10}",
+            "toolkit": cubin.compiler(),
+            "library": _library_version(),
+        }
+
+    def primary(self) -> Any:
+        """The primary context, retained on first use and given back at exit."""
+        with self._lock:
+            if self._primary is None:
+                self._primary = self._device.retain_primary_context()
+                atexit.register(self._close)
+            return self._primary
+
+    def owns(self, context: Any) -> bool:
+        """Whether a current context belongs to this device."""
+        return context.get_device().pci_bus_id() == self._bus_id
+
+    def active(self) -> _Active:
+        return _Active(self)
+
+    def state(self) -> _State:
+        """What belongs to the current context."""
+        context = self.driver.Context.get_current()
+        try:
+            return self._states[context]
+        except KeyError:
+            with self._lock:
+                return self._states.setdefault(context, _State())
+
+    def _close(self) -> None:
+        primary, self._primary = self._primary, None
+        try:
+            primary.push()
+            self._states.clear()
+            self.driver.Context.pop()
+            primary.detach()
+        except Exception:  # the process is ending; the driver frees the rest
+            return
+
+    def allocate(self, nbytes: int) -> tuple[int, Any]:
+        with self._lock:
+            owner = self.state().pool.allocate(nbytes)
+        return int(owner), owner
+
+    def upload(self, source: np.ndarray, target: int) -> None:
+        self.driver.memcpy_htod(target, source)
+
+    def download(self, source: int, target: np.ndarray) -> None:
+        self.driver.memcpy_dtoh(target, source)
+
+    def copy_from_peer(self, target: int, peer: Device, source: int, nbytes: int) -> None:
+        # Under unified addressing the driver finds the path; it stages through the host if need be.
+        self.driver.memcpy_dtod(target, source, nbytes)
+
+    def build(self, text: str, kernel: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
+        kernels = self.state().kernels
+        key = (text, kernel, defines)
+        try:
+            return kernels[key]
+        except KeyError:
+            code = cubin.cubin(kernel_text(text, self.dialect), self.arch, defines)
+            module = self.driver.module_from_buffer(code)
+            self.state().modules.append(module)
+            kernels[key] = module.get_function(kernel)
+            return kernels[key]
+
+    def launch(self, kernel: Any, grid: int, block: int, arguments: tuple[int, ...]) -> None:
+        # What prepared_async_call does, less its inspection: all our arguments are 64-bit.
+        kernel._launch_kernel(
+            (grid, 1, 1), (block, 1, 1), struct.pack(f"{len(arguments)}q", *arguments), 0, None
+        )
+
+    def event(self) -> Any:
+        mark = self.driver.Event()
+        mark.record()
+        return mark
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        end.synchronize()
+        return end.time_since(start) * 1e-3
+
+    def synchronize(self) -> None:
+        self.driver.Context.synchronize()
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        return self.driver.pagelocked_empty(nbytes, np.uint8)
+
+
+def _library_version() -> str | None:
+    try:
+        from nvmath.bindings import cublas
+
+        handle = cublas.create()
+        version = cublas.get_version(handle)
+        cublas.destroy(handle)
+    except Exception:
+        return None
+    return str(version)

@@ -1,0 +1,157 @@
+"""OpenCL devices through PyOpenCL: other vendors' GPUs, and any CPU through PoCL."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from hetero.devices.base import Device, kernel_text
+from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
+
+_INSTALL = "pip install 'hetero[opencl]'"
+
+
+def find() -> tuple[list[Device], list[str]]:
+    """The OpenCL devices here, and a sentence for each thing that is missing."""
+    try:
+        import pyopencl as cl
+    except ImportError:
+        return [], [f"opencl: PyOpenCL is not installed; {_INSTALL}"]
+    except Exception as error:
+        return [], [f"opencl: PyOpenCL cannot be imported ({error})"]
+    found: list[Any] = []
+    try:
+        for platform in cl.get_platforms():
+            # NVIDIA's are the cuda devices again; the simulator is for tests, which open it alone.
+            if "NVIDIA" not in platform.name and "Oclgrind" not in platform.name:
+                found += platform.get_devices()
+    except cl.Error as error:
+        return [], [f"opencl: no platform found ({error}); {_INSTALL} brings PoCL"]
+    if not found:
+        return [], [f"opencl: no device found; {_INSTALL} brings PoCL"]
+    return [OpenCLDevice(ordinal, device) for ordinal, device in enumerate(found)], []
+
+
+class _Active:
+    """Turns PyOpenCL's errors into ours; OpenCL has no current context."""
+
+    __slots__ = ("_device",)
+
+    def __init__(self, device: OpenCLDevice) -> None:
+        self._device = device
+
+    def __enter__(self) -> OpenCLDevice:
+        return self._device
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        import pyopencl as cl
+
+        if isinstance(error, (cl.MemoryError, MemoryError)) and not isinstance(error, DeviceError):
+            raise DeviceMemoryError(f"out of device memory: {error}") from error
+        if isinstance(error, cl.Error):
+            raise DeviceError(str(error)) from error
+
+
+class OpenCLDevice(Device):
+    """One OpenCL device, with a context and an in-order queue of its own."""
+
+    kind = "opencl"
+    dialect = "opencl"
+
+    def __init__(self, ordinal: int, device: Any) -> None:
+        import pyopencl as cl
+
+        self.cl = cl
+        self.name = f"opencl:{ordinal}"
+        self._device = device
+        self._lock = threading.RLock()
+        self._opened: tuple[Any, Any] | None = None
+        self._kernels: dict[Any, Any] = {}
+        self.multiprocessors = device.max_compute_units
+        self.block_limit = device.max_work_group_size
+
+    def describe(self) -> dict[str, Any]:
+        """kind, name, memory_bytes, multiprocessors, driver, platform, is_host_cpu."""
+        device = self._device
+        return {
+            "kind": self.kind,
+            "name": device.name.strip(),
+            "memory_bytes": int(device.global_mem_size),
+            "multiprocessors": self.multiprocessors,
+            "block_limit": self.block_limit,
+            "driver": device.driver_version,
+            "platform": device.platform.name,
+            "toolkit": device.version.strip(),
+            "is_host_cpu": bool(device.type & self.cl.device_type.CPU),
+        }
+
+    def _open(self) -> tuple[Any, Any]:
+        if self._opened is None:
+            with self._lock:
+                if self._opened is None:
+                    context = self.cl.Context([self._device])
+                    profiling = self.cl.command_queue_properties.PROFILING_ENABLE
+                    self._opened = context, self.cl.CommandQueue(context, properties=profiling)
+        return self._opened
+
+    def active(self) -> _Active:
+        return _Active(self)
+
+    def allocate(self, nbytes: int) -> tuple[Any, Any]:
+        buffer = self.cl.Buffer(self._open()[0], self.cl.mem_flags.READ_WRITE, nbytes)
+        return buffer, buffer
+
+    def upload(self, source: np.ndarray, target: Any) -> None:
+        self.cl.enqueue_copy(self._open()[1], target, source, is_blocking=True)
+
+    def download(self, source: Any, target: np.ndarray) -> None:
+        self.cl.enqueue_copy(self._open()[1], target, source, is_blocking=True)
+
+    def copy_from_peer(self, target: Any, peer: Device, source: Any, nbytes: int) -> None:
+        through = np.empty(nbytes, np.uint8)
+        peer.download(source, through)
+        self.upload(through, target)
+
+    def build(self, text: str, kernel: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
+        key = (text, kernel, defines, threading.get_ident())  # a cl.Kernel holds its arguments
+        try:
+            return self._kernels[key]
+        except KeyError:
+            pass
+        options = [f"-D{name}={value}" for name, value in defines]
+        try:
+            with self._lock:
+                program = self.cl.Program(self._open()[0], kernel_text(text, self.dialect)).build(
+                    options=options
+                )
+        except self.cl.Error as error:
+            raise KernelCompileError(f"OpenCL compiler of {self.name}: {error}") from error
+        self._kernels[key] = self.cl.Kernel(program, kernel)
+        return self._kernels[key]
+
+    def launch(self, kernel: Any, grid: int, block: int, arguments: tuple[Any, ...]) -> None:
+        for position, argument in enumerate(arguments):
+            kernel.set_arg(position, np.int64(argument) if isinstance(argument, int) else argument)
+        self.cl.enqueue_nd_range_kernel(self._open()[1], kernel, (grid * block,), (block,))
+
+    def event(self) -> Any:
+        return self.cl.enqueue_marker(self._open()[1])
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        end.wait()
+        return (end.profile.end - start.profile.end) * 1e-9
+
+    def synchronize(self) -> None:
+        self._open()[1].finish()
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        cl = self.cl
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        context, queue = self._open()
+        buffer = cl.Buffer(context, flags, nbytes)
+        array, _ = cl.enqueue_map_buffer(
+            queue, buffer, cl.map_flags.READ | cl.map_flags.WRITE, 0, (nbytes,), np.uint8
+        )
+        return array

@@ -1,0 +1,33 @@
+"""One exception class per cause; each says what was received and what is valid."""
+
+
+class HeteroError(Exception):
+    """Base class of every exception hetero raises itself."""
+
+
+class DeviceNotAvailable(HeteroError, ValueError):
+    """``device=`` names something that is not here; the message names what is."""
+
+
+class MethodNotAvailable(HeteroError, ValueError):
+    """``method=`` names no implementation that can do this problem on this device."""
+
+
+class NotPriced(HeteroError, ValueError):
+    """No candidate for a problem has constants in the profile, so none can be chosen."""
+
+
+class DeviceError(HeteroError, RuntimeError):
+    """A device reported an error while it moved data or computed."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """A device has not enough free memory for the problem."""
+
+
+class KernelCompileError(DeviceError):
+    """A kernel could not be compiled for a device."""
+
+
+class ProfileError(HeteroError, ValueError):
+    """A profile file cannot be used; the message says which part is wrong."""

@@ -1,0 +1,230 @@
+"""Cost forms: functions that turn work and constants into seconds.
+
+A model is a plain dict as stored in a profile: ``{"form": NAME, "constants": {...}, ...}``.
+``bind(model)`` turns it into a function of a `Work` that returns ``(overhead, compute)``, two
+numbers of seconds that add up to the prediction. Each form is one entry of `FORMS`.
+
+=================  ==============================================================================
+form               seconds
+=================  ==============================================================================
+roofline           overhead + max(flops / flop rate, bytes / byte rate)
+surface            overhead + compute, interpolated between measured shapes
+waves              linear in blocks per multiprocessor and steps (White 2013, eq. 3.7-3.11)
+bandwidth          accessed bytes / effective bandwidth (White 2013, sections 3.5 and 4.6)
+segments           b / T_x + c0 b + c1 per range of sizes (White 2013, eq. 3.14-3.15); for links
+=================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from typing import Any
+
+GIB = float(1024**3)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an implementation must do for a problem.
+
+    Attributes
+    ----------
+    dims : tuple of int
+        The problem's dimensions in the order the operation defines, batch folded in.
+    flops : float
+        Floating-point operations, a multiplication and an addition counted as two.
+    bytes : float
+        Fewest bytes moved through the device's memory: each operand and the result once.
+    repeat : int
+        How often the work above is done one after another.
+    variant : str
+        Which tile the kernel uses, "" where there is one only.
+    blocks : int
+        Thread blocks of the main launch.
+    steps : int
+        Extent of k that one block runs over.
+    launches : int
+        Kernels launched.
+    """
+
+    dims: tuple[int, ...]
+    flops: float
+    bytes: float
+    repeat: int = 1
+    variant: str = ""
+    blocks: int = 0
+    steps: int = 0
+    launches: int = 1
+
+
+Cost = Callable[[Work], tuple[float, float]]
+
+
+def _roofline(constants: dict[str, Any]) -> Cost:
+    overhead = constants["overhead"]
+    flop_rate = constants["flops_per_second"]
+    byte_rate = constants["bytes_per_second"]
+
+    def cost(work: Work) -> tuple[float, float]:
+        return overhead, work.repeat * max(work.flops / flop_rate, work.bytes / byte_rate)
+
+    return cost
+
+
+def _surface(constants: dict[str, Any]) -> Cost:
+    """Multilinear interpolation of log(seconds) over the log of each dimension.
+
+    Straight lines between knots in log-log space are exact for any power law, so both the flat part
+    (overhead) and the steep part (constant rate) are met exactly; beyond the last knot the
+    rate of the last knot holds.
+    """
+    overhead = constants["overhead"]
+    axes = [[float(p) for p in axis] for axis in constants["axes"]]
+    log_axes = [[log(p) for p in axis] for axis in axes]
+    strides = [1] * len(axes)
+    for i in range(len(axes) - 2, -1, -1):
+        strides[i] = strides[i + 1] * len(axes[i + 1])
+    log_seconds = [log(s) for s in constants["seconds"]]
+
+    def cost(work: Work) -> tuple[float, float]:
+        corners = [(0, 1.0)]
+        beyond = 1.0
+        for size, axis, log_axis, stride in zip(work.dims, axes, log_axes, strides, strict=True):
+            if size >= axis[-1]:
+                beyond *= size / axis[-1]
+                step = (len(axis) - 1) * stride
+                corners = [(index + step, weight) for index, weight in corners]
+            elif size <= axis[0]:
+                pass
+            else:
+                i = bisect_right(axis, size) - 1
+                t = (log(size) - log_axis[i]) / (log_axis[i + 1] - log_axis[i])
+                low = i * stride
+                corners = [
+                    pair
+                    for index, weight in corners
+                    for pair in (
+                        (index + low, weight * (1.0 - t)),
+                        (index + low + stride, weight * t),
+                    )
+                ]
+        seconds = exp(sum(weight * log_seconds[index] for index, weight in corners))
+        if beyond > 1.0:
+            seconds = overhead + max(seconds - overhead, 0.0) * beyond
+        return overhead, max(seconds - overhead, 0.0) * work.repeat
+
+    return cost
+
+
+def wave_features(work: Work, multiprocessors: int) -> tuple[float, ...]:
+    """What the seconds of a tiled kernel are linear in.
+
+    Blocks are dealt to the multiprocessors, so the fullest one has ceil(blocks / multiprocessors),
+    the last wave being fragmented (White 2013, eq. 3.8-3.11). Each block takes ``steps`` iterations
+    over k, in parallel (latency) or one after another (throughput); results and partial sums are
+    written once.
+    """
+    load = -(-work.blocks // multiprocessors)
+    return (
+        1.0,
+        float(load),
+        float(work.steps),
+        float(load) * work.steps,
+        work.bytes,
+        float(work.launches - 1),
+    )
+
+
+def _waves(constants: dict[str, Any]) -> Cost:
+    """Constants times `wave_features`, for each tile its own."""
+    overhead = constants["overhead"]
+    variants = constants["variants"]
+    multiprocessors = constants["multiprocessors"]
+
+    def cost(work: Work) -> tuple[float, float]:
+        if work.variant not in variants:
+            raise KeyError(f"tile {work.variant!r}")
+        features = wave_features(work, multiprocessors)
+        seconds = sum(c * f for c, f in zip(variants[work.variant], features, strict=True))
+        return overhead, max(seconds - overhead, 0.0)
+
+    return cost
+
+
+def _bandwidth(constants: dict[str, Any]) -> Cost:
+    """White's estimate: every operand of every multiplication counts as accessed.
+
+    2 floats (8 bytes) are accessed for each multiplication, less by the factor ``reuse`` where the
+    tile lets threads share them (2 for matvec, 16 for matmul, min(FS, 16) for convolution).
+    """
+    rate = _white_rate(constants["bandwidth"])
+    reuse = constants.get("reuse", 1)
+
+    def cost(work: Work) -> tuple[float, float]:
+        accessed = 4.0 * work.flops
+        factor = min(work.dims[-1], 16) if reuse == "min(filter_size, 16)" else reuse
+        return 0.0, work.repeat * accessed / (factor * rate(work.dims))
+
+    return cost
+
+
+def _white_rate(bandwidth: dict[str, Any]) -> Callable[[tuple[int, ...]], float]:
+    """Effective bandwidth in bytes per second as a function of the dimensions."""
+    kind = bandwidth["kind"]
+    unit = bandwidth["unit"]
+    if kind == "constant":
+        value = bandwidth["value"] * unit
+        return lambda dims: value
+    if kind == "clamped":  # min(max(numerator / n, low), high), section 3.5.1, n = sqrt(m k)
+        numerator, low, high = bandwidth["numerator"], bandwidth["low"], bandwidth["high"]
+        return lambda dims: unit * min(max(numerator / sqrt(dims[0] * dims[1]), low), high)
+    if kind == "filter":  # a / sqrt(FS) - n / b + c, section 3.5.1
+        a, b, c = bandwidth["a"], bandwidth["b"], bandwidth["c"]
+
+        def rate(dims: tuple[int, ...]) -> float:
+            n, filter_size = sqrt(dims[0] * dims[1]), sqrt(dims[2] * dims[3])
+            # The gain of small filters was fitted where they are small beside the image; the
+            # crossover stated for FS ~ n (n <= 11) holds only without it.
+            gain = a / sqrt(filter_size) if filter_size < n else 0.0
+            return unit * max(gain - n / b + c, bandwidth["least"])
+
+        return rate
+    raise KeyError(f"unknown kind of bandwidth {kind!r}")
+
+
+FORMS: dict[str, Callable[[dict[str, Any]], Cost]] = {
+    "roofline": _roofline,
+    "surface": _surface,
+    "waves": _waves,
+    "bandwidth": _bandwidth,
+}
+
+
+def bind(model: dict[str, Any]) -> Cost:
+    """The cost function of a stored model; ``KeyError`` for an unknown form."""
+    return FORMS[model["form"]](model["constants"])
+
+
+def bind_link(model: dict[str, Any]) -> Callable[[int], float]:
+    """Seconds to move a number of bytes: White's T = b / T_x + c0 b + c1 (eq. 3.14-3.15).
+
+    Parameters
+    ----------
+    model : dict
+        ``constants``: a list of segments, each with ``below`` (bytes; the last one has None),
+        ``bytes_per_second`` (T_x), ``seconds_per_byte`` (c0) and ``seconds`` (c1).
+    """
+    if model["form"] != "segments":
+        raise KeyError(f"a link's form must be 'segments', got {model['form']!r}")
+    segments = model["constants"]
+    ends = [s["below"] for s in segments[:-1]]
+    lines = [(1.0 / s["bytes_per_second"] + s["seconds_per_byte"], s["seconds"]) for s in segments]
+
+    def seconds(nbytes: int) -> float:
+        slope, intercept = lines[bisect_right(ends, nbytes)]
+        return slope * nbytes + intercept
+
+    return seconds

@@ -1,0 +1,187 @@
+"""Matrix-matrix product: the public function and its implementations."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from hetero import planner, registry
+from hetero.models import Work
+from hetero.ops import products
+from hetero.problem import Problem
+
+OPERATION = "matmul"
+_shortcuts = planner.shortcut_table()
+_ndarray = np.ndarray
+_forced = planner.forced.get
+
+
+def matmul(
+    A: Any,
+    B: Any,
+    /,
+    out: Any = None,
+    *,
+    device: str | None = None,
+    method: str | None = None,
+    **options: Any,
+) -> Any:
+    """Matrix product where it is fastest, with the semantics of `numpy.matmul`.
+
+    Parameters
+    ----------
+    A : (..., m, k) or (k,) array_like
+        On the host, or on a device (anything with ``__cuda_array_interface__``).
+    B : (..., k, n) or (k,) array_like
+        Batch axes broadcast against those of A.
+    out : array, optional
+        Takes the result; may share memory with A or B.
+    device : str, optional
+        "cpu", "cuda", "cuda:0", "opencl:0": compute there. Default: where it is fastest.
+    method : str, optional
+        "blas" on the CPU; "tiled" (own kernels) or "library" (cuBLAS) on a GPU.
+    **options
+        ``casting``, ``order``, ``dtype``, ``subok``, ``axes``, ``axis``: NumPy's own, computed by
+        NumPy.
+
+    Returns
+    -------
+    (..., m, n) array
+        Without the axes that 1-D operands lack. float32 and float64 run on devices, every other
+        dtype on the CPU. A NumPy array where both operands lie on the host; where one lies on a
+        device, an array of that one's type, there.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As NumPy, for shapes and casting.
+    DeviceNotAvailable, MethodNotAvailable
+        If ``device`` or ``method`` is not available; the message names what is.
+
+    See Also
+    --------
+    hetero.plan : the priced candidates, nothing run.
+
+    References
+    ----------
+    A. White, "Modeling and Optimization of Parallel Matrix-based Computations on GPU", Auburn
+    University, 2013, sections 3.3 to 3.5 and 4.6.2.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> hetero.matmul(np.eye(2), np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([[1., 2.],
+           [3., 4.]])
+    """
+    if (
+        type(A) is _ndarray
+        and type(B) is _ndarray
+        and out is None
+        and device is None
+        and method is None
+        and not options
+        and _forced() is None
+    ):
+        run = _shortcuts.get((A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype))
+        if run is not None:
+            return run(A, B)
+    return products.call(np.matmul, _shortcuts, A, B, out, device, method, options)
+
+
+def problem(A: Any, B: Any) -> Problem:
+    """The problem of ``matmul(A, B)`` for arrays or `hetero.spec` stand-ins."""
+    return products.describe_problem("matmul", A, B)
+
+
+def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
+    """The problem with dimensions M N K, as ``hetero explain matmul M N K`` asks for it."""
+    if len(dims) != 3:
+        raise ValueError(f"matmul takes 3 dimensions, M N K, got {len(dims)}")
+    m, n, k = dims
+    return products.from_shapes("matmul", (m, k), (k, n), dtype, on)
+
+
+def _no_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    return None
+
+
+def _run_blas(device: None, problem: Problem, inputs: list[Any], output: Any) -> Any:
+    return np.matmul(*inputs, out=output)
+
+
+@functools.lru_cache(maxsize=4096)
+def _steps(
+    dims: tuple[int, ...],
+    batch: int,
+    dtype: str,
+    strides: tuple[tuple[int, ...], ...],
+    alignment: int,
+    multiprocessors: int,
+    block_limit: int,
+) -> Any:
+    from hetero import kernels
+
+    m, n, k = dims
+    a, b, c = strides
+    return kernels.matmul(
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        dtype=dtype,
+        a_strides=a,
+        b_strides=b,
+        c_strides=c,
+        multiprocessors=multiprocessors,
+        alignment=alignment,
+        block_limit=block_limit,
+    )
+
+
+def _cpu_work(problem: Problem, info: dict[str, Any]) -> Work:
+    return products.count_work(problem, on_cpu=True)
+
+
+def _gpu_work(problem: Problem, info: dict[str, Any]) -> Work:
+    return products.count_work(problem, on_cpu=False)
+
+
+def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
+    A, B = inputs
+    steps = _steps(
+        problem.dims,
+        problem.batch,
+        problem.dtype,
+        problem.strides,
+        products.alignment(A, B, output),
+        device.multiprocessors,
+        device.block_limit,
+    )
+    device.run_steps(steps, {"A": A, "B": B, "C": output})
+
+
+def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    from hetero.devices import cublas
+
+    return cublas.gemm_obstacle(problem, info)
+
+
+def _run_library(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
+    from hetero.devices import cublas
+
+    A, B = inputs
+    cublas.gemm(device, problem, A.buffer, B.buffer, output.buffer)
+
+
+for _implementation in (
+    registry.Implementation(OPERATION, "blas", "cpu", _no_obstacle, _cpu_work, _run_blas),
+    registry.Implementation(OPERATION, "tiled", "cuda", _no_obstacle, _gpu_work, _run_tiled),
+    registry.Implementation(
+        OPERATION, "library", "cuda", _library_obstacle, _gpu_work, _run_library
+    ),
+    registry.Implementation(OPERATION, "tiled", "opencl", _no_obstacle, _gpu_work, _run_tiled),
+):
+    registry.register(_implementation)

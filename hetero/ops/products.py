@@ -1,0 +1,313 @@
+"""What matvec and matmul share: checking operands as NumPy would, building the problem, calling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero import planner
+from hetero.arrays import (
+    HOST,
+    Operand,
+    Spec,
+    collapse_batch,
+    describe,
+    element_strides,
+    is_device_array,
+)
+from hetero.models import Work
+from hetero.problem import Problem, dtype_obstacle
+
+Matrix = tuple[tuple[int, ...], tuple[int, ...]]  # shape and staged strides
+
+
+def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem | None:
+    """The problem of ``numpy.<function>(a, b, out=out)``; None where NumPy would not accept it.
+
+    Parameters
+    ----------
+    function : {"matmul", "matvec"}
+    a, b : Operand
+    out : Operand or None
+    """
+    shapes = _core_shapes(function, a.shape, b.shape)
+    if shapes is None:
+        return None
+    m, n, k, result_shape = shapes
+    try:
+        dtype = np.result_type(a.dtype, b.dtype)
+    except TypeError:
+        return None
+    location = next((o.location for o in (a, b) if o.location != HOST), HOST)
+    if out is None:
+        size = dtype.itemsize
+        strides = tuple(s * size for s in element_strides(result_shape))
+        out = Operand(result_shape, strides, dtype, location)
+    elif out.shape != result_shape or out.dtype != dtype or out.readonly:
+        return None
+    obstacle = dtype_obstacle(a, b, out)
+    batch, strides = 1, None
+    if obstacle is None:
+        folded = _fold(function, a, b, out)
+        if folded is None:
+            obstacle = "no single stride walks the batch axes"
+        else:
+            batch, strides = folded
+    if batch == 1:
+        for axis in a.shape[:-2] + b.shape[:-2]:
+            batch = max(batch, axis)
+    vector = n == 1 or m == 1
+    if not vector:
+        return Problem(
+            "matmul",
+            (m, n, k),
+            dtype.name,
+            (a, b),
+            out,
+            batch,
+            strides or (),
+            "*",
+            function,
+            obstacle,
+        )
+    if strides is not None:
+        strides = _as_matvec(strides, n)
+        layout = "C" if abs(strides[0][2]) <= abs(strides[0][1]) else "F"
+    else:
+        layout = "C"
+    return Problem(
+        "matvec",
+        (m if n == 1 else n, k),
+        dtype.name,
+        (a, b),
+        out,
+        batch,
+        strides or (),
+        layout,
+        function,
+        obstacle,
+    )
+
+
+def _core_shapes(
+    function: str, a: tuple[int, ...], b: tuple[int, ...]
+) -> tuple[int, int, int, tuple[int, ...]] | None:
+    """(m, n, k, shape of the result), or None where the shapes do not fit."""
+    if function == "matvec":
+        if len(a) < 2 or len(b) < 1 or a[-1] != b[-1]:
+            return None
+        (m, k), n = a[-2:], 1
+        batch_a, batch_b, core = a[:-2], b[:-1], (m,)
+    else:
+        if not a or not b:
+            return None
+        rows = a if len(a) > 1 else (1, *a)
+        columns = b if len(b) > 1 else (*b, 1)
+        m, k = rows[-2:]
+        n = columns[-1]
+        if columns[-2] != k:
+            return None
+        batch_a, batch_b = rows[:-2], columns[:-2]
+        core = (m,) * (len(a) > 1) + (n,) * (len(b) > 1)
+    if batch_a or batch_b:
+        try:
+            batch = np.broadcast_shapes(batch_a, batch_b)
+        except ValueError:
+            return None
+        return m, n, k, batch + core
+    return m, n, k, core
+
+
+def _fold(
+    function: str, a: Operand, b: Operand, out: Operand
+) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
+    """(batch, strides of A, B and C as (batch, row, column)), or None."""
+    cores = []
+    for position, operand in enumerate((a, b, out)):
+        strides = (
+            element_strides(operand.shape)
+            if position == 2 and operand.location == HOST
+            else operand.staged_strides()
+        )
+        assert strides is not None  # dtype_obstacle has looked
+        vector = (
+            position > 0
+            if function == "matvec"
+            else len((a, b)[position].shape) == 1
+            if position < 2
+            else False
+        )
+        if position == 2 and function == "matmul":
+            row = len(a.shape) > 1
+            column = len(b.shape) > 1
+            core = (strides[-1 - column] if row else 0, strides[-1] if column else 0)
+            count = row + column
+        elif vector:  # a row where it is A, a column otherwise
+            core = (0, strides[-1]) if position == 0 else (strides[-1], 0)
+            count = 1
+        else:
+            core = (strides[-2], strides[-1])
+            count = 2
+        end = len(strides) - count
+        cores.append((operand.shape[:end], strides[:end], core))
+    folded = collapse_batch([c[0] for c in cores], [c[1] for c in cores])
+    if folded is None:
+        return None
+    batch, steps = folded
+    return batch, tuple((step, *core) for step, (_, _, core) in zip(steps, cores, strict=True))
+
+
+def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int, ...], ...]:
+    """Matrix, vector and result strides of a product with one column, or with one row."""
+    a, b, c = strides
+    if n == 1:
+        return a, (b[0], b[1]), (c[0], c[1])
+    return (b[0], b[2], b[1]), (a[0], a[2]), (c[0], c[2])
+
+
+def matrix_and_vector(problem: Problem, inputs: list[Any]) -> tuple[Any, Any]:
+    """Which input is the matrix of a matvec problem: the second one for a row times a matrix."""
+    a, b = problem.inputs
+    shapes = _core_shapes(problem.function, a.shape, b.shape)
+    assert shapes is not None
+    return (inputs[0], inputs[1]) if shapes[1] == 1 else (inputs[1], inputs[0])
+
+
+def count_work(problem: Problem, *, on_cpu: bool, **details: Any) -> Work:
+    """Flops and bytes of a product: 2 m n k flops, each operand and the result moved once.
+
+    A GPU does the whole batch at once, so it counts as more rows; a CPU does one after another.
+    """
+    rows, *others = problem.dims
+    repeat = problem.batch if on_cpu else 1
+    if not on_cpu:
+        rows *= problem.batch
+    flops = 2.0 * rows
+    for extent in others:
+        flops *= extent
+    moved = sum(o.nbytes for o in (*problem.inputs, problem.output)) / repeat
+    return Work((rows, *others), flops, moved, repeat, **details)
+
+
+def call(
+    function: Callable[..., Any],
+    shortcuts: dict[Any, Any],
+    A: Any,
+    B: Any,
+    out: Any,
+    device: str | None,
+    method: str | None,
+    options: dict[str, Any],
+) -> Any:
+    """Everything that a product's public function does when no remembered plan fits."""
+    forced_device, forced_method = planner.placement(device, method)
+    on_device = is_device_array(A) or is_device_array(B) or is_device_array(out)
+    if not on_device:
+        if (
+            options
+            or _hands_over(A)
+            or _hands_over(B)
+            or not (out is None or type(out) is np.ndarray)
+        ):
+            return function(A, B, out=out, **options)
+    elif options:
+        raise TypeError(f"device arrays take no {', '.join(options)}")
+    A, B = (x if is_device_array(x) else np.asarray(x) for x in (A, B))
+    operands = (describe(A), describe(B))
+    target = None if out is None else describe(out)
+    now = planner.generation()
+    problem = build(function.__name__, *operands, target)
+    if problem is None or not problem.output.size:
+        return _by_numpy(function, (A, B), operands, out, target)
+    plan = planner.plan(problem, forced_device, forced_method)
+    if not on_device and out is None and not (forced_device or forced_method):
+        key = (A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype)
+        planner.remember(shortcuts, key, _shortcut(plan, function), now)
+    from hetero import execution
+
+    return execution.execute(plan, (A, B), operands, out, target)
+
+
+def _hands_over(x: Any) -> bool:
+    """Whether NumPy's own dispatch must decide: subclasses and types with their own arithmetic."""
+    return type(x) is not np.ndarray and (
+        isinstance(x, np.ndarray) or hasattr(x, "__array_ufunc__")
+    )
+
+
+def _shortcut(plan: planner.Plan, function: Callable[..., Any]) -> Callable[..., Any]:
+    chosen = plan.chosen
+    if chosen.device == planner.CPU and chosen.method == "blas":
+        return function
+    from hetero import execution
+
+    def run(A: Any, B: Any) -> Any:
+        return execution.execute(plan, (A, B), plan.problem.inputs, None, None)
+
+    return run
+
+
+def _by_numpy(
+    function: Callable[..., Any],
+    arrays: tuple[Any, Any],
+    operands: tuple[Operand, Operand],
+    out: Any,
+    target: Operand | None,
+) -> Any:
+    """What NumPy does, errors included; device arrays go through the host."""
+    from hetero import transfer
+
+    location = next((o.location for o in (*operands, target) if o and o.location != HOST), HOST)
+    hosts = [
+        array if operand.location == HOST else transfer.to_host(array, operand)
+        for array, operand in zip(arrays, operands, strict=True)
+    ]
+    if location == HOST:
+        return function(*hosts, out=out)
+    if target is None:
+        result = np.asarray(function(*hosts))
+        like, operand = next(
+            (a, o) for a, o in zip(arrays, operands, strict=True) if o.location != HOST
+        )
+        made = transfer.empty_like(like, operand, result.shape, result.dtype)
+        transfer.from_host(result, made, describe(made))
+        return made
+    if target.location == HOST:
+        return function(*hosts, out=out)
+    values = transfer.to_host(out, target).copy()
+    values.flags.writeable = not target.readonly
+    transfer.from_host(function(*hosts, out=values), out, target)
+    return out
+
+
+def describe_problem(function: str, A: Any, B: Any) -> Problem:
+    """The problem of a product of arrays or specs.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, as NumPy.
+    """
+    a, b = (describe(x if hasattr(x, "dtype") else np.asarray(x)) for x in (A, B))
+    found = build(function, a, b, None)
+    if found is None:
+        raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")
+    return found
+
+
+def from_shapes(
+    function: str, a: tuple[int, ...], b: tuple[int, ...], dtype: str, on: str
+) -> Problem:
+    """The problem of two row-major operands that lie in one place."""
+    return describe_problem(function, Spec(a, dtype, on=on), Spec(b, dtype, on=on))
+
+
+def alignment(*arrays: Any) -> int:
+    """Largest power of two up to 16 that divides every address; memory objects start aligned."""
+    bits = 16
+    for array in arrays:
+        if isinstance(array.buffer, int):
+            bits |= array.buffer
+    return bits & -bits

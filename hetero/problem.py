@@ -1,0 +1,78 @@
+"""One call without its data: what the planner prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetero.arrays import HOST, Operand
+
+DEVICE_DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A call of an operation: dimensions, dtype, options, where each operand and the result lie.
+
+    Attributes
+    ----------
+    operation : str
+    dims : tuple of int
+        matvec (m, k); matmul (m, n, k); convolve2d (h, w, filter_h, filter_w).
+    batch : int
+        How many such products.
+    dtype : str
+        Name of the dtype that is computed in.
+    inputs : tuple of Operand
+    output : Operand
+        Its location says where the result must go.
+    strides : tuple of tuple of int
+        Strides in elements as a kernel needs them once everything lies on its device, batch
+        first: matvec (A: 3, x: 2, y: 2), matmul (A: 3, B: 3, C: 3).
+    layout : str
+        What besides dims decides the speed; selects the constants ("C" or "F" for matvec).
+    function : str
+        The NumPy function with the call's semantics.
+    device_obstacle : str or None
+        Why no device (but the CPU) can do it.
+    """
+
+    operation: str
+    dims: tuple[int, ...]
+    dtype: str
+    inputs: tuple[Operand, ...]
+    output: Operand
+    batch: int = 1
+    strides: tuple[tuple[int, ...], ...] = ()
+    layout: str = "*"
+    function: str = ""
+    device_obstacle: str | None = None
+
+    @property
+    def device(self) -> str | None:
+        """The device that operands or result lie on; None when all are on the host."""
+        for operand in (*self.inputs, self.output):
+            if operand.location != HOST:
+                return operand.location
+        return None
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{operand.shape} on {operand.location}" for operand in self.inputs)
+        result = f"{self.output.shape} on {self.output.location}"
+        return f"{self.operation} {self.dtype}: {shapes} -> {result}"
+
+
+def dtype_obstacle(*operands: Operand) -> str | None:
+    """Why the devices cannot compute with these dtypes, None where they can."""
+    first = operands[0].dtype
+    for operand in operands:
+        if not operand.dtype.isnative:
+            return f"byte order of {operand.dtype.str!r} is not this machine's"
+        if operand.dtype.name not in DEVICE_DTYPES:
+            return f"dtype {operand.dtype.name}: devices compute in {' and '.join(DEVICE_DTYPES)}"
+        if operand.dtype != first:
+            return f"mixed dtypes {first.name} and {operand.dtype.name}"
+        if not operand.size:
+            return "nothing to compute: an operand has no elements"
+        if operand.staged_strides() is None:
+            return "strides are no whole number of elements"
+    return None

@@ -1,0 +1,313 @@
+"""The profile: one machine's fitted constants, versioned, checksummed, stored atomically.
+
+A profile is one JSON file::
+
+    schema_version   int
+    name, created    str
+    units            what the numbers are in: seconds, bytes, flops
+    fingerprint      the machine it was measured on (see `hetero.inventory.fingerprint`)
+    devices          device name -> description, as `hetero.machine()` gives it
+    links            device name -> {"upload", "download"} -> {"pageable", "pinned"} -> model
+    host             {"pack": model, "dispatch": {device: seconds}}: copies within the host's
+                     memory, and the host's work around one call on a device
+    models           "device|operation|method|dtype|layout" -> model
+    sha256           of everything above
+
+and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.models`). A device written
+as "cuda:*" stands for every device of that kind, a layout "*" for every layout, "C" for "C aligned"
+and "C odd", "* odd" for everything odd.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from hetero import inventory
+from hetero.errors import ProfileError
+from hetero.models import Cost, bind, bind_link
+
+SCHEMA_VERSION = 1
+UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
+_PARTS = ("fingerprint", "devices", "links", "host", "models")
+
+log = logging.getLogger("hetero")
+
+
+class Profile:
+    """Constants of one machine, ready to be asked.
+
+    Parameters
+    ----------
+    data : dict
+        The content of a profile file.
+
+    Attributes
+    ----------
+    name : str
+    data : dict
+    devices : dict
+        Device name -> description.
+    """
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.name: str = data["name"]
+        self.devices: dict[str, dict[str, Any]] = data["devices"]
+        self._costs: dict[tuple[str, ...], Cost | None] = {}
+        self._links: dict[tuple[str, ...], Callable[[int], float]] = {}
+
+    def cost(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> Cost | None:
+        """The cost function of an implementation, or None where no constants are known."""
+        key = (device, operation, method, dtype, layout)
+        try:
+            return self._costs[key]
+        except KeyError:
+            pass
+        order, _, alignment = layout.partition(" ")
+        found = None
+        for name in self._names(device, kind):
+            for shape in (layout, order, f"* {alignment}", "*"):
+                model = self.data["models"].get(f"{name}|{operation}|{method}|{dtype}|{shape}")
+                if model is not None and found is None:
+                    found = bind(model)
+        self._costs[key] = found
+        return found
+
+    def link(self, device: str, direction: str, memory: str = "pageable") -> Callable[[int], float]:
+        """Seconds as a function of bytes, "upload" to or "download" from a device.
+
+        Raises
+        ------
+        KeyError
+            If the profile knows nothing of this link.
+        """
+        key = (device, direction, memory)
+        if key not in self._links:
+            for name in self._names(device, device.partition(":")[0]):
+                model = self.data["links"].get(name, {}).get(direction, {}).get(memory)
+                if model is not None:
+                    self._links[key] = bind_link(model)
+                    break
+            else:
+                raise KeyError(f"{memory} {direction} of {device}")
+        return self._links[key]
+
+    def pack(self, nbytes: int) -> float:
+        """Seconds to copy a host array that is not dense into one that is."""
+        key = ("pack",)
+        if key not in self._links:
+            self._links[key] = bind_link(self.data["host"]["pack"])
+        return self._links[key](nbytes)
+
+    def dispatch(self, device: str) -> float:
+        """Seconds of the host's own work around one call on a device."""
+        known = self.data["host"].get("dispatch", {})
+        for name in self._names(device, device.partition(":")[0]):
+            if name in known:
+                return float(known[name])
+        return 0.0
+
+    def _names(self, device: str, kind: str) -> tuple[str, ...]:
+        same_as = self.devices.get(device, {}).get("same_as")
+        return (device, *((same_as,) if same_as else ()), f"{kind}:*")
+
+    def residuals(self) -> dict[str, dict[str, float]]:
+        """Model key -> relative errors of the fit: mean, p95, worst."""
+        rows = {key: m["residuals"] for key, m in self.data["models"].items() if "residuals" in m}
+        for device, directions in self.data["links"].items():
+            for direction, kinds in directions.items():
+                for memory, model in kinds.items():
+                    if "residuals" in model:
+                        rows[f"{device}|{direction}|{memory}"] = model["residuals"]
+        return rows
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the profile atomically, under a lock; the default place is `default_path`."""
+        target = Path(path) if path is not None else default_path()
+        if not target.parent.exists():
+            target.parent.mkdir(parents=True, mode=0o700)
+        content = encode(self.data)
+        with _locked(target):
+            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, target)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        return target
+
+    def __repr__(self) -> str:
+        return f"<Profile {self.name!r}: {', '.join(self.devices)}>"
+
+
+@contextlib.contextmanager
+def _locked(target: Path):
+    with open(target.with_name(target.name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def digest(data: dict[str, Any]) -> str:
+    """sha256 of a profile's content, less the sum itself."""
+    body = {key: value for key, value in data.items() if key != "sha256"}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encode(data: dict[str, Any]) -> bytes:
+    """The bytes of a profile file, checksum included."""
+    return json.dumps({**data, "sha256": digest(data)}, indent=1).encode()
+
+
+def default_path() -> Path:
+    """Where this machine's profile is kept: ``HETERO_PROFILE``, or the user's cache directory."""
+    named = os.environ.get("HETERO_PROFILE")
+    return Path(named) if named else inventory.cache_directory() / "profile.json"
+
+
+def read(path: str | os.PathLike[str]) -> Profile:
+    """Read and check a profile file, whatever machine it is of.
+
+    Raises
+    ------
+    FileNotFoundError
+    ProfileError
+        If it is corrupt, truncated, or of another schema; the message says which part.
+    """
+    with open(path, "rb") as file:
+        return parse(file.read())
+
+
+def parse(content: bytes) -> Profile:
+    """Check the bytes of a profile file."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ProfileError(f"it is not complete JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise ProfileError(f"it must hold a JSON object, got {type(data).__name__}")
+    version = data.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ProfileError(f"schema_version must be {SCHEMA_VERSION}, got {version!r}")
+    if data.get("sha256") != digest(data):
+        raise ProfileError("sha256 does not match the content")
+    for part in _PARTS:
+        if not isinstance(data.get(part), dict):
+            raise ProfileError(
+                f"part {part!r} must be an object, got {type(data.get(part)).__name__}"
+            )
+    if not isinstance(data.get("name"), str):
+        raise ProfileError(f"name must be a string, got {data.get('name')!r}")
+    try:
+        for model in data["models"].values():
+            bind(model)
+        for directions in data["links"].values():
+            for kinds in directions.values():
+                for model in kinds.values():
+                    bind_link(model)
+        bind_link(data["host"]["pack"])
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        ZeroDivisionError,
+    ) as error:
+        raise ProfileError(f"a model cannot be used ({type(error).__name__}: {error})") from None
+    return Profile(data)
+
+
+def shipped(name: str) -> Profile:
+    """A profile that comes with hetero: "conservative", "tesla-t10", "h200"."""
+    folder = resources.files("hetero.calibration.profiles")
+    try:
+        content = (folder / f"{name}.json").read_bytes()
+    except (FileNotFoundError, OSError):
+        names = sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".json"))
+        raise ProfileError(
+            f"profile must be a file or one of {', '.join(map(repr, names))}, got {name!r}"
+        ) from None
+    return parse(content)
+
+
+def named(name: str) -> Profile:
+    """A shipped profile by name, or any profile by its file's path."""
+    return read(name) if os.path.exists(name) else shipped(name)
+
+
+_lock = threading.RLock()
+_current: Profile | None = None
+_listeners: list[Callable[[], None]] = []
+
+
+def on_change(listener: Callable[[], None]) -> None:
+    """Call ``listener`` whenever the current profile is replaced."""
+    _listeners.append(listener)
+
+
+def current() -> Profile:
+    """This machine's profile; never raises.
+
+    Without a usable profile the shipped conservative constants are taken, and one line is logged
+    that says why: a hint where there is no file, a warning that names the part where there is one.
+    """
+    global _current
+    found = _current
+    if found is None:
+        with _lock:
+            if _current is None:
+                _current = _load()
+            found = _current
+    return found
+
+
+def set_current(new: Profile | None) -> None:
+    """Replace the current profile; None: read it from its file again at the next call."""
+    global _current
+    with _lock:
+        _current = new
+    for listener in _listeners:
+        listener()
+
+
+def _load() -> Profile:
+    path = default_path()
+    try:
+        found = read(path)
+        difference = inventory.difference(found.data["fingerprint"])
+        if difference is None:
+            return found
+        reason = f"it was measured in other circumstances: {difference}"
+    except FileNotFoundError:
+        log.warning(
+            "no profile of this machine yet: taking conservative constants. "
+            "Run hetero.calibrate() once, or 'hetero calibrate'."
+        )
+        return shipped("conservative")
+    except (ProfileError, OSError) as error:
+        reason = str(error)
+    log.warning(
+        "the profile %s cannot be used: %s. Taking conservative constants; "
+        "'hetero calibrate' writes a new one.",
+        path,
+        reason,
+    )
+    return shipped("conservative")

@@ -1,0 +1,67 @@
+"""Implementations of operations: what there is, on which kind of device, under which name.
+
+An implementation is one way to do an operation on one kind of device. The operations' modules
+register theirs when they are imported; planner, calibration and tests walk the same list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hetero.models import Work
+    from hetero.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One way to do an operation on one kind of device.
+
+    Attributes
+    ----------
+    operation, method, kind : str
+        ``kind`` is the kind of device: "cpu", "cuda" or "opencl".
+    excludes : callable
+        ``excludes(problem, info)`` gives the reason why this implementation cannot do the problem
+        on the device that the dict ``info`` describes, or None where it can.
+    work : callable
+        ``work(problem, info)`` counts the `Work`.
+    run : callable or None
+        ``run(device, problem, inputs, output)``: operands on the device in, result written to
+        ``output``, which the caller allocated there. None: can be priced, cannot be run yet.
+    """
+
+    operation: str
+    method: str
+    kind: str
+    excludes: Callable[[Problem, dict[str, Any]], str | None]
+    work: Callable[[Problem, dict[str, Any]], Work]
+    run: Callable[..., None] | None = None
+
+
+_implementations: dict[str, list[Implementation]] = {}
+
+
+def register(implementation: Implementation) -> Implementation:
+    """Add an implementation; a second one of the same operation, kind and method is an error."""
+    entries = _implementations.setdefault(implementation.operation, [])
+    for entry in entries:
+        if (entry.kind, entry.method) == (implementation.kind, implementation.method):
+            raise ValueError(
+                f"{implementation.operation} has an implementation {implementation.method!r} "
+                f"on {implementation.kind} already"
+            )
+    entries.append(implementation)
+    return implementation
+
+
+def lookup(operation: str) -> tuple[Implementation, ...]:
+    """All implementations of an operation, in the order they were registered."""
+    return tuple(_implementations.get(operation, ()))
+
+
+def operations() -> tuple[str, ...]:
+    """Names of the operations that have an implementation."""
+    return tuple(_implementations)

@@ -1,0 +1,130 @@
+"""Movement between host and devices: staging operands, fetching results, the caller's types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import HOST, Operand, describe, element_strides
+from hetero.devices.base import Device, DeviceArray
+
+_ORDERED_STREAMS = (None, 0, 1, 2)
+
+
+def needs_synchronizing(operand: Operand) -> bool:
+    """Whether work on the operand's stream is not ordered by the legacy default stream."""
+    return operand.stream not in _ORDERED_STREAMS
+
+
+def stage(device: Device, array: Any, operand: Operand) -> DeviceArray:
+    """The operand in the device's memory: as it is where it lies there, else copied."""
+    if operand.location == device.name:
+        strides = operand.staged_strides()
+        assert strides is not None
+        return DeviceArray(operand.pointer, operand.shape, strides, operand.dtype, array)
+    if operand.location != HOST:
+        array = to_host(array, operand)
+        operand = describe(array)
+    dense, strides = _as_dense(array, operand)
+    buffer, owner = device.allocate(max(dense.nbytes, 1))
+    device.upload(dense, buffer)
+    return DeviceArray(buffer, operand.shape, strides, operand.dtype, owner)
+
+
+def _as_dense(array: np.ndarray, operand: Operand) -> tuple[np.ndarray, tuple[int, ...]]:
+    """A C-contiguous view of the array's memory (packed if it is not dense) and the strides."""
+    if not operand.is_dense():
+        return np.ascontiguousarray(array), element_strides(operand.shape)
+    axes = sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], array.shape[axis]))
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    view = array.transpose(axes)
+    return np.ascontiguousarray(view), strides  # contiguous already: no copy
+
+
+def fetch(device: Device, source: DeviceArray, target: np.ndarray | None) -> np.ndarray:
+    """A C-contiguous device array on the host, in ``target`` where given."""
+    if target is not None and target.flags.c_contiguous:
+        device.download(source.buffer, target)
+        return target
+    result = np.empty(source.shape, source.dtype)
+    device.download(source.buffer, result)
+    if target is not None:
+        target[...] = result
+        return target
+    return result
+
+
+def to_host(array: Any, operand: Operand) -> np.ndarray:
+    """A device array as NumPy array, with whatever strides it has."""
+    from hetero import devices
+
+    device = devices.get(operand.location)
+    if not operand.size:
+        return np.empty(operand.shape, operand.dtype)
+    with device.active():
+        if needs_synchronizing(operand):
+            device.synchronize()
+        low, raw = _span(operand)
+        device.download(operand.pointer + low, raw)
+    return _view(raw, operand, low)
+
+
+def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
+    """Write values into a device array of the same shape and dtype, with whatever strides."""
+    from hetero import devices
+
+    if not operand.size:
+        return
+    device = devices.get(operand.location)
+    with device.active():
+        low, raw = _span(operand)
+        if not operand.is_dense():
+            device.download(operand.pointer + low, raw)
+        _view(raw, operand, low)[...] = values
+        device.upload(raw, operand.pointer + low)
+        if needs_synchronizing(operand):
+            device.synchronize()
+
+
+def _span(operand: Operand) -> tuple[int, np.ndarray]:
+    """Offset of the lowest address the operand touches, and host bytes for the whole range."""
+    low = high = 0
+    for stride, extent in zip(operand.strides, operand.shape, strict=True):
+        if stride < 0:
+            low += stride * (extent - 1)
+        else:
+            high += stride * (extent - 1)
+    return low, np.empty(high - low + operand.dtype.itemsize, np.uint8)
+
+
+def _view(raw: np.ndarray, operand: Operand, low: int) -> np.ndarray:
+    return np.ndarray(operand.shape, operand.dtype, raw, -low, operand.strides)
+
+
+def empty_like(array: Any, operand: Operand, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """A new device array of the caller's own type, beside ``array``.
+
+    CuPy, torch and numba arrays give their own kind; everything else gives a PyCUDA GPUArray.
+    """
+    library = type(array).__module__.partition(".")[0]
+    if library == "cupy":
+        import cupy
+
+        with array.device:
+            return cupy.empty(shape, dtype)
+    if library == "torch":
+        import torch
+
+        name = {"bool": "bool"}.get(dtype.name, dtype.name)
+        return torch.empty(shape, dtype=getattr(torch, name), device=array.device)
+    if library.startswith("numba"):
+        from numba import cuda
+
+        return cuda.device_array(shape, dtype)
+    from pycuda import gpuarray
+
+    from hetero import devices
+
+    with devices.get(operand.location).active():
+        return gpuarray.empty(shape, dtype)

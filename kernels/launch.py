@@ -1,0 +1,70 @@
+"""The words a launch plan is written in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["ELEMENT_BYTES", "VECTOR_BYTES", "Launch", "Steps", "ceil_div", "check_dtype"]
+
+# Bytes of one element, and of the widest load and store the kernels use.
+ELEMENT_BYTES = {"float32": 4, "float64": 8}
+VECTOR_BYTES = 16
+
+
+class Launch(NamedTuple):
+    """One kernel launch, complete but for the buffers' addresses.
+
+    Attributes
+    ----------
+    source : str
+        File of this package that holds the kernel.
+    kernel : str
+        Name of the entry point.
+    defines : tuple of (str, int or str)
+        Macros to set with ``-D``. Launches with equal ``source`` and ``defines`` share a binary.
+    grid : int
+        Number of blocks, in one dimension.
+    block : int
+        Threads of a block, in one dimension.
+    arguments : tuple of (str or int)
+        In order. A string names a buffer, an integer is passed as a signed 64-bit integer.
+    """
+
+    source: str
+    kernel: str
+    defines: tuple[tuple[str, int | str], ...]
+    grid: int
+    block: int
+    arguments: tuple[str | int, ...]
+
+
+class Steps(NamedTuple):
+    """The launches that do one operation, to be run in order on one stream.
+
+    Attributes
+    ----------
+    launches : tuple of Launch
+    workspace : int
+        Elements (of the operands' dtype) of the scratch buffer named ``"partial"``; 0 if none.
+        It needs no initial value, and must lie at an address that 16 divides.
+    variant : str
+        Short name of the variant chosen, for plans that are printed.
+    """
+
+    launches: tuple[Launch, ...]
+    workspace: int
+    variant: str
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Return a / b rounded up, for positive integers."""
+    return -(-a // b)
+
+
+def check_dtype(dtype: str) -> int:
+    """Return the bytes of one element of ``dtype``, or say which dtypes there are."""
+    try:
+        return ELEMENT_BYTES[dtype]
+    except KeyError:
+        valid = ", ".join(ELEMENT_BYTES)
+        raise ValueError(f"dtype must be one of {valid}, got {dtype!r}") from None

@@ -1,0 +1,281 @@
+// C = A B for a batch: A is m x k, B is k x n, C is m x n, each with any strides (in elements).
+//
+// A block computes a TILE_M x TILE_N tile of C from tiles of A and B, TILE_K deep, in shared memory; a
+// thread computes THREAD_M x THREAD_N of it in registers. While one tile is multiplied the next is
+// on its way from global memory to registers, and goes to the other shared buffer: one barrier per
+// TILE_K. Shared tiles are stored k-major, so that a thread reads the elements of one k by vectors.
+// k is taken in `parts` chunks: with parts > 1, C is the scratch buffer, contiguous, one result per
+// part, and sum_partials (partial.cu) follows.
+// Per product: 2 m n k flops; a tile moves (TILE_M + TILE_N) k elements from global memory.
+//
+// A_K, B_K: 1 where the operand's fast dimension is k, 0 where it is m or n. This orders the loads.
+// Preconditions. ALIGNED = 0: none. ALIGNED = 1: the fast stride is 1; and the other strides, the
+// fast extent, and the address, of A and of B, are multiples of WIDTH. c_vector = 1: the same holds
+// of C with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
+
+#ifndef REAL
+#define REAL float
+#define WIDTH 4
+#endif
+#ifndef THREAD_M
+#define THREAD_M 8
+#define THREAD_N 8
+#endif
+#ifndef WARPS_M
+#define WARPS_M 2
+#define WARPS_N 4
+#endif
+#ifndef TILE_K
+#define TILE_K 8
+#endif
+#ifndef A_K
+#define A_K 1
+#endif
+#ifndef B_K
+#define B_K 0
+#endif
+#ifndef ALIGNED
+#define ALIGNED 0
+#endif
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define VECTOR JOIN(REAL, WIDTH)
+
+// 32 threads cover 8 x 4 vectors of the tile.
+#define TILE_M (8 * THREAD_M * WARPS_M)
+#define TILE_N (4 * THREAD_N * WARPS_N)
+#define THREADS (32 * WARPS_M * WARPS_N)
+// One vector more than the tile: the transposing stores of a warp then meet no bank twice.
+#define PITCH_A (TILE_M + WIDTH)
+#define PITCH_B (TILE_N + WIDTH)
+
+#if ALIGNED
+#define PIECE WIDTH
+#define LOADED VECTOR
+#else
+#define PIECE 1
+#define LOADED REAL
+#endif
+#define LOADS_A (TILE_M * TILE_K / (PIECE * THREADS))
+#define LOADS_B (TILE_N * TILE_K / (PIECE * THREADS))
+
+// Blocks in flight cover a band of this many tiles in height, so that they share what the L2 holds.
+#define BAND 16
+
+#if WIDTH == 4
+#define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y; (to)[2] = v.z; (to)[3] = v.w
+#define PACK(v, from) v.x = (from)[0]; v.y = (from)[1]; v.z = (from)[2]; v.w = (from)[3]
+#define SCATTER(to, pitch, v) \
+    (to)[0] = v.x; (to)[pitch] = v.y; (to)[2 * (pitch)] = v.z; (to)[3 * (pitch)] = v.w
+#else
+#define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y
+#define PACK(v, from) v.x = (from)[0]; v.y = (from)[1]
+#define SCATTER(to, pitch, v) (to)[0] = v.x; (to)[pitch] = v.y
+#endif
+#if !ALIGNED
+#define SET_ZERO(a) a = 0
+#elif WIDTH == 4
+#define SET_ZERO(a) a.x = a.y = a.z = a.w = 0
+#else
+#define SET_ZERO(a) a.x = a.y = 0
+#endif
+
+// A tile is cut into pieces, numbered so that a warp's loads coalesce; a thread has the pieces
+// thread + slot * THREADS. A piece's first element is at (k, outer), where outer is the row of A or
+// the column of B. With k fast, 8 elements of k make a run of full sectors. All sizes are powers of
+// two, so the position of thread + slot * THREADS is the sum of theirs: each slot lies at a fixed
+// distance from the first.
+#define RUN (8 / PIECE)
+DEVICE int piece_k(int piece, int k_fast, int tile)
+{
+    return k_fast ? (piece % RUN + piece / (RUN * tile) * RUN) * PIECE : piece / (tile / PIECE);
+}
+
+DEVICE int piece_outer(int piece, int k_fast, int tile)
+{
+    return k_fast ? piece / RUN % tile : piece % (tile / PIECE) * PIECE;
+}
+
+#define SLOT_AK(s) piece_k((s) * THREADS, A_K, TILE_M)
+#define SLOT_M(s) piece_outer((s) * THREADS, A_K, TILE_M)
+#define SLOT_BK(s) piece_k((s) * THREADS, B_K, TILE_N)
+#define SLOT_N(s) piece_outer((s) * THREADS, B_K, TILE_N)
+#define A_K_STRIDE (ALIGNED && A_K ? 1 : a_col)
+#define A_M_STRIDE (ALIGNED && !A_K ? 1 : a_row)
+#define B_K_STRIDE (ALIGNED && B_K ? 1 : b_row)
+#define B_N_STRIDE (ALIGNED && !B_K ? 1 : b_col)
+#define STORE_NEXT(buffer) \
+    UNROLL \
+    for (int s = 0; s < LOADS_A; ++s) \
+        store_piece(to_a + (buffer) * (TILE_K * PITCH_A) + SLOT_AK(s) * PITCH_A + SLOT_M(s), \
+                    PITCH_A, A_K, next_a[s]); \
+    UNROLL \
+    for (int s = 0; s < LOADS_B; ++s) \
+        store_piece(to_b + (buffer) * (TILE_K * PITCH_B) + SLOT_BK(s) * PITCH_B + SLOT_N(s), \
+                    PITCH_B, B_K, next_b[s])
+#define LOAD(pointer) (*(GLOBAL const LOADED *)(pointer))
+
+// Store a loaded piece at (k, outer) of a k-major shared tile.
+DEVICE void store_piece(LOCAL REAL *to, int pitch, int k_fast, LOADED piece)
+{
+#if ALIGNED
+    if (k_fast) {
+        SCATTER(to, pitch, piece);
+    } else {
+        *(LOCAL VECTOR *)to = piece;
+    }
+#else
+    *to = piece;
+#endif
+}
+
+KERNEL(THREADS, RESIDENT)
+matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL *RESTRICT C,
+       index_t m, index_t n, index_t k, index_t parts, index_t chunk, index_t a_batch,
+       index_t a_row, index_t a_col, index_t b_batch, index_t b_row, index_t b_col, index_t c_part,
+       index_t c_batch, index_t c_row, index_t c_col, index_t c_vector)
+{
+    SHARED VECTOR shared_a[2 * TILE_K * PITCH_A / WIDTH];
+    SHARED VECTOR shared_b[2 * TILE_K * PITCH_B / WIDTH];
+
+    const int thread = (int)threadIdx.x;
+    const int lane = thread % 32;
+    const int warp = thread / 32;
+    // Lanes i and i^1 share rows, i and i^2 share columns: so pairs of vector reads of shared memory
+    // merge, which a plain 8 x 4 arrangement would not let them.
+    const int my_m = warp / WARPS_N * (8 * THREAD_M) + (lane >> 1 & 7) * WIDTH;
+    const int my_n = warp % WARPS_N * (4 * THREAD_N) + ((lane & 1) | (lane >> 4 << 1)) * WIDTH;
+
+    // Which tile, part and batch this block has.
+    const unsigned int tiles_m = (unsigned int)((m + TILE_M - 1) / TILE_M);
+    const unsigned int tiles_n = (unsigned int)((n + TILE_N - 1) / TILE_N);
+    const unsigned int tile = blockIdx.x % (tiles_m * tiles_n);
+    const unsigned int part = blockIdx.x / (tiles_m * tiles_n) % (unsigned int)parts;
+    const unsigned int b = blockIdx.x / (tiles_m * tiles_n) / (unsigned int)parts;
+    const unsigned int band = tile / (BAND * tiles_n) * BAND;
+    const unsigned int height = tiles_m - band < BAND ? tiles_m - band : BAND;
+    const unsigned int in_band = tile % (BAND * tiles_n);
+    const index_t tile_m = (index_t)(band + in_band % height) * TILE_M;
+    const index_t tile_n = (index_t)(in_band / height) * TILE_N;
+
+    const index_t begin = part * chunk;
+    const index_t length = begin + chunk < k ? chunk : k - begin;
+    const int steps = (int)((length + TILE_K - 1) / TILE_K);
+    // The step that may be short comes first: no later load needs a test.
+    const int first = (int)(length - (index_t)(steps - 1) * TILE_K);
+
+    // A thread's first piece, and how many rows (columns) of the matrix are left from it on: pieces
+    // past the edge are never loaded and stay zero. Past the end of k both operands are zero: an
+    // infinity meets no zero that isn't the caller's, save in results that aren't stored.
+    const int a_k = piece_k(thread, A_K, TILE_M);
+    const int a_m = piece_outer(thread, A_K, TILE_M);
+    const int b_k = piece_k(thread, B_K, TILE_N);
+    const int b_n = piece_outer(thread, B_K, TILE_N);
+    const int left_m = (int)(m - tile_m < TILE_M ? m - tile_m : TILE_M) - a_m;
+    const int left_n = (int)(n - tile_n < TILE_N ? n - tile_n : TILE_N) - b_n;
+    A += b * a_batch + (begin + a_k) * A_K_STRIDE + (tile_m + a_m) * A_M_STRIDE;
+    B += b * b_batch + (begin + b_k) * B_K_STRIDE + (tile_n + b_n) * B_N_STRIDE;
+    LOCAL REAL *const to_a = (LOCAL REAL *)shared_a + a_k * PITCH_A + a_m;
+    LOCAL REAL *const to_b = (LOCAL REAL *)shared_b + b_k * PITCH_B + b_n;
+
+    LOADED next_a[LOADS_A];
+    LOADED next_b[LOADS_B];
+    UNROLL
+    for (int s = 0; s < LOADS_A; ++s) {
+        SET_ZERO(next_a[s]);
+        if (SLOT_M(s) < left_m && a_k + SLOT_AK(s) < first)
+            next_a[s] = LOAD(A + SLOT_AK(s) * A_K_STRIDE + SLOT_M(s) * A_M_STRIDE);
+    }
+    UNROLL
+    for (int s = 0; s < LOADS_B; ++s) {
+        SET_ZERO(next_b[s]);
+        if (SLOT_N(s) < left_n && b_k + SLOT_BK(s) < first)
+            next_b[s] = LOAD(B + SLOT_BK(s) * B_K_STRIDE + SLOT_N(s) * B_N_STRIDE);
+    }
+    A += first * A_K_STRIDE;
+    B += first * B_K_STRIDE;
+
+    REAL sum[THREAD_M][THREAD_N];
+    UNROLL
+    for (int i = 0; i < THREAD_M; ++i) {
+        UNROLL
+        for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0;
+    }
+
+    STORE_NEXT(0);
+    __syncthreads();
+    NO_UNROLL
+    for (int step = 0; step < steps; ++step) {
+        const int buffer = step & 1;
+        if (step + 1 < steps) {
+            UNROLL
+            for (int s = 0; s < LOADS_A; ++s)
+                if (SLOT_M(s) < left_m)
+                    next_a[s] = LOAD(A + SLOT_AK(s) * A_K_STRIDE + SLOT_M(s) * A_M_STRIDE);
+            UNROLL
+            for (int s = 0; s < LOADS_B; ++s)
+                if (SLOT_N(s) < left_n)
+                    next_b[s] = LOAD(B + SLOT_BK(s) * B_K_STRIDE + SLOT_N(s) * B_N_STRIDE);
+            A += TILE_K * A_K_STRIDE;
+            B += TILE_K * B_K_STRIDE;
+        }
+
+        LOCAL const REAL *const tile_a =
+            (LOCAL const REAL *)shared_a + buffer * (TILE_K * PITCH_A) + my_m;
+        LOCAL const REAL *const tile_b =
+            (LOCAL const REAL *)shared_b + buffer * (TILE_K * PITCH_B) + my_n;
+        UNROLL
+        for (int kk = 0; kk < TILE_K; ++kk) {
+            REAL a[THREAD_M];
+            REAL bs[THREAD_N];
+            UNROLL
+            for (int i = 0; i < THREAD_M; i += WIDTH) {
+                const VECTOR v = *(LOCAL const VECTOR *)(tile_a + kk * PITCH_A + i * 8);
+                UNPACK(a + i, v);
+            }
+            UNROLL
+            for (int j = 0; j < THREAD_N; j += WIDTH) {
+                const VECTOR v = *(LOCAL const VECTOR *)(tile_b + kk * PITCH_B + j * 4);
+                UNPACK(bs + j, v);
+            }
+            UNROLL
+            for (int i = 0; i < THREAD_M; ++i) {
+                UNROLL
+                for (int j = 0; j < THREAD_N; ++j) sum[i][j] += a[i] * bs[j];
+            }
+        }
+
+        if (step + 1 < steps) {
+            // The other buffer is free: the last barrier came after its last reading.
+            STORE_NEXT(1 - buffer);
+            __syncthreads();
+        }
+    }
+
+    C += part * c_part + b * c_batch;
+    UNROLL
+    for (int i = 0; i < THREAD_M; ++i) {
+        const index_t row = tile_m + my_m + i / WIDTH * (8 * WIDTH) + i % WIDTH;
+        if (row < m) {
+            UNROLL
+            for (int j = 0; j < THREAD_N; j += WIDTH) {
+                const index_t col = tile_n + my_n + j * 4;
+                if (c_vector) {
+                    if (col < n) {
+                        VECTOR v;
+                        PACK(v, sum[i] + j);
+                        *(GLOBAL VECTOR *)(C + row * c_row + col) = v;
+                    }
+                } else {
+                    UNROLL
+                    for (int w = 0; w < WIDTH; ++w)
+                        if (col + w < n) C[row * c_row + (col + w) * c_col] = sum[i][j + w];
+                }
+            }
+        }
+    }
+}

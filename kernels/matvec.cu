@@ -1,0 +1,211 @@
+// y = A x for a batch: A is m x k, with any strides (in elements).
+//
+// Two kernels. matvec_rows puts LANES threads along each row of A (for rows that are contiguous, or
+// nearly); matvec_columns puts a thread on each row, or on WIDTH neighbouring rows (for columns that
+// are contiguous: a transposed A). Both take k in `parts` chunks: with parts > 1, y is the scratch
+// buffer, one result per part, and sum_partials (partial.cu) follows.
+// Per product: 2 m k flops, (m k + k + m) elements; A is read once, so memory is the limit.
+//
+// Preconditions. WIDTH = 1: none. WIDTH > 1: the contiguous stride of A is 1, and its other strides,
+// the contiguous extent of A, and A's address are multiples of WIDTH; for rows, the same of x, and of
+// `chunk`. chunk * parts >= k > chunk * (parts - 1).
+
+#ifndef REAL
+#define REAL float
+#endif
+#ifndef WIDTH
+#define WIDTH 1
+#endif
+#ifndef LANES
+#define LANES 32
+#endif
+#ifndef GROUPS
+#define GROUPS 8
+#endif
+#ifndef DEPTH
+#define DEPTH 4
+#endif
+
+#define THREADS (LANES * GROUPS)
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#if WIDTH == 1
+#define VECTOR REAL
+#else
+#define VECTOR JOIN(REAL, WIDTH)
+#endif
+
+// What is done to a vector's components: s += a . b; s += a * b with a scalar b; a = 0; and storing
+// them one by one, since y may have any stride.
+#if WIDTH == 4
+#define ADD_DOT(s, a, b) s += a.x * b.x; s += a.y * b.y; s += a.z * b.z; s += a.w * b.w
+#define ADD_SCALED(s, a, b) s.x += a.x * b; s.y += a.y * b; s.z += a.z * b; s.w += a.w * b
+#define SET_ZERO(a) a.x = a.y = a.z = a.w = 0
+#define STORE_EACH(y, at, stride, v) \
+    y[(at) * stride] = v.x; y[(at + 1) * stride] = v.y; \
+    y[(at + 2) * stride] = v.z; y[(at + 3) * stride] = v.w
+#elif WIDTH == 2
+#define ADD_DOT(s, a, b) s += a.x * b.x; s += a.y * b.y
+#define ADD_SCALED(s, a, b) s.x += a.x * b; s.y += a.y * b
+#define SET_ZERO(a) a.x = a.y = 0
+#define STORE_EACH(y, at, stride, v) y[(at) * stride] = v.x; y[(at + 1) * stride] = v.y
+#else
+#define ADD_DOT(s, a, b) s += a * b
+#define ADD_SCALED(s, a, b) s += a * b
+#define SET_ZERO(a) a = 0
+#define STORE_EACH(y, at, stride, v) y[(at) * stride] = v
+#endif
+
+#define AT(pointer, offset) (*(GLOBAL const VECTOR *)((pointer) + (offset)))
+#define AT_ONCE(pointer, offset) LOAD_ONCE((GLOBAL const VECTOR *)((pointer) + (offset)))
+
+// A block takes GROUPS * ROWS rows: ROWS for each group of LANES threads, so that x is loaded once
+// for ROWS rows. A thread has DEPTH * ROWS loads of A in flight. Rows past the last one repeat it,
+// and are not stored; steps past the end of k load nothing, so that an infinity in A meets no
+// made-up zero of x.
+#ifdef ROWS
+KERNEL(THREADS, 1)
+matvec_rows(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT y,
+            index_t m, index_t k, index_t tiles, index_t parts, index_t chunk, index_t a_batch,
+            index_t a_row, index_t a_col, index_t x_batch, index_t x_element, index_t y_part,
+            index_t y_batch, index_t y_element)
+{
+    SHARED REAL sums[GROUPS * ROWS * LANES];
+    const int lane = (int)(threadIdx.x % LANES);
+    const int group = (int)(threadIdx.x / LANES);
+    const unsigned int tile = blockIdx.x % (unsigned int)tiles;
+    const unsigned int part = blockIdx.x / (unsigned int)tiles % (unsigned int)parts;
+    const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts;
+    const index_t first_row = ((index_t)tile * GROUPS + group) * ROWS;
+    const index_t begin = part * chunk;
+    const index_t end = begin + chunk < k ? begin + chunk : k;
+
+    GLOBAL const REAL *rows[ROWS];
+    REAL sum[ROWS];
+    UNROLL
+    for (int r = 0; r < ROWS; ++r) {
+        const index_t row = first_row + r < m ? first_row + r : m - 1;
+        rows[r] = A + b * a_batch + row * a_row;
+        sum[r] = 0;
+    }
+    x += b * x_batch;
+
+    NO_UNROLL
+    for (index_t j = begin + lane * WIDTH; j < end; j += LANES * WIDTH * DEPTH) {
+        VECTOR a[ROWS][DEPTH];
+        VECTOR xs[DEPTH];
+        UNROLL
+        for (int u = 0; u < DEPTH; ++u) {
+            const index_t at = j + u * LANES * WIDTH;
+            SET_ZERO(xs[u]);
+            UNROLL
+            for (int r = 0; r < ROWS; ++r) SET_ZERO(a[r][u]);
+            if (at < end) {
+#if WIDTH == 1
+                xs[u] = x[at * x_element];
+                UNROLL
+                for (int r = 0; r < ROWS; ++r) a[r][u] = LOAD_ONCE(rows[r] + at * a_col);
+#else
+                xs[u] = AT(x, at);
+                UNROLL
+                for (int r = 0; r < ROWS; ++r) a[r][u] = AT_ONCE(rows[r], at);
+#endif
+            }
+        }
+        UNROLL
+        for (int u = 0; u < DEPTH; ++u) {
+            UNROLL
+            for (int r = 0; r < ROWS; ++r) { ADD_DOT(sum[r], a[r][u], xs[u]); }
+        }
+    }
+
+    // The LANES sums of a row become one, four at a time: half the barriers of a binary tree.
+    LOCAL REAL *mine = sums + group * ROWS * LANES + lane;
+    UNROLL
+    for (int r = 0; r < ROWS; ++r) mine[r * LANES] = sum[r];
+    UNROLL
+    for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) {
+        const int next = width >= 4 ? width / 4 : 1;
+        __syncthreads();
+        if (lane < next) {
+            UNROLL
+            for (int r = 0; r < ROWS; ++r) {
+                UNROLL
+                for (int other = next; other < width; other += next)
+                    sum[r] += mine[r * LANES + other];
+                mine[r * LANES] = sum[r];
+            }
+        }
+    }
+    if (lane == 0) {
+        y += part * y_part + b * y_batch;
+        UNROLL
+        for (int r = 0; r < ROWS; ++r)
+            if (first_row + r < m) y[(first_row + r) * y_element] = sum[r];
+    }
+}
+#else
+
+// A block takes LANES * WIDTH rows, and its GROUPS groups take every GROUPS-th column of the part.
+// A thread has DEPTH loads of A in flight.
+KERNEL(THREADS, 1)
+matvec_columns(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
+               GLOBAL REAL *RESTRICT y, index_t m, index_t k, index_t tiles, index_t parts,
+               index_t chunk, index_t a_batch, index_t a_row, index_t a_col, index_t x_batch,
+               index_t x_element, index_t y_part, index_t y_batch, index_t y_element)
+{
+    SHARED VECTOR sums[GROUPS * LANES];
+    const int lane = (int)(threadIdx.x % LANES);
+    const int group = (int)(threadIdx.x / LANES);
+    const unsigned int tile = blockIdx.x % (unsigned int)tiles;
+    const unsigned int part = blockIdx.x / (unsigned int)tiles % (unsigned int)parts;
+    const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts;
+    const index_t row = ((index_t)tile * LANES + lane) * WIDTH;
+    const index_t begin = part * chunk;
+    const index_t end = begin + chunk < k ? begin + chunk : k;
+
+    VECTOR sum;
+    SET_ZERO(sum);
+    A += b * a_batch + (row < m ? row : m - WIDTH) * (WIDTH == 1 ? a_row : 1);
+    x += b * x_batch;
+
+    NO_UNROLL
+    for (index_t j = begin + group; j < end; j += GROUPS * DEPTH) {
+        VECTOR a[DEPTH];
+        REAL xs[DEPTH];
+        UNROLL
+        for (int u = 0; u < DEPTH; ++u) {
+            const index_t at = j + u * GROUPS;
+            xs[u] = 0;
+            SET_ZERO(a[u]);
+            if (at < end) {
+                xs[u] = x[at * x_element];
+                a[u] = AT_ONCE(A, at * a_col);
+            }
+        }
+        UNROLL
+        for (int u = 0; u < DEPTH; ++u) { ADD_SCALED(sum, a[u], xs[u]); }
+    }
+
+    // GROUPS sums of a row become one, four at a time.
+    LOCAL VECTOR *mine = sums + threadIdx.x;
+    *mine = sum;
+    UNROLL
+    for (int width = GROUPS; width > 1; width = width >= 4 ? width / 4 : 1) {
+        const int next = width >= 4 ? width / 4 : 1;
+        __syncthreads();
+        if (group < next) {
+            UNROLL
+            for (int other = next; other < width; other += next) {
+                const VECTOR more = mine[other * LANES];
+                ADD_SCALED(sum, more, (REAL)1);
+            }
+            *mine = sum;
+        }
+    }
+    if (group == 0 && row < m) {
+        y += part * y_part + b * y_batch;
+        STORE_EACH(y, row, y_element, sum);
+    }
+}
+#endif

@@ -1,0 +1,195 @@
+"""The portable kernels and their launch plans, on OpenCL devices that every machine can have."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+
+from hetero import kernels
+
+cl = pytest.importorskip("pyopencl")
+
+MULTIPROCESSORS = 4
+
+
+# -- Running a plan ------------------------------------------------------------------------------
+
+
+class Runner:
+    """Runs plans on one OpenCL device, on arrays of shared virtual memory.
+
+    Only there can an operand begin in the middle of an array, as it does on CUDA.
+    """
+
+    def __init__(self, device):
+        self.context = cl.Context([device])
+        self.queue = cl.CommandQueue(self.context)
+        self.kernels = {}
+
+    def empty(self, size, dtype):
+        return cl.csvm_empty(self.context, size, np.dtype(dtype))
+
+    def kernel(self, launch):
+        key = launch.source, launch.kernel, launch.defines
+        if key not in self.kernels:
+            text = kernels.prelude("opencl") + kernels.source(launch.source)
+            options = [f"-D{name}={value}" for name, value in launch.defines]
+            program = cl.Program(self.context, text).build(options=[*options, "-cl-std=CL1.2"])
+            self.kernels[key] = cl.Kernel(program, launch.kernel)
+        return self.kernels[key]
+
+    def run(self, steps, **views):
+        """Run ``steps`` on views of arrays made by `empty`."""
+        dtype = next(iter(views.values())).dtype
+        buffers = {name: cl.SVM(_from_pointer(view)) for name, view in views.items()}
+        if steps.workspace:
+            partial = self.empty(steps.workspace, dtype)
+            partial.fill(np.nan)
+            buffers["partial"] = cl.SVM(partial)
+        for launch in steps.launches:
+            kernel = self.kernel(launch)
+            kernel.set_args(
+                *(buffers[a] if isinstance(a, str) else np.int64(a) for a in launch.arguments)
+            )
+            cl.enqueue_nd_range_kernel(
+                self.queue, kernel, (launch.grid * launch.block,), (launch.block,)
+            )
+        self.queue.finish()
+
+
+def _from_pointer(view):
+    """Return a one-element array at a view's address: all that a kernel is told of it."""
+    return np.lib.stride_tricks.as_strided(view, (1,), (view.itemsize,))
+
+
+@cache
+def pocl():
+    for platform in cl.get_platforms():
+        if "Portable" in platform.name:
+            return Runner(platform.get_devices()[0])
+    raise RuntimeError("no PoCL: pip install pocl-binary-distribution")
+
+
+# -- Operands in every layout --------------------------------------------------------------------
+
+# name -> (index into a padded array, axes swapped, row padding in elements)
+LAYOUTS = {
+    "row": ((1, 1), False, 0),
+    "column": ((1, 1), True, 0),
+    "row, padded": ((1, 1), False, 4),
+    "column, padded": ((1, 1), True, 4),
+    "row, odd padding": ((1, 1), False, 3),
+    "column, odd padding": ((1, 1), True, 3),
+    "row, strided": ((2, 3), False, 1),
+    "column, strided": ((3, 2), True, 1),
+    "row, reversed": ((1, -1), False, 0),
+    "column, reversed": ((-1, -2), True, 2),
+    "row, broadcast": ((0, 1), False, 0),
+    "column, broadcast": ((1, 0), False, 0),
+}
+
+
+def operand(runner, batch, rows, cols, dtype, layout="row", offset=0, shared_batch=False):
+    """Return a (batch, rows, cols) view of an array that is NaN all around it."""
+    (row_step, col_step), swapped, padding = LAYOUTS[layout]
+    if swapped:
+        rows, cols, row_step, col_step = cols, rows, col_step, row_step
+    stored_rows = max(1, rows * abs(row_step))
+    stored_cols = max(1, cols * abs(col_step)) + padding
+    stored_batch = 1 if shared_batch else batch
+    stored = runner.empty(offset + stored_batch * stored_rows * stored_cols + 8, dtype)
+    stored.fill(np.nan)
+    end = stored.size - 8
+    view = stored[offset:end].reshape(stored_batch, stored_rows, stored_cols)
+    view = view[:, :, : stored_cols - padding]
+    view = _stepped(_stepped(view, 1, rows, row_step), 2, cols, col_step)
+    if swapped:
+        view = view.swapaxes(1, 2)
+    if shared_batch:
+        view = _repeated(view, 0, batch)
+    return stored, view
+
+
+def _stepped(view, axis, extent, step):
+    if step == 0:
+        return _repeated(view, axis, extent)
+    index = [slice(None)] * 3
+    index[axis] = slice(None, None, step)
+    return view[tuple(index)]
+
+
+def _repeated(view, axis, extent):
+    shape, strides = list(view.shape), list(view.strides)
+    shape[axis], strides[axis] = extent, 0
+    return np.lib.stride_tricks.as_strided(view, shape, strides)
+
+
+def fill(view, seed):
+    """Put random numbers in a view, also where it repeats elements."""
+    generator = np.random.default_rng(seed)
+    where = tuple(0 if s == 0 else slice(None) for s in view.strides)
+    values = generator.uniform(-1, 1, view.shape)[where]
+    view[where] = values
+
+
+def elements(view):
+    return tuple(s // view.itemsize for s in view.strides)
+
+
+def alignment(*views):
+    pointers = 16
+    for view in views:
+        pointers |= view.__array_interface__["data"][0]
+    return pointers & -pointers
+
+
+def check(result, expected, magnitude, k):
+    """Compare with a float64 reference, allowing for the order of the additions."""
+    eps = np.finfo(result.dtype).eps
+    bound = (np.sqrt(k) + 4) * 2 * eps * magnitude
+    assert np.all(np.abs(result - expected) <= bound), np.max(np.abs(result - expected) - bound)
+
+
+def run_matvec(runner, m, k, batch, dtype, layout="row", x_layout="row", y_layout="row", offset=0, shared_batch=False, **plan):
+    _, A = operand(runner, batch, m, k, dtype, layout, offset, shared_batch)
+    _, x = operand(runner, batch, 1, k, dtype, x_layout, offset)
+    kept, y = operand(runner, batch, 1, m, dtype, y_layout, offset)
+    fill(A, 1)
+    fill(x, 2)
+    kept.fill(-7)
+    y[...] = np.nan
+    steps = kernels.matvec(
+        m=m, k=k, batch=batch, dtype=dtype,
+        a_strides=elements(A), x_strides=elements(x)[::2], y_strides=elements(y)[::2],
+        multiprocessors=MULTIPROCESSORS, alignment=alignment(A, x, y), **plan,
+    )
+    runner.run(steps, A=A, x=x, y=y)
+    A, x = A.astype(float), x.astype(float)
+    check(y[:, 0], np.einsum("bij,bj->bi", A, x[:, 0]), np.einsum("bij,bj->bi", abs(A), abs(x[:, 0])), k)
+    y[...] = -7
+    assert np.all(kept == -7), "wrote outside y"
+    return steps
+
+
+def run_matmul(runner, m, n, k, batch, dtype, layouts=("row", "row", "row"), offset=0, shared_batch=False, **plan):
+    _, A = operand(runner, batch, m, k, dtype, layouts[0], offset, shared_batch)
+    _, B = operand(runner, batch, k, n, dtype, layouts[1], offset)
+    kept, C = operand(runner, batch, m, n, dtype, layouts[2], offset)
+    fill(A, 1)
+    fill(B, 2)
+    kept.fill(-7)
+    C[...] = np.nan
+    steps = kernels.matmul(
+        m=m, n=n, k=k, batch=batch, dtype=dtype,
+        a_strides=elements(A), b_strides=elements(B), c_strides=elements(C),
+        multiprocessors=MULTIPROCESSORS, alignment=alignment(A, B, C), **plan,
+    )
+    runner.run(steps, A=A, B=B, C=C)
+    A, B = A.astype(float), B.astype(float)
+    check(C, A @ B, abs(A) @ abs(B), k)
+    C[...] = -7
+    assert np.all(kept == -7), "wrote outside C"
+    return steps

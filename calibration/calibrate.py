@@ -8,10 +8,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from hetero.calibration import probes
-
 from hetero import devices as backends
 from hetero import inventory, planner, profile, registry
+from hetero.calibration import probes
 from hetero.errors import DeviceError, DeviceNotAvailable
 
 # Largest extent of a matrix (quick, full), by kind of device; half of it where there are three.

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hetero.calibration import fit
-from hetero.calibration.measure import measure
 
 from hetero import planner
 from hetero.arrays import HOST, Operand, spec
+from hetero.calibration import fit
+from hetero.calibration.measure import measure
 from hetero.devices.base import Device, DeviceArray
 from hetero.ops import matvec, module_of
 from hetero.problem import DEVICE_DTYPES, Problem
@@ -213,13 +213,13 @@ def model_of(
     )
 
 
-def links(device: Device, effort: Effort) -> dict[str, Any]:
-    """Link models of a device: each direction, pageable and pinned.
+def transfers(
+    device: Device, sizes: list[int], budget: float
+) -> dict[tuple[str, str], list[float]]:
+    """Seconds to move each size: (direction, kind of host memory) -> one figure per size.
 
     Downloads to pageable memory go to fresh pages, as those of real calls do.
     """
-    largest = min(effort.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
-    sizes = axis(1024, largest, 2.0)
     buffer, owner = device.allocate(sizes[-1])
     pageable = np.random.default_rng(0).integers(0, 255, sizes[-1], dtype=np.uint8)
     pinned = device.pinned(sizes[-1])
@@ -230,13 +230,21 @@ def links(device: Device, effort: Effort) -> dict[str, Any]:
         ("download", "pageable"): lambda n: device.download(buffer, np.empty(n, np.uint8)),
         ("download", "pinned"): lambda n: device.download(buffer, pinned[:n]),
     }
-    found: dict[str, Any] = {"upload": {}, "download": {}}
-    for (direction, memory), call in calls.items():
-        seconds = [
-            measure(partial(call, n), budget=5 * effort.budget, least=5).seconds for n in sizes
-        ]
-        found[direction][memory] = fit.segments(sizes, seconds)
+    found = {
+        key: [measure(partial(call, n), budget=budget, least=5).seconds for n in sizes]
+        for key, call in calls.items()
+    }
     del owner
+    return found
+
+
+def links(device: Device, effort: Effort) -> dict[str, Any]:
+    """Link models of a device: each direction, pageable and pinned."""
+    largest = min(effort.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
+    sizes = axis(1024, largest, 2.0)
+    found: dict[str, Any] = {"upload": {}, "download": {}}
+    for (direction, memory), seconds in transfers(device, sizes, 5 * effort.budget).items():
+        found[direction][memory] = fit.segments(sizes, seconds)
     return found
 
 

@@ -158,6 +158,17 @@ def machine() -> Inventory:
     )
 
 
+def machine_summary() -> str:
+    """One line: the CPU, its BLAS, and the devices beside it."""
+    here = devices()
+    processor = here["cpu"]
+    others = [f"{info['name']} ({name})" for name, info in here.items() if name != "cpu"]
+    return (
+        f"{processor['name']}, {processor['cores']} cores, {processor['blas']} "
+        f"{processor['blas_version']}; " + (", ".join(others) or "no other device")
+    )
+
+
 def fingerprint() -> dict[str, Any]:
     """What a profile's constants depend on."""
     processor = cpu()

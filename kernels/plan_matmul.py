@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
-from .plan_matvec import matvec
 from .plan_partial import sum_partials
 
 __all__ = ["matmul"]

@@ -1,0 +1,105 @@
+"""`hetero demo`: calibrate quickly, run real products of all sizes, show what was chosen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hetero import devices as backends
+from hetero import inventory, planner, profile
+from hetero.arrays import HOST, spec
+from hetero.calibration import report
+from hetero.calibration.calibrate import measure_machine
+from hetero.calibration.verify import Operands, measure_candidates, summary
+from hetero.ops import module_of
+from hetero.planner import show as readable
+
+_SQUARE = (16, 64, 256, 1024, 4096, 8192)
+_LONG = ((100000, 16), (16, 100000), (4096, 64))
+
+
+def demo(
+    *,
+    largest: int | None = None,
+    progress: Callable[[float, str], None] | None = None,
+    show: Callable[[str], None] = print,
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Run the demonstration; the profile measured for it is used here and not stored.
+
+    Returns
+    -------
+    (calls, summary)
+        A dict for each call: shape, where the operands lie, chosen device and method, predicted
+        and measured seconds, the best alternative; and the figures of chosen over best.
+    """
+    start = time.perf_counter()
+    here = inventory.machine_summary()
+    show(here)
+    constants = profile.parse(profile.encode(measure_machine(True, None, progress)))
+    profile.set_current(constants)
+    show(f"calibrated in {time.perf_counter() - start:.1f} s (hetero calibrate stores it)\n")
+    gpus = [n for n, d in backends.available().items() if not d.describe().get("is_host_cpu")]
+    largest = largest or (8192 if gpus else 4096)
+    places = [HOST, *(name for name in gpus[:1] if name.startswith("cuda"))]
+    head = (
+        f"{'call':<34} {'operands on':<11} {'chosen':<18} {'predicted':>10} {'measured':>10}   "
+        "best alternative"
+    )
+    show(head)
+    rows = []
+    for place in places:
+        operands = Operands(place)
+        for operation, first, second in _calls(largest):
+            problem = module_of(operation).problem(
+                spec(first, "float32", on=place), spec(second, "float32", on=place)
+            )
+            row = measure_candidates(problem, operands, budget=0.02)
+            if row is None:
+                continue
+            others = {name: s for name, s in row.measured.items() if name != row.chosen}
+            best = min(others, key=lambda name: others[name]) if others else None
+            call = f"{operation} {'x'.join(map(str, first))} {'x'.join(map(str, second))}"
+            rows.append((row, _as_dict(call, place, row, best)))
+            alternative = (
+                f"{best[1]} on {best[0]} {readable(others[best])}" if best else "none here"
+            )
+            show(
+                f"{call:<34} {place:<11} {row.chosen[1] + ' on ' + row.chosen[0]:<18} "
+                f"{readable(row.predicted[row.chosen]):>10} "
+                f"{readable(row.measured[row.chosen]):>10}   {alternative}"
+            )
+    found = summary([row for row, _ in rows])
+    show("")
+    show(report.chosen_over_best(found["chosen_over_best"]) + f", {found['problems']} calls")
+    example = planner.plan(rows[-1][0].problem)
+    show(f"\nwhy, for the last one:\n{example}")
+    show(f"\n{time.perf_counter() - start:.0f} s in all")
+    return [entry for _, entry in rows], found
+
+
+def _calls(largest: int) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    sizes = [n for n in _SQUARE if n <= largest]
+    calls: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+    calls += [("matvec", (n, n), (n,)) for n in sizes]
+    calls += [("matvec", shape, shape[1:]) for shape in _LONG]
+    calls += [("matmul", (n, n), (n, n)) for n in sizes]
+    calls += [("matmul", shape, shape[::-1]) for shape in _LONG[1:]]
+    return calls
+
+
+def _as_dict(call: str, place: str, row: Any, best: tuple[str, str] | None) -> dict[str, Any]:
+    return {
+        "call": call,
+        "operands_on": place,
+        "device": row.chosen[0],
+        "method": row.chosen[1],
+        "predicted": row.predicted[row.chosen],
+        "measured": row.measured[row.chosen],
+        "best_alternative": best
+        and {
+            "device": best[0],
+            "method": best[1],
+            "measured": row.measured[best],
+        },
+    }

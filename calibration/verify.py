@@ -1,0 +1,243 @@
+"""Does the plan choose well? Random shapes, every candidate measured, chosen over best."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero import devices as backends
+from hetero import execution, planner, profile
+from hetero.arrays import HOST, Operand, describe, spec
+from hetero.calibration import probes
+from hetero.calibration.fit import residuals
+from hetero.calibration.measure import center
+from hetero.errors import DeviceError
+from hetero.ops import module_of
+from hetero.problem import DEVICE_DTYPES, Problem
+
+MEASURED = ("matvec", "matmul")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One random problem: what was predicted and what was measured.
+
+    Attributes
+    ----------
+    problem : Problem
+    predicted, measured : dict
+        (device, method) -> seconds.
+    chosen, best : (device, method)
+    """
+
+    problem: Problem
+    predicted: dict[tuple[str, str], float]
+    measured: dict[tuple[str, str], float]
+    chosen: tuple[str, str]
+    best: tuple[str, str]
+
+    @property
+    def ratio(self) -> float:
+        """Seconds of the chosen candidate over those of the best one."""
+        return self.measured[self.chosen] / self.measured[self.best]
+
+
+def random_problem(draw: random.Random, operation: str, on: str, largest: int) -> Problem:
+    """A problem with sizes log-uniform up to ``largest``, any dtype and order."""
+    dtype = draw.choice(DEVICE_DTYPES)
+
+    def size() -> int:
+        return max(2, round(2.0 ** draw.uniform(2, math.log2(largest))))
+
+    m, k = size(), size()
+    order = draw.choice("CCF")
+    second = (k,) if operation == "matvec" else (k, size())
+    first = spec((m, k), dtype, on=on, order=order)
+    return module_of(operation).problem(first, spec(second, dtype, on=on, order=draw.choice("CCF")))
+
+
+def verify(
+    operations: tuple[str, ...] = MEASURED,
+    *,
+    on: str = HOST,
+    count: int = 100,
+    seconds: float = 60.0,
+    seed: int = 0,
+    largest: int | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> list[Row]:
+    """Measure every candidate of random problems.
+
+    Parameters
+    ----------
+    operations : tuple of str
+    on : str
+        Where the operands lie: "host" or a device.
+    count : int
+        Problems for each operation.
+    seconds : float
+        Time after which no further problem is drawn.
+    seed : int
+    largest : int, optional
+        Largest extent. Default: 4096, 16384 where there is a GPU.
+    progress : callable, optional
+        As in `hetero.calibrate`.
+    """
+    draw = random.Random(seed)
+    gpu = any(not d.describe().get("is_host_cpu") for d in backends.available().values())
+    largest = largest or (16384 if gpu else 4096)
+    bench = Operands(on)
+    rows: list[Row] = []
+    begin = time.perf_counter()
+    total = count * len(operations)
+    for number in range(total):
+        spent = time.perf_counter() - begin
+        if spent > seconds:
+            break
+        operation = operations[number % len(operations)]
+        problem = random_problem(
+            draw, operation, on, largest if operation == "matvec" else largest // 2
+        )
+        row = measure_candidates(problem, bench)
+        if row is not None:
+            rows.append(row)
+        if progress is not None:
+            progress(max(number / total, spent / seconds), str(problem))
+    return rows
+
+
+def measure_candidates(problem: Problem, bench: Operands, budget: float = 0.05) -> Row | None:
+    """Predict and measure every candidate of a problem; None if one would take too long."""
+    plan = planner.plan(problem)
+    candidates = [c for c in plan.candidates if c.reason is None]
+    predicted = {(c.device, c.method): c.seconds for c in candidates}
+    if any(s is None or s > 2.0 for s in predicted.values()):
+        return None
+    arrays, operands = bench.arrays(problem)
+    calls = {}
+    for c in candidates:
+        forced = planner.plan(problem, c.device, c.method)
+        calls[(c.device, c.method)] = _caller(forced, arrays, operands)
+    samples: dict[tuple[str, str], list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    begin = time.perf_counter()
+    while True:  # in turn, so that a slower spell of the machine hits all alike
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            samples[name].append(time.perf_counter() - start)
+        done = len(next(iter(samples.values())))
+        if done >= 25 or (done >= 3 and time.perf_counter() - begin > budget * len(calls)):
+            break
+    measured = {name: center(values) for name, values in samples.items()}
+    best = min(measured, key=lambda name: measured[name])
+    chosen = (plan.chosen.device, plan.chosen.method)
+    return Row(problem, predicted, measured, chosen, best)  # type: ignore[arg-type]
+
+
+def _caller(
+    plan: planner.Plan, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
+) -> Callable[[], None]:
+    """Run a plan and wait until the result is there; a failing device is an error here."""
+    waits = {o.location for o in operands if o.location != HOST} | {plan.chosen.device}
+    waits -= {planner.CPU}
+    used = [backends.get(name) for name in waits]
+
+    def call() -> None:
+        execution.execute(plan, arrays, operands, None, None)
+        for device in used:
+            with device.active():
+                device.synchronize()
+        for device in used:
+            if reason := backends.set_aside(device.name):
+                raise DeviceError(reason)
+
+    return call
+
+
+class Operands:
+    """Arrays for random problems, on the host or on a device, from memory allocated once."""
+
+    def __init__(self, on: str) -> None:
+        self._on = on
+        self._block = np.random.default_rng(3).random(1 << 20) - 0.5
+        self._pools: dict[Any, np.ndarray] = {}
+
+    def arrays(self, problem: Problem) -> tuple[tuple[Any, ...], tuple[Operand, ...]]:
+        """The operands' arrays and descriptions."""
+        found = []
+        for number, operand in enumerate(problem.inputs):
+            host = self._host(operand, number)
+            found.append(host if self._on == HOST else self._device(host, number))
+        return tuple(found), tuple(describe(a) for a in found)
+
+    def _host(self, operand: Operand, number: int) -> np.ndarray:
+        key = (number, operand.dtype.name)
+        pool = self._pools.get(key)
+        if pool is None or pool.size < operand.size:
+            pool = np.resize(self._block.astype(operand.dtype), operand.size)
+            self._pools[key] = pool
+        return np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
+
+    def _device(self, host: np.ndarray, number: int) -> Any:
+        from pycuda import gpuarray
+
+        with backends.get(self._on).active():
+            return gpuarray.to_gpu(host)
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Chosen over best (geometric mean, 95th and 99th percentile, worst), prediction errors."""
+    if not rows:
+        return {"problems": 0}
+    ratios = np.array([row.ratio for row in rows])
+    errors: dict[str, dict[str, float]] = {}
+    wins: dict[str, int] = {}
+    for row in rows:
+        name = f"{row.problem.operation} {row.best[1]} on {row.best[0]}"
+        wins[name] = wins.get(name, 0) + 1
+    names = sorted({(row.problem.operation, *name) for row in rows for name in row.measured})
+    for operation, device, method in names:
+        pairs = [
+            (row.predicted[device, method], row.measured[device, method])
+            for row in rows
+            if row.problem.operation == operation and (device, method) in row.measured
+        ]
+        errors[f"{operation} {method} on {device}"] = residuals(
+            [p for p, _ in pairs], [m for _, m in pairs]
+        )
+    return {
+        "problems": len(rows),
+        "chosen_over_best": {
+            "geometric_mean": float(np.exp(np.log(ratios).mean())),
+            "p95": float(np.percentile(ratios, 95)),
+            "p99": float(np.percentile(ratios, 99)),
+            "worst": float(ratios.max()),
+        },
+        "fastest": wins,
+        "prediction_error": errors,
+    }
+
+
+def verify_links(device_name: str, seed: int = 0, count: int = 24) -> dict[str, dict[str, float]]:
+    """Relative error of the link models at random sizes from 4 KB to 1 GB."""
+    device = backends.get(device_name)
+    draw = random.Random(seed)
+    limit = min(30.0, math.log2(device.describe()["memory_bytes"] / 4))
+    sizes = sorted(round(2.0 ** draw.uniform(12, limit)) for _ in range(count))
+    constants = profile.current()
+    with device.active():
+        measured = probes.transfers(device, sizes, budget=0.1)
+    return {
+        f"{direction}, {memory}": residuals(
+            [constants.link(device_name, direction, memory)(n) for n in sizes], seconds
+        )
+        for (direction, memory), seconds in measured.items()
+    }

@@ -45,13 +45,37 @@
 #define JOIN(a, b) JOIN_(a, b)
 #define VECTOR JOIN(REAL, WIDTH)
 
-// 32 threads cover 8 x 4 vectors of the tile.
+// A warp's part of the tile is 8 * THREAD_M x 4 * THREAD_N.
 #define TILE_M (8 * THREAD_M * WARPS_M)
 #define TILE_N (4 * THREAD_N * WARPS_N)
 #define THREADS (32 * WARPS_M * WARPS_N)
+
+// How a warp multiplies. These are what matmul_tensor.cu replaces.
+#ifndef PRODUCT_K
+// k of one product; the elements of B that a thread reads for it; and the elements of k that
+// neighbouring threads load (see piece_k).
+#define PRODUCT_K 1
+#define THREAD_B THREAD_N
+#define RUN_LENGTH 8
 // One vector more than the tile: the transposing stores of a warp then meet no bank twice.
 #define PITCH_A (TILE_M + WIDTH)
 #define PITCH_B (TILE_N + WIDTH)
+// A thread's first row and column, of 8 x 4 vectors. Lanes i and i^1 share rows, i and i^2 share
+// columns: so pairs of vector reads of shared memory can merge.
+#define LANE_M(lane) (((lane) >> 1 & 7) * WIDTH)
+#define LANE_N(lane) (((lane) & 1 | (lane) >> 4 << 1) * WIDTH)
+// Where its reads of A and B begin, and how far apart its vectors of columns are.
+#define LANE_A(lane) LANE_M(lane)
+#define LANE_B(lane) LANE_N(lane)
+#define READ_B(j) ((j) * 4)
+#define COLUMN(j) ((j) * 4)
+#define MULTIPLY(sum, a, bs) \
+    UNROLL \
+    for (int i = 0; i < THREAD_M; ++i) { \
+        UNROLL \
+        for (int j = 0; j < THREAD_N; ++j) sum[i][j] += (a)[i] * (bs)[j]; \
+    }
+#endif
 
 #if ALIGNED
 #define PIECE WIDTH
@@ -86,10 +110,10 @@
 
 // A tile is cut into pieces, numbered so that a warp's loads coalesce; a thread has the pieces
 // thread + slot * THREADS. A piece's first element is at (k, outer), where outer is the row of A or
-// the column of B. With k fast, 8 elements of k make a run of full sectors. All sizes are powers of
+// the column of B. With k fast, RUN_LENGTH elements of k make a run of full sectors. All sizes are powers of
 // two, so the position of thread + slot * THREADS is the sum of theirs: each slot lies at a fixed
 // distance from the first.
-#define RUN (8 / PIECE)
+#define RUN (RUN_LENGTH / PIECE)
 DEVICE int piece_k(int piece, int k_fast, int tile)
 {
     return k_fast ? (piece % RUN + piece / (RUN * tile) * RUN) * PIECE : piece / (tile / PIECE);
@@ -117,6 +141,19 @@ DEVICE int piece_outer(int piece, int k_fast, int tile)
     for (int s = 0; s < LOADS_B; ++s) \
         store_piece(to_b + (buffer) * (TILE_K * PITCH_B) + SLOT_BK(s) * PITCH_B + SLOT_N(s), \
                     PITCH_B, B_K, next_b[s])
+#define READ_FACTORS(set, buffer, kk) \
+    UNROLL \
+    for (int i = 0; i < THREAD_M; i += WIDTH) { \
+        const VECTOR v = *(LOCAL const VECTOR *)(read_a + (buffer) * (TILE_K * PITCH_A) + \
+                                                 (kk) * (PRODUCT_K * PITCH_A) + i * 8); \
+        UNPACK(factors_a[set] + i, v); \
+    } \
+    UNROLL \
+    for (int j = 0; j < THREAD_B; j += WIDTH) { \
+        const VECTOR v = *(LOCAL const VECTOR *)(read_b + (buffer) * (TILE_K * PITCH_B) + \
+                                                 (kk) * (PRODUCT_K * PITCH_B) + READ_B(j)); \
+        UNPACK(factors_b[set] + j, v); \
+    }
 #define LOAD(pointer) (*(GLOBAL const LOADED *)(pointer))
 
 // Store a loaded piece at (k, outer) of a k-major shared tile.
@@ -145,10 +182,8 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
     const int thread = (int)threadIdx.x;
     const int lane = thread % 32;
     const int warp = thread / 32;
-    // Lanes i and i^1 share rows, i and i^2 share columns: so pairs of vector reads of shared memory
-    // merge, which a plain 8 x 4 arrangement would not let them.
-    const int my_m = warp / WARPS_N * (8 * THREAD_M) + (lane >> 1 & 7) * WIDTH;
-    const int my_n = warp % WARPS_N * (4 * THREAD_N) + ((lane & 1) | (lane >> 4 << 1)) * WIDTH;
+    const int warp_m = warp / WARPS_N * (8 * THREAD_M);
+    const int warp_n = warp % WARPS_N * (4 * THREAD_N);
 
     // Which tile, part and batch this block has.
     const unsigned int tiles_m = (unsigned int)((m + TILE_M - 1) / TILE_M);
@@ -206,12 +241,20 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
         for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0;
     }
 
+    // Two sets of a thread's factors: one is read from shared memory while the other is multiplied.
+    REAL factors_a[2][THREAD_M];
+    REAL factors_b[2][THREAD_B];
+    LOCAL const REAL *const read_a = (LOCAL const REAL *)shared_a + warp_m + LANE_A(lane);
+    LOCAL const REAL *const read_b = (LOCAL const REAL *)shared_b + warp_n + LANE_B(lane);
+
     STORE_NEXT(0);
     __syncthreads();
+    READ_FACTORS(0, 0, 0);
     NO_UNROLL
     for (int step = 0; step < steps; ++step) {
         const int buffer = step & 1;
-        if (step + 1 < steps) {
+        const int more = step + 1 < steps;
+        if (more) {
             UNROLL
             for (int s = 0; s < LOADS_A; ++s)
                 if (SLOT_M(s) < left_m)
@@ -223,47 +266,29 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
             A += TILE_K * A_K_STRIDE;
             B += TILE_K * B_K_STRIDE;
         }
-
-        LOCAL const REAL *const tile_a =
-            (LOCAL const REAL *)shared_a + buffer * (TILE_K * PITCH_A) + my_m;
-        LOCAL const REAL *const tile_b =
-            (LOCAL const REAL *)shared_b + buffer * (TILE_K * PITCH_B) + my_n;
         UNROLL
-        for (int kk = 0; kk < TILE_K; ++kk) {
-            REAL a[THREAD_M];
-            REAL bs[THREAD_N];
-            UNROLL
-            for (int i = 0; i < THREAD_M; i += WIDTH) {
-                const VECTOR v = *(LOCAL const VECTOR *)(tile_a + kk * PITCH_A + i * 8);
-                UNPACK(a + i, v);
+        for (int kk = 0; kk < TILE_K / PRODUCT_K; ++kk) {
+            if (kk + 1 < TILE_K / PRODUCT_K) {
+                READ_FACTORS(kk + 1 & 1, buffer, kk + 1);
+            } else if (more) {
+                // The other buffer is free: its last reading came before the last barrier. The last
+                // product of this one is still to do, and covers the first reading of the next.
+                STORE_NEXT(1 - buffer);
+                __syncthreads();
+                READ_FACTORS(kk + 1 & 1, 1 - buffer, 0);
             }
-            UNROLL
-            for (int j = 0; j < THREAD_N; j += WIDTH) {
-                const VECTOR v = *(LOCAL const VECTOR *)(tile_b + kk * PITCH_B + j * 4);
-                UNPACK(bs + j, v);
-            }
-            UNROLL
-            for (int i = 0; i < THREAD_M; ++i) {
-                UNROLL
-                for (int j = 0; j < THREAD_N; ++j) sum[i][j] += a[i] * bs[j];
-            }
-        }
-
-        if (step + 1 < steps) {
-            // The other buffer is free: the last barrier came after its last reading.
-            STORE_NEXT(1 - buffer);
-            __syncthreads();
+            MULTIPLY(sum, factors_a[kk & 1], factors_b[kk & 1]);
         }
     }
 
     C += part * c_part + b * c_batch;
     UNROLL
     for (int i = 0; i < THREAD_M; ++i) {
-        const index_t row = tile_m + my_m + i / WIDTH * (8 * WIDTH) + i % WIDTH;
+        const index_t row = tile_m + warp_m + LANE_M(lane) + i / WIDTH * (8 * WIDTH) + i % WIDTH;
         if (row < m) {
             UNROLL
             for (int j = 0; j < THREAD_N; j += WIDTH) {
-                const index_t col = tile_n + my_n + j * 4;
+                const index_t col = tile_n + warp_n + LANE_N(lane) + COLUMN(j);
                 if (c_vector) {
                     if (col < n) {
                         VECTOR v;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import resources
 
@@ -42,6 +43,7 @@ _OPENCL = """\
 typedef long index_t;
 """
 
+_INCLUDE = re.compile(r'^#include "(\w+\.cu)"$', re.MULTILINE)
 _PRELUDES = {"cuda": _CUDA, "opencl": _OPENCL}
 
 
@@ -57,9 +59,11 @@ def source(name: str) -> str:
     Returns
     -------
     str
-        The text, to be compiled with a `prelude` in front of it.
+        The text, to be compiled with a `prelude` in front of it. Files of this package that it
+        includes are in place, so that a compiler needs no search path.
     """
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda found: source(found[1]), text)
 
 
 def prelude(dialect: str) -> str:

@@ -87,13 +87,55 @@ class _Active:
             raise _error(error) from error
 
 
+class _Block:
+    """Device memory that goes back to its pool when nobody holds it, from whatever thread."""
+
+    __slots__ = ("_pool", "_size", "allocation")
+
+    def __init__(self, pool: _Pool, size: int, allocation: Any) -> None:
+        self._pool = pool
+        self._size = size
+        self.allocation = allocation
+
+    def __del__(self) -> None:
+        self._pool.free.setdefault(self._size, []).append(self.allocation)
+
+
+class _Pool:
+    """Freed memory kept for the next call: the driver's own allocation takes 100 us and waits.
+
+    PyCUDA's pool aborts the process when memory is released while its context is not current, which
+    a garbage collector cannot promise; here releasing makes no call to the driver.
+    """
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._lock = threading.Lock()
+        self.free: dict[int, list[Any]] = {}
+
+    def allocate(self, nbytes: int) -> _Block:
+        size = max(512, 1 << (nbytes - 1).bit_length())
+        if size >= 1 << 20:  # four steps from one power of two to the next
+            step = size >> 3
+            size = -(-nbytes // step) * step
+        try:
+            return _Block(self, size, self.free[size].pop())
+        except (KeyError, IndexError):
+            pass
+        try:
+            return _Block(self, size, self._driver.mem_alloc(size))
+        except self._driver.MemoryError:
+            with self._lock:
+                self._driver.Context.synchronize()
+                self.free.clear()
+            return _Block(self, size, self._driver.mem_alloc(size))
+
+
 class _State:
     """What belongs to one context: memory pool, loaded kernels, cuBLAS handle."""
 
-    def __init__(self) -> None:
-        from pycuda.tools import DeviceMemoryPool
-
-        self.pool = DeviceMemoryPool()
+    def __init__(self, driver: Any) -> None:
+        self.pool = _Pool(driver)
         self.modules: list[Any] = []
         self.kernels: dict[Any, Any] = {}
         self.handles: dict[str, Any] = {}
@@ -159,7 +201,7 @@ class CudaDevice(Device):
             return self._states[context]
         except KeyError:
             with self._lock:
-                return self._states.setdefault(context, _State())
+                return self._states.setdefault(context, _State(self.driver))
 
     def _close(self) -> None:
         primary, self._primary = self._primary, None
@@ -172,9 +214,8 @@ class CudaDevice(Device):
             return
 
     def allocate(self, nbytes: int) -> tuple[int, Any]:
-        with self._lock:
-            owner = self.state().pool.allocate(nbytes)
-        return int(owner), owner
+        owner = self.state().pool.allocate(nbytes)
+        return int(owner.allocation), owner
 
     def upload(self, source: np.ndarray, target: int) -> None:
         self.driver.memcpy_htod(target, source)
@@ -224,9 +265,6 @@ def _library_version() -> str | None:
     try:
         from nvmath.bindings import cublas
 
-        handle = cublas.create()
-        version = cublas.get_version(handle)
-        cublas.destroy(handle)
-    except Exception:
+        return ".".join(str(cublas.get_property(part)) for part in range(3))
+    except Exception:  # package or library missing, or too old: there is no cuBLAS for us
         return None
-    return str(version)

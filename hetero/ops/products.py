@@ -58,37 +58,37 @@ def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem
     if batch == 1:
         for axis in a.shape[:-2] + b.shape[:-2]:
             batch = max(batch, axis)
-    vector = n == 1 or m == 1
-    if not vector:
-        return Problem(
-            "matmul",
-            (m, n, k),
-            dtype.name,
-            (a, b),
-            out,
-            batch,
-            strides or (),
-            "*",
-            function,
-            obstacle,
-        )
-    if strides is not None:
-        strides = _as_matvec(strides, n)
-        layout = "C" if abs(strides[0][2]) <= abs(strides[0][1]) else "F"
+    if m == 1 or n == 1:
+        operation, dims = "matvec", (m if n == 1 else n, k)
+        strides = _as_matvec(strides, n) if strides else None
     else:
-        layout = "C"
+        operation, dims = "matmul", (m, n, k)
     return Problem(
-        "matvec",
-        (m if n == 1 else n, k),
+        operation,
+        dims,
         dtype.name,
         (a, b),
         out,
         batch,
         strides or (),
-        layout,
+        _layout(operation, strides, dtype.itemsize) if strides else "*",
         function,
         obstacle,
     )
+
+
+def _layout(operation: str, strides: tuple[tuple[int, ...], ...], itemsize: int) -> str:
+    """Which axis of A (and B) is contiguous, and whether vector loads are possible."""
+    matrices = strides[:1] if operation == "matvec" else strides
+    width = 16 // itemsize
+    aligned = all(
+        max(abs(row), abs(column)) % width == 0 and batch % width == 0
+        for batch, row, column in matrices
+    )
+    order = "".join(
+        "C" if abs(column) <= abs(row) else "F" for _, row, column in matrices[: len(strides) - 1]
+    )
+    return f"{order} {'aligned' if aligned else 'odd'}"
 
 
 def _core_shapes(
@@ -124,39 +124,27 @@ def _fold(
     function: str, a: Operand, b: Operand, out: Operand
 ) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
     """(batch, strides of A, B and C as (batch, row, column)), or None."""
-    cores = []
-    for position, operand in enumerate((a, b, out)):
-        strides = (
-            element_strides(operand.shape)
-            if position == 2 and operand.location == HOST
-            else operand.staged_strides()
-        )
+    # Which of row and column each operand has as an axis; the other one has stride 0.
+    if function == "matvec":
+        axes = ((True, True), (True, False), (True, False))
+    else:
+        rows, columns = len(a.shape) > 1, len(b.shape) > 1
+        axes = ((rows, True), (True, columns), (rows, columns))
+    batch_shapes, batch_strides, cores = [], [], []
+    for operand, (row, column) in zip((a, b, out), axes, strict=True):
+        strides = operand.staged_strides()
+        if operand is out and operand.location == HOST:
+            strides = element_strides(operand.shape)  # written on the device, then fetched
         assert strides is not None  # dtype_obstacle has looked
-        vector = (
-            position > 0
-            if function == "matvec"
-            else len((a, b)[position].shape) == 1
-            if position < 2
-            else False
-        )
-        if position == 2 and function == "matmul":
-            row = len(a.shape) > 1
-            column = len(b.shape) > 1
-            core = (strides[-1 - column] if row else 0, strides[-1] if column else 0)
-            count = row + column
-        elif vector:  # a row where it is A, a column otherwise
-            core = (0, strides[-1]) if position == 0 else (strides[-1], 0)
-            count = 1
-        else:
-            core = (strides[-2], strides[-1])
-            count = 2
-        end = len(strides) - count
-        cores.append((operand.shape[:end], strides[:end], core))
-    folded = collapse_batch([c[0] for c in cores], [c[1] for c in cores])
+        end = len(strides) - row - column
+        cores.append((strides[end] if row else 0, strides[-1] if column else 0))
+        batch_shapes.append(operand.shape[:end])
+        batch_strides.append(strides[:end])
+    folded = collapse_batch(batch_shapes, batch_strides)
     if folded is None:
         return None
     batch, steps = folded
-    return batch, tuple((step, *core) for step, (_, _, core) in zip(steps, cores, strict=True))
+    return batch, tuple((step, *core) for step, core in zip(steps, cores, strict=True))
 
 
 def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int, ...], ...]:
@@ -218,16 +206,24 @@ def call(
     operands = (describe(A), describe(B))
     target = None if out is None else describe(out)
     now = planner.generation()
-    problem = build(function.__name__, *operands, target)
-    if problem is None or not problem.output.size:
-        return _by_numpy(function, (A, B), operands, out, target)
-    plan = planner.plan(problem, forced_device, forced_method)
+    key = (forced_device, forced_method, *map(_key, operands), target and _key(target))
+    plan = shortcuts.get(key)
+    if plan is None:
+        problem = build(function.__name__, *operands, target)
+        if problem is None or not problem.output.size:
+            return _by_numpy(function, (A, B), operands, out, target)
+        plan = planner.plan(problem, forced_device, forced_method)
+        planner.remember(shortcuts, key, plan, now)
     if not on_device and out is None and not (forced_device or forced_method):
         key = (A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype)
         planner.remember(shortcuts, key, _shortcut(plan, function), now)
     from hetero import execution
 
     return execution.execute(plan, (A, B), operands, out, target)
+
+
+def _key(operand: Operand) -> tuple[Any, ...]:
+    return operand.shape, operand.strides, operand.dtype, operand.location, operand.readonly
 
 
 def _hands_over(x: Any) -> bool:

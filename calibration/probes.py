@@ -14,7 +14,7 @@ from hetero import planner
 from hetero.arrays import HOST, Operand, spec
 from hetero.calibration import fit
 from hetero.calibration.measure import measure
-from hetero.devices.base import Device, DeviceArray
+from hetero.devices.base import Device
 from hetero.ops import matvec, module_of
 from hetero.problem import DEVICE_DTYPES, Problem
 from hetero.registry import Implementation, lookup
@@ -90,13 +90,12 @@ class Bench:
         return self._pools[key]
 
     def array(self, operand: Operand, number: int) -> Any:
-        """An array with the operand's shape and strides."""
+        """An array with the operand's shape and strides; on a device, its buffer."""
         dtype = operand.dtype
         pool = self._pool(dtype.name, number)
         if self.device is None:
             return np.ndarray(operand.shape, dtype, pool, 0, operand.strides)
-        strides = tuple(stride // dtype.itemsize for stride in operand.strides)
-        return DeviceArray(pool[0], operand.shape, strides, dtype, pool[1])
+        return pool[0]
 
     def call(self, implementation: Implementation, problem: Problem) -> Callable[[], object]:
         """A function that computes the problem once and returns when it is done."""
@@ -279,9 +278,9 @@ def dispatch(device: Device, effort: Effort) -> float:
     with device.active():
         arrays = [bench.array(operand, i) for i, operand in enumerate(problem.inputs)]
         rest = (
-            seconds(lambda: device.upload(A, arrays[0].buffer))
-            + seconds(lambda: device.upload(x, arrays[1].buffer))
-            + seconds(lambda: device.download(arrays[1].buffer, np.empty(16, np.float32)))
+            seconds(lambda: device.upload(A, arrays[0]))
+            + seconds(lambda: device.upload(x, arrays[1]))
+            + seconds(lambda: device.download(arrays[1], np.empty(16, np.float32)))
             + seconds(bench.call(tiled, problem))
         )
     return max(whole - rest, 0.0)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 HOST = "host"
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """Description of one operand, without its data.
 
     Attributes
@@ -226,8 +224,11 @@ def _stream(array: Any, interface: dict[str, Any]) -> int | None:
 
 
 def overlap(a: Operand, b: Operand) -> bool:
-    """Whether two operands on one device may share memory (their address ranges meet)."""
-    if a.location != b.location or not a.size or not b.size:
+    """Whether two operands on one device may share memory (their address ranges meet).
+
+    Never so on the host, where NumPy takes care of it.
+    """
+    if a.location != b.location or a.location == HOST or not a.size or not b.size:
         return False
     (a_low, a_high), (b_low, b_high) = _span(a), _span(b)
     return a_low < b_high and b_low < a_high

@@ -1,4 +1,4 @@
-"""The command line: info, calibrate, explain, verify, demo.
+"""The command line: info, calibrate, explain, verify, bench, demo.
 
 Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails); 2 wrong
 arguments (unknown operation, device, method or profile, dimensions that do not fit); 3 no candidate
@@ -81,6 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--seconds", type=float, default=60.0, help="stop drawing after this time")
     sub.add_argument("--seed", type=int, default=0)
     sub.add_argument("--largest", type=int, help="largest extent of a matrix")
+
+    sub = command("bench", _bench, "Device time of every GPU method, beside cuBLAS.")
+    sub.add_argument("operation", choices=("matvec", "matmul"))
+    sub.add_argument("--dtype", default="float32", choices=("float32", "float64"))
+    sub.add_argument("--device", default="cuda:0")
+    sub.add_argument("--order", default="C", choices=("C", "F"), help="of A: by rows or by columns")
 
     sub = command("demo", _demo, "Calibrate quickly, then run real products and compare.")
     sub.add_argument("--largest", type=int, help="largest extent (default: 4096; 8192 on a GPU)")
@@ -188,6 +194,22 @@ def _verify(arguments: argparse.Namespace) -> int:
     else:
         print(report.verification(found, rows))
     return DONE if rows else NO_CHOICE
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from hetero.calibration import bench
+
+    rows = bench.bench(
+        arguments.operation,
+        arguments.dtype,
+        device_name=arguments.device,
+        order=arguments.order,
+    )
+    if arguments.json:
+        _print_json(rows)
+    else:
+        print(bench.table(rows))
+    return DONE
 
 
 def _demo(arguments: argparse.Namespace) -> int:

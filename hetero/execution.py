@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from hetero import devices, inventory, registry, transfer
-from hetero.arrays import HOST, Operand, overlap
-from hetero.devices.base import Device, DeviceArray
+from hetero.arrays import HOST, Operand
+from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.planner import CPU, Plan
 from hetero.problem import Problem
@@ -106,8 +106,8 @@ def _new_output(
     like, operand = next(
         (a, o) for a, o in zip(arrays, operands, strict=True) if o.location != HOST
     )
-    out = transfer.empty_like(like, operand, problem.output.shape, problem.output.dtype)
-    return out, transfer.describe(out)
+    out, pointer = transfer.empty_like(like, operand, problem.output.shape, problem.output.dtype)
+    return out, problem.output._replace(pointer=pointer, stream=operand.stream)
 
 
 def _on_device(
@@ -119,38 +119,32 @@ def _on_device(
     out: Any,
     target: Operand | None,
 ) -> Any:
-    assert implementation.run is not None
+    run = implementation.run
+    assert run is not None
+    result = problem.output
     with device.active():
         unordered = any(transfer.needs_synchronizing(o) for o in operands) or (
             target is not None and transfer.needs_synchronizing(target)
         )
         if unordered:
             device.synchronize()
-        inputs = [
+        staged = [
             transfer.stage(device, array, operand)
             for array, operand in zip(arrays, operands, strict=True)
         ]
-        if problem.output.location != device.name:
-            output = device.empty(problem.output.shape, problem.output.dtype)
-            implementation.run(device, problem, inputs, output)
-            if problem.output.location == HOST:
-                result = transfer.fetch(device, output, out)
-                return result[()] if out is None else out  # NumPy gives a scalar for no axes
-            result = transfer.fetch(device, output, None)
-            return _to_caller(result, problem, arrays, operands, out, target)
-        if out is None:
-            out, target = _new_output(problem, arrays, operands)
-        assert target is not None
-        if any(overlap(target, operand) for operand in operands):
-            # Written only after everything is read: computed apart, then put in its place.
-            output = device.empty(problem.output.shape, problem.output.dtype)
-            implementation.run(device, problem, inputs, output)
-            transfer.from_host(transfer.fetch(device, output, None), out, target)
-        else:
-            strides = target.staged_strides()
-            assert strides is not None
-            output = DeviceArray(target.pointer, target.shape, strides, target.dtype, out)
-            implementation.run(device, problem, inputs, output)
-        if unordered:
-            device.synchronize()
-        return out
+        inputs = [buffer for buffer, _ in staged]
+        if result.location == device.name:
+            if out is None:
+                out, target = _new_output(problem, arrays, operands)
+            run(device, problem, inputs, target.pointer)
+            if unordered:
+                device.synchronize()
+            return out
+        buffer, owner = device.allocate(max(result.nbytes, 1))
+        run(device, problem, inputs, buffer)
+        if result.location == HOST:
+            values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
+            del owner
+            return values[()] if out is None else out  # NumPy gives a scalar for no axes
+        values = transfer.fetch(device, buffer, result.shape, result.dtype, None)
+        return _to_caller(values, problem, arrays, operands, out, target)

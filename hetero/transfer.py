@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, describe, element_strides
-from hetero.devices.base import Device, DeviceArray
+from hetero.arrays import HOST, Operand, describe
+from hetero.devices.base import Device
 
 _ORDERED_STREAMS = (None, 0, 1, 2)
 
@@ -17,38 +17,42 @@ def needs_synchronizing(operand: Operand) -> bool:
     return operand.stream not in _ORDERED_STREAMS
 
 
-def stage(device: Device, array: Any, operand: Operand) -> DeviceArray:
-    """The operand in the device's memory: as it is where it lies there, else copied."""
+def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
+    """(buffer, owner) of the operand in the device's memory: where it lies there, else a copy.
+
+    The copy has the strides that `Operand.staged_strides` tells.
+    """
     if operand.location == device.name:
-        strides = operand.staged_strides()
-        assert strides is not None
-        return DeviceArray(operand.pointer, operand.shape, strides, operand.dtype, array)
+        return operand.pointer, array
     if operand.location != HOST:
         array = to_host(array, operand)
-        operand = describe(array)
-    dense, strides = _as_dense(array, operand)
+    dense = _as_dense(array)
     buffer, owner = device.allocate(max(dense.nbytes, 1))
     device.upload(dense, buffer)
-    return DeviceArray(buffer, operand.shape, strides, operand.dtype, owner)
+    return buffer, owner
 
 
-def _as_dense(array: np.ndarray, operand: Operand) -> tuple[np.ndarray, tuple[int, ...]]:
-    """A C-contiguous view of the array's memory (packed if it is not dense) and the strides."""
-    if not operand.is_dense():
-        return np.ascontiguousarray(array), element_strides(operand.shape)
+def _as_dense(array: np.ndarray) -> np.ndarray:
+    """A C-contiguous view of the array's memory, or a packed copy if it is not dense."""
+    if array.flags.c_contiguous:
+        return array
+    if array.flags.f_contiguous:
+        return array.T
+    if not describe(array).is_dense():
+        return np.ascontiguousarray(array)
     axes = sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], array.shape[axis]))
-    strides = tuple(stride // array.itemsize for stride in array.strides)
-    view = array.transpose(axes)
-    return np.ascontiguousarray(view), strides  # contiguous already: no copy
+    return np.ascontiguousarray(array.transpose(axes))  # contiguous already: no copy
 
 
-def fetch(device: Device, source: DeviceArray, target: np.ndarray | None) -> np.ndarray:
-    """A C-contiguous device array on the host, in ``target`` where given."""
+def fetch(
+    device: Device, source: Any, shape: tuple[int, ...], dtype: np.dtype, target: np.ndarray | None
+) -> np.ndarray:
+    """A C-contiguous device buffer on the host, in ``target`` where given."""
     if target is not None and target.flags.c_contiguous:
-        device.download(source.buffer, target)
+        device.download(source, target)
         return target
-    result = np.empty(source.shape, source.dtype)
-    device.download(source.buffer, result)
+    result = np.empty(shape, dtype)
+    device.download(source, result)
     if target is not None:
         target[...] = result
         return target
@@ -102,8 +106,10 @@ def _view(raw: np.ndarray, operand: Operand, low: int) -> np.ndarray:
     return np.ndarray(operand.shape, operand.dtype, raw, -low, operand.strides)
 
 
-def empty_like(array: Any, operand: Operand, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """A new device array of the caller's own type, beside ``array``.
+def empty_like(
+    array: Any, operand: Operand, shape: tuple[int, ...], dtype: np.dtype
+) -> tuple[Any, int]:
+    """A new C-contiguous device array of the caller's own type, beside ``array``; its address.
 
     CuPy, torch and numba arrays give their own kind; everything else gives a PyCUDA GPUArray.
     """
@@ -112,19 +118,18 @@ def empty_like(array: Any, operand: Operand, shape: tuple[int, ...], dtype: np.d
         import cupy
 
         with array.device:
-            return cupy.empty(shape, dtype)
+            made = cupy.empty(shape, dtype)
+        return made, made.data.ptr
     if library == "torch":
         import torch
 
-        name = {"bool": "bool"}.get(dtype.name, dtype.name)
-        return torch.empty(shape, dtype=getattr(torch, name), device=array.device)
+        made = torch.empty(shape, dtype=getattr(torch, dtype.name), device=array.device)
+        return made, made.data_ptr()
     if library.startswith("numba"):
         from numba import cuda
 
-        return cuda.device_array(shape, dtype)
-    from pycuda import gpuarray
-
+        made = cuda.device_array(shape, dtype)
+        return made, describe(made).pointer
     from hetero import devices
 
-    with devices.get(operand.location).active():
-        return gpuarray.empty(shape, dtype)
+    return devices.get(operand.location).new_array(shape, dtype)

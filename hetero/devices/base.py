@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import abc
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hetero import kernels
-
-
-@dataclass(slots=True)
-class DeviceArray:
-    """An array in a device's memory.
-
-    Attributes
-    ----------
-    buffer : object
-        What the backend takes as a kernel argument: an address (CUDA) or a memory object (OpenCL).
-    shape, strides : tuple of int
-        Strides in elements.
-    dtype : numpy.dtype
-    owner : object
-        Kept alive as long as this.
-    """
-
-    buffer: Any
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype
-    owner: Any = None
+from hetero.errors import DeviceError
 
 
 class Device(abc.ABC):
@@ -57,6 +35,10 @@ class Device(abc.ABC):
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
         """Memory for ``nbytes`` bytes: (kernel argument, owner). Freed with the owner."""
 
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
+        """A new array of the backend's own type, and its address."""
+        raise DeviceError(f"{self.kind} has no array type with an address")
+
     @abc.abstractmethod
     def upload(self, source: np.ndarray, target: Any) -> None:
         """Copy a C-contiguous host array to device memory; returns when ``source`` may change."""
@@ -74,7 +56,7 @@ class Device(abc.ABC):
         """Compile a kernel (remembered) to something that `launch` takes."""
 
     @abc.abstractmethod
-    def launch(self, kernel: Any, grid: int, block: int, arguments: tuple[Any, ...]) -> None:
+    def launch(self, kernel: Any, grid: int, block: int, arguments: list[Any]) -> None:
         """Start a kernel; arguments are buffers and 64-bit integers."""
 
     @abc.abstractmethod
@@ -93,30 +75,17 @@ class Device(abc.ABC):
     def pinned(self, nbytes: int) -> np.ndarray:
         """Host memory (uint8) that the device copies from and to directly."""
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
-        """A new C-contiguous array in the device's memory."""
-        size = 1
-        strides = []
-        for extent in reversed(shape):
-            strides.append(size)
-            size *= extent
-        buffer, owner = self.allocate(max(size, 1) * dtype.itemsize)
-        return DeviceArray(buffer, shape, tuple(reversed(strides)), dtype, owner)
-
-    def run_steps(self, steps: kernels.Steps, arrays: dict[str, DeviceArray]) -> None:
-        """Launch a kernel plan on named arrays."""
-        buffers = {name: array.buffer for name, array in arrays.items()}
+    def run_steps(self, steps: kernels.Steps, buffers: dict[str, Any], itemsize: int) -> None:
+        """Launch a kernel plan on named buffers of elements of ``itemsize`` bytes."""
         scratch = None
         if steps.workspace:
-            dtype = next(iter(arrays.values())).dtype
-            buffers["partial"], scratch = self.allocate(steps.workspace * dtype.itemsize)
+            buffers["partial"], scratch = self.allocate(steps.workspace * itemsize)
         for step in steps.launches:
-            kernel = self.build(step.source, step.kernel, step.defines)
             self.launch(
-                kernel,
+                self.build(step.source, step.kernel, step.defines),
                 step.grid,
                 step.block,
-                tuple(buffers[a] if isinstance(a, str) else a for a in step.arguments),
+                [buffers[a] if type(a) is str else a for a in step.arguments],
             )
         # The pool hands memory out again in the order of the queue, so no wait is needed here.
         del scratch

@@ -87,20 +87,6 @@ class _Active:
             raise _error(error) from error
 
 
-class _Block:
-    """Device memory that goes back to its pool when nobody holds it, from whatever thread."""
-
-    __slots__ = ("_pool", "_size", "allocation")
-
-    def __init__(self, pool: _Pool, size: int, allocation: Any) -> None:
-        self._pool = pool
-        self._size = size
-        self.allocation = allocation
-
-    def __del__(self) -> None:
-        self._pool.free.setdefault(self._size, []).append(self.allocation)
-
-
 class _Pool:
     """Freed memory kept for the next call: the driver's own allocation takes 100 us and waits.
 
@@ -110,25 +96,65 @@ class _Pool:
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
-        self._lock = threading.Lock()
-        self.free: dict[int, list[Any]] = {}
+        self._free: dict[int, list[Any]] = {}
+        self._all: list[Any] = []
 
-    def allocate(self, nbytes: int) -> _Block:
+        class Block(driver.PointerHolderBase):
+            """Device memory that goes back to the pool when nobody holds it, in any thread."""
+
+            def __init__(block, size: int, allocation: Any) -> None:
+                super().__init__()
+                block.size = size
+                block.allocation = allocation
+                block.address = int(allocation)
+
+            def get_pointer(block) -> int:
+                return block.address
+
+            def __int__(block) -> int:
+                return block.address
+
+            __index__ = __int__
+
+            def __del__(block) -> None:
+                self._free.setdefault(block.size, []).append(block.allocation)
+
+        self._block = Block
+
+    def allocate(self, nbytes: int) -> Any:
+        """Memory for ``nbytes`` bytes, as PyCUDA's pointer holder."""
         size = max(512, 1 << (nbytes - 1).bit_length())
-        if size >= 1 << 20:  # four steps from one power of two to the next
+        if size > 1 << 20:  # four steps from one power of two to the next
             step = size >> 3
             size = -(-nbytes // step) * step
         try:
-            return _Block(self, size, self.free[size].pop())
+            return self._block(size, self._free[size].pop())
         except (KeyError, IndexError):
             pass
+        unused = sum(held * len(free) for held, free in self._free.items())
+        if unused + size > self._driver.mem_get_info()[0] // 2:
+            self._trim()
         try:
-            return _Block(self, size, self._driver.mem_alloc(size))
+            allocation = self._driver.mem_alloc(size)
         except self._driver.MemoryError:
-            with self._lock:
-                self._driver.Context.synchronize()
-                self.free.clear()
-            return _Block(self, size, self._driver.mem_alloc(size))
+            self._trim()
+            allocation = self._driver.mem_alloc(size)
+        self._all.append(allocation)
+        return self._block(size, allocation)
+
+    def _trim(self) -> None:
+        """Give unused memory back to the driver, once nothing that runs can still touch it."""
+        self._driver.Context.synchronize()
+        for size in list(self._free):
+            for unused in self._free.pop(size):
+                self._all.remove(unused)
+                unused.free()
+
+    def close(self) -> None:
+        """Give everything back to the driver; called at exit, in the pool's context."""
+        for allocation in self._all:
+            allocation.free()
+        self._all.clear()
 
 
 class _State:
@@ -207,6 +233,8 @@ class CudaDevice(Device):
         primary, self._primary = self._primary, None
         try:
             primary.push()
+            for state in self._states.values():
+                state.pool.close()
             self._states.clear()
             self.driver.Context.pop()
             primary.detach()
@@ -215,7 +243,15 @@ class CudaDevice(Device):
 
     def allocate(self, nbytes: int) -> tuple[int, Any]:
         owner = self.state().pool.allocate(nbytes)
-        return int(owner.allocation), owner
+        return int(owner), owner
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
+        """A C-contiguous PyCUDA GPUArray from the pool, and its address."""
+        from pycuda import gpuarray
+
+        with self.active():
+            made = gpuarray.GPUArray(shape, dtype, allocator=self.state().pool.allocate)
+        return made, int(made.gpudata or 0)
 
     def upload(self, source: np.ndarray, target: int) -> None:
         self.driver.memcpy_htod(target, source)
@@ -239,7 +275,7 @@ class CudaDevice(Device):
             kernels[key] = module.get_function(kernel)
             return kernels[key]
 
-    def launch(self, kernel: Any, grid: int, block: int, arguments: tuple[int, ...]) -> None:
+    def launch(self, kernel: Any, grid: int, block: int, arguments: list[int]) -> None:
         # What prepared_async_call does, less its inspection: all our arguments are 64-bit.
         kernel._launch_kernel(
             (grid, 1, 1), (block, 1, 1), struct.pack(f"{len(arguments)}q", *arguments), 0, None

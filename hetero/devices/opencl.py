@@ -131,7 +131,7 @@ class OpenCLDevice(Device):
         self._kernels[key] = self.cl.Kernel(program, kernel)
         return self._kernels[key]
 
-    def launch(self, kernel: Any, grid: int, block: int, arguments: tuple[Any, ...]) -> None:
+    def launch(self, kernel: Any, grid: int, block: int, arguments: list[Any]) -> None:
         for position, argument in enumerate(arguments):
             kernel.set_arg(position, np.int64(argument) if isinstance(argument, int) else argument)
         self.cl.enqueue_nd_range_kernel(self._open()[1], kernel, (grid * block,), (block,))

@@ -160,7 +160,7 @@ def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) ->
         device.multiprocessors,
         device.block_limit,
     )
-    device.run_steps(steps, {"A": A, "B": B, "C": output})
+    device.run_steps(steps, {"A": A, "B": B, "C": output}, np.dtype(problem.dtype).itemsize)
 
 
 def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -172,8 +172,7 @@ def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 def _run_library(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
     from hetero.devices import cublas
 
-    A, B = inputs
-    cublas.gemm(device, problem, A.buffer, B.buffer, output.buffer)
+    cublas.gemm(device, problem, *inputs, output)
 
 
 for _implementation in (

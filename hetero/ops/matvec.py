@@ -155,7 +155,7 @@ def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) ->
         device.multiprocessors,
         device.block_limit,
     )
-    device.run_steps(steps, {"A": A, "x": x, "y": output})
+    device.run_steps(steps, {"A": A, "x": x, "y": output}, np.dtype(problem.dtype).itemsize)
 
 
 def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -168,7 +168,7 @@ def _run_library(device: Any, problem: Problem, inputs: list[Any], output: Any) 
     from hetero.devices import cublas
 
     A, x = products.matrix_and_vector(problem, inputs)
-    cublas.gemv(device, problem, A.buffer, x.buffer, output.buffer)
+    cublas.gemv(device, problem, A, x, output)
 
 
 for _implementation in (

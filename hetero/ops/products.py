@@ -16,6 +16,7 @@ from hetero.arrays import (
     describe,
     element_strides,
     is_device_array,
+    overlap,
 )
 from hetero.models import Work
 from hetero.problem import Problem, dtype_obstacle
@@ -214,6 +215,13 @@ def call(
             return _by_numpy(function, (A, B), operands, out, target)
         plan = planner.plan(problem, forced_device, forced_method)
         planner.remember(shortcuts, key, plan, now)
+    if target is not None and any(overlap(target, operand) for operand in operands):
+        # Written only after everything is read: computed apart, then put in its place.
+        from hetero import transfer
+
+        made = call(function, shortcuts, A, B, None, device, method, {})
+        transfer.from_host(transfer.to_host(made, describe(made)), out, target)
+        return out
     if not on_device and out is None and not (forced_device or forced_method):
         key = (A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype)
         planner.remember(shortcuts, key, _shortcut(plan, function), now)
@@ -267,7 +275,7 @@ def _by_numpy(
         like, operand = next(
             (a, o) for a, o in zip(arrays, operands, strict=True) if o.location != HOST
         )
-        made = transfer.empty_like(like, operand, result.shape, result.dtype)
+        made, _ = transfer.empty_like(like, operand, result.shape, result.dtype)
         transfer.from_host(result, made, describe(made))
         return made
     if target.location == HOST:
@@ -300,10 +308,10 @@ def from_shapes(
     return describe_problem(function, Spec(a, dtype, on=on), Spec(b, dtype, on=on))
 
 
-def alignment(*arrays: Any) -> int:
+def alignment(*buffers: Any) -> int:
     """Largest power of two up to 16 that divides every address; memory objects start aligned."""
     bits = 16
-    for array in arrays:
-        if isinstance(array.buffer, int):
-            bits |= array.buffer
+    for buffer in buffers:
+        if isinstance(buffer, int):
+            bits |= buffer
     return bits & -bits

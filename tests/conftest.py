@@ -1,0 +1,102 @@
+"""What every test stands on: a private profile, whole devices, no remembered plans."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import pytest
+
+_saved: dict[str, str | None] = {}
+_private = ""
+
+
+def pytest_configure(config):
+    """Point hetero at a directory of this process's own before any of it is imported."""
+    global _private
+    # PoCL's compiled kernels are no profile: leaving them where they are saves a minute a run.
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    os.environ.setdefault("POCL_CACHE_DIR", os.path.join(home, "pocl", "kcache"))
+    _private = tempfile.mkdtemp(prefix="hetero-tests-")
+    for name, value in (
+        ("XDG_CACHE_HOME", os.path.join(_private, "cache")),
+        ("HETERO_PROFILE", os.path.join(_private, "profile.json")),
+    ):
+        _saved[name] = os.environ.get(name)
+        os.environ[name] = value
+
+
+def pytest_unconfigure(config):
+    """Put the environment back and remove the directory."""
+    for name, value in _saved.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    shutil.rmtree(_private, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items):
+    """Without a CUDA device, tests marked ``gpu`` are skipped."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    from hetero import devices
+
+    if not any(name.startswith("cuda") for name in devices.available()):
+        reason = "; ".join(m for m in devices.missing() if m.startswith("cuda")) or "no CUDA device"
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def reset():
+    """Forget plans, failures of devices and the profile; take the conservative constants."""
+    import hetero.ops  # noqa: F401  registers every operation
+    from hetero import devices, inventory, profile
+
+    devices._strikes.clear()
+    devices._set_aside.clear()
+    inventory.changed()
+    profile.set_current(profile.shipped("conservative"))
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    """Each test starts, and leaves the next one, with the state of a new process."""
+    reset()
+    yield
+    reset()
+
+
+@pytest.fixture
+def profile_file(tmp_path, monkeypatch):
+    """Path of a profile file that does not exist yet and is this test's own."""
+    from hetero import profile
+
+    path = tmp_path / "hetero" / "profile.json"
+    monkeypatch.setenv("HETERO_PROFILE", str(path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    profile.set_current(None)
+    return path
+
+
+@pytest.fixture
+def opencl():
+    """The name of an OpenCL device that is here: every machine can have PoCL."""
+    from hetero import devices
+
+    names = [name for name in devices.available() if name.startswith("opencl")]
+    if not names:
+        pytest.skip("no OpenCL device: pip install 'hetero[opencl]'")
+    return names[0]
+
+
+@pytest.fixture
+def warnings_of(caplog):
+    """The texts that hetero logged as warnings since the test began, or since it was cleared."""
+
+    def texts() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.name.startswith("hetero")]
+
+    return texts

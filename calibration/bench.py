@@ -1,14 +1,11 @@
 """Device time of every GPU implementation, side by side in one run, operands on the device.
 
-Calls are queued behind a long kernel, so that the device runs them back to back and the time
-between two events is the device's alone. Input sets are rotated, so that operands do not
-lie in the cache from one call to the next.
+Input sets are rotated, so that operands do not lie in the cache from one call to the next.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -16,12 +13,12 @@ import numpy as np
 from hetero import devices as backends
 from hetero import inventory, planner, registry
 from hetero.arrays import spec
+from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
 from hetero.ops import module_of
 from hetero.problem import Problem
 
 _COLD_BYTES = 200 << 20  # several times the largest cache
-_BLOCKER = 1 << 31  # bytes copied to keep the device busy while calls are queued
 
 SQUARE = (512, 1024, 2048, 4096, 8192, 16384)
 SHAPES = {
@@ -39,45 +36,6 @@ SHAPES = {
         (4096, 32, 4096),
     ],
 }
-
-
-class Queue:
-    """Times calls on one device by its own clock.
-
-    Parameters
-    ----------
-    device : Device
-    """
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self._source = device.allocate(_BLOCKER // 2)
-        self._target = device.allocate(_BLOCKER // 2)
-
-    def copy_bandwidth(self) -> float:
-        """Bytes per second of a device-to-device copy, read plus written."""
-        size = _BLOCKER // 2
-
-        def copy(_: int) -> None:
-            self.device.copy_from_peer(self._target[0], self.device, self._source[0], size)
-
-        return 2 * size / self.seconds(copy, 4)
-
-    def seconds(self, call: Any, count: int, repeats: int = 5) -> float:
-        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
-        device = self.device
-        for i in range(min(count, 3)):
-            call(i)
-        device.synchronize()
-        found = []
-        for _ in range(repeats):
-            for _ in range(1 + count // 40):  # each copy lasts about as long as 40 launches
-                device.copy_from_peer(self._target[0], device, self._source[0], _BLOCKER // 2)
-            start = device.event()
-            for i in range(count):
-                call(i)
-            found.append(device.elapsed(start, device.event()) / count)
-        return median(found)
 
 
 def problem_of(operation: str, dims: tuple[int, ...], dtype: str, on: str, order: str) -> Problem:

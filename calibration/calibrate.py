@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -144,10 +145,10 @@ def _tasks(
             def link(models: dict, links: dict, host: dict, device: Any = device) -> None:
                 with device.active():
                     links[device.name] = probes.links(device, effort)
-                host["dispatch"][device.name] = probes.dispatch(device, effort)
+                    host["dispatch"][device.name] = probes.dispatch(device, effort)
 
             tasks.append((f"links of {name}", link))
-        bench = probes.Bench(device, largest * largest)
+        bench = functools.cache(functools.partial(probes.Bench, device, largest * largest))
         for operation in registry.operations():
             for implementation in registry.lookup(operation):
                 if implementation.kind != info["kind"] or implementation.run is None:
@@ -159,19 +160,23 @@ def _tasks(
                     tasks.append(
                         (
                             f"{operation} {implementation.method} {subject.dtype} on {name}",
-                            _measuring(subject, bench, effort, name, info),
+                            _measuring(subject, bench, device, effort, name, info),
                         )
                     )
     return tasks
 
 
 def _measuring(
-    subject: probes.Subject, bench: probes.Bench, effort: probes.Effort, name: str, info: dict
+    subject: probes.Subject,
+    bench: Callable[[], probes.Bench],
+    device: Any,
+    effort: probes.Effort,
+    name: str,
+    info: dict[str, Any],
 ) -> Task:
     def task(models: dict, links: dict, host: dict) -> None:
-        active = bench.device.active() if bench.device else contextlib.nullcontext()
-        with active:
-            measured = probes.measure_subject(subject, bench, effort)
+        with device.active() if device is not None else contextlib.nullcontext():
+            measured = probes.measure_subject(subject, bench(), effort)
         implementation = subject.implementation
         key = (name, implementation.operation, implementation.method, subject.dtype, subject.layout)
         models["|".join(key)] = probes.model_of(subject, info, *measured)

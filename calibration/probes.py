@@ -14,6 +14,7 @@ from hetero import planner
 from hetero.arrays import HOST, Operand, spec
 from hetero.calibration import fit
 from hetero.calibration.measure import measure
+from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
 from hetero.ops import matvec, module_of
 from hetero.problem import DEVICE_DTYPES, Problem
@@ -73,6 +74,7 @@ class Bench:
     def __init__(self, device: Device | None, largest: int) -> None:
         self.device = device
         block = np.random.default_rng(0).random(min(largest, 1 << 20)) - 0.5
+        self.queue = Queue(device) if device is not None and device.kind == "cuda" else None
         self._pools: dict[tuple[str, int], Any] = {}
         self._block = block
         self._largest = largest
@@ -89,20 +91,45 @@ class Bench:
                 self._pools[key] = (buffer, owner)
         return self._pools[key]
 
-    def array(self, operand: Operand, number: int) -> Any:
-        """An array with the operand's shape and strides; on a device, its buffer."""
+    def array(self, operand: Operand, number: int, turn: int = 0) -> Any:
+        """An array with the operand's shape and strides; on a device, its address.
+
+        Other turns give other places, so that operands are not in the cache already.
+        """
         dtype = operand.dtype
         pool = self._pool(dtype.name, number)
         if self.device is None:
             return np.ndarray(operand.shape, dtype, pool, 0, operand.strides)
-        return pool[0]
+        if self.queue is None:
+            return pool[0]
+        size = -(-operand.nbytes // 256) * 256
+        places = max(1, self._largest * dtype.itemsize // size)
+        return pool[0] + size * (turn % places)
 
-    def call(self, implementation: Implementation, problem: Problem) -> Callable[[], object]:
+    def seconds(self, implementation: Implementation, problem: Problem, budget: float) -> float:
+        """Seconds of one call, until its result is there.
+
+        On a CUDA device it is its clock that measures, and the host's share is left out.
+        """
+        run = implementation.run
+        assert run is not None
+        operands = (*problem.inputs, problem.output)
+        if self.queue is not None:
+            sets = [[self.array(o, i, turn) for i, o in enumerate(operands)] for turn in range(16)]
+
+            def call(turn: int) -> None:
+                arrays = sets[turn % 16]
+                run(self.device, problem, arrays[:-1], arrays[-1])
+
+            return self.queue.quickly(call)
+        return measure(self.waiting(implementation, problem), budget=budget, most=30).seconds
+
+    def waiting(self, implementation: Implementation, problem: Problem) -> Callable[[], None]:
         """A function that computes the problem once and returns when it is done."""
         run = implementation.run
         assert run is not None
-        inputs = [self.array(operand, i) for i, operand in enumerate(problem.inputs)]
         device = self.device
+        inputs = [self.array(o, i) for i, o in enumerate(problem.inputs)]
         if device is None:
             return lambda: run(None, problem, inputs, None)
         output = self.array(problem.output, len(inputs))
@@ -112,6 +139,13 @@ class Bench:
             device.synchronize()
 
         return call
+
+    def host_seconds(self, implementation: Implementation, problem: Problem) -> float:
+        """The host's share of a call: what it takes in all, less the device's own time."""
+        if self.queue is None:
+            return 0.0
+        whole = measure(self.waiting(implementation, problem), budget=0.02, least=20).seconds
+        return max(whole - self.seconds(implementation, problem, 0.0), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +198,13 @@ def measure_subject(
     """Seconds on the grid, and seconds of held-out shapes between its knots."""
     seconds: dict[tuple[int, ...], float] = {}
 
+    host = bench.host_seconds(
+        subject.implementation, subject.problem(tuple(axis[0] for axis in subject.axes))
+    )
+
     def time(dims: tuple[int, ...]) -> float:
         problem = subject.problem(dims)
-        return measure(
-            bench.call(subject.implementation, problem), budget=effort.budget, most=30
-        ).seconds
+        return host + bench.seconds(subject.implementation, problem, effort.budget)
 
     def volume(dims: tuple[int, ...]) -> int:
         return int(np.prod([float(d) for d in dims]))
@@ -260,27 +296,36 @@ def pack(effort: Effort) -> dict[str, Any]:
     return fit.segments(sizes, seconds)
 
 
-def dispatch(device: Device, effort: Effort) -> float:
-    """Seconds of host work around one call on a device: describing, allocating, planning.
+def dispatch(device: Device, effort: Effort) -> dict[str, float]:
+    """Seconds of the host's own work around one call: describing, allocating, looking up the plan.
 
-    What a whole call on tiny host operands takes, less its transfers and its launch.
+    What a whole call on tiny operands takes, less its transfers and its launch: for operands on the
+    host, on the device, and on the device with the CPU computing ("detour").
     """
     A, x = np.ones((16, 16), np.float32), np.ones(16, np.float32)
     budget = 20 * effort.budget
 
     def seconds(call: Callable[[], object]) -> float:
-        return measure(call, budget=budget, least=9).seconds
+        return measure(call, budget=budget, least=15).seconds
 
-    whole = seconds(lambda: matvec.matvec(A, x, device=device.name, method="tiled"))
     bench = Bench(device, 256)
     problem = matvec.problem(spec(A.shape, A.dtype, on=device.name), spec(x.shape, x.dtype))
     tiled = next(i for i in lookup("matvec") if i.kind == device.kind and i.method == "tiled")
-    with device.active():
-        arrays = [bench.array(operand, i) for i, operand in enumerate(problem.inputs)]
-        rest = (
-            seconds(lambda: device.upload(A, arrays[0]))
-            + seconds(lambda: device.upload(x, arrays[1]))
-            + seconds(lambda: device.download(arrays[1], np.empty(16, np.float32)))
-            + seconds(bench.call(tiled, problem))
-        )
-    return max(whole - rest, 0.0)
+    place, owner = device.allocate(A.nbytes)
+    upload = seconds(lambda: device.upload(x, place))
+    download = seconds(lambda: device.download(place, np.empty(16, np.float32)))
+    alone = seconds(bench.waiting(tiled, problem))
+    from_host = seconds(partial(matvec.matvec, A, x, device=device.name, method="tiled"))
+    found = {"host": max(from_host - 2 * upload - download - alone, 0.0)}
+    if device.kind == "cuda":
+        on_device = [device.new_array(a.shape, a.dtype)[0] for a in (A, x)]
+
+        def call(name: str) -> None:
+            matvec.matvec(*on_device, device=name)
+            device.synchronize()
+
+        found["device"] = max(seconds(partial(call, device.name)) - alone, 0.0)
+        detour = seconds(partial(call, planner.CPU)) - 2 * download - upload
+        found["detour"] = max(detour, 0.0)
+    del owner
+    return found

@@ -19,7 +19,10 @@ def calibration(profile: Profile) -> str:
                 lines.append(
                     f"{device} {direction}, {memory}: {show(floor)} + bytes at {rate:.1f} GB/s"
                 )
-        lines.append(f"{device} host work around a call: {show(profile.dispatch(device))}")
+        lines.append(
+            f"{device} host work around a call: {show(profile.dispatch(device, 'host'))}, "
+            f"operands there: {show(profile.dispatch(device, 'device'))}"
+        )
     lines.append(
         f"{'error of the fit at shapes not fitted':<52} {'mean':>7} {'p95':>7} {'worst':>7}"
     )

@@ -125,16 +125,16 @@ def measure_candidates(problem: Problem, bench: Operands, budget: float = 0.05) 
         forced = planner.plan(problem, c.device, c.method)
         calls[(c.device, c.method)] = _caller(forced, arrays, operands)
     samples: dict[tuple[str, str], list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
     begin = time.perf_counter()
     while True:  # in turn, so that a slower spell of the machine hits all alike
         for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            samples[name].append(time.perf_counter() - start)
+            call()  # not counted: the one before ran elsewhere, caches and threads have gone cold
+            for _ in range(3):
+                start = time.perf_counter()
+                call()
+                samples[name].append(time.perf_counter() - start)
         done = len(next(iter(samples.values())))
-        if done >= 25 or (done >= 3 and time.perf_counter() - begin > budget * len(calls)):
+        if done >= 15 or time.perf_counter() - begin > budget * len(calls):
             break
     measured = {name: center(values) for name, values in samples.items()}
     best = min(measured, key=lambda name: measured[name])

@@ -61,6 +61,15 @@ class Operand(NamedTuple):
             expected *= extent
         return True
 
+    def is_c_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps."""
+        expected = self.dtype.itemsize
+        for stride, extent in zip(reversed(self.strides), reversed(self.shape), strict=True):
+            if extent != 1 and stride != expected:
+                return False
+            expected *= extent
+        return True
+
     def staged_strides(self) -> tuple[int, ...] | None:
         """Strides in elements that the operand has on a device.
 

@@ -111,6 +111,11 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
+def _at_least(largest: int | None, least: int) -> None:
+    if largest is not None and largest < least:
+        raise ValueError(f"--largest must be at least {least}, got {largest}")
+
+
 def _info(arguments: argparse.Namespace) -> int:
     import hetero
 
@@ -155,6 +160,9 @@ def _explain(arguments: argparse.Namespace) -> int:
         except (ProfileError, OSError) as error:
             raise ValueError(f"--profile: {error}") from None
         devices = constants.devices or inventory.devices()
+    if arguments.on != "host" and arguments.on not in devices:
+        names = ", ".join(map(repr, ("host", *devices)))
+        raise ValueError(f"--on must be one of {names}, got {arguments.on!r}")
     plan = planner.price(problem, constants, devices, arguments.device, arguments.method)
     if arguments.json:
         _print_json(plan.to_dict())
@@ -172,8 +180,9 @@ def _verify(arguments: argparse.Namespace) -> int:
         if operation not in verify.MEASURED:
             names = ", ".join(map(repr, verify.MEASURED))
             raise ValueError(f"operation must be one of {names}, got {operation!r}")
-    if arguments.on != "host":
-        backends.get(arguments.on)
+    if arguments.on != "host" and backends.get(arguments.on).kind != "cuda":
+        raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
+    _at_least(arguments.largest, 8)
     rows = verify.verify(
         operations,
         on=arguments.on,
@@ -215,6 +224,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from hetero.calibration import demo
 
+    _at_least(arguments.largest, 16)
     rows, found = demo.demo(
         largest=arguments.largest,
         progress=progress_bar(),

@@ -211,8 +211,6 @@ def difference(stored: dict[str, Any]) -> str | None:
 
 
 def cache_directory() -> Path:
-    """The user's cache directory for hetero, private (0700)."""
+    """The user's cache directory for hetero; who writes there makes it, private (0700)."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    path = Path(base) / "hetero"
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
+    return Path(base) / "hetero"

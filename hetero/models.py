@@ -20,7 +20,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from itertools import pairwise
+from math import exp, log, prod, sqrt
 from typing import Any
 
 GIB = float(1024**3)
@@ -83,6 +84,10 @@ def _surface(constants: dict[str, Any]) -> Cost:
     """
     overhead = constants["overhead"]
     axes = [[float(p) for p in axis] for axis in constants["axes"]]
+    if not axes or any(a >= b for axis in axes for a, b in pairwise(axis)):
+        raise ValueError("a surface's axes must increase")
+    if len(constants["seconds"]) != prod(map(len, axes)):
+        raise ValueError("a surface must have seconds for every knot")
     log_axes = [[log(p) for p in axis] for axis in axes]
     strides = [1] * len(axes)
     for i in range(len(axes) - 2, -1, -1):

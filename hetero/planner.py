@@ -209,6 +209,18 @@ def placement(device: str | None, method: str | None) -> tuple[str | None, str |
     return device or outer[0], method or outer[1]
 
 
+def check_placement(operation: str, device: str | None, method: str | None) -> None:
+    """Raise what a plan would if ``device=`` or ``method=`` names nothing that is here."""
+    if device is not None:
+        _matching_devices(device, inventory.devices())
+    if method is not None:
+        implementations = registry.lookup(operation)
+        if method not in {i.method for i in implementations}:
+            raise MethodNotAvailable(
+                f"method must be one of {_methods(implementations)}, got {method!r}"
+            )
+
+
 def plan(problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
     """The plan of a problem on this machine, from memory where it was made before.
 
@@ -219,10 +231,10 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     """
     key = (
         problem.operation,
+        problem.function,
         device,
         method,
-        tuple((o.shape, o.strides, o.dtype, o.location) for o in problem.inputs),
-        (problem.output.strides, problem.output.location),
+        *((o.shape, o.strides, o.dtype, o.location) for o in (*problem.inputs, problem.output)),
         problem.device_obstacle,
     )
     found = _memory.plans.get(key)
@@ -272,17 +284,22 @@ def price(
             f"on {', '.join(names)}, got {method!r}"
         )
     possible = [c for c in candidates if c.reason is None]
-    if not possible and problem.device_obstacle:  # a right result, if not where it was asked for
+    if not possible and (
+        method is None
+        or problem.device_obstacle
+        or all(devices[name].get("set_aside") for name in names)
+    ):  # a right result, if not where it was asked for
         candidates += [
             _candidate(problem, implementation, CPU, devices[CPU], constants, True)
             for implementation in implementations
-            if implementation.kind == CPU
+            if implementation.kind == CPU and CPU not in names and implementation.run is not None
         ]
         possible = [c for c in candidates if c.reason is None]
     if (device or method) and not possible:
+        reasons = "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in candidates)
         raise MethodNotAvailable(
             f"{problem} cannot be done as asked: "
-            + "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in candidates)
+            + (reasons or f"there is no {problem.operation} on {', '.join(names)}")
         )
     # A candidate without constants is taken only where there is no other.
     possible.sort(key=lambda c: c.seconds if c.seconds is not None else float("inf"))
@@ -325,7 +342,8 @@ def _candidate(
         elif info.get("same_as") and problem.device != name:
             reason = f"the same as {info['same_as']}"
     if reason is None and name != CPU:
-        reason = problem.device_obstacle or _too_large(problem, name, info)
+        reason = problem.device_obstacle or _elsewhere(problem, name)
+        reason = reason or _too_large(problem, name, info)
     if reason is None:
         reason = implementation.excludes(problem, info)
     if reason is not None:
@@ -346,12 +364,13 @@ def _candidate(
             overhead, compute = cost(implementation.work(problem, info))
             before, after = _movement(problem, name, constants)
         except KeyError as error:
-            return excluded(f"the profile's constants do not cover it: {error}")
-        if name != CPU:
-            overhead += constants.dispatch(name)
-        terms = {**before, "overhead": overhead, "compute": compute}
-        for term, seconds in after.items():
-            terms[term] = terms.get(term, 0.0) + seconds
+            if name != CPU:
+                return excluded(f"the profile's constants do not cover it: {error}")
+        else:
+            overhead += _dispatch(problem, name, constants)
+            terms = {**before, "overhead": overhead, "compute": compute}
+            for term, seconds in after.items():
+                terms[term] = terms.get(term, 0.0) + seconds
     if terms is None:
         if name != CPU and not asked_for:
             return excluded("no constants in this profile; hetero.calibrate() measures them")
@@ -384,6 +403,21 @@ def _movement(
         move(before, operand, operand.location, here)
     move(after, problem.output, here, problem.output.location)
     return before, after
+
+
+def _dispatch(problem: Problem, name: str, constants: profile.Profile) -> float:
+    """Seconds of the host's own work: staging for a device, or the way back from one."""
+    if name != CPU:
+        return constants.dispatch(name, "device" if problem.device else "host")
+    return constants.dispatch(problem.device, "detour") if problem.device else 0.0
+
+
+def _elsewhere(problem: Problem, name: str) -> str | None:
+    """Operands of another device are moved as dense blocks."""
+    for operand in (*problem.inputs, problem.output):
+        if operand.location not in (HOST, name) and not operand.is_c_contiguous():
+            return f"an operand on {operand.location} is not contiguous"
+    return None
 
 
 def _too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:

@@ -8,8 +8,8 @@ A profile is one JSON file::
     fingerprint      the machine it was measured on (see `hetero.inventory.fingerprint`)
     devices          device name -> description, as `hetero.machine()` gives it
     links            device name -> {"upload", "download"} -> {"pageable", "pinned"} -> model
-    host             {"pack": model, "dispatch": {device: seconds}}: copies within the host's
-                     memory, and the host's work around one call on a device
+    host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
+                     host's memory, and the host's work around one call on a device
     models           "device|operation|method|dtype|layout" -> model
     sha256           of everything above
 
@@ -25,6 +25,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import tempfile
 import threading
@@ -35,10 +36,11 @@ from typing import Any
 
 from hetero import inventory
 from hetero.errors import ProfileError
-from hetero.models import Cost, bind, bind_link
+from hetero.models import Cost, Work, bind, bind_link
 
 SCHEMA_VERSION = 1
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
+_DIMENSIONS = {"matvec": 2, "matmul": 3, "convolve2d": 4}
 _PARTS = ("fingerprint", "devices", "links", "host", "models")
 
 log = logging.getLogger("hetero")
@@ -112,12 +114,19 @@ class Profile:
             self._links[key] = bind_link(self.data["host"]["pack"])
         return self._links[key](nbytes)
 
-    def dispatch(self, device: str) -> float:
-        """Seconds of the host's own work around one call on a device."""
+    def dispatch(self, device: str, case: str) -> float:
+        """Seconds of the host's own work around one call, beside moving and launching.
+
+        Parameters
+        ----------
+        device : str
+        case : {"host", "device", "detour"}
+            Operands on the host; on the device; on the device and computed on the CPU.
+        """
         known = self.data["host"].get("dispatch", {})
         for name in self._names(device, device.partition(":")[0]):
             if name in known:
-                return float(known[name])
+                return float(known[name].get(case, 0.0))
         return 0.0
 
     def _names(self, device: str, kind: str) -> tuple[str, ...]:
@@ -138,7 +147,7 @@ class Profile:
         """Write the profile atomically, under a lock; the default place is `default_path`."""
         target = Path(path) if path is not None else default_path()
         if not target.parent.exists():
-            target.parent.mkdir(parents=True, mode=0o700)
+            target.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
         content = encode(self.data)
         with _locked(target):
             handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name)
@@ -216,23 +225,39 @@ def parse(content: bytes) -> Profile:
     if not isinstance(data.get("name"), str):
         raise ProfileError(f"name must be a string, got {data.get('name')!r}")
     try:
-        for model in data["models"].values():
-            bind(model)
-        for directions in data["links"].values():
-            for kinds in directions.values():
-                for model in kinds.values():
-                    bind_link(model)
-        bind_link(data["host"]["pack"])
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        IndexError,
-        ZeroDivisionError,
-    ) as error:
-        raise ProfileError(f"a model cannot be used ({type(error).__name__}: {error})") from None
+        _try_out(data)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
+        message = f"its constants cannot be used ({type(error).__name__}: {error})"
+        raise ProfileError(message) from None
     return Profile(data)
+
+
+def _try_out(data: dict[str, Any]) -> None:
+    """Evaluate everything once, so that wrong content shows here and not in a call."""
+    profile = Profile(data)
+    for name, info in data["devices"].items():
+        if not isinstance(info["kind"], str):
+            raise TypeError(f"devices {name}: kind must be a string")
+    for key, model in data["models"].items():
+        device, operation, _, _, _ = key.split("|")
+        cost = bind(model)
+        for variant in model["constants"].get("variants", ("",)):
+            work = Work((64,) * _DIMENSIONS[operation], 1e6, 1e6, variant=variant)
+            if not all(0.0 <= seconds < math.inf for seconds in cost(work)):
+                raise ValueError(f"{key} gives {cost(work)} seconds")
+    for device, directions in data["links"].items():
+        for direction, kinds in directions.items():
+            for memory in kinds:
+                for nbytes in (1, 2**20, 2**30):
+                    seconds = profile.link(device, direction, memory)(nbytes)
+                    if not 0.0 <= seconds < math.inf:
+                        raise ValueError(f"{memory} {direction} of {device}: {seconds} seconds")
+    for device in data["host"].get("dispatch", {}):
+        for case in data["host"]["dispatch"][device]:
+            if not 0.0 <= profile.dispatch(device, case) < math.inf:
+                raise ValueError(f"dispatch of {device}, {case}")
+    if not 0.0 <= profile.pack(2**20) < math.inf:
+        raise ValueError("pack")
 
 
 def shipped(name: str) -> Profile:

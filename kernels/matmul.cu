@@ -253,24 +253,26 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
     NO_UNROLL
     for (int step = 0; step < steps; ++step) {
         const int buffer = step & 1;
-        const int more = step + 1 < steps;
-        if (more) {
-            UNROLL
-            for (int s = 0; s < LOADS_A; ++s)
-                if (SLOT_M(s) < left_m)
-                    next_a[s] = LOAD(A + SLOT_AK(s) * A_K_STRIDE + SLOT_M(s) * A_M_STRIDE);
-            UNROLL
-            for (int s = 0; s < LOADS_B; ++s)
-                if (SLOT_N(s) < left_n)
-                    next_b[s] = LOAD(B + SLOT_BK(s) * B_K_STRIDE + SLOT_N(s) * B_N_STRIDE);
-            A += TILE_K * A_K_STRIDE;
-            B += TILE_K * B_K_STRIDE;
-        }
+        // After the last tile nothing is loaded, but all else is done as ever: a branch around it
+        // would let the compiler move the loads down to their use, and their latency would show.
+        const int rows_left = step + 1 < steps ? left_m : 0;
+        const int columns_left = step + 1 < steps ? left_n : 0;
+        UNROLL
+        for (int s = 0; s < LOADS_A; ++s)
+            if (SLOT_M(s) < rows_left)
+                next_a[s] = LOAD(A + SLOT_AK(s) * A_K_STRIDE + SLOT_M(s) * A_M_STRIDE);
+        UNROLL
+        for (int s = 0; s < LOADS_B; ++s)
+            if (SLOT_N(s) < columns_left)
+                next_b[s] = LOAD(B + SLOT_BK(s) * B_K_STRIDE + SLOT_N(s) * B_N_STRIDE);
+        A += TILE_K * A_K_STRIDE;
+        B += TILE_K * B_K_STRIDE;
+
         UNROLL
         for (int kk = 0; kk < TILE_K / PRODUCT_K; ++kk) {
             if (kk + 1 < TILE_K / PRODUCT_K) {
                 READ_FACTORS(kk + 1 & 1, buffer, kk + 1);
-            } else if (more) {
+            } else {
                 // The other buffer is free: its last reading came before the last barrier. The last
                 // product of this one is still to do, and covers the first reading of the next.
                 STORE_NEXT(1 - buffer);

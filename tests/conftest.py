@@ -100,3 +100,24 @@ def warnings_of(caplog):
         return [r.getMessage() for r in caplog.records if r.name.startswith("hetero")]
 
     return texts
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """One fake device "cuda:0"; its memory must be whole in the end."""
+    import fakes
+
+    (device,) = fakes.install(monkeypatch)
+    yield device
+    assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Fake devices "cuda:0" and "cuda:1"."""
+    import fakes
+
+    both = fakes.install(monkeypatch, 2)
+    yield both
+    for device in both:
+        assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"

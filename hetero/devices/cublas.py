@@ -5,6 +5,7 @@ cuBLAS thinks in columns. A row-major C = A B is handed over as the column-major
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -70,15 +71,16 @@ def gemv_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 
 def _handle(device: Any) -> tuple[Any, int]:
-    from nvmath.bindings import cublas
-
     handles = device.state().handles
-    if "cublas" not in handles:
-        try:
-            handles["cublas"] = cublas.create()  # on the default stream, as everything here
+    found = handles.get("cublas")
+    if found is None:
+        from nvmath.bindings import cublas
+
+        try:  # on the default stream, as everything here
+            found = handles["cublas"] = cublas, cublas.create()
         except cublas.cuBLASError as error:
             raise _error(error) from error
-    return cublas, handles["cublas"]
+    return found
 
 
 def _error(error: Exception) -> DeviceError:
@@ -86,62 +88,36 @@ def _error(error: Exception) -> DeviceError:
     return kind(f"cuBLAS: {error}")
 
 
+@functools.lru_cache(maxsize=4096)
+def _gemm_arguments(
+    dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], batch: int
+) -> tuple[bool, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """(operands swapped, ops and extents, then what follows each of the three addresses)."""
+    m, n, k = dims
+    (a_batch, *a), (b_batch, *b), (c_batch, *c) = strides
+    op_c, ldc = _leading(*c, m, n)
+    op_a, lda = _leading(*a, m, k)
+    op_b, ldb = _leading(*b, k, n)
+    swapped = op_c == _T  # row-major C: C^T = B^T A^T
+    if swapped:
+        head, p, q = (op_b ^ 1, op_a ^ 1, n, m, k), (ldb, b_batch), (lda, a_batch)
+    else:
+        head, p, q = (op_a, op_b, m, n, k), (lda, a_batch), (ldb, b_batch)
+    if batch == 1:
+        return swapped, head, p[:1], q[:1], (ldc,)
+    return swapped, head, p, q, (ldc, c_batch, batch)
+
+
 def gemm(device: Any, problem: Problem, A: int, B: int, C: int) -> None:
     """C = A B on addresses in the device's memory."""
     cublas, handle = _handle(device)
-    m, n, k = problem.dims
-    (a_batch, *a), (b_batch, *b), (c_batch, *c) = problem.strides
-    op_c, ldc = _leading(*c, m, n)
-    if op_c == _T:  # row-major: C^T = B^T A^T
-        first, second = (B, b, b_batch, (k, n)), (A, a, a_batch, (m, k))
-        rows, columns, flip = n, m, 1
-    else:
-        first, second = (A, a, a_batch, (m, k)), (B, b, b_batch, (k, n))
-        rows, columns, flip = m, n, 0
-    (p, p_strides, p_batch, p_shape), (q, q_strides, q_batch, q_shape) = first, second
-    op_p, ld_p = _leading(*p_strides, *p_shape)
-    op_q, ld_q = _leading(*q_strides, *q_shape)
+    swapped, head, p, q, r = _gemm_arguments(problem.dims, problem.strides, problem.batch)
+    if swapped:
+        A, B = B, A
     alpha, beta = _alpha_beta[problem.dtype]
-    prefix = _prefix[problem.dtype]
+    name = _prefix[problem.dtype] + ("gemm" if problem.batch == 1 else "gemm_strided_batched")
     try:
-        if problem.batch == 1:
-            getattr(cublas, prefix + "gemm")(
-                handle,
-                op_p ^ flip,
-                op_q ^ flip,
-                rows,
-                columns,
-                k,
-                alpha,
-                p,
-                ld_p,
-                q,
-                ld_q,
-                beta,
-                C,
-                ldc,
-            )
-        else:
-            getattr(cublas, prefix + "gemm_strided_batched")(
-                handle,
-                op_p ^ flip,
-                op_q ^ flip,
-                rows,
-                columns,
-                k,
-                alpha,
-                p,
-                ld_p,
-                p_batch,
-                q,
-                ld_q,
-                q_batch,
-                beta,
-                C,
-                ldc,
-                c_batch,
-                problem.batch,
-            )
+        getattr(cublas, name)(handle, *head, alpha, A, *p, B, *q, beta, C, *r)
     except cublas.cuBLASError as error:
         raise _error(error) from error
 

@@ -61,7 +61,7 @@ def _error(error: Exception) -> DeviceError:
 class _Active:
     """Makes a context current for a ``with`` block and turns PyCUDA's errors into ours."""
 
-    __slots__ = ("_context", "_device", "_pushed")
+    __slots__ = ("_device", "_outer", "_pushed")
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -76,9 +76,12 @@ class _Active:
                 device.primary().push()
             except driver.Error as error:
                 raise _error(error) from error
+        self._outer = getattr(device.local, "state", None)
+        device.local.state = device.find_state()
         return device
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._device.local.state = self._outer
         if self._pushed:
             self._device.driver.Context.pop()
         if isinstance(error, (self._device.driver.Error, MemoryError)) and not isinstance(
@@ -183,6 +186,7 @@ class CudaDevice(Device):
         self._primary: Any = None
         self._states: dict[Any, _State] = {}
         self._lock = threading.RLock()
+        self.local = threading.local()
         self._bus_id = self._device.pci_bus_id()
         attribute = driver.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
@@ -221,6 +225,10 @@ class CudaDevice(Device):
         return _Active(self)
 
     def state(self) -> _State:
+        """What belongs to the context that `active` made current in this thread."""
+        return self.local.state
+
+    def find_state(self) -> _State:
         """What belongs to the current context."""
         context = self.driver.Context.get_current()
         try:

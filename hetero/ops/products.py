@@ -192,6 +192,8 @@ def call(
 ) -> Any:
     """Everything that a product's public function does when no remembered plan fits."""
     forced_device, forced_method = planner.placement(device, method)
+    if forced_device or forced_method:
+        planner.check_placement(function.__name__, forced_device, forced_method)
     on_device = is_device_array(A) or is_device_array(B) or is_device_array(out)
     if not on_device:
         if (

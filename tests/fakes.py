@@ -1,0 +1,234 @@
+"""CUDA devices whose memory is the host's: the whole path of device arrays without a GPU.
+
+Addresses are real, so whatever is computed from pointers, strides and spans is put to the proof.
+Every allocation stands between guard bytes that read as NaN and must not change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import sys
+import time
+import types
+
+import numpy as np
+
+from hetero import devices, inventory, registry
+from hetero.devices.base import Device
+
+_GUARD = 256
+
+
+class Memory:
+    """Bytes between guards."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = np.full(nbytes + 2 * _GUARD + 64, 0xFF, np.uint8)
+        start = self._bytes.ctypes.data + _GUARD
+        self.address = start + -start % 64
+        self.nbytes = nbytes
+
+    def damaged(self) -> bool:
+        """Whether anything outside was written to."""
+        low = self.address - self._bytes.ctypes.data
+        outside = np.concatenate([self._bytes[:low], self._bytes[low + self.nbytes :]])
+        return bool((outside != 0xFF).any())
+
+
+def view(address: int, shape, dtype, strides) -> np.ndarray:
+    """NumPy's view of memory at an address; strides in bytes."""
+    dtype = np.dtype(dtype)
+    low = sum(s * (n - 1) for s, n in zip(strides, shape, strict=True) if s < 0)
+    high = sum(s * (n - 1) for s, n in zip(strides, shape, strict=True) if s > 0)
+    raw = (ctypes.c_char * (high - low + dtype.itemsize)).from_address(address + low)
+    return np.ndarray(shape, dtype, raw, -low, strides)
+
+
+class FakeCuda(Device):
+    """A "cuda" device in host memory; kernels are replaced by `compute`."""
+
+    kind = "cuda"
+    dialect = "cuda"
+    multiprocessors = 4
+    block_limit = 1024
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.ordinal = ordinal
+        self.name = f"cuda:{ordinal}"
+        self.memory: list[Memory] = []
+        self.log: list[str] = []
+
+    def describe(self):
+        return {
+            "kind": "cuda",
+            "name": f"fake {self.ordinal}",
+            "pci_bus_id": f"0000:0{self.ordinal}:00.0",
+            "memory_bytes": 2**30,
+            "multiprocessors": self.multiprocessors,
+            "block_limit": self.block_limit,
+            "driver": "0.0",
+            "toolkit": None,
+            "library": None,
+        }
+
+    def active(self):
+        return contextlib.nullcontext(self)
+
+    def allocate(self, nbytes):
+        self.log.append("allocate")
+        self.memory.append(Memory(nbytes))
+        return self.memory[-1].address, self.memory[-1]
+
+    def new_array(self, shape, dtype):
+        made = Array.empty(shape, dtype, self)
+        return made, made.pointer
+
+    def upload(self, source, target):
+        assert source.flags.c_contiguous
+        self.log.append("upload")
+        ctypes.memmove(target, source.ctypes.data, source.nbytes)
+
+    def download(self, source, target):
+        assert target.flags.c_contiguous
+        self.log.append("download")
+        ctypes.memmove(target.ctypes.data, source, target.nbytes)
+
+    def copy_from_peer(self, target, peer, source, nbytes):
+        ctypes.memmove(target, source, nbytes)
+
+    def build(self, text, kernel, defines):
+        raise NotImplementedError("kernels of the fake device are replaced by compute()")
+
+    def launch(self, kernel, grid, block, arguments):
+        raise NotImplementedError("kernels of the fake device are replaced by compute()")
+
+    def event(self):
+        return time.perf_counter()
+
+    def elapsed(self, start, end):
+        return end - start
+
+    def synchronize(self):
+        self.log.append("synchronize")
+
+    def pinned(self, nbytes):
+        return np.empty(nbytes, np.uint8)
+
+
+def compute(device, problem, inputs, output) -> None:
+    """What a kernel does: nothing but addresses, dimensions and the problem's strides."""
+    device.log.append("compute")
+    size = np.dtype(problem.dtype).itemsize
+
+    def matrix(address, rows, columns, strides):
+        in_bytes = tuple(size * s for s in strides)
+        return view(address, (problem.batch, rows, columns), problem.dtype, in_bytes)
+
+    if problem.operation == "matmul":
+        m, n, k = problem.dims
+        a, b, c = problem.strides
+        first, second = inputs
+    else:
+        (m, k), n = problem.dims, 1
+        a, (x_batch, x_step), (y_batch, y_step) = problem.strides
+        b, c = (x_batch, x_step, 0), (y_batch, y_step, 0)
+        # The matrix comes second where one row is multiplied with a matrix.
+        columns = problem.inputs[1].shape[1:][-1:] if problem.function == "matmul" else ()
+        first, second = inputs if columns in ((), (1,)) else inputs[::-1]
+    result = matrix(output, m, n, c)
+    A, B = matrix(first, m, k, a), matrix(second, k, n, b)
+    result[...] = np.einsum("bik,bkj->bij", A, B)
+
+
+class Place:
+    """What CuPy gives as ``array.device``."""
+
+    current = 0
+
+    def __init__(self, ordinal: int) -> None:
+        self.id = ordinal
+
+    def __enter__(self):
+        self._outer, Place.current = Place.current, self.id
+        return self
+
+    def __exit__(self, *_):
+        Place.current = self._outer
+
+
+class Array:
+    """A device array of no known library; `Cupy` below is the same under CuPy's name."""
+
+    def __init__(self, memory, pointer, shape, dtype, strides, device, stream, readonly):
+        self.memory, self.pointer = memory, pointer
+        self.shape, self.dtype, self.strides = tuple(shape), np.dtype(dtype), tuple(strides)
+        self.owner, self.stream, self.readonly = device, stream, readonly
+        self.device = Place(device.ordinal)
+        self.data = types.SimpleNamespace(ptr=pointer)
+
+    @classmethod
+    def empty(cls, shape, dtype, device):
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        values = np.empty(shape, dtype)
+        address, memory = device.allocate(max(values.nbytes, 1))
+        return cls(memory, address, shape, dtype, values.strides, device, None, False)
+
+    @classmethod
+    def of(cls, host, device, stream=None, readonly=False):
+        """A copy with the same strides, however odd they are."""
+        strides, shape = host.strides, host.shape
+        low = sum(s * (n - 1) for s, n in zip(strides, shape, strict=True) if s < 0)
+        high = sum(s * (n - 1) for s, n in zip(strides, shape, strict=True) if s > 0)
+        address, memory = device.allocate(max(high - low, 0) + host.itemsize)
+        made = cls(memory, address - low, shape, host.dtype, strides, device, stream, readonly)
+        if host.size:
+            made.view()[...] = host
+        return made
+
+    def view(self) -> np.ndarray:
+        """The memory itself, as NumPy sees it."""
+        return view(self.pointer, self.shape, self.dtype, self.strides)
+
+    def get(self) -> np.ndarray:
+        """A copy on the host."""
+        return self.view().copy() if 0 not in self.shape else np.empty(self.shape, self.dtype)
+
+    @property
+    def __cuda_array_interface__(self):
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, self.readonly),
+            "strides": self.strides,
+            "version": 3,
+            "stream": self.stream,
+        }
+
+
+class Cupy(Array):
+    """Taken for CuPy's ndarray: the library is told by the name of the type's module."""
+
+
+Cupy.__module__ = "cupy"
+
+
+def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
+    """Put fake devices cuda:0, ... in place of whatever CUDA devices there are."""
+    fakes = [FakeCuda(ordinal) for ordinal in range(count)]
+    others = {n: d for n, d in devices.available().items() if not n.startswith("cuda")}
+    monkeypatch.setattr(devices, "_found", {**{f.name: f for f in fakes}, **others})
+    for operation in ("matvec", "matmul"):
+        entries = [
+            dataclasses.replace(i, run=compute) if (i.kind, i.method) == ("cuda", "tiled") else i
+            for i in registry.lookup(operation)
+        ]
+        monkeypatch.setitem(registry._implementations, operation, entries)
+
+    def empty(shape, dtype):
+        return Cupy.empty(shape, dtype, fakes[Place.current])
+
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(empty=empty))
+    inventory.changed()
+    return fakes

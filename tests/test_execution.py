@@ -1,0 +1,188 @@
+"""Running plans: what happens when a device fails, is set aside, or was the parent process's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+
+import fakes
+import numpy as np
+import pytest
+
+import hetero
+from hetero import devices, inventory, planner, registry
+from hetero.arrays import spec
+from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
+
+rng = np.random.default_rng(7)
+A32 = rng.random((6, 5), np.float32)
+B32 = rng.random((5, 7), np.float32)
+
+
+# -- A device that fails -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fails(monkeypatch, opencl):
+    """Makes every product on the OpenCL device raise; counts the attempts."""
+    attempts = []
+
+    def install(error):
+        def run(*_):
+            attempts.append(error)
+            raise error
+
+        monkeypatch.setitem(
+            registry._implementations,
+            "matmul",
+            [
+                dataclasses.replace(i, run=run) if i.kind == "opencl" else i
+                for i in registry.lookup("matmul")
+            ],
+        )
+        return attempts
+
+    return install
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DeviceError("ill"),
+        DeviceMemoryError("full"),
+        KernelCompileError("no such word"),
+    ],
+)
+def test_first_failure_warns_and_the_cpu_answers(fails, opencl, warnings_of, error):
+    attempts = fails(error)
+    result = hetero.matmul(A32, B32, device=opencl)
+    np.testing.assert_array_equal(result, A32 @ B32)
+    assert len(attempts) == 1
+    (text,) = warnings_of()
+    assert opencl in text
+    assert str(error) in text
+    assert devices.set_aside(opencl) is None
+
+
+def test_second_failure_sets_the_device_aside(fails, opencl, warnings_of):
+    attempts = fails(DeviceError("ill"))
+    for _ in range(2):
+        np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
+    assert len(attempts) == 2
+    assert len(warnings_of()) == 2
+    assert "set aside" in warnings_of()[1]
+    assert "ill" in devices.set_aside(opencl)
+    assert "set_aside" in hetero.machine()["devices"][opencl]
+
+
+def test_no_attempt_once_set_aside(fails, opencl, warnings_of):
+    attempts = fails(DeviceError("ill"))
+    for _ in range(5):
+        np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
+    assert len(attempts) == 2
+    assert len(warnings_of()) == 2
+
+
+def test_unforced_calls_leave_a_device_set_aside_alone(cuda, warnings_of):
+    devices.strike("cuda:0", DeviceError("ill"))
+    devices.strike("cuda:0", DeviceError("ill"))
+    inventory.changed()
+    first, second = (fakes.Cupy.of(x, cuda) for x in (A32, B32))
+    cuda.log.clear()
+    result = hetero.matmul(first, second)
+    assert isinstance(result, fakes.Cupy)
+    np.testing.assert_allclose(result.get(), A32 @ B32, rtol=1e-6)
+    assert "compute" not in cuda.log
+    reasons = {c.device: c.reason for c in hetero.plan("matmul", first, second).candidates}
+    assert "set aside" in reasons["cuda:0"]
+    assert not warnings_of()
+
+
+def test_failures_of_several_threads_are_two_warnings(fails, opencl, warnings_of):
+    fails(DeviceError("ill"))
+    planner.plan(hetero.ops.matmul.problem(A32, B32), opencl)
+    wrong = []
+
+    def work():
+        for _ in range(5):
+            try:
+                if not np.array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32):
+                    wrong.append("value")
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(warnings_of()) == 2
+
+
+def test_kernel_that_does_not_compile(opencl, monkeypatch, warnings_of):
+    device = devices.get(opencl)
+    monkeypatch.setattr(device, "_kernels", {})
+    monkeypatch.setattr("hetero.devices.opencl.kernel_text", lambda *_: "this is no C")
+    result = hetero.matmul(A32, B32, device=opencl)
+    np.testing.assert_array_equal(result, A32 @ B32)
+    (text,) = warnings_of()
+    assert "compiler" in text
+
+
+def test_out_of_device_memory(opencl, monkeypatch, warnings_of):
+    device = devices.get(opencl)
+    limit = device._device.max_mem_alloc_size
+
+    def allocate(nbytes, allocate=device.allocate):
+        return allocate(8 * limit)  # the driver itself refuses
+
+    monkeypatch.setattr(device, "allocate", allocate)
+    np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
+    assert len(warnings_of()) == 1
+
+
+@pytest.mark.parametrize("step", ["allocate", "upload", "download", "synchronize"])
+def test_every_step_may_fail(cuda, monkeypatch, warnings_of, step):
+    def broken(*_):
+        raise DeviceError(f"{step} broke")
+
+    monkeypatch.setattr(cuda, step, broken)
+    out = np.zeros((6, 7), np.float32)
+    hetero.matmul(A32, B32, out=out, device="cuda")
+    np.testing.assert_allclose(out, A32 @ B32, rtol=1e-6)
+    assert len(warnings_of()) == (step != "synchronize")
+
+
+def test_too_large_for_the_device_is_excluded(cuda, monkeypatch):
+    small = {**cuda.describe(), "memory_bytes": 2**16}
+    monkeypatch.setattr(cuda, "describe", lambda: small)
+    inventory.changed()
+    plan = hetero.plan("matmul", spec((4096, 4096)), spec((4096, 4096)))
+    assert plan.chosen.device == "cpu"
+    reason = next(c.reason for c in plan.candidates if c.device == "cuda:0")
+    assert "0.4 GiB" in reason
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("forced", [False, True])
+def test_forked_child_computes_on_the_cpu(opencl, forced):
+    hetero.matmul(A32, B32, device=opencl)  # the parent has used the device
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        answer = b"exception"
+        try:
+            here = inventory.devices()[opencl]
+            result = hetero.matmul(A32, B32, device=opencl if forced else None)
+            right = np.array_equal(result, A32 @ B32)
+            answer = b"right" if right and "forked" in here["set_aside"] else b"wrong"
+        finally:
+            os.write(write, answer)
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read, "rb") as answer:
+        assert answer.read() == b"right"
+    assert devices.set_aside(opencl) is None, "the parent keeps its device"

@@ -278,7 +278,7 @@ def links(device: Device, effort: Effort) -> dict[str, Any]:
     largest = min(effort.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
     sizes = axis(1024, largest, 2.0)
     found: dict[str, Any] = {"upload": {}, "download": {}}
-    for (direction, memory), seconds in transfers(device, sizes, 5 * effort.budget).items():
+    for (direction, memory), seconds in transfers(device, sizes, 12 * effort.budget).items():
         found[direction][memory] = fit.segments(sizes, seconds)
     return found
 

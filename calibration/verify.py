@@ -126,8 +126,11 @@ def measure_candidates(problem: Problem, bench: Operands, budget: float = 0.05) 
         calls[(c.device, c.method)] = _caller(forced, arrays, operands)
     samples: dict[tuple[str, str], list[float]] = {name: [] for name in calls}
     begin = time.perf_counter()
+    draw = random.Random(0)
     while True:  # in turn, so that a slower spell of the machine hits all alike
-        for name, call in calls.items():
+        order = list(calls.items())
+        draw.shuffle(order)  # threads that still spin after a call on the CPU hit all alike
+        for name, call in order:
             call()  # not counted: the one before ran elsewhere, caches and threads have gone cold
             for _ in range(3):
                 start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,18 +39,17 @@ class Operand(NamedTuple):
     @property
     def size(self) -> int:
         """Number of elements."""
-        n = 1
-        for extent in self.shape:
-            n *= extent
-        return n
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, each counted once for every index."""
-        return self.size * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
     def is_dense(self) -> bool:
         """Whether the elements fill one block of memory, in whatever order of the axes."""
+        if self.is_c_contiguous():
+            return True
         expected = self.dtype.itemsize
         for stride, extent in sorted(
             (stride, extent)
@@ -64,10 +64,11 @@ class Operand(NamedTuple):
     def is_c_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
         expected = self.dtype.itemsize
-        for stride, extent in zip(reversed(self.strides), reversed(self.shape), strict=True):
-            if extent != 1 and stride != expected:
-                return False
-            expected *= extent
+        for axis in range(len(self.shape) - 1, -1, -1):
+            if self.shape[axis] != 1:
+                if self.strides[axis] != expected:
+                    return False
+                expected *= self.shape[axis]
         return True
 
     def staged_strides(self) -> tuple[int, ...] | None:
@@ -79,9 +80,10 @@ class Operand(NamedTuple):
         if self.location == HOST and not self.is_dense():
             return element_strides(self.shape)
         itemsize = self.dtype.itemsize
-        if any(stride % itemsize for stride in self.strides):
+        steps = tuple([stride // itemsize for stride in self.strides])
+        if any([step * itemsize != stride for step, stride in zip(steps, self.strides)]):  # noqa: B905, C419
             return None
-        return tuple(stride // itemsize for stride in self.strides)
+        return steps
 
 
 class Spec:

@@ -67,7 +67,7 @@ def dtype_obstacle(*operands: Operand) -> str | None:
     for operand in operands:
         if not operand.dtype.isnative:
             return f"byte order of {operand.dtype.str!r} is not this machine's"
-        if operand.dtype.name not in DEVICE_DTYPES:
+        if operand.dtype.char not in "fd":
             return f"dtype {operand.dtype.name}: devices compute in {' and '.join(DEVICE_DTYPES)}"
         if operand.dtype != first:
             return f"mixed dtypes {first.name} and {operand.dtype.name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from .plan_matvec import matvec
 from .plan_partial import sum_partials
 
 __all__ = ["matmul"]
@@ -12,36 +13,73 @@ __all__ = ["matmul"]
 _REAL = {"float32": "float", "float64": "double"}
 
 
+# Least k of a part, and what a second launch costs: seconds, and bytes per second of its traffic.
+_LEAST_CHUNK = 64
+_LAUNCH_SECONDS = 2.0e-6
+_PARTIAL_BYTES_PER_SECOND = 4.0e12
+# A block's start and end: its first loads from memory, its stores.
+_BLOCK_SECONDS = 1.0e-6
+
+
 class Tile(NamedTuple):
-    """A way to cut C: sizes that matmul.cu is compiled with, and how fast it then is."""
+    """A way to cut C: the sizes that matmul.cu is compiled with, and how fast it then is.
+
+    ``rates`` are FLOP/s of one multiprocessor with 1, 2, ... blocks on it, as measured on an H200
+    (docs/kernels.md); as many as its registers hold. Only their ratios, and their order of
+    magnitude beside the seconds above, matter to the choice.
+    """
 
     thread_m: int
     thread_n: int
     warps_m: int
     warps_n: int
     depth: int
-    resident: dict[str, int]  # blocks per multiprocessor, by dtype
-    flops: dict[str, float]  # per cycle and multiprocessor, when full
-    alone: dict[str, float]  # ... when one block has the multiprocessor to itself
+    rates: tuple[float, ...]
 
     @property
     def m(self) -> int:
+        """Rows of the tile."""
         return 8 * self.thread_m * self.warps_m
 
     @property
     def n(self) -> int:
+        """Columns of the tile."""
         return 4 * self.thread_n * self.warps_n
 
     @property
     def threads(self) -> int:
+        """Threads of a block."""
         return 32 * self.warps_m * self.warps_n
 
 
-_TILES = (
-    Tile(8, 8, 2, 4, 8, {"float32": 1, "float64": 1}, {"float32": 180.0, "float64": 100.0}, {"float32": 160.0, "float64": 100.0}),
-    Tile(4, 8, 2, 2, 16, {"float32": 4, "float64": 2}, {"float32": 150.0, "float64": 90.0}, {"float32": 60.0, "float64": 60.0}),
-    Tile(4, 4, 1, 2, 16, {"float32": 8, "float64": 6}, {"float32": 100.0, "float64": 60.0}, {"float32": 20.0, "float64": 20.0}),
-)
+# By dtype, and whether on tensor cores.
+_TILES = {
+    ("float32", False): (
+        Tile(8, 16, 1, 2, 8, (100e9, 200e9, 280e9, 350e9)),
+        Tile(8, 8, 1, 4, 16, (200e9, 300e9, 340e9)),
+        Tile(8, 8, 2, 2, 16, (200e9, 300e9, 340e9)),
+        Tile(8, 16, 2, 2, 8, (200e9, 345e9)),
+        Tile(4, 8, 2, 2, 32, (150e9, 250e9, 310e9)),
+        Tile(4, 8, 1, 2, 32, (75e9, 150e9, 200e9, 250e9, 280e9)),
+        Tile(4, 4, 1, 2, 32, (40e9, 80e9, 110e9, 140e9, 160e9, 180e9, 200e9, 230e9)),
+    ),
+    ("float64", False): (
+        Tile(8, 8, 2, 4, 8, (180e9,)),
+        Tile(8, 8, 2, 2, 8, (120e9, 180e9)),
+        Tile(8, 8, 1, 2, 8, (60e9, 100e9, 140e9, 170e9)),
+        Tile(8, 8, 1, 4, 8, (120e9, 180e9)),
+        Tile(4, 8, 2, 2, 16, (90e9, 150e9)),
+        Tile(4, 8, 1, 2, 16, (50e9, 100e9, 130e9, 160e9)),
+        Tile(4, 4, 1, 2, 32, (40e9, 80e9, 110e9, 130e9)),
+    ),
+    ("float64", True): (
+        Tile(8, 8, 2, 4, 8, (300e9,)),
+        Tile(8, 8, 1, 4, 8, (180e9, 300e9)),
+        Tile(4, 8, 2, 2, 16, (180e9, 310e9)),
+        Tile(4, 8, 1, 2, 16, (90e9, 170e9, 220e9, 250e9)),
+        Tile(4, 4, 1, 2, 32, (50e9, 100e9, 130e9, 160e9)),
+    ),
+}
 
 
 def matmul(
@@ -57,6 +95,7 @@ def matmul(
     multiprocessors: int,
     alignment: int,
     block_limit: int = 1024,
+    tensor_cores: bool = False,
 ) -> Steps:
     """Plan C = A B for a batch of m x k and k x n matrices.
 
@@ -74,6 +113,9 @@ def matmul(
         Bytes; the largest power of two, up to 16, that divides every operand's address.
     block_limit : int
         Most threads the device takes in a block; at least 64.
+    tensor_cores : bool
+        Whether the device is a CUDA device with tensor cores for float64 (compute capability 8.0,
+        9.0 or 10.0). They are used for float64 only, and round like the other units.
 
     Returns
     -------
@@ -81,8 +123,13 @@ def matmul(
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and, if split, ``"partial"``.
     """
     width = VECTOR_BYTES // check_dtype(dtype)
+    if n == 1 or m == 1:
+        return _as_matvec(
+            m == 1, m * n, k, batch, dtype, a_strides, b_strides, c_strides,
+            multiprocessors, alignment, block_limit,
+        )  # fmt: skip
     names = ("A", "B")
-    if abs(c_strides[2]) != 1 and (abs(c_strides[1]) == 1 or n == 1) and m > 1:
+    if abs(c_strides[2]) != 1 and abs(c_strides[1]) == 1:
         # C^T = B^T A^T has rows that are contiguous.
         m, n = n, m
         a_strides, b_strides = _transposed(b_strides), _transposed(a_strides)
@@ -97,11 +144,13 @@ def matmul(
         and _loads_aligned(a_strides[0], a_strides[2], a_strides[1], k, m, a_k, batch, width)
         and _loads_aligned(b_strides[0], b_strides[1], b_strides[2], k, n, b_k, batch, width)
     )
-    tile, parts = _TILES[0], 1
-    tile, parts = _choose(m, n, k, batch, dtype, multiprocessors, block_limit)
+    tensor = tensor_cores and dtype == "float64"
+    tile, parts = _choose(m, n, k, batch, dtype, tensor, multiprocessors, block_limit)
     chunk = ceil_div(ceil_div(k, parts), tile.depth) * tile.depth
     parts = ceil_div(k, chunk)
-    to, to_strides = ("C", (0, *c_strides)) if parts == 1 else ("partial", (batch * m * n, m * n, n, 1))
+    to, to_strides = (
+        ("C", (0, *c_strides)) if parts == 1 else ("partial", (batch * m * n, m * n, n, 1))
+    )
     stores = (
         (aligned or parts > 1)
         and n % width == 0
@@ -110,9 +159,9 @@ def matmul(
         and (batch == 1 or to_strides[1] % width == 0)
     )
     real = _REAL[dtype]
-    variant = f"tile{tile.m}x{tile.n}" + ("" if loads else "s")
+    variant = ("tensor" if tensor else "tile") + f"{tile.m}x{tile.n}" + ("" if loads else "s")
     first = Launch(
-        source="matmul.cu",
+        source="matmul_tensor.cu" if tensor else "matmul.cu",
         kernel="matmul",
         defines=(
             ("REAL", real),
@@ -122,14 +171,26 @@ def matmul(
             ("WARPS_M", tile.warps_m),
             ("WARPS_N", tile.warps_n),
             ("TILE_K", tile.depth),
-            ("RESIDENT", 1),
+            ("RESIDENT", len(tile.rates)),
             ("A_K", int(a_k)),
             ("B_K", int(b_k)),
             ("ALIGNED", int(loads)),
         ),
         grid=ceil_div(m, tile.m) * ceil_div(n, tile.n) * parts * batch,
         block=tile.threads,
-        arguments=(*names, to, m, n, k, parts, chunk, *a_strides, *b_strides, *to_strides, int(stores)),
+        arguments=(
+            *names,
+            to,
+            m,
+            n,
+            k,
+            parts,
+            chunk,
+            *a_strides,
+            *b_strides,
+            *to_strides,
+            int(stores),
+        ),
     )
     if parts == 1:
         return Steps((first,), 0, variant)
@@ -159,7 +220,14 @@ def _k_is_fast(k_stride: int, outer_stride: int, outer: int, k: int) -> bool:
 
 
 def _loads_aligned(
-    batch_stride: int, k_stride: int, outer_stride: int, k: int, outer: int, k_fast: bool, batch: int, width: int
+    batch_stride: int,
+    k_stride: int,
+    outer_stride: int,
+    k: int,
+    outer: int,
+    k_fast: bool,
+    batch: int,
+    width: int,
 ) -> bool:
     """Tell whether an operand can be loaded by vectors along its fast dimension."""
     if k_fast:
@@ -174,26 +242,88 @@ def _loads_aligned(
     )
 
 
-def _choose(m: int, n: int, k: int, batch: int, dtype: str, multiprocessors: int, block_limit: int) -> tuple[Tile, int]:
-    """Return the tile and the number of parts with the least predicted time."""
+def _choose(
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    tensor: bool,
+    multiprocessors: int,
+    block_limit: int,
+) -> tuple[Tile, int]:
+    """Return the tile and the number of parts with the least predicted time.
+
+    As White's execution metrics have it: blocks run in waves of as many as the device holds, and
+    the last wave is a fragment, in which a multiprocessor has fewer blocks than it could.
+    """
     best = None
-    for tile in _TILES:
+    element = check_dtype(dtype)
+    for tile in _TILES[dtype, tensor]:
         if tile.threads > block_limit:
             continue
         tiles = ceil_div(m, tile.m) * ceil_div(n, tile.n) * batch
-        active = tile.resident[dtype] * multiprocessors
-        most = max(1, min(active // tiles, k // 256))
-        for parts in {1, most}:
-            full, rest = divmod(tiles * parts, active)
-            step = 2.0 * tile.m * tile.n * ceil_div(k, parts)
-            time = full * tile.resident[dtype] * step / tile.flops[dtype]
+        resident = len(tile.rates)
+        active = resident * multiprocessors
+        most = k // _LEAST_CHUNK
+        choices = {1}
+        if tiles < active:
+            choices |= {min(r * multiprocessors // tiles, most) for r in (1, 2, resident)}
+        for parts in choices:
+            if parts < 1:
+                continue
+            flops = 2.0 * tile.m * tile.n * ceil_div(k, parts)
+            waves, rest = divmod(tiles * parts, active)
+            seconds = waves * (_BLOCK_SECONDS + resident * flops / tile.rates[-1])
             if rest:
                 blocks = ceil_div(rest, multiprocessors)
-                time += blocks * step / min(tile.flops[dtype], tile.alone[dtype] * blocks)
+                seconds += _BLOCK_SECONDS + blocks * flops / tile.rates[blocks - 1]
             if parts > 1:
-                time += 3000 + m * n * batch * parts * 8 / 1000 / multiprocessors
-            if best is None or time < best[0]:
-                best = time, tile, parts
+                traffic = (parts + 1) * m * n * batch * element
+                seconds += _LAUNCH_SECONDS + traffic / _PARTIAL_BYTES_PER_SECOND
+            if best is None or seconds < best[0]:
+                best = seconds, tile, parts
     if best is None:
         raise ValueError(f"block_limit must be at least 64, got {block_limit}")
     return best[1], best[2]
+
+
+def _as_matvec(
+    row: bool,
+    outputs: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    a_strides: tuple[int, int, int],
+    b_strides: tuple[int, int, int],
+    c_strides: tuple[int, int, int],
+    multiprocessors: int,
+    alignment: int,
+    block_limit: int,
+) -> Steps:
+    """Plan a product with a single column, c = A b, or a single row, c = B^T a, as a matvec."""
+    if row:
+        names = {"A": "B", "x": "A", "y": "C"}
+        matrix = _transposed(b_strides)
+        x, y = (a_strides[0], a_strides[2]), (c_strides[0], c_strides[2])
+    else:
+        names = {"A": "A", "x": "B", "y": "C"}
+        matrix = a_strides
+        x, y = b_strides[:2], c_strides[:2]
+    steps = matvec(
+        m=outputs,
+        k=k,
+        batch=batch,
+        dtype=dtype,
+        a_strides=matrix,
+        x_strides=x,
+        y_strides=y,
+        multiprocessors=multiprocessors,
+        alignment=alignment,
+        block_limit=block_limit,
+    )
+    launches = tuple(
+        launch._replace(arguments=tuple(names.get(a, a) for a in launch.arguments))
+        for launch in steps.launches
+    )
+    return steps._replace(launches=launches)

@@ -8,9 +8,21 @@ from .plan_partial import sum_partials
 __all__ = ["matvec"]
 
 _REAL = {"float32": "float", "float64": "double"}
-_THREADS = 256
-_SMALL_THREADS = 64
-_DEPTH = 4
+
+# What follows was measured on an H200 (docs/kernels.md). Rows: 128 threads, each with 8 vectors in
+# flight, and as few threads on a row as that leaves.
+_ROW_THREADS = 128
+_ROW_DEPTH = 8
+# Columns: up to 512 threads. Threads side by side that together load 128, 64 or 32 bytes of a
+# column, and the share of the memory's speed that such pieces leave.
+_COLUMN_THREADS = 512
+_COLUMN_LANES = ((8, 1.0), (4, 0.9), (2, 0.42))
+_LEAST_THREADS = 64
+# Blocks of each kernel that keep one multiprocessor's share of the memory busy, and the bytes of
+# that share that pass while a second launch starts and ends.
+_ROW_BLOCKS = 2.0
+_COLUMN_BLOCKS = 1.0
+_LAUNCH_BYTES = 70_000
 
 
 def matvec(
@@ -51,9 +63,8 @@ def matvec(
         The launches use the buffers ``"A"``, ``"x"``, ``"y"`` and, if split, ``"partial"``.
     """
     width = VECTOR_BYTES // check_dtype(dtype)
-    if block_limit < _SMALL_THREADS:
-        raise ValueError(f"block_limit must be at least {_SMALL_THREADS}, got {block_limit}")
-    threads = _THREADS if block_limit >= _THREADS else _SMALL_THREADS
+    if block_limit < _LEAST_THREADS:
+        raise ValueError(f"block_limit must be at least {_LEAST_THREADS}, got {block_limit}")
     a_batch, a_row, a_col = a_strides
     x_batch, x_element = x_strides
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
@@ -67,23 +78,21 @@ def matvec(
             and (batch == 1 or x_batch % width == 0)
         ):
             width = 1
-        lanes = 32
-        rows = 1
-        group_rows = threads // lanes * rows
-        tiles = ceil_div(m, group_rows)
-        parts, chunk = _split(k, tiles * batch, 8 * multiprocessors, lanes * width * _DEPTH)
-        layout = (("LANES", lanes), ("GROUPS", threads // lanes), ("ROWS", rows))
         kernel = "matvec_rows"
+        lanes, groups, tiles, parts, chunk = _rows_shape(
+            m, k, batch, dtype, width, multiprocessors, block_limit
+        )
+        layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", _ROW_DEPTH), ("ROWS", 1))
         variant = f"rows{lanes}v{width}"
     else:
         if not (aligned and a_row == 1 and m % width == 0 and (k == 1 or a_col % width == 0)):
             width = 1
-        lanes = 8
-        tiles = ceil_div(m, lanes * width)
-        groups = threads // lanes
-        parts, chunk = _split(k, tiles * batch, 4 * multiprocessors, groups * _DEPTH)
-        layout = (("LANES", lanes), ("GROUPS", groups))
         kernel = "matvec_columns"
+        lanes, groups, tiles, parts, chunk = _columns_shape(
+            m, k, batch, dtype, width, multiprocessors, block_limit
+        )
+        depth = 8 if 2 * tiles * parts * batch < 3 * multiprocessors else 4
+        layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", depth))
         variant = f"columns{lanes}v{width}"
 
     to, to_strides = ("y", (0, *y_strides)) if parts == 1 else ("partial", (batch * m, m, 1))
@@ -91,9 +100,9 @@ def matvec(
     first = Launch(
         source="matvec.cu",
         kernel=kernel,
-        defines=(("REAL", real), ("WIDTH", width), *layout, ("DEPTH", _DEPTH)),
+        defines=(("REAL", real), ("WIDTH", width), *layout),
         grid=tiles * parts * batch,
-        block=threads,
+        block=lanes * groups,
         arguments=("A", "x", to, m, k, tiles, parts, chunk, *a_strides, *x_strides, *to_strides),
     )
     if parts == 1:
@@ -113,16 +122,79 @@ def matvec(
 
 
 def _along_rows(m: int, k: int, a_row: int, a_col: int) -> bool:
-    """Tell whether neighbours in memory are neighbours in a row; a stride of 0 or an extent of 1 aren't."""
+    """Tell whether neighbours in memory are neighbours in a row, rather than in a column."""
     if k == 1 or a_col == 0:
         return m == 1 or a_row == 0
     return m == 1 or a_row == 0 or abs(a_col) <= abs(a_row)
 
 
-def _split(k: int, blocks: int, wanted: int, least: int) -> tuple[int, int]:
-    """Return how many parts to take k in, none empty, and the length of each but the last."""
-    parts = min(wanted // blocks, k // least)
-    if parts < 2:
+def _rows_shape(
+    m: int, k: int, batch: int, dtype: str, width: int, multiprocessors: int, block_limit: int
+) -> tuple[int, int, int, int, int]:
+    """Return lanes, groups, row tiles, parts and chunk for matvec_rows."""
+    threads = _ROW_THREADS if block_limit >= _ROW_THREADS else _LEAST_THREADS
+    vectors = ceil_div(k, width)
+    # Short rows get more threads than they need, so that a warp's loads touch fewer lines.
+    lanes = _power_of_two(ceil_div(vectors, _ROW_DEPTH if vectors > 32 else _ROW_DEPTH // 2))
+    lanes = min(max(lanes, 2), threads)
+    groups = threads // lanes
+    tiles = ceil_div(m, groups)
+    least = threads * width * _ROW_DEPTH
+    if tiles * batch < multiprocessors and k >= 2 * least:
+        lanes, groups, tiles = threads, 1, m
+    bytes_read = m * k * batch * check_dtype(dtype)
+    parts = _parts(bytes_read, tiles * batch, multiprocessors, _ROW_BLOCKS, 4, k // least)
+    return lanes, groups, tiles, *_chunks(k, parts, least)
+
+
+def _columns_shape(
+    m: int, k: int, batch: int, dtype: str, width: int, multiprocessors: int, block_limit: int
+) -> tuple[int, int, int, int, int]:
+    """Return lanes, groups, row tiles, parts and chunk for matvec_columns."""
+    element = check_dtype(dtype)
+    bytes_read = m * k * batch * element
+    threads = _COLUMN_THREADS
+    while threads > block_limit:
+        threads //= 2
+    best = None
+    for lanes, speed in _COLUMN_LANES:
+        lanes *= VECTOR_BYTES // element // width
+        # A pass over the columns takes 8 to a thread; but no block of less than 64 threads.
+        groups = max(_power_of_two(ceil_div(k, 8)), _LEAST_THREADS // lanes)
+        groups = min(groups, threads // lanes)
+        tiles = ceil_div(m, lanes * width)
+        parts = _parts(
+            bytes_read, tiles * batch, multiprocessors, _COLUMN_BLOCKS, 2, k // (groups * 8)
+        )
+        used = min(multiprocessors, tiles * batch * parts * _COLUMN_BLOCKS)
+        cost = bytes_read / (used * speed) * (tiles * lanes * width / m)
+        if parts > 1:
+            cost += _LAUNCH_BYTES
+        if best is None or cost < best[0]:
+            best = cost, lanes, groups, tiles, parts
+    _, lanes, groups, tiles, parts = best
+    return lanes, groups, tiles, *_chunks(k, parts, groups)
+
+
+def _power_of_two(number: int) -> int:
+    """Return the least power of two that is not below a positive number."""
+    return 1 << (number - 1).bit_length()
+
+
+def _parts(
+    bytes_read: int, blocks: int, multiprocessors: int, enough: float, wanted: int, most: int
+) -> int:
+    """Return how many parts to take k in: 1 unless that leaves more idle than a launch costs."""
+    used = min(multiprocessors, blocks / enough)
+    parts = min(wanted * multiprocessors // blocks, most)
+    if parts < 2 or bytes_read / used < bytes_read / multiprocessors + _LAUNCH_BYTES:
+        return 1
+    return parts
+
+
+def _chunks(k: int, parts: int, least: int) -> tuple[int, int]:
+    """Return how many parts of k there are, none empty, and the length of each but the last."""
+    if parts == 1:
         return 1, k
     chunk = ceil_div(ceil_div(k, parts), least) * least
     return ceil_div(k, chunk), chunk

@@ -21,7 +21,7 @@ from hetero.arrays import (
 from hetero.models import Work
 from hetero.problem import Problem, dtype_obstacle
 
-Matrix = tuple[tuple[int, ...], tuple[int, ...]]  # shape and staged strides
+_NAMES = {"f": "float32", "d": "float64"}  # dtype.name takes longer than the rest of a look-up
 
 
 def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem | None:
@@ -67,7 +67,7 @@ def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem
     return Problem(
         operation,
         dims,
-        dtype.name,
+        _NAMES.get(dtype.char) or dtype.name,
         (a, b),
         out,
         batch,

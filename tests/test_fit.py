@@ -1,0 +1,204 @@
+"""Fits find the constants that made the data, spikes or not."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from hetero.calibration import fit
+from hetero.models import Work, bind, bind_link
+
+SIZES = [2**i for i in range(10, 31)]
+
+
+# -- Links ---------------------------------------------------------------------------------------
+
+
+def planted(size):
+    """Three ranges: 10 us + b / 4 GB/s, from 256 KB 60 us + b / 8 GB/s, from 8 MB b / 16 GB/s."""
+    if size < 2**18:
+        return 1e-5 + size / 4e9
+    if size < 2**23:
+        return 6e-5 + size / 8e9
+    return 4e-4 + size / 16e9
+
+
+def noisy(seconds, share, seed=0):
+    draw = random.Random(seed)
+    return [s * (1 + share * draw.uniform(-1, 1)) for s in seconds]
+
+
+def ends(model):
+    return [s["below"] for s in model["constants"]]
+
+
+def slopes(model):
+    return [1 / s["bytes_per_second"] + s["seconds_per_byte"] for s in model["constants"]]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.005])
+def test_segments_find_planted_breakpoints(noise):
+    model = fit.segments(SIZES, noisy([planted(s) for s in SIZES], noise))
+    first, second, last = ends(model)
+    assert 2**17 < first <= 2**18
+    assert 2**22 < second <= 2**23
+    assert last is None
+    rel = 1e-6 if not noise else 0.05
+    assert slopes(model) == pytest.approx([1 / 4e9, 1 / 8e9, 1 / 16e9], rel=rel)
+    constants = [s["seconds"] for s in model["constants"]]
+    assert constants == pytest.approx([1e-5, 6e-5, 4e-4], rel=rel)
+    assert model["residuals"]["worst"] <= 2.5 * noise + 1e-6
+
+
+def test_one_line_is_one_segment():
+    model = fit.segments(SIZES, [2e-6 + s / 5e9 for s in SIZES])
+    assert ends(model) == [None]
+    assert model["constants"][0]["seconds"] == pytest.approx(2e-6, rel=1e-6)
+    assert slopes(model) == pytest.approx([1 / 5e9], rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_fifth_of_the_points_a_hundred_times_too_long(seed):
+    """Measuring has thrown spikes out; should one get through, the line stays where it is."""
+    draw = random.Random(seed)
+    spiked = set(draw.sample(range(len(SIZES)), len(SIZES) // 5))
+    seconds = [(2e-6 + s / 5e9) * (100 if i in spiked else 1) for i, s in enumerate(SIZES)]
+    slope, intercept, _ = fit.line(np.array(SIZES, float), np.array(seconds))
+    assert slope == pytest.approx(1 / 5e9, rel=0.02)
+    assert intercept == pytest.approx(2e-6, rel=0.02)
+    link = bind_link(fit.segments(SIZES, seconds))
+    for i, size in enumerate(SIZES):
+        if i not in spiked:
+            assert link(size) == pytest.approx(2e-6 + size / 5e9, rel=0.1)
+
+
+def test_segments_never_fall_with_size_nor_below_zero():
+    falling = [1e-3 / (1 + i) for i in range(len(SIZES))]
+    for seconds in (falling, noisy([1e-5] * len(SIZES), 0.3), [s / 1e9 for s in SIZES]):
+        model = fit.segments(SIZES, seconds)
+        link = bind_link(model)
+        assert all(link(size) >= 0 for size in (0, 1, *SIZES, 2**40))
+        assert all(slope >= -1e-15 for slope in slopes(model))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_segments_of_few_points(count):
+    model = fit.segments(SIZES[:count], [planted(s) for s in SIZES[:count]])
+    link = bind_link(model)
+    for size in SIZES[:count]:
+        assert link(size) == pytest.approx(planted(size), rel=1e-6)
+
+
+def test_segments_keep_their_samples():
+    seconds = [planted(s) for s in SIZES]
+    assert fit.segments(SIZES, seconds)["samples"] == {"bytes": SIZES, "seconds": seconds}
+
+
+# -- Residuals -----------------------------------------------------------------------------------
+
+
+def test_residuals():
+    found = fit.residuals([1.1, 0.8, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0])
+    assert found["mean"] == pytest.approx(0.075)
+    assert found["worst"] == pytest.approx(0.2)
+    assert found["p95"] == pytest.approx(0.1 + 0.85 * 0.1)
+    assert found["count"] == 4
+
+
+# -- Surface -------------------------------------------------------------------------------------
+
+AXES = [[4, 16, 64, 256], [8, 64, 512]]
+
+
+def table(law):
+    return {dims: law(*dims) for dims in fit.grid(AXES)}
+
+
+def total(model, *dims):
+    return sum(bind(model)(Work(dims, 0.0, 0.0)))
+
+
+def test_grid():
+    assert fit.grid([[1, 2], [3]]) == [(1, 3), (2, 3)]
+    assert fit.grid([[1, 2], [3, 4]])[:2] == [(1, 3), (1, 4)], "the last axis fastest"
+
+
+@pytest.mark.parametrize("dims", [(4, 8), (10, 100), (256, 512), (33, 9)])
+def test_surface_is_exact_for_power_laws(dims):
+    def law(m, k):
+        return 2e-9 * m**0.9 * k**1.1
+
+    model = fit.surface(AXES, table(law), {(10, 100): law(10, 100)})
+    assert total(model, *dims) == pytest.approx(law(*dims), rel=1e-4)
+    assert model["residuals"]["worst"] < 1e-4
+
+
+def test_knots_that_took_too_long_continue_at_the_same_rate():
+    def law(m, k):
+        return 1e-6 + 1e-9 * m * k
+
+    whole = table(law)
+    cut = {dims: s for dims, s in whole.items() if dims[0] * dims[1] <= 64 * 64}
+    model = fit.surface(AXES, cut, {})
+    left_out = set(map(tuple, model["samples"]["extrapolated"]))
+    assert left_out == set(whole) - set(cut)
+    for dims in left_out:
+        assert total(model, *dims) == pytest.approx(law(*dims), rel=0.02)
+    assert total(model, 2560, 5120) == pytest.approx(law(2560, 5120), rel=0.02)
+
+
+def test_residuals_of_a_surface_are_those_of_shapes_left_out():
+    def law(m, k):
+        return 1e-9 * m * k
+
+    model = fit.surface(AXES, table(law), {(10, 100): 2 * law(10, 100), (20, 20): law(20, 20)})
+    assert model["residuals"]["count"] == 2
+    assert model["residuals"]["worst"] == pytest.approx(0.5, rel=1e-3)
+    assert model["samples"]["held_out"] == [[[10, 100], 2e-6], [[20, 20], pytest.approx(4e-7)]]
+
+
+# -- Waves ---------------------------------------------------------------------------------------
+
+TRUE = {"big": [5e-6, 2e-6, 1e-7, 3e-8, 1e-12, 3e-6], "small": [4e-6, 1e-6, 0.0, 5e-8, 2e-12, 0.0]}
+
+
+def measured(spike=lambda number: 1.0):
+    rows = []
+    points = itertools.product(TRUE, [1, 9, 40, 130, 700], [4, 60, 900], [1, 2])
+    for number, (variant, blocks, steps, launches) in enumerate(points):
+        nbytes = 1e5 * blocks**0.5 + 7e3 * number
+        work = Work((64, 64), 1e6, nbytes, 1, variant, blocks, steps, launches)
+        load = -(-blocks // 10)
+        features = (1, load, steps, load * steps, nbytes, launches - 1)
+        seconds = sum(c * f for c, f in zip(TRUE[variant], features, strict=True))
+        rows.append((work, seconds * spike(number)))
+    return rows
+
+
+def test_waves_find_planted_constants():
+    rows = measured()
+    model = fit.waves(rows, rows[::7], 10)
+    for variant, constants in TRUE.items():
+        found = model["constants"]["variants"][variant]
+        assert found == pytest.approx(constants, rel=1e-3, abs=1e-12)
+    assert model["residuals"]["worst"] < 1e-3
+    assert model["constants"]["multiprocessors"] == 10
+
+
+@pytest.mark.parametrize("phase", range(5))
+def test_waves_are_not_moved_by_spikes(phase):
+    rows = measured(lambda number: 100.0 if number % 5 == phase else 1.0)
+    cost = bind(fit.waves(rows, [], 10))
+    for number, (work, seconds) in enumerate(rows):
+        if number % 5 != phase:
+            assert sum(cost(work)) == pytest.approx(seconds, rel=0.05)
+
+
+def test_waves_never_give_negative_constants():
+    draw = random.Random(3)
+    rows = [(work, seconds * draw.uniform(0.5, 2.0)) for work, seconds in measured()]
+    for constants in fit.waves(rows, [], 10)["constants"]["variants"].values():
+        assert min(constants) >= 0.0

@@ -1,0 +1,107 @@
+"""Timing that spikes do not move, shown with clocks that are made up."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from hetero.calibration.measure import center, measure, spread
+
+
+class Clock:
+    """A clock that only the measured call moves, with a share of disturbed samples."""
+
+    def __init__(self, seconds, disturbed=lambda number: 1.0, jitter=0.0):
+        self.now = 0.0
+        self.seconds = seconds
+        self.disturbed = disturbed
+        self.calls = 0
+        self._random = random.Random(0)
+        self._jitter = jitter
+
+    def __call__(self):
+        return self.now
+
+    def call(self):
+        noise = 1.0 + self._jitter * (2.0 * self._random.random() - 1.0)
+        self.now += self.seconds * noise * self.disturbed(self.calls)
+        self.calls += 1
+
+
+def timed(clock, budget=10.0, **options):
+    return measure(clock.call, budget=budget, clock=clock, **options)
+
+
+def test_exact_clock_gives_the_exact_time():
+    found = timed(Clock(1e-3))
+    assert found.seconds == pytest.approx(1e-3)
+    assert all(s == pytest.approx(1e-3) for s in found.samples)
+
+
+@pytest.mark.parametrize("phase", range(5))
+@pytest.mark.parametrize("jitter", [0.0, 0.03])
+@pytest.mark.parametrize("budget", [0.002, 0.1, 10.0])
+def test_a_fifth_of_the_samples_a_hundred_times_too_long(phase, jitter, budget):
+    spikes = Clock(1e-3, lambda n: 100.0 if n % 5 == phase else 1.0, jitter)
+    found = timed(spikes, budget)
+    assert found.seconds == pytest.approx(1e-3, rel=jitter + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_spikes_at_random(seed):
+    numbers = list(range(40))
+    random.Random(seed).shuffle(numbers)
+    spiked = set(numbers[:8])
+    clock = Clock(1e-3, lambda n: 100.0 if n in spiked else 1.0, 0.02)
+    found = timed(clock, 1e9, least=39, most=39)
+    assert found.seconds == pytest.approx(1e-3, rel=0.02)
+
+
+def test_center():
+    assert center([2.0]) == 2.0
+    assert center([1.0, 1.0, 1.0, 1.0, 100.0]) == 1.0
+    assert center([1.0, 1.1, 0.9, 1.0, 100.0]) == pytest.approx(1.0)
+    # All spread alike: nothing is an outlier.
+    assert center([1.0, 2.0, 3.0, 4.0, 5.0]) == 3.0
+
+
+def test_spread():
+    assert spread([1.0] * 4) == 0.0
+    # Median deviation 0.1 of median 1.0, over the root of 5 samples
+    assert spread([0.8, 0.9, 1.0, 1.1, 1.2]) == pytest.approx(0.1 / 5**0.5)
+
+
+def test_short_calls_are_repeated_within_a_sample():
+    clock = Clock(1e-6)
+    found = timed(clock)
+    assert found.seconds == pytest.approx(1e-6)
+    per_sample = (clock.calls - 2) / len(found.samples)
+    assert per_sample * 1e-6 >= 1.9e-5
+
+
+def test_long_calls_are_not_repeated():
+    clock = Clock(0.5)
+    found = timed(clock, budget=0.1)
+    assert len(found.samples) == 3, "at least three, whatever the budget"
+    assert clock.calls == 4
+
+
+def test_stops_when_the_spread_is_small():
+    steady, noisy = Clock(1e-3, jitter=0.001), Clock(1e-3, jitter=0.5)
+    assert len(timed(steady).samples) < 10
+    assert len(timed(noisy).samples) == 200, "the most there may be"
+    assert len(timed(Clock(1e-3, jitter=0.5), budget=0.05).samples) <= 60
+
+
+def test_first_call_does_not_count():
+    clock = Clock(1e-3, lambda n: 1e4 if n == 0 else 1.0)
+    found = timed(clock, 100.0)
+    assert max(found.samples) == pytest.approx(1e-3)
+
+
+def test_real_clock():
+    # Not below what was slept; above it as little as the machine allows.
+    found = measure(lambda: time.sleep(0.002), budget=0.05)
+    assert 0.002 <= found.seconds < 0.02

@@ -1,0 +1,233 @@
+"""Cost forms give the numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from hetero.models import FORMS, GIB, Work, bind, bind_link, wave_features
+
+
+def cost(form, constants):
+    return bind({"form": form, "constants": constants})
+
+
+def test_unknown_forms():
+    with pytest.raises(KeyError):
+        bind({"form": "tea leaves", "constants": {}})
+    with pytest.raises(KeyError, match="tea leaves"):
+        bind_link({"form": "tea leaves", "constants": []})
+    with pytest.raises(KeyError, match="kind of bandwidth"):
+        cost("bandwidth", {"bandwidth": {"kind": "narrow", "unit": 1.0}})
+
+
+# -- Roofline ------------------------------------------------------------------------------------
+
+ROOF = {"overhead": 1e-6, "flops_per_second": 1e9, "bytes_per_second": 1e8}
+
+
+@pytest.mark.parametrize(
+    ("flops", "nbytes", "compute"),
+    [(2e6, 1e5, 2e-3), (1e5, 1e5, 1e-3), (1e6, 1e5, 1e-3), (0.0, 0.0, 0.0)],
+)
+def test_roofline(flops, nbytes, compute):
+    overhead, seconds = cost("roofline", ROOF)(Work((8, 8), flops, nbytes))
+    assert overhead == 1e-6
+    assert seconds == pytest.approx(compute, rel=1e-12)
+
+
+def test_roofline_repeats_the_work_but_not_the_overhead():
+    overhead, seconds = cost("roofline", ROOF)(Work((8, 8), 2e6, 1e5, repeat=5))
+    assert (overhead, seconds) == (1e-6, pytest.approx(1e-2, rel=1e-12))
+
+
+# -- Surface -------------------------------------------------------------------------------------
+
+AXES = [[4, 16, 64], [2, 32]]
+
+
+def surface(law, overhead=0.0, axes=AXES):
+    seconds = [law(*dims) for dims in itertools.product(*axes)]
+    return cost("surface", {"overhead": overhead, "axes": axes, "seconds": seconds})
+
+
+def total(function, *dims, **more):
+    return sum(function(Work(dims, 0.0, 0.0, **more)))
+
+
+@pytest.mark.parametrize("dims", [(4, 2), (5, 3), (16, 32), (17, 2), (40, 31), (63, 7), (64, 32)])
+def test_surface_is_exact_for_power_laws(dims):
+    function = surface(lambda m, k: 3e-9 * m**1.3 * k**0.7)
+    m, k = dims
+    assert total(function, *dims) == pytest.approx(3e-9 * m**1.3 * k**0.7, rel=1e-12)
+
+
+def test_surface_meets_its_knots_and_halves_between_them():
+    function = surface(lambda m, k: 1e-6 * (1 + m * k))
+    for m, k in itertools.product(*AXES):
+        assert total(function, m, k) == pytest.approx(1e-6 * (1 + m * k), rel=1e-12)
+    # Half way between two knots in the logarithm: the geometric mean of both.
+    assert total(function, 8, 2) == pytest.approx(1e-6 * math.sqrt(9 * 33), rel=1e-12)
+
+
+def test_surface_keeps_the_rate_beyond_its_last_knot():
+    function = surface(lambda m, k: 1e-6 + 1e-9 * m * k, overhead=1e-6)
+    assert total(function, 640, 32) == pytest.approx(1e-6 + 1e-9 * 640 * 32, rel=1e-12)
+    assert total(function, 640, 3200) == pytest.approx(1e-6 + 1e-9 * 640 * 3200, rel=1e-12)
+    assert total(function, 16, 3200) == pytest.approx(1e-6 + 1e-9 * 16 * 3200, rel=1e-12)
+
+
+def test_surface_is_flat_before_its_first_knot():
+    function = surface(lambda m, k: 1e-6 + 1e-9 * m * k)
+    assert total(function, 1, 1) == pytest.approx(total(function, 4, 2), rel=1e-12)
+    assert total(function, 1, 32) == pytest.approx(total(function, 4, 32), rel=1e-12)
+
+
+def test_surface_parts():
+    function = surface(lambda m, k: 5e-6, overhead=2e-6)
+    assert function(Work((8, 8), 0.0, 0.0)) == pytest.approx((2e-6, 3e-6))
+    assert function(Work((8, 8), 0.0, 0.0, repeat=4)) == pytest.approx((2e-6, 12e-6))
+    # An overhead above what was measured cannot make the work negative.
+    assert surface(lambda m, k: 1e-6, overhead=2e-6)(Work((8, 8), 0.0, 0.0))[1] == 0.0
+
+
+def test_surface_with_one_knot_on_an_axis():
+    function = surface(lambda m, k: 1e-9 * m * k, axes=[[4, 8], [16]])
+    assert total(function, 8, 16) == pytest.approx(128e-9)
+    assert total(function, 8, 160) == pytest.approx(1280e-9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"axes": [[4, 16, 64], [32, 2]]},
+        {"axes": [[4, 4, 64], [2, 32]]},
+        {"axes": []},
+        {"axes": [[4, 16], [2, 32]]},
+        {"axes": [[], [2, 32]]},
+        {"axes": [[-4, 16, 64], [2, 32]]},
+        {"axes": [[0, 16, 64], [2, 32]]},
+        {"seconds": [1e-6] * 5},
+        {"seconds": [0.0] * 6},
+        {"seconds": [-1.0] * 6},
+        {"seconds": ["1"] * 6},
+        {"overhead": None},
+    ],
+    ids=repr,
+)
+def test_surface_refuses_constants_that_make_no_sense(change):
+    constants = {"overhead": 0.0, "axes": AXES, "seconds": [1e-6] * 6, **change}
+    with pytest.raises((TypeError, ValueError, IndexError)):
+        cost("surface", constants)(Work((8, 8), 0.0, 0.0))
+
+
+# -- Waves ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("blocks", "load"), [(1, 1), (10, 1), (11, 2), (20, 2), (21, 3), (1000, 100)]
+)
+def test_wave_features(blocks, load):
+    work = Work((64, 64), 1e6, 4096.0, blocks=blocks, steps=7, launches=2)
+    assert wave_features(work, 10) == (1.0, load, 7.0, load * 7.0, 4096.0, 1.0)
+
+
+def test_waves():
+    constants = {
+        "overhead": 4e-6,
+        "multiprocessors": 10,
+        "variants": {"big": [5e-6, 1e-6, 2e-7, 3e-7, 1e-12, 2e-6], "small": [1e-6] + [0.0] * 5},
+    }
+    function = cost("waves", constants)
+    work = Work((64, 64), 1e6, 1e6, variant="big", blocks=21, steps=10, launches=2)
+    # 5 us + 3 waves x 1 us + 10 steps x 0.2 us + 30 x 0.3 us + 1 us of bytes + 2 us of a launch
+    assert function(work) == pytest.approx((4e-6, 22e-6 - 4e-6))
+    small = Work((64, 64), 1e6, 1e6, variant="small", blocks=21, steps=10)
+    assert function(small) == (4e-6, 0.0)
+    with pytest.raises(KeyError, match="huge"):
+        function(Work((64, 64), 1e6, 1e6, variant="huge"))
+
+
+# -- Bandwidth (White) ---------------------------------------------------------------------------
+
+
+def bandwidth(reuse=1, unit=GIB, **kind):
+    return cost("bandwidth", {"bandwidth": {"unit": unit, **kind}, "reuse": reuse})
+
+
+def test_constant_bandwidth():
+    # A matvec with n = 1024: 8 n^2 bytes = 8 MiB at 8 GiB/s
+    work = Work((1024, 1024), 2.0 * 1024**2, 0.0)
+    assert bandwidth(kind="constant", value=8)(work) == pytest.approx((0.0, 1 / 1024))
+    assert bandwidth(2, kind="constant", value=8)(work) == pytest.approx((0.0, 1 / 2048))
+    twice = Work((1024, 1024), 2.0 * 1024**2, 0.0, repeat=3)
+    assert bandwidth(kind="constant", value=8)(twice) == pytest.approx((0.0, 3 / 1024))
+
+
+@pytest.mark.parametrize(
+    ("n", "rate"), [(512, 8), (2048, 8), (4096, 4), (8192, 2), (16384, 2), (3000, 16384 / 3000)]
+)
+def test_clamped_bandwidth(n, rate):
+    function = bandwidth(kind="clamped", numerator=16384, low=2, high=8)
+    expected = 8 * n * n / GIB / rate
+    assert total_white(function, n, n) == pytest.approx(expected)
+    assert total_white(function, 2 * n, n // 2) == pytest.approx(expected), "n is sqrt(m k)"
+
+
+def total_white(function, *dims):
+    return sum(function(Work(dims, 2.0 * math.prod(dims), 0.0)))
+
+
+@pytest.mark.parametrize(("filter_size", "reuse"), [(3, 3), (15, 15), (16, 16), (63, 16)])
+def test_reuse_of_a_filter(filter_size, reuse):
+    function = bandwidth("min(filter_size, 16)", kind="constant", value=94)
+    expected = 8 * 512**2 * filter_size**2 / (94 * reuse * GIB)
+    dims = (512, 512, filter_size, filter_size)
+    assert total_white(function, *dims) == pytest.approx(expected)
+
+
+def test_filter_bandwidth():
+    function = bandwidth(kind="filter", a=3, b=20000, c=2.7, least=1.0)
+    expected = 8 * 1000**2 * 81 / GIB / (3 / 3 - 1000 / 20000 + 2.7)
+    assert total_white(function, 1000, 1000, 9, 9) == pytest.approx(expected)
+    # Far beyond what it was fitted to the rate must not turn negative.
+    expected = 8 * 10**10 * 81 / GIB / 1.0
+    assert total_white(function, 10**5, 10**5, 9, 9) == pytest.approx(expected)
+
+
+# -- Links ---------------------------------------------------------------------------------------
+
+
+def segment(below, rate, per_byte, seconds):
+    return {
+        "below": below,
+        "bytes_per_second": rate,
+        "seconds_per_byte": per_byte,
+        "seconds": seconds,
+    }
+
+
+def test_link():
+    link = bind_link(
+        {
+            "form": "segments",
+            "constants": [
+                segment(1000, 1e9, 1e-9, 1e-5),
+                segment(2000, 1e9, 0.0, 2e-5),
+                segment(None, 2e9, 0.0, 3e-5),
+            ],
+        }
+    )
+    assert link(0) == pytest.approx(1e-5)
+    assert link(500) == pytest.approx(500 * 2e-9 + 1e-5)
+    assert link(999) == pytest.approx(999 * 2e-9 + 1e-5)
+    assert link(1000) == pytest.approx(1000 * 1e-9 + 2e-5), "'below' is exclusive"
+    assert link(1999) == pytest.approx(1999 * 1e-9 + 2e-5)
+    assert link(2000) == pytest.approx(2000 / 2e9 + 3e-5)
+    assert link(10**12) == pytest.approx(10**12 / 2e9 + 3e-5)
+
+
+def test_every_form_is_tested_here():
+    assert set(FORMS) == {"roofline", "surface", "waves", "bandwidth"}

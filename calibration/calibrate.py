@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import functools
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -82,11 +83,14 @@ def measure_machine(
     models: dict[str, Any] = {}
     links: dict[str, Any] = {}
     host: dict[str, Any] = {"dispatch": {}}
+    end = time.perf_counter() + effort.total
     for number, (text, task) in enumerate(tasks):
         if progress is not None:
             progress(number / len(tasks), text)
         try:
-            task(models, links, host)
+            # Twice the fair share: tasks differ, and most take far less.
+            share = 2.0 * max(end - time.perf_counter(), 1.0) / (len(tasks) - number)
+            task(models, links, host, share)
         except DeviceError as error:
             profile.log.warning("calibration leaves out %s: %s", text, error)
     if progress is not None:
@@ -123,7 +127,7 @@ def _chosen(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list
     return [planner.CPU, *(name for name in devices if name != planner.CPU)]
 
 
-Task = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], None]
+Task = Callable[[dict[str, Any], dict[str, Any], dict[str, Any], float], None]
 
 
 def _tasks(
@@ -132,7 +136,7 @@ def _tasks(
     """What to measure, in order, each with a text for the progress bar."""
     tasks: list[tuple[str, Task]] = []
 
-    def pack(models: dict, links: dict, host: dict) -> None:
+    def pack(models: dict, links: dict, host: dict, share: float) -> None:
         host["pack"] = probes.pack(effort)
 
     tasks.append(("copies in host memory", pack))
@@ -142,7 +146,9 @@ def _tasks(
         largest = _LARGEST[info["kind"]][0 if quick else 1]
         if device is not None:
 
-            def link(models: dict, links: dict, host: dict, device: Any = device) -> None:
+            def link(
+                models: dict, links: dict, host: dict, share: float, device: Any = device
+            ) -> None:
                 with device.active():
                     links[device.name] = probes.links(device, effort)
                     host["dispatch"][device.name] = probes.dispatch(device, effort)
@@ -174,9 +180,9 @@ def _measuring(
     name: str,
     info: dict[str, Any],
 ) -> Task:
-    def task(models: dict, links: dict, host: dict) -> None:
+    def task(models: dict, links: dict, host: dict, share: float) -> None:
         with device.active() if device is not None else contextlib.nullcontext():
-            measured = probes.measure_subject(subject, bench(), effort)
+            measured = probes.measure_subject(subject, bench(), effort, share)
         implementation = subject.implementation
         key = (name, implementation.operation, implementation.method, subject.dtype, subject.layout)
         models["|".join(key)] = probes.model_of(subject, info, *measured)

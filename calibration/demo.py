@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from hetero import devices as backends
@@ -14,8 +15,10 @@ from hetero.calibration.calibrate import measure_machine
 from hetero.calibration.verify import Operands, measure_candidates, summary
 from hetero.ops import module_of
 from hetero.planner import show as readable
+from hetero.problem import Problem
 
 _SQUARE = (16, 64, 256, 1024, 4096, 8192)
+_SLOW = 3e9  # flops from which on OpenCL on the CPU is left out: it would take seconds
 _LONG = ((100000, 16), (16, 100000), (4096, 64))
 
 
@@ -54,7 +57,12 @@ def demo(
             problem = module_of(operation).problem(
                 spec(first, "float32", on=place), spec(second, "float32", on=place)
             )
-            row = measure_candidates(problem, operands, budget=0.02)
+            also = tuple(
+                (name, "tiled")
+                for name, device in backends.available().items()
+                if device.describe().get("is_host_cpu") and _work(problem) < _SLOW
+            )
+            row = measure_candidates(problem, operands, budget=0.02, longest=5.0, also=also[:1])
             if row is None:
                 continue
             others = {name: s for name, s in row.measured.items() if name != row.chosen}
@@ -76,6 +84,10 @@ def demo(
     show(f"\nwhy, for the last one:\n{example}")
     show(f"\n{time.perf_counter() - start:.0f} s in all")
     return [entry for _, entry in rows], found
+
+
+def _work(problem: Problem) -> float:
+    return 2.0 * prod(problem.dims)
 
 
 def _calls(largest: int) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -33,23 +34,43 @@ class Effort:
         Seconds for one measured point.
     longest : float
         Seconds of one call above which a point is extrapolated, not measured.
-    step : float
-        Ratio of neighbouring sizes of a grid.
+    step, device_step : float
+        Ratio of neighbouring sizes of a grid, on the CPU and on a device.
     held_out : int
         Shapes measured beside each grid, for the residuals.
     largest_transfer : int
         Bytes.
+    total : float
+        Seconds for everything; a slow machine measures fewer of the large knots.
     """
 
     budget: float
     longest: float
     step: float
+    device_step: float
     held_out: int
     largest_transfer: int
+    total: float
 
 
-QUICK = Effort(budget=0.002, longest=0.03, step=2.0, held_out=8, largest_transfer=2**27)
-FULL = Effort(budget=0.008, longest=0.20, step=2.0, held_out=32, largest_transfer=2**30)
+QUICK = Effort(
+    budget=0.004,
+    longest=0.03,
+    step=2.0,
+    device_step=4.0,
+    held_out=8,
+    largest_transfer=2**27,
+    total=11.0,
+)
+FULL = Effort(
+    budget=0.008,
+    longest=0.2,
+    step=2.0,
+    device_step=2.0,
+    held_out=32,
+    largest_transfer=2**30,
+    total=100.0,
+)
 
 
 def axis(smallest: int, largest: int, step: float) -> list[int]:
@@ -172,7 +193,8 @@ def subjects(
                 smallest, end = (4, largest) if operation == "matvec" else (4, largest // 2)
                 if odd_too:
                     smallest = 16
-                sizes = [n - odd for n in axis(smallest, end, effort.step)]
+                step = effort.device_step if odd_too else effort.step
+                sizes = [n - odd for n in axis(smallest, end, step)]
                 axes = [sizes] * (2 if operation == "matvec" else 3)
 
                 def problem(
@@ -193,16 +215,20 @@ def subjects(
 
 
 def measure_subject(
-    subject: Subject, bench: Bench, effort: Effort
+    subject: Subject, bench: Bench, effort: Effort, seconds_left: float
 ) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
-    """Seconds on the grid, and seconds of held-out shapes between its knots."""
+    """Seconds on the grid, and seconds of held-out shapes between its knots.
+
+    Knots that are not reached in ``seconds_left`` are missing, the largest ones.
+    """
+    end = time.perf_counter() + seconds_left
     seconds: dict[tuple[int, ...], float] = {}
 
     host = bench.host_seconds(
         subject.implementation, subject.problem(tuple(axis[0] for axis in subject.axes))
     )
 
-    def time(dims: tuple[int, ...]) -> float:
+    def seconds_of(dims: tuple[int, ...]) -> float:
         problem = subject.problem(dims)
         return host + bench.seconds(subject.implementation, problem, effort.budget)
 
@@ -212,21 +238,21 @@ def measure_subject(
     grid = sorted(fit.grid(subject.axes), key=volume)
     rate = 0.0  # the best seen: volume per second
     for dims in grid:
-        if rate and volume(dims) / rate > effort.longest:
+        if rate and (volume(dims) / rate > effort.longest or time.perf_counter() > end):
             continue
-        seconds[dims] = time(dims)
+        seconds[dims] = seconds_of(dims)
         rate = max(rate, volume(dims) / seconds[dims])
     draw = random.Random(1)
     held_out: dict[tuple[int, ...], float] = {}
     odd = subject.axes[0][0] % 2
     for _ in range(effort.held_out * 20):
-        if len(held_out) >= effort.held_out:
+        if len(held_out) >= effort.held_out or time.perf_counter() > end + 0.2 * seconds_left:
             break
         dims = tuple(
             round(a[0] * (a[-1] / a[0]) ** draw.random()) // 4 * 4 - odd for a in subject.axes
         )
         if min(dims) > 1 and volume(dims) / rate <= effort.longest / 4:
-            held_out[dims] = time(dims)
+            held_out[dims] = seconds_of(dims)
     return seconds, held_out
 
 

@@ -18,7 +18,7 @@ from hetero.calibration import probes
 from hetero.calibration.fit import residuals
 from hetero.calibration.measure import center
 from hetero.errors import DeviceError
-from hetero.ops import module_of
+from hetero.ops import module_of, products
 from hetero.problem import DEVICE_DTYPES, Problem
 
 MEASURED = ("matvec", "matmul")
@@ -112,18 +112,36 @@ def verify(
     return rows
 
 
-def measure_candidates(problem: Problem, bench: Operands, budget: float = 0.05) -> Row | None:
-    """Predict and measure every candidate of a problem; None if one would take too long."""
+def measure_candidates(
+    problem: Problem,
+    bench: Operands,
+    budget: float = 0.05,
+    longest: float = 1.0,
+    also: tuple[tuple[str, str], ...] = (),
+) -> Row | None:
+    """Predict and measure every candidate of a problem; None if one would take too long.
+
+    Parameters
+    ----------
+    problem : Problem
+    bench : Operands
+    budget : float
+        Seconds for each candidate.
+    longest : float
+        Predicted seconds of a candidate above which the problem is left out.
+    also : tuple of (device, method)
+        Measured too, although the plan does not consider them unasked.
+    """
     plan = planner.plan(problem)
     candidates = [c for c in plan.candidates if c.reason is None]
-    predicted = {(c.device, c.method): c.seconds for c in candidates}
-    if any(s is None or s > 2.0 for s in predicted.values()):
+    predicted = {(c.device, c.method): c.seconds for c in candidates if c.seconds is not None}
+    if len(predicted) < len(candidates) or max(predicted.values()) > longest:
         return None
     arrays, operands = bench.arrays(problem)
-    calls = {}
-    for c in candidates:
-        forced = planner.plan(problem, c.device, c.method)
-        calls[(c.device, c.method)] = _caller(forced, arrays, operands)
+    calls = {
+        name: _caller(planner.plan(problem, *name), arrays, operands)
+        for name in (*predicted, *also)
+    }
     samples: dict[tuple[str, str], list[float]] = {name: [] for name in calls}
     begin = time.perf_counter()
     draw = random.Random(0)
@@ -142,16 +160,20 @@ def measure_candidates(problem: Problem, bench: Operands, budget: float = 0.05) 
     measured = {name: center(values) for name, values in samples.items()}
     best = min(measured, key=lambda name: measured[name])
     chosen = (plan.chosen.device, plan.chosen.method)
-    return Row(problem, predicted, measured, chosen, best)  # type: ignore[arg-type]
+    return Row(problem, predicted, measured, chosen, best)
 
 
 def _caller(
     plan: planner.Plan, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
-) -> Callable[[], None]:
+) -> Callable[[], object]:
     """Run a plan and wait until the result is there; a failing device is an error here."""
     waits = {o.location for o in operands if o.location != HOST} | {plan.chosen.device}
     waits -= {planner.CPU}
     used = [backends.get(name) for name in waits]
+
+    if not used:
+        run = products.shortcut(plan, getattr(np, plan.problem.function))
+        return lambda: run(*arrays)
 
     def call() -> None:
         execution.execute(plan, arrays, operands, None, None)
@@ -206,12 +228,12 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     for row in rows:
         name = f"{row.problem.operation} {row.best[1]} on {row.best[0]}"
         wins[name] = wins.get(name, 0) + 1
-    names = sorted({(row.problem.operation, *name) for row in rows for name in row.measured})
+    names = sorted({(row.problem.operation, *name) for row in rows for name in row.predicted})
     for operation, device, method in names:
         pairs = [
             (row.predicted[device, method], row.measured[device, method])
             for row in rows
-            if row.problem.operation == operation and (device, method) in row.measured
+            if row.problem.operation == operation and (device, method) in row.predicted
         ]
         errors[f"{operation} {method} on {device}"] = residuals(
             [p for p, _ in pairs], [m for _, m in pairs]

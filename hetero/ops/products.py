@@ -226,7 +226,7 @@ def call(
         return out
     if not on_device and out is None and not (forced_device or forced_method):
         key = (A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype)
-        planner.remember(shortcuts, key, _shortcut(plan, function), now)
+        planner.remember(shortcuts, key, shortcut(plan, function), now)
     from hetero import execution
 
     return execution.execute(plan, (A, B), operands, out, target)
@@ -243,7 +243,8 @@ def _hands_over(x: Any) -> bool:
     )
 
 
-def _shortcut(plan: planner.Plan, function: Callable[..., Any]) -> Callable[..., Any]:
+def shortcut(plan: planner.Plan, function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a remembered plan comes down to for host operands: NumPy's own function, if it can."""
     chosen = plan.chosen
     if chosen.device == planner.CPU and chosen.method == "blas":
         return function

@@ -6,7 +6,6 @@ import functools
 import os
 import platform
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +188,8 @@ def fingerprint() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
+    from importlib import metadata  # slow to import, and only a profile needs it
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -27,10 +27,8 @@ import json
 import logging
 import math
 import os
-import tempfile
 import threading
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +143,8 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the profile atomically, under a lock; the default place is `default_path`."""
+        import tempfile
+
         target = Path(path) if path is not None else default_path()
         if not target.parent.exists():
             target.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -262,6 +262,8 @@ def _try_out(data: dict[str, Any]) -> None:
 
 def shipped(name: str) -> Profile:
     """A profile that comes with hetero: "conservative", "tesla-t10", "h200"."""
+    from importlib import resources
+
     folder = resources.files("hetero.calibration.profiles")
     try:
         content = (folder / f"{name}.json").read_bytes()

@@ -59,92 +59,62 @@
 #define AT(pointer, offset) (*(GLOBAL const VECTOR *)((pointer) + (offset)))
 #define AT_ONCE(pointer, offset) LOAD_ONCE((GLOBAL const VECTOR *)((pointer) + (offset)))
 
-// A block takes GROUPS * ROWS rows: ROWS for each group of LANES threads, so that x is loaded once
-// for ROWS rows. A thread has DEPTH * ROWS loads of A in flight. Rows past the last one repeat it,
-// and are not stored; steps past the end of k load nothing, so that an infinity in A meets no
-// made-up zero of x.
-#ifdef ROWS
+// A block takes GROUPS rows, with LANES threads on each. A thread has DEPTH loads of A in flight. Rows
+// past the last one repeat it, and are not stored; steps past the end of k load nothing, so that an
+// infinity in A meets no made-up zero of x.
 KERNEL(THREADS, 1)
 matvec_rows(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT y,
             index_t m, index_t k, index_t tiles, index_t parts, index_t chunk, index_t a_batch,
             index_t a_row, index_t a_col, index_t x_batch, index_t x_element, index_t y_part,
             index_t y_batch, index_t y_element)
 {
-    SHARED REAL sums[GROUPS * ROWS * LANES];
+    SHARED REAL sums[THREADS];
     const int lane = (int)(threadIdx.x % LANES);
     const int group = (int)(threadIdx.x / LANES);
     const unsigned int tile = blockIdx.x % (unsigned int)tiles;
     const unsigned int part = blockIdx.x / (unsigned int)tiles % (unsigned int)parts;
     const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts;
-    const index_t first_row = ((index_t)tile * GROUPS + group) * ROWS;
+    const index_t row = (index_t)tile * GROUPS + group;
     const index_t begin = part * chunk;
     const index_t end = begin + chunk < k ? begin + chunk : k;
 
-    GLOBAL const REAL *rows[ROWS];
-    REAL sum[ROWS];
-    UNROLL
-    for (int r = 0; r < ROWS; ++r) {
-        const index_t row = first_row + r < m ? first_row + r : m - 1;
-        rows[r] = A + b * a_batch + row * a_row;
-        sum[r] = 0;
-    }
+    REAL sum = 0;
+    A += b * a_batch + (row < m ? row : m - 1) * a_row;
     x += b * x_batch;
 
     NO_UNROLL
     for (index_t j = begin + lane * WIDTH; j < end; j += LANES * WIDTH * DEPTH) {
-        VECTOR a[ROWS][DEPTH];
+        VECTOR a[DEPTH];
         VECTOR xs[DEPTH];
         UNROLL
         for (int u = 0; u < DEPTH; ++u) {
             const index_t at = j + u * LANES * WIDTH;
             SET_ZERO(xs[u]);
-            UNROLL
-            for (int r = 0; r < ROWS; ++r) SET_ZERO(a[r][u]);
+            SET_ZERO(a[u]);
             if (at < end) {
-#if WIDTH == 1
-                xs[u] = x[at * x_element];
-                UNROLL
-                for (int r = 0; r < ROWS; ++r) a[r][u] = LOAD_ONCE(rows[r] + at * a_col);
-#else
-                xs[u] = AT(x, at);
-                UNROLL
-                for (int r = 0; r < ROWS; ++r) a[r][u] = AT_ONCE(rows[r], at);
-#endif
+                xs[u] = AT(x, WIDTH == 1 ? at * x_element : at);
+                a[u] = AT_ONCE(A, WIDTH == 1 ? at * a_col : at);
             }
         }
         UNROLL
-        for (int u = 0; u < DEPTH; ++u) {
-            UNROLL
-            for (int r = 0; r < ROWS; ++r) { ADD_DOT(sum[r], a[r][u], xs[u]); }
-        }
+        for (int u = 0; u < DEPTH; ++u) { ADD_DOT(sum, a[u], xs[u]); }
     }
 
     // The LANES sums of a row become one, four at a time: half the barriers of a binary tree.
-    LOCAL REAL *mine = sums + group * ROWS * LANES + lane;
-    UNROLL
-    for (int r = 0; r < ROWS; ++r) mine[r * LANES] = sum[r];
+    LOCAL REAL *mine = sums + threadIdx.x;
+    *mine = sum;
     UNROLL
     for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) {
         const int next = width >= 4 ? width / 4 : 1;
         __syncthreads();
         if (lane < next) {
             UNROLL
-            for (int r = 0; r < ROWS; ++r) {
-                UNROLL
-                for (int other = next; other < width; other += next)
-                    sum[r] += mine[r * LANES + other];
-                mine[r * LANES] = sum[r];
-            }
+            for (int other = next; other < width; other += next) sum += mine[other];
+            *mine = sum;
         }
     }
-    if (lane == 0) {
-        y += part * y_part + b * y_batch;
-        UNROLL
-        for (int r = 0; r < ROWS; ++r)
-            if (first_row + r < m) y[(first_row + r) * y_element] = sum[r];
-    }
+    if (lane == 0 && row < m) y[part * y_part + b * y_batch + row * y_element] = sum;
 }
-#else
 
 // A block takes LANES * WIDTH rows, and its GROUPS groups take every GROUPS-th column of the part.
 // A thread has DEPTH loads of A in flight.
@@ -208,4 +178,3 @@ matvec_columns(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
         STORE_EACH(y, row, y_element, sum);
     }
 }
-#endif

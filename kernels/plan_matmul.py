@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from .launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
@@ -13,10 +14,13 @@ __all__ = ["matmul"]
 _REAL = {"float32": "float", "float64": "double"}
 
 
-# Least k of a part, and what a second launch costs: seconds, and bytes per second of its traffic.
+# Least k of a part; what a second launch costs, in seconds and in bytes per second of its traffic;
+# and the share of the time that a split may take at most, since its cost is the least sure.
 _LEAST_CHUNK = 64
-_LAUNCH_SECONDS = 2.0e-6
-_PARTIAL_BYTES_PER_SECOND = 4.0e12
+_CHUNK_MULTIPLE = 32  # of every TILE_K
+_LAUNCH_SECONDS = 3.0e-6
+_PARTIAL_BYTES_PER_SECOND = 2.0e12
+_SPLIT_SHARE = 0.85
 # A block's start and end: its first loads from memory, its stores.
 _BLOCK_SECONDS = 1.0e-6
 
@@ -29,55 +33,48 @@ class Tile(NamedTuple):
     magnitude beside the seconds above, matter to the choice.
     """
 
-    thread_m: int
-    thread_n: int
-    warps_m: int
-    warps_n: int
-    depth: int
+    m: int
+    n: int
+    threads: int
+    defines: tuple[tuple[str, int], ...]
     rates: tuple[float, ...]
 
-    @property
-    def m(self) -> int:
-        """Rows of the tile."""
-        return 8 * self.thread_m * self.warps_m
 
-    @property
-    def n(self) -> int:
-        """Columns of the tile."""
-        return 4 * self.thread_n * self.warps_n
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps_m * self.warps_n
+def _tile(
+    thread_m: int, thread_n: int, warps_m: int, warps_n: int, depth: int, rates: tuple[float, ...]
+) -> Tile:
+    """Return a tile of warps_m x warps_n warps of 8 x 4 threads, each with thread_m x thread_n."""
+    defines = (
+        ("THREAD_M", thread_m),
+        ("THREAD_N", thread_n),
+        ("WARPS_M", warps_m),
+        ("WARPS_N", warps_n),
+        ("TILE_K", depth),
+        ("RESIDENT", len(rates)),
+    )
+    return Tile(
+        8 * thread_m * warps_m, 4 * thread_n * warps_n, 32 * warps_m * warps_n, defines, rates
+    )
 
 
 # By dtype, and whether on tensor cores.
 _TILES = {
     ("float32", False): (
-        Tile(8, 16, 1, 2, 8, (100e9, 200e9, 280e9, 350e9)),
-        Tile(8, 8, 1, 4, 16, (200e9, 300e9, 340e9)),
-        Tile(8, 8, 2, 2, 16, (200e9, 300e9, 340e9)),
-        Tile(8, 16, 2, 2, 8, (200e9, 345e9)),
-        Tile(4, 8, 2, 2, 32, (150e9, 250e9, 310e9)),
-        Tile(4, 8, 1, 2, 32, (75e9, 150e9, 200e9, 250e9, 280e9)),
-        Tile(4, 4, 1, 2, 32, (40e9, 80e9, 110e9, 140e9, 160e9, 180e9, 200e9, 230e9)),
+        _tile(8, 16, 2, 2, 8, (273e9, 369e9)),
+        _tile(8, 8, 1, 4, 16, (269e9, 349e9, 360e9)),
+        _tile(4, 8, 2, 2, 32, (254e9, 285e9, 312e9)),
+        _tile(4, 4, 1, 2, 32, (127e9, 197e9, 197e9, 220e9, 220e9, 228e9, 228e9, 228e9)),
     ),
     ("float64", False): (
-        Tile(8, 8, 2, 4, 8, (180e9,)),
-        Tile(8, 8, 2, 2, 8, (120e9, 180e9)),
-        Tile(8, 8, 1, 2, 8, (60e9, 100e9, 140e9, 170e9)),
-        Tile(8, 8, 1, 4, 8, (120e9, 180e9)),
-        Tile(4, 8, 2, 2, 16, (90e9, 150e9)),
-        Tile(4, 8, 1, 2, 16, (50e9, 100e9, 130e9, 160e9)),
-        Tile(4, 4, 1, 2, 32, (40e9, 80e9, 110e9, 130e9)),
+        _tile(8, 8, 2, 4, 8, (185e9,)),
+        _tile(8, 8, 1, 4, 8, (123e9, 160e9)),
+        _tile(4, 8, 2, 2, 16, (130e9, 142e9)),
+        _tile(4, 4, 1, 2, 32, (61e9, 112e9, 112e9, 129e9)),
     ),
     ("float64", True): (
-        Tile(8, 8, 2, 4, 8, (300e9,)),
-        Tile(8, 8, 1, 4, 8, (180e9, 300e9)),
-        Tile(4, 8, 2, 2, 16, (180e9, 310e9)),
-        Tile(4, 8, 1, 2, 16, (90e9, 170e9, 220e9, 250e9)),
-        Tile(4, 4, 1, 2, 32, (50e9, 100e9, 130e9, 160e9)),
+        _tile(8, 8, 1, 4, 8, (169e9, 314e9)),
+        _tile(4, 8, 2, 2, 16, (198e9, 263e9)),
+        _tile(4, 4, 1, 2, 32, (100e9, 127e9, 143e9, 152e9)),
     ),
 }
 
@@ -146,7 +143,7 @@ def matmul(
     )
     tensor = tensor_cores and dtype == "float64"
     tile, parts = _choose(m, n, k, batch, dtype, tensor, multiprocessors, block_limit)
-    chunk = ceil_div(ceil_div(k, parts), tile.depth) * tile.depth
+    chunk = ceil_div(ceil_div(k, parts), _CHUNK_MULTIPLE) * _CHUNK_MULTIPLE
     parts = ceil_div(k, chunk)
     to, to_strides = (
         ("C", (0, *c_strides)) if parts == 1 else ("partial", (batch * m * n, m * n, n, 1))
@@ -166,12 +163,7 @@ def matmul(
         defines=(
             ("REAL", real),
             ("WIDTH", width),
-            ("THREAD_M", tile.thread_m),
-            ("THREAD_N", tile.thread_n),
-            ("WARPS_M", tile.warps_m),
-            ("WARPS_N", tile.warps_n),
-            ("TILE_K", tile.depth),
-            ("RESIDENT", len(tile.rates)),
+            *tile.defines,
             ("A_K", int(a_k)),
             ("B_K", int(b_k)),
             ("ALIGNED", int(loads)),
@@ -257,35 +249,39 @@ def _choose(
     As White's execution metrics have it: blocks run in waves of as many as the device holds, and
     the last wave is a fragment, in which a multiprocessor has fewer blocks than it could.
     """
-    best = None
-    element = check_dtype(dtype)
+    best = math.inf
+    chosen = None
+    outputs_bytes = m * n * batch * check_dtype(dtype)
     for tile in _TILES[dtype, tensor]:
-        if tile.threads > block_limit:
+        tile_m, tile_n, threads, _, rates = tile
+        if threads > block_limit:
             continue
-        tiles = ceil_div(m, tile.m) * ceil_div(n, tile.n) * batch
-        resident = len(tile.rates)
+        tiles = -(-m // tile_m) * -(-n // tile_n) * batch
+        resident = len(rates)
         active = resident * multiprocessors
-        most = k // _LEAST_CHUNK
-        choices = {1}
-        if tiles < active:
-            choices |= {min(r * multiprocessors // tiles, most) for r in (1, 2, resident)}
+        choices = (1,)
+        if tiles <= active // 2 and k >= 2 * _LEAST_CHUNK:
+            most = k // _LEAST_CHUNK
+            choices = (1, min(active // tiles, most))
+            if resident > 1 and 2 * tiles <= multiprocessors:
+                choices += (min(multiprocessors // tiles, most),)
         for parts in choices:
-            if parts < 1:
-                continue
-            flops = 2.0 * tile.m * tile.n * ceil_div(k, parts)
+            flops = 2.0 * tile_m * tile_n * -(-k // parts)
             waves, rest = divmod(tiles * parts, active)
-            seconds = waves * (_BLOCK_SECONDS + resident * flops / tile.rates[-1])
+            seconds = waves * (_BLOCK_SECONDS + resident * flops / rates[-1])
             if rest:
-                blocks = ceil_div(rest, multiprocessors)
-                seconds += _BLOCK_SECONDS + blocks * flops / tile.rates[blocks - 1]
+                blocks = -(-rest // multiprocessors)
+                seconds += _BLOCK_SECONDS + blocks * flops / rates[blocks - 1]
             if parts > 1:
-                traffic = (parts + 1) * m * n * batch * element
+                traffic = (parts + 1) * outputs_bytes
                 seconds += _LAUNCH_SECONDS + traffic / _PARTIAL_BYTES_PER_SECOND
-            if best is None or seconds < best[0]:
-                best = seconds, tile, parts
-    if best is None:
+                seconds /= _SPLIT_SHARE
+            if seconds < best:
+                best = seconds
+                chosen = tile, parts
+    if chosen is None:
         raise ValueError(f"block_limit must be at least 64, got {block_limit}")
-    return best[1], best[2]
+    return chosen
 
 
 def _as_matvec(

@@ -13,9 +13,10 @@ _REAL = {"float32": "float", "float64": "double"}
 # flight, and as few threads on a row as that leaves.
 _ROW_THREADS = 128
 _ROW_DEPTH = 8
-# Columns: up to 512 threads. Threads side by side that together load 128, 64 or 32 bytes of a
+# Columns: 128 to 512 threads. Threads side by side that together load 128, 64 or 32 bytes of a
 # column, and the share of the memory's speed that such pieces leave.
 _COLUMN_THREADS = 512
+_COLUMN_LEAST = 128
 _COLUMN_LANES = ((8, 1.0), (4, 0.9), (2, 0.42))
 _LEAST_THREADS = 64
 # Blocks of each kernel that keep one multiprocessor's share of the memory busy, and the bytes of
@@ -82,7 +83,7 @@ def matvec(
         lanes, groups, tiles, parts, chunk = _rows_shape(
             m, k, batch, dtype, width, multiprocessors, block_limit
         )
-        layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", _ROW_DEPTH), ("ROWS", 1))
+        layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", _ROW_DEPTH))
         variant = f"rows{lanes}v{width}"
     else:
         if not (aligned and a_row == 1 and m % width == 0 and (k == 1 or a_col % width == 0)):
@@ -159,9 +160,9 @@ def _columns_shape(
     best = None
     for lanes, speed in _COLUMN_LANES:
         lanes *= VECTOR_BYTES // element // width
-        # A pass over the columns takes 8 to a thread; but no block of less than 64 threads.
-        groups = max(_power_of_two(ceil_div(k, 8)), _LEAST_THREADS // lanes)
-        groups = min(groups, threads // lanes)
+        # A pass over the columns takes 8 to a thread. With few columns, rows make up the block.
+        groups = min(_power_of_two(ceil_div(k, 8)), threads // lanes)
+        lanes = max(lanes, min(_COLUMN_LEAST, threads) // groups)
         tiles = ceil_div(m, lanes * width)
         parts = _parts(
             bytes_read, tiles * batch, multiprocessors, _COLUMN_BLOCKS, 2, k // (groups * 8)

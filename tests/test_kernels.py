@@ -1,16 +1,30 @@
-"""The portable kernels and their launch plans, on OpenCL devices that every machine can have."""
+"""The portable kernels and their launch plans, with no GPU.
+
+They are compiled for NVIDIA's GPUs by NVRTC, run on PoCL, and simulated by Oclgrind, which reports
+data races and accesses out of bounds. As a script this file is what Oclgrind simulates:
+``python tests/test_kernels.py good|race|bounds``.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
 import pytest
 
 from hetero import kernels
+from hetero.kernels import plan_matmul
 
 cl = pytest.importorskip("pyopencl")
 
+DTYPES = ("float32", "float64")
 MULTIPROCESSORS = 4
 
 
@@ -18,15 +32,16 @@ MULTIPROCESSORS = 4
 
 
 class Runner:
-    """Runs plans on one OpenCL device, on arrays of shared virtual memory.
+    """Runs plans on an OpenCL device, on arrays of shared virtual memory.
 
     Only there can an operand begin in the middle of an array, as it does on CUDA.
     """
 
-    def __init__(self, device):
+    def __init__(self, device, edit=lambda text: text):
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context)
         self.kernels = {}
+        self.edit = edit
 
     def empty(self, size, dtype):
         return cl.csvm_empty(self.context, size, np.dtype(dtype))
@@ -34,42 +49,66 @@ class Runner:
     def kernel(self, launch):
         key = launch.source, launch.kernel, launch.defines
         if key not in self.kernels:
-            text = kernels.prelude("opencl") + kernels.source(launch.source)
+            text = self.edit(kernels.prelude("opencl") + kernels.source(launch.source))
             options = [f"-D{name}={value}" for name, value in launch.defines]
             program = cl.Program(self.context, text).build(options=[*options, "-cl-std=CL1.2"])
             self.kernels[key] = cl.Kernel(program, launch.kernel)
         return self.kernels[key]
 
+    def buffer(self, view):
+        return cl.SVM(memory_of(view)[:1])
+
     def run(self, steps, **views):
-        """Run ``steps`` on views of arrays made by `empty`."""
-        dtype = next(iter(views.values())).dtype
-        buffers = {name: cl.SVM(_from_pointer(view)) for name, view in views.items()}
+        """Run a plan on views of arrays made by `empty`."""
+        buffers = {name: self.buffer(view) for name, view in views.items()}
         if steps.workspace:
-            partial = self.empty(steps.workspace, dtype)
+            partial = self.empty(steps.workspace, next(iter(views.values())).dtype)
             partial.fill(np.nan)
-            buffers["partial"] = cl.SVM(partial)
+            buffers["partial"] = self.buffer(partial)
         for launch in steps.launches:
             kernel = self.kernel(launch)
-            kernel.set_args(
-                *(buffers[a] if isinstance(a, str) else np.int64(a) for a in launch.arguments)
+            arguments = (
+                buffers[a] if isinstance(a, str) else np.int64(a) for a in launch.arguments
             )
-            cl.enqueue_nd_range_kernel(
-                self.queue, kernel, (launch.grid * launch.block,), (launch.block,)
-            )
+            kernel.set_args(*arguments)
+            size = (launch.grid * launch.block,)
+            cl.enqueue_nd_range_kernel(self.queue, kernel, size, (launch.block,))
         self.queue.finish()
+        return buffers
 
 
-def _from_pointer(view):
-    """Return a one-element array at a view's address: all that a kernel is told of it."""
-    return np.lib.stride_tricks.as_strided(view, (1,), (view.itemsize,))
+class BufferRunner(Runner):
+    """Runs plans on buffers just as long as the operands, which have no negative strides."""
+
+    def empty(self, size, dtype):
+        return np.empty(size, dtype)
+
+    def buffer(self, view):
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        return cl.Buffer(self.context, flags, hostbuf=memory_of(view))
+
+    def run(self, steps, **views):
+        buffers = super().run(steps, **views)
+        for name, view in views.items():
+            cl.enqueue_copy(self.queue, memory_of(view), buffers[name])
 
 
-@cache
-def pocl():
+def memory_of(view):
+    """Return the elements from a view's first to its last in memory, as one dimension."""
+    last = sum((n - 1) * s for n, s in zip(view.shape, elements(view), strict=True))
+    return np.lib.stride_tricks.as_strided(view, (max(last, 0) + 1,), (view.itemsize,))
+
+
+def device(name):
     for platform in cl.get_platforms():
-        if "Portable" in platform.name:
-            return Runner(platform.get_devices()[0])
-    raise RuntimeError("no PoCL: pip install pocl-binary-distribution")
+        if name in platform.name:
+            return platform.get_devices()[0]
+    raise RuntimeError(f"no OpenCL platform {name!r}, got {cl.get_platforms()}")
+
+
+@pytest.fixture(scope="module")
+def pocl():
+    return Runner(device("Portable"))
 
 
 # -- Operands in every layout --------------------------------------------------------------------
@@ -152,39 +191,58 @@ def check(result, expected, magnitude, k):
     assert np.all(np.abs(result - expected) <= bound), np.max(np.abs(result - expected) - bound)
 
 
-def run_matvec(runner, m, k, batch, dtype, layout="row", x_layout="row", y_layout="row", offset=0, shared_batch=False, **plan):
-    _, A = operand(runner, batch, m, k, dtype, layout, offset, shared_batch)
-    _, x = operand(runner, batch, 1, k, dtype, x_layout, offset)
-    kept, y = operand(runner, batch, 1, m, dtype, y_layout, offset)
+def run_matvec(
+    runner, m, k, batch, dtype, layouts=("row", "row", "row"), offset=0, shared=False, **plan
+):
+    """Run a product, check it and that nothing else was written; return the plan."""
+    _, A = operand(runner, batch, m, k, dtype, layouts[0], offset, shared)
+    _, x = operand(runner, batch, 1, k, dtype, layouts[1], offset)
+    kept, y = operand(runner, batch, 1, m, dtype, layouts[2], offset)
     fill(A, 1)
     fill(x, 2)
     kept.fill(-7)
     y[...] = np.nan
+    plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, x, y)} | plan
     steps = kernels.matvec(
-        m=m, k=k, batch=batch, dtype=dtype,
-        a_strides=elements(A), x_strides=elements(x)[::2], y_strides=elements(y)[::2],
-        multiprocessors=MULTIPROCESSORS, alignment=alignment(A, x, y), **plan,
+        m=m,
+        k=k,
+        batch=batch,
+        dtype=dtype,
+        a_strides=elements(A),
+        x_strides=elements(x)[::2],
+        y_strides=elements(y)[::2],
+        **plan,
     )
     runner.run(steps, A=A, x=x, y=y)
-    A, x = A.astype(float), x.astype(float)
-    check(y[:, 0], np.einsum("bij,bj->bi", A, x[:, 0]), np.einsum("bij,bj->bi", abs(A), abs(x[:, 0])), k)
+    A, x = A.astype(float), x[:, 0, :, None].astype(float)
+    check(y[:, 0], (A @ x)[..., 0], (abs(A) @ abs(x))[..., 0], k)
     y[...] = -7
     assert np.all(kept == -7), "wrote outside y"
     return steps
 
 
-def run_matmul(runner, m, n, k, batch, dtype, layouts=("row", "row", "row"), offset=0, shared_batch=False, **plan):
-    _, A = operand(runner, batch, m, k, dtype, layouts[0], offset, shared_batch)
+def run_matmul(
+    runner, m, n, k, batch, dtype, layouts=("row", "row", "row"), offset=0, shared=False, **plan
+):
+    """Run a product, check it and that nothing else was written; return the plan."""
+    _, A = operand(runner, batch, m, k, dtype, layouts[0], offset, shared)
     _, B = operand(runner, batch, k, n, dtype, layouts[1], offset)
     kept, C = operand(runner, batch, m, n, dtype, layouts[2], offset)
     fill(A, 1)
     fill(B, 2)
     kept.fill(-7)
     C[...] = np.nan
+    plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, B, C)} | plan
     steps = kernels.matmul(
-        m=m, n=n, k=k, batch=batch, dtype=dtype,
-        a_strides=elements(A), b_strides=elements(B), c_strides=elements(C),
-        multiprocessors=MULTIPROCESSORS, alignment=alignment(A, B, C), **plan,
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        dtype=dtype,
+        a_strides=elements(A),
+        b_strides=elements(B),
+        c_strides=elements(C),
+        **plan,
     )
     runner.run(steps, A=A, B=B, C=C)
     A, B = A.astype(float), B.astype(float)
@@ -192,3 +250,277 @@ def run_matmul(runner, m, n, k, batch, dtype, layouts=("row", "row", "row"), off
     C[...] = -7
     assert np.all(kept == -7), "wrote outside C"
     return steps
+
+
+# -- On PoCL -------------------------------------------------------------------------------------
+
+WRITABLE = [name for name in LAYOUTS if "broadcast" not in name]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("m", "k"), [(1, 1), (1, 5000), (7, 33), (64, 64), (130, 516), (1000, 3), (3, 1000)]
+)
+def test_matvec(pocl, m, k, dtype):
+    for layout in LAYOUTS:
+        run_matvec(pocl, m, k, 2, dtype, (layout, "row", "row"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matvec_other_operands(pocl, dtype):
+    for layout, x, y in itertools.product(("row", "column"), LAYOUTS, WRITABLE):
+        run_matvec(pocl, 12, 20, 2, dtype, (layout, x, y))
+    run_matvec(pocl, 64, 64, 3, dtype, offset=1)
+    run_matvec(pocl, 64, 64, 3, dtype, shared=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matvec_splits_k(pocl, dtype):
+    for layout, m in itertools.product(("row", "column"), (1, 3, 8)):
+        steps = run_matvec(pocl, m, 60_000, 1, dtype, (layout, "row", "row"))
+        assert len(steps.launches) == 2
+        assert steps.workspace >= 2 * m
+
+
+def single_tile(monkeypatch, dtype, index):
+    tile = plan_matmul._TILES[dtype, False][index]
+    monkeypatch.setitem(plan_matmul._TILES, (dtype, False), (tile,))
+    return tile
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("index", range(4))
+def test_matmul_tiles(pocl, monkeypatch, index, dtype):
+    """Every tile, transpose and kind of load, at sizes below, at and above the tile's."""
+    tile = single_tile(monkeypatch, dtype, index)
+    for la, lb in itertools.product(("row", "column"), repeat=2):
+        steps = run_matmul(pocl, tile.m + 4, tile.n + 8, 36, 1, dtype, (la, lb, "row"))
+        assert steps.variant == f"tile{tile.m}x{tile.n}"
+        run_matmul(pocl, 17, tile.n + 1, 21, 1, dtype, (la, lb, "row"))
+        run_matmul(pocl, tile.m, tile.n, 128, 1, dtype, (la, lb, "column"), 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 1), (5, 3, 7), (1, 40, 50), (40, 1, 50), (64, 64, 1)]
+)
+def test_matmul_small(pocl, m, n, k, dtype):
+    for layouts in itertools.product(("row", "column"), repeat=3):
+        run_matmul(pocl, m, n, k, 2, dtype, layouts)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_matmul_layouts(pocl, layout, dtype):
+    run_matmul(pocl, 36, 44, 20, 2, dtype, (layout, "row", "column"), 0, True)
+    run_matmul(pocl, 36, 44, 20, 2, dtype, ("column", layout, "row"))
+    if layout in WRITABLE:
+        run_matmul(pocl, 36, 44, 20, 2, dtype, ("row", "column", layout))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matmul_splits_k(pocl, dtype):
+    steps = run_matmul(pocl, 20, 24, 20_000, 2, dtype)
+    assert len(steps.launches) == 2
+    assert steps.workspace >= 2 * 2 * 20 * 24
+
+
+def test_small_blocks(pocl):
+    for limit in (64, 128, 256, 512):
+        plans = [
+            run_matvec(pocl, 300, 200, 1, "float32", (layout, "row", "row"), block_limit=limit)
+            for layout in ("row", "column")
+        ]
+        plans.append(run_matmul(pocl, 100, 100, 40, 1, "float64", block_limit=limit))
+        assert all(launch.block <= limit for steps in plans for launch in steps.launches)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_infinities_stay_where_they_belong(pocl, layout, dtype):
+    """Padding must make no NaN of an infinity: sizes leave a rest in every direction."""
+    m, n, k = 21, 19, 13
+    _, A = operand(pocl, 1, m, k, dtype, layout)
+    _, B = operand(pocl, 1, k, n, dtype, layout)
+    _, C = operand(pocl, 1, m, n, dtype)
+    fill(A, 1)
+    fill(B, 2)
+    A[0, 3, 5] = A[0, m - 1, k - 1] = np.inf
+    B[0, 7, 11], B[0, k - 1, n - 1] = np.nan, -np.inf
+    common = {"batch": 1, "dtype": dtype, "multiprocessors": MULTIPROCESSORS, "alignment": 16}
+    strides = {"a_strides": elements(A), "b_strides": elements(B), "c_strides": elements(C)}
+    pocl.run(kernels.matmul(m=m, n=n, k=k, **strides, **common), A=A, B=B, C=C)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(C, A.astype(float) @ B.astype(float), rtol=1e-4, atol=1e-5)
+        for x, y, size in ((B[:, :, 11:12], C[:, :, :1], m), (B[:, :, n - 1 :], C[:, :, 1:2], m)):
+            vectors = {"x_strides": elements(x)[:2], "y_strides": elements(y)[:2]}
+            steps = kernels.matvec(m=size, k=k, a_strides=elements(A), **vectors, **common)
+            pocl.run(steps, A=A, x=x, y=y)
+            expected = A.astype(float) @ x.astype(float)
+            np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+# -- Plans alone ---------------------------------------------------------------------------------
+
+
+def plans(**options):
+    """Yield plans of many shapes and layouts on a large GPU."""
+    sizes = (1, 3, 8, 20, 64, 130, 260, 520, 1028, 2048, 4096, 16384, 1 << 20)
+    options = {"batch": 1, "multiprocessors": 132} | options
+    for dtype, m, k, alignment in itertools.product(DTYPES, sizes, sizes, (4, 16)):
+        for a in ((m * k, k, 1), (m * k, 1, m)):
+            strides = {"a_strides": a, "x_strides": (k, 1), "y_strides": (m, 1)}
+            yield kernels.matvec(m=m, k=k, dtype=dtype, alignment=alignment, **strides, **options)
+    sizes = (8, 64, 256, 520, 1024, 4096)
+    for m, n, k in itertools.product(sizes, repeat=3):
+        for tensor, alignment, dtype in itertools.product((False, True), (4, 16), DTYPES):
+            for a, b in itertools.product(
+                ((m * k, k, 1), (m * k, 1, m)), ((k * n, n, 1), (k * n, 1, k))
+            ):
+                yield kernels.matmul(
+                    m=m,
+                    n=n,
+                    k=k,
+                    dtype=dtype,
+                    a_strides=a,
+                    b_strides=b,
+                    c_strides=(m * n, n, 1),
+                    alignment=alignment,
+                    tensor_cores=tensor,
+                    **options,
+                )
+
+
+@cache
+def every_launch():
+    """Return one launch for each binary that plans on a large GPU can ask for."""
+    launches = (launch for steps in plans() for launch in steps.launches)
+    return tuple({(launch.source, launch.defines): launch for launch in launches}.values())
+
+
+def test_plans_are_whole():
+    for steps in plans():
+        assert (steps.workspace > 0) == (len(steps.launches) == 2)
+        for launch in steps.launches:
+            assert 0 < launch.grid < 2**31
+            assert launch.block in (64, 128, 256, 512)
+            assert {type(a) for a in launch.arguments} == {int, str}
+
+
+def test_every_tile_is_chosen():
+    used = {launch.defines for launch in every_launch()}
+    for (dtype, _), tiles in plan_matmul._TILES.items():
+        for tile in tiles:
+            real = ("REAL", "float" if dtype == "float32" else "double")
+            assert any({real, *tile.defines} <= set(defines) for defines in used), tile
+
+
+def test_mistakes_are_named():
+    strides = {"a_strides": (0, 4, 1), "x_strides": (0, 1), "y_strides": (0, 1)}
+    shape = {"m": 4, "k": 4, "batch": 1, "multiprocessors": 4, "alignment": 16}
+    with pytest.raises(ValueError, match="dtype must be one of float32, float64, got 'int32'"):
+        kernels.matvec(dtype="int32", **shape, **strides)
+    with pytest.raises(ValueError, match="block_limit must be at least 64, got 32"):
+        kernels.matvec(dtype="float32", block_limit=32, **shape, **strides)
+    with pytest.raises(ValueError, match="dialect must be one of cuda, opencl, got 'metal'"):
+        kernels.prelude("metal")
+
+
+# -- NVIDIA's compiler ---------------------------------------------------------------------------
+
+
+def compile_cuda(launch, arch, *options):
+    """Compile for a GPU; return the bytes of spilled registers that the assembler reports."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    text = kernels.prelude("cuda") + kernels.source(launch.source)
+    _, program = nvrtc.nvrtcCreateProgram(text.encode(), launch.source.encode(), 0, None, None)
+    options = [f"-D{name}={value}" for name, value in launch.defines] + [*options]
+    options += [f"--gpu-architecture={arch}", "--ptxas-options=-v"]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(program)
+    log = log.decode()
+    spilled = re.findall(r"(\d+) bytes spill stores", log)
+    assert int(status) == 0, f"{launch} {arch}: {log}"
+    assert spilled, f"no report in {log!r}"
+    return sum(map(int, spilled))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_without_spills(arch):
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        spilled = pool.map(lambda launch: compile_cuda(launch, arch), every_launch())
+        bad = [launch for launch, size in zip(every_launch(), spilled, strict=True) if size]
+    assert not bad, f"{len(bad)} variants spill: {bad[:4]}"
+
+
+def test_spills_are_seen():
+    launch = next(launch for launch in every_launch() if launch.source == "matmul.cu")
+    crowded = tuple((name, 16 if name == "RESIDENT" else value) for name, value in launch.defines)
+    assert compile_cuda(launch._replace(defines=crowded), "sm_90") > 0
+
+
+# -- Oclgrind ------------------------------------------------------------------------------------
+
+
+def simulate(case):
+    """Run the smallest problems that reach every kernel, whole or with a planted mistake."""
+
+    def edit(text):
+        return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if case == "race" else text
+
+    runner = BufferRunner(device("Oclgrind"), edit)
+    if case == "bounds":
+        _, A = operand(runner, 1, 4, 8, "float32")
+        _, x = operand(runner, 1, 1, 8, "float32")
+        _, y = operand(runner, 1, 1, 4, "float32")
+        shape = {"batch": 1, "dtype": "float32", "multiprocessors": 1, "alignment": 4}
+        strides = {"a_strides": (32, 8, 1), "x_strides": (8, 1), "y_strides": (4, 1)}
+        runner.run(kernels.matvec(m=5, k=8, **shape, **strides), A=A, x=x, y=y)
+        return
+    if case == "race":
+        with contextlib.suppress(AssertionError):  # with no barriers, results may be wrong too
+            run_matvec(runner, 2, 8, 1, "float32")
+        with contextlib.suppress(AssertionError):
+            run_matmul(runner, 2, 2, 2, 1, "float32")
+        return
+    for layout, (m, k) in itertools.product(("row", "column"), ((5, 7), (8, 40), (4, 4000))):
+        run_matvec(runner, m, k, 1, "float64", (layout, "row", "row"), block_limit=64)
+    for la, lb, (m, n, k) in itertools.product(
+        ("row", "column"), ("row", "column"), ((5, 7, 9), (36, 4, 40), (4, 4, 2000))
+    ):
+        run_matmul(runner, m, n, k, 1, "float32", (la, lb, "row"), block_limit=64)
+
+
+def oclgrind(case):
+    """Simulate in a process of its own, since the checks are switched on by the environment."""
+    environment = os.environ | {
+        "OCLGRIND_DATA_RACES": "1",
+        "OCLGRIND_MAX_ERRORS": "10",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command = [sys.executable, __file__, case]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_no_races_nor_bounds():
+    assert oclgrind("good") == ""
+
+
+def test_a_race_is_seen():
+    report = oclgrind("race")
+    assert "data race" in report
+    assert "matvec_rows" in report
+    assert "matmul" in report
+
+
+def test_an_access_out_of_bounds_is_seen():
+    assert "Invalid read" in oclgrind("bounds")
+
+
+if __name__ == "__main__":
+    simulate(sys.argv[1])

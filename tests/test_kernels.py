@@ -277,7 +277,8 @@ def test_matvec_other_operands(pocl, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matvec_splits_k(pocl, dtype):
     for layout, m in itertools.product(("row", "column"), (1, 3, 8)):
-        steps = run_matvec(pocl, m, 60_000, 1, dtype, (layout, "row", "row"))
+        layouts = (layout, "row", "row")
+        steps = run_matvec(pocl, m, 60_000, 1, dtype, layouts, multiprocessors=132)
         assert len(steps.launches) == 2
         assert steps.workspace >= 2 * m
 

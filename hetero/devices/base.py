@@ -22,6 +22,9 @@ class Device(abc.ABC):
     kind: str
     name: str
     dialect: str
+    multiprocessors: int
+    block_limit: int
+    tensor_cores: bool  # for float64, as kernels/matmul_tensor.cu uses them
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from hetero.devices.base import Device, kernel_text
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _INSTALL = "pip install 'hetero[cuda]'"
+_FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 
 
 def find() -> tuple[list[Device], list[str]]:
@@ -191,7 +192,9 @@ class CudaDevice(Device):
         attribute = driver.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
         self.block_limit = self._device.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
-        self.arch = "sm_{}{}".format(*self._device.compute_capability())
+        capability = self._device.compute_capability()
+        self.arch = "sm_{}{}".format(*capability)
+        self.tensor_cores = capability in _FLOAT64_TENSOR_CORES
 
     def describe(self) -> dict[str, Any]:
         """kind, name, pci_bus_id, memory_bytes, multiprocessors, arch, driver, toolkit, library."""

@@ -121,6 +121,7 @@ def _steps(
     alignment: int,
     multiprocessors: int,
     block_limit: int,
+    tensor_cores: bool,
 ) -> Any:
     from hetero import kernels
 
@@ -138,6 +139,7 @@ def _steps(
         multiprocessors=multiprocessors,
         alignment=alignment,
         block_limit=block_limit,
+        tensor_cores=tensor_cores,
     )
 
 
@@ -159,6 +161,7 @@ def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) ->
         products.alignment(A, B, output),
         device.multiprocessors,
         device.block_limit,
+        device.tensor_cores,
     )
     device.run_steps(steps, {"A": A, "B": B, "C": output}, np.dtype(problem.dtype).itemsize)
 

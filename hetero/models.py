@@ -68,6 +68,8 @@ def _roofline(constants: dict[str, Any]) -> Cost:
     overhead = constants["overhead"]
     flop_rate = constants["flops_per_second"]
     byte_rate = constants["bytes_per_second"]
+    if not (flop_rate > 0.0 and byte_rate > 0.0):
+        raise ValueError(f"rates must be positive, got {flop_rate} and {byte_rate}")
 
     def cost(work: Work) -> tuple[float, float]:
         return overhead, work.repeat * max(work.flops / flop_rate, work.bytes / byte_rate)

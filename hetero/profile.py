@@ -236,8 +236,8 @@ def _try_out(data: dict[str, Any]) -> None:
     """Evaluate everything once, so that wrong content shows here and not in a call."""
     profile = Profile(data)
     for name, info in data["devices"].items():
-        if not isinstance(info["kind"], str):
-            raise TypeError(f"devices {name}: kind must be a string")
+        if not isinstance(info["kind"], str) or not isinstance(info.get("same_as", ""), str):
+            raise TypeError(f"devices {name}: kind and same_as must be strings")
     for key, model in data["models"].items():
         device, operation, _, _, _ = key.split("|")
         cost = bind(model)

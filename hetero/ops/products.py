@@ -297,7 +297,9 @@ def describe_problem(function: str, A: Any, B: Any) -> Problem:
     ValueError
         If the shapes do not fit, as NumPy.
     """
-    a, b = (describe(x if hasattr(x, "dtype") else np.asarray(x)) for x in (A, B))
+    a, b = (
+        describe(x if isinstance(x, Spec) or is_device_array(x) else np.asarray(x)) for x in (A, B)
+    )
     found = build(function, a, b, None)
     if found is None:
         raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")

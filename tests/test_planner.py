@@ -1,0 +1,449 @@
+"""Plans: priced term by term, the cheapest chosen, remembered; forced placement."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero import devices, inventory, planner, profile
+from hetero.arrays import Spec
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable, NotPriced
+from hetero.ops import matmul, matvec
+
+# -- A machine made up: numbers that can be added up by hand -------------------------------------
+
+
+def roofline(overhead, flops, nbytes):
+    return {
+        "form": "roofline",
+        "constants": {"overhead": overhead, "flops_per_second": flops, "bytes_per_second": nbytes},
+    }
+
+
+def link(seconds, rate):
+    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": seconds}
+    return {"pageable": {"form": "segments", "constants": [one]}}
+
+
+def machine(**changes):
+    """A CPU of 10 GFLOP/s and a GPU of 1 TFLOP/s behind a bus of 1 GB/s."""
+    models = {}
+    for operation in ("matvec", "matmul"):
+        models[f"cpu|{operation}|blas|float32|*"] = roofline(1e-6, 1e10, 1e10)
+        models[f"cuda:*|{operation}|tiled|float32|*"] = roofline(5e-6, 1e12, 1e12)
+        models[f"cuda:*|{operation}|library|float32|*"] = roofline(9e-6, 4e12, 4e12)
+    content = {
+        "schema_version": 1,
+        "name": "made up",
+        "fingerprint": {},
+        "devices": {},
+        "links": {"cuda:*": {"upload": link(1e-5, 1e9), "download": link(2e-5, 5e8)}},
+        "host": {
+            "pack": link(3e-6, 2e9)["pageable"],
+            "dispatch": {"cuda:*": {"host": 7e-6, "device": 4e-6, "detour": 1e-6}},
+        },
+        "models": models,
+        **changes,
+    }
+    return profile.parse(profile.encode(content))
+
+
+CPU = {"kind": "cpu", "name": "made up"}
+GPU = {
+    "kind": "cuda",
+    "name": "made up",
+    "multiprocessors": 8,
+    "block_limit": 1024,
+    "memory_bytes": 2**30,
+    "library": None,
+}
+TWO = {"cpu": CPU, "cuda:0": GPU}
+WITH_LIBRARY = {"cpu": CPU, "cuda:0": {**GPU, "library": "13.0"}}
+
+
+def square(n, on="host", dtype="float32"):
+    return matmul.problem(Spec((n, n), dtype, on=on), Spec((n, n), dtype, on=on))
+
+
+def priced(problem, here=TWO, constants=None, **forced):
+    return planner.price(problem, constants or machine(), here, **forced)
+
+
+def candidate(plan, device, method=None):
+    return next(c for c in plan.candidates if c.device == device and method in (None, c.method))
+
+
+def test_terms_by_hand():
+    plan = priced(square(100))
+    nbytes, flops = 4e4, 2e6
+    cpu = candidate(plan, "cpu")
+    assert cpu.terms == pytest.approx({"overhead": 1e-6, "compute": flops / 1e10})
+    gpu = candidate(plan, "cuda:0", "tiled")
+    assert gpu.terms == pytest.approx(
+        {
+            "upload": 2 * (1e-5 + nbytes / 1e9),
+            "overhead": 5e-6 + 7e-6,
+            "compute": flops / 1e12,
+            "download": 2e-5 + nbytes / 5e8,
+        }
+    )
+
+
+def test_operands_that_are_there_cost_nothing_to_move():
+    plan = priced(square(100, "cuda:0"))
+    gpu = candidate(plan, "cuda:0", "tiled")
+    assert gpu.terms == pytest.approx({"overhead": 5e-6 + 4e-6, "compute": 2e6 / 1e12})
+    cpu = candidate(plan, "cpu")
+    assert cpu.terms == pytest.approx(
+        {
+            "download": 2 * (2e-5 + 4e4 / 5e8),
+            "overhead": 1e-6 + 1e-6,
+            "compute": 2e6 / 1e10,
+            "upload": 1e-5 + 4e4 / 1e9,
+        }
+    )
+
+
+def test_operands_with_gaps_are_packed_first():
+    gaps = np.zeros((100, 200), np.float32)[:, ::2]
+    plan = priced(matmul.problem(gaps, np.zeros((100, 100), np.float32).T))
+    gpu = candidate(plan, "cuda:0", "tiled")
+    assert gpu.terms["pack"] == pytest.approx(3e-6 + 4e4 / 2e9)
+
+
+def test_mixed_places():
+    one = matmul.problem(Spec((100, 100), "float32", on="cuda:0"), Spec((100, 100), "float32"))
+    gpu = candidate(priced(one), "cuda:0", "tiled")
+    assert gpu.terms["upload"] == pytest.approx(1e-5 + 4e4 / 1e9), "one operand of two"
+    assert "download" not in gpu.terms, "the result stays beside the operand"
+
+
+@pytest.mark.parametrize("on", ["host", "cuda:0"])
+@pytest.mark.parametrize("n", [1, 10, 100, 1000, 5000])
+def test_terms_add_up_and_the_cheapest_comes_first(n, on):
+    plan = priced(square(n, on), WITH_LIBRARY)
+    possible = [c for c in plan.candidates if c.reason is None]
+    for c in possible:
+        assert c.seconds == pytest.approx(sum(c.terms.values()), rel=1e-12)
+        assert all(seconds >= 0 for seconds in c.terms.values())
+    assert len(possible) == 3
+    assert [c.seconds for c in possible] == sorted(c.seconds for c in possible)
+    assert plan.chosen is plan.candidates[0]
+    assert plan.seconds == plan.chosen.seconds
+
+
+def test_crossover():
+    """CPU: 2n^3/1e10; GPU: 12 n^2 bytes up and down, 52 us of overheads: even near n = 110."""
+    assert priced(square(64)).chosen.device == "cpu"
+    assert priced(square(400)).chosen.device == "cuda:0"
+    previous = "cpu"
+    for n in range(16, 512, 16):
+        now = priced(square(n)).chosen.device
+        assert (previous, now) != ("cuda:0", "cpu"), "there is one crossover"
+        previous = now
+
+
+def test_library_wins_where_it_is_faster():
+    assert priced(square(64, "cuda:0"), WITH_LIBRARY).chosen.method == "tiled"
+    assert priced(square(4096, "cuda:0"), WITH_LIBRARY).chosen.method == "library"
+
+
+def test_batches():
+    one, many = (
+        matmul.problem(Spec((*b, 64, 64), "float32"), Spec((*b, 64, 64), "float32"))
+        for b in ((), (10,))
+    )
+    assert candidate(priced(many), "cpu").terms["compute"] == pytest.approx(
+        10 * candidate(priced(one), "cpu").terms["compute"]
+    )
+    uploads = [candidate(priced(p), "cuda:0", "tiled").terms["upload"] for p in (one, many)]
+    assert uploads[1] - uploads[0] == pytest.approx(9 * 2 * 64 * 64 * 4 / 1e9)
+
+
+# -- Reasons -------------------------------------------------------------------------------------
+
+
+def reason(plan, device, method=None):
+    return candidate(plan, device, method).reason
+
+
+def test_every_excluded_candidate_has_its_reason():
+    assert "cuBLAS" in reason(priced(square(64)), "cuda:0", "library")
+    assert "int32" in reason(priced(square(64, dtype="int32")), "cuda:0")
+    large = priced(square(2**14))
+    assert "3.0 GiB" in reason(large, "cuda:0", "tiled")
+    assert "1.0 GiB" in reason(large, "cuda:0", "tiled")
+    here = {"cpu": CPU, "cuda:0": {**GPU, "set_aside": "it failed twice"}}
+    assert reason(priced(square(999), here), "cuda:0", "tiled") == "it failed twice"
+    twins = {**TWO, "cuda:1": {**GPU, "same_as": "cuda:0"}}
+    assert "cuda:0" in reason(priced(square(999), twins), "cuda:1", "tiled")
+    pocl = {**TWO, "opencl:0": {**GPU, "kind": "opencl", "is_host_cpu": True}}
+    assert "device=" in reason(priced(square(999), pocl), "opencl:0")
+    bare = priced(square(999), constants=machine(models={}))
+    assert "calibrate" in reason(bare, "cuda:0", "tiled")
+    unlinked = priced(square(999), constants=machine(links={}))
+    assert "upload of cuda:0" in reason(unlinked, "cuda:0", "tiled")
+
+
+def test_a_twin_that_holds_the_operands_is_considered():
+    twins = {**TWO, "cuda:1": {**GPU, "same_as": "cuda:0"}}
+    plan = priced(square(999, "cuda:1"), twins)
+    assert plan.chosen.device == "cuda:1"
+
+
+def test_without_constants_the_cpu_is_taken_unpriced():
+    plan = priced(square(999), constants=machine(models={}))
+    assert plan.chosen.device == "cpu"
+    assert plan.seconds is None
+    assert "not priced" in str(plan)
+    on_device = priced(square(999, "cuda:0"), constants=machine(models={}, links={}))
+    assert on_device.chosen.device == "cpu"
+
+
+def test_a_priced_candidate_goes_before_one_without_constants():
+    some = {k: m for k, m in machine().data["models"].items() if k.startswith("cuda")}
+    plan = priced(square(10), constants=machine(models=some))
+    assert plan.chosen.device == "cuda:0"
+
+
+def test_nothing_possible():
+    plan = planner.Plan(square(8), (), "made up")
+    with pytest.raises(NotPriced, match="matmul float32"):
+        _ = plan.chosen
+    assert plan.to_dict()["chosen"] is None
+
+
+# -- Forced placement ----------------------------------------------------------------------------
+
+
+def test_forced_device_and_method():
+    assert priced(square(8), device="cuda").chosen.device == "cuda:0"
+    assert priced(square(8), device="cuda:0").chosen.method == "tiled"
+    assert priced(square(4096), WITH_LIBRARY, method="tiled").chosen.method == "tiled"
+    assert priced(square(4096), WITH_LIBRARY, device="cpu").chosen.device == "cpu"
+    twins = {**TWO, "cuda:1": GPU}
+    assert {c.device for c in priced(square(8), twins, device="cuda").candidates} == {
+        "cuda:0",
+        "cuda:1",
+    }
+
+
+def test_forced_placement_that_is_not_there():
+    with pytest.raises(DeviceNotAvailable, match="'cpu', 'cuda:0', got 'cuda:1'"):
+        priced(square(8), device="cuda:1")
+    with pytest.raises(DeviceNotAvailable, match="got 'gpu'"):
+        priced(square(8), device="gpu")
+    with pytest.raises(MethodNotAvailable, match="'blas', .*'tiled'.*got 'magic'"):  # noqa: RUF043
+        priced(square(8), method="magic")
+    with pytest.raises(MethodNotAvailable, match="'blas' on cpu, got 'tiled'"):
+        priced(square(8), device="cpu", method="tiled")
+    with pytest.raises(MethodNotAvailable, match="cuBLAS is not here"):
+        priced(square(8), method="library")
+    for error in (DeviceNotAvailable, MethodNotAvailable):
+        assert issubclass(error, ValueError)
+
+
+@pytest.mark.parametrize("forced", [{"device": "cuda"}, {"method": "tiled"}])
+def test_what_devices_cannot_do_goes_to_the_cpu_even_when_forced(forced):
+    plan = priced(square(8, dtype="int32"), **forced)
+    assert plan.chosen.device == "cpu"
+    assert "int32" in reason(plan, "cuda:0")
+
+
+def test_use_nests():
+    problem_of = hetero.spec((64, 64)), hetero.spec((64, 64))
+
+    def chosen():
+        return hetero.plan("matmul", *problem_of).chosen.device
+
+    name = next(iter(devices.available()), "cpu")
+    with hetero.use(device=name):
+        assert chosen() == name
+        with hetero.use(device="cpu"):
+            assert chosen() == "cpu"
+            with hetero.use(method="blas"):
+                assert planner.placement(None, None) == ("cpu", "blas")
+                assert planner.placement(name, None) == (name, "blas"), "the call's own wins"
+        assert chosen() == name
+    assert chosen() == "cpu"
+    assert planner.placement(None, None) == (None, None)
+
+
+def test_use_is_undone_by_an_exception():
+    with pytest.raises(RuntimeError), hetero.use(device="cpu"):
+        raise RuntimeError
+    assert planner.placement(None, None) == (None, None)
+
+
+def test_use_names_what_is_there_at_once():
+    with pytest.raises(DeviceNotAvailable, match="'cpu'.*got 'nonsense'"), hetero.use("nonsense"):
+        pytest.fail("the block must not run")
+
+
+def test_use_holds_in_its_own_thread_only(opencl):
+    seen = {}
+
+    def look(name):
+        seen[name] = planner.placement(None, None)
+
+    with hetero.use(device=opencl):
+        thread = threading.Thread(target=look, args=("other",))
+        thread.start()
+        thread.join()
+        look("own")
+    assert seen == {"other": (None, None), "own": (opencl, None)}
+
+
+def test_calls_obey_use(opencl, monkeypatch):
+    A = np.ones((8, 8), np.float32)
+    hetero.matmul(A, A)  # remembered for the CPU: the shortcut must look at `use` too
+    device = devices.get(opencl)
+    uploads = []
+    upload = device.upload
+    monkeypatch.setattr(device, "upload", lambda *a: (uploads.append(1), upload(*a)))
+    hetero.matmul(A, A)
+    assert not uploads
+    with hetero.use(device=opencl):
+        hetero.matmul(A, A)
+    assert len(uploads) == 2
+    hetero.matmul(A, A)
+    assert len(uploads) == 2
+
+
+# -- Memory --------------------------------------------------------------------------------------
+
+
+def test_plans_are_remembered_until_something_changes():
+    problem = square(64)
+    first = planner.plan(problem)
+    assert planner.plan(square(64)) is first
+    assert planner.plan(square(65)) is not first
+    assert planner.plan(square(64, dtype="float64")) is not first
+    assert planner.plan(problem, "cpu") is not first
+    profile.set_current(profile.shipped("conservative"))
+    second = planner.plan(problem)
+    assert second is not first
+    inventory.changed()
+    assert planner.plan(problem) is not second
+
+
+def test_calls_follow_the_profile(cuda):
+    """The shortcut of a call is forgotten with the plan behind it."""
+    A = np.ones((64, 64), np.float32)
+    profile.set_current(machine())
+    hetero.matmul(A, A)
+    hetero.matmul(A, A)
+    assert "compute" not in cuda.log
+    fast = machine().data["models"] | {"cpu|matmul|blas|float32|*": roofline(1.0, 1e10, 1e10)}
+    profile.set_current(machine(models=fast))
+    np.testing.assert_array_equal(hetero.matmul(A, A), A @ A)
+    assert "compute" in cuda.log
+
+
+def test_memory_is_bounded():
+    A = np.ones((3, 3))
+    for n in range(2 * planner._REMEMBERED // 100):
+        planner.plan(square(n + 1))
+    table = {}
+    for n in range(planner._REMEMBERED + 10):
+        planner.remember(table, n, A, planner.generation())
+    assert len(table) <= planner._REMEMBERED
+
+
+def test_a_plan_made_before_a_change_is_not_kept():
+    before = planner.generation()
+    profile.set_current(machine())
+    table = {}
+    planner.remember(table, "key", "old", before)
+    assert not table
+
+
+def test_threads_that_plan_while_things_change():
+    wrong, stop = [], threading.Event()
+    rng = np.random.default_rng(0)
+    pairs = [(rng.random((n, n + 1)), rng.random((n + 1, 3))) for n in range(1, 30)]
+
+    def work():
+        try:
+            while not stop.is_set():
+                for A, B in pairs:
+                    if not np.array_equal(hetero.matmul(A, B), A @ B):
+                        wrong.append("value")
+                    planner.plan(matmul.problem(A, B))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        profile.set_current(profile.shipped("conservative"))
+        inventory.changed()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# -- Showing -------------------------------------------------------------------------------------
+
+
+def test_a_plan_prints_every_candidate():
+    text = str(priced(square(999)))
+    lines = text.splitlines()
+    assert lines[0].startswith("matmul float32")
+    assert "made up" in lines[0]
+    assert sum(line.startswith("->") for line in lines) == 1
+    for word in ("tiled on cuda:0", "blas on cpu", "library on cuda:0", "upload", "cuBLAS is not"):
+        assert word in text
+
+
+def test_a_plan_as_plain_data():
+    data = priced(square(999)).to_dict()
+    assert data["operation"] == "matmul"
+    assert data["dims"] == [999, 999, 999]
+    assert data["chosen"].keys() == {"device", "method", "seconds"}
+    for row in data["candidates"]:
+        assert row.keys() == {"device", "method", "seconds", "terms", "reason"}
+        if row["reason"] is None:
+            assert math.isclose(sum(row["terms"].values()), row["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 us"), (1.5e-6, "1.5 us"), (9.994e-4, "999 us"), (9.996e-4, "1 ms"), (2.5, "2.5 s")],
+)
+def test_readable_seconds(seconds, text):
+    assert planner.show(seconds) == text
+
+
+# -- What problems are ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "operation", "dims"),
+    [
+        ((3, 4), (4, 5), "matmul", (3, 5, 4)),
+        ((3, 4), (4,), "matvec", (3, 4)),
+        ((4,), (4, 5), "matvec", (5, 4)),
+        ((1, 4), (4, 5), "matvec", (5, 4)),
+        ((3, 4), (4, 1), "matvec", (3, 4)),
+        ((4,), (4,), "matvec", (1, 4)),
+    ],
+)
+def test_products_with_a_vector_are_matvecs(a, b, operation, dims):
+    found = matmul.problem(Spec(a), Spec(b))
+    assert (found.operation, found.dims) == (operation, dims)
+
+
+def test_matvec_problem():
+    found = matvec.problem(Spec((7, 3, 4)), Spec((4,)))
+    assert (found.operation, found.dims, found.batch) == ("matvec", (3, 4), 7)
+    with pytest.raises(ValueError, match="do not fit"):
+        hetero.plan("matvec", Spec((3, 4)), Spec((3,)))
+    with pytest.raises(ValueError, match="'matvec', 'matmul', 'convolve2d', got 'sort'"):
+        hetero.plan("sort", Spec((3, 4)))

@@ -1,0 +1,382 @@
+"""The profile file: written whole or not at all, checked when read, never a reason to fail."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero import inventory, planner, profile
+from hetero.errors import ProfileError
+
+A = np.arange(12, dtype=np.float32).reshape(3, 4)
+CPU_MODEL = "cpu|matmul|blas|float32|*"
+
+
+@pytest.fixture
+def data():
+    """Content of a profile of this machine, as calibrating would store it."""
+    content = copy.deepcopy(profile.shipped("conservative").data)
+    return {**content, "name": "mine", "fingerprint": inventory.fingerprint()}
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else profile.encode(content))
+
+
+def use_it(opencl):
+    """What a user does with a profile; every result must be right."""
+    for device in (None, opencl):
+        np.testing.assert_array_equal(hetero.matmul(A, A.T, device=device), A @ A.T)
+        np.testing.assert_array_equal(hetero.matvec(A, A[0], device=device), A @ A[0])
+        str(hetero.plan("matmul", A, A.T, device=device))
+    str(hetero.machine())
+
+
+# -- Storing -------------------------------------------------------------------------------------
+
+
+def test_round_trip(data, profile_file):
+    written = profile.Profile(data).save()
+    assert written == profile_file == profile.default_path()
+    found = profile.read(written)
+    assert {k: v for k, v in found.data.items() if k != "sha256"} == {
+        k: v for k, v in data.items() if k != "sha256"
+    }
+    assert found.name == "mine"
+    assert profile.current().name == "mine"
+
+
+def test_a_stored_profile_is_used_without_a_word(data, profile_file, warnings_of, opencl):
+    write(profile_file, data)
+    use_it(opencl)
+    assert hetero.machine()["profile"] == {"name": "mine", "file": str(profile_file)}
+    assert not warnings_of()
+
+
+def test_only_the_user_may_read(data, tmp_path, monkeypatch):
+    old = os.umask(0)
+    try:
+        monkeypatch.delenv("HETERO_PROFILE")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        path = profile.Profile(data).save()
+        elsewhere = profile.Profile(data).save(tmp_path / "new" / "p.json")
+    finally:
+        os.umask(old)
+    assert path == tmp_path / "hetero" / "profile.json"
+    for file in (path, elsewhere):
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_without_a_cache_variable_it_lies_in_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.delenv("HETERO_PROFILE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert profile.default_path() == tmp_path / ".cache" / "hetero" / "profile.json"
+
+
+def test_a_write_that_fails_leaves_the_old_file(data, profile_file, monkeypatch):
+    write(profile_file, data)
+    before = profile_file.read_bytes()
+
+    def broken(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", broken)
+    with pytest.raises(OSError, match="disk full"):
+        profile.Profile({**data, "name": "new"}).save()
+    assert profile_file.read_bytes() == before
+    assert {f.name for f in profile_file.parent.iterdir()} <= {
+        profile_file.name,
+        profile_file.name + ".lock",
+    }, "a temporary file was left behind"
+
+
+WRITER = """
+import json, sys
+from hetero import profile
+path, number = sys.argv[1], int(sys.argv[2])
+data = profile.shipped("conservative").data
+for turn in range(40):
+    # Files of different lengths: a torn write would not pass the checksum.
+    content = {**data, "name": f"{number}", "notes": "x" * 5000 * (number + turn % 3)}
+    profile.Profile(content).save(path)
+    assert profile.read(path).name in set("123"), "torn"
+"""
+
+
+def test_writers_in_several_processes(tmp_path):
+    path = tmp_path / "profile.json"
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(number)], stderr=subprocess.PIPE
+        )
+        for number in (1, 2, 3)
+    ]
+    while any(w.poll() is None for w in writers):
+        if path.exists():
+            profile.read(path)  # raises where half a file shows
+    for writer in writers:
+        assert writer.wait() == 0, writer.stderr.read().decode()
+        writer.stderr.close()
+    assert {f.name for f in tmp_path.iterdir()} == {"profile.json", "profile.json.lock"}
+
+
+# -- Reading -------------------------------------------------------------------------------------
+
+
+def test_no_file_gives_one_hint(profile_file, warnings_of, opencl):
+    use_it(opencl)
+    profile.current()
+    (hint,) = warnings_of()
+    assert "hetero.calibrate()" in hint
+    assert profile.current().name == "conservative"
+    assert not profile_file.exists()
+
+
+@pytest.mark.parametrize("place", ["/dev/null/x", "/proc/nowhere"])
+def test_no_directory_to_write_to(place, monkeypatch, warnings_of, opencl):
+    monkeypatch.delenv("HETERO_PROFILE")
+    monkeypatch.setenv("XDG_CACHE_HOME", place)
+    profile.set_current(None)
+    use_it(opencl)
+    assert len(warnings_of()) == 1
+
+
+def test_a_directory_in_its_place(tmp_path, monkeypatch, warnings_of, opencl):
+    monkeypatch.setenv("HETERO_PROFILE", str(tmp_path))
+    profile.set_current(None)
+    use_it(opencl)
+    (text,) = warnings_of()
+    assert str(tmp_path) in text
+
+
+def flipped(data):
+    content = bytearray(profile.encode(data))
+    content[content.index(b"2000000000") + 3] ^= 1  # a digit of a constant: still JSON
+    return bytes(content)
+
+
+def spoiled(data, *path_and_value):
+    """The content with one value replaced, and a checksum that fits it."""
+    *path, last, value = path_and_value
+    changed = copy.deepcopy(data)
+    part = changed
+    for step in path:
+        part = part[step]
+    part[last] = value
+    return changed
+
+
+# name -> (what is done to the content, what the warning must name)
+DAMAGE = {
+    "empty": (lambda d: b"", "JSON"),
+    "truncated": (lambda d: profile.encode(d)[:-40], "JSON"),
+    "half": (lambda d: profile.encode(d)[: len(profile.encode(d)) // 2], "JSON"),
+    "binary": (lambda d: bytes(range(256)) * 4, "JSON"),
+    "not JSON": (lambda d: b"hello", "JSON"),
+    "too deep": (lambda d: b"[" * 100000, "JSON"),
+    "a list": (lambda d: b"[1, 2]", "object"),
+    "a number": (lambda d: b"5", "object"),
+    "bit flipped": (flipped, "sha256"),
+    "no checksum": (lambda d: json.dumps(d).encode(), "sha256"),
+    "no schema": (
+        lambda d: {k: v for k, v in d.items() if k != "schema_version"},
+        "schema_version",
+    ),
+    "newer schema": (lambda d: {**d, "schema_version": 99}, "schema_version"),
+    "older schema": (lambda d: {**d, "schema_version": 0}, "schema_version"),
+    "no links": (lambda d: {k: v for k, v in d.items() if k != "links"}, "'links'"),
+    "models a list": (lambda d: {**d, "models": []}, "'models'"),
+    "fingerprint null": (lambda d: {**d, "fingerprint": None}, "'fingerprint'"),
+    "name a number": (lambda d: {**d, "name": 5}, "name"),
+    "other CPU": (lambda d: spoiled(d, "fingerprint", "cpu", "name", "Z80"), "cpu name"),
+    "other cores": (lambda d: spoiled(d, "fingerprint", "cpu", "cores", 999), "cpu cores"),
+    "other BLAS": (lambda d: spoiled(d, "fingerprint", "blas", "blas_version", "0"), "blas"),
+    "other threads": (lambda d: spoiled(d, "fingerprint", "blas", "blas_threads", 99), "blas_thr"),
+    "GPU gone": (
+        lambda d: spoiled(d, "fingerprint", "devices", "cuda:7", {"name": "Z"}),
+        "cuda:7",
+    ),
+    "older NumPy": (lambda d: spoiled(d, "fingerprint", "packages", "numpy", "1.0"), "numpy"),
+    "older hetero": (lambda d: spoiled(d, "fingerprint", "hetero", "0.0.1"), "hetero"),
+    "no fingerprint": (lambda d: {**d, "fingerprint": {}}, "cpu"),
+    "fingerprint of lists": (lambda d: {**d, "fingerprint": {"cpu": [1], "blas": 3}}, "cpu"),
+}
+CONSTANTS = ("models", CPU_MODEL)
+SURFACE = {"overhead": 0.0, "axes": [[1, 99], [1, 99], [1, 99]], "seconds": [1.0] * 8}
+
+
+def model(form, **constants):
+    return {"form": form, "constants": constants}
+
+
+def segments(**changes):
+    one = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
+    return {"form": "segments", "constants": [{**one, **changes}]}
+
+
+# name -> (where in the content, with what value)
+DEEP = {
+    "model a number": (*CONSTANTS, 3),
+    "model null": (*CONSTANTS, None),
+    "no form": (*CONSTANTS, {"constants": {}}),
+    "unknown form": (*CONSTANTS, model("tea leaves")),
+    "form a list": (*CONSTANTS, {"form": ["x"], "constants": {}}),
+    "constants a list": (*CONSTANTS, "constants", []),
+    "constants empty": (*CONSTANTS, "constants", {}),
+    "overhead text": (*CONSTANTS, "constants", "overhead", "x"),
+    "overhead null": (*CONSTANTS, "constants", "overhead", None),
+    "overhead negative": (*CONSTANTS, "constants", "overhead", -1.0),
+    "overhead NaN": (*CONSTANTS, "constants", "overhead", float("nan")),
+    "rate text": (*CONSTANTS, "constants", "flops_per_second", "9"),
+    "rate zero": (*CONSTANTS, "constants", "flops_per_second", 0),
+    "rate negative": (*CONSTANTS, "constants", "flops_per_second", -5.0),
+    "surface too short": (*CONSTANTS, model("surface", **{**SURFACE, "seconds": [1.0]})),
+    "surface of two axes": (*CONSTANTS, model("surface", **{**SURFACE, "axes": [[1, 2], [1, 2]]})),
+    "surface without knots": (*CONSTANTS, model("surface", **{**SURFACE, "axes": [[], [], []]})),
+    "surface of text": (*CONSTANTS, model("surface", **{**SURFACE, "seconds": ["1"] * 8})),
+    "waves too short": (
+        *CONSTANTS,
+        model("waves", overhead=0.0, variants={"": [1.0, 2.0]}, multiprocessors=1),
+    ),
+    "waves a number": (*CONSTANTS, model("waves", overhead=0.0, variants=5, multiprocessors=1)),
+    "waves on nothing": (
+        *CONSTANTS,
+        model("waves", overhead=0.0, variants={"": [0.0] * 6}, multiprocessors=0),
+    ),
+    "model of no operation": ("models", "nonsense", model("roofline")),
+    "devices of numbers": ("devices", {"cpu": 5}),
+    "device without kind": ("devices", {"cpu": {}}),
+    "device the same as a list": ("devices", {"opencl:0": {"kind": "opencl", "same_as": ["x"]}}),
+    "link a number": ("links", "opencl:*", 5),
+    "link of nothing": ("links", "opencl:0", {"upload": {"pageable": segments(seconds="z")}}),
+    "link without segments": (
+        "links",
+        "opencl:0",
+        {"upload": {"pageable": {"form": "segments", "constants": []}}},
+    ),
+    "link cut at a word": (
+        "links",
+        "opencl:0",
+        {
+            "upload": {
+                "pageable": {
+                    "form": "segments",
+                    "constants": segments(below="1 MB")["constants"] + segments()["constants"],
+                }
+            }
+        },
+    ),
+    "link of rate zero": (
+        "links",
+        "opencl:0",
+        {"download": {"pageable": segments(bytes_per_second=0)}},
+    ),
+    "dispatch a number": ("host", "dispatch", 5),
+    "dispatch of text": ("host", "dispatch", {"opencl:0": {"host": "x"}}),
+    "dispatch flat": ("host", "dispatch", {"opencl:0": 1e-6}),
+    "no pack": ("host", {}),
+    "pack null": ("host", "pack", None),
+}
+
+
+# Those of another machine can be read all the same.
+UNREADABLE = list(DAMAGE)[: list(DAMAGE).index("other CPU")]
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damage_gives_one_warning(case, data, profile_file, warnings_of, opencl):
+    damage, named = DAMAGE[case]
+    write(profile_file, damage(data))
+    use_it(opencl)
+    (text,) = warnings_of()
+    assert str(profile_file) in text
+    assert named in text
+    assert "\n" not in text
+    assert profile.current().name == "conservative"
+
+
+@pytest.mark.parametrize("case", DEEP)
+def test_wrong_constants_give_one_warning(case, data, profile_file, warnings_of, opencl):
+    write(profile_file, spoiled(data, *DEEP[case]))
+    use_it(opencl)
+    (text,) = warnings_of()
+    assert str(profile_file) in text
+    assert profile.current().name == "conservative"
+
+
+@pytest.mark.parametrize("case", DEEP)
+def test_wrong_constants_never_harm_a_call(case, data, profile_file, opencl):
+    write(profile_file, spoiled(data, *DEEP[case]))
+    use_it(opencl)
+
+
+@pytest.mark.parametrize("case", [*UNREADABLE, *DEEP])
+def test_reading_a_damaged_file_says_so(case, data, tmp_path):
+    content = DAMAGE[case][0](data) if case in DAMAGE else spoiled(data, *DEEP[case])
+    write(tmp_path / "p.json", content)
+    with pytest.raises(ProfileError):
+        profile.named(str(tmp_path / "p.json"))
+
+
+def test_a_foreign_profile_can_still_be_asked(data, tmp_path):
+    write(tmp_path / "p.json", spoiled(data, "fingerprint", "cpu", "name", "Z80"))
+    assert profile.named(str(tmp_path / "p.json")).name == "mine"
+
+
+def test_shipped_profiles():
+    for name in ("conservative", "tesla-t10"):
+        assert profile.named(name).name == name
+    with pytest.raises(ProfileError, match=r"'conservative', .*'tesla-t10'.*, got 'nonsense'"):
+        profile.named("nonsense")
+
+
+# -- Looking up ----------------------------------------------------------------------------------
+
+
+def test_which_model_answers(data):
+    def roof(seconds):
+        return model("roofline", overhead=seconds, flops_per_second=1e9, bytes_per_second=1e9)
+
+    names = ["gpu:0|matvec|tiled|float32|C odd", "gpu:0|matvec|tiled|float32|C"]
+    names += ["gpu:0|matvec|tiled|float32|* odd", "gpu:0|matvec|tiled|float32|*"]
+    names += ["gpu:*|matvec|tiled|float32|C odd", "gpu:*|matvec|tiled|float32|*"]
+    for first in range(len(names)):
+        models = {name: roof(float(i)) for i, name in enumerate(names) if i >= first}
+        found = profile.Profile({**data, "models": models})
+        cost = found.cost("gpu:0", "gpu", "matvec", "tiled", "float32", "C odd")
+        work = hetero.ops.matvec.problem(A, A[0])
+        implementation = hetero.registry.lookup("matvec")[0]
+        assert cost(implementation.work(work, {}))[0] == float(first)
+    assert profile.Profile({**data, "models": {}}).cost("a", "b", "c", "d", "e", "f") is None
+
+
+def test_a_twin_takes_its_twins_constants(data):
+    one = segments(seconds=5.0)
+    found = profile.Profile(
+        {
+            **data,
+            "devices": {"gpu:1": {"kind": "gpu", "same_as": "gpu:0"}},
+            "links": {"gpu:0": {"upload": {"pageable": one}}},
+        }
+    )
+    assert found.link("gpu:1", "upload")(0) == 5.0
+    with pytest.raises(KeyError, match="pinned upload of gpu:1"):
+        found.link("gpu:1", "upload", "pinned")
+
+
+def test_replacing_the_profile_forgets_plans(data):
+    planner.plan(hetero.ops.matmul.problem(A, A.T))
+    assert hetero.plan("matmul", A, A.T).profile_name == "conservative"
+    profile.set_current(profile.Profile(data))
+    assert hetero.plan("matmul", A, A.T).profile_name == "mine"

@@ -12,7 +12,7 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero import inventory, planner, profile, registry
-from hetero.calibration import probes
+from hetero.calibration import fit, probes
 from hetero.errors import DeviceError, DeviceNotAvailable
 
 # Largest extent of a matrix (quick, full), by kind of device; half of it where there are three.
@@ -166,7 +166,7 @@ def _tasks(
                     tasks.append(
                         (
                             f"{operation} {implementation.method} {subject.dtype} on {name}",
-                            _measuring(subject, bench, device, effort, name, info),
+                            _measuring(subject, bench, device, effort, name),
                         )
                     )
     return tasks
@@ -178,13 +178,12 @@ def _measuring(
     device: Any,
     effort: probes.Effort,
     name: str,
-    info: dict[str, Any],
 ) -> Task:
     def task(models: dict, links: dict, host: dict, share: float) -> None:
         with device.active() if device is not None else contextlib.nullcontext():
             measured = probes.measure_subject(subject, bench(), effort, share)
         implementation = subject.implementation
         key = (name, implementation.operation, implementation.method, subject.dtype, subject.layout)
-        models["|".join(key)] = probes.model_of(subject, info, *measured)
+        models["|".join(key)] = fit.surface(subject.axes, *measured)
 
     return task

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.models import Work, bind, bind_link, wave_features
+from hetero.models import Work, bind, bind_link
 
 _LEAST_POINTS = 3  # of a segment
 _PENALTY = 4e-4  # mean squared relative error that one more segment must save
@@ -180,55 +180,3 @@ def _extended(
                 compute = max(table[neighbour] - overhead, 0.0)
                 guesses.append(overhead + compute * dims[axis] / smaller)
     return max(guesses)
-
-
-def nonnegative(features: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Coefficients >= 0 that minimise relative errors, with outliers weighted down."""
-    from scipy.optimize import nnls
-
-    weights = 1.0 / seconds
-    for _ in range(6):
-        solution, _ = nnls(features * weights[:, None], seconds * weights)
-        errors = np.abs(features @ solution / seconds - 1.0)
-        scale = max(float(np.median(errors)) * 2.0, 1e-6)
-        weights = np.minimum(1.0, scale / np.maximum(errors, 1e-12)) ** 0.5 / seconds
-    return solution
-
-
-def waves(
-    measured: Sequence[tuple[Work, float]],
-    held_out: Sequence[tuple[Work, float]],
-    multiprocessors: int,
-) -> dict[str, Any]:
-    """A "waves" model: constants of each tile, from problems that its launch plan gave that tile.
-
-    Parameters
-    ----------
-    measured, held_out : sequence of (Work, seconds)
-    multiprocessors : int
-        Of the device.
-    """
-    variants: dict[str, list[float]] = {}
-    for name in sorted({work.variant for work, _ in measured}):
-        rows = [(work, seconds) for work, seconds in measured if work.variant == name]
-        features = np.array([wave_features(work, multiprocessors) for work, _ in rows])
-        variants[name] = nonnegative(features, np.array([s for _, s in rows])).tolist()
-    overhead = 0.95 * min(seconds for _, seconds in measured)
-    constants = {
-        "overhead": overhead,
-        "multiprocessors": multiprocessors,
-        "variants": variants,
-    }
-    model: dict[str, Any] = {"form": "waves", "constants": constants}
-    cost = bind(model)
-    known = [(work, seconds) for work, seconds in held_out if work.variant in variants]
-    if known:
-        model["residuals"] = residuals([sum(cost(w)) for w, _ in known], [s for _, s in known])
-    model["samples"] = {
-        "held_out": [[list(work.dims), work.variant, seconds] for work, seconds in held_out],
-        "measured": [
-            [work.variant, work.blocks, work.steps, work.launches, work.bytes, seconds]
-            for work, seconds in measured
-        ],
-    }
-    return model

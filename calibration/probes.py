@@ -258,24 +258,6 @@ def measure_subject(
     return seconds, held_out
 
 
-def model_of(
-    subject: Subject,
-    info: dict[str, Any],
-    seconds: dict[tuple[int, ...], float],
-    held_out: dict[tuple[int, ...], float],
-) -> dict[str, Any]:
-    """The fitted model of a subject."""
-    work = subject.implementation.work
-    first = work(subject.problem(next(iter(seconds))), info)
-    if not first.variant:
-        return fit.surface(subject.axes, seconds, held_out)
-    return fit.waves(
-        [(work(subject.problem(dims), info), value) for dims, value in seconds.items()],
-        [(work(subject.problem(dims), info), value) for dims, value in held_out.items()],
-        info["multiprocessors"],
-    )
-
-
 def transfers(
     device: Device, sizes: list[int], budget: float
 ) -> dict[tuple[str, str], list[float]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("numpy", "scipy", "numba", "pycuda", "pyopencl", "nvmath-python", "nvidia-cublas")
+_PACKAGES = ("numpy", "pycuda", "pyopencl", "nvmath-python", "nvidia-cublas")
 _listeners: list[Callable[[], None]] = []
 
 

@@ -9,7 +9,6 @@ form               seconds
 =================  ==============================================================================
 roofline           overhead + max(flops / flop rate, bytes / byte rate)
 surface            overhead + compute, interpolated between measured shapes
-waves              linear in blocks per multiprocessor and steps (White 2013, eq. 3.7-3.11)
 bandwidth          accessed bytes / effective bandwidth (White 2013, sections 3.5 and 4.6)
 segments           b / T_x + c0 b + c1 per range of sizes (White 2013, eq. 3.14-3.15); for links
 =================  ==============================================================================
@@ -41,24 +40,12 @@ class Work:
         Fewest bytes moved through the device's memory: each operand and the result once.
     repeat : int
         How often the work above is done one after another.
-    variant : str
-        Which tile the kernel uses, "" where there is one only.
-    blocks : int
-        Thread blocks of the main launch.
-    steps : int
-        Extent of k that one block runs over.
-    launches : int
-        Kernels launched.
     """
 
     dims: tuple[int, ...]
     flops: float
     bytes: float
     repeat: int = 1
-    variant: str = ""
-    blocks: int = 0
-    steps: int = 0
-    launches: int = 1
 
 
 Cost = Callable[[Work], tuple[float, float]]
@@ -126,41 +113,6 @@ def _surface(constants: dict[str, Any]) -> Cost:
     return cost
 
 
-def wave_features(work: Work, multiprocessors: int) -> tuple[float, ...]:
-    """What the seconds of a tiled kernel are linear in.
-
-    Blocks are dealt to the multiprocessors, so the fullest one has ceil(blocks / multiprocessors),
-    the last wave being fragmented (White 2013, eq. 3.8-3.11). Each block takes ``steps`` iterations
-    over k, in parallel (latency) or one after another (throughput); results and partial sums are
-    written once.
-    """
-    load = -(-work.blocks // multiprocessors)
-    return (
-        1.0,
-        float(load),
-        float(work.steps),
-        float(load) * work.steps,
-        work.bytes,
-        float(work.launches - 1),
-    )
-
-
-def _waves(constants: dict[str, Any]) -> Cost:
-    """Constants times `wave_features`, for each tile its own."""
-    overhead = constants["overhead"]
-    variants = constants["variants"]
-    multiprocessors = constants["multiprocessors"]
-
-    def cost(work: Work) -> tuple[float, float]:
-        if work.variant not in variants:
-            raise KeyError(f"tile {work.variant!r}")
-        features = wave_features(work, multiprocessors)
-        seconds = sum(c * f for c, f in zip(variants[work.variant], features, strict=True))
-        return overhead, max(seconds - overhead, 0.0)
-
-    return cost
-
-
 def _bandwidth(constants: dict[str, Any]) -> Cost:
     """White's estimate: every operand of every multiplication counts as accessed.
 
@@ -205,7 +157,6 @@ def _white_rate(bandwidth: dict[str, Any]) -> Callable[[tuple[int, ...]], float]
 FORMS: dict[str, Callable[[dict[str, Any]], Cost]] = {
     "roofline": _roofline,
     "surface": _surface,
-    "waves": _waves,
     "bandwidth": _bandwidth,
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import numpy as np
@@ -158,47 +157,3 @@ def test_residuals_of_a_surface_are_those_of_shapes_left_out():
     assert model["residuals"]["count"] == 2
     assert model["residuals"]["worst"] == pytest.approx(0.5, rel=1e-3)
     assert model["samples"]["held_out"] == [[[10, 100], 2e-6], [[20, 20], pytest.approx(4e-7)]]
-
-
-# -- Waves ---------------------------------------------------------------------------------------
-
-TRUE = {"big": [5e-6, 2e-6, 1e-7, 3e-8, 1e-12, 3e-6], "small": [4e-6, 1e-6, 0.0, 5e-8, 2e-12, 0.0]}
-
-
-def measured(spike=lambda number: 1.0):
-    rows = []
-    points = itertools.product(TRUE, [1, 9, 40, 130, 700], [4, 60, 900], [1, 2])
-    for number, (variant, blocks, steps, launches) in enumerate(points):
-        nbytes = 1e5 * blocks**0.5 + 7e3 * number
-        work = Work((64, 64), 1e6, nbytes, 1, variant, blocks, steps, launches)
-        load = -(-blocks // 10)
-        features = (1, load, steps, load * steps, nbytes, launches - 1)
-        seconds = sum(c * f for c, f in zip(TRUE[variant], features, strict=True))
-        rows.append((work, seconds * spike(number)))
-    return rows
-
-
-def test_waves_find_planted_constants():
-    rows = measured()
-    model = fit.waves(rows, rows[::7], 10)
-    for variant, constants in TRUE.items():
-        found = model["constants"]["variants"][variant]
-        assert found == pytest.approx(constants, rel=1e-3, abs=1e-12)
-    assert model["residuals"]["worst"] < 1e-3
-    assert model["constants"]["multiprocessors"] == 10
-
-
-@pytest.mark.parametrize("phase", range(5))
-def test_waves_are_not_moved_by_spikes(phase):
-    rows = measured(lambda number: 100.0 if number % 5 == phase else 1.0)
-    cost = bind(fit.waves(rows, [], 10))
-    for number, (work, seconds) in enumerate(rows):
-        if number % 5 != phase:
-            assert sum(cost(work)) == pytest.approx(seconds, rel=0.05)
-
-
-def test_waves_never_give_negative_constants():
-    draw = random.Random(3)
-    rows = [(work, seconds * draw.uniform(0.5, 2.0)) for work, seconds in measured()]
-    for constants in fit.waves(rows, [], 10)["constants"]["variants"].values():
-        assert min(constants) >= 0.0

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from hetero.models import FORMS, GIB, Work, bind, bind_link, wave_features
+from hetero.models import FORMS, GIB, Work, bind, bind_link
 
 
 def cost(form, constants):
@@ -123,33 +123,6 @@ def test_surface_refuses_constants_that_make_no_sense(change):
         cost("surface", constants)(Work((8, 8), 0.0, 0.0))
 
 
-# -- Waves ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("blocks", "load"), [(1, 1), (10, 1), (11, 2), (20, 2), (21, 3), (1000, 100)]
-)
-def test_wave_features(blocks, load):
-    work = Work((64, 64), 1e6, 4096.0, blocks=blocks, steps=7, launches=2)
-    assert wave_features(work, 10) == (1.0, load, 7.0, load * 7.0, 4096.0, 1.0)
-
-
-def test_waves():
-    constants = {
-        "overhead": 4e-6,
-        "multiprocessors": 10,
-        "variants": {"big": [5e-6, 1e-6, 2e-7, 3e-7, 1e-12, 2e-6], "small": [1e-6] + [0.0] * 5},
-    }
-    function = cost("waves", constants)
-    work = Work((64, 64), 1e6, 1e6, variant="big", blocks=21, steps=10, launches=2)
-    # 5 us + 3 waves x 1 us + 10 steps x 0.2 us + 30 x 0.3 us + 1 us of bytes + 2 us of a launch
-    assert function(work) == pytest.approx((4e-6, 22e-6 - 4e-6))
-    small = Work((64, 64), 1e6, 1e6, variant="small", blocks=21, steps=10)
-    assert function(small) == (4e-6, 0.0)
-    with pytest.raises(KeyError, match="huge"):
-        function(Work((64, 64), 1e6, 1e6, variant="huge"))
-
-
 # -- Bandwidth (White) ---------------------------------------------------------------------------
 
 
@@ -230,4 +203,4 @@ def test_link():
 
 
 def test_every_form_is_tested_here():
-    assert set(FORMS) == {"roofline", "surface", "waves", "bandwidth"}
+    assert set(FORMS) == {"roofline", "surface", "bandwidth"}

@@ -245,15 +245,6 @@ DEEP = {
     "surface of two axes": (*CONSTANTS, model("surface", **{**SURFACE, "axes": [[1, 2], [1, 2]]})),
     "surface without knots": (*CONSTANTS, model("surface", **{**SURFACE, "axes": [[], [], []]})),
     "surface of text": (*CONSTANTS, model("surface", **{**SURFACE, "seconds": ["1"] * 8})),
-    "waves too short": (
-        *CONSTANTS,
-        model("waves", overhead=0.0, variants={"": [1.0, 2.0]}, multiprocessors=1),
-    ),
-    "waves a number": (*CONSTANTS, model("waves", overhead=0.0, variants=5, multiprocessors=1)),
-    "waves on nothing": (
-        *CONSTANTS,
-        model("waves", overhead=0.0, variants={"": [0.0] * 6}, multiprocessors=0),
-    ),
     "model of no operation": ("models", "nonsense", model("roofline")),
     "devices of numbers": ("devices", {"cpu": 5}),
     "device without kind": ("devices", {"cpu": {}}),

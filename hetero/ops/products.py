@@ -164,7 +164,7 @@ def matrix_and_vector(problem: Problem, inputs: list[Any]) -> tuple[Any, Any]:
     return (inputs[0], inputs[1]) if shapes[1] == 1 else (inputs[1], inputs[0])
 
 
-def count_work(problem: Problem, *, on_cpu: bool, **details: Any) -> Work:
+def count_work(problem: Problem, *, on_cpu: bool) -> Work:
     """Flops and bytes of a product: 2 m n k flops, each operand and the result moved once.
 
     A GPU does the whole batch at once, so it counts as more rows; a CPU does one after another.
@@ -177,7 +177,7 @@ def count_work(problem: Problem, *, on_cpu: bool, **details: Any) -> Work:
     for extent in others:
         flops *= extent
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output)) / repeat
-    return Work((rows, *others), flops, moved, repeat, **details)
+    return Work((rows, *others), flops, moved, repeat)
 
 
 def call(

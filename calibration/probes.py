@@ -263,8 +263,8 @@ def transfers(
 ) -> dict[tuple[str, str], list[float]]:
     """Seconds to move each size: (direction, kind of host memory) -> one figure per size.
 
-    Downloads to pageable memory go to fresh pages, as those of real calls do. Of several passes, some
-    seconds apart, the fastest counts: what else the host does only ever adds to a transfer.
+    Downloads to pageable memory go to fresh pages, as those of real calls do. Of several passes,
+    some seconds apart, the fastest counts: whatever else the host does only adds to a transfer.
     """
     buffer, owner = device.allocate(sizes[-1])
     pageable = np.random.default_rng(0).integers(0, 255, sizes[-1], dtype=np.uint8)

@@ -292,7 +292,9 @@ def price(
         candidates += [
             _candidate(problem, implementation, CPU, devices[CPU], constants, True)
             for implementation in implementations
-            if implementation.kind == CPU and CPU not in names and implementation.run is not None
+            if implementation.kind == CPU
+            and implementation.run is not None
+            and all(c.implementation is not implementation for c in candidates)
         ]
         possible = [c for c in candidates if c.reason is None]
     if (device or method) and not possible:

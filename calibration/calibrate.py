@@ -12,7 +12,7 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero import inventory, planner, profile, registry
-from hetero.calibration import fit, probes
+from hetero.calibration import fit, probes, workbench
 from hetero.errors import DeviceError, DeviceNotAvailable
 
 # Largest extent of a matrix (quick, full), by kind of device; half of it where there are three.
@@ -154,7 +154,7 @@ def _tasks(
                     host["dispatch"][device.name] = probes.dispatch(device, effort)
 
             tasks.append((f"links of {name}", link))
-        bench = functools.cache(functools.partial(probes.Bench, device, largest * largest))
+        bench = functools.cache(functools.partial(workbench.Bench, device, largest * largest))
         for operation in registry.operations():
             for implementation in registry.lookup(operation):
                 if implementation.kind != info["kind"] or implementation.run is None:
@@ -174,7 +174,7 @@ def _tasks(
 
 def _measuring(
     subject: probes.Subject,
-    bench: Callable[[], probes.Bench],
+    bench: Callable[[], workbench.Bench],
     device: Any,
     effort: probes.Effort,
     name: str,

@@ -19,7 +19,7 @@ from hetero.calibration import probes
 from hetero.calibration.fit import residuals
 from hetero.calibration.measure import center
 from hetero.errors import DeviceError
-from hetero.ops import module_of, products
+from hetero.ops import calling, module_of
 from hetero.problem import DEVICE_DTYPES, Problem
 
 MEASURED = ("matvec", "matmul")
@@ -173,7 +173,7 @@ def _caller(
     waits -= {planner.CPU}
     used = [backends.get(name) for name in waits]
     if all(o.location == HOST for o in operands):  # what the second call of a shape comes down to
-        run = products.shortcut(plan, getattr(np, plan.problem.function))
+        run = calling.shortcut(plan, getattr(np, plan.problem.function))
     else:
         function = getattr(module_of(plan.problem.function), plan.problem.function)
         run = partial(function, device=chosen.device, method=chosen.method)

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero import planner, registry
 from hetero.models import Work
-from hetero.ops import products
+from hetero.ops import calling, products
 from hetero.problem import Problem
 
 OPERATION = "matmul"
@@ -88,7 +88,7 @@ def matmul(
         run = _shortcuts.get((A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype))
         if run is not None:
             return run(A, B)
-    return products.call(np.matmul, _shortcuts, A, B, out, device, method, options)
+    return calling.call(np.matmul, _shortcuts, A, B, out, device, method, options)
 
 
 def problem(A: Any, B: Any) -> Problem:

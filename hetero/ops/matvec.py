@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero import planner, registry
 from hetero.models import Work
-from hetero.ops import products
+from hetero.ops import calling, products
 from hetero.problem import Problem
 
 OPERATION = "matvec"
@@ -85,7 +85,7 @@ def matvec(
         run = _shortcuts.get((A.shape, A.strides, A.dtype, x.shape, x.strides, x.dtype))
         if run is not None:
             return run(A, x)
-    return products.call(np.matvec, _shortcuts, A, x, out, device, method, options)
+    return calling.call(np.matvec, _shortcuts, A, x, out, device, method, options)
 
 
 def problem(A: Any, x: Any) -> Problem:

@@ -1,13 +1,11 @@
-"""What matvec and matmul share: checking operands as NumPy would, building the problem, calling."""
+"""What matvec and matmul share: operands checked as NumPy would, and made a problem."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hetero import planner
 from hetero.arrays import (
     HOST,
     Operand,
@@ -16,7 +14,6 @@ from hetero.arrays import (
     describe,
     element_strides,
     is_device_array,
-    overlap,
 )
 from hetero.models import Work
 from hetero.problem import Problem, dtype_obstacle
@@ -178,115 +175,6 @@ def count_work(problem: Problem, *, on_cpu: bool) -> Work:
         flops *= extent
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output)) / repeat
     return Work((rows, *others), flops, moved, repeat)
-
-
-def call(
-    function: Callable[..., Any],
-    shortcuts: dict[Any, Any],
-    A: Any,
-    B: Any,
-    out: Any,
-    device: str | None,
-    method: str | None,
-    options: dict[str, Any],
-) -> Any:
-    """Everything that a product's public function does when no remembered plan fits."""
-    forced_device, forced_method = planner.placement(device, method)
-    if forced_device or forced_method:
-        planner.check_placement(function.__name__, forced_device, forced_method)
-    on_device = is_device_array(A) or is_device_array(B) or is_device_array(out)
-    if not on_device:
-        if (
-            options
-            or _hands_over(A)
-            or _hands_over(B)
-            or not (out is None or type(out) is np.ndarray)
-        ):
-            return function(A, B, out=out, **options)
-    elif options:
-        raise TypeError(f"device arrays take no {', '.join(options)}")
-    A, B = (x if is_device_array(x) else np.asarray(x) for x in (A, B))
-    operands = (describe(A), describe(B))
-    target = None if out is None else describe(out)
-    now = planner.generation()
-    key = (forced_device, forced_method, *map(_key, operands), target and _key(target))
-    plan = shortcuts.get(key)
-    if plan is None:
-        problem = build(function.__name__, *operands, target)
-        if problem is None or not problem.output.size:
-            return _by_numpy(function, (A, B), operands, out, target)
-        plan = planner.plan(problem, forced_device, forced_method)
-        planner.remember(shortcuts, key, plan, now)
-    if target is not None and any(overlap(target, operand) for operand in operands):
-        # Written only after everything is read: computed apart, then put in its place.
-        from hetero import transfer
-
-        made = call(function, shortcuts, A, B, None, device, method, {})
-        transfer.from_host(transfer.to_host(made, describe(made)), out, target)
-        return out
-    if not on_device and out is None and not (forced_device or forced_method):
-        key = (A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype)
-        planner.remember(shortcuts, key, shortcut(plan, function), now)
-    from hetero import execution
-
-    return execution.execute(plan, (A, B), operands, out, target)
-
-
-def _key(operand: Operand) -> tuple[Any, ...]:
-    return operand.shape, operand.strides, operand.dtype, operand.location, operand.readonly
-
-
-def _hands_over(x: Any) -> bool:
-    """Whether NumPy's own dispatch must decide: subclasses and types with their own arithmetic."""
-    return type(x) is not np.ndarray and (
-        isinstance(x, np.ndarray) or hasattr(x, "__array_ufunc__")
-    )
-
-
-def shortcut(plan: planner.Plan, function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a remembered plan comes down to for host operands: NumPy's own function, if it can."""
-    chosen = plan.chosen
-    if chosen.device == planner.CPU and chosen.method == "blas":
-        return function
-    from hetero import execution
-
-    def run(A: Any, B: Any) -> Any:
-        return execution.execute(plan, (A, B), plan.problem.inputs, None, None)
-
-    return run
-
-
-def _by_numpy(
-    function: Callable[..., Any],
-    arrays: tuple[Any, Any],
-    operands: tuple[Operand, Operand],
-    out: Any,
-    target: Operand | None,
-) -> Any:
-    """What NumPy does, errors included; device arrays go through the host."""
-    from hetero import transfer
-
-    location = next((o.location for o in (*operands, target) if o and o.location != HOST), HOST)
-    hosts = [
-        array if operand.location == HOST else transfer.to_host(array, operand)
-        for array, operand in zip(arrays, operands, strict=True)
-    ]
-    if location == HOST:
-        return function(*hosts, out=out)
-    if target is None:
-        result = np.asarray(function(*hosts))
-        like, operand = next(
-            (a, o) for a, o in zip(arrays, operands, strict=True) if o.location != HOST
-        )
-        made, _ = transfer.empty_like(like, operand, result.shape, result.dtype)
-        transfer.from_host(result, made, describe(made))
-        return made
-    if target.location == HOST:
-        return function(*hosts, out=out)
-    values = transfer.to_host(out, target).copy()
-    values.flags.writeable = not target.readonly
-    transfer.from_host(function(*hosts, out=values), out, target)
-    return out
 
 
 def describe_problem(function: str, A: Any, B: Any) -> Problem:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from hetero import devices as backends
-from hetero import inventory, planner, profile
+from hetero import overview, planner, profile
 from hetero.arrays import HOST, spec
 from hetero.calibration import report
 from hetero.calibration.calibrate import measure_machine
@@ -37,7 +37,7 @@ def demo(
         and measured seconds, the best alternative; and the figures of chosen over best.
     """
     start = time.perf_counter()
-    here = inventory.machine_summary()
+    here = overview.summary()
     show(here)
     constants = profile.parse(profile.encode(measure_machine(True, None, progress)))
     profile.set_current(constants)

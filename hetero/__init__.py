@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hetero.arrays import spec
     from hetero.calibration import calibrate
-    from hetero.inventory import machine
     from hetero.ops import plan
     from hetero.ops.matmul import matmul
     from hetero.ops.matvec import matvec
+    from hetero.overview import machine
     from hetero.planner import Plan, use
     from hetero.profile import Profile
 
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "calibrate": "hetero.calibration",
-    "machine": "hetero.inventory",
+    "machine": "hetero.overview",
     "matmul": "hetero.ops.matmul",
     "matvec": "hetero.ops.matvec",
     "plan": "hetero.ops",

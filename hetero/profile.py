@@ -32,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hetero import inventory
+from hetero import inventory, paths
 from hetero.errors import ProfileError
 from hetero.models import Cost, Work, bind, bind_link
 
@@ -188,7 +188,7 @@ def encode(data: dict[str, Any]) -> bytes:
 def default_path() -> Path:
     """Where this machine's profile is kept: ``HETERO_PROFILE``, or the user's cache directory."""
     named = os.environ.get("HETERO_PROFILE")
-    return Path(named) if named else inventory.cache_directory() / "profile.json"
+    return Path(named) if named else paths.cache_directory() / "profile.json"
 
 
 def read(path: str | os.PathLike[str]) -> Profile:

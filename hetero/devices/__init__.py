@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hetero.errors import DeviceNotAvailable
@@ -17,6 +18,7 @@ _BACKENDS = ("cuda", "opencl")
 _lock = threading.RLock()
 _found: dict[str, Device] | None = None
 _missing: list[str] = []
+_listeners: list[Callable[[], None]] = []
 _strikes: dict[str, str] = {}
 _set_aside: dict[str, str] = {}
 
@@ -78,6 +80,11 @@ def strike(name: str, error: Exception) -> bool:
         return False
 
 
+def on_change(listener: Callable[[], None]) -> None:
+    """Call ``listener`` when devices cease to be usable without anybody's call having failed."""
+    _listeners.append(listener)
+
+
 def _after_fork() -> None:
     """A forked child cannot use its parent's CUDA contexts: it computes on the CPU."""
     global _found
@@ -85,9 +92,8 @@ def _after_fork() -> None:
         return
     for name in _found:
         _set_aside[name] = "this process was forked from one that used the device"
-    from hetero import inventory
-
-    inventory.changed()
+    for listener in _listeners:
+        listener()
 
 
 if hasattr(os, "register_at_fork"):

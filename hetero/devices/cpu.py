@@ -1,14 +1,53 @@
-"""The CPU as a device: described here, computed on through NumPy by the operations."""
+"""The CPU: described here, computed on through NumPy by the operations."""
 
 from __future__ import annotations
 
+import functools
+import os
+import platform
+from pathlib import Path
 from typing import Any
 
-from hetero import inventory
 
-NAME = "cpu"
-
-
+@functools.cache
 def describe() -> dict[str, Any]:
-    """kind, name, cores, memory_bytes, blas, blas_version, blas_threads."""
-    return dict(inventory.cpu())
+    """Description of the CPU and the BLAS that NumPy calls.
+
+    Returns
+    -------
+    dict
+        kind, name, cores (those this process may use), memory_bytes, blas, blas_version,
+        blas_threads.
+    """
+    import numpy  # noqa: F401  its BLAS must be loaded to be seen
+    from threadpoolctl import threadpool_info
+
+    pools = [p for p in threadpool_info() if p["user_api"] == "blas"]
+    pool = next((p for p in pools if "numpy" in p["filepath"]), pools[0] if pools else {})
+    cores = _cores()
+    return {
+        "kind": "cpu",
+        "name": _cpu_model(),
+        "cores": cores,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "blas": pool.get("internal_api", "unknown"),
+        "blas_version": pool.get("version") or "unknown",
+        "blas_threads": min(pool.get("num_threads", cores), cores),
+    }
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

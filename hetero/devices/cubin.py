@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hetero import inventory
+from hetero import paths
 from hetero.errors import KernelCompileError
 
 _DIGEST_BYTES = 32
@@ -42,7 +42,7 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
     """
     options = tuple(f"-D{name}={value}" for name, value in defines)
     key = hashlib.sha256("\0".join((text, arch, *options, str(compiler()))).encode()).hexdigest()
-    path = inventory.cache_directory() / "cubin" / f"{key}.cubin"
+    path = paths.cache_directory() / "cubin" / f"{key}.cubin"
     code = _read(path)
     if code is None:
         code = _compile(text, arch, options)

@@ -1,0 +1,74 @@
+"""`hetero.machine`: what is here, for a person to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero import devices, inventory, profile
+
+
+class Inventory(dict):
+    """A plain dict whose ``print`` is readable."""
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self, 0))
+
+
+def _lines(value: dict[str, Any], depth: int) -> list[str]:
+    lines = []
+    for key, item in value.items():
+        pad = "  " * depth
+        if isinstance(item, dict):
+            lines.append(f"{pad}{key}:" + ("" if item else " none"))
+            lines += _lines(item, depth + 1)
+        elif isinstance(item, list):
+            lines.append(f"{pad}{key}:" + ("" if item else " none"))
+            lines += [f"{pad}  - {entry}" for entry in item]
+        else:
+            lines.append(f"{pad}{key}: {item}")
+    return lines
+
+
+def machine() -> Inventory:
+    """What is here, as a plain dict that prints readably.
+
+    Returns
+    -------
+    Inventory
+        ``cpu``, ``devices`` (name -> description), ``links`` (device -> GB/s of large transfers
+        by direction and memory, as calibrated), ``missing`` (what is not here and what would
+        bring it), ``profile`` (name and file).
+
+    Examples
+    --------
+    >>> import hetero
+    >>> hetero.machine()["cpu"]["cores"] >= 1
+    True
+    """
+    here = inventory.devices()
+    constants = profile.current()
+    size = 2**28
+    links: dict[str, Any] = {}
+    for name in here:
+        for direction, kinds in constants.data["links"].get(name, {}).items():
+            for memory in kinds:
+                rate = size / constants.link(name, direction, memory)(size) / 1e9
+                links.setdefault(name, {})[f"{direction}, {memory}"] = f"{rate:.1f} GB/s"
+    return Inventory(
+        cpu={key: value for key, value in here["cpu"].items() if key != "kind"},
+        devices={name: info for name, info in here.items() if name != "cpu"},
+        links=links,
+        missing=list(devices.missing()),
+        profile={"name": constants.name, "file": str(profile.default_path())},
+    )
+
+
+def summary() -> str:
+    """One line: the CPU, its BLAS, and the devices beside it."""
+    here = inventory.devices()
+    processor = here["cpu"]
+    others = [f"{info['name']} ({name})" for name, info in here.items() if name != "cpu"]
+    return (
+        f"{processor['name']}, {processor['cores']} cores, {processor['blas']} "
+        f"{processor['blas_version']}; " + (", ".join(others) or "no other device")
+    )

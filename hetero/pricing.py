@@ -200,7 +200,8 @@ def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[st
     matching = [name for name, info in devices.items() if info["kind"] == device]
     if not matching:
         raise DeviceNotAvailable(
-            f"device must be one of {', '.join(map(repr, devices))}, got {device!r}"
+            f"device must be one of {', '.join(map(repr, devices))}, got {device!r} "
+            "('hetero info' tells what is missing for others)"
         )
     return matching
 

@@ -237,7 +237,7 @@ def test_forced_placement_that_is_not_there():
         priced(square(8), device="cuda:1")
     with pytest.raises(DeviceNotAvailable, match="got 'gpu'"):
         priced(square(8), device="gpu")
-    with pytest.raises(MethodNotAvailable, match="'blas', .*'tiled'.*got 'magic'"):  # noqa: RUF043
+    with pytest.raises(MethodNotAvailable, match=r"'blas', .*'tiled'.*got 'magic'"):
         priced(square(8), method="magic")
     with pytest.raises(MethodNotAvailable, match="'blas' on cpu, got 'tiled'"):
         priced(square(8), device="cpu", method="tiled")
@@ -280,7 +280,7 @@ def test_use_is_undone_by_an_exception():
 
 
 def test_use_names_what_is_there_at_once():
-    with pytest.raises(DeviceNotAvailable, match="'cpu'.*got 'nonsense'"), hetero.use("nonsense"):
+    with pytest.raises(DeviceNotAvailable, match=r"'cpu'.*got 'nonsense'"), hetero.use("nonsense"):
         pytest.fail("the block must not run")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import struct
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,13 @@ _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 def find() -> tuple[list[Device], list[str]]:
     """The CUDA devices here, and a sentence for each thing that is missing."""
     try:
-        import pycuda.driver as driver
-    except ImportError as error:
-        if "libcuda" in str(error):
-            return [], ["cuda: no NVIDIA driver (libcuda.so.1); install the driver"]
+        with warnings.catch_warnings():  # it warns before it raises, and we report what it raises
+            warnings.simplefilter("ignore")
+            import pycuda.driver as driver
+    except ModuleNotFoundError:
         return [], [f"cuda: PyCUDA is not installed; {_INSTALL}"]
     except Exception as error:
-        return [], [f"cuda: PyCUDA cannot be imported ({error})"]
+        return [], [f"cuda: PyCUDA finds no NVIDIA driver; install the driver ({error})"]
     try:
         driver.init()
         count = driver.Device.count()

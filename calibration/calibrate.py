@@ -15,8 +15,17 @@ from hetero import inventory, planner, profile, registry
 from hetero.calibration import fit, probes, workbench
 from hetero.errors import DeviceError, DeviceNotAvailable
 
-# Largest extent of a matrix (quick, full), by kind of device; half of it where there are three.
-_LARGEST = {"cpu": (2048, 8192), "opencl": (512, 1024), "cuda": (16384, 16384)}
+# Largest extent of a matrix, by kind of device.
+_LARGEST_QUICK = {
+    "cpu": {"matvec": 8192, "matmul": 1024},
+    "opencl": {"matvec": 512, "matmul": 256},
+    "cuda": {"matvec": 16384, "matmul": 8192},
+}
+_LARGEST_FULL = {
+    "cpu": {"matvec": 8192, "matmul": 4096},
+    "opencl": {"matvec": 1024, "matmul": 512},
+    "cuda": {"matvec": 16384, "matmul": 8192},
+}
 
 
 def calibrate(
@@ -83,7 +92,7 @@ def measure_machine(
     models: dict[str, Any] = {}
     links: dict[str, Any] = {}
     host: dict[str, Any] = {"dispatch": {}}
-    end = time.perf_counter() + effort.total
+    end = time.perf_counter() + effort.total + effort.device_total * (len(names) - 1)
     for number, (text, task) in enumerate(tasks):
         if progress is not None:
             progress(number / len(tasks), text)
@@ -143,7 +152,7 @@ def _tasks(
     for name in names:
         info = infos[name]
         device = None if name == planner.CPU else backends.get(name)
-        largest = _LARGEST[info["kind"]][0 if quick else 1]
+        largest = (_LARGEST_QUICK if quick else _LARGEST_FULL)[info["kind"]]
         if device is not None:
 
             def link(
@@ -154,7 +163,7 @@ def _tasks(
                     host["dispatch"][device.name] = probes.dispatch(device, effort)
 
             tasks.append((f"links of {name}", link))
-        bench = functools.cache(functools.partial(workbench.Bench, device, largest * largest))
+        bench = functools.cache(functools.partial(workbench.Bench, device))
         for operation in registry.operations():
             for implementation in registry.lookup(operation):
                 if implementation.kind != info["kind"] or implementation.run is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from hetero.models import Work, bind, bind_link
 
 _LEAST_POINTS = 3  # of a segment
+_MANY = 10.0  # overheads: a call that takes longer runs at its rate
 _PENALTY = 4e-4  # mean squared relative error that one more segment must save
 
 
@@ -51,7 +53,7 @@ def _nonnegative_line(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> tuple[floa
     return float(slope), float(intercept)
 
 
-def segments(sizes: Sequence[float], seconds: Sequence[float], most: int = 6) -> dict[str, Any]:
+def segments(sizes: Sequence[float], seconds: Sequence[float], most: int = 8) -> dict[str, Any]:
     """White's link model with breakpoints found in the data (eq. 3.14-3.15).
 
     Parameters
@@ -135,9 +137,10 @@ def surface(
     """
     overhead = 0.95 * min(seconds.values())
     table = dict(seconds)
+    rate = max(prod(dims) / value for dims, value in seconds.items())
     for dims in grid(axes):
         if dims not in table:
-            table[dims] = _extended(dims, axes, table, overhead)
+            table[dims] = _extended(dims, axes, table, overhead, rate)
     constants = {
         "overhead": overhead,
         "axes": [list(axis) for axis in axes],
@@ -168,15 +171,21 @@ def _extended(
     axes: Sequence[Sequence[int]],
     table: dict[tuple[int, ...], float],
     overhead: float,
+    rate: float,
 ) -> float:
-    """Seconds of a knot from its nearest smaller neighbours, the rate staying the same."""
+    """Seconds of a knot from its nearest smaller neighbours.
+
+    A neighbour that takes many times the overhead runs at its rate, and so will the knot. One that
+    hardly takes longer than nothing tells no rate; then the best one seen anywhere counts.
+    """
     guesses = []
     for axis in range(len(dims)):
         position = list(axes[axis]).index(dims[axis])
         if position:
             smaller = axes[axis][position - 1]
-            neighbour = (*dims[:axis], smaller, *dims[axis + 1 :])
-            if neighbour in table:
-                compute = max(table[neighbour] - overhead, 0.0)
-                guesses.append(overhead + compute * dims[axis] / smaller)
+            seconds = table[(*dims[:axis], smaller, *dims[axis + 1 :])]
+            if seconds > _MANY * overhead:
+                guesses.append(overhead + (seconds - overhead) * dims[axis] / smaller)
+            else:
+                guesses.append(max(seconds, overhead + prod(dims) / rate))
     return max(guesses)

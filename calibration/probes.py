@@ -40,8 +40,11 @@ class Effort:
         Shapes measured beside each grid, for the residuals.
     largest_transfer : int
         Bytes.
-    total : float
-        Seconds for everything; a slow machine measures fewer of the large knots.
+    link_step : float
+        Ratio of neighbouring transfer sizes.
+    total, device_total : float
+        Seconds for the CPU, and for each device beside it; a slow machine measures fewer of
+        the large knots.
     """
 
     budget: float
@@ -50,7 +53,9 @@ class Effort:
     device_step: float
     held_out: int
     largest_transfer: int
+    link_step: float
     total: float
+    device_total: float
 
 
 QUICK = Effort(
@@ -60,7 +65,9 @@ QUICK = Effort(
     device_step=4.0,
     held_out=8,
     largest_transfer=2**27,
+    link_step=2.0,
     total=11.0,
+    device_total=25.0,
 )
 FULL = Effort(
     budget=0.008,
@@ -69,7 +76,9 @@ FULL = Effort(
     device_step=2.0,
     held_out=32,
     largest_transfer=2**30,
-    total=100.0,
+    link_step=2.0**0.5,
+    total=40.0,
+    device_total=60.0,
 )
 
 
@@ -93,7 +102,7 @@ class Subject:
 
 
 def subjects(
-    implementation: Implementation, place: str, effort: Effort, largest: int
+    implementation: Implementation, place: str, effort: Effort, largest: dict[str, int]
 ) -> Iterator[Subject]:
     """The grids to measure for an implementation: dtypes, layouts, aligned and odd sizes."""
     operation = implementation.operation
@@ -102,9 +111,7 @@ def subjects(
     for dtype in DEVICE_DTYPES:
         for odd in (False, True) if odd_too else (False,):
             for order in ("C", "F") if operation == "matvec" else ("C",):
-                smallest, end = (4, largest) if operation == "matvec" else (4, largest // 2)
-                if odd_too:
-                    smallest = 16
+                smallest, end = 16 if odd_too else 4, largest[operation]
                 step = effort.device_step if odd_too else effort.step
                 sizes = [n - odd for n in axis(smallest, end, step)]
                 axes = [sizes] * (2 if operation == "matvec" else 3)
@@ -200,7 +207,7 @@ def transfers(
 def links(device: Device, effort: Effort) -> dict[str, Any]:
     """Link models of a device: each direction, pageable and pinned."""
     largest = min(effort.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
-    sizes = axis(1024, largest, 2.0)
+    sizes = axis(1024, largest, effort.link_step)
     found: dict[str, Any] = {"upload": {}, "download": {}}
     for (direction, memory), seconds in transfers(device, sizes, 12 * effort.budget).items():
         found[direction][memory] = fit.segments(sizes, seconds)
@@ -232,7 +239,7 @@ def dispatch(device: Device, effort: Effort) -> dict[str, float]:
     def seconds(call: Callable[[], object]) -> float:
         return measure(call, budget=budget, least=15).seconds
 
-    bench = Bench(device, 256)
+    bench = Bench(device)
     problem = matvec.problem(spec(A.shape, A.dtype, on=device.name), spec(x.shape, x.dtype))
     tiled = next(i for i in lookup("matvec") if i.kind == device.kind and i.method == "tiled")
     place, owner = device.allocate(A.nbytes)

@@ -1,4 +1,4 @@
-"""Operands to measure with: cut out of memory that is allocated once for each device."""
+"""Operands to measure with, cut out of memory that is kept from one measurement to the next."""
 
 from __future__ import annotations
 
@@ -14,52 +14,50 @@ from hetero.devices.base import Device
 from hetero.problem import Problem
 from hetero.registry import Implementation
 
+TURNS = 16  # places among which operands rotate
+_ROOM = 1 << 30  # bytes for all of them
+
 
 class Bench:
-    """Operands of any shape on one device, cut out of memory that is allocated once.
+    """Operands of any shape on one device, and the time that calls on them take.
 
     Parameters
     ----------
     device : Device or None
         None: the CPU.
-    largest : int
-        Elements of the largest operand.
     """
 
-    def __init__(self, device: Device | None, largest: int) -> None:
+    def __init__(self, device: Device | None) -> None:
         self.device = device
-        block = np.random.default_rng(0).random(min(largest, 1 << 20)) - 0.5
         self.queue = Queue(device) if device is not None and device.kind == "cuda" else None
-        self._pools: dict[tuple[str, int], Any] = {}
-        self._block = block
-        self._largest = largest
+        self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
+        self._block = np.random.default_rng(0).random(1 << 20) - 0.5
 
-    def _pool(self, dtype: str, number: int) -> Any:
-        key = (dtype, number)
-        if key not in self._pools:
-            values = np.resize(self._block.astype(dtype), self._largest)
+    def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
+        """Memory for an operand: as much as was ever asked for, filled with random numbers."""
+        key = (dtype.name, number)
+        if key not in self._pools or self._pools[key][1] < nbytes:
+            self._pools.pop(key, None)
+            values = np.resize(self._block.astype(dtype), -(-nbytes // dtype.itemsize))
             if self.device is None:
-                self._pools[key] = values
+                self._pools[key] = values, nbytes, None
             else:
                 buffer, owner = self.device.allocate(values.nbytes)
                 self.device.upload(values, buffer)
-                self._pools[key] = (buffer, owner)
-        return self._pools[key]
+                self._pools[key] = buffer, nbytes, owner
+        return self._pools[key][0]
 
     def array(self, operand: Operand, number: int, turn: int = 0) -> Any:
         """An array with the operand's shape and strides; on a device, its address.
 
         Other turns give other places, so that operands are not in the cache already.
         """
-        dtype = operand.dtype
-        pool = self._pool(dtype.name, number)
-        if self.device is None:
-            return np.ndarray(operand.shape, dtype, pool, 0, operand.strides)
-        if self.queue is None:
-            return pool[0]
         size = -(-operand.nbytes // 256) * 256
-        places = max(1, self._largest * dtype.itemsize // size)
-        return pool[0] + size * (turn % places)
+        places = max(1, min(TURNS, _ROOM // size)) if self.queue is not None else 1
+        pool = self._pool(operand.dtype, number, size * places)
+        if self.device is None:
+            return np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
+        return pool + size * (turn % places) if places > 1 else pool
 
     def seconds(self, implementation: Implementation, problem: Problem, budget: float) -> float:
         """Seconds of one call, until its result is there.
@@ -70,10 +68,12 @@ class Bench:
         assert run is not None
         operands = (*problem.inputs, problem.output)
         if self.queue is not None:
-            sets = [[self.array(o, i, turn) for i, o in enumerate(operands)] for turn in range(16)]
+            sets = [
+                [self.array(o, i, turn) for i, o in enumerate(operands)] for turn in range(TURNS)
+            ]
 
             def call(turn: int) -> None:
-                arrays = sets[turn % 16]
+                arrays = sets[turn % TURNS]
                 run(self.device, problem, arrays[:-1], arrays[-1])
 
             return self.queue.quickly(call)

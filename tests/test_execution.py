@@ -186,3 +186,17 @@ def test_forked_child_computes_on_the_cpu(opencl, forced):
     with os.fdopen(read, "rb") as answer:
         assert answer.read() == b"right"
     assert devices.set_aside(opencl) is None, "the parent keeps its device"
+
+
+def test_a_refused_out_does_not_keep_later_calls_from_the_device(opencl, monkeypatch):
+    device, uploads = devices.get(opencl), []
+    upload = device.upload
+    monkeypatch.setattr(device, "upload", lambda *a: (uploads.append(1), upload(*a)))
+    out = np.zeros((6, 7), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        hetero.matmul(A32, B32, out=out, device=opencl)
+    out = np.zeros((6, 7), np.float32)
+    hetero.matmul(A32, B32, out=out, device=opencl)
+    np.testing.assert_allclose(out, A32 @ B32, rtol=1e-6)
+    assert len(uploads) == 2

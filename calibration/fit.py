@@ -137,7 +137,10 @@ def surface(
     """
     overhead = 0.95 * min(seconds.values())
     table = dict(seconds)
-    rate = max(prod(dims) / value for dims, value in seconds.items())
+    rate = max(
+        prod(dims) / (value - overhead if value > 2.0 * overhead else value)
+        for dims, value in seconds.items()
+    )
     for dims in grid(axes):
         if dims not in table:
             table[dims] = _extended(dims, axes, table, overhead, rate)

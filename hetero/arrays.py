@@ -132,7 +132,28 @@ class Spec:
 
 
 def spec(shape: Any, dtype: Any = "float64", *, on: str = HOST, order: str = "C") -> Spec:
-    """A stand-in for an array in `hetero.plan`: see `Spec`."""
+    """A stand-in for an array in `hetero.plan`: a shape and a dtype, no data.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    dtype : dtype-like, default float64
+    on : str
+        Where the array would lie: "host" or a device such as "cuda:0".
+    order : {"C", "F"}
+        Row-major or column-major.
+
+    Raises
+    ------
+    ValueError
+        For a negative shape, an unknown order, or an ``on`` that names no kind of device.
+
+    Examples
+    --------
+    >>> import hetero
+    >>> hetero.spec((4096, 4096), "float32")
+    spec((4096, 4096), 'float32', on='host', order='C')
+    """
     return Spec(shape, dtype, on=on, order=order)
 
 
@@ -167,19 +188,20 @@ def describe(array: Any) -> Operand:
             "an operand must be a NumPy array or have __cuda_array_interface__, "
             f"got {type(array).__name__}"
         ) from None
+    try:
+        shape, typestr = tuple(interface["shape"]), interface["typestr"]
+        pointer, readonly = interface["data"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise TypeError(
+            f"__cuda_array_interface__ must have shape, typestr, data: {error!r}"
+        ) from None
     if interface.get("mask") is not None:
         raise TypeError("a device array with a mask is not supported")
-    shape = tuple(interface["shape"])
-    typestr = interface["typestr"]
-    dtype = (
-        np.dtype(interface["descr"])
-        if typestr[1] == "V" and "descr" in interface
-        else np.dtype(typestr)
-    )
+    is_record = typestr[1] == "V" and "descr" in interface
+    dtype = np.dtype(interface["descr"] if is_record else typestr)
     strides = interface.get("strides")
     if strides is None:
         strides = tuple(s * dtype.itemsize for s in element_strides(shape))
-    pointer, readonly = interface["data"]
     return Operand(
         shape,
         tuple(strides),

@@ -82,6 +82,13 @@ def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
     ------
     DeviceNotAvailable
         At once, if the device is not here; the message names those that are.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> with hetero.use(device="cpu"):
+    ...     hetero.matmul(np.eye(2), np.eye(2)).sum()
+    np.float64(2.0)
     """
     if device is not None:
         matching_devices(device, inventory.devices())

@@ -162,10 +162,14 @@ def price(
             f"on {', '.join(names)}, got {method!r}"
         )
     possible = [c for c in candidates if c.reason is None]
-    if not possible and (
-        method is None
-        or problem.device_obstacle
-        or all(devices[name].get("set_aside") for name in names)
+    if (
+        not possible
+        and CPU in devices
+        and (
+            method is None
+            or problem.device_obstacle
+            or all(devices[name].get("set_aside") for name in names)
+        )
     ):  # a right result, if not where it was asked for
         candidates += [
             _candidate(problem, implementation, CPU, devices[CPU], constants, True)

@@ -58,7 +58,7 @@ def host_key(
     key = (A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype)
     if out is None and device is None and method is None:
         return key
-    into = None if out is None else (out.shape, out.strides, out.dtype)
+    into = None if out is None else (out.shape, out.strides, out.dtype, out.flags.writeable)
     return (*key, device, method, into)
 
 

@@ -1,0 +1,508 @@
+"""On an NVIDIA GPU: CuPy, torch and PyCUDA arrays, streams, contexts, threads, memory, exits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from layouts import LAYOUTS
+
+import hetero
+from hetero import devices, paths, transfer
+from hetero.arrays import describe
+from hetero.errors import MethodNotAvailable
+
+pytestmark = pytest.mark.gpu
+
+rng = np.random.default_rng(3)
+DEVICE = "cuda:0"
+
+
+@pytest.fixture
+def gpu():
+    return devices.get(DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def no_failure(request):
+    """A device that failed would go unnoticed: the CPU answers for it."""
+    yield
+    if "failing" not in request.node.name:
+        assert not devices._strikes
+
+
+def close(result, *operands, function=np.matmul):
+    """Within the bound that holds for sums of products in whatever order."""
+    exact = function(*(x.astype(np.float64) for x in operands))
+    magnitude = function(*(abs(x).astype(np.float64) for x in operands))
+    bound = (operands[0].shape[-1] + 1) * np.finfo(operands[0].dtype).eps * magnitude
+    assert result.dtype == np.result_type(*operands)
+    assert result.shape == exact.shape
+    np.testing.assert_array_less(abs(result - exact), bound + 1e-300)
+
+
+# -- Libraries -----------------------------------------------------------------------------------
+
+
+def _cupy():
+    cupy = pytest.importorskip("cupy")
+    return SimpleNamespace(
+        name="cupy", type=cupy.ndarray, put=cupy.asarray, get=cupy.asnumpy, negative=True
+    )
+
+
+def _torch():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch without CUDA")
+    return SimpleNamespace(
+        name="torch",
+        type=torch.Tensor,
+        put=lambda x: torch.from_numpy(x.copy()).to(DEVICE),
+        get=lambda x: x.cpu().numpy(),
+        negative=False,
+    )
+
+
+def _pycuda():
+    gpuarray = pytest.importorskip("pycuda.gpuarray")
+
+    def put(x):
+        with devices.get(DEVICE).active():
+            return gpuarray.to_gpu(x)
+
+    def get(x):
+        assert x.flags.c_contiguous
+        with devices.get(DEVICE).active():
+            return x.get()
+
+    return SimpleNamespace(name="pycuda", type=gpuarray.GPUArray, put=put, get=get, negative=True)
+
+
+LIBRARIES = {"cupy": _cupy, "torch": _torch, "pycuda": _pycuda}
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request, gpu):
+    return LIBRARIES[request.param]()
+
+
+@pytest.fixture
+def cupy(gpu):
+    return pytest.importorskip("cupy")
+
+
+def lay(library, host, layout):
+    """The matrix ``host`` on the device in a given layout, by the library's own views."""
+    m, n = host.shape
+    if layout == "C":
+        return library.put(host)
+    if layout == "F":
+        return library.put(np.ascontiguousarray(host.T)).T
+    if layout == "padded":
+        return library.put(np.ascontiguousarray(np.hstack([host, host])))[:, :n]
+    if layout == "strided":
+        wide = np.zeros((3 * m, 2 * n), host.dtype)
+        wide[::3, ::2] = host
+        return library.put(wide)[::3, ::2]
+    if not library.negative:
+        pytest.skip(f"{library.name} has no negative strides")
+    return library.put(np.ascontiguousarray(host[::-1, ::-1]))[::-1, ::-1]
+
+
+def read(array):
+    """The values of an array of any library and layout."""
+    return transfer.to_host(array, describe(array))
+
+
+VIEWS = [name for name in LAYOUTS if name != "repeated"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layout_b", VIEWS)
+@pytest.mark.parametrize("layout_a", VIEWS)
+def test_type_in_is_type_out(library, layout_a, layout_b, dtype):
+    a, b = rng.random((37, 50)).astype(dtype), rng.random((50, 29)).astype(dtype)
+    A, B = lay(library, a, layout_a), lay(library, b, layout_b)
+    assert describe(A).strides == tuple(A.strides) if library.name == "cupy" else True
+    for options in ({}, {"device": "cuda"}, {"method": "tiled"}, {"device": "cpu"}):
+        C = hetero.matmul(A, B, **options)
+        assert type(C) is library.type
+        assert describe(C).location == DEVICE
+        close(library.get(C), a, b)
+    y = hetero.matvec(A, B[:, 0], method="tiled")
+    assert type(y) is library.type
+    close(library.get(y), a, b[:, 0])
+    z = hetero.matmul(A[0], B, method="tiled")
+    close(library.get(z), a[0], b)
+
+
+def test_batches_and_dots(library):
+    a, b = rng.random((3, 8, 9), np.float32), rng.random((3, 9, 7), np.float32)
+    close(library.get(hetero.matmul(library.put(a), library.put(b))), a, b)
+    close(library.get(hetero.matmul(library.put(a), library.put(b[0]))), a, b[0])
+    x = library.put(a[0, 0])
+    dot = hetero.matmul(x, x)
+    assert type(dot) is library.type
+    assert tuple(dot.shape) == ()
+    close(np.asarray(library.get(dot)), a[0, 0], a[0, 0])
+
+
+@pytest.mark.parametrize("shapes", [((0, 3), (3, 4)), ((2, 0), (0, 4)), ((2, 3), (3, 0))])
+def test_nothing_to_compute(library, shapes):
+    if library.name == "pycuda":
+        pytest.skip("PyCUDA makes no empty arrays from the host")
+    a, b = (np.zeros(s, np.float32) for s in shapes)
+    C = hetero.matmul(library.put(a), library.put(b))
+    assert type(C) is library.type
+    np.testing.assert_array_equal(library.get(C), a @ b)
+
+
+def test_host_and_device_together(library):
+    a, b = rng.random((20, 30)), rng.random((30, 10))
+    for A, B in ((library.put(a), b), (a, library.put(b)), (library.put(a), b[::-1, ::-1])):
+        C = hetero.matmul(A, B)
+        assert type(C) is library.type
+        close(library.get(C), *(x if isinstance(x, np.ndarray) else library.get(x) for x in (A, B)))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float16", "complex64", "uint8"])
+def test_dtypes_that_devices_do_not_compute_in(library, dtype):
+    a, b = (9 * rng.random((5, 6))).astype(dtype), (9 * rng.random((6, 4))).astype(dtype)
+    C = hetero.matmul(library.put(a), library.put(b), device="cuda")
+    assert type(C) is library.type
+    np.testing.assert_array_equal(library.get(C), a @ b)
+
+
+def test_nan_and_inf(library):
+    a = rng.random((33, 34))
+    a[1, 2], a[2, 3], a[3, 4] = np.nan, np.inf, -np.inf
+    for dtype in ("float32", "float64"):
+        x, y = a.astype(dtype), np.eye(34, dtype=dtype) + 1
+        with np.errstate(invalid="ignore"):
+            expected = x @ y
+        C = library.get(hetero.matmul(library.put(x), library.put(y), method="tiled"))
+        np.testing.assert_array_equal(np.isnan(C), np.isnan(expected))
+        np.testing.assert_allclose(C, expected, rtol=1e-5)
+
+
+# -- out= ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", VIEWS)
+@pytest.mark.parametrize("place", [None, "cuda", "cpu"])
+def test_out(library, layout, place):
+    a, b = rng.random((21, 30), np.float32), rng.random((30, 17), np.float32)
+    out = lay(library, np.zeros((21, 17), np.float32), layout)
+    assert hetero.matmul(library.put(a), library.put(b), out=out, device=place) is out
+    close(read(out), a, b)
+
+
+@pytest.mark.parametrize("layout", VIEWS)
+def test_out_that_is_an_operand(library, layout):
+    a, b = rng.random((30, 30), np.float32), rng.random((30, 30), np.float32)
+    A = lay(library, a, layout)
+    assert hetero.matmul(A, library.put(b), out=A, device="cuda") is A
+    close(read(A), a, b)
+    x = library.put(a[0])
+    hetero.matvec(library.put(b), x, out=x, device="cuda")
+    close(read(x), b, a[0])
+
+
+def test_out_that_numpy_refuses(library):
+    A = library.put(np.ones((4, 4), np.float32))
+    with pytest.raises(ValueError, match="mismatch"):
+        hetero.matmul(A, A, out=library.put(np.ones((4, 5), np.float32)))
+    with pytest.raises(TypeError, match="cast"):
+        hetero.matmul(A, A, out=library.put(np.ones((4, 4), np.int32)))
+
+
+class ReadOnly:
+    """A view of a device array that must not be written to."""
+
+    def __init__(self, array):
+        self._array = array
+        interface = dict(array.__cuda_array_interface__)
+        interface["data"] = (interface["data"][0], True)
+        self.__cuda_array_interface__ = interface
+
+
+def test_readonly(library):
+    a = rng.random((12, 12), np.float32)
+    A = library.put(a)
+    close(read(hetero.matmul(ReadOnly(A), A)), a, a)
+    with pytest.raises(ValueError, match="read-only"):
+        hetero.matmul(A, A, out=ReadOnly(A))
+    np.testing.assert_array_equal(library.get(A), a)
+
+
+# -- Methods -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("seed", range(12))
+def test_library_and_tiled_agree(cupy, seed, dtype):
+    draw = np.random.default_rng(seed)
+    m, n, k = (int(2 ** draw.uniform(0, 10)) for _ in range(3))
+    a, b = draw.random((m, k)).astype(dtype), draw.random((k, n)).astype(dtype)
+    A, B = cupy.asarray(a), cupy.asarray(np.ascontiguousarray(b.T)).T if seed % 2 else b
+    B = cupy.asarray(B)
+    for method in ("tiled", "library"):
+        try:
+            close(cupy.asnumpy(hetero.matmul(A, B, method=method)), a, b)
+            close(cupy.asnumpy(hetero.matvec(A, B[:, 0], method=method)), a, b[:, 0])
+            close(cupy.asnumpy(hetero.matvec(A.T, A[:, 0], method=method)), a.T, a[:, 0])
+        except MethodNotAvailable as error:
+            if "cuBLAS" not in str(error):
+                raise
+            pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("shape", [(100000, 3), (3, 100000), (1, 70001), (70001, 1), (2049, 2047)])
+def test_extreme_shapes(cupy, shape):
+    a = rng.random(shape, np.float32)
+    x = rng.random(shape[1], np.float32)
+    for A in (cupy.asarray(a), cupy.asarray(np.ascontiguousarray(a.T)).T):
+        close(cupy.asnumpy(hetero.matvec(A, cupy.asarray(x), method="tiled")), a, x)
+
+
+def test_a_host_call_may_run_on_the_gpu():
+    a, b = rng.random((300, 200), np.float32), rng.random((200, 100), np.float32)
+    for A, B in ((a, b), (a.T.copy().T, b), (a[::2], b[:, ::-1])):
+        C = hetero.matmul(A, B, device="cuda")
+        assert type(C) is np.ndarray
+        close(C, A, B)
+        assert hetero.plan("matmul", A, B, device="cuda").chosen.device.startswith("cuda")
+
+
+# -- Streams -------------------------------------------------------------------------------------
+
+
+def test_cupy_streams(cupy):
+    """The operand is still being computed, on a stream that nothing else waits for."""
+    n = 1500
+    step = cupy.eye(n, dtype=cupy.float32) * 1.0
+    b = cupy.asarray(rng.random((n, 64), np.float32))
+    cupy.cuda.Device().synchronize()
+    for _ in range(5):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            a = cupy.zeros((n, n), cupy.float32)
+            for _ in range(40):
+                a = a @ step + step
+            C = hetero.matmul(a, b, device="cuda")
+            again = C + 0  # on the stream: must see the result
+            stream.synchronize()
+            np.testing.assert_allclose(cupy.asnumpy(again), 40 * cupy.asnumpy(b), rtol=1e-5)
+            out = cupy.zeros((n, 64), cupy.float32)
+            hetero.matmul(a, b, out=out, device="cpu")
+            np.testing.assert_allclose(cupy.asnumpy(out), 40 * cupy.asnumpy(b), rtol=1e-5)
+
+
+def test_torch_streams(gpu):
+    library = _torch()
+    import torch
+
+    n = 1500
+    step, b = library.put(np.eye(n, dtype=np.float32)), library.put(rng.random((n, 64), np.float32))
+    torch.cuda.synchronize()
+    for _ in range(5):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            a = torch.zeros((n, n), device=DEVICE)
+            for _ in range(40):
+                a = a @ step + step
+            again = hetero.matmul(a, b, device="cuda") + 0
+            stream.synchronize()
+            np.testing.assert_allclose(library.get(again), 40 * library.get(b), rtol=1e-5)
+
+
+# -- Several devices -----------------------------------------------------------------------------
+
+
+def test_operands_on_two_gpus(cupy):
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("one GPU only")
+    a, b = rng.random((30, 20), np.float32), rng.random((20, 10), np.float32)
+    with cupy.cuda.Device(0):
+        A = cupy.asarray(a)
+    with cupy.cuda.Device(1):
+        B = cupy.asarray(b)
+        X = cupy.asarray(np.ascontiguousarray(b.T)).T
+    for second in (B, X):
+        for place in (None, "cuda:0", "cuda:1", "cpu"):
+            C = hetero.matmul(A, second, device=place)
+            assert C.device.id == 0
+            close(cupy.asnumpy(C), a, b)
+
+
+# -- Failures ------------------------------------------------------------------------------------
+
+
+def test_failing_out_of_memory(gpu, monkeypatch, warnings_of):
+    allocate = gpu.allocate
+    monkeypatch.setattr(gpu, "allocate", lambda nbytes: allocate(1 << 46))  # the driver refuses
+    a = rng.random((50, 50), np.float32)
+    np.testing.assert_array_equal(hetero.matmul(a, a, device="cuda"), a @ a)
+    (text,) = warnings_of()
+    assert "memory" in text
+    monkeypatch.undo()
+    close(hetero.matmul(a, a, device="cuda"), a, a)
+    assert len(warnings_of()) == 1, "the device works again"
+
+
+def test_failing_compilation(gpu, monkeypatch, warnings_of):
+    monkeypatch.setattr("hetero.devices.cuda.kernel_text", lambda *_: "this is no C")
+    with gpu.active():
+        monkeypatch.setattr(gpu.state(), "kernels", {})
+    a = rng.random((50, 50), np.float32)
+    np.testing.assert_array_equal(hetero.matmul(a, a, device="cuda", method="tiled"), a @ a)
+    assert len(warnings_of()) == 1
+
+
+def test_damaged_kernel_cache(gpu, monkeypatch):
+    a = rng.random((77, 50), np.float32)
+    hetero.matmul(a.T, a, method="tiled")
+    folder = paths.cache_directory() / "cubin"
+    files = list(folder.glob("*.cubin"))
+    assert files
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for number, file in enumerate(files):
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2] if number % 2 else b"\0" + content[1:])
+    with gpu.active():
+        monkeypatch.setattr(gpu.state(), "kernels", {})
+    close(hetero.matmul(a.T, a, method="tiled"), a.T, a)
+
+
+# -- Threads and processes -----------------------------------------------------------------------
+
+
+def test_threads(library):
+    pairs = [
+        (rng.random((n, n + 3), np.float32), rng.random((n + 3, 20), np.float32))
+        for n in range(30, 60, 5)
+    ]
+    wrong = []
+
+    def work(number):
+        try:
+            for turn in range(20):
+                a, b = pairs[(number + turn) % len(pairs)]
+                close(hetero.matmul(a, b, device="cuda"), a, b)
+                C = hetero.matmul(library.put(a), library.put(b), device="cuda")
+                close(library.get(C), a, b)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[0]
+
+
+def run(script):
+    """A process that uses the GPU ends with code 0 and complains of nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ,
+    )
+    assert done.returncode == 0, done.stderr
+    complaints = [
+        s for s in done.stderr.splitlines() if s and "no profile of this machine" not in s
+    ]
+    assert not complaints, done.stderr
+    return done.stdout
+
+
+PREAMBLE = """
+import numpy as np
+a = np.random.default_rng(0).random((64, 64), np.float32)
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import hetero; hetero.matmul(a, a, device='cuda')",
+        "import hetero; kept = [hetero.matmul(a, a, device='cuda') for _ in range(9)]",
+        "import hetero; hetero.machine(); hetero.matmul(a, a, method='tiled')",
+        "import cupy, hetero; A = cupy.asarray(a); kept = hetero.matmul(A, A)",
+        "import hetero, cupy; hetero.matmul(a, a, device='cuda'); A = cupy.asarray(a); A @ A",
+        "import torch, hetero; A = torch.from_numpy(a).cuda(); kept = hetero.matmul(A, A)",
+        "import hetero, threading\n"
+        "t = threading.Thread(target=hetero.matmul, args=(a, a), kwargs={'device': 'cuda'})\n"
+        "t.start(); t.join()",
+    ],
+)
+def test_exit_code(script):
+    for name in ("cupy", "torch"):
+        if name in script:
+            pytest.importorskip(name)
+    run(script)
+
+
+def test_pycuda_autoinit(gpu):
+    """Its context is not the primary one: arrays of both must be served, and the exit be clean."""
+    out = run(
+        """
+import pycuda.autoinit
+from pycuda import gpuarray
+import hetero
+A = gpuarray.to_gpu(a)
+for options in ({}, {"device": "cuda"}, {"device": "cpu"}, {"method": "tiled"}):
+    C = hetero.matmul(A, A, **options)
+    assert type(C) is gpuarray.GPUArray
+    assert np.allclose(C.get(), a @ a, rtol=1e-4)
+T = gpuarray.to_gpu(a)[::2, ::2]
+C = hetero.matmul(T, T, device="cuda")
+assert np.allclose(C.get(), a[::2, ::2] @ a[::2, ::2], rtol=1e-4)
+assert np.allclose(hetero.matmul(a, a, device="cuda"), a @ a, rtol=1e-4)
+(A + A).get()
+from hetero import devices
+assert not devices._strikes, devices._strikes
+print("right")
+"""
+    )
+    assert "right" in out
+
+
+def test_forked_child_computes_on_the_cpu(gpu):
+    out = run(
+        """
+import os, sys, hetero
+hetero.matmul(a, a, device="cuda")
+child = os.fork()
+if not child:
+    right = all(np.array_equal(hetero.matmul(a, a, **o), a @ a) for o in ({}, {"device": "cuda"}))
+    print("right" if right else "wrong", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+assert np.allclose(hetero.matmul(a, a, device="cuda"), a @ a, rtol=1e-4)
+"""
+    )
+    assert "right" in out
+
+
+# -- Commands ------------------------------------------------------------------------------------
+
+
+def test_verify_with_operands_on_the_gpu(capsys):
+    import json
+
+    from hetero import cli
+
+    arguments = ["--on", DEVICE, "--count", "3", "--largest", "256", "--seconds", "20", "--json"]
+    assert cli.main(["verify", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] > 0
+    assert any("tiled on cuda:0" in name for name in found["prediction_error"])

@@ -181,8 +181,15 @@ def digest(data: dict[str, Any]) -> str:
 
 
 def encode(data: dict[str, Any]) -> bytes:
-    """The bytes of a profile file, checksum included."""
-    return json.dumps({**data, "sha256": digest(data)}, indent=1).encode()
+    """The bytes of a profile file, checksum included; one line for each device, link and model."""
+    parts = []
+    for key, value in {**data, "sha256": digest(data)}.items():
+        text = json.dumps(value)
+        if key in ("devices", "links", "models") and value:
+            rows = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in value.items())
+            text = "{\n" + ",\n".join(rows) + "\n }"
+        parts.append(f" {json.dumps(key)}: {text}")
+    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
 
 
 def default_path() -> Path:

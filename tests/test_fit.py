@@ -66,8 +66,8 @@ def test_a_fifth_of_the_points_a_hundred_times_too_long(seed):
     spiked = set(draw.sample(range(len(SIZES)), len(SIZES) // 5))
     seconds = [(2e-6 + s / 5e9) * (100 if i in spiked else 1) for i, s in enumerate(SIZES)]
     slope, intercept, _ = fit.line(np.array(SIZES, float), np.array(seconds))
-    assert slope == pytest.approx(1 / 5e9, rel=0.02)
-    assert intercept == pytest.approx(2e-6, rel=0.02)
+    assert slope == pytest.approx(1 / 5e9, rel=1e-3)
+    assert intercept == pytest.approx(2e-6, rel=1e-3)
     link = bind_link(fit.segments(SIZES, seconds))
     for i, size in enumerate(SIZES):
         if i not in spiked:

@@ -215,7 +215,7 @@ def test_types():
     cases = [
         [[1, 2], [3, 4]],
         ((1.5, 2.0), (3.0, 4.0)),
-        np.matrix(square),
+        square.view(np.matrix),
         square.view(Tagged),
         masked,
         Overriding(),
@@ -235,7 +235,7 @@ def test_types():
 
 
 def test_types_with_a_device_forced(opencl):
-    for other in ([[1.0, 2.0], [3.0, 4.0]], np.matrix(np.eye(2)), np.eye(2).view(Tagged)):
+    for other in ([[1.0, 2.0], [3.0, 4.0]], np.eye(2).view(np.matrix), np.eye(2).view(Tagged)):
         check_forced("matmul", opencl, other, np.ones((2, 2)))
 
 
@@ -371,7 +371,7 @@ WHATEVER = {
     "plain": (np.eye(2), np.eye(2), {}),
     "integer": (np.eye(2, dtype=int), np.eye(2, dtype=int), {}),
     "list": ([[1.0]], [[1.0]], {}),
-    "matrix": (np.matrix(np.eye(2)), np.eye(2), {}),
+    "matrix": (np.eye(2).view(np.matrix), np.eye(2), {}),
     "nothing": (np.ones((0, 3)), np.ones((3, 0)), {}),
     "options": (np.eye(2), np.eye(2), {"dtype": "float64"}),
     "out subclass": (np.eye(2), np.eye(2), {"out": np.eye(2).view(Tagged)}),

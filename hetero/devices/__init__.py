@@ -90,8 +90,9 @@ def _after_fork() -> None:
     global _found
     if _found is None:
         return
-    for name in _found:
+    for name, device in _found.items():
         _set_aside[name] = "this process was forked from one that used the device"
+        device.abandon()
     for listener in _listeners:
         listener()
 

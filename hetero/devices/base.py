@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import ctypes
 import functools
 from typing import Any
 
@@ -73,6 +74,13 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def synchronize(self) -> None:
         """Wait until everything started has finished; errors of the device show up here."""
+
+    def abandon(self) -> None:
+        """Never touch the device again, not even to give memory back: the process was forked.
+
+        One reference too many keeps this and all it holds from ever being finalized.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     @abc.abstractmethod
     def pinned(self, nbytes: int) -> np.ndarray:

@@ -9,6 +9,7 @@ one, because its arrays live there. All work goes to the legacy default stream.
 from __future__ import annotations
 
 import atexit
+import os
 import struct
 import threading
 import warnings
@@ -196,9 +197,14 @@ class CudaDevice(Device):
         capability = self._device.compute_capability()
         self.arch = "sm_{}{}".format(*capability)
         self.tensor_cores = capability in _FLOAT64_TENSOR_CORES
+        self._description = self._describe()
+        self._process = os.getpid()
 
     def describe(self) -> dict[str, Any]:
         """kind, name, pci_bus_id, memory_bytes, multiprocessors, arch, driver, toolkit, library."""
+        return dict(self._description)
+
+    def _describe(self) -> dict[str, Any]:
         version = self.driver.get_driver_version()
         return {
             "kind": self.kind,
@@ -242,6 +248,8 @@ class CudaDevice(Device):
                 return self._states.setdefault(context, _State(self.driver))
 
     def _close(self) -> None:
+        if os.getpid() != self._process:  # a forked child must not touch its parent's context
+            return
         primary, self._primary = self._primary, None
         try:
             primary.push()

@@ -206,7 +206,7 @@ def describe(array: Any) -> Operand:
         shape,
         tuple(strides),
         dtype,
-        f"cuda:{_ordinal(array)}",
+        f"cuda:{_ordinal(array, int(pointer or 0))}",
         int(pointer or 0),
         bool(readonly),
         _stream(array, interface),
@@ -214,7 +214,15 @@ def describe(array: Any) -> Operand:
 
 
 def is_device_array(array: Any) -> bool:
-    """Whether the array lies on a device (has ``__cuda_array_interface__``)."""
+    """Whether the array lies on a device (has ``__cuda_array_interface__``).
+
+    The type is asked first: an instance would make up its whole interface to answer.
+    """
+    kind = type(array)
+    if kind is np.ndarray or array is None:
+        return False
+    if hasattr(kind, "__cuda_array_interface__"):
+        return bool(getattr(array, "is_cuda", True))  # a torch tensor may lie on the host
     return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__")
 
 
@@ -222,29 +230,43 @@ def _library(array: Any) -> str:
     return type(array).__module__.partition(".")[0]
 
 
-def _ordinal(array: Any) -> int:
+def _ordinal(array: Any, pointer: int) -> int:
     """Which CUDA device an array lies on; the interface itself does not tell."""
     device = getattr(array, "device", None)
     for attribute in ("id", "index"):  # CuPy, torch
         ordinal = getattr(device, attribute, None)
         if isinstance(ordinal, int):
             return ordinal
-    if _library(array) == "pycuda":
-        from pycuda.driver import Context
+    ordinal = getattr(getattr(array, "gpudata", None), "ordinal", None)  # from our own pool
+    if ordinal is None and pointer:
+        ordinal = _ordinal_of_address(pointer)
+    if ordinal is None and _library(array) == "pycuda":
+        ordinal = _ordinal_of_context()
+    return ordinal or 0
 
-        if Context.get_current() is not None:
-            return _current_ordinal()
-    return 0
+
+def _ordinal_of_address(pointer: int) -> int | None:
+    """What the driver says; None without cuda.bindings, or for an address it does not know."""
+    try:
+        from cuda.bindings import driver
+
+        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        status, ordinal = driver.cuPointerGetAttribute(attribute, pointer)
+    except Exception:  # no package, no driver: then there are other ways to tell
+        return None
+    return int(ordinal) if int(status) == 0 else None
 
 
-def _current_ordinal() -> int:
+def _ordinal_of_context() -> int | None:
     import pycuda.driver as driver
 
+    if driver.Context.get_current() is None:
+        return None
     bus_id = driver.Context.get_device().pci_bus_id()
     for ordinal in range(driver.Device.count()):
         if driver.Device(ordinal).pci_bus_id() == bus_id:
             return ordinal
-    return 0
+    return None
 
 
 def _stream(array: Any, interface: dict[str, Any]) -> int | None:

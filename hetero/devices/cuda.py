@@ -100,7 +100,7 @@ class _Pool:
     a garbage collector cannot promise; here releasing makes no call to the driver.
     """
 
-    def __init__(self, driver: Any) -> None:
+    def __init__(self, driver: Any, ordinal: int) -> None:
         self._driver = driver
         self._free: dict[int, list[Any]] = {}
         self._all: list[Any] = []
@@ -113,6 +113,7 @@ class _Pool:
                 block.size = size
                 block.allocation = allocation
                 block.address = int(allocation)
+                block.ordinal = ordinal
 
             def get_pointer(block) -> int:
                 return block.address
@@ -166,8 +167,8 @@ class _Pool:
 class _State:
     """What belongs to one context: memory pool, loaded kernels, cuBLAS handle."""
 
-    def __init__(self, driver: Any) -> None:
-        self.pool = _Pool(driver)
+    def __init__(self, driver: Any, ordinal: int) -> None:
+        self.pool = _Pool(driver, ordinal)
         self.modules: list[Any] = []
         self.kernels: dict[Any, Any] = {}
         self.handles: dict[str, Any] = {}
@@ -245,7 +246,7 @@ class CudaDevice(Device):
             return self._states[context]
         except KeyError:
             with self._lock:
-                return self._states.setdefault(context, _State(self.driver))
+                return self._states.setdefault(context, _State(self.driver, self.ordinal))
 
     def _close(self) -> None:
         if os.getpid() != self._process:  # a forked child must not touch its parent's context

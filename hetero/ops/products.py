@@ -53,9 +53,6 @@ def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem
             obstacle = "no single stride walks the batch axes"
         else:
             batch, strides = folded
-    if batch == 1:
-        for axis in a.shape[:-2] + b.shape[:-2]:
-            batch = max(batch, axis)
     if m == 1 or n == 1:
         operation, dims = "matvec", (m if n == 1 else n, k)
         strides = _as_matvec(strides, n) if strides else None

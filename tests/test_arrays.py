@@ -12,12 +12,12 @@ import hetero
 from hetero.arrays import (
     Operand,
     Spec,
-    collapse_batch,
     describe,
     element_strides,
     is_device_array,
     overlap,
 )
+from hetero.ops.products import collapse_batch
 
 
 class Foreign:

@@ -10,7 +10,6 @@ from hetero.arrays import (
     HOST,
     Operand,
     Spec,
-    collapse_batch,
     describe,
     element_strides,
     is_device_array,
@@ -140,6 +139,47 @@ def _fold(
         return None
     batch, steps = folded
     return batch, tuple((step, *core) for step, core in zip(steps, cores, strict=True))
+
+
+def collapse_batch(
+    shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]]
+) -> tuple[int, list[int]] | None:
+    """Broadcast batch axes and fold them into one.
+
+    Parameters
+    ----------
+    shapes, strides : list of tuple of int
+        Batch axes of each operand (those in front of the matrix), strides in elements.
+
+    Returns
+    -------
+    (batch, stride of each operand along it), or None where no single stride walks the batch.
+    """
+    ndim = max(map(len, shapes))
+    extents: list[int] = []
+    steps: list[list[int]] = []
+    for axis in range(-ndim, 0):
+        sizes = [shape[axis] if len(shape) >= -axis else 1 for shape in shapes]
+        extent = max(sizes)
+        if extent == 1:
+            continue
+        step = [
+            stride[axis] if size != 1 else 0
+            for stride, size in zip(
+                [s if len(s) >= -axis else (0,) * -axis for s in strides], sizes, strict=True
+            )
+        ]
+        if extents and all(o == s * extent for o, s in zip(steps[-1], step, strict=True)):
+            extents[-1] *= extent
+            steps[-1] = step
+        else:
+            extents.append(extent)
+            steps.append(step)
+    if not extents:
+        return 1, [0] * len(shapes)
+    if len(extents) > 1:
+        return None
+    return extents[0], steps[0]
 
 
 def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int, ...], ...]:

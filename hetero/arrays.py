@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 HOST = "host"
+_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL; PyCUDA has no call for it
 
 
 class Operand(NamedTuple):
@@ -246,15 +248,16 @@ def _ordinal(array: Any, pointer: int) -> int:
 
 
 def _ordinal_of_address(pointer: int) -> int | None:
-    """What the driver says; None without cuda.bindings, or for an address it does not know."""
+    """What the driver says; None without a driver, or for an address that it does not know."""
+    ordinal = ctypes.c_int(-1)
     try:
-        from cuda.bindings import driver
-
-        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        status, ordinal = driver.cuPointerGetAttribute(attribute, pointer)
-    except Exception:  # no package, no driver: then there are other ways to tell
+        driver = ctypes.CDLL("libcuda.so.1")
+        status = driver.cuPointerGetAttribute(
+            ctypes.byref(ordinal), _DEVICE_ORDINAL, ctypes.c_uint64(pointer)
+        )
+    except (OSError, AttributeError):
         return None
-    return int(ordinal) if int(status) == 0 else None
+    return ordinal.value if status == 0 and ordinal.value >= 0 else None
 
 
 def _ordinal_of_context() -> int | None:

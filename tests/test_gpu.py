@@ -504,3 +504,22 @@ def test_verify_with_operands_on_the_gpu(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["problems"] > 0
     assert any("tiled on cuda:0" in name for name in found["prediction_error"])
+
+
+def test_gpuarrays_of_the_second_device_need_no_current_context():
+    names = [name for name in hetero.machine()["devices"] if name.startswith("cuda:")]
+    if len(names) < 2:
+        pytest.skip("needs two CUDA devices")
+    from pycuda import gpuarray
+
+    from hetero import devices
+
+    a = np.random.default_rng(0).random((40, 30), np.float32)
+    device = devices.get(names[1])
+    with device.active():
+        A, B = gpuarray.to_gpu(a), gpuarray.to_gpu(np.ascontiguousarray(a.T))
+    C = hetero.matmul(A, B)
+    again = hetero.matmul(C, A)
+    with device.active():
+        close(C.get(), a, a.T)
+        close(again.get(), C.get(), a)

@@ -512,8 +512,6 @@ def test_gpuarrays_of_the_second_device_need_no_current_context():
         pytest.skip("needs two CUDA devices")
     from pycuda import gpuarray
 
-    from hetero import devices
-
     a = np.random.default_rng(0).random((40, 30), np.float32)
     device = devices.get(names[1])
     with device.active():

@@ -7,7 +7,7 @@ one warning; a device that fails a second time is set aside for the process.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,22 +22,37 @@ from hetero.registry import Implementation
 log = logging.getLogger("hetero")
 
 
-def execute(
-    plan: Plan,
-    arrays: tuple[Any, ...],
-    operands: tuple[Operand, ...],
-    out: Any,
-    target: Operand | None,
-) -> Any:
-    """Run the chosen candidate of a plan.
+class Call(NamedTuple):
+    """One call's data.
 
-    Parameters
+    Attributes
     ----------
-    plan : Plan
     arrays, operands
         The caller's arrays and their descriptions.
     out, target
         The caller's ``out`` and its description, or None.
+    """
+
+    arrays: tuple[Any, ...]
+    operands: tuple[Operand, ...]
+    out: Any = None
+    target: Operand | None = None
+
+    def with_output(self, problem: Problem) -> Call:
+        """This call with an ``out`` on the device: the caller's, or a new array of their type."""
+        if self.out is not None:
+            return self
+        like, operand = next(
+            (a, o) for a, o in zip(self.arrays, self.operands, strict=True) if o.location != HOST
+        )
+        result = problem.output
+        out, pointer = transfer.empty_like(like, operand, result.shape, result.dtype)
+        target = result._replace(pointer=pointer, stream=operand.stream)
+        return self._replace(out=out, target=target)
+
+
+def execute(plan: Plan, call: Call) -> Any:
+    """Run the chosen candidate of a plan.
 
     Returns
     -------
@@ -48,13 +63,13 @@ def execute(
     if chosen.device != CPU:
         device = devices.get(chosen.device)
         try:
-            return _on_device(device, chosen.implementation, problem, arrays, operands, out, target)
+            return _on_device(device, chosen.implementation, problem, call)
         except DeviceError as error:
             _report(device.name, error)
     implementation = chosen.implementation
     if implementation.kind != CPU:
         implementation = next(i for i in registry.lookup(problem.operation) if i.kind == CPU)
-    return _on_cpu(implementation, problem, arrays, operands, out, target)
+    return _on_cpu(implementation, problem, call)
 
 
 def _report(name: str, error: DeviceError) -> None:
@@ -65,86 +80,51 @@ def _report(name: str, error: DeviceError) -> None:
         log.warning("%s failed (%s); the CPU computes this call", name, error)
 
 
-def _on_cpu(
-    implementation: Implementation,
-    problem: Problem,
-    arrays: tuple[Any, ...],
-    operands: tuple[Operand, ...],
-    out: Any,
-    target: Operand | None,
-) -> Any:
+def _on_cpu(implementation: Implementation, problem: Problem, call: Call) -> Any:
     assert implementation.run is not None
     hosts = [
         array if operand.location == HOST else transfer.to_host(array, operand)
-        for array, operand in zip(arrays, operands, strict=True)
+        for array, operand in zip(call.arrays, call.operands, strict=True)
     ]
     if problem.output.location == HOST:
-        return implementation.run(None, problem, hosts, out)
-    result = np.asarray(implementation.run(None, problem, hosts, None))
-    return _to_caller(result, problem, arrays, operands, out, target)
+        return implementation.run(None, problem, hosts, call.out)
+    return _to_caller(np.asarray(implementation.run(None, problem, hosts, None)), problem, call)
 
 
-def _to_caller(
-    result: np.ndarray,
-    problem: Problem,
-    arrays: tuple[Any, ...],
-    operands: tuple[Operand, ...],
-    out: Any,
-    target: Operand | None,
-) -> Any:
+def _to_caller(result: np.ndarray, problem: Problem, call: Call) -> Any:
     """Host values as a device array of the caller's type, or in the caller's ``out``."""
-    if out is None:
-        out, target = _new_output(problem, arrays, operands)
-    assert target is not None
-    transfer.from_host(result, out, target)
-    return out
+    call = call.with_output(problem)
+    assert call.target is not None
+    transfer.from_host(result, call.out, call.target)
+    return call.out
 
 
-def _new_output(
-    problem: Problem, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
-) -> tuple[Any, Operand]:
-    like, operand = next(
-        (a, o) for a, o in zip(arrays, operands, strict=True) if o.location != HOST
-    )
-    out, pointer = transfer.empty_like(like, operand, problem.output.shape, problem.output.dtype)
-    return out, problem.output._replace(pointer=pointer, stream=operand.stream)
-
-
-def _on_device(
-    device: Device,
-    implementation: Implementation,
-    problem: Problem,
-    arrays: tuple[Any, ...],
-    operands: tuple[Operand, ...],
-    out: Any,
-    target: Operand | None,
-) -> Any:
+def _on_device(device: Device, implementation: Implementation, problem: Problem, call: Call) -> Any:
     run = implementation.run
     assert run is not None
     result = problem.output
     with device.active():
-        unordered = any(transfer.needs_synchronizing(o) for o in operands) or (
-            target is not None and transfer.needs_synchronizing(target)
-        )
+        described = call.operands if call.target is None else (*call.operands, call.target)
+        unordered = any(map(transfer.needs_synchronizing, described))
         if unordered:
             device.synchronize()
         staged = [
             transfer.stage(device, array, operand)
-            for array, operand in zip(arrays, operands, strict=True)
+            for array, operand in zip(call.arrays, call.operands, strict=True)
         ]
         inputs = [buffer for buffer, _ in staged]
         if result.location == device.name:
-            if out is None:
-                out, target = _new_output(problem, arrays, operands)
-            run(device, problem, inputs, target.pointer)
+            call = call.with_output(problem)
+            assert call.target is not None
+            run(device, problem, inputs, call.target.pointer)
             if unordered:
                 device.synchronize()
-            return out
+            return call.out
         buffer, owner = device.allocate(max(result.nbytes, 1))
         run(device, problem, inputs, buffer)
         if result.location == HOST:
-            values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
-            del owner
-            return values[()] if out is None else out  # NumPy gives a scalar for no axes
+            values = transfer.fetch(device, buffer, result.shape, result.dtype, call.out)
+            return values[()] if call.out is None else values  # NumPy gives a scalar for no axes
         values = transfer.fetch(device, buffer, result.shape, result.dtype, None)
-        return _to_caller(values, problem, arrays, operands, out, target)
+        del owner
+        return _to_caller(values, problem, call)

@@ -41,6 +41,10 @@ class Implementation:
     run: Callable[..., None] | None = None
 
 
+def no_obstacle(problem: Problem, info: dict[str, Any]) -> None:
+    """``excludes`` of an implementation that can do whatever the operation accepts."""
+
+
 _implementations: dict[str, list[Implementation]] = {}
 
 

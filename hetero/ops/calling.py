@@ -87,10 +87,11 @@ def shortcut(plan: planner.Plan, function: Function) -> Function:
 
     def run(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         if out is None:
-            return execution.execute(plan, (A, B), plan.problem.inputs, None, None)
+            return execution.execute(plan, execution.Call((A, B), plan.problem.inputs))
         if not out.flags.writeable:
             return function(A, B, out)  # NumPy says what is wrong
-        return execution.execute(plan, (A, B), plan.problem.inputs, out, plan.problem.output)
+        call = execution.Call((A, B), plan.problem.inputs, out, plan.problem.output)
+        return execution.execute(plan, call)
 
     return run
 
@@ -133,7 +134,7 @@ def _with_device_arrays(
         return out
     from hetero import execution
 
-    return execution.execute(plan, arrays, operands, out, target)
+    return execution.execute(plan, execution.Call(arrays, operands, out, target))
 
 
 def _key(operand: Operand) -> tuple[Any, ...]:

@@ -51,10 +51,6 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     return problem(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on))
 
 
-def _no_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    return None
-
-
 def _work(problem: Problem, info: dict[str, Any]) -> Work:
     h, w, filter_h, filter_w = problem.dims
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
@@ -62,4 +58,6 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
 
 
 for _kind in ("cpu", "cuda"):
-    registry.register(registry.Implementation(OPERATION, "direct", _kind, _no_obstacle, _work))
+    registry.register(
+        registry.Implementation(OPERATION, "direct", _kind, registry.no_obstacle, _work)
+    )

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from hetero import planner, registry
-from hetero.models import Work
 from hetero.ops import calling, products
 from hetero.problem import Problem
 
@@ -100,18 +99,6 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     return products.from_shapes("matvec", dims, dims[1:], dtype, on)
 
 
-def _no_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    return None
-
-
-def _cpu_work(problem: Problem, info: dict[str, Any]) -> Work:
-    return products.count_work(problem, on_cpu=True)
-
-
-def _gpu_work(problem: Problem, info: dict[str, Any]) -> Work:
-    return products.count_work(problem, on_cpu=False)
-
-
 def _run_blas(device: None, problem: Problem, inputs: list[Any], output: Any) -> Any:
     return getattr(np, problem.function)(*inputs, out=output)
 
@@ -172,11 +159,17 @@ def _run_library(device: Any, problem: Problem, inputs: list[Any], output: Any) 
 
 
 for _implementation in (
-    registry.Implementation(OPERATION, "blas", "cpu", _no_obstacle, _cpu_work, _run_blas),
-    registry.Implementation(OPERATION, "tiled", "cuda", _no_obstacle, _gpu_work, _run_tiled),
     registry.Implementation(
-        OPERATION, "library", "cuda", _library_obstacle, _gpu_work, _run_library
+        OPERATION, "blas", "cpu", registry.no_obstacle, products.cpu_work, _run_blas
     ),
-    registry.Implementation(OPERATION, "tiled", "opencl", _no_obstacle, _gpu_work, _run_tiled),
+    registry.Implementation(
+        OPERATION, "tiled", "cuda", registry.no_obstacle, products.gpu_work, _run_tiled
+    ),
+    registry.Implementation(
+        OPERATION, "library", "cuda", _library_obstacle, products.gpu_work, _run_library
+    ),
+    registry.Implementation(
+        OPERATION, "tiled", "opencl", registry.no_obstacle, products.gpu_work, _run_tiled
+    ),
 ):
     registry.register(_implementation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -198,20 +199,20 @@ def matrix_and_vector(problem: Problem, inputs: list[Any]) -> tuple[Any, Any]:
     return (inputs[0], inputs[1]) if shapes[1] == 1 else (inputs[1], inputs[0])
 
 
-def count_work(problem: Problem, *, on_cpu: bool) -> Work:
-    """Flops and bytes of a product: 2 m n k flops, each operand and the result moved once.
+def cpu_work(problem: Problem, info: dict[str, Any]) -> Work:
+    """2 m n k flops, each operand and the result moved once; a batch is done one by one."""
+    return _work(problem, problem.dims, problem.batch)
 
-    A GPU does the whole batch at once, so it counts as more rows; a CPU does one after another.
-    """
+
+def gpu_work(problem: Problem, info: dict[str, Any]) -> Work:
+    """As `cpu_work`, but a GPU does the whole batch at once, so it counts as more rows."""
     rows, *others = problem.dims
-    repeat = problem.batch if on_cpu else 1
-    if not on_cpu:
-        rows *= problem.batch
-    flops = 2.0 * rows
-    for extent in others:
-        flops *= extent
+    return _work(problem, (rows * problem.batch, *others), 1)
+
+
+def _work(problem: Problem, dims: tuple[int, ...], repeat: int) -> Work:
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output)) / repeat
-    return Work((rows, *others), flops, moved, repeat)
+    return Work(dims, 2.0 * prod(dims), moved, repeat)
 
 
 def describe_problem(function: str, A: Any, B: Any) -> Problem:

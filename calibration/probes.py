@@ -207,7 +207,7 @@ def transfers(
 def links(device: Device, effort: Effort) -> dict[str, Any]:
     """Link models of a device: each direction, pageable and pinned."""
     largest = min(effort.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
-    sizes = axis(1024, largest, effort.link_step)
+    sizes = [size // 8 * 8 for size in axis(1024, largest, effort.link_step)]  # whole float64s
     found: dict[str, Any] = {"upload": {}, "download": {}}
     for (direction, memory), seconds in transfers(device, sizes, 12 * effort.budget).items():
         found[direction][memory] = fit.segments(sizes, seconds)

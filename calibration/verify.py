@@ -255,11 +255,11 @@ def summary(rows: list[Row]) -> dict[str, Any]:
 
 
 def verify_links(device_name: str, seed: int = 0, count: int = 24) -> dict[str, dict[str, float]]:
-    """Relative error of the link models at random sizes from 4 KB to 1 GB."""
+    """Relative error of the link models at random sizes from 4 KB to 1 GB, whole float64s."""
     device = backends.get(device_name)
     draw = random.Random(seed)
     limit = min(30.0, math.log2(device.describe()["memory_bytes"] / 4))
-    sizes = sorted(round(2.0 ** draw.uniform(12, limit)) for _ in range(count))
+    sizes = sorted(round(2.0 ** draw.uniform(12, limit)) // 8 * 8 for _ in range(count))
     constants = profile.current()
     with device.active():
         measured = probes.transfers(device, sizes, budget=0.1)

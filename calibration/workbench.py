@@ -95,11 +95,11 @@ class Bench:
 
         return call
 
-    def host_seconds(self, implementation: Implementation, problem: Problem) -> float:
+    def host_seconds(
+        self, implementation: Implementation, problem: Problem, device_seconds: float, least: int
+    ) -> float:
         """The host's share of a call: what it takes in all, less the device's own time."""
         if self.queue is None:
             return 0.0
-        whole = measure(
-            self.waiting(implementation, problem), budget=0.1, least=60, most=400
-        ).seconds
-        return max(whole - self.seconds(implementation, problem, 0.0), 0.0)
+        call = self.waiting(implementation, problem)
+        return max(measure(call, budget=0.1, least=least, most=least).seconds - device_seconds, 0.0)

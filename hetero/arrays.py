@@ -89,23 +89,7 @@ class Operand(NamedTuple):
 
 
 class Spec:
-    """Stands for an array in `hetero.plan`: a shape and a dtype, no data.
-
-    Parameters
-    ----------
-    shape : int or tuple of int
-    dtype : dtype-like, default float64
-    on : str
-        Where the array would lie: "host" or a device such as "cuda:0".
-    order : {"C", "F"}
-        Row-major or column-major.
-
-    Examples
-    --------
-    >>> import hetero
-    >>> hetero.spec((4096, 4096), "float32")
-    spec((4096, 4096), 'float32', on='host', order='C')
-    """
+    """What `spec` makes: shape, dtype, ``on`` and ``order`` of an array, and no data."""
 
     def __init__(
         self, shape: Any, dtype: Any = "float64", *, on: str = HOST, order: str = "C"

@@ -98,6 +98,8 @@ def run(function, operands, device, method):
         assert (chosen.device, chosen.method) == (device, method), "planned elsewhere"
         result = function(*operands, device=device, method=method)
     except MethodNotAvailable as error:
+        if "cuBLAS needs" not in str(error):  # only cuBLAS has layouts that it does not take
+            raise
         pytest.skip(str(error))
     assert not devices._strikes, "the device failed and the CPU answered"
     return result

@@ -1,0 +1,47 @@
+"""What calibration does with its measurements: here the host's share of a call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hetero.calibration import probes
+from hetero.registry import lookup
+
+
+class FakeBench:
+    """10 us of device time for every shape; the host takes 12 us, for some shapes more."""
+
+    def __init__(self, host):
+        self.host = host
+
+    def seconds(self, implementation, problem, budget):
+        return 1e-5 if max(problem.dims) < 4096 else 2e-4
+
+    def host_seconds(self, implementation, problem, device_seconds, least):
+        return self.host(problem.dims)
+
+
+def measured(host):
+    implementation = next(i for i in lookup("matvec") if i.kind == "cuda" and i.method == "library")
+    effort = replace(probes.FULL, held_out=0, device_step=4.0)
+    subject = next(iter(probes.subjects(implementation, "cuda:0", effort, {"matvec": 4096})))
+    return probes.measure_subject(subject, FakeBench(host), effort, 10.0)[0]
+
+
+def test_shapes_that_cost_the_host_clearly_more_keep_their_own_share():
+    seconds = measured(lambda dims: 40e-6 if dims == (64, 256) else 12e-6)
+    assert seconds[64, 256] == pytest.approx(50e-6)
+    assert seconds[64, 64] == pytest.approx(22e-6)
+
+
+def test_noise_of_the_host_does_not_tell_shapes_apart():
+    seconds = measured(lambda dims: 12e-6 + 1e-6 * (dims[0] % 3))
+    short = [s for dims, s in seconds.items() if max(dims) < 4096]
+    assert max(short) == pytest.approx(min(short))
+
+
+def test_beside_long_device_time_the_share_is_not_looked_at():
+    seconds = measured(lambda dims: 12e-6 if max(dims) < 4096 else 1.0)
+    assert seconds[4096, 4096] == pytest.approx(212e-6)

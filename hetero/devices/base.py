@@ -61,7 +61,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def launch(self, kernel: Any, grid: int, block: int, arguments: list[Any]) -> None:
-        """Start a kernel; arguments are buffers and 64-bit integers."""
+        """Start a kernel; arguments are buffers, 64-bit integers and doubles."""
 
     @abc.abstractmethod
     def event(self) -> Any:

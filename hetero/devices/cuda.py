@@ -296,11 +296,10 @@ class CudaDevice(Device):
             kernels[key] = module.get_function(kernel)
             return kernels[key]
 
-    def launch(self, kernel: Any, grid: int, block: int, arguments: list[int]) -> None:
+    def launch(self, kernel: Any, grid: int, block: int, arguments: list[int | float]) -> None:
         # What prepared_async_call does, less its inspection: all our arguments are 64-bit.
-        kernel._launch_kernel(
-            (grid, 1, 1), (block, 1, 1), struct.pack(f"{len(arguments)}q", *arguments), 0, None
-        )
+        types = "".join(["d" if type(argument) is float else "q" for argument in arguments])
+        kernel._launch_kernel((grid, 1, 1), (block, 1, 1), struct.pack(types, *arguments), 0, None)
 
     def event(self) -> Any:
         mark = self.driver.Event()

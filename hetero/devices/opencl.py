@@ -10,6 +10,7 @@ import numpy as np
 from hetero.devices.base import Device, kernel_text
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
+_SCALARS = {int: np.int64, float: np.float64}
 _INSTALL = "pip install 'hetero[opencl]'"
 
 
@@ -134,7 +135,8 @@ class OpenCLDevice(Device):
 
     def launch(self, kernel: Any, grid: int, block: int, arguments: list[Any]) -> None:
         for position, argument in enumerate(arguments):
-            kernel.set_arg(position, np.int64(argument) if isinstance(argument, int) else argument)
+            scalar = _SCALARS.get(type(argument))
+            kernel.set_arg(position, argument if scalar is None else scalar(argument))
         self.cl.enqueue_nd_range_kernel(self._open()[1], kernel, (grid * block,), (block,))
 
     def event(self) -> Any:

@@ -1,0 +1,1 @@
+"""Row partitions over several devices, and the halos between them."""

@@ -1,0 +1,90 @@
+"""What solvers are given and what they give back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.errors import DeviceError
+
+CONVERGED = "converged"
+LIMIT = "iteration limit"
+INDEFINITE = "not positive definite"
+NOT_FINITE = "not finite"
+
+
+class Stencil(NamedTuple):
+    """-div grad on a box of interior points, Dirichlet: 5 points in 2-D, 7 in 3-D.
+
+    (A u)_i = sum over axes of (2 u_i - u_before - u_after) / spacing**2, with zero outside.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Points of each axis, (ny, nx) or (nz, ny, nx); arrays are C-contiguous.
+    spacing : tuple of float
+        Distance of neighbours, per axis.
+    """
+
+    shape: tuple[int, ...]
+    spacing: tuple[float, ...]
+
+
+class Csr(NamedTuple):
+    """A square sparse matrix in compressed rows; index arrays are int32, or int64 if they must."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    data: np.ndarray
+
+
+class Dense(NamedTuple):
+    """A dense n x n matrix.
+
+    Attributes
+    ----------
+    array : numpy.ndarray or device buffer
+    n : int
+    strides : tuple of int
+        (row, column), in elements.
+    """
+
+    array: Any
+    n: int
+    strides: tuple[int, int]
+
+
+class Outcome(NamedTuple):
+    """How a solve ended.
+
+    Attributes
+    ----------
+    status : str
+        CONVERGED, LIMIT, INDEFINITE or NOT_FINITE.
+    iterations : int
+        Iterations, sweeps or cycles done.
+    residual : float
+        2-norm of the true residual b - A x of the x that is returned.
+    """
+
+    status: str
+    iterations: int
+    residual: float
+
+
+class DeviceFailed(DeviceError):
+    """A device failed in mid-solve.
+
+    Attributes
+    ----------
+    x : numpy.ndarray or None
+        The last iterate that was saved on the host.
+    iterations : int
+        How many it had taken.
+    """
+
+    def __init__(self, error: Exception, x: np.ndarray | None, iterations: int) -> None:
+        super().__init__(str(error))
+        self.x = x
+        self.iterations = iterations

@@ -1,0 +1,77 @@
+"""Loops for the CPU, compiled by Numba and shared among its threads.
+
+A kernel is a plain function over `numba.prange`, decorated with `threaded`. It is compiled on its
+first call with new types, and kept on disk for the next process. Sums may be reordered so that they
+vectorise; nothing else is relaxed, so that NaN and infinity keep their meaning. A kernel that sums
+in parallel sums in chunks whose bounds do not depend on the number of threads, and adds the chunks
+up in order: results repeat.
+
+Numba's usual threads (GNU OpenMP) do not survive a fork: using them in the child ends the process.
+A forked child therefore runs the same loops unthreaded. Its portable threads ("workqueue") cannot
+be used by two threads at once, so there calls take turns.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numba
+
+__all__ = ["inlined", "prange", "serial", "threaded"]
+
+prange = numba.prange
+_OPTIONS = {"nogil": True, "cache": True, "fastmath": {"reassoc", "contract", "nsz"}}
+_lock = threading.RLock()
+_state = {"started": False, "forked": False, "turns": None}
+
+
+def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function whose `prange` loops run on all threads."""
+    parallel = numba.njit(parallel=True, **_OPTIONS)(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        if _state["forked"]:
+            return _unthreaded(function)(*arguments)
+        if _state["turns"] is None:
+            with _lock:
+                result = parallel(*arguments)
+                _state["started"] = True
+                _state["turns"] = numba.threading_layer() == "workqueue"
+                return result
+        if _state["turns"]:
+            with _lock:
+                return parallel(*arguments)
+        return parallel(*arguments)
+
+    return call
+
+
+@functools.cache
+def _unthreaded(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Not kept on disk: there Numba does not tell it from the threaded one.
+    return numba.njit(**{**_OPTIONS, "cache": False})(function)
+
+
+def serial(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that runs on the calling thread, for what is too small to share."""
+    return numba.njit(**_OPTIONS)(function)
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a helper that kernels call."""
+    return numba.njit(inline="always", **{**_OPTIONS, "cache": False})(function)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+    _state["forked"] = _state["started"]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -160,7 +160,7 @@ def _tasks(
             ) -> None:
                 with device.active():
                     links[device.name] = probes.links(device, effort)
-                    host["dispatch"][device.name] = probes.dispatch(device, effort)
+                host["dispatch"][device.name] = probes.dispatch(device, effort)
 
             tasks.append((f"links of {name}", link))
         bench = functools.cache(functools.partial(workbench.Bench, device))
@@ -192,7 +192,10 @@ def _measuring(
         with device.active() if device is not None else contextlib.nullcontext():
             measured = probes.measure_subject(subject, bench(), effort, share)
         implementation = subject.implementation
-        key = (name, implementation.operation, implementation.method, subject.dtype, subject.layout)
-        models["|".join(key)] = fit.surface(subject.axes, *measured)
+        key = [name, implementation.operation, implementation.method, subject.dtype, subject.layout]
+        if subject.reference is None:
+            models["|".join(key)] = fit.surface(subject.axes, *measured)
+        elif (reference := models.get("|".join([*key[:-1], subject.reference]))) is not None:
+            models["|".join(key)] = fit.surface_beside(reference, *measured)
 
     return task

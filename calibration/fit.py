@@ -161,6 +161,62 @@ def surface(
     return model
 
 
+def surface_beside(
+    reference: dict[str, Any],
+    seconds: dict[tuple[int, ...], float],
+    held_out: dict[tuple[int, ...], float],
+) -> dict[str, Any]:
+    """A "surface" model on the knots of another one, measured on only some of them.
+
+    What is interpolated between the measured knots is the ratio to the other model, so that the
+    steps both have in common stay where they are.
+
+    Parameters
+    ----------
+    reference : dict
+        The other model.
+    seconds, held_out : dict
+        As in `surface`; the measured knots form a grid whose largest ones may be missing.
+    """
+    axes = reference["constants"]["axes"]
+    other = bind(reference)
+    known = [sorted(set(sizes)) for sizes in zip(*seconds, strict=True)]
+
+    def of_reference(dims: tuple[int, ...]) -> float:
+        return sum(other(Work(dims, 0.0, 0.0)))
+
+    ratios: dict[tuple[int, ...], float] = {}
+    for dims in grid(known):
+        measured = seconds.get(dims)
+        if measured is not None:
+            ratios[dims] = measured / of_reference(dims)
+        else:  # too slow to measure: as the largest smaller neighbour
+            ratios[dims] = max(
+                ratios[(*dims[:i], axis[axis.index(dims[i]) - 1], *dims[i + 1 :])]
+                for i, axis in enumerate(known)
+                if axis.index(dims[i])
+            )
+    ratio = bind(
+        {
+            "form": "surface",
+            "constants": {
+                "overhead": 0.0,
+                "axes": known,
+                "seconds": [ratios[dims] for dims in grid(known)],
+            },
+        }
+    )
+
+    def filled(dims: tuple[int, ...]) -> float:
+        inside = tuple(min(size, axis[-1]) for size, axis in zip(dims, known, strict=True))
+        return of_reference(dims) * sum(ratio(Work(inside, 0.0, 0.0)))
+
+    table = {dims: seconds.get(dims) or filled(dims) for dims in grid(axes)}
+    model = surface(axes, table, held_out)
+    model["samples"]["interpolated"] = "knots but those of every second size on each axis"
+    return model
+
+
 def grid(axes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """All combinations of the axes' sizes, the last axis fastest."""
     points: list[tuple[int, ...]] = [()]

@@ -94,13 +94,18 @@ def axis(smallest: int, largest: int, step: float) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What one model is fitted to: an implementation, a dtype, a layout, and its problems."""
+    """What one model is fitted to: an implementation, a dtype, a layout, and its problems.
+
+    Where there is a ``reference``, every second knot is measured, and how far it is from that
+    layout's model is interpolated between them.
+    """
 
     implementation: Implementation
     dtype: str
     layout: str
     axes: list[list[int]]
     problem: Callable[[tuple[int, ...]], Problem]
+    reference: str | None = None
 
 
 def subjects(
@@ -112,7 +117,7 @@ def subjects(
     odd_too = place != planner.CPU
     for dtype in DEVICE_DTYPES:
         for odd in (False, True) if odd_too else (False,):
-            for order in ("C", "F") if operation == "matvec" else ("C",):
+            for order in _orders(operation, odd_too):
                 smallest, end = 16 if odd_too else 4, largest[operation]
                 step = effort.device_step if odd_too else effort.step
                 sizes = [n - odd for n in axis(smallest, end, step)]
@@ -127,12 +132,24 @@ def subjects(
                     else:
                         m, n, k = dims
                         shapes = (m, k), (k, n)
-                    first = spec(shapes[0], dtype, on=on, order=order)
-                    return module_of(operation).problem(first, spec(shapes[1], dtype, on=on))
+                    first = spec(shapes[0], dtype, on=on, order=order[0])
+                    second = spec(shapes[1], dtype, on=on, order=order[-1])
+                    return module_of(operation).problem(first, second)
 
-                sizes_fit = ("odd" if odd else "aligned") if odd_too else ""
-                layout = f"{order if operation == 'matvec' else '*'} {sizes_fit}".rstrip()
-                yield Subject(implementation, dtype, layout, axes, problem)
+                if not odd_too:
+                    layout = order if operation == "matvec" else "*"
+                    yield Subject(implementation, dtype, layout, axes, problem)
+                    continue
+                fit_for = "odd" if odd else "aligned"
+                reference = f"CC {fit_for}" if operation == "matmul" and order != "CC" else None
+                yield Subject(implementation, dtype, f"{order} {fit_for}", axes, problem, reference)
+
+
+def _orders(operation: str, on_device: bool) -> tuple[str, ...]:
+    """Orders of the matrices, C or F each, that are measured apart."""
+    if operation == "matvec":
+        return "C", "F"
+    return ("CC", "CF", "FC", "FF") if on_device else ("CC",)
 
 
 def measure_subject(
@@ -165,7 +182,8 @@ def measure_subject(
     def volume(dims: tuple[int, ...]) -> int:
         return int(np.prod([float(d) for d in dims]))
 
-    grid = sorted(fit.grid(subject.axes), key=volume)
+    axes = [axis[::2] for axis in subject.axes] if subject.reference else subject.axes
+    grid = sorted(fit.grid(axes), key=volume)
     rate = 0.0  # the best seen: volume per second
     for dims in grid:
         if rate and (volume(dims) / rate > effort.longest or time.perf_counter() > end):
@@ -175,8 +193,9 @@ def measure_subject(
     draw = random.Random(1)
     held_out: dict[tuple[int, ...], float] = {}
     odd = subject.axes[0][0] % 2
-    for _ in range(effort.held_out * 20):
-        if len(held_out) >= effort.held_out or time.perf_counter() > end + 0.2 * seconds_left:
+    wanted = effort.held_out // 2 if subject.reference else effort.held_out
+    for _ in range(wanted * 20):
+        if len(held_out) >= wanted or time.perf_counter() > end + 0.2 * seconds_left:
             break
         dims = tuple(
             round(a[0] * (a[-1] / a[0]) ** draw.random()) // 4 * 4 - odd for a in subject.axes
@@ -191,13 +210,15 @@ def transfers(
 ) -> dict[tuple[str, str], list[float]]:
     """Seconds to move each size: (direction, kind of host memory) -> one figure per size.
 
-    Downloads to pageable memory go to fresh pages, as those of real calls do. Of several passes,
-    some seconds apart, the fastest counts: whatever else the host does only adds to a transfer.
+    Downloads to pageable memory go to fresh pages, as those of real calls do; uploads come from
+    memory that is allocated anew for each pass, as it is not equally fast everywhere. Of several
+    passes, some seconds apart, the fastest counts: whatever else the host does only adds to a
+    transfer.
     """
     buffer, owner = device.allocate(sizes[-1])
-    pageable = np.random.default_rng(0).integers(0, 255, sizes[-1], dtype=np.uint8)
     pinned = device.pinned(sizes[-1])
-    pinned[:] = pageable
+    pinned[:] = np.random.default_rng(0).integers(0, 255, sizes[-1], dtype=np.uint8)
+    pageable = pinned
     calls: dict[tuple[str, str], Callable[[int], object]] = {
         ("upload", "pageable"): lambda n: device.upload(pageable[:n], buffer),
         ("upload", "pinned"): lambda n: device.upload(pinned[:n], buffer),
@@ -206,6 +227,7 @@ def transfers(
     }
     found: dict[tuple[str, str], list[float]] = {}
     for _ in range(_PASSES):
+        pageable = pinned.copy()
         for key, call in calls.items():
             one = [
                 measure(partial(call, n), budget=budget / _PASSES, least=3).seconds for n in sizes
@@ -242,7 +264,8 @@ def dispatch(device: Device, effort: Effort) -> dict[str, float]:
     """Seconds of the host's own work around one call: describing, allocating, looking up the plan.
 
     What a whole call on tiny operands takes, less its transfers and its launch: for operands on the
-    host, on the device, and on the device with the CPU computing ("detour").
+    host, on the device, and on the device with the CPU computing ("detour"). The calls find the
+    device as they do in a program: not active yet.
     """
     A, x = np.ones((16, 16), np.float32), np.ones(16, np.float32)
     budget = 20 * effort.budget
@@ -250,13 +273,14 @@ def dispatch(device: Device, effort: Effort) -> dict[str, float]:
     def seconds(call: Callable[[], object]) -> float:
         return measure(call, budget=budget, least=15).seconds
 
-    bench = Bench(device)
     problem = matvec.problem(spec(A.shape, A.dtype, on=device.name), spec(x.shape, x.dtype))
     tiled = next(i for i in lookup("matvec") if i.kind == device.kind and i.method == "tiled")
-    place, owner = device.allocate(A.nbytes)
-    upload = seconds(lambda: device.upload(x, place))
-    download = seconds(lambda: device.download(place, np.empty(16, np.float32)))
-    alone = seconds(bench.waiting(tiled, problem))
+    with device.active():
+        bench = Bench(device)
+        place, owner = device.allocate(A.nbytes)
+        upload = seconds(lambda: device.upload(x, place))
+        download = seconds(lambda: device.download(place, np.empty(16, np.float32)))
+        alone = seconds(bench.waiting(tiled, problem))
     plan = planner.plan(matvec.problem(A, x), device.name, "tiled")
     from_host = seconds(partial(calling.shortcut(plan, np.matvec), A, x))
     found = {"host": max(from_host - 2 * upload - download - alone, 0.0)}
@@ -265,7 +289,8 @@ def dispatch(device: Device, effort: Effort) -> dict[str, float]:
 
         def call(name: str) -> None:
             matvec.matvec(*on_device, device=name)
-            device.synchronize()
+            with device.active():
+                device.synchronize()
 
         found["device"] = max(seconds(partial(call, device.name)) - alone, 0.0)
         detour = seconds(partial(call, planner.CPU)) - 2 * download - upload

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero import devices as backends
-from hetero import inventory, planner, profile, registry
-from hetero.calibration import fit, probes, workbench
+from hetero import inventory, planner, pricing, profile, registry
+from hetero.calibration import fit, probes, solves, workbench
 from hetero.errors import DeviceError, DeviceNotAvailable
+from hetero.problem import DEVICE_DTYPES
 
 # Largest extent of a matrix, by kind of device.
 _LARGEST_QUICK = {
@@ -88,20 +89,29 @@ def measure_machine(
     effort = probes.QUICK if quick else probes.FULL
     infos = inventory.devices()
     names = _chosen(devices, infos)
-    tasks = _tasks(names, infos, effort, quick)
+    phases = (
+        (
+            _tasks(names, infos, effort, quick),
+            effort.total + effort.device_total * (len(names) - 1),
+        ),
+        (_all_solve_tasks(names, infos, effort, quick), effort.solves * len(names)),
+    )
+    number, total = 0, sum(len(tasks) for tasks, _ in phases)
     models: dict[str, Any] = {}
     links: dict[str, Any] = {}
     host: dict[str, Any] = {"dispatch": {}}
-    end = time.perf_counter() + effort.total + effort.device_total * (len(names) - 1)
-    for number, (text, task) in enumerate(tasks):
-        if progress is not None:
-            progress(number / len(tasks), text)
-        try:
-            # Twice the fair share: tasks differ, and most take far less.
-            share = 2.0 * max(end - time.perf_counter(), 1.0) / (len(tasks) - number)
-            task(models, links, host, share)
-        except DeviceError as error:
-            profile.log.warning("calibration leaves out %s: %s", text, error)
+    for tasks, budget in phases:
+        end = time.perf_counter() + budget
+        for position, (text, task) in enumerate(tasks):
+            if progress is not None:
+                progress(number / total, text)
+            number += 1
+            try:
+                # Twice the fair share: tasks differ, and most take far less.
+                share = 2.0 * max(end - time.perf_counter(), 0.1) / (len(tasks) - position)
+                task(models, links, host, share)
+            except DeviceError as error:
+                profile.log.warning("calibration leaves out %s: %s", text, error)
     if progress is not None:
         progress(1.0, "done")
     return {
@@ -168,6 +178,8 @@ def _tasks(
             for implementation in registry.lookup(operation):
                 if implementation.kind != info["kind"] or implementation.run is None:
                     continue
+                if operation in solves.OPERATIONS:
+                    continue
                 for subject in probes.subjects(implementation, name, effort, largest):
                     largest_dims = tuple(axis[-1] for axis in subject.axes)
                     if implementation.excludes(subject.problem(largest_dims), info):
@@ -199,3 +211,79 @@ def _measuring(
             models["|".join(key)] = fit.surface_beside(reference, *measured)
 
     return task
+
+
+def _all_solve_tasks(
+    names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
+) -> list[tuple[str, Task]]:
+    tasks: list[tuple[str, Task]] = []
+    for name in names:
+        info = infos[name]
+        used = None if name == planner.CPU else [backends.get(name)]
+        mine = [
+            implementation
+            for operation in solves.OPERATIONS
+            for implementation in registry.lookup(operation)
+            if implementation.kind == info["kind"]
+        ]
+        if quick:
+            tasks.append((f"solves on {name}", _estimating(mine, name, used)))
+            continue
+        for implementation in mine:
+            tasks += _solve_tasks(implementation, name, info, used, effort)
+    if quick:
+        return tasks
+    for info in pricing.groups(infos).values():
+        used = [backends.get(member) for member in info["members"]]
+        if used[0].name not in names or info.get("is_host_cpu"):
+            continue
+        for operation in solves.OPERATIONS:
+            for implementation in registry.lookup(operation):
+                if implementation.kind == info["kind"] and implementation.shared:
+                    tasks += _solve_tasks(implementation, info["constants"], info, used, effort)
+    return tasks
+
+
+def _estimating(
+    implementations: list[registry.Implementation], name: str, used: list[Any] | None
+) -> Task:
+    def task(models: dict, links: dict, host: dict, share: float) -> None:
+        found = solves.estimate(used and used[0])
+        for implementation in implementations:
+            for dtype in DEVICE_DTYPES:
+                key = (name, implementation.operation, implementation.method, dtype, "*")
+                models["|".join(key)] = found
+
+    return task
+
+
+def _solve_tasks(
+    implementation: registry.Implementation,
+    name: str,
+    info: dict[str, Any],
+    used: list[Any] | None,
+    effort: probes.Effort,
+) -> list[tuple[str, Task]]:
+    alone = used[0] if used is not None and len(used) == 1 else None
+
+    def measuring(subject: solves.Subject) -> Task:
+        def task(models: dict, links: dict, host: dict, share: float) -> None:
+            with alone.active() if alone is not None else contextlib.nullcontext():
+                model = solves.measure_subject(subject, used, effort, share)
+            if model is not None:
+                key = (name, operation, implementation.method, subject.dtype, subject.layout)
+                models["|".join(key)] = model
+
+        return task
+
+    operation = implementation.operation
+    return [
+        (f"{operation} {implementation.method} {s.layout} {s.dtype} on {name}", measuring(s))
+        for s in solves.subjects(implementation, info)
+        if used is None or len(used) == 1 or _shared(s)
+    ]
+
+
+def _shared(subject: solves.Subject) -> bool:
+    largest = subject.problem(*(axis[-1] for axis in subject.axes))
+    return subject.implementation.shared is not None and subject.implementation.shared(largest)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from hetero import devices as backends
 from hetero import overview, planner, profile
 from hetero.arrays import HOST, spec
@@ -14,6 +16,7 @@ from hetero.calibration import report
 from hetero.calibration.calibrate import measure_machine
 from hetero.calibration.verify import Operands, measure_candidates, summary
 from hetero.ops import module_of
+from hetero.ops.poisson import solve_poisson
 from hetero.planner import show as readable
 from hetero.problem import Problem
 
@@ -82,8 +85,35 @@ def demo(
     show(report.chosen_over_best(found["chosen_over_best"]) + f", {found['problems']} calls")
     example = planner.plan(rows[-1][0].problem)
     show(f"\nwhy, for the last one:\n{example}")
+    solve = _poisson(2048 if gpus else 512, show)
     show(f"\n{time.perf_counter() - start:.0f} s in all")
-    return [entry for _, entry in rows], found
+    return [entry for _, entry in rows], {**found, "poisson": solve}
+
+
+def _poisson(n: int, show: Callable[[str], None]) -> dict[str, Any]:
+    """Solve -div grad u = f on the unit square by the chosen method and by the others."""
+    h = 1.0 / (n + 1)
+    s = np.sin(np.pi * h * np.arange(1, n + 1))
+    exact = np.outer(s, s)
+    f = 2.0 * np.pi**2 * exact
+    u, info = solve_poisson(f, spacing=h, return_info=True)  # the first one compiles
+    times = {}
+    for candidate in info["plan"].candidates:
+        if candidate.reason is None and (candidate.seconds is None or candidate.seconds < 2.0):
+            placed = {"device": candidate.device, "method": candidate.method}
+            solve_poisson(f, spacing=h, **placed)
+            start = time.perf_counter()
+            solve_poisson(f, spacing=h, **placed)
+            times[f"{candidate.method} on {candidate.device}"] = time.perf_counter() - start
+    chosen = f"{info['method']} on {info['device']}"
+    show(f"\nPoisson's equation on {n} x {n} points to 1e-8: {info['plan']}")
+    show("measured: " + ", ".join(f"{name} {readable(t)}" for name, t in times.items()))
+    show(
+        f"{chosen}: relative residual {info['residual'] / np.linalg.norm(f):.1e}, "
+        f"error against sin(pi y) sin(pi x) {abs(u - exact).max():.1e} "
+        f"(h^2 pi^2 / 12 = {h * h * np.pi**2 / 12:.1e})"
+    )
+    return {"points": n * n, "chosen": chosen, "measured": times, "residual": info["residual"]}
 
 
 def _work(problem: Problem) -> float:

@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from hetero.arrays import spec
     from hetero.calibration import calibrate
     from hetero.ops import plan
+    from hetero.ops.conjugate_gradient import solve_cg
     from hetero.ops.matmul import matmul
     from hetero.ops.matvec import matvec
+    from hetero.ops.poisson import solve_poisson
     from hetero.overview import machine
     from hetero.planner import Plan, use
     from hetero.profile import Profile
+    from hetero.solvers.operators import Poisson
 
 __version__ = "0.1.0"
 
@@ -28,19 +31,25 @@ _HOMES = {
     "matvec": "hetero.ops.matvec",
     "plan": "hetero.ops",
     "Plan": "hetero.planner",
+    "Poisson": "hetero.solvers.operators",
     "Profile": "hetero.profile",
+    "solve_cg": "hetero.ops.conjugate_gradient",
+    "solve_poisson": "hetero.ops.poisson",
     "spec": "hetero.arrays",
     "use": "hetero.planner",
 }
 
 __all__ = [
     "Plan",
+    "Poisson",
     "Profile",
     "calibrate",
     "machine",
     "matmul",
     "matvec",
     "plan",
+    "solve_cg",
+    "solve_poisson",
     "spec",
     "use",
 ]

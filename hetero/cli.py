@@ -18,6 +18,11 @@ from hetero.errors import HeteroError, NotPriced, ProfileError
 
 DONE, FAILED, USAGE, NO_CHOICE = 0, 1, 2, 3
 
+_DIMS = (
+    "matvec M K | matmul M N K | convolve2d H W FH FW | cg N (dense) or a grid's NY NX [NZ] | "
+    "poisson NY NX or NZ NY NX"
+)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
@@ -64,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     sub = command("explain", _explain, "Price every candidate for a problem; run nothing.")
-    sub.add_argument("operation", help="matvec M K | matmul M N K | convolve2d H W FH FW")
+    sub.add_argument("operation", help=_DIMS)
     sub.add_argument("dims", nargs="+", type=int, metavar="DIM")
     sub.add_argument("--dtype", default="float32")
     sub.add_argument("--on", default="host", help="where the operands lie: host, cuda:0, ...")
@@ -82,10 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--seed", type=int, default=0)
     sub.add_argument("--largest", type=int, help="largest extent of a matrix")
 
-    sub = command("bench", _bench, "Device time of every GPU method, beside cuBLAS.")
-    sub.add_argument("operation", choices=("matvec", "matmul"))
-    sub.add_argument("--dtype", default="float32", choices=("float32", "float64"))
-    sub.add_argument("--device", default="cuda:0")
+    sub = command("bench", _bench, "Every method side by side, beside the libraries that are here.")
+    sub.add_argument("operation", choices=("matvec", "matmul", "cg", "poisson"))
+    sub.add_argument(
+        "--dtype", choices=("float32", "float64"), help="default: float32; solves: float64"
+    )
+    sub.add_argument("--device", default="cuda:0", help="of products; solves run on all")
     sub.add_argument("--order", default="C", choices=("C", "F"), help="of A: by rows or by columns")
 
     sub = command("demo", _demo, "Calibrate quickly, then run real products and compare.")
@@ -206,18 +213,23 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from hetero.calibration import bench
+    from hetero.calibration import bench, bench_solves
 
-    rows = bench.bench(
-        arguments.operation,
-        arguments.dtype,
-        device_name=arguments.device,
-        order=arguments.order,
-    )
+    if arguments.operation in ("cg", "poisson"):
+        rows = bench_solves.bench(arguments.operation, arguments.dtype or "float64")
+        text = bench_solves.table(rows)
+    else:
+        rows = bench.bench(
+            arguments.operation,
+            arguments.dtype or "float32",
+            device_name=arguments.device,
+            order=arguments.order,
+        )
+        text = bench.table(rows)
     if arguments.json:
         _print_json(rows)
     else:
-        print(bench.table(rows))
+        print(text)
     return DONE
 
 

@@ -65,14 +65,15 @@ def execute(plan: Plan, call: Call) -> Any:
         try:
             return _on_device(device, chosen.implementation, problem, call)
         except DeviceError as error:
-            _report(device.name, error)
+            report(device.name, error)
     implementation = chosen.implementation
     if implementation.kind != CPU:
         implementation = next(i for i in registry.lookup(problem.operation) if i.kind == CPU)
     return _on_cpu(implementation, problem, call)
 
 
-def _report(name: str, error: DeviceError) -> None:
+def report(name: str, error: DeviceError) -> None:
+    """Count a device's failure, and say once what becomes of the call."""
     if devices.strike(name, error):
         log.warning("%s failed again (%s) and is set aside; its calls run on the CPU", name, error)
         inventory.changed()

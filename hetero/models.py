@@ -10,6 +10,7 @@ form               seconds
 roofline           overhead + max(flops / flop rate, bytes / byte rate)
 surface            overhead + compute, interpolated between measured shapes
 bandwidth          accessed bytes / effective bandwidth (White 2013, sections 3.5 and 4.6)
+solve              set-up + iterations x step, each interpolated between measured sizes
 segments           b / T_x + c0 b + c1 per range of sizes (White 2013, eq. 3.14-3.15); for links
 =================  ==============================================================================
 """
@@ -154,10 +155,22 @@ def _white_rate(bandwidth: dict[str, Any]) -> Callable[[tuple[int, ...]], float]
     raise KeyError(f"unknown kind of bandwidth {kind!r}")
 
 
+def _solve(constants: dict[str, Any]) -> Cost:
+    """Set-up, and as many steps as the work says, each a surface over the dimensions."""
+    setup, step = (_surface({"overhead": 0.0, **constants[part]}) for part in ("setup", "step"))
+
+    def cost(work: Work) -> tuple[float, float]:
+        once = Work(work.dims, work.flops, work.bytes)
+        return sum(setup(once)), sum(step(once)) * work.repeat
+
+    return cost
+
+
 FORMS: dict[str, Callable[[dict[str, Any]], Cost]] = {
     "roofline": _roofline,
     "surface": _surface,
     "bandwidth": _bandwidth,
+    "solve": _solve,
 }
 
 

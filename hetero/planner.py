@@ -135,6 +135,9 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
         method,
         *((o.shape, o.strides, o.dtype, o.location) for o in (*problem.inputs, problem.output)),
         problem.device_obstacle,
+        problem.layout,
+        problem.rtol,
+        problem.iterations,
     )
     found = _memory.plans.get(key)
     if found is not None:

@@ -148,12 +148,16 @@ def price(
         raise MethodNotAvailable(
             f"method must be one of {method_names(implementations)}, got {method!r}"
         )
+    shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
+    if device in shared and any(i.shared and i.shared(problem) for i in implementations):
+        names = []
     candidates = [
-        _candidate(problem, implementation, name, devices[name], constants, device is not None)
-        for name in names
+        _candidate(problem, implementation, name, info, constants, device is not None)
+        for name, info in [*((name, devices[name]) for name in names), *shared.items()]
         for implementation in implementations
-        if implementation.kind == devices[name]["kind"]
+        if implementation.kind == info["kind"]
         and (method is None or implementation.method == method)
+        and (name in devices or (implementation.shared and implementation.shared(problem)))
     ]
     if method is not None and not candidates:
         kinds = {devices[name]["kind"] for name in names}
@@ -201,13 +205,33 @@ def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[st
     """The devices that a name such as "cuda" or "cuda:0" stands for, or `DeviceNotAvailable`."""
     if device in devices:
         return [device]
-    matching = [name for name, info in devices.items() if info["kind"] == device]
+    kind = device.removesuffix(":*")
+    matching = [name for name, info in devices.items() if info["kind"] == kind != CPU]
     if not matching:
         raise DeviceNotAvailable(
             f"device must be one of {', '.join(map(repr, devices))}, got {device!r} "
             "('hetero info' tells what is missing for others)"
         )
     return matching
+
+
+def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """All equal devices of a kind together, "cuda:*", where there are several.
+
+    A group's constants are kept under its kind and number, "cuda*2".
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, info in devices.items():
+        members = [n for n, i in devices.items() if n == name or i.get("same_as") == name]
+        members = [n for n in members if not devices[n].get("set_aside")]
+        if len(members) > 1 and f"{info['kind']}:*" not in found:
+            found[f"{info['kind']}:*"] = {
+                **info,
+                "members": tuple(members),
+                "constants": f"{info['kind']}*{len(members)}",
+                "memory_bytes": sum(devices[n]["memory_bytes"] for n in members),
+            }
+    return found
 
 
 def _candidate(
@@ -236,9 +260,10 @@ def _candidate(
         return excluded(reason)
     if name == CPU and problem.device_obstacle:
         return Candidate(name, implementation.method, None, {}, None, implementation)
+    group = info.get("constants")
     cost = constants.cost(
-        name,
-        implementation.kind,
+        group or name,
+        "" if group else implementation.kind,
         problem.operation,
         implementation.method,
         problem.dtype,
@@ -248,12 +273,13 @@ def _candidate(
     if cost is not None:
         try:
             overhead, compute = cost(implementation.work(problem, info))
-            before, after = _movement(problem, name, constants)
+            # A group's constants were measured from host to host.
+            before, after = ({}, {}) if group else _movement(problem, name, constants)
         except KeyError as error:
             if name != CPU:
                 return excluded(f"the profile's constants do not cover it: {error}")
         else:
-            overhead += _dispatch(problem, name, constants)
+            overhead += 0.0 if group else _dispatch(problem, name, constants)
             terms = {**before, "overhead": overhead, "compute": compute}
             for term, seconds in after.items():
                 terms[term] = terms.get(term, 0.0) + seconds

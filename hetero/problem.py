@@ -17,7 +17,8 @@ class Problem:
     ----------
     operation : str
     dims : tuple of int
-        matvec (m, k); matmul (m, n, k); convolve2d (h, w, filter_h, filter_w).
+        matvec (m, k); matmul (m, n, k); convolve2d (h, w, filter_h, filter_w); cg (unknowns,
+        entries of the matrix); poisson (ny, nx) or (nz, ny, nx).
     batch : int
         How many such products.
     dtype : str
@@ -34,6 +35,10 @@ class Problem:
         The NumPy function with the call's semantics.
     device_obstacle : str or None
         Why no device (but the CPU) can do it.
+    rtol : float
+        Of a solve: how much smaller the residual must get.
+    iterations : int or None
+        Of a solve: how many to expect; None where each method has its own number.
     """
 
     operation: str
@@ -46,6 +51,8 @@ class Problem:
     layout: str = "*"
     function: str = ""
     device_obstacle: str | None = None
+    rtol: float = 0.0
+    iterations: int | None = None
 
     @property
     def device(self) -> str | None:

@@ -38,7 +38,7 @@ from hetero.models import Cost, Work, bind, bind_link
 
 SCHEMA_VERSION = 1
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
-_DIMENSIONS = {"matvec": 2, "matmul": 3, "convolve2d": 4}
+_DIMENSIONS = {"matvec": 2, "matmul": 3, "convolve2d": 4, "cg": 1, "poisson": 1}
 _PARTS = ("fingerprint", "devices", "links", "host", "models")
 
 log = logging.getLogger("hetero")
@@ -246,9 +246,10 @@ def _try_out(data: dict[str, Any]) -> None:
         if not isinstance(info["kind"], str) or not isinstance(info.get("same_as", ""), str):
             raise TypeError(f"devices {name}: kind and same_as must be strings")
     for key, model in data["models"].items():
-        device, operation, _, _, _ = key.split("|")
+        device, operation, _, _, layout = key.split("|")
         cost = bind(model)
-        found = cost(Work((64,) * _DIMENSIONS[operation], 1e6, 1e6))
+        number = 2 if layout == "csr" else _DIMENSIONS[operation]  # unknowns, entries in a row
+        found = cost(Work((64,) * number, 1e6, 1e6))
         if not all(0.0 <= seconds < math.inf for seconds in found):
             raise ValueError(f"{key} gives {found} seconds")
     for device, directions in data["links"].items():

@@ -31,6 +31,9 @@ class Implementation:
     run : callable or None
         ``run(device, problem, inputs, output)``: operands on the device in, result written to
         ``output``, which the caller allocated there. None: can be priced, cannot be run yet.
+        Solves have another one, ``run(devices, problem, request)`` (`hetero.ops.solving`).
+    shared : callable or None
+        ``shared(problem)`` tells whether several devices of the kind can do the problem together.
     """
 
     operation: str
@@ -38,7 +41,8 @@ class Implementation:
     kind: str
     excludes: Callable[[Problem, dict[str, Any]], str | None]
     work: Callable[[Problem, dict[str, Any]], Work]
-    run: Callable[..., None] | None = None
+    run: Callable[..., Any] | None = None
+    shared: Callable[[Problem], bool] | None = None
 
 
 def no_obstacle(problem: Problem, info: dict[str, Any]) -> None:

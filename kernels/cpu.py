@@ -13,17 +13,19 @@ be used by two threads at once, so there calls take turns.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
 
-__all__ = ["inlined", "prange", "serial", "threaded"]
+__all__ = ["inlined", "prange", "serial", "share", "threaded"]
 
 prange = numba.prange
+_SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
 _OPTIONS = {"nogil": True, "cache": True, "fastmath": {"reassoc", "contract", "nsz"}}
 _lock = threading.RLock()
 _state = {"started": False, "forked": False, "turns": None}
@@ -49,6 +51,17 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
         return parallel(*arguments)
 
     return call
+
+
+@contextlib.contextmanager
+def share(elements: int) -> Iterator[None]:
+    """Let kernels work on as many threads as so many elements are worth, from this one."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(before, max(1, elements // _SHARE)))
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 @functools.cache

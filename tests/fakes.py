@@ -85,15 +85,15 @@ class FakeCuda(Device):
         made = Array.empty(shape, dtype, self)
         return made, made.pointer
 
-    def upload(self, source, target):
+    def upload(self, source, target, offset=0, stream=None):
         assert source.flags.c_contiguous
         self.log.append("upload")
-        ctypes.memmove(target, source.ctypes.data, source.nbytes)
+        ctypes.memmove(target + offset, source.ctypes.data, source.nbytes)
 
-    def download(self, source, target):
+    def download(self, source, target, offset=0, stream=None):
         assert target.flags.c_contiguous
         self.log.append("download")
-        ctypes.memmove(target.ctypes.data, source, target.nbytes)
+        ctypes.memmove(target.ctypes.data, source + offset, target.nbytes)
 
     def copy_from_peer(self, target, peer, source, nbytes):
         ctypes.memmove(target, source, nbytes)
@@ -110,7 +110,7 @@ class FakeCuda(Device):
     def elapsed(self, start, end):
         return end - start
 
-    def synchronize(self):
+    def synchronize(self, stream=None):
         self.log.append("synchronize")
 
     def pinned(self, nbytes):

@@ -45,7 +45,7 @@ EVERYTHING = {*BELOW, "hetero"}
 BELOW["calibration"] = EVERYTHING - {"transfer", "kernels"}
 BELOW["cli"] = {*EVERYTHING, "calibration"} - {"transfer", "kernels", "execution"}
 # What may be imported inside functions besides, when it is needed.
-LATER = {"ops": {"devices", "transfer", "execution", "kernels", "solvers"}}
+LATER = {"ops": {"devices", "inventory", "transfer", "execution", "kernels", "solvers"}}
 # The package itself and its entry point hand out what others define.
 FREE = {"hetero", "__main__"}
 HEAVY = {"pycuda", "pyopencl", "numba", "scipy", "threadpoolctl", "cupy", "torch", "nvmath", "cuda"}

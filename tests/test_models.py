@@ -202,5 +202,16 @@ def test_link():
     assert link(10**12) == pytest.approx(10**12 / 2e9 + 3e-5)
 
 
+def test_solve_is_set_up_and_steps():
+    part = {"axes": [[100, 10000]], "seconds": [1e-3, 1e-1]}
+    setup, steps = cost(
+        "solve", {"setup": part, "step": {"axes": [[100, 10000]], "seconds": [1e-5, 1e-3]}}
+    )(Work((1000,), 0.0, 0.0, repeat=7))
+    assert setup == pytest.approx(1e-2)
+    assert steps == pytest.approx(7e-4)
+    beyond = cost("solve", {"setup": part, "step": part})(Work((20000,), 0.0, 0.0, repeat=2))
+    assert beyond == pytest.approx((0.2, 0.4))
+
+
 def test_every_form_is_tested_here():
-    assert set(FORMS) == {"roofline", "surface", "bandwidth"}
+    assert set(FORMS) == {"roofline", "surface", "bandwidth", "solve"}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero import kernels
+from hetero.devices import peers
 from hetero.errors import DeviceError
 
 
@@ -25,6 +26,7 @@ class Device(abc.ABC):
     dialect: str
     multiprocessors: int
     block_limit: int
+    shared_limit: int = 32 << 10  # bytes of shared memory that a block can have
     tensor_cores: bool  # for float64, as kernels/matmul_tensor.cu uses them
 
     @abc.abstractmethod
@@ -44,36 +46,132 @@ class Device(abc.ABC):
         raise DeviceError(f"{self.kind} has no array type with an address")
 
     @abc.abstractmethod
-    def upload(self, source: np.ndarray, target: Any) -> None:
-        """Copy a C-contiguous host array to device memory; returns when ``source`` may change."""
+    def upload(self, source: np.ndarray, target: Any, offset: int = 0, stream: Any = None) -> None:
+        """Copy a C-contiguous host array to device memory, from byte ``offset`` on.
+
+        Returns when ``source`` may change. With a stream, it may change when the stream has come
+        so far, and only `pinned` memory is copied without holding up the host.
+        """
 
     @abc.abstractmethod
-    def download(self, source: Any, target: np.ndarray) -> None:
-        """Copy device memory to a C-contiguous host array; returns when it is there."""
+    def download(
+        self, source: Any, target: np.ndarray, offset: int = 0, stream: Any = None
+    ) -> None:
+        """Copy device memory, from byte ``offset`` on, to a C-contiguous host array.
 
-    @abc.abstractmethod
-    def copy_from_peer(self, target: Any, peer: Device, source: Any, nbytes: int) -> None:
-        """Copy from another device of the same kind, through the host where they share no link."""
+        Returns when it is there. With a stream, it is there when the stream has come so far.
+        """
+
+    def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
+        """Set bytes of device memory to zero."""
+        self.upload(np.zeros(nbytes, np.uint8), buffer, offset, stream)
+
+    def copy(
+        self,
+        target: Any,
+        source: Any,
+        nbytes: int,
+        target_offset: int = 0,
+        source_offset: int = 0,
+        stream: Any = None,
+    ) -> None:
+        """Copy within the device's memory; offsets are in bytes."""
+        raise DeviceError(f"{self.kind} does not copy within its memory")
+
+    def copy_from_peer(
+        self,
+        target: Any,
+        peer: Device,
+        source: Any,
+        nbytes: int,
+        target_offset: int = 0,
+        source_offset: int = 0,
+        stream: Any = None,
+    ) -> None:
+        """Copy from another device of the same kind, in the order of a stream of this one.
+
+        The stream must have waited for what writes the source, if that may still run.
+        The bytes go through the host, and the host waits for them, where there is no direct path
+        between the two, or `hetero.devices.peers` found that it damages data.
+        """
+        where = nbytes, target_offset, source_offset, stream
+        if peer is self:
+            self.copy(target, source, *where)
+        elif peers.trusted(self, peer):
+            self.copy_directly(target, peer, source, *where)
+        else:
+            peers.through_host(self, target, peer, source, *where)
+
+    def link(self, peer: Device) -> bool:
+        """Open the direct path from a peer to this device; False if there is none."""
+        return False
+
+    def copy_directly(
+        self,
+        target: Any,
+        peer: Device,
+        source: Any,
+        nbytes: int,
+        target_offset: int = 0,
+        source_offset: int = 0,
+        stream: Any = None,
+    ) -> None:
+        """What `copy_from_peer` does where `link` opened a path."""
+        raise DeviceError(f"{self.kind} has no direct path to {peer.name}")
 
     @abc.abstractmethod
     def build(self, text: str, kernel: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
         """Compile a kernel (remembered) to something that `launch` takes."""
 
     @abc.abstractmethod
-    def launch(self, kernel: Any, grid: int, block: int, arguments: list[Any]) -> None:
-        """Start a kernel; arguments are buffers, 64-bit integers and doubles."""
+    def launch(
+        self,
+        kernel: Any,
+        grid: int,
+        block: int,
+        arguments: list[Any],
+        shared_bytes: int = 0,
+        stream: Any = None,
+    ) -> None:
+        """Start a kernel; arguments are buffers, 64-bit integers and doubles.
+
+        ``shared_bytes`` of dynamic shared memory are for CUDA's dialect alone: OpenCL's kernels
+        give their local arrays a size.
+        """
 
     @abc.abstractmethod
-    def event(self) -> Any:
-        """Mark this point of the device's queue."""
+    def event(self, stream: Any = None) -> Any:
+        """Mark this point of a queue, for `elapsed`."""
 
     @abc.abstractmethod
     def elapsed(self, start: Any, end: Any) -> float:
         """Seconds of device time between two marks; waits for the second."""
 
     @abc.abstractmethod
-    def synchronize(self) -> None:
-        """Wait until everything started has finished; errors of the device show up here."""
+    def synchronize(self, stream: Any = None) -> None:
+        """Wait until everything started, or one stream, has finished; errors show up here."""
+
+    def new_stream(self) -> Any:
+        """A queue beside the default one, which stands for None wherever a stream is taken.
+
+        Nothing orders it but `record` and `wait`. To be dropped in the thread that made it.
+        """
+        raise DeviceError(f"{self.kind} has only one queue")
+
+    def record(self, stream: Any = None, event: Any = None) -> Any:
+        """An event that comes when all that the stream holds now is done.
+
+        An event that is no longer wanted may be given, to be used again.
+        """
+        raise DeviceError(f"{self.kind} has no events to wait for")
+
+    def wait(self, event: Any, stream: Any = None) -> None:
+        """Let a stream go on only after an event of this or another device of the same kind.
+
+        The default queue cannot be held: for it, and where two devices cannot see each other's
+        events, the host waits.
+        """
+        raise DeviceError(f"{self.kind} has no events to wait for")
 
     def abandon(self) -> None:
         """Never touch the device again, not even to give memory back: the process was forked.
@@ -85,6 +183,10 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def pinned(self, nbytes: int) -> np.ndarray:
         """Host memory (uint8) that the device copies from and to directly."""
+
+    def staging(self, nbytes: int) -> np.ndarray:
+        """Host memory to copy through, the same at each call; `peers` sees to it that all wait."""
+        return np.empty(nbytes, np.uint8)
 
     def run_steps(self, steps: kernels.Steps, buffers: dict[str, Any], itemsize: int) -> None:
         """Launch a kernel plan on named buffers of elements of ``itemsize`` bytes."""

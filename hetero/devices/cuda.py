@@ -3,7 +3,8 @@
 The primary context is retained, never made current at import, pushed around each use and popped
 after it, so that CuPy, torch, numba and cuBLAS share it and nothing is left on the stack at exit.
 A thread that has a PyCUDA context of its own on the device (``pycuda.autoinit``) is served in that
-one, because its arrays live there. All work goes to the legacy default stream.
+one, because its arrays live there. Work goes to the legacy default stream, unless it is given one
+made by `CudaDevice.new_stream`, which the legacy stream neither waits for nor holds up.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ import numpy as np
 
 from hetero.devices import cubin
 from hetero.devices.base import Device, kernel_text
+from hetero.devices.cuda_pool import Pool
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _INSTALL = "pip install 'hetero[cuda]'"
 _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
+_UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after an attribute is set
+_COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
 
 
 def find() -> tuple[list[Device], list[str]]:
@@ -93,85 +98,16 @@ class _Active:
             raise _error(error) from error
 
 
-class _Pool:
-    """Freed memory kept for the next call: the driver's own allocation takes 100 us and waits.
-
-    PyCUDA's pool aborts the process when memory is released while its context is not current, which
-    a garbage collector cannot promise; here releasing makes no call to the driver.
-    """
-
-    def __init__(self, driver: Any, ordinal: int) -> None:
-        self._driver = driver
-        self._free: dict[int, list[Any]] = {}
-        self._all: list[Any] = []
-
-        class Block(driver.PointerHolderBase):
-            """Device memory that goes back to the pool when nobody holds it, in any thread."""
-
-            def __init__(block, size: int, allocation: Any) -> None:
-                super().__init__()
-                block.size = size
-                block.allocation = allocation
-                block.address = int(allocation)
-                block.ordinal = ordinal
-
-            def get_pointer(block) -> int:
-                return block.address
-
-            def __int__(block) -> int:
-                return block.address
-
-            __index__ = __int__
-
-            def __del__(block) -> None:
-                self._free.setdefault(block.size, []).append(block.allocation)
-
-        self._block = Block
-
-    def allocate(self, nbytes: int) -> Any:
-        """Memory for ``nbytes`` bytes, as PyCUDA's pointer holder."""
-        size = max(512, 1 << (nbytes - 1).bit_length())
-        if size > 1 << 20:  # four steps from one power of two to the next
-            step = size >> 3
-            size = -(-nbytes // step) * step
-        try:
-            return self._block(size, self._free[size].pop())
-        except (KeyError, IndexError):
-            pass
-        unused = sum(held * len(free) for held, free in self._free.items())
-        if unused + size > self._driver.mem_get_info()[0] // 2:
-            self._trim()
-        try:
-            allocation = self._driver.mem_alloc(size)
-        except self._driver.MemoryError:
-            self._trim()
-            allocation = self._driver.mem_alloc(size)
-        self._all.append(allocation)
-        return self._block(size, allocation)
-
-    def _trim(self) -> None:
-        """Give unused memory back to the driver, once nothing that runs can still touch it."""
-        self._driver.Context.synchronize()
-        for size in list(self._free):
-            for unused in self._free.pop(size):
-                self._all.remove(unused)
-                unused.free()
-
-    def close(self) -> None:
-        """Give everything back to the driver; called at exit, in the pool's context."""
-        for allocation in self._all:
-            allocation.free()
-        self._all.clear()
-
-
 class _State:
     """What belongs to one context: memory pool, loaded kernels, cuBLAS handle."""
 
     def __init__(self, driver: Any, ordinal: int) -> None:
-        self.pool = _Pool(driver, ordinal)
+        self.pool = Pool(driver, ordinal)
         self.modules: list[Any] = []
         self.kernels: dict[Any, Any] = {}
         self.handles: dict[str, Any] = {}
+        self.shared_bytes: dict[Any, int] = {}
+        self.staging: np.ndarray | None = None
 
 
 class CudaDevice(Device):
@@ -195,6 +131,7 @@ class CudaDevice(Device):
         attribute = driver.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
         self.block_limit = self._device.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
+        self.shared_limit = self._device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         capability = self._device.compute_capability()
         self.arch = "sm_{}{}".format(*capability)
         self.tensor_cores = capability in _FLOAT64_TENSOR_CORES
@@ -202,7 +139,8 @@ class CudaDevice(Device):
         self._process = os.getpid()
 
     def describe(self) -> dict[str, Any]:
-        """kind, name, pci_bus_id, memory_bytes, multiprocessors, arch, driver, toolkit, library."""
+        """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
+        driver, toolkit, library."""
         return dict(self._description)
 
     def _describe(self) -> dict[str, Any]:
@@ -214,6 +152,7 @@ class CudaDevice(Device):
             "memory_bytes": int(self._device.total_memory()),
             "multiprocessors": self.multiprocessors,
             "block_limit": self.block_limit,
+            "shared_limit": self.shared_limit,
             "arch": self.arch,
             "driver": f"{version // 1000}.{version % 1000 // 10}",
             "toolkit": cubin.compiler(),
@@ -274,15 +213,65 @@ class CudaDevice(Device):
             made = gpuarray.GPUArray(shape, dtype, allocator=self.state().pool.allocate)
         return made, int(made.gpudata or 0)
 
-    def upload(self, source: np.ndarray, target: int) -> None:
-        self.driver.memcpy_htod(target, source)
+    def upload(self, source: np.ndarray, target: int, offset: int = 0, stream: Any = None) -> None:
+        if stream is None:
+            self.driver.memcpy_htod(target + offset, source)
+        else:
+            self.driver.memcpy_htod_async(target + offset, source, stream)
 
-    def download(self, source: int, target: np.ndarray) -> None:
-        self.driver.memcpy_dtoh(target, source)
+    def download(
+        self, source: int, target: np.ndarray, offset: int = 0, stream: Any = None
+    ) -> None:
+        if stream is None:
+            self.driver.memcpy_dtoh(target, source + offset)
+        else:
+            self.driver.memcpy_dtoh_async(target, source + offset, stream)
 
-    def copy_from_peer(self, target: int, peer: Device, source: int, nbytes: int) -> None:
-        # Under unified addressing the driver finds the path; it stages through the host if need be.
-        self.driver.memcpy_dtod(target, source, nbytes)
+    def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
+        for done in range(0, nbytes, _COPY_BYTES):
+            size = min(_COPY_BYTES, nbytes - done)
+            self.driver.memset_d8_async(buffer + offset + done, 0, size, stream)
+
+    def copy(
+        self,
+        target: int,
+        source: int,
+        nbytes: int,
+        target_offset: int = 0,
+        source_offset: int = 0,
+        stream: Any = None,
+    ) -> None:
+        to, begin = target + target_offset, source + source_offset
+        for done in range(0, nbytes, _COPY_BYTES):
+            size = min(_COPY_BYTES, nbytes - done)
+            self.driver.memcpy_dtod_async(to + done, begin + done, size, stream)
+
+    def link(self, peer: Device) -> bool:
+        if not isinstance(peer, CudaDevice) or not self._device.can_access_peer(peer._device):
+            return False
+        context = self.driver.Context
+        with peer.active():
+            other = context.get_current()
+        with self.active():
+            try:
+                context.enable_peer_access(other)
+            except self.driver.Error as error:
+                if "already enabled" not in str(error).replace("_", " ").lower():
+                    raise
+        return True
+
+    def copy_directly(
+        self,
+        target: int,
+        peer: Device,
+        source: int,
+        nbytes: int,
+        target_offset: int = 0,
+        source_offset: int = 0,
+        stream: Any = None,
+    ) -> None:
+        # Under unified addressing the driver tells from the addresses which devices they are on.
+        self.copy(target, source, nbytes, target_offset, source_offset, stream)
 
     def build(self, text: str, kernel: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
         kernels = self.state().kernels
@@ -296,25 +285,69 @@ class CudaDevice(Device):
             kernels[key] = module.get_function(kernel)
             return kernels[key]
 
-    def launch(self, kernel: Any, grid: int, block: int, arguments: list[int | float]) -> None:
+    def launch(
+        self,
+        kernel: Any,
+        grid: int,
+        block: int,
+        arguments: list[int | float],
+        shared_bytes: int = 0,
+        stream: Any = None,
+    ) -> None:
+        if shared_bytes > _UNASKED_SHARED_BYTES:
+            self._allow(kernel, shared_bytes)
         # What prepared_async_call does, less its inspection: all our arguments are 64-bit.
         types = "".join(["d" if type(argument) is float else "q" for argument in arguments])
-        kernel._launch_kernel((grid, 1, 1), (block, 1, 1), struct.pack(types, *arguments), 0, None)
+        kernel._launch_kernel(
+            (grid, 1, 1), (block, 1, 1), struct.pack(types, *arguments), shared_bytes, stream
+        )
 
-    def event(self) -> Any:
+    def _allow(self, kernel: Any, shared_bytes: int) -> None:
+        """Let a kernel have that much dynamic shared memory."""
+        allowed = self.state().shared_bytes
+        if allowed.get(kernel, 0) < shared_bytes:
+            name = self.driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+            kernel.set_attribute(name, shared_bytes)
+            allowed[kernel] = shared_bytes
+
+    def event(self, stream: Any = None) -> Any:
         mark = self.driver.Event()
-        mark.record()
+        mark.record(stream)
         return mark
 
     def elapsed(self, start: Any, end: Any) -> float:
         end.synchronize()
         return end.time_since(start) * 1e-3
 
-    def synchronize(self) -> None:
-        self.driver.Context.synchronize()
+    def synchronize(self, stream: Any = None) -> None:
+        if stream is None:
+            self.driver.Context.synchronize()
+        else:
+            stream.synchronize()
+
+    def new_stream(self) -> Any:
+        return self.driver.Stream(_NON_BLOCKING)
+
+    def record(self, stream: Any = None, event: Any = None) -> Any:
+        if event is None:
+            event = self.driver.Event(self.driver.event_flags.DISABLE_TIMING)
+        event.record(stream)
+        return event
+
+    def wait(self, event: Any, stream: Any = None) -> None:
+        if stream is None:  # PyCUDA has no object for the default stream
+            event.synchronize()
+        else:
+            stream.wait_for_event(event)
 
     def pinned(self, nbytes: int) -> np.ndarray:
         return self.driver.pagelocked_empty(nbytes, np.uint8)
+
+    def staging(self, nbytes: int) -> np.ndarray:
+        state = self.state()
+        if state.staging is None or state.staging.nbytes < nbytes:
+            state.staging = self.pinned(nbytes)
+        return state.staging[:nbytes]
 
 
 def _library_version() -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,14 @@ def find() -> tuple[list[Device], list[str]]:
     return [OpenCLDevice(ordinal, device) for ordinal, device in enumerate(found)], []
 
 
+@functools.cache
+def _stream_type() -> type:
+    """PyOpenCL's queue as a class to whose objects there can be weak references."""
+    import pyopencl as cl
+
+    return type("Stream", (cl.CommandQueue,), {})
+
+
 class _Active:
     """Turns PyOpenCL's errors into ours; OpenCL has no current context."""
 
@@ -56,7 +66,7 @@ class _Active:
 
 
 class OpenCLDevice(Device):
-    """One OpenCL device, with a context and an in-order queue of its own."""
+    """One OpenCL device, with a context and in-order queues of its own."""
 
     kind = "opencl"
     dialect = "opencl"
@@ -73,9 +83,12 @@ class OpenCLDevice(Device):
         self._kernels: dict[Any, Any] = {}
         self.multiprocessors = device.max_compute_units
         self.block_limit = device.max_work_group_size
+        self.shared_limit = int(device.local_mem_size)
+        self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def describe(self) -> dict[str, Any]:
-        """kind, name, memory_bytes, multiprocessors, driver, platform, is_host_cpu."""
+        """kind, name, memory_bytes, multiprocessors, block_limit, shared_limit, driver, platform,
+        toolkit, is_host_cpu."""
         device = self._device
         return {
             "kind": self.kind,
@@ -83,6 +96,7 @@ class OpenCLDevice(Device):
             "memory_bytes": int(device.global_mem_size),
             "multiprocessors": self.multiprocessors,
             "block_limit": self.block_limit,
+            "shared_limit": self.shared_limit,
             "driver": device.driver_version,
             "platform": device.platform.name,
             "toolkit": device.version.strip(),
@@ -105,16 +119,39 @@ class OpenCLDevice(Device):
         buffer = self.cl.Buffer(self._open()[0], self.cl.mem_flags.READ_WRITE, nbytes)
         return buffer, buffer
 
-    def upload(self, source: np.ndarray, target: Any) -> None:
-        self.cl.enqueue_copy(self._open()[1], target, source, is_blocking=True)
+    def upload(self, source: np.ndarray, target: Any, offset: int = 0, stream: Any = None) -> None:
+        queue, wait = self._queue(stream), stream is None
+        self.cl.enqueue_copy(queue, target, source, dst_offset=offset, is_blocking=wait)
 
-    def download(self, source: Any, target: np.ndarray) -> None:
-        self.cl.enqueue_copy(self._open()[1], target, source, is_blocking=True)
+    def download(
+        self, source: Any, target: np.ndarray, offset: int = 0, stream: Any = None
+    ) -> None:
+        queue, wait = self._queue(stream), stream is None
+        self.cl.enqueue_copy(queue, target, source, src_offset=offset, is_blocking=wait)
 
-    def copy_from_peer(self, target: Any, peer: Device, source: Any, nbytes: int) -> None:
-        through = np.empty(nbytes, np.uint8)
-        peer.download(source, through)
-        self.upload(through, target)
+    def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
+        if nbytes:
+            self.cl.enqueue_fill_buffer(
+                self._queue(stream), buffer, np.zeros(1, np.uint8), offset, nbytes
+            )
+
+    def copy(
+        self,
+        target: Any,
+        source: Any,
+        nbytes: int,
+        target_offset: int = 0,
+        source_offset: int = 0,
+        stream: Any = None,
+    ) -> None:
+        self.cl.enqueue_copy(
+            self._queue(stream),
+            target,
+            source,
+            byte_count=nbytes,
+            src_offset=source_offset,
+            dst_offset=target_offset,
+        )
 
     def build(self, text: str, kernel: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
         key = (text, kernel, defines, threading.get_ident())  # a cl.Kernel holds its arguments
@@ -133,21 +170,55 @@ class OpenCLDevice(Device):
         self._kernels[key] = self.cl.Kernel(program, kernel)
         return self._kernels[key]
 
-    def launch(self, kernel: Any, grid: int, block: int, arguments: list[Any]) -> None:
+    def launch(
+        self,
+        kernel: Any,
+        grid: int,
+        block: int,
+        arguments: list[Any],
+        shared_bytes: int = 0,
+        stream: Any = None,
+    ) -> None:
         for position, argument in enumerate(arguments):
             scalar = _SCALARS.get(type(argument))
             kernel.set_arg(position, argument if scalar is None else scalar(argument))
-        self.cl.enqueue_nd_range_kernel(self._open()[1], kernel, (grid * block,), (block,))
+        self.cl.enqueue_nd_range_kernel(self._queue(stream), kernel, (grid * block,), (block,))
 
-    def event(self) -> Any:
-        return self.cl.enqueue_marker(self._open()[1])
+    def event(self, stream: Any = None) -> Any:
+        return self.cl.enqueue_marker(self._queue(stream))
 
     def elapsed(self, start: Any, end: Any) -> float:
         end.wait()
         return (end.profile.end - start.profile.end) * 1e-9
 
-    def synchronize(self) -> None:
+    def synchronize(self, stream: Any = None) -> None:
+        if stream is not None:
+            stream.finish()
+            return
         self._open()[1].finish()
+        for each in list(self._streams):
+            each.finish()
+
+    def _queue(self, stream: Any) -> Any:
+        return self._open()[1] if stream is None else stream
+
+    def new_stream(self) -> Any:
+        profiling = self.cl.command_queue_properties.PROFILING_ENABLE
+        stream = _stream_type()(self._open()[0], properties=profiling)
+        self._streams.add(stream)
+        return stream
+
+    def record(self, stream: Any = None, event: Any = None) -> Any:
+        queue = self._queue(stream)
+        made = self.cl.enqueue_marker(queue)
+        queue.flush()  # or who waits for it from another queue might wait for ever
+        return made
+
+    def wait(self, event: Any, stream: Any = None) -> None:
+        if event.context == self._open()[0]:
+            self.cl.enqueue_barrier(self._queue(stream), wait_for=[event])
+        else:
+            event.wait()
 
     def pinned(self, nbytes: int) -> np.ndarray:
         cl = self.cl

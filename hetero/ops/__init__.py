@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hetero import planner
-from hetero.ops import convolution, matmul, matvec
+from hetero.ops import conjugate_gradient, convolution, matmul, matvec, poisson
 
-MODULES = {module.OPERATION: module for module in (matvec, matmul, convolution)}
+MODULES = {
+    module.OPERATION: module
+    for module in (matvec, matmul, convolution, conjugate_gradient, poisson)
+}
 
 
 def module_of(operation: str) -> Any:
@@ -26,18 +29,24 @@ def module_of(operation: str) -> Any:
 
 
 def plan(
-    operation: str, *operands: Any, device: str | None = None, method: str | None = None
+    operation: str,
+    *operands: Any,
+    device: str | None = None,
+    method: str | None = None,
+    **options: Any,
 ) -> planner.Plan:
     """The priced candidates for a call, nothing run.
 
     Parameters
     ----------
     operation : str
-        "matvec", "matmul" or "convolve2d".
+        "matvec", "matmul", "convolve2d", "cg" or "poisson".
     *operands
         What the call would be given: arrays, or `hetero.spec` stand-ins for them.
     device, method : str, optional
         Forced placement, as in the call.
+    **options
+        What else the call would be given and the price depends on: ``rtol``, ``maxiter``, ``M``.
 
     Returns
     -------
@@ -58,5 +67,5 @@ def plan(
     >>> p.chosen.method
     'blas'
     """
-    problem = module_of(operation).problem(*operands)
+    problem = module_of(operation).problem(*operands, **options)
     return planner.plan(problem, *planner.placement(device, method))

@@ -1,0 +1,270 @@
+"""Solves: set-up and one step of each method, measured over the number of unknowns.
+
+A quick calibration measures how fast memory is copied and estimates all from that: the methods
+differ by more than such an estimate errs, and compiling the CPU's loops alone would take too long.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import spec
+from hetero.calibration import fit
+from hetero.calibration.measure import measure
+from hetero.calibration.probes import Effort
+from hetero.devices.base import Device
+from hetero.models import bind
+from hetero.ops import conjugate_gradient, poisson
+from hetero.ops.solving import Request, result_operand
+from hetero.problem import DEVICE_DTYPES, Problem
+from hetero.registry import Implementation
+
+OPERATIONS = ("cg", "poisson")
+_LARGEST = {"cpu": 2**22, "cuda": 2**25, "opencl": 2**18}
+_LARGEST_DENSE = {"cpu": 2**12, "cuda": 2**14, "opencl": 2**9}
+_ROW_LENGTHS = (5, 27)
+_SMALLEST = 2**8
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An implementation with a dtype and a layout, and how to make its requests.
+
+    Attributes
+    ----------
+    axes : list of list of int
+        Unknowns; for CSR also entries in a row.
+    problem, request : callable
+        Of the dimensions.
+    steps : tuple of int
+        Numbers of steps that are timed; their difference tells one step from the set-up.
+    """
+
+    implementation: Implementation
+    dtype: str
+    layout: str
+    axes: list[list[int]]
+    problem: Callable[..., Problem]
+    request: Callable[..., Request]
+    steps: tuple[int, int]
+
+
+def estimate(device: Device | None) -> dict[str, Any]:
+    """A "roofline" model for every solve: bytes at copy speed, flops for free."""
+    nbytes = 1 << 26
+    if device is None:
+        source = np.ones(nbytes // 8)
+        target = np.empty_like(source)
+        seconds = measure(lambda: np.copyto(target, source), budget=0.1).seconds
+        overhead = 2e-5
+    else:
+        with device.active():
+            (a, first), (b, second) = (device.allocate(nbytes) for _ in range(2))
+            device.upload(np.ones(nbytes // 8), a)
+
+            def copy() -> None:
+                device.copy(b, a, nbytes)
+                device.synchronize()
+
+            seconds = measure(copy, budget=0.1).seconds
+            del first, second
+        overhead = 4e-4
+    constants = {
+        "overhead": overhead,
+        "flops_per_second": 1e15,
+        "bytes_per_second": 2 * nbytes / seconds,
+    }
+    samples = {"copied_bytes": nbytes, "copy_seconds": seconds}
+    return {"form": "roofline", "constants": constants, "samples": samples}
+
+
+def subjects(implementation: Implementation, info: dict[str, Any]) -> Iterator[Subject]:
+    """What to measure for one implementation."""
+    kind = implementation.kind
+    sizes = _sizes(_LARGEST[kind], 4)
+    for dtype in DEVICE_DTYPES:
+        if implementation.operation == "poisson":
+            fast = implementation.method in ("dst", "multigrid")
+            for ndim in (2, 3):
+                yield Subject(
+                    implementation,
+                    dtype,
+                    f"{ndim}d",
+                    [sizes],
+                    _poisson_problem(ndim, dtype),
+                    _poisson_request(ndim, dtype),
+                    (1, 3) if fast else (8, 40),
+                )
+            continue
+        for layout in ("dense", "csr", "stencil2", "stencil3", "stencil2-multigrid"):
+            axes = [sizes]
+            if layout == "dense":
+                axes = [_sizes(_LARGEST_DENSE[kind], 2)]
+            if layout == "csr":
+                axes = [sizes, list(_ROW_LENGTHS)]
+            problem = _cg_problem(layout, dtype)
+            if implementation.excludes(problem(*(axis[0] for axis in axes)), info) is None:
+                steps = (2, 6) if layout.endswith("multigrid") else (8, 40)
+                yield Subject(
+                    implementation, dtype, layout, axes, problem, _cg_request(layout, dtype), steps
+                )
+
+
+def _sizes(largest: int, ratio: int) -> list[int]:
+    sizes = [_SMALLEST]
+    while sizes[-1] * ratio <= largest:
+        sizes.append(sizes[-1] * ratio)
+    return sizes
+
+
+def measure_subject(
+    subject: Subject, used: list[Device] | None, effort: Effort, seconds_left: float
+) -> dict[str, Any] | None:
+    """A "solve" model, or None where the time did not reach for the smallest size.
+
+    Parameters
+    ----------
+    subject : Subject
+    used : list of Device or None
+        None: the CPU. Several share the work, from host to host, so that moving counts as set-up.
+    effort : Effort
+    seconds_left : float
+    """
+    _seconds(subject, tuple(axis[0] for axis in subject.axes), 1, used, effort)  # compiles
+    end = time.perf_counter() + seconds_left
+    setup: dict[tuple[int, ...], float] = {}
+    step: dict[tuple[int, ...], float] = {}
+    few, many = subject.steps
+    for dims in sorted(fit.grid(subject.axes), key=math.prod):
+        if step and time.perf_counter() > end:
+            break
+        if step and max(step.values()) * many > 4 * effort.longest:
+            break
+        seconds = [_seconds(subject, dims, count, used, effort) for count in (few, many)]
+        each = max((seconds[1] - seconds[0]) / (many - few), 1e-9)
+        step[dims] = each
+        setup[dims] = max(seconds[0] - few * each, 1e-7)
+    if not step:
+        return None
+    axes = [sorted(set(sizes)) for sizes in zip(*step, strict=True)]
+    full = [dims for dims in fit.grid(axes) if dims not in step]
+    while full:  # the last size was not measured with every row length
+        axes[0].pop()
+        full = [dims for dims in fit.grid(axes) if dims not in step]
+    model = {
+        "form": "solve",
+        "constants": {
+            part: {
+                "axes": axes,
+                "seconds": [float(f"{values[dims]:.5g}") for dims in fit.grid(axes)],
+            }
+            for part, values in (("setup", setup), ("step", step))
+        },
+        "samples": {"steps": list(subject.steps)},
+    }
+    bind(model)
+    return model
+
+
+def _seconds(
+    subject: Subject, dims: tuple[int, ...], count: int, used: list[Device] | None, effort: Effort
+) -> float:
+    """Seconds of a solve of that many steps, operands where it runs."""
+    problem = subject.problem(*dims)
+    request = subject.request(*dims, used=used)._replace(maxiter=count)
+    run = subject.implementation.run
+    assert run is not None
+    owners = []
+    if used is not None and len(used) == 1:
+        device = used[0]
+        buffers = [device.allocate(request.b.nbytes) for _ in range(2)]
+        owners = [owner for _, owner in buffers]
+        device.upload(request.b, buffers[0][0])
+        nbytes = request.b.nbytes
+        request = request._replace(b=buffers[0][0], x=buffers[1][0])
+
+    def call() -> None:
+        if owners:
+            device.fill(request.x, nbytes)
+        else:
+            request.x[...] = 0.0
+        run(used, problem, request)
+        if owners:
+            device.synchronize()
+
+    return measure(call, budget=8 * effort.budget, least=3, most=20).seconds
+
+
+def _grid(n: int, ndim: int) -> tuple[int, ...]:
+    """The most even grid of about n points; an extent is no power of two less one."""
+    side = round(n ** (1.0 / ndim))
+    return (side,) * ndim
+
+
+def _right_hand_side(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return (np.random.default_rng(0).random(shape) - 0.5).astype(dtype)
+
+
+def _poisson_problem(ndim: int, dtype: str) -> Callable[[int], Problem]:
+    return lambda n: poisson.problem(spec(_grid(n, ndim), dtype), rtol=0.0)
+
+
+def _poisson_request(ndim: int, dtype: str) -> Callable[..., Request]:
+    def request(n: int, used: Any = None) -> Request:
+        from hetero.solvers.words import Stencil
+
+        shape = _grid(n, ndim)
+        f = _right_hand_side(shape, dtype)
+        return Request(Stencil(shape, (1.0,) * ndim), f, np.zeros_like(f), 0.0, 0.0, 1)
+
+    return request
+
+
+def _cg_problem(layout: str, dtype: str) -> Callable[..., Problem]:
+    def problem(n: int, row_length: int = 5) -> Problem:
+        kind = layout.partition("-")[0]
+        entries = {"dense": n * n, "csr": n * row_length}.get(kind, 5 * n)
+        place = result_operand((n,), np.dtype(dtype), "host")
+        return Problem("cg", (n, entries), dtype, (place,), place, layout=layout, iterations=1)
+
+    return problem
+
+
+def _cg_request(layout: str, dtype: str) -> Callable[..., Request]:
+    """A system of the layout; with a random right-hand side no solve ends before its last step."""
+
+    def request(n: int, row_length: int = 5, used: Any = None) -> Request:
+        from hetero.solvers import operators
+
+        kind, _, preconditioner = layout.partition("-")
+        if kind == "dense":
+            matrix = _right_hand_side((n, n), dtype)
+            matrix += matrix.T
+            matrix[np.diag_indices(n)] += 2.0 * math.sqrt(n)
+        elif kind == "csr":
+            matrix = _banded(n, row_length, dtype)
+        else:
+            matrix = operators.Poisson(_grid(n, int(kind[-1])), dtype=dtype)
+        b = _right_hand_side(matrix.shape[:1], dtype)
+        request = Request(None, b, np.zeros_like(b), 0.0, 0.0, 1)
+        system = conjugate_gradient.System(matrix, np.dtype(dtype), preconditioner or None)
+        return system.to_request(request, used)
+
+    return request
+
+
+def _banded(n: int, row_length: int, dtype: str) -> Any:
+    """A diagonally dominant matrix with ``row_length`` diagonals spread over about sqrt(n)."""
+    from scipy.sparse import diags_array
+
+    half = row_length // 2
+    offsets = np.unique(np.linspace(1, max(math.isqrt(n), half), half).astype(int))
+    both = [0, *offsets, *(-offsets)]
+    values = [2.0 * len(offsets) + 0.01] + [-1.0] * (2 * len(offsets))
+    return diags_array(values, offsets=both, shape=(n, n), dtype=dtype).tocsr()

@@ -1,0 +1,116 @@
+"""Cooperative launches on CUDA: all blocks are on the device at once and may wait for each other.
+
+PyCUDA has no such launch. The kernel's binary is therefore loaded a second time through
+`cuda.bindings`, in the context that PyCUDA made current; both call the same driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Any
+
+from hetero.devices import cubin
+from hetero.devices.base import Device, kernel_text
+from hetero.errors import DeviceError, KernelCompileError
+
+_LEGACY_STREAM = 0
+log = logging.getLogger("hetero")
+
+Defines = tuple[tuple[str, int | str], ...]
+
+
+class CooperativeKernel:
+    """A kernel for cooperative launches of one block shape.
+
+    Attributes
+    ----------
+    most_blocks : int
+        That the device holds at once.
+    """
+
+    def __init__(self, driver: Any, function: Any, block: int, shared_bytes: int, blocks: int):
+        self._driver = driver
+        self._function = function
+        self._block = block
+        self._shared_bytes = shared_bytes
+        self.most_blocks = blocks
+
+    def launch(self, grid: int, arguments: list[int | float]) -> None:
+        """Start the kernel in the default queue; arguments as for `Device.launch`."""
+        values = [
+            ctypes.c_double(a) if type(a) is float else ctypes.c_int64(int(a)) for a in arguments
+        ]
+        addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        _check(
+            self._driver.cuLaunchCooperativeKernel(
+                self._function,
+                *(grid, 1, 1),
+                *(self._block, 1, 1),
+                self._shared_bytes,
+                _LEGACY_STREAM,
+                ctypes.addressof(addresses),
+            )
+        )
+
+
+def load(
+    device: Device, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
+) -> CooperativeKernel | None:
+    """A kernel for cooperative launches, or None where there can be none.
+
+    To be called inside the device's `active`.
+
+    Parameters
+    ----------
+    device : Device
+    text, kernel : str
+        File of `hetero.kernels`, and entry point.
+    defines : tuple of (str, int or str)
+    block : int
+        Threads of a block.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    """
+    if device.kind != "cuda" or not hasattr(device, "state"):
+        return None
+    kernels = device.state().handles.setdefault("cooperative", {})
+    key = text, kernel, defines, block, shared_bytes
+    if key not in kernels:
+        try:
+            kernels[key] = _load(device, *key)
+        except Exception as error:  # no bindings, too old a driver or card: there is another way
+            log.info("no cooperative launches on %s: %s", device.name, error)
+            kernels[key] = None
+    return kernels[key]
+
+
+def _load(
+    device: Any, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
+) -> CooperativeKernel | None:
+    from cuda.bindings import driver
+
+    ordinal = _check(driver.cuCtxGetDevice())
+    able = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
+    if not _check(driver.cuDeviceGetAttribute(able, ordinal)):
+        return None
+    code = cubin.cubin(kernel_text(text, device.dialect), device.arch, defines)
+    module = _check(driver.cuModuleLoadData(code))
+    function = _check(driver.cuModuleGetFunction(module, kernel.encode()))
+    allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _check(driver.cuFuncSetAttribute(function, allowed, shared_bytes))
+    resident = _check(
+        driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, block, shared_bytes)
+    )
+    if not resident:
+        raise KernelCompileError(f"a block of {kernel} does not fit on {device.name}")
+    blocks = resident * device.multiprocessors
+    return CooperativeKernel(driver, function, block, shared_bytes, blocks)
+
+
+def _check(result: tuple) -> Any:
+    """The value of a call to the driver; its status as an error where it failed."""
+    status, *values = result
+    if int(status) != 0:
+        raise DeviceError(f"CUDA driver: {status!r}")
+    return values[0] if values else None

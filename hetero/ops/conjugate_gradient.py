@@ -1,0 +1,422 @@
+"""Conjugate gradients: the public function and its implementations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero import planner, registry
+from hetero.arrays import HOST, Operand, Spec, describe, is_device_array
+from hetero.models import Work
+from hetero.ops import solving
+from hetero.ops.solving import Request
+from hetero.problem import Problem
+
+OPERATION = "cg"
+_LEAST_SHARED = 1024  # unknowns from which several devices may share
+_STOPPED = {"iteration limit": 1, "not positive definite": -1, "not finite": -2}
+
+
+def solve_cg(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+    callback: Callable[[Any], object] | None = None,
+    device: str | None = None,
+    method: str | None = None,
+) -> tuple[Any, int]:
+    """Solve A x = b for a symmetric positive definite A, with `scipy.sparse.linalg.cg`'s contract.
+
+    Parameters
+    ----------
+    A : (n, n) array_like, sparse matrix or array, LinearOperator, or `hetero.Poisson`
+        Dense on the host or on a device; any SciPy format; a LinearOperator computes on the CPU.
+        Symmetry is not checked.
+    b : (n,) or (n, 1) array
+    x0 : (n,) or (n, 1) array, optional
+        Start; it is not changed. Default: zero.
+    rtol, atol : float
+        Done when norm(b - A x) <= max(rtol norm(b), atol).
+    maxiter : int, optional
+        Default: 10 n.
+    M : optional
+        Approximate inverse of A: "jacobi" (the diagonal's inverse), "multigrid" (one cycle, for
+        `hetero.Poisson`), a vector (a diagonal matrix), or an array, sparse matrix or
+        LinearOperator (these compute on the CPU).
+    callback : callable, optional
+        Called as ``callback(x)`` after each iteration. On a device x is fetched for it each time.
+    device : str, optional
+        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs, by row partition. Default:
+        where it is fastest.
+    method : str, optional
+        "blas", "numba" or "operator" on the CPU; "fused" on a device.
+
+    Returns
+    -------
+    x : (n,) array
+        float32 if A and b are no wider, else float64; on the device where b lies.
+    info : int
+        0: the true residual b - A x, computed anew, meets the tolerance. Positive: iterations
+        done when they ran out, or when rounding kept the residual from falling. Negative, with a
+        RuntimeWarning: -1 where p.Ap <= 0 showed that A is not positive definite, -2 where
+        something was not finite; x is the last finite iterate.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, complex operands, a negative tolerance or limit.
+    DeviceNotAvailable, MethodNotAvailable
+        If ``device`` or ``method`` is not available; the message names what is.
+
+    See Also
+    --------
+    hetero.solve_poisson, hetero.plan
+
+    References
+    ----------
+    M. R. Hestenes and E. Stiefel, "Methods of conjugate gradients for solving linear systems",
+    J. Res. Nat. Bur. Stand. 49 (1952), 409-436. A. White, "Modeling and Optimization of Parallel
+    Matrix-based Computations on GPU", Auburn University, 2013, section 5.2.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> x, info = hetero.solve_cg(np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0]))
+    >>> info, np.round(x, 4)
+    (0, array([0.0909, 0.6364]))
+    """
+    device, method = planner.placement(device, method)
+    matrix = _matrix(A)
+    rhs = solving.array_like(b)
+    found = _problem(matrix, rhs, x0, rtol, atol, maxiter, M)
+    n = matrix.shape[0]
+    atol, limit = float(atol), solving.checked_limit(maxiter, 10 * n)
+    plan = planner.plan(found, device, method)
+    if len(rhs.shape) == 2:
+        rhs = rhs.reshape(n)
+    if x0 is not None:
+        x0 = solving.array_like(x0).reshape(n)
+    if not n:
+        return np.zeros(0, found.dtype), 0
+    system = System(matrix, np.dtype(found.dtype), M)
+    request = Request(None, None, None, float(rtol), atol, limit, None, callback)
+    solved = solving.execute(plan, request, rhs, x0, system.to_request)
+    outcome = solved.outcome
+    if outcome.status == "converged":
+        return solved.x, 0
+    sign = _STOPPED[outcome.status]
+    if sign < 0:
+        solving.warn("solve_cg", outcome)
+        return solved.x, sign
+    return solved.x, max(outcome.iterations, 1)
+
+
+def problem(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+) -> Problem:
+    """The problem of ``solve_cg(A, b, ...)``, for arrays or `hetero.spec` stand-ins."""
+    return _problem(_matrix(A), solving.array_like(b), x0, rtol, atol, maxiter, M)
+
+
+def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
+    """A Poisson problem of NY NX or NZ NY NX points, or with N alone a dense one of n unknowns."""
+    if len(dims) == 1:
+        return problem(Spec(dims * 2, dtype, on=on), Spec(dims, dtype, on=on))
+    if len(dims) not in (2, 3):
+        raise ValueError(f"cg takes N, or a grid NY NX or NZ NY NX, got {len(dims)} dimensions")
+    from hetero.solvers.operators import Poisson
+
+    return problem(Poisson(dims, dtype=dtype), Spec((math.prod(dims),), dtype, on=on))
+
+
+def _matrix(A: Any) -> Any:
+    """A as ndarray, device array, spec, CSR array or LinearOperator; ValueError if not square."""
+    if not (isinstance(A, (np.ndarray, Spec)) or is_device_array(A)):
+        from scipy.sparse import issparse
+        from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+        if issparse(A):
+            A = A.tocsr()
+        elif not isinstance(A, LinearOperator):
+            A = aslinearoperator(A) if hasattr(A, "matvec") else np.asarray(A)
+    if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
+        raise ValueError(f"A must be square, got shape {tuple(A.shape)}")
+    return A
+
+
+def _problem(
+    A: Any, b: Any, x0: Any, rtol: float, atol: float, maxiter: int | None, M: Any
+) -> Problem:
+    n = A.shape[0]
+    operands = {"b": b} if x0 is None else {"b": b, "x0": solving.array_like(x0)}
+    for name, vector in operands.items():
+        if tuple(vector.shape) not in ((n,), (n, 1)):
+            raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
+    solving.checked_tolerance("atol", atol)
+    limit = solving.checked_limit(maxiter, 10 * n)
+    vectors = {name: describe(vector) for name, vector in operands.items()}
+    dtype = solving.real_dtype(A=_dtype(A), **{k: v.dtype for k, v in vectors.items()})
+    rtol = solving.checked_tolerance("rtol", rtol)
+    layout, entries, obstacle = _layout(A)
+    matrix = _matrix_operands(A, dtype) if layout != "operator" else ()
+    layout, obstacle, factor = _preconditioned(A, M, layout, obstacle)
+    place = vectors["b"].location
+    inputs = (*matrix, *(v._replace(pointer=0) for v in vectors.values()))
+    iterations = max(1, min(round(_expected(A, rtol, dtype) * factor), limit))
+    return Problem(
+        OPERATION,
+        (n, entries),
+        dtype.name,
+        inputs,
+        solving.result_operand((n,), dtype, place),
+        layout=layout,
+        function="solve_cg",
+        device_obstacle=obstacle or (None if n else "nothing to solve"),
+        rtol=rtol,
+        iterations=iterations,
+    )
+
+
+def _dtype(A: Any) -> np.dtype:
+    if isinstance(A, Spec) or is_device_array(A):
+        return describe(A).dtype
+    return np.dtype(A.dtype if A.dtype is not None else float)  # a LinearOperator may not say
+
+
+def _layout(A: Any) -> tuple[str, int, str | None]:
+    """What decides the speed of A times a vector, its entries, and why no device can do it."""
+    n = A.shape[0]
+    if isinstance(A, (np.ndarray, Spec)) or is_device_array(A):
+        return "dense", n * n, None
+    stencil = getattr(A, "stencil", None)
+    if stencil is not None:
+        return f"stencil{len(stencil.shape)}", (2 * len(stencil.shape) + 1) * n, None
+    if hasattr(A, "indptr"):
+        return "csr", A.nnz, None
+    return "operator", n, "a LinearOperator computes on the CPU"
+
+
+def _matrix_operands(A: Any, dtype: np.dtype) -> tuple[Operand, ...]:
+    if hasattr(A, "indptr"):
+        parts = (A.data.astype(dtype, copy=False), A.indices, A.indptr)
+        return tuple(map(describe, parts))
+    if hasattr(A, "stencil"):
+        return ()
+    return (describe(A)._replace(pointer=0),)
+
+
+def _preconditioned(
+    A: Any, M: Any, layout: str, obstacle: str | None
+) -> tuple[str, str | None, float]:
+    """Layout, obstacle, and the share of iterations that are left, with a preconditioner."""
+    if M is None:
+        return layout, obstacle, 1.0
+    if isinstance(M, str):
+        if M == "jacobi":
+            if layout == "operator":
+                raise ValueError("M='jacobi' needs A's diagonal, which a LinearOperator hides")
+            return layout, obstacle, 1.0
+        if M == "multigrid":
+            if not layout.startswith("stencil"):
+                raise ValueError("M='multigrid' needs A to be a hetero.Poisson")
+            return f"{layout}-multigrid", obstacle, 0.0
+        raise ValueError(f"M must be 'jacobi', 'multigrid' or a matrix, got {M!r}")
+    n = A.shape[0]
+    shape = tuple(M.shape) if hasattr(M, "shape") else np.shape(M)
+    if shape not in ((n,), (n, n)):
+        raise ValueError(f"M must have shape ({n}, {n}) or ({n},), got {shape}")
+    if np.dtype(M.dtype if getattr(M, "dtype", None) is not None else float).kind == "c":
+        raise ValueError(f"M must be real, got dtype {M.dtype}")
+    if shape == (n,):
+        return layout, obstacle, 1.0
+    return layout, obstacle or "the preconditioner M computes on the CPU", 0.5
+
+
+def _expected(A: Any, rtol: float, dtype: np.dtype) -> float:
+    """Iterations to expect.
+
+    From the spectrum where it is known (`Poisson.expected_iterations`). Else a rule: a sparse
+    matrix is taken for the five-point operator on a square grid of as many unknowns, a dense one
+    for one of condition number 100.
+    """
+    if hasattr(A, "expected_iterations"):
+        return A.expected_iterations(max(rtol, float(np.finfo(dtype).eps)))
+    logarithm = solving.digits(rtol, dtype) + math.log(2.0)
+    if hasattr(A, "indptr"):
+        return 0.5 * (2.0 / math.pi) * math.sqrt(A.shape[0]) * logarithm
+    return min(A.shape[0], 5.0 * logarithm)
+
+
+class System:
+    """A's own arrays in the solve's dtype, and the preconditioner for the CPU or a device."""
+
+    def __init__(self, A: Any, dtype: np.dtype, M: Any) -> None:
+        self._matrix = A
+        self._dtype = dtype
+        self._M = M
+
+    def to_request(self, request: Request, used: list[Any] | None) -> Request:
+        """The request with system and preconditioner; ``used`` is None for the CPU."""
+        return request._replace(
+            system=self._system(used), preconditioner=self._preconditioner(used)
+        )
+
+    def _system(self, used: list[Any] | None) -> Any:
+        from hetero.solvers import words
+
+        A, dtype = self._matrix, self._dtype
+        if hasattr(A, "stencil"):
+            return A.stencil
+        if hasattr(A, "indptr"):
+            return words.Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
+        if not isinstance(A, np.ndarray) and not is_device_array(A):
+            return A
+        operand = describe(A)
+        steps = operand.staged_strides()
+        here = used is not None and len(used) == 1 and operand.location == used[0].name
+        if here and operand.dtype == dtype and steps is not None:
+            return words.Dense(operand.pointer, A.shape[0], steps)
+        if operand.location != HOST:
+            A = solving.on_host(A, operand, dtype)
+        A = np.asarray(A, dtype)
+        if not (A.flags.c_contiguous or A.flags.f_contiguous):
+            A = np.ascontiguousarray(A)
+        return words.Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
+
+    def _preconditioner(self, used: list[Any] | None) -> Any:
+        M, dtype = self._M, self._dtype
+        if M is None:
+            return None
+        if isinstance(M, str) and M == "jacobi":
+            return self._inverse_diagonal()
+        if isinstance(M, str):
+            return self._multigrid(used)
+        if np.ndim(M) == 1:
+            return np.ascontiguousarray(M, dtype)
+        from scipy.sparse.linalg import aslinearoperator
+
+        apply = aslinearoperator(M).matvec
+
+        def times(r: np.ndarray, z: np.ndarray) -> None:
+            z[...] = apply(r)
+
+        return times
+
+    def _inverse_diagonal(self) -> np.ndarray | None:
+        A = self._matrix
+        if hasattr(A, "stencil"):  # a constant diagonal changes no iterate
+            return None
+        if hasattr(A, "indptr"):
+            diagonal = A.diagonal()
+        elif is_device_array(A):
+            diagonal = solving.on_host(A, describe(A), self._dtype).diagonal()
+        else:
+            diagonal = A.diagonal()
+        with np.errstate(divide="ignore"):
+            return (1.0 / diagonal.astype(self._dtype)).astype(self._dtype)
+
+    def _multigrid(self, used: list[Any] | None) -> Any:
+        stencil = self._matrix.stencil
+        if used is None:
+            from hetero.solvers import multigrid_cpu
+
+            return multigrid_cpu.Hierarchy(stencil, self._dtype).apply
+        from hetero.solvers import multigrid_device
+
+        with used[0].active():
+            return multigrid_device.Hierarchy(used[0], stencil, self._dtype)
+
+
+def _obstacle(*layouts: str) -> Callable[[Problem, dict[str, Any]], str | None]:
+    def excludes(problem: Problem, info: dict[str, Any]) -> str | None:
+        if problem.layout.partition("-")[0] not in layouts:
+            return f"is for {' and '.join(layouts)} matrices"
+        return None
+
+    return excludes
+
+
+def _work(problem: Problem, info: dict[str, Any]) -> Work:
+    """One iteration: the matrix once, and ten passes over a vector, which a stencil stays with."""
+    n, entries = problem.dims
+    size = np.dtype(problem.dtype).itemsize
+    kind = problem.layout.partition("-")[0]
+    matrix = {"dense": size, "csr": size + 4}.get(kind, 0) * entries
+    dims = (n, max(entries // max(n, 1), 1)) if kind == "csr" else (n,)
+    repeat = problem.iterations
+    if problem.layout.endswith("multigrid"):
+        repeat = max(2, math.ceil(solving.digits(problem.rtol, np.dtype(problem.dtype)) / 2.6))
+    return Work(dims, 2.0 * entries + 10.0 * n, matrix + 10.0 * n * size, repeat)
+
+
+def _shared(problem: Problem) -> bool:
+    """Stencils and sparse matrices are cut by rows; one multigrid cycle is one device's."""
+    return problem.layout in ("csr", "stencil2", "stencil3") and problem.dims[0] >= _LEAST_SHARED
+
+
+def _run_on_cpu(device: None, problem: Problem, request: Request) -> Any:
+    from hetero.solvers import cg_cpu
+
+    return cg_cpu.solve(
+        request.system,
+        request.b,
+        request.x,
+        rtol=request.rtol,
+        atol=request.atol,
+        maxiter=request.maxiter,
+        preconditioner=request.preconditioner,
+        callback=request.callback,
+    )
+
+
+def _run_on_devices(devices: list[Any], problem: Problem, request: Request) -> Any:
+    from hetero.solvers import cg_device
+
+    return cg_device.solve(
+        devices,
+        request.system,
+        request.b,
+        request.x,
+        rtol=request.rtol,
+        atol=request.atol,
+        maxiter=request.maxiter,
+        preconditioner=request.preconditioner,
+        callback=request.callback,
+        dtype=problem.dtype,
+    )
+
+
+_ON_DEVICES = ("dense", "csr", "stencil2", "stencil3")
+for _method, _kind, _layouts, _run in (
+    ("blas", "cpu", ("dense",), _run_on_cpu),
+    ("numba", "cpu", ("csr", "stencil2", "stencil3"), _run_on_cpu),
+    ("operator", "cpu", ("operator",), _run_on_cpu),
+    ("fused", "cuda", _ON_DEVICES, _run_on_devices),
+    ("fused", "opencl", _ON_DEVICES, _run_on_devices),
+):
+    registry.register(
+        registry.Implementation(
+            OPERATION,
+            _method,
+            _kind,
+            _obstacle(*_layouts),
+            _work,
+            _run,
+            None if _kind == "cpu" else _shared,
+        )
+    )

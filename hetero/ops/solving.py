@@ -1,0 +1,225 @@
+"""What solve_cg and solve_poisson share: vectors checked, a plan run, the CPU as the way out."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero import planner, registry
+from hetero.arrays import HOST, Operand, Spec, describe, element_strides, is_device_array
+
+log = logging.getLogger("hetero")
+
+
+class Request(NamedTuple):
+    """What a solver's ``run(device, problem, request)`` gets.
+
+    Attributes
+    ----------
+    system : Stencil, Csr, Dense or LinearOperator
+        See `hetero.solvers.words`.
+    b, x : numpy.ndarray or device buffer
+        Right-hand side; start, and place of the result.
+    rtol, atol : float
+        Done when norm(b - A x) <= max(rtol norm(b), atol).
+    maxiter : int
+    preconditioner : object or None
+    callback : callable or None
+        Called with x after each iteration.
+    """
+
+    system: Any
+    b: Any
+    x: Any
+    rtol: float
+    atol: float
+    maxiter: int
+    preconditioner: Any = None
+    callback: Callable[[Any], object] | None = None
+
+
+class Solved(NamedTuple):
+    """A solve's result: x of the caller's array type, how it ended, and where it ran."""
+
+    x: Any
+    outcome: Any
+    device: str
+    method: str
+
+
+def checked_tolerance(name: str, value: Any) -> float:
+    """A tolerance as float; ValueError where it is negative or NaN."""
+    number = float(value)
+    if not number >= 0.0:
+        raise ValueError(f"{name} must be at least 0, got {value!r}")
+    return number
+
+
+def checked_limit(maxiter: Any, default: int) -> int:
+    """``maxiter`` as int; ValueError where it is negative."""
+    if maxiter is None:
+        return default
+    if maxiter < 0:
+        raise ValueError(f"maxiter must be at least 0, got {maxiter!r}")
+    return int(maxiter)
+
+
+def real_dtype(**dtypes: Any) -> np.dtype:
+    """float32 if all dtypes fit in it, else float64; ValueError for what is not real."""
+    for name, dtype in dtypes.items():
+        if np.dtype(dtype).kind not in "fiub":
+            raise ValueError(f"{name} must be real, got dtype {np.dtype(dtype)}")
+    floats = [np.dtype(d) for d in dtypes.values()]
+    small = all(d.kind == "f" and d.itemsize <= 4 for d in floats)
+    return np.dtype(np.float32 if small else np.float64)
+
+
+def array_like(value: Any) -> Any:
+    """Device arrays and specs as they are, everything else as NumPy array."""
+    if isinstance(value, Spec) or is_device_array(value):
+        return value
+    return np.asarray(value)
+
+
+def on_host(array: Any, operand: Operand, dtype: np.dtype) -> np.ndarray:
+    """Values of an array on the host, C-contiguous and of the solve's dtype."""
+    if operand.location != HOST:
+        from hetero import transfer
+
+        array = transfer.to_host(array, operand)
+    return np.ascontiguousarray(array, dtype)
+
+
+def result_operand(shape: tuple[int, ...], dtype: np.dtype, location: str) -> Operand:
+    """A C-contiguous operand without data."""
+    strides = tuple(step * dtype.itemsize for step in element_strides(shape))
+    return Operand(shape, strides, dtype, location)
+
+
+def execute(
+    plan: planner.Plan, request: Request, b: Any, x0: Any, to_request: Callable[..., Request]
+) -> Solved:
+    """Run a solve's plan; a device that fails hands over to the CPU.
+
+    Parameters
+    ----------
+    plan : Plan
+    request : Request
+        ``b`` and ``x`` are not set yet.
+    b : array
+        The caller's right-hand side.
+    x0 : array or None
+        The caller's start.
+    to_request : callable
+        ``to_request(request, used)`` puts in the system as those devices want it; None: the CPU.
+    """
+    from hetero import execution
+    from hetero.errors import DeviceError
+
+    problem, chosen = plan.problem, plan.chosen
+    implementation, name = chosen.implementation, chosen.device
+    done = 0
+    if name != planner.CPU:
+        used = matching(name)
+        try:
+            return _on_devices(plan, used, to_request(request, used), b, x0)
+        except DeviceError as error:
+            execution.report(used[0].name, error)
+            if getattr(error, "x", None) is not None:
+                x0, done = error.x, error.iterations
+        methods = {i.method: i for i in registry.lookup(problem.operation) if i.kind == "cpu"}
+        info = devices_info()[planner.CPU]
+        able = [i for i in methods.values() if i.excludes(problem, info) is None]
+        implementation = next((i for i in able if i.method == implementation.method), able[0])
+    dtype = np.dtype(problem.dtype)
+    described = describe(b)
+    rhs = on_host(b, described, dtype)
+    x = np.zeros(rhs.shape, dtype)
+    if x0 is not None:
+        x[...] = on_host(x0, describe(x0), dtype).reshape(rhs.shape)
+    request = to_request(request, None)._replace(b=rhs, x=x, maxiter=max(request.maxiter - done, 0))
+    outcome = implementation.run(None, problem, request)
+    outcome = outcome._replace(iterations=outcome.iterations + done)
+    if described.location == HOST:
+        return Solved(x, outcome, planner.CPU, implementation.method)
+    from hetero import transfer
+
+    made, _ = transfer.empty_like(b, described, x.shape, dtype)
+    transfer.from_host(x, made, describe(made))
+    return Solved(made, outcome, planner.CPU, implementation.method)
+
+
+def devices_info() -> dict[str, dict[str, Any]]:
+    """Device name -> description."""
+    from hetero.inventory import devices
+
+    return devices()
+
+
+def matching(name: str) -> list[Any]:
+    """The devices a candidate's name stands for: one, or with "cuda:*" all of a kind."""
+    from hetero import devices
+
+    kind, _, which = name.partition(":")
+    if which != "*":
+        return [devices.get(name)]
+    return [
+        device
+        for device in devices.available().values()
+        if device.kind == kind and devices.set_aside(device.name) is None
+    ]
+
+
+def _on_devices(plan: planner.Plan, used: list[Any], request: Request, b: Any, x0: Any) -> Solved:
+    from hetero import transfer
+
+    problem, chosen = plan.problem, plan.chosen
+    device = used[0]
+    dtype = np.dtype(problem.dtype)
+    described = describe(b)
+    run = chosen.implementation.run
+    here = len(used) == 1 and described.location == device.name
+    if not (here and described.dtype == dtype and described.is_c_contiguous()):
+        rhs = on_host(b, described, dtype)
+        x = np.zeros(rhs.shape, dtype)
+        if x0 is not None:
+            x[...] = on_host(x0, describe(x0), dtype).reshape(rhs.shape)
+        outcome = run(used, problem, request._replace(b=rhs, x=x))
+        if described.location == HOST:
+            return Solved(x, outcome, chosen.device, chosen.method)
+        made, _ = transfer.empty_like(b, described, x.shape, dtype)
+        transfer.from_host(x, made, describe(made))
+        return Solved(made, outcome, chosen.device, chosen.method)
+    with device.active():
+        if transfer.needs_synchronizing(described):
+            device.synchronize()
+        made, pointer = transfer.empty_like(b, described, described.shape, dtype)
+        if x0 is None:
+            device.fill(pointer, described.nbytes)
+        else:
+            transfer.from_host(
+                on_host(x0, describe(x0), dtype).reshape(described.shape), made, describe(made)
+            )
+        outcome = run(used, problem, request._replace(b=described.pointer, x=pointer))
+        device.synchronize()
+    return Solved(made, outcome, chosen.device, chosen.method)
+
+
+def warn(what: str, outcome: Any) -> None:
+    """A RuntimeWarning that names why a solve broke down."""
+    warnings.warn(
+        f"{what} stopped after {outcome.iterations} iterations: {outcome.status}; "
+        f"norm(b - A x) is {outcome.residual:.3g} for the x returned",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def digits(rtol: float, dtype: np.dtype) -> float:
+    """ln of the factor a residual must shrink by, no further than rounding lets it."""
+    return -math.log(min(max(rtol, float(np.finfo(dtype).eps)), 1.0))

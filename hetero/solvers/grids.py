@@ -1,0 +1,125 @@
+"""Grids for geometric multigrid: which there are, and how to get from one to the next.
+
+A coarse grid has half the points of the fine one along each axis that is coarsened, evenly spread
+over the same extent; for 2^k - 1 points those are every second one, for others they lie between.
+Prolongation is linear interpolation along each axis, restriction its transpose scaled by h / H, so
+that a cycle with symmetric smoothing is a symmetric operator. Axes along which the points are much
+further apart than along another one are not coarsened until the others have caught up: point
+smoothing does nothing for them.
+
+After U. Trottenberg, C. Oosterlee, A. Schueller, "Multigrid", Academic Press, 2001.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from hetero.solvers.words import Stencil
+
+COARSEST = 256  # points that a dense inverse takes care of
+_EVEN = 1.6  # ratio of spacings up to which axes are coarsened together
+_TAPS = 4  # fine points that a coarse one takes from, at most
+
+
+class Transfer(NamedTuple):
+    """One axis between a fine grid of n points and a coarse one of m.
+
+    Attributes
+    ----------
+    left : (n,) int32
+        Coarse point to the left of each fine one, -1 for the boundary; the other is the next one.
+    weight : (n,) float64
+        Weight of the right one; the left one has the rest.
+    first : (m,) int32
+        First fine point that each coarse one takes from; it may lie outside, with weight 0.
+    taps : (m, 4) float64
+        Their weights.
+    """
+
+    left: np.ndarray
+    weight: np.ndarray
+    first: np.ndarray
+    taps: np.ndarray
+
+
+class Grid(NamedTuple):
+    """One level: a box of (nz, ny, nx) points, nz = 1 in 2-D, and the way to the next coarser one.
+
+    Attributes
+    ----------
+    shape : (nz, ny, nx)
+    weights : tuple of float
+        1 / spacing^2 along z, y, x; 0 for the axis that 2-D has not.
+    transfers : tuple of Transfer or None
+        To the next coarser grid; None for the coarsest.
+    """
+
+    shape: tuple[int, int, int]
+    weights: tuple[float, float, float]
+    transfers: tuple[Transfer, ...] | None
+
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return math.prod(self.shape)
+
+
+def hierarchy(stencil: Stencil) -> list[Grid]:
+    """Grids from the finest to the coarsest."""
+    flat = 3 - len(stencil.shape)
+    shape = (1,) * flat + tuple(stencil.shape)
+    spacing = (math.inf,) * flat + tuple(stencil.spacing)
+    grids: list[Grid] = []
+    while True:
+        weights = tuple(1.0 / h**2 for h in spacing)
+        least = min((h for n, h in zip(shape, spacing, strict=True) if n > 1), default=math.inf)
+        coarse = tuple(
+            n // 2 if n > 1 and h <= _EVEN * least else n
+            for n, h in zip(shape, spacing, strict=True)
+        )
+        if math.prod(shape) <= COARSEST or coarse == shape:
+            return [*grids, Grid(shape, weights, None)]
+        transfers = tuple(_transfer(n, m) for n, m in zip(shape, coarse, strict=True))
+        grids.append(Grid(shape, weights, transfers))
+        spacing = tuple(
+            h * (n + 1) / (m + 1) for h, n, m in zip(spacing, shape, coarse, strict=True)
+        )
+        shape = coarse
+
+
+def _transfer(n: int, m: int) -> Transfer:
+    """Linear interpolation from m to n evenly spread points; the identity where m = n."""
+    if n == m:
+        points = np.arange(n, dtype=np.int32)
+        taps = np.zeros((n, _TAPS))
+        taps[:, 0] = 1.0
+        return Transfer(points, np.zeros(n), points, taps)
+    place = np.arange(1, n + 1) * (m + 1) / (n + 1)  # in coarse spacings from the boundary
+    place = np.where(np.abs(place - np.rint(place)) < 1e-9, np.rint(place), place)
+    below = np.floor(place).astype(np.int32)
+    weight = place - below
+    matrix = {}
+    for i in range(n):
+        for j, w in ((below[i] - 1, 1.0 - weight[i]), (below[i], weight[i])):
+            if 0 <= j < m and w > 0.0:
+                matrix.setdefault(int(j), []).append((i, w))
+    first = np.array([matrix[j][0][0] for j in range(m)], np.int32)
+    taps = np.zeros((m, _TAPS))
+    for j in range(m):
+        for i, w in matrix[j]:
+            taps[j, i - first[j]] = w * (m + 1) / (n + 1)
+    return Transfer(below - np.int32(1), weight, first, taps)
+
+
+def coarsest_inverse(grid: Grid) -> np.ndarray:
+    """The inverse of the coarsest grid's operator, dense, float64, symmetric."""
+    total = np.zeros((grid.points, grid.points))
+    for axis, (n, w) in enumerate(zip(grid.shape, grid.weights, strict=True)):
+        line = w * (2.0 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1))
+        before, after = math.prod(grid.shape[:axis]), math.prod(grid.shape[axis + 1 :])
+        total += np.kron(np.kron(np.eye(before), line), np.eye(after))
+    inverse = np.linalg.inv(total)
+    return 0.5 * (inverse + inverse.T)

@@ -1,0 +1,141 @@
+// Conjugate gradients on vectors of n elements, for any matrix whose product q = A p is at hand.
+//
+// cg_sums: the sums over iterate k that its step needs: p.q, z.q, q.Mq, r.z (and r.r), with
+// z = M r; M is 1, or the diagonal `inverse`. 3 passes; 8 n flops.
+// cg_residual: r = b - q; p = r, or inverse * r; sums r.r, b.b. 4 passes.
+// cg_advance: adds the sums up and takes the step (cg_scalars.cu): x += alpha p, r -= alpha q,
+// p = z + beta p. 7 passes; 6 n flops.
+//
+// Preconditions. THREADS is a power of two. WIDTH > 1: n is a multiple of WIDTH, and so are all
+// addresses, in elements.
+
+#include "vectors.cu"
+#ifndef THREADS
+#define THREADS 256
+#endif
+#ifdef DIAGONAL
+#define SUMS 8
+#else
+#define SUMS 4
+#endif
+#include "cg_scalars.cu"
+
+KERNEL(THREADS, 1)
+cg_sums(GLOBAL const REAL *RESTRICT p, GLOBAL const REAL *RESTRICT q, GLOBAL const REAL *RESTRICT r,
+#ifdef DIAGONAL
+        GLOBAL const REAL *RESTRICT inverse,
+#endif
+        GLOBAL double *RESTRICT partial, index_t n, index_t blocks)
+{
+    SHARED double scratch[SUMS * THREADS];
+    double sums[SUMS];
+    UNROLL
+    for (int s = 0; s < SUMS; ++s) sums[s] = 0;
+    const index_t first = ((index_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
+    for (index_t at = first; at < n; at += blocks * THREADS * WIDTH) {
+        REAL ps[WIDTH], qs[WIDTH], rs[WIDTH];
+        LOAD(ps, p + at);
+        LOAD(qs, q + at);
+        LOAD(rs, r + at);
+#ifdef DIAGONAL
+        REAL ms[WIDTH];
+        LOAD(ms, inverse + at);
+#endif
+        EACH(v)
+        {
+            const double qv = qs[v], rv = rs[v];
+#ifdef DIAGONAL
+            const double zv = ms[v] * rs[v], mq = ms[v] * qs[v];
+            sums[R_R] += rv * rv;
+#else
+            const double zv = rv, mq = qv;
+#endif
+            sums[P_Q] += ps[v] * qv;
+            sums[Z_Q] += zv * qv;
+            sums[Q_MQ] += qv * mq;
+            sums[R_Z] += rv * zv;
+        }
+    }
+    write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
+}
+
+KERNEL(THREADS, 1)
+cg_advance(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *RESTRICT p,
+           GLOBAL const REAL *RESTRICT q,
+#ifdef DIAGONAL
+           GLOBAL const REAL *RESTRICT inverse,
+#endif
+           GLOBAL const double *RESTRICT partial, GLOBAL const double *RESTRICT before,
+           GLOBAL double *RESTRICT after, index_t blocks_before, index_t n, index_t blocks)
+{
+    SHARED double scratch[THREADS];
+    const int thread = (int)threadIdx.x;
+    double step, growth;
+    add_up_blocks(partial, blocks_before, scratch, thread);
+    const int writes = blockIdx.x == 0 && thread == 0;
+    if (take_step(before, after, scratch, writes, 0, &step, &growth) != RUNNING) return;
+    const REAL alpha = (REAL)step, beta = (REAL)growth;
+
+    const index_t first = ((index_t)blockIdx.x * THREADS + thread) * WIDTH;
+    for (index_t at = first; at < n; at += blocks * THREADS * WIDTH) {
+        REAL xs[WIDTH], rs[WIDTH], ps[WIDTH], qs[WIDTH];
+        LOAD(xs, x + at);
+        LOAD(rs, r + at);
+        LOAD(ps, p + at);
+        LOAD(qs, q + at);
+#ifdef DIAGONAL
+        REAL ms[WIDTH];
+        LOAD(ms, inverse + at);
+#endif
+        EACH(v)
+        {
+            xs[v] += alpha * ps[v];
+            rs[v] -= alpha * qs[v];
+#ifdef DIAGONAL
+            ps[v] = ms[v] * rs[v] + beta * ps[v];
+#else
+            ps[v] = rs[v] + beta * ps[v];
+#endif
+        }
+        STORE(x + at, xs);
+        STORE(r + at, rs);
+        STORE(p + at, ps);
+    }
+}
+
+KERNEL(THREADS, 1)
+cg_residual(GLOBAL const REAL *RESTRICT b, GLOBAL const REAL *RESTRICT q, GLOBAL REAL *RESTRICT r,
+            GLOBAL REAL *RESTRICT p,
+#ifdef DIAGONAL
+            GLOBAL const REAL *RESTRICT inverse,
+#endif
+            GLOBAL double *RESTRICT partial, index_t n, index_t blocks)
+{
+    SHARED double scratch[SUMS * THREADS];
+    double sums[SUMS];
+    UNROLL
+    for (int s = 0; s < SUMS; ++s) sums[s] = 0;
+    const index_t first = ((index_t)blockIdx.x * THREADS + threadIdx.x) * WIDTH;
+    for (index_t at = first; at < n; at += blocks * THREADS * WIDTH) {
+        REAL bs[WIDTH], rs[WIDTH], ps[WIDTH];
+        LOAD(bs, b + at);
+        LOAD(rs, q + at);
+#ifdef DIAGONAL
+        LOAD(ps, inverse + at);
+#endif
+        EACH(v)
+        {
+            rs[v] = bs[v] - rs[v];
+#ifdef DIAGONAL
+            ps[v] *= rs[v];
+#else
+            ps[v] = rs[v];
+#endif
+            sums[0] += (double)rs[v] * rs[v];
+            sums[1] += (double)bs[v] * bs[v];
+        }
+        STORE(r + at, rs);
+        STORE(p + at, ps);
+    }
+    write_block_sums(sums, scratch, partial, (int)threadIdx.x, blockIdx.x);
+}

@@ -1,0 +1,210 @@
+// Products of a sparse matrix in compressed rows (CSR) with a vector, and sums with them.
+//
+// csr_product: q = A p. With SUMS = 4 or 8 the sums that a step of conjugate gradients needs
+// (cg_scalars.cu: p.q, z.q, q.Mq, r.z and, with DIAGONAL, r.r); with SUMS = 2, p.q and p.p.
+// csr_residual: r = b - A p, and with `p` for x; d = r, or inverse * r; sums r.r, b.b.
+// Per product: 2 entries flops; entries (value + index) and rows (pointer) read once, p gathered.
+//
+// Short rows (LANES = 1): a block takes THREADS neighbouring rows, whose entries lie one after
+// another. It multiplies THREADS * DEPTH of them at a time, in the order of memory, into shared
+// memory; then each thread adds up its own row's. Long rows: LANES threads share a row, each with
+// DEPTH entries in flight. Sums are in an order that depends on the matrix and the macros alone.
+// p may have more elements than rows: columns that belong to other devices.
+//
+// Preconditions. THREADS and LANES are powers of two, LANES at most THREADS; shared memory for
+// THREADS * DEPTH elements if LANES = 1, and for SUMS * THREADS doubles.
+
+#ifndef REAL
+#define REAL double
+#endif
+#ifndef INDEX
+#define INDEX int
+#endif
+#ifndef THREADS
+#define THREADS 256
+#endif
+#ifndef LANES
+#define LANES 1
+#endif
+#ifndef DEPTH
+#define DEPTH 5
+#endif
+#ifndef SUMS
+#define SUMS 4
+#endif
+#define ROWS (THREADS / LANES)
+#include "cg_scalars.cu"
+
+#if LANES == 1
+
+// The product of one row of the block's with p; every thread of the block takes part.
+DEVICE REAL times_row(GLOBAL const INDEX *pointers, GLOBAL const INDEX *indices,
+                      GLOBAL const REAL *values, GLOBAL const REAL *p, index_t rows, index_t tile,
+                      LOCAL REAL *products, int thread)
+{
+    const index_t row = tile * ROWS + thread;
+    const index_t past = tile * ROWS + ROWS < rows ? tile * ROWS + ROWS : rows;
+    const index_t begin = pointers[tile * ROWS], end = pointers[past];
+    const index_t mine = row < rows ? pointers[row] : end;
+    const index_t mine_past = row < rows ? pointers[row + 1] : end;
+    REAL sum = 0;
+    for (index_t chunk = begin; chunk < end; chunk += THREADS * DEPTH) {
+        REAL value[DEPTH];
+        INDEX index[DEPTH];
+        UNROLL
+        for (int u = 0; u < DEPTH; ++u) {
+            const index_t at = chunk + u * THREADS + thread;
+            value[u] = 0;
+            index[u] = -1;
+            if (at < end) {
+                index[u] = LOAD_ONCE(indices + at);
+                value[u] = LOAD_ONCE(values + at);
+            }
+        }
+        UNROLL
+        for (int u = 0; u < DEPTH; ++u)
+            products[u * THREADS + thread] = index[u] >= 0 ? value[u] * p[index[u]] : 0;
+        __syncthreads();
+        const int from = mine > chunk ? (int)(mine - chunk) : 0;
+        const index_t left = mine_past - chunk;
+        const int to = left < THREADS * DEPTH ? (int)left : THREADS * DEPTH;
+        for (int at = from; at < to; ++at) sum += products[at];
+        __syncthreads();
+    }
+    return sum;
+}
+#define PRODUCTS (THREADS * DEPTH)
+#define IS_FIRST 1
+
+#else
+
+DEVICE REAL times_row(GLOBAL const INDEX *pointers, GLOBAL const INDEX *indices,
+                      GLOBAL const REAL *values, GLOBAL const REAL *p, index_t rows, index_t tile,
+                      LOCAL REAL *products, int thread)
+{
+    const int lane = thread % LANES;
+    const index_t row = tile * ROWS + thread / LANES;
+    const index_t begin = row < rows ? pointers[row] : 0, end = row < rows ? pointers[row + 1] : 0;
+    REAL sum = 0;
+    for (index_t chunk = begin + lane; chunk < end; chunk += LANES * DEPTH) {
+        REAL value[DEPTH];
+        INDEX index[DEPTH];
+        UNROLL
+        for (int u = 0; u < DEPTH; ++u) {
+            const index_t at = chunk + u * LANES;
+            value[u] = 0;
+            index[u] = -1;
+            if (at < end) {
+                index[u] = LOAD_ONCE(indices + at);
+                value[u] = LOAD_ONCE(values + at);
+            }
+        }
+        UNROLL
+        for (int u = 0; u < DEPTH; ++u)
+            if (index[u] >= 0) sum += value[u] * p[index[u]];
+    }
+    products[thread] = sum;
+    UNROLL
+    for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) {
+        const int next = width >= 4 ? width / 4 : 1;
+        __syncthreads();
+        if (lane < next) {
+            UNROLL
+            for (int other = next; other < width; other += next) sum += products[thread + other];
+            products[thread] = sum;
+        }
+    }
+    __syncthreads();
+    return sum;
+}
+#define PRODUCTS THREADS
+#define IS_FIRST (thread % LANES == 0)
+
+#endif
+
+// Products and, when they have been added up, sums.
+#define PRODUCT_DOUBLES (PRODUCTS * sizeof(REAL) / 8)
+#define SHARED_DOUBLES (PRODUCT_DOUBLES > SUMS * THREADS ? PRODUCT_DOUBLES : SUMS * THREADS)
+
+KERNEL(THREADS, 1)
+csr_product(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT indices,
+            GLOBAL const REAL *RESTRICT values, GLOBAL const REAL *RESTRICT p,
+            GLOBAL REAL *RESTRICT q,
+#if SUMS > 2
+            GLOBAL const REAL *RESTRICT r, GLOBAL const double *RESTRICT record,
+#endif
+#ifdef DIAGONAL
+            GLOBAL const REAL *RESTRICT inverse,
+#endif
+            GLOBAL double *RESTRICT partial, index_t rows, index_t blocks, index_t first_block)
+{
+    SHARED double scratch[SHARED_DOUBLES];
+    LOCAL REAL *products = (LOCAL REAL *)scratch;
+    const int thread = (int)threadIdx.x;
+#if SUMS > 2
+    if (record[STATUS] != RUNNING) return;
+#endif
+    double sums[SUMS];
+    UNROLL
+    for (int s = 0; s < SUMS; ++s) sums[s] = 0;
+    for (index_t tile = blockIdx.x; tile * ROWS < rows; tile += blocks) {
+        const index_t row = tile * ROWS + thread / LANES;
+        const REAL product = times_row(pointers, indices, values, p, rows, tile, products, thread);
+        if (IS_FIRST && row < rows) {
+            q[row] = product;
+            const double qv = product, pv = p[row];
+            sums[P_Q] += pv * qv;
+#if SUMS > 2
+            const double rv = r[row];
+#ifdef DIAGONAL
+            const double m = inverse[row];
+            sums[R_R] += rv * rv;
+#else
+            const double m = 1;
+#endif
+            sums[Z_Q] += m * rv * qv;
+            sums[Q_MQ] += m * qv * qv;
+            sums[R_Z] += m * rv * rv;
+#else
+            sums[1] += pv * pv;
+#endif
+        }
+    }
+    write_block_sums(sums, scratch, partial, thread, first_block + blockIdx.x);
+}
+
+#if SUMS == 2
+KERNEL(THREADS, 1)
+csr_residual(GLOBAL const INDEX *RESTRICT pointers, GLOBAL const INDEX *RESTRICT indices,
+             GLOBAL const REAL *RESTRICT values, GLOBAL const REAL *RESTRICT x,
+             GLOBAL const REAL *RESTRICT b, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p,
+             GLOBAL const REAL *RESTRICT inverse, GLOBAL double *RESTRICT partial, index_t rows,
+             index_t blocks, index_t scaled)
+{
+    SHARED double scratch[SHARED_DOUBLES];
+    LOCAL REAL *products = (LOCAL REAL *)scratch;
+    const int thread = (int)threadIdx.x;
+    double sums[SUMS] = {0, 0};
+    for (index_t tile = blockIdx.x; tile * ROWS < rows; tile += blocks) {
+        const index_t row = tile * ROWS + thread / LANES;
+        const REAL product = times_row(pointers, indices, values, x, rows, tile, products, thread);
+        if (IS_FIRST && row < rows) {
+            const REAL given = b[row], left = given - product;
+            r[row] = left;
+            p[row] = scaled ? inverse[row] * left : left;
+            sums[0] += (double)left * left;
+            sums[1] += (double)given * given;
+        }
+    }
+    write_block_sums(sums, scratch, partial, thread, blockIdx.x);
+}
+
+// packed[i] = p[places[i]]: what other devices need of this one's p.
+KERNEL(THREADS, 1)
+csr_pack(GLOBAL const REAL *RESTRICT p, GLOBAL const INDEX *RESTRICT places,
+         GLOBAL REAL *RESTRICT packed, index_t count, index_t blocks)
+{
+    for (index_t at = (index_t)blockIdx.x * THREADS + threadIdx.x; at < count; at += blocks * THREADS)
+        packed[at] = p[places[at]];
+}
+#endif

@@ -1,0 +1,182 @@
+// DEPTH sweeps of Jacobi's method in one pass over a 2-D grid: what jacobi_sweep does DEPTH times.
+//
+// A tile is LANES * WIDTH columns wide, of which SKIRT on either side are computed in vain, since
+// each sweep needs one more neighbour. A lane holds WIDTH columns and walks down a strip of rows
+// with all sweeps at once: when row r of u arrives, sweep 1 makes row r - 1, sweep 2 makes row
+// r - 2 out of that, and so on; each sweep keeps two rows in registers, and the last DEPTH rows of
+// f stay there too. Neighbours in a row lie at the next lane: sweep s needs them of the row that
+// sweep s - 1 made when the previous row arrived, so that one exchange serves all sweeps.
+//
+// Per sweep and point: 6 flops as in a textbook, and 3 / DEPTH elements moved, times the redundant
+// share (LANES WIDTH / (LANES WIDTH - 2 SKIRT)) (strip + 2 DEPTH) / strip.
+// Buffers, arguments and the order of operations: see jacobi.cu; `first` and `last` are the rows
+// (counted as in the buffers) where the grid begins and ends.
+// Preconditions, besides: rows begin - DEPTH to end + DEPTH are held where the grid has them.
+
+#ifndef REAL
+#define REAL float
+#endif
+#ifndef VECTOR
+#define VECTOR 4
+#endif
+#ifndef WIDTH
+#define WIDTH VECTOR
+#endif
+#ifndef LANES
+#define LANES 64
+#endif
+#ifndef GROUPS
+#define GROUPS 1
+#endif
+#ifndef DEPTH
+#define DEPTH 4
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1
+#endif
+#ifndef AHEAD
+#define AHEAD 2  // rows whose loads are in flight; divides PHASES
+#endif
+#define THREADS (LANES * GROUPS)
+#define SKIRT ((DEPTH + VECTOR - 1) / VECTOR * VECTOR)
+#define VALID (LANES * WIDTH - 2 * SKIRT)
+#include "vector_rows.cu"
+
+// How a lane gets its neighbours' ends of a row: through shared memory, in turn in two halves of it,
+// so that one barrier a row is enough. CUDA has something better (jacobi_warp.cu).
+// The loop over rows is unrolled PHASES times, so that registers need not be moved for the row that
+// moves on. Here this is 2, with moves for f: of loops with many barriers, PoCL makes wrong code.
+#ifndef LEFT
+#define PHASES 2
+#define EXCHANGE_ELEMENTS (2 * 2 * DEPTH * (THREADS + 2))
+#define SLOT(phase, side, sweep) \
+    ((((phase) % 2 * 2 + (side)) * DEPTH + (sweep)) * (THREADS + 2) + 1)
+#define EXCHANGE(phase, rows) \
+    UNROLL \
+    for (int s = 0; s < DEPTH; ++s) { \
+        exchange[SLOT(phase, 0, s) + thread] = rows[s][WIDTH - 1]; \
+        exchange[SLOT(phase, 1, s) + thread] = rows[s][0]; \
+    } \
+    __syncthreads()
+#define LEFT(phase, rows, s) exchange[SLOT(phase, 0, s) + thread - 1]
+#define RIGHT(phase, rows, s) exchange[SLOT(phase, 1, s) + thread + 1]
+#endif
+
+// Where f of the row that sweep s makes (0 the first) is: in a ring, or in order if there are moves.
+#define MOVES (PHASES % DEPTH != 0)
+#define GIVEN(phase, s) given[MOVES ? (s) : ((phase) - (s) + PHASES) % DEPTH]
+
+// Walks down rows begin to end. `rim`: the tile, or the rows it loads, may reach outside of the
+// grid, where u is zero in every sweep, or of what is held. It is a constant: with SEPARATE_RIM the
+// tiles inside have a loop of their own, without the tests.
+// Rows and columns are 32-bit here, for there are few registers; offsets in memory are not.
+DEVICE void walk(GLOBAL const REAL *u, GLOBAL const REAL *f, GLOBAL REAL *u_new,
+                 LOCAL REAL *exchange, int thread, int lane, int held, int first, int last,
+                 int columns, index_t pitch, int column, int begin, int end, REAL along_rows,
+                 REAL along_columns, REAL scale, const int rim)
+{
+    REAL before[DEPTH][WIDTH], centre[DEPTH][WIDTH], given[DEPTH][WIDTH];
+    REAL u_ahead[AHEAD][WIDTH], f_ahead[AHEAD][WIDTH];
+    const int inside = !rim || (column >= 0 && column < columns);
+    const int points = inside ? columns - column : 0;  // of the grid, from this column on
+    const int stores = lane * WIDTH >= SKIRT && lane * WIDTH < SKIRT + VALID && column < columns;
+    int row = begin - DEPTH;
+
+    UNROLL
+    for (int i = 0; i < WIDTH; ++i) {
+        UNROLL
+        for (int s = 0; s < DEPTH; ++s) before[s][i] = centre[s][i] = given[s][i] = 0;
+    }
+    u += row * pitch + column;
+    f += (row - 1) * pitch + column;
+    u_new += (row - DEPTH) * pitch + column;
+    UNROLL
+    for (int k = 0; k < AHEAD; ++k) {
+        load_points(u_ahead[k], u, inside && (!rim || (unsigned int)(row + k) < held));
+        load_points(f_ahead[k], f, inside && (!rim || (unsigned int)(row + k - 1) < held));
+        u += pitch;
+        f += pitch;
+    }
+
+    NO_UNROLL
+    for (; row < end + DEPTH; row += PHASES) {
+        UNROLL
+        for (int phase = 0; phase < PHASES; ++phase) {
+            const int r = row + phase;
+            REAL after[WIDTH];
+            UNROLL
+            for (int i = 0; i < WIDTH; ++i) {
+                UNROLL
+                for (int s = MOVES ? DEPTH - 1 : 0; s > 0; --s) given[s][i] = given[s - 1][i];
+                GIVEN(phase, 0)[i] = scale * f_ahead[phase % AHEAD][i];
+                after[i] = u_ahead[phase % AHEAD][i];
+            }
+            load_points(u_ahead[phase % AHEAD], u,
+                        inside && (!rim || (unsigned int)(r + AHEAD) < held));
+            load_points(f_ahead[phase % AHEAD], f,
+                        inside && (!rim || (unsigned int)(r + AHEAD - 1) < held));
+            EXCHANGE(phase, centre);
+            UNROLL
+            for (int s = 0; s < DEPTH; ++s) {
+                const REAL left = LEFT(phase, centre, s), right = RIGHT(phase, centre, s);
+                const int made = !rim || (r - s - 1 >= first && r - s - 1 < last) ? points : 0;
+                REAL next[WIDTH];
+                UNROLL
+                for (int i = 0; i < WIDTH; ++i) {
+                    const REAL beside = i > 0 ? centre[s][i > 0 ? i - 1 : 0] : left;
+                    const REAL beyond = i < WIDTH - 1 ? centre[s][i < WIDTH - 1 ? i + 1 : 0] : right;
+                    const REAL rest = fma(along_columns, beside + beyond, GIVEN(phase, s)[i]);
+                    next[i] = fma(along_rows, before[s][i] + after[i], rest);
+                    if (rim && i >= made) next[i] = 0;
+                }
+                UNROLL
+                for (int i = 0; i < WIDTH; ++i) {
+                    before[s][i] = centre[s][i];
+                    centre[s][i] = after[i];
+                    after[i] = next[i];
+                }
+            }
+            if (stores && r - DEPTH >= begin && r - DEPTH < end) store_points(u_new, after);
+            u += pitch;
+            f += pitch;
+            u_new += pitch;
+        }
+    }
+}
+
+KERNEL(THREADS, BLOCKS)
+jacobi_blocked(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
+               GLOBAL REAL *RESTRICT u_new, index_t held, index_t first, index_t last,
+               index_t columns, index_t pitch, index_t begin, index_t end, index_t second_begin,
+               index_t second_end, index_t strip, index_t tiles, double row_factor,
+               double column_factor, double f_factor)
+{
+#ifdef EXCHANGE_ELEMENTS
+    SHARED REAL exchange[EXCHANGE_ELEMENTS];
+#else
+    LOCAL REAL *exchange = 0;
+#endif
+    const int thread = (int)threadIdx.x;
+    const int lane = thread % LANES;
+    const int block_column = (int)(blockIdx.x % (unsigned int)tiles) * (GROUPS * VALID);
+    const int column = block_column + (thread / LANES) * VALID + lane * WIDTH - SKIRT;
+    int row = (int)(begin + blockIdx.x / (unsigned int)tiles * strip);
+    int stop = (int)end;
+
+    if (row >= end) {  // strips of the second range follow those of the first
+        row += (int)(second_begin - begin - (end - begin + strip - 1) / strip * strip);
+        stop = (int)second_end;
+    }
+    if (row + strip < stop) stop = row + (int)strip;
+
+#ifdef SEPARATE_RIM
+    if (block_column >= SKIRT && block_column + GROUPS * VALID + SKIRT <= columns
+        && row - DEPTH > 0 && stop + DEPTH + PHASES + AHEAD < held) {
+        walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns,
+             pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, 0);
+        return;
+    }
+#endif
+    walk(u, f, u_new, exchange, thread, lane, (int)held, (int)first, (int)last, (int)columns,
+         pitch, column, row, stop, (REAL)row_factor, (REAL)column_factor, (REAL)f_factor, 1);
+}

@@ -1,0 +1,87 @@
+// -div grad on a box, Dirichlet: the product of the operator with a vector, and sums with it.
+//
+// rows x lines x columns points, lines = 1 in 2-D, contiguous but for the rows of r and p, which are
+// `pitch` elements apart. A u = sum over axes of weight (2 u - u_before - u_after), zero outside.
+// A block takes whole lines in turn. Neighbours in other lines come from the caches.
+// Per point: 4 DIMS + 8 flops.
+//
+// stencil_residual: r = b - A x; p = r, or inverse * r; sums r.r, b.b. 4 passes.
+// stencil_product: q = A p; sums p.q, p.p. 2 passes.
+//
+// `low` and `high`: whether the neighbouring rows -1 and `rows` are there in memory (`halo` rows lie
+// before row 0 of x and inverse, and of p in a product); else they are zero.
+// Precondition: THREADS is a power of two.
+
+#ifndef REAL
+#define REAL double
+#endif
+#ifndef DIMS
+#define DIMS 2
+#endif
+#ifndef THREADS
+#define THREADS 128
+#endif
+#define SUMS 2
+#include "block_sums.cu"
+
+// A times u at a point; u points at the first element of the point's line.
+#define PRODUCT(u, row, line, column)                                                          \
+    ((REAL)(2 * (row_weight + line_weight + column_weight)) * (u)[column]                      \
+     - (REAL)row_weight * (((row) > 0 || low ? (u)[(column) - plane] : 0)                      \
+                           + ((row) < rows - 1 || high ? (u)[(column) + plane] : 0))           \
+     - (DIMS == 3 ? (REAL)line_weight * (((line) > 0 ? (u)[(column) - columns] : 0)            \
+                                         + ((line) < lines - 1 ? (u)[(column) + columns] : 0)) \
+                  : 0)                                                                         \
+     - (REAL)column_weight * (((column) > 0 ? (u)[(column) - 1] : 0)                           \
+                              + ((column) < columns - 1 ? (u)[(column) + 1] : 0)))
+
+KERNEL(THREADS, 1)
+stencil_residual(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b,
+                 GLOBAL REAL *RESTRICT r, GLOBAL REAL *p, GLOBAL const REAL *RESTRICT inverse,
+                 GLOBAL double *RESTRICT partial, index_t rows, index_t lines, index_t columns,
+                 index_t halo, index_t low, index_t high, index_t r_start, index_t p_start,
+                 index_t pitch, index_t blocks, index_t scaled, double row_weight,
+                 double line_weight, double column_weight)
+{
+    SHARED double scratch[SUMS * THREADS];
+    const int thread = (int)threadIdx.x;
+    const index_t plane = lines * columns;
+    double sums[SUMS] = {0, 0};
+    for (index_t along = blockIdx.x; along < rows * lines; along += blocks) {
+        const index_t row = along / lines, line = along % lines;
+        GLOBAL const REAL *u = x + halo * plane + along * columns;
+        const index_t at = row * pitch + line * columns;
+        for (index_t column = thread; column < columns; column += THREADS) {
+            const REAL given = b[along * columns + column];
+            const REAL left = given - PRODUCT(u, row, line, column);
+            r[r_start + at + column] = left;
+            p[p_start + at + column] = scaled ? inverse[halo * plane + along * columns + column] * left : left;
+            sums[0] += (double)left * left;
+            sums[1] += (double)given * given;
+        }
+    }
+    write_block_sums(sums, scratch, partial, thread, blockIdx.x);
+}
+
+KERNEL(THREADS, 1)
+stencil_product(GLOBAL const REAL *RESTRICT p, GLOBAL REAL *RESTRICT q,
+                GLOBAL double *RESTRICT partial, index_t rows, index_t lines, index_t columns,
+                index_t halo, index_t low, index_t high, index_t blocks, double row_weight,
+                double line_weight, double column_weight)
+{
+    SHARED double scratch[SUMS * THREADS];
+    const int thread = (int)threadIdx.x;
+    const index_t plane = lines * columns;
+    double sums[SUMS] = {0, 0};
+    for (index_t along = blockIdx.x; along < rows * lines; along += blocks) {
+        const index_t row = along / lines, line = along % lines;
+        GLOBAL const REAL *u = p + halo * plane + along * columns;
+        for (index_t column = thread; column < columns; column += THREADS) {
+            const REAL product = PRODUCT(u, row, line, column);
+            q[along * columns + column] = product;
+            sums[0] += (double)u[column] * product;
+            sums[1] += (double)u[column] * u[column];
+        }
+    }
+    write_block_sums(sums, scratch, partial, thread, blockIdx.x);
+}

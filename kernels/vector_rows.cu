@@ -1,0 +1,61 @@
+// Rows of a grid in 16-byte pieces.
+//
+// A thread holds WIDTH neighbouring points in an array whose indices the compiler knows, and moves
+// them in pieces of VECTOR elements, 16 bytes.
+// Preconditions: VECTOR divides WIDTH; addresses are multiples of 16 bytes.
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define PIECE JOIN(REAL, VECTOR)
+
+#if VECTOR == 4
+#define UNPACK(values, at, piece) \
+    values[at] = piece.x; values[(at) + 1] = piece.y; \
+    values[(at) + 2] = piece.z; values[(at) + 3] = piece.w
+#define PACK(piece, values, at) \
+    piece.x = values[at]; piece.y = values[(at) + 1]; \
+    piece.z = values[(at) + 2]; piece.w = values[(at) + 3]
+#else
+#define UNPACK(values, at, piece) values[at] = piece.x; values[(at) + 1] = piece.y
+#define PACK(piece, values, at) piece.x = values[at]; piece.y = values[(at) + 1]
+#endif
+
+// values = the WIDTH points at `from`, or zeros where there are none.
+DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
+{
+    UNROLL
+    for (int at = 0; at < WIDTH; at += VECTOR) {
+        PIECE piece;
+        UNROLL
+        for (int each = 0; each < VECTOR; ++each) values[at + each] = 0;
+        if (there) {
+            piece = *(GLOBAL const PIECE *)(from + at);
+            UNPACK(values, at, piece);
+        }
+    }
+}
+
+// The same for what nobody reads again soon.
+DEVICE void load_points_once(REAL *values, GLOBAL const REAL *from, int there)
+{
+    UNROLL
+    for (int at = 0; at < WIDTH; at += VECTOR) {
+        PIECE piece;
+        UNROLL
+        for (int each = 0; each < VECTOR; ++each) values[at + each] = 0;
+        if (there) {
+            piece = LOAD_ONCE((GLOBAL const PIECE *)(from + at));
+            UNPACK(values, at, piece);
+        }
+    }
+}
+
+DEVICE void store_points(GLOBAL REAL *to, const REAL *values)
+{
+    UNROLL
+    for (int at = 0; at < WIDTH; at += VECTOR) {
+        PIECE piece;
+        PACK(piece, values, at);
+        *(GLOBAL PIECE *)(to + at) = piece;
+    }
+}

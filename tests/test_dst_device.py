@@ -1,0 +1,106 @@
+"""The direct solver's kernels on OpenCL, NumPy's FFT in cuFFT's place; with cuFFT on a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.fft import dstn
+
+from hetero import devices
+from hetero.devices import cufft
+from hetero.solvers import dst_device
+from hetero.solvers.operators import Poisson
+from hetero.solvers.words import CONVERGED, LIMIT, Stencil
+
+SHAPES = [(1, 1), (1, 5), (6, 1), (4, 7), (33, 40), (3, 4, 5), (9, 1, 34)]
+
+
+class NumpyTransform:
+    """What `cufft.RealTransform` does, on the host."""
+
+    def __init__(self, device, length, rows, dtype):
+        self.device, self.length, self.rows, self.dtype = device, length, rows, dtype
+
+    def __call__(self, buffer):
+        values = np.empty((self.rows, self.length + 2), self.dtype)
+        self.device.download(buffer, values)
+        found = np.fft.rfft(values[:, : self.length], axis=1)
+        single = self.dtype == "float32"
+        values = np.ascontiguousarray(found.astype("c8" if single else "c16")).view(self.dtype)
+        self.device.upload(values, buffer)
+
+
+@pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+def place(request, monkeypatch):
+    """(device, transform)."""
+    names = [n for n in devices.available() if n.startswith(request.param)]
+    if not names:
+        pytest.skip(f"no {request.param} device")
+    if request.param == "opencl":
+        return devices.get(names[0]), NumpyTransform
+    if reason := cufft.obstacle():
+        pytest.skip(reason)
+    return devices.get(names[0]), cufft.RealTransform
+
+
+def on_device(device, array):
+    buffer, owner = device.allocate(array.nbytes)
+    device.upload(np.ascontiguousarray(array), buffer)
+    return buffer, owner
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_solves_exactly(place, shape, dtype, monkeypatch):
+    device, transform = place
+    monkeypatch.setattr(dst_device, "_CHUNK_BYTES", 4096)  # several chunks even here
+    spacing = (0.5, 0.25, 0.125)[: len(shape)]
+    u = (np.random.default_rng(0).random(shape) - 0.5).astype(dtype)
+    A = Poisson(shape, spacing)
+    f = (A @ u.astype("f8").ravel()).reshape(shape).astype(dtype)
+    with device.active():
+        solver = dst_device.Solver(device, Stencil(shape, spacing), np.dtype(dtype), transform)
+        source, first = on_device(device, f)
+        target, second = on_device(device, np.full(shape, np.nan, dtype))
+        outcome = dst_device._solve(solver, source, target, 1e-10, 1)
+        found, kept = np.empty(shape, dtype), np.empty(shape, dtype)
+        device.download(target, found)
+        device.download(source, kept)
+        del first, second
+    np.testing.assert_allclose(found, u, atol=2e-5 if dtype == "float32" else 1e-12)
+    assert (kept == f).all()
+    residual = np.linalg.norm(f.astype("f8").ravel() - A @ found.astype("f8").ravel())
+    if dtype == "float64":
+        assert outcome.status == CONVERGED
+        assert outcome.residual == pytest.approx(residual, abs=1e-11 * np.linalg.norm(f))
+    else:
+        assert outcome.status in (CONVERGED, LIMIT)
+        assert outcome.residual <= 1e-4 * np.linalg.norm(f)
+
+
+def test_one_pass_is_a_sine_transform_with_the_axes_rotated(place):
+    device, transform = place
+    x = np.random.default_rng(1).random((5, 6, 7))
+    with device.active():
+        solver = dst_device.Solver(device, Stencil(x.shape, (1.0,) * 3), x.dtype, transform)
+        source, first = on_device(device, x)
+        target, second = on_device(device, x)
+        solver._sine_transform(source, target, 7, -0.5)
+        found = np.empty((7, 5, 6))
+        device.download(target, found)
+        del first, second
+    expected = np.moveaxis(dstn(x, type=1, axes=[2]) / 2, 2, 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.gpu
+def test_the_public_way():
+    import hetero
+
+    if reason := cufft.obstacle():
+        pytest.skip(reason)
+    f = np.random.default_rng(2).random((100, 63))
+    u, info = hetero.solve_poisson(f, device="cuda:0", method="dst", return_info=True)
+    assert info["converged"]
+    residual = np.linalg.norm(f.ravel() - Poisson(f.shape) @ u.ravel())
+    assert residual <= 1e-8 * np.linalg.norm(f)

@@ -1,0 +1,331 @@
+"""Jacobi's method: against sweeps written down plainly, on the CPU, PoCL and GPUs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+
+from hetero import devices, kernels
+from hetero.errors import DeviceError
+from hetero.kernels import plan_jacobi
+from hetero.solvers import jacobi_cpu, jacobi_device
+from hetero.solvers.jacobi_schedule import Schedule
+from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, DeviceFailed, Stencil
+
+SHAPES = [(1, 1), (2, 9), (26, 67), (41, 300), (1, 2, 3), (7, 9, 11), (12, 6, 64)]
+TOLERANCE = {"float32": 2e-6, "float64": 1e-14}
+
+
+def operator(stencil, u):
+    """A u, slowly."""
+    padded = np.pad(u.astype(float), 1)
+    centre = (slice(1, -1),) * u.ndim
+    result = np.zeros(u.shape)
+    for axis, step in enumerate(stencil.spacing):
+        around = sum(np.roll(padded, shift, axis)[centre] for shift in (1, -1))
+        result += (2 * padded[centre] - around) / step**2
+    return result
+
+
+def swept(stencil, f, u, sweeps):
+    diagonal = sum(2 / step**2 for step in stencil.spacing)
+    u = u.astype(float)
+    for _ in range(sweeps):
+        u = u + (f - operator(stencil, u)) / diagonal
+    return u
+
+
+def problem(shape, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    stencil = Stencil(shape, tuple(0.5 + 0.3 * axis for axis in range(len(shape))))
+    f, u = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    return stencil, f, u
+
+
+def norm(values):
+    return float(np.linalg.norm(values.ravel()))
+
+
+def solvers(device):
+    """name -> solve(stencil, f, u, **options) for the CPU, and one, two and three slabs."""
+    yield "cpu", jacobi_cpu.solve
+    for count in (1, 2, 3):
+        yield f"{count}", partial(jacobi_device.solve, [device] * count)
+
+
+def check_sweeps(solve, shape, dtype, blockings, bits):
+    """Whatever the blocking: the sweeps asked for, the same bits each time, the true residual."""
+    stencil, f, start = problem(shape, dtype)
+    for sweeps in (0, 1, 2, 7, 12):
+        expected = swept(stencil, f, start, sweeps)
+        for blocking in blockings:
+            u = start.copy()
+            outcome = solve(stencil, f, u, sweeps=sweeps, blocking=blocking)
+            assert outcome[:2] == (LIMIT, sweeps)
+            np.testing.assert_allclose(u, expected, atol=TOLERANCE[dtype] * abs(expected).max())
+            true = norm(f - operator(stencil, u))
+            assert outcome.residual == pytest.approx(true, rel=1e-9)
+            assert bits.setdefault(sweeps, (u.tobytes(), outcome.residual)) == (
+                u.tobytes(),
+                outcome.residual,
+            )
+
+
+def blockings(shape):
+    return (None, 1, *plan_jacobi.DEPTHS) if len(shape) == 2 else (None, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sweeps_on_the_cpu(shape, dtype):
+    check_sweeps(jacobi_cpu.solve, shape, dtype, (None, 1, 2, 5), {})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sweeps_on_a_device(opencl, shape, dtype):
+    """The same bits also from two and three slabs, of unequal sizes where the rows don't divide."""
+    check_devices([devices.get(opencl)], shape, dtype)
+
+
+def check_devices(found, shape, dtype, counts=(1, 2, 3)):
+    bits = {}
+    for count in counts:
+        used = [found[i % len(found)] for i in range(count)]
+        solve = partial(jacobi_device.solve, used)
+        check_sweeps(solve, shape, dtype, blockings(shape), bits)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [*SHAPES, (700, 1001), (70, 65, 130)], ids=str)
+def test_sweeps_on_gpus(shape, dtype):
+    check_devices([d for d in devices.available().values() if d.kind == "cuda"], shape, dtype)
+    check_devices([devices.get("cuda:0")], shape, dtype, (4,))
+
+
+def test_two_contexts(opencl):
+    """Devices that cannot see each other's memory or events."""
+    from hetero.devices.opencl import OpenCLDevice
+
+    one = devices.get(opencl)
+    check_devices([one, OpenCLDevice(99, one._device)], (26, 67), "float32", (1, 2, 4))
+
+
+# -- Stopping ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(15, 21), (8, 7, 9)])
+def test_converges(opencl, shape):
+    stencil, f, start = problem(shape, "float64")
+    found = []
+    for name, solve in solvers(devices.get(opencl)):
+        u = start.copy()
+        outcome = solve(stencil, f, u, rtol=1e-8, maxiter=10**6)
+        assert outcome.status == CONVERGED, name
+        assert norm(f - operator(stencil, u)) <= 1e-8 * norm(f)
+        found.append((outcome, u))
+    assert len({outcome.iterations for outcome, _ in found}) == 1
+    assert len({(outcome, u.tobytes()) for outcome, u in found[1:]}) == 1
+
+    _, solve = next(solvers(devices.get(opencl)))
+    again = found[0][1].copy()
+    assert solve(stencil, f, again, rtol=1e-8, maxiter=99)[:2] == (CONVERGED, 0)
+    np.testing.assert_array_equal(again, found[0][1])
+    u = start.copy()
+    assert solve(stencil, f, u, atol=1e-3, maxiter=10**6).residual <= 1e-3
+
+
+def test_stops(opencl):
+    """At the limit, where rounding keeps the residual up, at a zero f, at what isn't finite."""
+    stencil, f, start = problem((12, 9), "float32")
+    for name, solve in solvers(devices.get(opencl)):
+        u = start.copy()
+        outcome = solve(stencil, f, u, rtol=1e-6, maxiter=71)
+        assert outcome[:2] == (LIMIT, 71), name
+        np.testing.assert_allclose(u, swept(stencil, f, start, 71), atol=1e-5)
+
+        outcome = solve(stencil, f, u, rtol=1e-12, maxiter=10**6)
+        assert outcome.status == LIMIT
+        assert outcome.iterations < 3000
+        assert outcome.residual < 1e-5 * norm(f)
+
+        assert solve(stencil, f * 0, u, rtol=1e-6, maxiter=99) == (CONVERGED, 0, 0.0)
+        assert not u.any()
+
+        for bad in (math.nan, math.inf):
+            broken = f.copy()
+            broken[3, 4] = bad
+            outcome = solve(stencil, broken, start.copy(), rtol=1e-6, maxiter=10**6)
+            assert outcome.status == NOT_FINITE
+            assert outcome.iterations <= 64
+        assert solve(stencil, f, start * math.nan, sweeps=3).status == NOT_FINITE
+
+
+def test_a_look_at_the_residual_costs_few_sweeps():
+    """Looks on the way of a residual that falls as Jacobi's does, and sweeps more than needed."""
+    factor = math.cos(math.pi / 129)
+    needed = math.ceil(math.log(1e-6) / math.log(factor))
+    schedule, done, looks = Schedule(1e-6, 10**9), 0, 0
+    while True:
+        status, sweeps = schedule.judge(done, factor**done)
+        if status == CONVERGED:
+            break
+        done, looks = done + sweeps, looks + 1
+    assert needed <= done <= needed + 64
+    assert looks < 12
+
+
+def test_passes():
+    for depth in (1, *plan_jacobi.DEPTHS):
+        for sweeps in range(30):
+            depths = list(plan_jacobi.passes(sweeps, depth))
+            assert sum(depths) == sweeps
+            assert max(depths, default=depth) <= depth
+            assert {*depths} <= {1, *plan_jacobi.DEPTHS}
+    assert next(plan_jacobi.passes(10**12, 4)) == 4
+
+
+# -- Buffers of the caller -----------------------------------------------------------------------
+
+
+def check_buffers(device, shape, dtype, offset=0):
+    """f and u that lie on the device: f is not changed, u gets the result, of any row length."""
+    stencil, f, start = problem(shape, dtype)
+    expected = start.copy()
+    options = {"sweeps": 9}
+    outcome = jacobi_device.solve([device], stencil, f, expected, **options)
+    with device.active():
+        (there, _a), (here, _b) = (device.allocate(f.nbytes + 16) for _ in range(2))
+        if offset:
+            there, here = there + offset, here + offset
+        device.upload(f, there)
+        device.upload(start, here)
+        assert outcome == jacobi_device.solve(
+            [device], stencil, there, here, dtype=dtype, **options
+        )
+        u, kept = np.empty_like(f), np.empty_like(f)
+        device.download(here, u)
+        device.download(there, kept)
+    np.testing.assert_array_equal(u, expected)
+    np.testing.assert_array_equal(kept, f)
+
+
+@pytest.mark.parametrize("shape", [(26, 64), (26, 67), (5, 6, 8), (5, 6, 7)], ids=str)
+def test_buffers(opencl, shape):
+    check_buffers(devices.get(opencl), shape, "float32")
+    check_buffers(devices.get(opencl), shape, "float64")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("offset", [0, 8])
+@pytest.mark.parametrize("shape", [(26, 64), (26, 67), (5, 6, 8), (5, 6, 7)], ids=str)
+def test_buffers_on_a_gpu(shape, offset):
+    check_buffers(devices.get("cuda:0"), shape, "float32", offset)
+    check_buffers(devices.get("cuda:0"), shape, "float64", offset)
+
+
+# -- Failing -------------------------------------------------------------------------------------
+
+
+def test_failure_hands_over_the_last_checkpoint(opencl, monkeypatch):
+    device = devices.get(opencl)
+    stencil, f, start = problem((30, 33), "float64")
+    launch, count = type(device).launch, itertools.count()
+
+    def failing(self, *arguments):
+        if next(count) == 300:
+            raise DeviceError("it fell off the bus")
+        launch(self, *arguments)
+
+    monkeypatch.setattr(type(device), "launch", failing)
+    monkeypatch.setattr(jacobi_device, "_CHECKPOINT", 0.0)
+    monkeypatch.setattr(jacobi_device, "_CHECKPOINT_SHARE", 0.0)
+    for used in ([device], [device] * 2):
+        count = itertools.count()
+        with pytest.raises(DeviceFailed, match="fell off the bus") as caught:
+            jacobi_device.solve(used, stencil, f, start.copy(), sweeps=5000, blocking=4)
+        failed = caught.value
+        assert 0 < failed.iterations < 1200
+        expected = swept(stencil, f, start, failed.iterations)
+        np.testing.assert_allclose(failed.x, expected, atol=1e-12)
+
+    count = itertools.count(300)
+    with pytest.raises(DeviceFailed) as caught:
+        jacobi_device.solve([device], stencil, f, start.copy(), sweeps=8)
+    assert (caught.value.x, caught.value.iterations) == (None, 0)
+
+
+def test_an_interrupt_leaves_the_device_usable(opencl, monkeypatch):
+    device = devices.get(opencl)
+    stencil, f, start = problem((30, 33), "float64")
+    with monkeypatch.context() as patch:
+        launch, count = type(device).launch, itertools.count()
+
+        def interrupted(self, *arguments):
+            if next(count) == 50:
+                raise KeyboardInterrupt
+            launch(self, *arguments)
+
+        patch.setattr(type(device), "launch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            jacobi_device.solve([device] * 2, stencil, f, start.copy(), sweeps=5000)
+    u = start.copy()
+    jacobi_device.solve([device] * 2, stencil, f, u, sweeps=5)
+    np.testing.assert_allclose(u, swept(stencil, f, start, 5), atol=1e-14)
+
+
+def test_mistakes_are_named(opencl):
+    stencil, f, u = problem((6, 6), "float32")
+    with pytest.raises(ValueError, match=re.escape("one of 2, 4, 6, 8 in 2-D, got 3 in 2-D")):
+        jacobi_device.solve([devices.get(opencl)], stencil, f, u, sweeps=9, blocking=3)
+
+
+# -- Plans and compilers -------------------------------------------------------------------------
+
+
+def launches(warps):
+    """One launch for each binary."""
+    for dtype, shape in itertools.product(
+        ("float32", "float64"), ((8192, 8192), (64, 64, 64), (500, 999))
+    ):
+        grid = plan_jacobi.Grid.of(shape, (1.0,) * len(shape), dtype)
+        rows = ((0, shape[0]),)
+        yield plan_jacobi.sweep(grid, rows, multiprocessors=132)
+        yield plan_jacobi.residual(grid, rows[0])
+        yield plan_jacobi.change_pitch(grid, 999, 1000)
+        for depth in plan_jacobi.DEPTHS if len(shape) == 2 else ():
+            yield plan_jacobi.blocked(grid, rows, depth, warps=warps, multiprocessors=132)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_without_spills(arch):
+    from test_kernels import compile_cuda
+
+    found = {(x.source, x.defines): x for warps in (True, False) for x in launches(warps)}
+    bad = [launch for launch in found.values() if compile_cuda(launch, arch)]
+    assert not bad, f"{len(bad)} of {len(found)} variants spill: {bad}"
+
+
+def test_every_row_has_one_strip():
+    """Plans of any range of rows: as many blocks as the strips of both ranges take."""
+    for rows in (((0, 1),), ((3, 900),), ((6, 12), (994, 1000)), ((0, 8192),)):
+        grid = plan_jacobi.Grid.of((8192, 4096), (1.0, 1.0), "float32")
+        plans = [plan_jacobi.sweep(grid, rows, multiprocessors=132)]
+        for depth in plan_jacobi.DEPTHS:
+            plans.append(plan_jacobi.blocked(grid, rows, depth, warps=True, multiprocessors=132))
+        for launch in plans:
+            integers = [a for a in launch.arguments if type(a) is int]
+            strip, tiles = integers[-2:]
+            assert launch.grid == tiles * sum(-(-(end - begin) // strip) for begin, end in rows)
+
+
+def test_dialects_have_the_kernels():
+    for dialect in ("cuda", "opencl"):
+        for launch in launches(dialect == "cuda"):
+            assert f"{launch.kernel}(" in kernels.prelude(dialect) + kernels.source(launch.source)

@@ -1,0 +1,306 @@
+"""Cutting grids into slabs, exchanging halos, and which links between devices are trusted."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from fakes import FakeCuda
+
+from hetero import devices
+from hetero.devices import peers
+from hetero.devices.base import Device
+from hetero.errors import DeviceError
+from hetero.partition import Halo, Slab, slabs, split
+
+# -- Cutting -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 64, 1000])
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+@pytest.mark.parametrize("least", [1, 3, 50])
+def test_split_covers_the_rows_evenly(rows, parts, least):
+    cuts = split(rows, parts, least)
+    sizes = [end - begin for begin, end in cuts]
+    assert cuts[0][0] == 0
+    assert cuts[-1][1] == rows
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(cuts))
+    assert max(sizes) - min(sizes) <= 1
+    assert len(cuts) == max(1, min(parts, rows // least))
+    assert len(cuts) == 1 or min(sizes) >= least
+
+
+@pytest.mark.parametrize("name", ["rows", "parts", "least"])
+def test_split_names_what_is_wrong(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        split(**{"rows": 4, "parts": 2, "least": 1, name: 0})
+
+
+def test_slabs_hold_their_neighbours_rows():
+    assert slabs(10, 3, 2) == [Slab(0, 4, 0, 2), Slab(4, 7, 2, 2), Slab(7, 10, 2, 0)]
+    assert slabs(10, 1, 2) == [Slab(0, 10, 0, 0)]
+    assert [(s.own, s.held) for s in slabs(10, 3, 2)] == [(4, 6), (3, 7), (3, 5)]
+
+
+# -- Exchanging ----------------------------------------------------------------------------------
+
+
+def exchanged(device_list, rows, columns, depth, rounds=1):
+    """Fill own rows with their numbers, exchange, and return what every part then holds."""
+    cuts = slabs(rows, len(device_list), depth)
+    used = device_list[: len(cuts)]
+    halo = Halo(used, cuts, 8 * columns)
+    buffers, owners, streams = [], [], []
+    for device, cut in zip(used, cuts, strict=True):
+        with device.active():
+            buffer, owner = device.allocate(8 * columns * cut.held)
+            buffers.append(buffer)
+            owners.append(owner)
+            streams.append(device.new_stream())
+            device.fill(buffer, 8 * columns * cut.held)
+            device.synchronize()
+    for turn in range(rounds):
+        for part, (device, cut) in enumerate(zip(used, cuts, strict=True)):
+            own = (
+                np.arange(cut.begin, cut.end)[:, None] + np.arange(columns) / columns + turn * rows
+            )
+            with device.active():
+                halo.wait(part, streams[part], both=True)
+                device.synchronize(streams[part])
+                device.upload(own, buffers[part], 8 * columns * cut.above)
+                halo.ready(part, streams[part])
+        halo.exchange(buffers)
+    found = []
+    for part, (device, cut) in enumerate(zip(used, cuts, strict=True)):
+        held = np.empty((cut.held, columns))
+        with device.active():
+            halo.wait(part, streams[part])
+            device.synchronize(streams[part])
+            device.download(buffers[part], held)
+            device.synchronize()
+        found.append((cut, held))
+    return found
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(4, 1), (11, 1), (23, 2), (24, 6)])
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+def test_halo(opencl, parts, rows, depth):
+    for rounds in (1, 3):
+        check_halo([devices.get(opencl)] * parts, rows, depth, rounds)
+
+
+def check_halo(device_list, rows, depth, rounds, columns=5):
+    for cut, held in exchanged(device_list, rows, columns, depth, rounds):
+        first, last = cut.begin - cut.above, cut.end + cut.below
+        expected = np.arange(first, last)[:, None] + np.arange(columns) / columns
+        np.testing.assert_array_equal(held, expected + (rounds - 1) * rows)
+
+
+def test_halo_between_two_contexts(opencl):
+    """Two OpenCL devices cannot see each other's memory or events."""
+    from hetero.devices.opencl import OpenCLDevice
+
+    one = devices.get(opencl)
+    other = OpenCLDevice(99, one._device)
+    check_halo([one, other, one], 17, 2, 3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_halo_on_gpus(parts):
+    gpus = [d for d in devices.available().values() if d.kind == "cuda"]
+    for rows, depth in ((11, 1), (24, 6)):
+        check_halo([gpus[i % len(gpus)] for i in range(parts)], rows, depth, 3, 70_001)
+
+
+def test_halo_needs_a_device_for_each_slab(opencl):
+    with pytest.raises(ValueError, match="a device for each of 2 slabs"):
+        Halo([devices.get(opencl)], slabs(8, 2), 8)
+
+
+# -- Trusting ------------------------------------------------------------------------------------
+
+
+class Linked(FakeCuda):
+    """Devices with a direct path between them, which may fail in several ways."""
+
+    def __init__(self, ordinal, damage=lambda values: values, path=True):
+        super().__init__(ordinal)
+        self.damage, self.path, self.direct = damage, path, 0
+
+    copy_from_peer = Device.copy_from_peer
+
+    def link(self, peer):
+        return self.path
+
+    def copy_directly(
+        self, target, peer, source, nbytes, target_offset=0, source_offset=0, stream=None
+    ):
+        self.direct += 1
+        values = np.empty(nbytes, np.uint8)
+        peer.download(source, values, source_offset)
+        self.upload(np.ascontiguousarray(self.damage(values)), target, target_offset)
+
+
+def swapped_page(values):
+    """What a wrong address translation does: one page comes from elsewhere."""
+    values = values.copy()
+    if values.size > 1 << 18:
+        values[-4096:] = values[:4096]
+    return values
+
+
+def fails(values):
+    raise DeviceError("the link is down")
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    monkeypatch.setattr(peers, "_trusted", {})
+
+
+def moved(one, two, nbytes=100_000):
+    """Copy between two devices with offsets; tell whether the bytes are right."""
+    sent = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+    there, _a = one.allocate(nbytes + 64)
+    here, _b = two.allocate(nbytes + 64)
+    one.upload(sent, there, 16)
+    two.copy_from_peer(here, one, there, nbytes, 32, 16)
+    seen = np.empty_like(sent)
+    two.download(here, seen, 32)
+    return np.array_equal(sent, seen)
+
+
+def test_a_good_link_is_used_after_one_check(warnings_of):
+    one, two = Linked(0), Linked(1)
+    assert moved(one, two)
+    assert (one.direct, two.direct) == (1, 2)
+    assert moved(two, one)
+    assert (one.direct, two.direct) == (2, 2)
+    assert not warnings_of()
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_link_that_damages_is_not_used(bad, warnings_of):
+    """In whichever direction: the pair is then not trusted in either."""
+    pair = [Linked(i, swapped_page if i == bad else lambda values: values) for i in range(2)]
+    for source, target in (pair, pair[::-1]):
+        assert moved(source, target)
+    checks = [device.direct for device in pair]
+    assert moved(*pair)
+    assert checks == [device.direct for device in pair]
+    assert max(checks) == 1
+    (warning,) = warnings_of()
+    assert f"to cuda:{bad} arrive damaged" in warning
+
+
+def test_a_link_that_fails_is_not_used(warnings_of):
+    assert moved(Linked(0), Linked(1, fails))
+    assert "the link is down" in warnings_of()[0]
+
+
+def test_no_path():
+    one, two = Linked(0), Linked(1, path=False)
+    assert moved(one, two, 20 << 20)
+    assert one.direct == two.direct == 0
+
+
+def test_pairs_are_judged_one_by_one():
+    one, two, three = Linked(0), Linked(1, swapped_page), Linked(2)
+    assert not peers.trusted(one, two)
+    assert peers.trusted(one, three)
+    assert not peers.trusted(three, two)
+
+
+@pytest.mark.gpu
+def test_gpus_copy_right():
+    gpus = [d for d in devices.available().values() if d.kind == "cuda"]
+    for one in gpus:
+        for two in gpus:
+            for nbytes in (1, 100_000, 9 << 20):
+                sent = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+                seen = np.empty_like(sent)
+                with one.active():
+                    there, _a = one.allocate(nbytes)
+                    one.upload(sent, there)
+                    one.synchronize()
+                with two.active():
+                    here, _b = two.allocate(nbytes)
+                    two.copy_from_peer(here, one, there, nbytes)
+                    two.synchronize()
+                    two.download(here, seen)
+                    np.testing.assert_array_equal(seen, sent)
+                    peers.through_host(two, here, one, there, nbytes, 0, 0, None)
+                    two.download(here, seen)
+                np.testing.assert_array_equal(seen, sent)
+
+
+# -- Streams -------------------------------------------------------------------------------------
+
+
+def check_streams(device):
+    """Copies on three streams, ordered by events alone."""
+    values = np.arange(5000.0)
+    with device.active():
+        (a, _a), (b, _b), (c, _c) = (device.allocate(values.nbytes) for _ in range(3))
+        device.fill(a, values.nbytes)
+        device.upload(values[:2500], a, values.nbytes // 2)
+        device.synchronize()
+        first, second = device.new_stream(), device.new_stream()
+        device.copy(b, a, values.nbytes, stream=first)
+        event = device.record(first)
+        device.wait(event, second)
+        device.copy(c, b, 8 * 2500, 0, 8 * 2500, stream=second)
+        device.fill(c, 8 * 2500, 8 * 2500, stream=second)
+        device.record(second, event)
+        device.wait(device.record(second))
+        seen = np.empty_like(values)
+        device.download(c, seen)
+        np.testing.assert_array_equal(seen, np.r_[values[:2500], np.zeros(2500)])
+        pinned = device.pinned(values.nbytes).view(float)
+        device.download(b, pinned, stream=first)
+        device.synchronize(first)
+        np.testing.assert_array_equal(pinned[2500:], values[:2500])
+        device.upload(pinned[2500:], b, stream=second)
+        start, end = device.event(second), device.event(second)
+        device.synchronize()
+        assert device.elapsed(start, end) >= 0
+        device.download(b, seen)
+        np.testing.assert_array_equal(seen[:2500], values[:2500])
+
+
+def test_streams(opencl):
+    check_streams(devices.get(opencl))
+
+
+@pytest.mark.gpu
+def test_streams_on_gpus():
+    check_streams(devices.get("cuda:0"))
+
+
+@pytest.mark.gpu
+def test_large_shared_memory(monkeypatch):
+    """More than 48 KB is given to a kernel that asks for it at its launch."""
+    from hetero.devices import cuda
+
+    text = """
+extern __shared__ int values[];
+extern "C" __global__ void reverse(int *out, long long n)
+{
+    for (int i = threadIdx.x; i < n; i += 32) values[n - 1 - i] = i;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += 32) out[i] = values[i];
+}"""
+    monkeypatch.setattr(cuda, "kernel_text", lambda source, dialect: source)
+    device = devices.get("cuda:0")
+    n = 64 << 8
+    assert device.shared_limit >= 4 * n
+    with device.active():
+        out, _owner = device.allocate(4 * n)
+        kernel = device.build(text, "reverse", ())
+        for _ in range(2):
+            device.launch(kernel, 1, 32, [out, n], shared_bytes=4 * n)
+        seen = np.empty(n, np.int32)
+        device.download(out, seen)
+    np.testing.assert_array_equal(seen, np.arange(n)[::-1])

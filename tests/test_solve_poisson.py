@@ -1,0 +1,189 @@
+"""solve_poisson solves what it says, with every method on every device that is here."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.sparse.linalg import spsolve
+
+import hetero
+from hetero import devices, registry
+
+
+def ways():
+    """(device, method) of everything that can run."""
+    found = []
+    for name in ("cpu", *devices.available()):
+        kind = name.partition(":")[0]
+        for implementation in registry.lookup("poisson"):
+            if implementation.kind == kind:
+                marks = [pytest.mark.gpu] if kind == "cuda" else []
+                case = (name, implementation.method)
+                found.append(pytest.param(*case, marks=marks, id="-".join(case)))
+    return found
+
+
+import hetero.ops  # noqa: E402  registers what `ways` lists
+
+WAYS = ways()
+
+
+def exact(f, spacing):
+    """The discrete solution by sparse elimination."""
+    return spsolve(hetero.Poisson(f.shape, spacing).tocsr().tocsc(), f.ravel()).reshape(f.shape)
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (9, 16), (31, 31), (17, 40), (5, 6, 7)])
+def test_against_elimination(device, method, shape):
+    f = np.random.default_rng(0).random(shape) - 0.5
+    spacing = 0.5
+    u, info = hetero.solve_poisson(
+        f, spacing=spacing, device=device, method=method, return_info=True
+    )
+    expected = exact(f, spacing)
+    assert (u.shape, u.dtype) == (f.shape, f.dtype)
+    assert np.abs(u - expected).max() <= 1e-6 * np.abs(expected).max()
+    assert (info["device"], info["method"]) == (device, method)
+    residual = np.linalg.norm(f.ravel() - hetero.Poisson(shape, spacing) @ u.ravel())
+    assert info["residual"] == pytest.approx(residual, rel=0.2, abs=1e-12)
+    assert info["converged"]
+    assert residual <= 1e-8 * np.linalg.norm(f)
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+def test_second_order(device, method):
+    """u = sin(pi y) exp(x), its boundary values given: the error falls as h squared."""
+    errors = []
+    for n in (7, 15, 31):
+        h = 1.0 / (n + 1)
+        y, x = np.meshgrid(*(np.arange(n + 2) * h,) * 2, indexing="ij")
+        full = np.sin(np.pi * y) * np.exp(x)
+        f = ((np.pi**2 - 1.0) * full)[1:-1, 1:-1]
+        boundary = ((full[0, 1:-1], full[-1, 1:-1]), (full[1:-1, 0], full[1:-1, -1]))
+        u = hetero.solve_poisson(
+            f, spacing=h, boundary=boundary, rtol=1e-9, device=device, method=method
+        )
+        errors.append(np.abs(u - full[1:-1, 1:-1]).max())
+    rates = [a / b for a, b in itertools.pairwise(errors)]
+    assert all(3.7 < rate < 4.3 for rate in rates), rates
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+def test_spacing_per_axis_and_a_constant_boundary(device, method):
+    f = np.random.default_rng(1).random((12, 19))
+    spacing = (0.1, 0.3)
+    g = f.copy()
+    for axis, layer in ((0, 0), (0, -1), (1, 0), (1, -1)):
+        index = [slice(None)] * 2
+        index[axis] = layer
+        g[tuple(index)] += 2.5 / spacing[axis] ** 2
+    u = hetero.solve_poisson(f, spacing=spacing, boundary=2.5, device=device, method=method)
+    expected = exact(g, spacing)
+    assert np.abs(u - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+def test_single_precision_goes_as_far_as_it_can(device, method):
+    f = np.random.default_rng(2).random((33, 20)).astype("f4")
+    u, info = hetero.solve_poisson(f, device=device, method=method, return_info=True)
+    assert u.dtype == np.float32
+    expected = exact(f.astype("f8"), 1.0)
+    assert np.abs(u - expected).max() <= 2e-4 * np.abs(expected).max()
+    assert info["residual"] <= 1e-4 * np.linalg.norm(f)
+
+
+def test_sweeps_are_counted_and_the_start_is_used():
+    f = np.random.default_rng(3).random((10, 11))
+    full = np.zeros((12, 13))
+    for _ in range(7):
+        near = full[:-2, 1:-1] + full[2:, 1:-1] + full[1:-1, :-2] + full[1:-1, 2:]
+        full[1:-1, 1:-1] = (near + f) / 4
+    u, info = hetero.solve_poisson(f, method="jacobi", rtol=0.0, maxiter=7, return_info=True)
+    np.testing.assert_allclose(u, full[1:-1, 1:-1], rtol=1e-13)
+    assert info["iterations"] == 7
+    exactly = exact(f, 1.0)
+    for method in ("jacobi", "cg", "multigrid"):
+        _, info = hetero.solve_poisson(f, x0=exactly, method=method, return_info=True)
+        assert info["iterations"] <= 1
+    before = exactly.copy()
+    hetero.solve_poisson(f, x0=exactly, method="jacobi", rtol=0.0, maxiter=3)
+    assert (exactly == before).all()
+
+
+def test_automatic_choice_is_the_plan():
+    f = np.random.default_rng(4).random((50, 60))
+    _, info = hetero.solve_poisson(f, return_info=True)
+    plan = hetero.plan("poisson", f)
+    assert (info["device"], info["method"]) == (plan.chosen.device, plan.chosen.method)
+    assert {c.method for c in plan.candidates} == {"dst", "multigrid", "cg", "jacobi"}
+    with hetero.use(device="cpu", method="jacobi"):
+        _, info = hetero.solve_poisson(f, rtol=0.5, return_info=True)
+    assert info["method"] == "jacobi"
+
+
+BAD = {
+    "one axis": (np.ones(3), {}, r"f must have 2 or 3 dimensions, got shape \(3,\)"),
+    "four axes": (np.ones((2,) * 4), {}, "f must have 2 or 3 dimensions"),
+    "complex": (np.ones((3, 3)) * 1j, {}, "f must be real, got dtype complex128"),
+    "spacing": (np.ones((3, 3)), {"spacing": 0}, "spacing must be positive, got 0"),
+    "one spacing": (np.ones((3, 3)), {"spacing": (1.0, -2.0)}, "spacing must be positive"),
+    "three spacings": (np.ones((3, 3)), {"spacing": (1, 1, 1)}, "spacing must be one number or 2"),
+    "no spacing": (np.ones((3, 3)), {"spacing": float("nan")}, "spacing must be positive"),
+    "rtol": (np.ones((3, 3)), {"rtol": -1e-3}, "rtol must be at least 0, got -0.001"),
+    "maxiter": (np.ones((3, 3)), {"maxiter": -2}, "maxiter must be at least 0, got -2"),
+    "x0": (np.ones((3, 3)), {"x0": np.ones((3, 4))}, "x0 must have f's shape"),
+    "sides": (np.ones((3, 3)), {"boundary": ((0, 0),)}, "boundary must be a number or 2 pairs"),
+    "a side": (
+        np.ones((3, 4)),
+        {"boundary": ((np.ones(3), 0), (0, 0))},
+        r"boundary of axis 0 must be a number or of shape \(4,\), got shape \(3,\)",
+    ),
+    "complex side": (np.ones((3, 3)), {"boundary": 1j}, "boundary must be real"),
+    "method": (np.ones((3, 3)), {"method": "sor"}, "method must be one of"),
+    "device": (np.ones((3, 3)), {"device": "tpu"}, "device must be one of"),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD))
+def test_bad_input(case):
+    f, options, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        hetero.solve_poisson(f, **options)
+
+
+def test_what_is_not_finite_is_named():
+    f = np.ones((9, 9))
+    f[4, 4] = np.inf
+    for method in ("multigrid", "cg", "dst"):
+        with pytest.warns(RuntimeWarning, match="not finite"):
+            hetero.solve_poisson(f, method=method)
+
+
+def test_empty_and_integer():
+    assert hetero.solve_poisson(np.zeros((0, 4))).shape == (0, 4)
+    u = hetero.solve_poisson(np.ones((4, 5), int))
+    assert u.dtype == np.float64
+    np.testing.assert_allclose(u, exact(np.ones((4, 5)), 1.0), rtol=1e-6)
+
+
+@pytest.mark.gpu
+def test_device_arrays_stay_where_they_are():
+    from pycuda import gpuarray
+
+    f = np.random.default_rng(5).random((40, 41))
+    with devices.get("cuda:0").active():
+        there = gpuarray.to_gpu(f)
+    for method in ("multigrid", "cg", "jacobi", "dst"):
+        if (
+            method == "dst"
+            and hetero.plan("poisson", f, method="dst", device="cuda:0").candidates[0].reason
+        ):
+            continue
+        u = hetero.solve_poisson(there, method=method, device="cuda:0")
+        assert isinstance(u, gpuarray.GPUArray)
+        with devices.get("cuda:0").active():
+            values = u.get()
+        np.testing.assert_allclose(values, exact(f, 1.0), rtol=1e-5, atol=1e-7)

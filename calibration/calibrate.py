@@ -102,13 +102,15 @@ def measure_machine(
     host: dict[str, Any] = {"dispatch": {}}
     for tasks, budget in phases:
         end = time.perf_counter() + budget
-        for position, (text, task) in enumerate(tasks):
+        left = sum(weight for _, _, weight in tasks)
+        for text, task, weight in tasks:
             if progress is not None:
                 progress(number / total, text)
             number += 1
+            left, weight = left - weight, weight / left
             try:
                 # Twice the fair share: tasks differ, and most take far less.
-                share = 2.0 * max(end - time.perf_counter(), 0.1) / (len(tasks) - position)
+                share = 2.0 * max(end - time.perf_counter(), 0.1) * weight
                 task(models, links, host, share)
             except DeviceError as error:
                 profile.log.warning("calibration leaves out %s: %s", text, error)
@@ -151,14 +153,14 @@ Task = Callable[[dict[str, Any], dict[str, Any], dict[str, Any], float], None]
 
 def _tasks(
     names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
-) -> list[tuple[str, Task]]:
+) -> list[tuple[str, Task, float]]:
     """What to measure, in order, each with a text for the progress bar."""
-    tasks: list[tuple[str, Task]] = []
+    tasks: list[tuple[str, Task, float]] = []
 
     def pack(models: dict, links: dict, host: dict, share: float) -> None:
         host["pack"] = probes.pack(effort)
 
-    tasks.append(("copies in host memory", pack))
+    tasks.append(("copies in host memory", pack, 1.0))
     for name in names:
         info = infos[name]
         device = None if name == planner.CPU else backends.get(name)
@@ -172,7 +174,7 @@ def _tasks(
                     links[device.name] = probes.links(device, effort)
                 host["dispatch"][device.name] = probes.dispatch(device, effort)
 
-            tasks.append((f"links of {name}", link))
+            tasks.append((f"links of {name}", link, 1.0))
         bench = functools.cache(functools.partial(workbench.Bench, device))
         for operation in registry.operations():
             for implementation in registry.lookup(operation):
@@ -188,6 +190,7 @@ def _tasks(
                         (
                             f"{operation} {implementation.method} {subject.dtype} on {name}",
                             _measuring(subject, bench, device, effort, name),
+                            0.2 if subject.reference else 1.0,
                         )
                     )
     return tasks
@@ -215,8 +218,8 @@ def _measuring(
 
 def _all_solve_tasks(
     names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
-) -> list[tuple[str, Task]]:
-    tasks: list[tuple[str, Task]] = []
+) -> list[tuple[str, Task, float]]:
+    tasks: list[tuple[str, Task, float]] = []
     for name in names:
         info = infos[name]
         used = None if name == planner.CPU else [backends.get(name)]
@@ -227,7 +230,7 @@ def _all_solve_tasks(
             if implementation.kind == info["kind"]
         ]
         if quick:
-            tasks.append((f"solves on {name}", _estimating(mine, name, used)))
+            tasks.append((f"solves on {name}", _estimating(mine, name, used), 1.0))
             continue
         for implementation in mine:
             tasks += _solve_tasks(implementation, name, info, used, effort)
@@ -263,7 +266,7 @@ def _solve_tasks(
     info: dict[str, Any],
     used: list[Any] | None,
     effort: probes.Effort,
-) -> list[tuple[str, Task]]:
+) -> list[tuple[str, Task, float]]:
     alone = used[0] if used is not None and len(used) == 1 else None
 
     def measuring(subject: solves.Subject) -> Task:
@@ -278,7 +281,7 @@ def _solve_tasks(
 
     operation = implementation.operation
     return [
-        (f"{operation} {implementation.method} {s.layout} {s.dtype} on {name}", measuring(s))
+        (f"{operation} {implementation.method} {s.layout} {s.dtype} on {name}", measuring(s), 1.0)
         for s in solves.subjects(implementation, info)
         if used is None or len(used) == 1 or _shared(s)
     ]

@@ -83,9 +83,9 @@ FULL = Effort(
     held_out=32,
     largest_transfer=2**30,
     link_step=2.0**0.5,
-    total=40.0,
-    device_total=55.0,
-    solves=12.0,
+    total=32.0,
+    device_total=52.0,
+    solves=10.0,
 )
 
 

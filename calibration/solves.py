@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,9 @@ from hetero.problem import DEVICE_DTYPES, Problem
 from hetero.registry import Implementation
 
 OPERATIONS = ("cg", "poisson")
-_LARGEST = {"cpu": 2**22, "cuda": 2**25, "opencl": 2**18}
-_LARGEST_DENSE = {"cpu": 2**12, "cuda": 2**14, "opencl": 2**9}
+_LARGEST = {"cpu": 2**20, "cuda": 2**24, "opencl": 2**16}
+_LARGEST_CSR = {"cpu": 2**18, "cuda": 2**20, "opencl": 2**14}
+_LARGEST_DENSE = {"cpu": 2**11, "cuda": 2**12, "opencl": 2**9}
 _ROW_LENGTHS = (5, 27)
 _SMALLEST = 2**8
 
@@ -87,7 +89,7 @@ def estimate(device: Device | None) -> dict[str, Any]:
 def subjects(implementation: Implementation, info: dict[str, Any]) -> Iterator[Subject]:
     """What to measure for one implementation."""
     kind = implementation.kind
-    sizes = _sizes(_LARGEST[kind], 4)
+    sizes = _sizes(_LARGEST[kind], 16)
     for dtype in DEVICE_DTYPES:
         if implementation.operation == "poisson":
             fast = implementation.method in ("dst", "multigrid")
@@ -107,7 +109,7 @@ def subjects(implementation: Implementation, info: dict[str, Any]) -> Iterator[S
             if layout == "dense":
                 axes = [_sizes(_LARGEST_DENSE[kind], 2)]
             if layout == "csr":
-                axes = [sizes, list(_ROW_LENGTHS)]
+                axes = [_sizes(_LARGEST_CSR[kind], 32), list(_ROW_LENGTHS)]
             problem = _cg_problem(layout, dtype)
             if implementation.excludes(problem(*(axis[0] for axis in axes)), info) is None:
                 steps = (2, 6) if layout.endswith("multigrid") else (8, 40)
@@ -136,7 +138,7 @@ def measure_subject(
     effort : Effort
     seconds_left : float
     """
-    _seconds(subject, tuple(axis[0] for axis in subject.axes), 1, used, effort)  # compiles
+    _seconds(subject, tuple(axis[0] for axis in subject.axes), (1,), used, effort)  # compiles
     end = time.perf_counter() + seconds_left
     setup: dict[tuple[int, ...], float] = {}
     step: dict[tuple[int, ...], float] = {}
@@ -144,12 +146,10 @@ def measure_subject(
     for dims in sorted(fit.grid(subject.axes), key=math.prod):
         if step and time.perf_counter() > end:
             break
-        if step and max(step.values()) * many > 4 * effort.longest:
-            break
-        seconds = [_seconds(subject, dims, count, used, effort) for count in (few, many)]
-        each = max((seconds[1] - seconds[0]) / (many - few), 1e-9)
+        less, more = _seconds(subject, dims, (few, many), used, effort)
+        each = max((more - less) / (many - few), 1e-9)
         step[dims] = each
-        setup[dims] = max(seconds[0] - few * each, 1e-7)
+        setup[dims] = max(less - few * each, 1e-7)
     if not step:
         return None
     axes = [sorted(set(sizes)) for sizes in zip(*step, strict=True)]
@@ -173,11 +173,15 @@ def measure_subject(
 
 
 def _seconds(
-    subject: Subject, dims: tuple[int, ...], count: int, used: list[Device] | None, effort: Effort
-) -> float:
-    """Seconds of a solve of that many steps, operands where it runs."""
+    subject: Subject,
+    dims: tuple[int, ...],
+    counts: tuple[int, ...],
+    used: list[Device] | None,
+    effort: Effort,
+) -> list[float]:
+    """Seconds of solves of so many steps, operands where they run."""
     problem = subject.problem(*dims)
-    request = subject.request(*dims, used=used)._replace(maxiter=count)
+    request = subject.request(*dims, used=used)
     run = subject.implementation.run
     assert run is not None
     owners = []
@@ -189,16 +193,19 @@ def _seconds(
         nbytes = request.b.nbytes
         request = request._replace(b=buffers[0][0], x=buffers[1][0])
 
-    def call() -> None:
+    def call(count: int) -> None:
         if owners:
             device.fill(request.x, nbytes)
         else:
             request.x[...] = 0.0
-        run(used, problem, request)
+        run(used, problem, request._replace(maxiter=count))
         if owners:
             device.synchronize()
 
-    return measure(call, budget=8 * effort.budget, least=3, most=20).seconds
+    return [
+        measure(partial(call, count), budget=3 * effort.budget, least=2, most=9).seconds
+        for count in counts
+    ]
 
 
 def _grid(n: int, ndim: int) -> tuple[int, ...]:

@@ -11,10 +11,10 @@
 // x, r and p are loaded at the start of a launch and stored at its end, after `iterations`
 // iterations or where the iteration stops. p of iterate k lies in p0 if k is even, else in p1.
 //
-// Preconditions. blocks = ceil(rows / strip); columns <= THREADS; POINTS * (THREADS / columns) >= strip + 2; `arrivals`
-// is 0; dynamic shared memory (in OpenCL, SHARED_BYTES): two planes of (strip + 4) * (columns + 2)
-// elements, rounded up to 8 bytes, and SUMS * THREADS doubles. OpenCL does not promise that blocks
-// run at once: there it is for a single block.
+// Preconditions. blocks = ceil(rows / strip); columns <= THREADS; POINTS * (THREADS / columns) >=
+// strip + 2; `arrivals` is 0; dynamic shared memory (in OpenCL, SHARED_BYTES): SUMS * THREADS doubles,
+// and two planes of (strip + 4) * (columns + 2) elements, rounded up to 8 bytes. OpenCL does not
+// promise that blocks run at once: there it is for a single block.
 
 #ifndef REAL
 #define REAL double
@@ -59,8 +59,8 @@
 KERNEL(THREADS, 1)
 cg_persist(GLOBAL REAL *RESTRICT x, GLOBAL REAL *RESTRICT r, GLOBAL REAL *p0, GLOBAL REAL *p1,
            GLOBAL double *partial0, GLOBAL double *partial1, GLOBAL const double *before,
-           GLOBAL double *after, COUNTER arrivals, index_t rows, index_t columns, index_t strip, index_t blocks, index_t iterations,
-           double row_weight, double column_weight)
+           GLOBAL double *after, COUNTER arrivals, index_t rows, index_t columns, index_t strip,
+           index_t blocks, index_t iterations, double row_weight, double column_weight)
 {
 #ifdef __OPENCL_VERSION__
     SHARED double memory[SHARED_BYTES / 8];

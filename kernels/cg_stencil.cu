@@ -86,6 +86,14 @@
 #define LINE_NEIGHBOURS(sides, plane)
 #endif
 
+// Whether row w has a point here, and what lies at a place, or zero.
+#define IN_GRID(w) (inside && (w) >= low && (w) < high)
+#define FETCH(a, source, condition, at)           \
+    do {                                          \
+        SET_ZERO(a);                              \
+        if (condition) LOAD(a, (source) + (at));  \
+    } while (0)
+
 KERNEL(THREADS, RESIDENT)
 cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *RESTRICT next,
 #ifdef DIAGONAL
@@ -146,14 +154,8 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
 #endif
         const index_t place = line * columns + column;
         // Where row w of p and of x is; r follows p.
-        index_t at = start + place + (begin - 1) * pitch, x_at = x_start + place + (begin - 1) * x_pitch;
-
-#define IN_GRID(w) (inside && (w) >= low && (w) < high)
-#define FETCH(a, source, condition, at)           \
-    do {                                          \
-        SET_ZERO(a);                              \
-        if (condition) LOAD(a, (source) + (at));  \
-    } while (0)
+        index_t at = start + place + (begin - 1) * pitch;
+        index_t x_at = x_start + place + (begin - 1) * x_pitch;
 
         REAL p_above[WIDTH], p_here[WIDTH], p_below[WIDTH], r_here[WIDTH];
         REAL x_here[WIDTH], p_older[WIDTH];

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .cpu import inlined, prange, threaded
+from .cpu import inlined, prange, serial, threaded
 
-__all__ = ["prolong", "restrict_residual", "smooth", "squares", "start"]
+__all__ = ["prolong", "restrict_residual", "smooth", "solve_coarsest", "squares", "start"]
 
 
 @inlined
@@ -160,3 +160,14 @@ def prolong(
         for x in range(nx):
             left = x_left[x] + 1
             here[x] += (1 - x_weight[x]) * line[left] + x_weight[x] * line[left + 1]
+
+
+@serial
+def solve_coarsest(inverse, f, u):
+    """u = inverse f, on the calling thread: BLAS would wake its own for it."""
+    for i in range(u.size):
+        row = inverse[i]
+        total = u.dtype.type(0)
+        for j in range(f.size):
+            total += row[j] * f[j]
+        u[i] = total

@@ -27,7 +27,7 @@ _REAL = {"float32": "float", "float64": "double"}
 # evenly. Strips are shorter where there are fewer threads than _BUSY_THREADS per multiprocessor.
 _THREADS = 128
 _AHEAD = {2: 4, 3: 2}
-_STRIP = 32
+_STRIP = 8
 _BUSY_THREADS = 1024
 
 # Several sweeps: depth -> blocks of four warps that a multiprocessor has registers for, as

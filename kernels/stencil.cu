@@ -55,7 +55,8 @@ stencil_residual(GLOBAL const REAL *RESTRICT x, GLOBAL const REAL *RESTRICT b,
             const REAL given = b[along * columns + column];
             const REAL left = given - PRODUCT(u, row, line, column);
             r[r_start + at + column] = left;
-            p[p_start + at + column] = scaled ? inverse[halo * plane + along * columns + column] * left : left;
+            const index_t of_inverse = (halo * lines + along) * columns + column;
+            p[p_start + at + column] = scaled ? inverse[of_inverse] * left : left;
             sums[0] += (double)left * left;
             sums[1] += (double)given * given;
         }

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.kernels import cpu_cg, cpu_csr
+from hetero.kernels.cpu_norm import norm
 from hetero.solvers import words
 from hetero.solvers.words import Csr, Dense, Outcome, Stencil
 
@@ -114,7 +115,7 @@ def solve(
         the true residual, rounding has the last word and the status is LIMIT.
     """
     with np.errstate(all="ignore"):
-        size = float(np.linalg.norm(b))
+        size = norm(b)
         if size == 0.0:
             x[...] = 0.0
             return Outcome(words.CONVERGED, 0, 0.0)
@@ -128,7 +129,7 @@ def solve(
         while True:
             loop.times(x, q)
             r = b - q
-            residual = float(np.linalg.norm(r))
+            residual = norm(r)
             if not math.isfinite(residual):
                 return Outcome(words.NOT_FINITE, done, residual)
             if residual <= bound:
@@ -143,7 +144,7 @@ def solve(
             done += steps
             if status in (words.INDEFINITE, words.NOT_FINITE):
                 loop.times(x, q)
-                return Outcome(status, done, float(np.linalg.norm(b - q)))
+                return Outcome(status, done, norm(b - q))
 
 
 def _compiled(
@@ -160,8 +161,8 @@ def _compiled(
     """Iterations as compiled loops, with a way back to Python now and then for Ctrl-C."""
     assert loop.run is not None
     diagonal = np.empty(0, x.dtype) if inverse is None else inverse
-    rr = float(np.dot(r, r))
-    rz = rr if inverse is None else float(np.dot(r, r * inverse))
+    rr = norm(r) ** 2
+    rz = rr if inverse is None else float((r * inverse * r).sum())
     state = np.array([rr, rz, 0.0])
     p = np.zeros_like(x)
     sums_z = np.empty_like(sums)

@@ -176,10 +176,12 @@ class _Run:
         depths = plan_jacobi.passes(sweeps, self._depth)
         while batch := tuple(islice(depths, self._passes_at_once)):
             begin = time.monotonic()
-            for depth in batch:
-                if len(self._slices) == 1:
-                    self._slices[0].sweep_all(depth)
-                else:
+            if len(self._slices) == 1:
+                with self._slices[0].device.active():
+                    for depth in batch:
+                        self._slices[0].sweep_all(depth)
+            else:
+                for depth in batch:
                     self._sweep_together(depth)
             self.sweeps += sum(batch)
             if len(batch) == self._passes_at_once:

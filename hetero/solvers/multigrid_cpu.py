@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero.kernels import cpu
 from hetero.kernels import cpu_multigrid as kernels
+from hetero.kernels.cpu_norm import norm
 from hetero.solvers import grids
 from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, Outcome, Stencil
 
@@ -61,7 +62,7 @@ class Hierarchy:
         self, level: int, f: np.ndarray, u: np.ndarray, *, from_zero: bool, symmetric: bool
     ) -> None:
         if level == len(self.grids) - 1:
-            np.dot(self._inverse, f, out=u)
+            kernels.solve_coarsest(self._inverse, f, u)
             return
         with cpu.share(f.size):
             self._smoothed(level, f, u, from_zero=from_zero, symmetric=symmetric)
@@ -117,7 +118,7 @@ def solve(
     hierarchy = Hierarchy(stencil, f.dtype) if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
     rhs, x = f.reshape(-1), u.reshape(-1)
     with np.errstate(all="ignore"):
-        bound = max(rtol * float(np.linalg.norm(rhs)), atol)
+        bound = max(rtol * norm(rhs), atol)
         residual = hierarchy.residual(rhs, x)
         for done in range(maxiter + 1):
             if not math.isfinite(residual):

@@ -116,6 +116,8 @@ def measure_machine(
                 profile.log.warning("calibration leaves out %s: %s", text, error)
     if progress is not None:
         progress(1.0, "done")
+    for place in {key.partition("|")[0] for key in models}:
+        models.update(solves.same_as_cg(models, place))
     return {
         "schema_version": profile.SCHEMA_VERSION,
         "name": "measured",

@@ -117,6 +117,8 @@ def measure_machine(
     if progress is not None:
         progress(1.0, "done")
     for place in {key.partition("|")[0] for key in models}:
+        if not quick:
+            solves.longer_dense(models, place)
         models.update(solves.same_as_cg(models, place))
     return {
         "schema_version": profile.SCHEMA_VERSION,
@@ -192,7 +194,7 @@ def _tasks(
                         (
                             f"{operation} {implementation.method} {subject.dtype} on {name}",
                             _measuring(subject, bench, device, effort, name),
-                            0.2 if subject.reference else 1.0,
+                            0.1 if subject.reference else 1.0,
                         )
                     )
     return tasks

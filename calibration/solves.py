@@ -20,7 +20,7 @@ from hetero.calibration import fit
 from hetero.calibration.measure import measure
 from hetero.calibration.probes import Effort
 from hetero.devices.base import Device
-from hetero.models import bind
+from hetero.models import Work, bind
 from hetero.ops import conjugate_gradient, poisson
 from hetero.ops.solving import Request, result_operand
 from hetero.problem import DEVICE_DTYPES, Problem
@@ -32,6 +32,9 @@ _LARGEST_CSR = {"cpu": 2**18, "cuda": 2**20, "opencl": 2**14}
 _LARGEST_DENSE = {"cpu": 2**11, "cuda": 2**12, "opencl": 2**9}
 _ROW_LENGTHS = (5, 27)
 _SMALLEST = 2**8
+_MATVEC = (("blas", "C"), ("tiled", "C aligned"))
+_LONGER = (4096, 8192, 16384, 32768)
+_POINTS = 2**24  # point updates that are timed at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ class Subject:
     problem, request : callable
         Of the dimensions.
     steps : tuple of int
-        Numbers of steps that are timed; their difference tells one step from the set-up. Equal
-        where a solve is one step.
+        Numbers of steps that are timed, the second at least: their difference tells one step from
+        the set-up. Equal where a solve is one step.
     """
 
     implementation: Implementation
@@ -120,6 +123,31 @@ def subjects(implementation: Implementation, info: dict[str, Any]) -> Iterator[S
                 )
 
 
+def longer_dense(models: dict[str, Any], place: str) -> None:
+    """Carry dense cg on to larger matrices, at the pace of the matrix-vector product.
+
+    Matrices that no longer fit a cache would take long to fill, and matvec knows them.
+    """
+    for key, model in models.items():
+        device, operation, _, dtype, layout = key.split("|")
+        if (device, operation, layout) != (place, "cg", "dense"):
+            continue
+        found = [f"{place}|matvec|{m}|{dtype}|{at}" for m, at in _MATVEC]
+        matvec = next((models[name] for name in found if name in models), None)
+        if matvec is None:
+            continue
+        cost = bind(matvec)
+        for part in ("setup", "step"):
+            (axis,), seconds = (model["constants"][part][name] for name in ("axes", "seconds"))
+            last = sum(cost(Work((axis[-1],) * 2, 0.0, 0.0)))
+            base = seconds[-1]
+            for n in _LONGER:
+                if n > axis[-1]:
+                    pace = sum(cost(Work((n, n), 0.0, 0.0))) / last
+                    axis.append(n)
+                    seconds.append(float(f"{base * pace:.5g}"))
+
+
 def same_as_cg(models: dict[str, Any], place: str) -> dict[str, Any]:
     """The models of poisson's method "cg": those of the operation cg on stencils."""
     found = {}
@@ -158,6 +186,8 @@ def measure_subject(
     for dims in sorted(fit.grid(subject.axes), key=math.prod):
         if step and time.perf_counter() > end:
             break
+        if few != many and few > 2:  # so many that they stand out from the set-up
+            many = few + min(max(_POINTS // dims[0], 32), 512)
         if few == many:
             step[dims], setup[dims] = _seconds(subject, dims, (few,), used, effort)[0], 1e-7
             continue
@@ -176,7 +206,7 @@ def measure_subject(
         "form": "solve",
         "constants": {
             part: {
-                "axes": axes,
+                "axes": [list(axis) for axis in axes],
                 "seconds": [float(f"{values[dims]:.5g}") for dims in fit.grid(axes)],
             }
             for part, values in (("setup", setup), ("step", step))

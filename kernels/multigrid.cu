@@ -1,185 +1,388 @@
-// The parts of a multigrid cycle for -div grad u = f on boxes of nz x ny x nx points, zero outside.
+// One pass of a multigrid cycle for -div grad u = f over a grid, fused: on the way down smoothing,
+// residual and restriction; on the way up interpolation, correction, smoothing and, on the finest
+// grid, the squares of the residual.
 //
-// Arrays are contiguous, in C order. wz, wy, wx are 1 / spacing^2 of the axes, 0 for one that is not
-// there. Points are red where z + y + x is even (color 0), else black (color 1); a point's neighbours
-// have the other color, so that half a sweep may run in any order.
-// A block works on a piece of one row: blockIdx.x = row * pieces + piece.
+// Grids are boxes of nz x ny x nx points in C order, zero outside; a 2-D grid has ny = 1. wz, wy, wx
+// are 1 / spacing^2 of the axes, 0 for one that is not there. A point's color is (z + y + x) mod 2.
+//
+// A block marches along z over a window of 2 PAIRS x ROWS points, which is a tile and as many points
+// around it as the tile's own depend on. A thread owns x = 2 i and 2 i + 1 of one row, one point of
+// each color, over all planes. When plane p is read, the first color is relaxed in plane p - 1, the
+// second in p - 2, residuals are taken in p - 3, and restricted in p - 4: neighbours along z are then
+// in the thread's own registers, and those of other threads were left in shared memory a step
+// before. Neighbours along z and y of the point of one color are the thread's and other threads'
+// points of the other color in the same place; those along x are the thread's other point, and one
+// of the pair before (for x even) or after it (for x odd).
+//
+// Per point and pass: u and f read once, u written, and a coarse grid read or written. 25 flops in
+// 2-D, 32 in 3-D, and about 10 for the transfer.
 
 #ifndef REAL
 #define REAL double
 #endif
-#ifndef THREADS
-#define THREADS 128
+#ifndef REAL2
+#define REAL2 double2
 #endif
+#ifndef PAIRS
+#define PAIRS 128
+#endif
+#ifndef ROWS  // 1 in 2-D
+#define ROWS 1
+#endif
+#define DOWN 0
+#define DOWN_FROM_ZERO 1
+#define UP 2
+#define UP_WITH_SQUARES 3
+#ifndef MODE
+#define MODE DOWN
+#endif
+#ifndef FIRST  // color that is relaxed first
+#define FIRST 0
+#endif
+#ifndef ALIGNED  // rows begin at addresses that two elements divide
+#define ALIGNED 0
+#endif
+#ifndef RESIDENT  // blocks that a multiprocessor is to hold
+#define RESIDENT 1
+#endif
+#ifndef AHEAD  // planes from the one that is read to the one that is called to the cache; 0: none
+#define AHEAD 0
+#endif
+#define THREADS (PAIRS * ROWS)
+#define HALO 3
 #define TAPS 4
+#define BUFFERS (ROWS > 1 ? 1 : 2)  // shared memory is short in 3-D
+#define RESTRICTS (MODE == DOWN || MODE == DOWN_FROM_ZERO)
+#define CORRECTS (MODE == UP || MODE == UP_WITH_SQUARES)
+#define NEEDS_RESIDUALS (MODE != UP)
 
-// Sum over the neighbours of w * u; 2-D grids have nz = 1.
-DEVICE REAL neighbours(GLOBAL const REAL *u, index_t i, index_t z, index_t y, index_t x, index_t nz,
-                       index_t ny, index_t nx, REAL wz, REAL wy, REAL wx)
-{
-    const index_t plane = ny * nx;
-    REAL west = 0, east = 0, north = 0, south = 0, above = 0, below = 0;
-    if (x > 0) west = u[i - 1];
-    if (x + 1 < nx) east = u[i + 1];
-    if (y > 0) north = u[i - nx];
-    if (y + 1 < ny) south = u[i + nx];
-    if (z > 0) above = u[i - plane];
-    if (z + 1 < nz) below = u[i + plane];
-    return wx * (west + east) + wy * (north + south) + wz * (above + below);
-}
+// A window's values of one color, with a border of zeros.
+#define WIDTH (PAIRS + 2)
+#define PLANE (ROWS > 1 ? (ROWS + 2) * WIDTH : WIDTH)
+#define ROUND(array, i) (ROWS > 1 ? array[(i) - WIDTH] + array[(i) + WIDTH] : 0)
 
-// Half a Gauss-Seidel sweep over the points of one color. pieces = ceil(nx / (2 THREADS)).
-// Per point of the grid: u read and half of it written, f read (whole lines).
-KERNEL(THREADS, 1)
-smooth(GLOBAL REAL *u, GLOBAL const REAL *RESTRICT f, index_t nz, index_t ny, index_t nx, double dz,
-       double dy, double dx, index_t pieces, index_t color)
-{
-    const REAL wz = (REAL)dz, wy = (REAL)dy, wx = (REAL)dx;
-    const index_t row = (index_t)(blockIdx.x / (unsigned int)pieces);
-    const index_t piece = (index_t)(blockIdx.x % (unsigned int)pieces);
-    const index_t z = (index_t)((unsigned int)row / (unsigned int)ny);
-    const index_t y = row - z * ny;
-    const index_t x = 2 * (piece * THREADS + threadIdx.x) + ((color + z + y) & 1);
-    if (x >= nx) return;
-    const index_t i = row * nx + x;
-    const REAL inverse = 1 / (2 * (wz + wy + wx));
-    u[i] = inverse * (f[i] + neighbours(u, i, z, y, x, nz, ny, nx, wz, wy, wx));
-}
+// The lines that a warp is going to read, one thread for each.
+#if AHEAD && !defined(__OPENCL_VERSION__)
+#define CALL_TO_CACHE(pointer)                                                         \
+    if (threadIdx.x % (128 / sizeof(REAL2)) == 0)                                      \
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer))
+#else
+#define CALL_TO_CACHE(pointer)
+#endif
 
-// A whole sweep, red then black, from u = 0: the red values that a black point needs are f / diagonal.
-// pieces = ceil(nx / THREADS). Per point: f read, u written.
-KERNEL(THREADS, 1)
-smooth_from_zero(GLOBAL REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, index_t nz, index_t ny,
-                 index_t nx, double dz, double dy, double dx, index_t pieces)
+#if CORRECTS
+// Coarse plane z0 interpolated to one point, in its plane.
+DEVICE REAL interpolated(GLOBAL const REAL *RESTRICT coarse, index_t z0, index_t mz, index_t my,
+                         index_t mx, int y_left, REAL y_weight, int x_left, REAL x_weight)
 {
-    const REAL wz = (REAL)dz, wy = (REAL)dy, wx = (REAL)dx;
-    const index_t row = (index_t)(blockIdx.x / (unsigned int)pieces);
-    const index_t piece = (index_t)(blockIdx.x % (unsigned int)pieces);
-    const index_t z = (index_t)((unsigned int)row / (unsigned int)ny);
-    const index_t y = row - z * ny;
-    const index_t x = piece * THREADS + threadIdx.x;
-    if (x >= nx) return;
-    const index_t i = row * nx + x;
-    const REAL inverse = 1 / (2 * (wz + wy + wx));
-    REAL value = f[i];
-    if ((z + y + x) & 1) value += inverse * neighbours(f, i, z, y, x, nz, ny, nx, wz, wy, wx);
-    u[i] = inverse * value;
-}
-
-// coarse = R (f - A u), where the residual is zero at black points: a black half sweep came last.
-// A coarse point takes from up to TAPS fine ones along each axis. coarse is mz x my x mx;
-// pieces = ceil(mx / THREADS).
-KERNEL(THREADS, 1)
-restrict_residual(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f,
-                  GLOBAL REAL *RESTRICT coarse, index_t nz, index_t ny, index_t nx, double dz,
-                  double dy, double dx, index_t pieces, index_t my, index_t mx,
-                  GLOBAL const int *RESTRICT z_first, GLOBAL const REAL *RESTRICT z_taps,
-                  GLOBAL const int *RESTRICT y_first, GLOBAL const REAL *RESTRICT y_taps,
-                  GLOBAL const int *RESTRICT x_first, GLOBAL const REAL *RESTRICT x_taps)
-{
-    const REAL wz = (REAL)dz, wy = (REAL)dy, wx = (REAL)dx;
-    const REAL diagonal = 2 * (wz + wy + wx);
-    const index_t row = (index_t)(blockIdx.x / (unsigned int)pieces);
-    const index_t piece = (index_t)(blockIdx.x % (unsigned int)pieces);
-    const index_t z0 = (index_t)((unsigned int)row / (unsigned int)my);
-    const index_t y0 = row - z0 * my;
-    const index_t x0 = piece * THREADS + threadIdx.x;
-    if (x0 >= mx) return;
     REAL sum = 0;
-    for (int a = 0; a < TAPS; ++a) {
-        const REAL weight_z = z_taps[z0 * TAPS + a];
-        if (weight_z == 0) continue;
-        const index_t z = z_first[z0] + a;
-        for (int b = 0; b < TAPS; ++b) {
-            const REAL weight_y = weight_z * y_taps[y0 * TAPS + b];
-            if (weight_y == 0) continue;
-            const index_t y = y_first[y0] + b;
-            UNROLL
-            for (int c = 0; c < TAPS; ++c) {
-                const REAL weight = x_taps[x0 * TAPS + c];
-                const index_t x = x_first[x0] + c;
-                if (weight == 0 || ((z + y + x) & 1)) continue;
-                const index_t i = (z * ny + y) * nx + x;
-                const REAL r = f[i] - diagonal * u[i] +
-                               neighbours(u, i, z, y, x, nz, ny, nx, wz, wy, wx);
-                sum += weight_y * weight * r;
-            }
-        }
+    if (z0 < 0 || z0 >= mz) return sum;
+    UNROLL
+    for (int b = 0; b < (ROWS > 1 ? 2 : 1); ++b) {
+        const int y0 = y_left + b;
+        if (y0 < 0 || y0 >= my) continue;
+        GLOBAL const REAL *line = coarse + (z0 * my + y0) * mx;
+        REAL value = 0;
+        if (x_left >= 0 && x_left < mx) value = (1 - x_weight) * line[x_left];
+        if (x_left + 1 < mx && x_weight != 0) value += x_weight * line[x_left + 1];
+        sum += (ROWS == 1 ? 1 : b ? y_weight : 1 - y_weight) * value;
     }
-    coarse[row * mx + x0] = sum;
+    return sum;
 }
+#endif
 
-// u += P coarse at the points of one color; those of the other are solved for next and need it not.
-// pieces = ceil(nx / (2 THREADS)).
-KERNEL(THREADS, 1)
-prolong(GLOBAL REAL *RESTRICT u, GLOBAL const REAL *RESTRICT coarse, index_t ny, index_t nx,
-        index_t pieces, index_t color, index_t mz, index_t my, index_t mx,
-        GLOBAL const int *RESTRICT z_left, GLOBAL const REAL *RESTRICT z_weight,
-        GLOBAL const int *RESTRICT y_left, GLOBAL const REAL *RESTRICT y_weight,
-        GLOBAL const int *RESTRICT x_left, GLOBAL const REAL *RESTRICT x_weight)
+// Grid: z tiles x y tiles x x tiles, the last fastest. A tile is 5 integers: its first point, the end
+// of its points, the end of those that its coarse points take from, its first coarse point, and
+// their end. The window must hold a tile's points with HALO more on each side, and one more in x for
+// it to begin at an even one; coarse points of a tile are at most THREADS in a plane. center is
+// 2 (wz + wy + wx), reciprocal 1 / center.
+KERNEL(THREADS, RESIDENT)
+sweep(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL REAL *RESTRICT out,
+      GLOBAL REAL *RESTRICT coarse, GLOBAL double *RESTRICT sums, index_t nz, index_t ny, index_t nx,
+      double dz, double dy, double dx, double center, double reciprocal, double relaxation,
+      index_t mz, index_t my, index_t mx, GLOBAL const int *RESTRICT z_tiles,
+      GLOBAL const int *RESTRICT y_tiles, GLOBAL const int *RESTRICT x_tiles, index_t y_count,
+      index_t x_count, GLOBAL const int *RESTRICT z_left, GLOBAL const REAL *RESTRICT z_weight,
+      GLOBAL const int *RESTRICT y_left, GLOBAL const REAL *RESTRICT y_weight,
+      GLOBAL const int *RESTRICT x_left, GLOBAL const REAL *RESTRICT x_weight,
+      GLOBAL const int *RESTRICT y_first, GLOBAL const REAL *RESTRICT y_taps,
+      GLOBAL const int *RESTRICT x_first, GLOBAL const REAL *RESTRICT x_taps)
 {
-    const index_t row = (index_t)(blockIdx.x / (unsigned int)pieces);
-    const index_t piece = (index_t)(blockIdx.x % (unsigned int)pieces);
-    const index_t z = (index_t)((unsigned int)row / (unsigned int)ny);
-    const index_t y = row - z * ny;
-    const index_t x = 2 * (piece * THREADS + threadIdx.x) + ((color + z + y) & 1);
-    if (x >= nx) return;
-    const index_t left = x_left[x];
-    const REAL right_weight = x_weight[x];
-    REAL sum = 0;
-    for (int a = 0; a < 2; ++a) {
-        const index_t z0 = z_left[z] + a;
-        const REAL weight_z = a ? z_weight[z] : 1 - z_weight[z];
-        if (z0 < 0 || z0 >= mz || weight_z == 0) continue;
-        for (int b = 0; b < 2; ++b) {
-            const index_t y0 = y_left[y] + b;
-            const REAL weight = weight_z * (b ? y_weight[y] : 1 - y_weight[y]);
-            if (y0 < 0 || y0 >= my || weight == 0) continue;
-            GLOBAL const REAL *line = coarse + (z0 * my + y0) * mx;
-            REAL value = 0;
-            if (left >= 0) value = (1 - right_weight) * line[left];
-            if (left + 1 < mx) value += right_weight * line[left + 1];
-            sum += weight * value;
-        }
-    }
-    u[row * nx + x] += sum;
-}
+    // Of the planes that are next: the second color's values for relaxing the first, and so on.
+    SHARED REAL second_old[BUFFERS * PLANE];
+    SHARED REAL first_new[BUFFERS * PLANE];
+#if NEEDS_RESIDUALS
+    SHARED REAL second_new[BUFFERS * PLANE];
+#endif
+#if RESTRICTS
+    SHARED REAL residuals[BUFFERS][ROWS][2 * PAIRS];
+#endif
 
-// sums[2 b], sums[2 b + 1] = squares of f - A u and of f that block b met. Blocks walk over the rows
-// with a fixed stride, so that the order of the additions depends on their number alone.
-KERNEL(THREADS, 1)
-squares(GLOBAL const REAL *RESTRICT u, GLOBAL const REAL *RESTRICT f, GLOBAL double *RESTRICT sums,
-        index_t nz, index_t ny, index_t nx, double dz, double dy, double dx, index_t blocks)
-{
-    SHARED double shared_r[THREADS];
-    SHARED double shared_f[THREADS];
     const REAL wz = (REAL)dz, wy = (REAL)dy, wx = (REAL)dx;
-    const REAL diagonal = 2 * (wz + wy + wx);
+    const REAL inverse = (REAL)reciprocal;
+#if NEEDS_RESIDUALS
+    const REAL diagonal = (REAL)center;
+#endif
+    const REAL omega = (REAL)relaxation;
     const int t = (int)threadIdx.x;
-    double sum_r = 0, sum_f = 0;
-    for (index_t row = blockIdx.x; row < nz * ny; row += blocks) {
-        const index_t z = (index_t)((unsigned int)row / (unsigned int)ny);
-        const index_t y = row - z * ny;
-        for (index_t x = t; x < nx; x += THREADS) {
-            const index_t i = row * nx + x;
-            const REAL rhs = f[i];
-            const REAL r =
-                rhs - diagonal * u[i] + neighbours(u, i, z, y, x, nz, ny, nx, wz, wy, wx);
-            sum_r += (double)r * r;
-            sum_f += (double)rhs * rhs;
-        }
+    const int row = t / PAIRS;
+    const int lane = t % PAIRS;
+    const int place_in_plane = (ROWS > 1 ? row + 1 : 0) * WIDTH + lane + 1;
+    const int block = (int)blockIdx.x;
+    GLOBAL const int *z_tile = z_tiles + 5 * (block / (int)(x_count * y_count));
+    GLOBAL const int *y_tile = y_tiles + 5 * (block / (int)x_count % (int)y_count);
+    GLOBAL const int *x_tile = x_tiles + 5 * (block % (int)x_count);
+    const int z_own = z_tile[0], z_end = z_tile[1], z_last = RESTRICTS ? z_tile[2] : z_end;
+    const int y_low = ROWS > 1 ? y_tile[0] - HALO : 0;
+    const int x_low = (x_tile[0] - HALO) & ~1;
+    const int y = y_low + row;
+    const int x = x_low + 2 * lane;
+    const int row_inside = y >= 0 && y < ny;
+    const int even_inside = row_inside && x >= 0 && x < nx;
+    const int odd_inside = row_inside && x >= 0 && x + 1 < nx;
+    const int row_own = y >= y_tile[0] && y < y_tile[1];
+    const int even_own = row_own && x >= x_tile[0] && x < x_tile[1];
+    const int odd_own = row_own && x + 1 >= x_tile[0] && x + 1 < x_tile[1];
+    const index_t plane = ny * nx;
+
+    // Borders of the windows are never written again; what is computed from them is not used.
+    for (int i = t; i < BUFFERS * PLANE; i += THREADS) {
+        second_old[i] = 0;
+        first_new[i] = 0;
+#if NEEDS_RESIDUALS
+        second_new[i] = 0;
+#endif
     }
-    shared_r[t] = sum_r;
-    shared_f[t] = sum_f;
-    for (int half_width = THREADS / 2; half_width > 0; half_width /= 2) {
+    __syncthreads();
+
+    // Planes p, p - 1, ...: values of the first color, of the second, f of both, second's residuals.
+    REAL a0 = 0, a1 = 0, a2 = 0, a3 = 0;
+    REAL b0 = 0, b1 = 0, b2 = 0;
+    REAL fa0 = 0, fa1 = 0;
+    REAL fb0 = 0, fb1 = 0, fb2 = 0;
+#if NEEDS_RESIDUALS
+    REAL b3 = 0, b4 = 0, fa2 = 0, fa3 = 0;
+#endif
+#if RESTRICTS
+    REAL rb2 = 0, rb3 = 0;
+#endif
+    REAL next_u_even = 0, next_u_odd = 0, next_f_even = 0, next_f_odd = 0;
+
+#if RESTRICTS
+    const int coarse_x = x_tile[4] - x_tile[3];
+    const int mine = t < coarse_x * (ROWS > 1 ? y_tile[4] - y_tile[3] : 1);
+    const int y0 = ROWS > 1 && mine ? y_tile[3] + t / coarse_x : 0;
+    const int x0 = mine ? x_tile[3] + t % coarse_x : 0;
+    const int tap_x = mine ? x_first[x0] - x_low : 0;
+    const int tap_y = ROWS > 1 && mine ? y_first[y0] - y_low : 0;
+    REAL taps[TAPS];
+    UNROLL
+    for (int c = 0; c < TAPS; ++c) taps[c] = x_taps[x0 * TAPS + c];
+    const REAL z_scale = mz == nz ? (REAL)1 : (REAL)(mz + 1) / (REAL)(nz + 1);
+    // The residual of plane z goes to coarse planes z_left[z] and the next.
+    int left_plane = z_tile[3] - 1;
+    REAL left_sum = 0, right_sum = 0;
+#endif
+#if CORRECTS
+    int left_plane = -3;  // coarse planes that were last interpolated: this and the next
+    REAL left_even = 0, left_odd = 0, right_even = 0, right_odd = 0;
+#endif
+#if MODE == UP_WITH_SQUARES
+    SHARED double squares[THREADS];  // a register more would spill
+    squares[t] = 0;
+#endif
+
+    const int begin = z_own - HALO;
+    const int end = z_last + (MODE == UP ? HALO - 1 : RESTRICTS ? HALO + 1 : HALO);
+    index_t place = begin * plane + y * nx + x;  // of the pair in the plane to read next
+    for (int step = begin - 1; step < end; ++step) {
+        const int reading = BUFFERS == 2 ? (step + 1) & 1 : 0;
+        const int writing = BUFFERS == 2 ? step & 1 : 0;
+        const int here = reading * PLANE + place_in_plane;
+        // Whether the point at work has odd x: the first color's in planes step - 1 and - 3, the
+        // second's in step - 2.
+        const int odd = (step - 1 + y + FIRST) & 1;
+        const int inside = odd ? odd_inside : even_inside;
+        const int beside = odd ? here + 1 : here - 1;
+
+        // The plane that was read in the step before.
+#if NEEDS_RESIDUALS
+        b4 = b3, b3 = b2;
+        fa3 = fa2, fa2 = fa1;
+#endif
+#if RESTRICTS
+        rb3 = rb2;
+        rb2 = 0;
+#endif
+        a3 = a2, a2 = a1, a1 = a0;
+        b2 = b1, b1 = b0;
+        fa1 = fa0;
+        fb2 = fb1, fb1 = fb0;
+#if CORRECTS
+        if (step >= 0 && step < nz) {
+            const REAL weight = z_weight[step];
+            if (even_inside) next_u_even += (1 - weight) * left_even + weight * right_even;
+            if (odd_inside) next_u_odd += (1 - weight) * left_odd + weight * right_odd;
+        }
+#endif
+        a0 = odd ? next_u_even : next_u_odd;
+        b0 = odd ? next_u_odd : next_u_even;
+        fa0 = odd ? next_f_even : next_f_odd;
+        fb0 = odd ? next_f_odd : next_f_even;
+
+        // Read the next plane.
+        next_u_even = next_u_odd = next_f_even = next_f_odd = 0;
+        if (step + 1 >= 0 && step + 1 < nz && step + 1 < z_last + HALO) {
+#if ALIGNED
+            if (even_inside) {
+                const REAL2 pair = *(GLOBAL const REAL2 *)(f + place);
+                next_f_even = pair.x;
+                next_f_odd = pair.y;
+#if MODE != DOWN_FROM_ZERO
+                const REAL2 values = *(GLOBAL const REAL2 *)(u + place);
+                next_u_even = values.x;
+                next_u_odd = values.y;
+#endif
+            }
+#else
+            if (even_inside) next_f_even = f[place];
+            if (odd_inside) next_f_odd = f[place + 1];
+#if MODE != DOWN_FROM_ZERO
+            if (even_inside) next_u_even = u[place];
+            if (odd_inside) next_u_odd = u[place + 1];
+#endif
+#endif
+#if CORRECTS
+            const int left = z_left[step + 1];
+            if (left != left_plane) {
+                // Kept from step to step, these would take registers that there are not.
+                const int row_left = ROWS > 1 && row_inside ? y_left[y] : 0;
+                const REAL row_weight = ROWS > 1 && row_inside ? y_weight[y] : 0;
+                const int even_left = even_inside ? x_left[x] : 0;
+                const int odd_left = odd_inside ? x_left[x + 1] : 0;
+                const REAL even_weight = even_inside ? x_weight[x] : 0;
+                const REAL odd_weight = odd_inside ? x_weight[x + 1] : 0;
+                left_even = right_even;
+                left_odd = right_odd;
+                if (left != left_plane + 1) {
+                    left_even = interpolated(coarse, left, mz, my, mx, row_left, row_weight,
+                                             even_left, even_weight);
+                    left_odd = interpolated(coarse, left, mz, my, mx, row_left, row_weight, odd_left,
+                                            odd_weight);
+                }
+                right_even = interpolated(coarse, left + 1, mz, my, mx, row_left, row_weight,
+                                          even_left, even_weight);
+                right_odd = interpolated(coarse, left + 1, mz, my, mx, row_left, row_weight, odd_left,
+                                         odd_weight);
+                left_plane = left;
+            }
+#endif
+        }
+        if (even_inside && step + 1 + AHEAD >= 0 && step + 1 + AHEAD < nz &&
+            step + 1 + AHEAD < z_last + HALO) {
+            CALL_TO_CACHE(f + place + AHEAD * plane);
+#if MODE != DOWN_FROM_ZERO
+            CALL_TO_CACHE(u + place + AHEAD * plane);
+#endif
+        }
+        place += plane;
+
+        // Relax the first color.
+        if (inside && step - 1 >= 0 && step - 1 < nz) {
+            const REAL near = wx * (b1 + second_old[beside]) + wy * ROUND(second_old, here) +
+                              wz * (b0 + b2);
+            a1 += omega * (inverse * (fa1 + near) - a1);
+        }
+        // Relax the second.
+        if (inside && step - 2 >= 0 && step - 2 < nz) {
+            const REAL near = wx * (a2 + first_new[beside]) + wy * ROUND(first_new, here) +
+                              wz * (a1 + a3);
+            const REAL target = inverse * (fb2 + near);
+            b2 += omega * (target - b2);
+#if RESTRICTS
+            rb2 = diagonal * (target - b2);
+#elif MODE == UP_WITH_SQUARES
+            const REAL r = diagonal * (target - b2);
+            if (step - 2 >= z_own && step - 2 < z_end && (odd ? odd_own : even_own))
+                squares[t] += (double)r * r;
+#endif
+        }
+        if (step - 2 >= z_own && step - 2 < z_end) {
+            const index_t there = place - 4 * plane;  // place is in plane step + 2 by now
+            const REAL even_value = odd ? a2 : b2, odd_value = odd ? b2 : a2;
+            if (even_own) out[there] = even_value;
+            if (odd_own) out[there + 1] = odd_value;
+        }
+#if NEEDS_RESIDUALS
+        // Residuals of the first color.
+#if RESTRICTS
+        REAL ra3 = 0;
+#endif
+        if (inside && step - 3 >= 0 && step - 3 < nz) {
+            const REAL near = wx * (b3 + second_new[beside]) + wy * ROUND(second_new, here) +
+                              wz * (b2 + b4);
+            const REAL r = fa3 - diagonal * a3 + near;
+#if RESTRICTS
+            ra3 = r;
+#else
+            if (step - 3 >= z_own && step - 3 < z_end && (odd ? odd_own : even_own))
+                squares[t] += (double)r * r;
+#endif
+        }
+#endif
+#if RESTRICTS
+        if (step - 4 >= z_own && step - 4 < z_last) {
+            const int left = z_left[step - 4];
+            if (left > left_plane) {
+                if (mine && left_plane >= z_tile[3])
+                    coarse[(left_plane * my + y0) * mx + x0] = left_sum;
+                left_sum = right_sum;
+                right_sum = 0;
+                left_plane = left;
+            }
+            REAL sum = 0;
+            if (mine) {
+                UNROLL
+                for (int b = 0; b < (ROWS > 1 ? TAPS : 1); ++b) {
+                    LOCAL const REAL *line = residuals[reading][tap_y + b] + tap_x;
+                    REAL value = 0;
+                    UNROLL
+                    for (int c = 0; c < TAPS; ++c) value += taps[c] * line[c];
+                    sum += (ROWS > 1 ? y_taps[y0 * TAPS + b] : 1) * value;
+                }
+            }
+            const REAL weight = z_weight[step - 4];
+            left_sum += z_scale * (1 - weight) * sum;
+            right_sum += z_scale * weight * sum;
+        }
+#endif
+        if (BUFFERS == 1) __syncthreads();
+        second_old[writing * PLANE + place_in_plane] = b0;
+        first_new[writing * PLANE + place_in_plane] = a1;
+#if NEEDS_RESIDUALS
+        second_new[writing * PLANE + place_in_plane] = b2;
+#endif
+#if RESTRICTS
+        residuals[writing][row][2 * lane] = odd ? rb3 : ra3;
+        residuals[writing][row][2 * lane + 1] = odd ? ra3 : rb3;
+#endif
         __syncthreads();
-        if (t < half_width) {
-            shared_r[t] += shared_r[t + half_width];
-            shared_f[t] += shared_f[t + half_width];
-        }
     }
-    if (t == 0) {
-        sums[2 * blockIdx.x] = shared_r[0];
-        sums[2 * blockIdx.x + 1] = shared_f[0];
+#if RESTRICTS
+    if (mine) {
+        if (left_plane >= z_tile[3] && left_plane < z_tile[4])
+            coarse[(left_plane * my + y0) * mx + x0] = left_sum;
+        if (left_plane + 1 >= z_tile[3] && left_plane + 1 < z_tile[4])
+            coarse[((left_plane + 1) * my + y0) * mx + x0] = right_sum;
     }
+#endif
+#if MODE == UP_WITH_SQUARES
+    for (int count = THREADS; count > 1;) {
+        const int half_count = (count + 1) / 2;
+        if (t < count - half_count) squares[t] += squares[t + half_count];
+        __syncthreads();
+        count = half_count;
+    }
+    if (t == 0) sums[block] = squares[0];
+#endif
 }

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import functools
 import math
-import os
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.fft import dstn, idstn
 
+from hetero.devices import cpu
 from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, Outcome, Stencil
 
 _SERIAL = 1 << 14  # points below which SciPy's threads cost more than they save
+_BLOCK = 1 << 15  # points that NumPy's passes take at a time: their temporaries stay in the cache
 
 
-def axis_eigenvalues(stencil: Stencil) -> list[np.ndarray]:
+def eigenvalues(stencil: Stencil) -> list[np.ndarray]:
     """Eigenvalues of -d^2/dx^2 along each axis: 4 / h^2 sin^2(pi k / (2 (n + 1))), float64."""
     return [
         4.0 / h**2 * np.sin(np.pi * np.arange(1, n + 1) / (2 * (n + 1))) ** 2
@@ -26,32 +28,44 @@ def axis_eigenvalues(stencil: Stencil) -> list[np.ndarray]:
     ]
 
 
-@functools.lru_cache(maxsize=8)
-def _inverse_eigenvalues(stencil: Stencil, dtype: np.dtype) -> np.ndarray:
-    total = functools.reduce(np.add.outer, axis_eigenvalues(stencil))
-    return (1.0 / total).astype(dtype)
-
-
 def apply(stencil: Stencil, f: np.ndarray) -> np.ndarray:
     """A^-1 f; f has the stencil's shape, float32 or float64."""
-    workers = 1 if f.size < _SERIAL else len(os.sched_getaffinity(0))
+    workers = 1 if f.size < _SERIAL else cpu.describe()["cores"]
     spectrum = dstn(f, type=1, workers=workers)
-    spectrum *= _inverse_eigenvalues(stencil, f.dtype)
+    along, *across = eigenvalues(stencil)
+    plane = functools.reduce(np.add.outer, across)
+    for part in _blocks(f.shape):
+        spectrum[part] /= np.add.outer(along[part], plane).astype(f.dtype, copy=False)
     return idstn(spectrum, type=1, workers=workers, overwrite_x=True)
 
 
-def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """F - A u."""
-    r = f.copy()
-    for axis, h in enumerate(stencil.spacing):
-        weight = f.dtype.type(1.0 / h**2)
-        ahead = [slice(None)] * f.ndim
-        back = list(ahead)
-        ahead[axis], back[axis] = slice(1, None), slice(None, -1)
-        r -= 2 * weight * u
-        r[tuple(back)] += weight * u[tuple(ahead)]
-        r[tuple(ahead)] += weight * u[tuple(back)]
+def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """The first axis in pieces."""
+    planes = max(_BLOCK // math.prod(shape[1:]), 1)
+    for first in range(0, shape[0], planes):
+        yield slice(first, min(first + planes, shape[0]))
+
+
+def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray, part: slice) -> np.ndarray:
+    """F - A u in a piece of the first axis."""
+    here = u[part]
+    weights = [f.dtype.type(1.0 / h**2) for h in stencil.spacing]
+    r = f[part] - 2 * sum(weights) * here
+    first, end = part.start, part.stop
+    before = max(first, 1)
+    r[before - first :] += weights[0] * u[before - 1 : end - 1]
+    after = min(end, len(u) - 1)
+    r[: after - first] += weights[0] * u[first + 1 : after + 1]
+    for axis in range(1, f.ndim):
+        low, high = [slice(None)] * f.ndim, [slice(None)] * f.ndim
+        low[axis], high[axis] = slice(None, -1), slice(1, None)
+        r[tuple(low)] += weights[axis] * here[tuple(high)]
+        r[tuple(high)] += weights[axis] * here[tuple(low)]
     return r
+
+
+def _norm(pieces: Iterator[np.ndarray]) -> float:
+    return math.sqrt(sum(float(np.sum(np.square(p, dtype=np.float64))) for p in pieces))
 
 
 def solve(
@@ -74,15 +88,15 @@ def solve(
     Outcome
         LIMIT where rounding leaves the residual above the tolerance.
     """
-    with np.errstate(invalid="ignore", over="ignore"):
+    blocks = list(_blocks(f.shape))
+    with np.errstate(all="ignore"):
+        bound = rtol * _norm(f[part] for part in blocks)
         u[...] = apply(stencil, f)
-        r = residual(stencil, f, u)
-        size, whole = (float(np.linalg.norm(v.ravel().astype(np.float64))) for v in (r, f))
+        size = _norm(residual(stencil, f, u, part) for part in blocks)
         done = 1
-        while size > rtol * whole and done <= refinements:
-            better = u + apply(stencil, r)
-            r = residual(stencil, f, better)
-            refined = float(np.linalg.norm(r.ravel().astype(np.float64)))
+        while size > bound and done <= refinements:
+            better = u + apply(stencil, residual(stencil, f, u, slice(0, len(f))))
+            refined = _norm(residual(stencil, f, better, part) for part in blocks)
             done += 1
             if not refined < size:
                 break
@@ -90,4 +104,4 @@ def solve(
             size = refined
     if not math.isfinite(size):
         return Outcome(NOT_FINITE, done, size)
-    return Outcome(CONVERGED if size <= rtol * whole else LIMIT, done, size)
+    return Outcome(CONVERGED if size <= bound else LIMIT, done, size)

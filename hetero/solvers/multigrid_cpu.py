@@ -1,22 +1,63 @@
-"""-div grad u = f on the CPU by geometric multigrid: V-cycles of red-black Gauss-Seidel.
+"""-div grad u = f on the CPU by geometric multigrid: V(1,1)-cycles of red-black over-relaxation.
 
-After U. Trottenberg, C. Oosterlee, A. Schueller, "Multigrid", Academic Press, 2001.
+After U. Trottenberg, C. Oosterlee, A. Schueller, "Multigrid", Academic Press, 2001; the
+over-relaxation after I. Yavneh, "On red-black SOR smoothing in multigrid", SIAM J. Sci. Comput. 17
+(1996), 180-192.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import threading
+from typing import Any
 
 import numpy as np
 
 from hetero.kernels import cpu
 from hetero.kernels import cpu_multigrid as kernels
-from hetero.kernels.cpu_norm import norm
 from hetero.solvers import grids
 from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, Outcome, Stencil
 
+_COARSEST = 256
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
+_TILE_PLANES = 32  # coarse planes of a tile: twice as many fine ones, and six more are read
+_TILE_BYTES = 1 << 20  # of a tile's planes in work: they stay in the cache
+
+
+class _Level:
+    """One grid, all that a pass over it takes, and room for its vectors."""
+
+    def __init__(self, grid: grids.Grid, coarse: grids.Grid, dtype: np.dtype, finest: bool) -> None:
+        nx = grid.shape[2]
+        z, y, x = grid.transfers or ()
+        rows = max(_TILE_BYTES // (20 * nx * dtype.itemsize) - 6, 8)
+        tiles = [
+            np.concatenate(pair)
+            for pair in itertools.product(
+                grids.tiles(z, _TILE_PLANES), grids.tiles(y, -(-rows // 2))
+            )
+        ]
+        self.sums = np.empty(len(tiles))
+        self._before = np.array(grid.shape + coarse.shape), np.array(grid.weights, dtype)
+        self._after = (
+            np.concatenate([z.left, y.left, x.left, x.first]),
+            np.concatenate([z.weight, y.weight, x.weight]).astype(dtype),
+            x.taps.astype(dtype),
+            np.array(tiles),
+        )
+        self.work = np.empty(grid.points, dtype)
+        self.u, self.f = (None, None) if finest else np.empty((2, grid.points), dtype)
+
+    def sweep(
+        self, u: Any, f: Any, out: Any, coarse: Any, *, omega: Any, first: int, mode: int
+    ) -> None:
+        """A pass over the grid, as `hetero.kernels.cpu_multigrid.sweep` tells."""
+        with cpu.share(u.size):
+            kernels.sweep(
+                *(u, f, out, coarse, self.sums, *self._before, omega, first, mode, *self._after)
+            )
 
 
 class Hierarchy:
@@ -30,58 +71,54 @@ class Hierarchy:
 
     def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
         self.dtype = np.dtype(dtype)
-        self.grids = grids.hierarchy(stencil)
-        self._boxes = [(*g.shape, np.array(g.weights, self.dtype)) for g in self.grids]
-        self._inverse = grids.coarsest_inverse(self.grids[-1]).astype(self.dtype)
-        self._u = [np.empty(g.points, self.dtype) for g in self.grids]
-        self._f = [np.empty(g.points, self.dtype) for g in self.grids]
-        self._sums = np.empty(math.prod(self.grids[0].shape[:2]))
-        self._down, self._up = [], []
-        for fine, coarse in zip(self.grids, self.grids[1:], strict=False):
-            down, up = list(coarse.shape), list(coarse.shape)
-            for t in fine.transfers or ():
-                down += [t.first, t.taps.astype(self.dtype)]
-                up += [t.left, t.weight.astype(self.dtype)]
-            self._down.append(down)
-            self._up.append(up)
+        self.grids = grids.hierarchy(stencil, _COARSEST)
+        self._levels = [
+            _Level(fine, coarse, self.dtype, finest=number == 0)
+            for number, (fine, coarse) in enumerate(zip(self.grids, self.grids[1:], strict=False))
+        ]
+        last = self.grids[-1]
+        self._inverse = grids.coarsest_inverse(last).astype(self.dtype)
+        self._coarsest = np.empty((2, last.points), self.dtype)
+        finest = self.grids[0]
+        self._box = (*finest.shape, np.array(finest.weights, self.dtype))
+        self._sums = np.empty((finest.shape[0] * finest.shape[1], 2))
+        self.lock = threading.Lock()  # for those who share it
 
-    def residual(self, f: np.ndarray, u: np.ndarray) -> float:
-        """2-norm of f - A u, flat arrays."""
+    def norms(self, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
+        """2-norms of f - A u and of f, flat arrays."""
         with cpu.share(f.size):
-            return math.sqrt(kernels.squares(u, f, *self._boxes[0], self._sums))
+            kernels.squares(u, f, *self._box, self._sums)
+        residual, whole = np.sqrt(self._sums.sum(axis=0))
+        return float(residual), float(whole)
 
-    def cycle(self, f: np.ndarray, u: np.ndarray) -> None:
-        """Improve u by one V(1,1)-cycle, flat arrays."""
-        self._cycle(0, f, u, from_zero=False, symmetric=False)
+    def cycle(self, f: np.ndarray, u: np.ndarray) -> float:
+        """Improve u by one cycle, flat arrays; returns the 2-norm of f - A u."""
+        return self._cycle(0, f, u, from_zero=False, symmetric=False)
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
         """Z = M r with one cycle from zero, smoothing back in reverse: M is symmetric."""
         self._cycle(0, r.reshape(-1), z.reshape(-1), from_zero=True, symmetric=True)
 
     def _cycle(
-        self, level: int, f: np.ndarray, u: np.ndarray, *, from_zero: bool, symmetric: bool
-    ) -> None:
-        if level == len(self.grids) - 1:
+        self, number: int, f: np.ndarray, u: np.ndarray, *, from_zero: bool, symmetric: bool
+    ) -> float:
+        if number == len(self._levels):
             kernels.solve_coarsest(self._inverse, f, u)
-            return
-        with cpu.share(f.size):
-            self._smoothed(level, f, u, from_zero=from_zero, symmetric=symmetric)
+            return 0.0 if number else self.norms(f, u)[0]
+        level = self._levels[number]
+        coarser = self._levels[number + 1 :]
+        coarse_u, coarse_f = (coarser[0].u, coarser[0].f) if coarser else self._coarsest
+        # Over-relaxing helps cycles; the symmetric one is better without.
+        omega = self.dtype.type(1.0 if symmetric else grids.OMEGA)
 
-    def _smoothed(
-        self, level: int, f: np.ndarray, u: np.ndarray, *, from_zero: bool, symmetric: bool
-    ) -> None:
-        box = self._boxes[level]
-        if from_zero:
-            kernels.start(u, f, *box)
-        else:
-            kernels.smooth(u, f, *box, 0)
-        kernels.smooth(u, f, *box, 1)
-        coarse_f, coarse_u = self._f[level + 1], self._u[level + 1]
-        kernels.restrict_residual(u, f, *box, coarse_f, *self._down[level])
-        self._cycle(level + 1, coarse_f, coarse_u, from_zero=True, symmetric=symmetric)
-        kernels.prolong(u, coarse_u, *box[:3], *self._up[level])
-        for color in (1, 0) if symmetric else (0, 1):
-            kernels.smooth(u, f, *box, color)
+        mode = kernels.DOWN_FROM_ZERO if from_zero else kernels.DOWN
+        level.sweep(u, f, level.work, coarse_f, omega=omega, first=0, mode=mode)
+        self._cycle(number + 1, coarse_f, coarse_u, from_zero=True, symmetric=symmetric)
+        last = number == 0 and not symmetric
+        mode = kernels.UP_WITH_SQUARES if last else kernels.UP
+        first = 1 if symmetric else 0
+        level.sweep(level.work, f, u, coarse_u, omega=omega, first=first, mode=mode)
+        return math.sqrt(level.sums.sum()) if last else 0.0
 
 
 @functools.lru_cache(maxsize=2)
@@ -117,9 +154,9 @@ def solve(
     """
     hierarchy = Hierarchy(stencil, f.dtype) if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
     rhs, x = f.reshape(-1), u.reshape(-1)
-    with np.errstate(all="ignore"):
-        bound = max(rtol * norm(rhs), atol)
-        residual = hierarchy.residual(rhs, x)
+    with hierarchy.lock, np.errstate(all="ignore"):
+        residual, whole = hierarchy.norms(rhs, x)
+        bound = max(rtol * whole, atol)
         for done in range(maxiter + 1):
             if not math.isfinite(residual):
                 return Outcome(NOT_FINITE, done, residual)
@@ -127,8 +164,7 @@ def solve(
                 return Outcome(CONVERGED, done, residual)
             if done == maxiter:
                 break
-            hierarchy.cycle(rhs, x)
-            before, residual = residual, hierarchy.residual(rhs, x)
+            before, residual = residual, hierarchy.cycle(rhs, x)
             if residual > _STALLED * before and done:
                 return Outcome(LIMIT, done + 1, residual)
     return Outcome(LIMIT, maxiter, residual)

@@ -89,13 +89,11 @@ def measure_machine(
     effort = probes.QUICK if quick else probes.FULL
     infos = inventory.devices()
     names = _chosen(devices, infos)
-    phases = (
-        (
-            _tasks(names, infos, effort, quick),
-            effort.total + effort.device_total * (len(names) - 1),
-        ),
-        (_all_solve_tasks(names, infos, effort, quick), effort.solves * len(names)),
-    )
+    products = effort.total + effort.device_total * (len(names) - 1)
+    phases = [(_tasks(names, infos, effort, quick), products)]
+    if not quick:
+        phases.append(([("compiling the CPU's solvers", _compiling, 1.0)], 1.0))
+    phases += [(tasks, effort.solves) for tasks in _all_solve_tasks(names, infos, effort, quick)]
     number, total = 0, sum(len(tasks) for tasks, _ in phases)
     models: dict[str, Any] = {}
     links: dict[str, Any] = {}
@@ -222,8 +220,9 @@ def _measuring(
 
 def _all_solve_tasks(
     names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
-) -> list[tuple[str, Task, float]]:
-    tasks: list[tuple[str, Task, float]] = []
+) -> list[list[tuple[str, Task, float]]]:
+    """The solves on each device, and on each group of devices."""
+    found: list[list[tuple[str, Task, float]]] = []
     for name in names:
         info = infos[name]
         used = None if name == planner.CPU else [backends.get(name)]
@@ -234,21 +233,28 @@ def _all_solve_tasks(
             if implementation.kind == info["kind"]
         ]
         if quick:
-            tasks.append((f"solves on {name}", _estimating(mine, name, used), 1.0))
+            found.append([(f"solves on {name}", _estimating(mine, name, used), 1.0)])
             continue
+        found.append([])
         for implementation in mine:
-            tasks += _solve_tasks(implementation, name, info, used, effort)
+            found[-1] += _solve_tasks(implementation, name, info, used, effort)
     if quick:
-        return tasks
+        return found
     for info in pricing.groups(infos).values():
         used = [backends.get(member) for member in info["members"]]
         if used[0].name not in names or info.get("is_host_cpu"):
             continue
+        found.append([])
         for operation in solves.OPERATIONS:
             for implementation in registry.lookup(operation):
                 if implementation.kind == info["kind"] and implementation.shared:
-                    tasks += _solve_tasks(implementation, info["constants"], info, used, effort)
-    return tasks
+                    where = info["constants"]
+                    found[-1] += _solve_tasks(implementation, where, info, used, effort)
+    return found
+
+
+def _compiling(models: dict, links: dict, host: dict, share: float) -> None:
+    solves.compile_ahead()
 
 
 def _estimating(
@@ -277,9 +283,8 @@ def _solve_tasks(
         def task(models: dict, links: dict, host: dict, share: float) -> None:
             with alone.active() if alone is not None else contextlib.nullcontext():
                 model = solves.measure_subject(subject, used, effort, share)
-            if model is not None:
-                key = (name, operation, implementation.method, subject.dtype, subject.layout)
-                models["|".join(key)] = model
+            key = (name, operation, implementation.method, subject.dtype, subject.layout)
+            models["|".join(key)] = model
 
         return task
 

@@ -213,7 +213,7 @@ def surface_beside(
 
     table = {dims: seconds.get(dims) or filled(dims) for dims in grid(axes)}
     model = surface(axes, table, held_out)
-    model["samples"]["interpolated"] = "knots but those of every third size on each axis"
+    model["samples"]["interpolated"] = "knots but those of every second size on each axis"
     return model
 
 

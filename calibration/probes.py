@@ -24,6 +24,7 @@ from hetero.registry import Implementation, lookup
 _PASSES = 3
 _HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter
 _CLEARLY = 1.5
+_LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Effort:
         Seconds for the CPU, and for each device beside it; a slow machine measures fewer of
         the large knots.
     solves : float
-        Seconds for the solves on each of them.
+        Seconds for the solves on each of them, and on each group of equal devices.
     """
 
     budget: float
@@ -85,7 +86,7 @@ FULL = Effort(
     link_step=2.0**0.5,
     total=20.0,
     device_total=70.0,
-    solves=9.0,
+    solves=14.0,
 )
 
 
@@ -101,7 +102,7 @@ def axis(smallest: int, largest: int, step: float) -> list[int]:
 class Subject:
     """What one model is fitted to: an implementation, a dtype, a layout, and its problems.
 
-    Where there is a ``reference``, every third knot is measured, and how far it is from that
+    Where there is a ``reference``, every second knot is measured, and how far it is from that
     layout's model is interpolated between them.
     """
 
@@ -187,7 +188,7 @@ def measure_subject(
     def volume(dims: tuple[int, ...]) -> int:
         return int(np.prod([float(d) for d in dims]))
 
-    axes = [axis[::3] for axis in subject.axes] if subject.reference else subject.axes
+    axes = [axis[::2] for axis in subject.axes] if subject.reference else subject.axes
     grid = sorted(fit.grid(axes), key=volume)
     rate = 0.0  # the best seen: volume per second
     for dims in grid:
@@ -235,7 +236,10 @@ def transfers(
         pageable = pinned.copy()
         for key, call in calls.items():
             one = [
-                measure(partial(call, n), budget=budget / _PASSES, least=3).seconds for n in sizes
+                measure(
+                    partial(call, n), budget=budget / _PASSES, least=3 if n < _LONG else 1
+                ).seconds
+                for n in sizes
             ]
             found[key] = [min(pair) for pair in zip(one, found.get(key, one), strict=True)]
     del owner
@@ -247,7 +251,7 @@ def links(device: Device, effort: Effort) -> dict[str, Any]:
     largest = min(effort.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
     sizes = [size // 8 * 8 for size in axis(1024, largest, effort.link_step)]  # whole float64s
     found: dict[str, Any] = {"upload": {}, "download": {}}
-    for (direction, memory), seconds in transfers(device, sizes, 12 * effort.budget).items():
+    for (direction, memory), seconds in transfers(device, sizes, 8 * effort.budget).items():
         found[direction][memory] = fit.segments(sizes, seconds)
     return found
 

@@ -7,8 +7,11 @@ differ by more than such an estimate errs, and compiling the CPU's loops alone w
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,13 +21,13 @@ import numpy as np
 from hetero.arrays import spec
 from hetero.calibration import fit
 from hetero.calibration.measure import measure
-from hetero.calibration.probes import Effort
+from hetero.calibration.probes import QUICK, Effort
 from hetero.devices.base import Device
 from hetero.models import Work, bind
 from hetero.ops import conjugate_gradient, poisson
 from hetero.ops.solving import Request, result_operand
 from hetero.problem import DEVICE_DTYPES, Problem
-from hetero.registry import Implementation
+from hetero.registry import Implementation, lookup
 
 OPERATIONS = ("cg", "poisson")
 _LARGEST = {"cpu": 2**20, "cuda": 2**24, "opencl": 2**16}
@@ -32,9 +35,12 @@ _LARGEST_CSR = {"cpu": 2**18, "cuda": 2**20, "opencl": 2**14}
 _LARGEST_DENSE = {"cpu": 2**11, "cuda": 2**12, "opencl": 2**9}
 _ROW_LENGTHS = (5, 27)
 _SMALLEST = 2**8
+_CYCLES = (1, 4)  # of multigrid: not so many that float32 meets rounding
+_FAMILIES = ("multigrid", "csr", "stencil2", "jacobi")  # layouts and methods compiled apart
 _MATVEC = (("blas", "C"), ("tiled", "C aligned"))
 _LONGER = (4096, 8192, 16384, 32768)
 _POINTS = 2**24  # point updates that are timed at least
+_LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +99,21 @@ def estimate(device: Device | None) -> dict[str, Any]:
 def subjects(implementation: Implementation, info: dict[str, Any]) -> Iterator[Subject]:
     """What to measure for one implementation."""
     kind = implementation.kind
-    sizes = _sizes(_LARGEST[kind], 16)
+    sizes = _sizes(_LARGEST[kind])
     for dtype in DEVICE_DTYPES:
         if implementation.operation == "poisson":
             if implementation.method == "cg":
                 continue  # the same code as for the operation of that name; see `same_as_cg`
+            multigrid = implementation.method == "multigrid"
             for ndim in (2, 3):
                 yield Subject(
                     implementation,
                     dtype,
                     f"{ndim}d",
-                    [sizes],
+                    [sizes[multigrid:]],
                     _poisson_problem(ndim, dtype),
                     _poisson_request(ndim, dtype, implementation.method),
-                    {"dst": (1, 1), "multigrid": (2, 6)}.get(implementation.method, (8, 40)),
+                    {"dst": (1, 1), "multigrid": _CYCLES}.get(implementation.method, (8, 40)),
                 )
             continue
         for layout in ("dense", "csr", "stencil2", "stencil3", "stencil2-multigrid"):
@@ -114,13 +121,46 @@ def subjects(implementation: Implementation, info: dict[str, Any]) -> Iterator[S
             if layout == "dense":
                 axes = [_sizes(_LARGEST_DENSE[kind], 2)]
             if layout == "csr":
-                axes = [_sizes(_LARGEST_CSR[kind], 32), list(_ROW_LENGTHS)]
+                axes = [_sizes(_LARGEST_CSR[kind]), list(_ROW_LENGTHS)]
+            if layout.endswith("multigrid"):
+                axes = [sizes[1:]]
             problem = _cg_problem(layout, dtype)
             if implementation.excludes(problem(*(axis[0] for axis in axes)), info) is None:
-                steps = (2, 6) if layout.endswith("multigrid") else (8, 40)
+                steps = _CYCLES if layout.endswith("multigrid") else (8, 40)
                 yield Subject(
                     implementation, dtype, layout, axes, problem, _cg_request(layout, dtype), steps
                 )
+
+
+def compile_ahead() -> None:
+    """Compile the CPU's loops for the cache on disk, in several processes at a time.
+
+    One after another they take half a minute. Whatever fails here is compiled when it is measured.
+    """
+    code = "from hetero.calibration import solves; solves.compile_family({!r}, {!r})"
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    waiting = [code.format(family, dtype) for dtype in DEVICE_DTYPES for family in _FAMILIES]
+    running: list[subprocess.Popen[bytes]] = []
+    while waiting or running:
+        while waiting and len(running) < (os.cpu_count() or 1):
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            command = [sys.executable, "-c", waiting.pop(0)]
+            running.append(subprocess.Popen(command, env=environment, **quiet))
+        running[0].wait()
+        running = [process for process in running if process.poll() is None]
+
+
+def compile_family(family: str, dtype: str) -> None:
+    """Compile the loops of one layout or method, by using them on the smallest problem."""
+    for operation in OPERATIONS:
+        for implementation in lookup(operation):
+            if implementation.kind != "cpu":
+                continue
+            for subject in subjects(implementation, {}):
+                by_layout = operation == "cg"
+                name = subject.layout.split("-")[-1] if by_layout else implementation.method
+                if (name, subject.dtype) == (family, dtype):
+                    _seconds(subject, _smallest(subject), (1,), None, QUICK)
 
 
 def longer_dense(models: dict[str, Any], place: str) -> None:
@@ -158,7 +198,23 @@ def same_as_cg(models: dict[str, Any], place: str) -> dict[str, Any]:
     return found
 
 
-def _sizes(largest: int, ratio: int) -> list[int]:
+def _smallest(subject: Subject) -> tuple[int, ...]:
+    return tuple(axis[0] for axis in subject.axes)
+
+
+def _outside_in(sizes: Sequence[int]) -> list[int]:
+    """The first, the last, the middle one, then what lies between in the same manner."""
+    order = [0, len(sizes) - 1]
+    parts = [(0, len(sizes) - 1)]
+    for low, high in parts:  # grows
+        if high - low > 1:
+            middle = (low + high) // 2
+            order.append(middle)
+            parts += [(low, middle), (middle, high)]
+    return [sizes[i] for i in dict.fromkeys(order)]
+
+
+def _sizes(largest: int, ratio: int = 4) -> list[int]:
     sizes = [_SMALLEST]
     while sizes[-1] * ratio <= largest:
         sizes.append(sizes[-1] * ratio)
@@ -167,8 +223,8 @@ def _sizes(largest: int, ratio: int) -> list[int]:
 
 def measure_subject(
     subject: Subject, used: list[Device] | None, effort: Effort, seconds_left: float
-) -> dict[str, Any] | None:
-    """A "solve" model, or None where the time did not reach for the smallest size.
+) -> dict[str, Any]:
+    """A "solve" model: of the smallest size, the largest, and those between that time is left for.
 
     Parameters
     ----------
@@ -178,30 +234,29 @@ def measure_subject(
     effort : Effort
     seconds_left : float
     """
-    _seconds(subject, tuple(axis[0] for axis in subject.axes), (1,), used, effort)  # compiles
+    _seconds(subject, _smallest(subject), (1,), used, effort)  # compiles
     end = time.perf_counter() + seconds_left
     setup: dict[tuple[int, ...], float] = {}
     step: dict[tuple[int, ...], float] = {}
     few, many = subject.steps
-    for dims in sorted(fit.grid(subject.axes), key=math.prod):
-        if step and time.perf_counter() > end:
+    sizes, *others = subject.axes
+    done: list[int] = []
+    for n in _outside_in(sizes):
+        if len(done) >= 2 and time.perf_counter() > end:
             break
         if few != many and few > 2:  # so many that they stand out from the set-up
-            many = few + min(max(_POINTS // dims[0], 32), 512)
-        if few == many:
-            step[dims], setup[dims] = _seconds(subject, dims, (few,), used, effort)[0], 1e-7
-            continue
-        less, more = _seconds(subject, dims, (few, many), used, effort)
-        each = max((more - less) / (many - few), 1e-9)
-        step[dims] = each
-        setup[dims] = max(less - few * each, 1e-7)
-    if not step:
-        return None
-    axes = [sorted(set(sizes)) for sizes in zip(*step, strict=True)]
-    full = [dims for dims in fit.grid(axes) if dims not in step]
-    while full:  # the last size was not measured with every row length
-        axes[0].pop()
-        full = [dims for dims in fit.grid(axes) if dims not in step]
+            # and not so many that the residual of a float32 solve gets subnormal, which is slow.
+            many = few + min(max(_POINTS // n, 32), 512, round(8 * n ** (1 / 3)))
+        for rest in fit.grid(others):
+            dims = (n, *rest)
+            if few == many:
+                step[dims], setup[dims] = _seconds(subject, dims, (few,), used, effort)[0], 1e-7
+                continue
+            less, more = _seconds(subject, dims, (few, many), used, effort)
+            step[dims] = max((more - less) / (many - few), _LEAST_STEP * more / many)
+            setup[dims] = max(less - few * step[dims], 1e-7)
+        done.append(n)
+    axes = [sorted(done), *others]
     model = {
         "form": "solve",
         "constants": {
@@ -224,7 +279,10 @@ def _seconds(
     used: list[Device] | None,
     effort: Effort,
 ) -> list[float]:
-    """Seconds of solves of so many steps, operands where they run."""
+    """Seconds of solves of so many steps, operands where they run.
+
+    The fastest of several: what else the machine does only adds, and spoils the difference.
+    """
     problem = subject.problem(*dims)
     request = subject.request(*dims, used=used)
     run = subject.implementation.run
@@ -248,7 +306,7 @@ def _seconds(
             device.synchronize()
 
     return [
-        measure(partial(call, count), budget=3 * effort.budget, least=3, most=9).seconds
+        min(measure(partial(call, count), budget=3 * effort.budget, least=3, most=9).samples)
         for count in counts
     ]
 
@@ -301,7 +359,7 @@ def _cg_request(layout: str, dtype: str) -> Callable[..., Request]:
         if kind == "dense":
             matrix = _right_hand_side((n, n), dtype)
             matrix += matrix.T
-            matrix[np.diag_indices(n)] += 2.0 * math.sqrt(n)
+            matrix[np.diag_indices(n)] += 0.9 * math.sqrt(n)
         elif kind == "csr":
             matrix = _banded(n, row_length, dtype)
         else:
@@ -315,11 +373,14 @@ def _cg_request(layout: str, dtype: str) -> Callable[..., Request]:
 
 
 def _banded(n: int, row_length: int, dtype: str) -> Any:
-    """A diagonally dominant matrix with ``row_length`` diagonals spread over about sqrt(n)."""
-    from scipy.sparse import diags_array
+    """A diagonally dominant matrix: ``row_length`` diagonals over about sqrt(n), wrapped around."""
+    from scipy.sparse import csr_array
 
     half = row_length // 2
     offsets = np.unique(np.linspace(1, max(math.isqrt(n), half), half).astype(int))
-    both = [0, *offsets, *(-offsets)]
-    values = [2.0 * len(offsets) + 0.01] + [-1.0] * (2 * len(offsets))
-    return diags_array(values, offsets=both, shape=(n, n), dtype=dtype).tocsr()
+    offsets = np.concatenate([-offsets[::-1], [0], offsets])
+    columns = np.sort((np.arange(n)[:, None] + offsets) % n, axis=1).astype(np.int32)
+    values = np.full(columns.size, -1.0, dtype)
+    values[columns.ravel() == np.repeat(np.arange(n), len(offsets))] = len(offsets) - 0.99
+    starts = np.arange(n + 1, dtype=np.int32) * len(offsets)
+    return csr_array((values, columns.ravel(), starts), shape=(n, n))

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.kernels import cpu_cg, cpu_csr
-from hetero.kernels.cpu_norm import norm
+from hetero.kernels import cpu_cg, cpu_csr, cpu_vectors
+from hetero.kernels.cpu_vectors import norm
 from hetero.solvers import words
 from hetero.solvers.words import Csr, Dense, Outcome, Stencil
 
@@ -199,25 +199,22 @@ def _generic(
             preconditioner(r, z)
         elif preconditioner is not None:
             np.multiply(preconditioner, r, out=z)
-        rho, previous = float(np.dot(r, z)), rho
+        rho, previous = cpu_vectors.dot(r, z), rho
         # (2) p = z + beta p
-        p *= p.dtype.type(0.0 if k == 0 else rho / previous)
-        p += z
+        cpu_vectors.scale_and_add(p, 0.0 if k == 0 else rho / previous, z)
         # (3) alpha = rho / p.Ap
         loop.times(p, q)
-        curvature = float(np.dot(p, q))
+        curvature = cpu_vectors.dot(p, q)
         if not (math.isfinite(curvature) and math.isfinite(rho)):
             return words.NOT_FINITE, k
         if curvature <= 0.0:
             return words.INDEFINITE, k
         alpha = rho / curvature
-        # (4) x += alpha p, r -= alpha q
-        ahead = x + x.dtype.type(alpha) * p
-        r -= r.dtype.type(alpha) * q
-        residual = float(np.linalg.norm(r))
-        if not (math.isfinite(residual) and np.isfinite(ahead).all()):
+        # (4) r -= alpha q, x += alpha p
+        residual = math.sqrt(cpu_vectors.subtract_scaled(r, alpha, q))
+        if not math.isfinite(residual):
             return words.NOT_FINITE, k
-        x[...] = ahead
+        cpu_vectors.add_scaled(x, alpha, p)
         if callback:
             callback(x)
         if residual <= bound:

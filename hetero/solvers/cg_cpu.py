@@ -28,19 +28,44 @@ _STATUS = {
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
 
 
+class _Numpy:
+    """What `cpu_vectors` does, beside BLAS: its threads and those of compiled loops collide."""
+
+    @staticmethod
+    def dot(x: np.ndarray, y: np.ndarray) -> float:
+        return float(np.dot(x, y))
+
+    @staticmethod
+    def add_scaled(y: np.ndarray, scale: float, x: np.ndarray) -> None:
+        y += y.dtype.type(scale) * x
+
+    @staticmethod
+    def scale_and_add(y: np.ndarray, scale: float, x: np.ndarray) -> None:
+        y *= y.dtype.type(scale)
+        y += x
+
+    @staticmethod
+    def subtract_scaled(y: np.ndarray, scale: float, x: np.ndarray) -> float:
+        y -= y.dtype.type(scale) * x
+        return float(np.dot(y, y))
+
+
 class _Loop(NamedTuple):
-    """A system's compiled parts.
+    """A system's parts.
 
     Attributes
     ----------
     times : callable
         ``times(p, q)`` writes q = A p.
     run : callable or None
-        ``run(inverse, x, r, p, q, sums, sums_z, state, bound, steps)``.
+        Compiled: ``run(inverse, x, r, p, q, sums, sums_z, state, bound, steps)``.
+    vectors : module or class
+        What works on vectors where there is no such loop.
     """
 
     times: Callable[[np.ndarray, np.ndarray], object]
     run: Callable[..., tuple[int, int]] | None
+    vectors: Any = cpu_vectors
 
 
 def _box(stencil: Stencil, dtype: np.dtype) -> tuple[int, int, int, np.ndarray]:
@@ -72,7 +97,7 @@ def _loop(system: Any, dtype: np.dtype, sums: np.ndarray) -> _Loop:
             lambda *rest: cpu_cg.cg_csr(*matrix, *rest),
         )
     if isinstance(system, Dense):
-        return _Loop(lambda p, q: np.dot(system.array, p, out=q), None)
+        return _Loop(lambda p, q: np.dot(system.array, p, out=q), None, _Numpy)
 
     def times(p: np.ndarray, q: np.ndarray) -> None:
         q[...] = system.matvec(p)
@@ -190,6 +215,7 @@ def _generic(
     callback: Callable[[np.ndarray], object] | None,
 ) -> tuple[str, int]:
     """Iterations in Python."""
+    vectors = loop.vectors
     z = r if preconditioner is None else np.empty_like(r)
     p = np.zeros_like(x)
     rho = 1.0
@@ -199,22 +225,22 @@ def _generic(
             preconditioner(r, z)
         elif preconditioner is not None:
             np.multiply(preconditioner, r, out=z)
-        rho, previous = cpu_vectors.dot(r, z), rho
+        rho, previous = vectors.dot(r, z), rho
         # (2) p = z + beta p
-        cpu_vectors.scale_and_add(p, 0.0 if k == 0 else rho / previous, z)
+        vectors.scale_and_add(p, 0.0 if k == 0 else rho / previous, z)
         # (3) alpha = rho / p.Ap
         loop.times(p, q)
-        curvature = cpu_vectors.dot(p, q)
+        curvature = vectors.dot(p, q)
         if not (math.isfinite(curvature) and math.isfinite(rho)):
             return words.NOT_FINITE, k
         if curvature <= 0.0:
             return words.INDEFINITE, k
         alpha = rho / curvature
         # (4) r -= alpha q, x += alpha p
-        residual = math.sqrt(cpu_vectors.subtract_scaled(r, alpha, q))
+        residual = math.sqrt(vectors.subtract_scaled(r, alpha, q))
         if not math.isfinite(residual):
             return words.NOT_FINITE, k
-        cpu_vectors.add_scaled(x, alpha, p)
+        vectors.add_scaled(x, alpha, p)
         if callback:
             callback(x)
         if residual <= bound:

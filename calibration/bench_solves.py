@@ -68,6 +68,7 @@ def _cg_rows(dtype: str) -> Iterator[dict[str, Any]]:
                 "what": "iteration",
                 "seconds": {**seconds, **_peer_iterations(A, b, slow=n > 1024)},
                 "floor_bytes": 10.0 * b.nbytes,
+                "passes": " in ten passes",
             }
     rng = np.random.default_rng(1)
     for n in _DENSE if _gpu() else _DENSE[:3]:
@@ -250,7 +251,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         seconds = row["seconds"]
-        peers = ("SciPy", "CuPy", "PyAMG")
+        peers = ("SciPy", "CuPy", "PyAMG", "OpenCV", "torch")
         own = {name: s for name, s in seconds.items() if not name.startswith(peers)}
         best = min(own.values())
         chosen = f", chosen: {row['chosen']}" if "chosen" in row else ""
@@ -259,7 +260,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         for name, value in sorted(seconds.items(), key=lambda item: item[1]):
             rate = ""
             if "floor_bytes" in row:
-                rate = f" ({row['floor_bytes'] / value * 1e-9:.0f} GB/s in ten passes)"
+                rate = f" ({row['floor_bytes'] / value * 1e-9:.0f} GB/s{row['passes']})"
             lines.append(f"| {name} | {planner.show(value)}{rate} | {value / best:.2f} |")
         lines.append("")
     return "\n".join(lines)

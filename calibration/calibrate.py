@@ -12,7 +12,7 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero import inventory, planner, pricing, profile, registry
-from hetero.calibration import fit, probes, solves, workbench
+from hetero.calibration import compiling, convolutions, fit, probes, solves, workbench
 from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.problem import DEVICE_DTYPES
 
@@ -92,7 +92,8 @@ def measure_machine(
     products = effort.total + effort.device_total * (len(names) - 1)
     phases = [(_tasks(names, infos, effort, quick), products)]
     if not quick:
-        phases.append(([("compiling the CPU's solvers", _compiling, 1.0)], 1.0))
+        phases.append(([("compiling the CPU's loops", _compiling, 1.0)], 1.0))
+    phases += [(tasks, effort.filters) for tasks in _filter_tasks(names, infos, effort, quick)]
     phases += [(tasks, effort.solves) for tasks in _all_solve_tasks(names, infos, effort, quick)]
     number, total = 0, sum(len(tasks) for tasks, _ in phases)
     models: dict[str, Any] = {}
@@ -182,7 +183,7 @@ def _tasks(
             for implementation in registry.lookup(operation):
                 if implementation.kind != info["kind"] or implementation.run is None:
                     continue
-                if operation in solves.OPERATIONS:
+                if operation in (*solves.OPERATIONS, convolutions.OPERATION):
                     continue
                 for subject in probes.subjects(implementation, name, effort, largest):
                     largest_dims = tuple(axis[-1] for axis in subject.axes)
@@ -214,6 +215,71 @@ def _measuring(
             models["|".join(key)] = fit.surface(subject.axes, *measured)
         elif (reference := models.get("|".join([*key[:-1], subject.reference]))) is not None:
             models["|".join(key)] = fit.surface_beside(reference, *measured)
+
+    return task
+
+
+def _filter_tasks(
+    names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
+) -> list[list[tuple[str, Task, float]]]:
+    """The convolutions on each device."""
+    found: list[list[tuple[str, Task, float]]] = []
+    for name in names:
+        info = infos[name]
+        device = None if name == planner.CPU else backends.get(name)
+        mine = [
+            implementation
+            for implementation in registry.lookup(convolutions.OPERATION)
+            if implementation.kind == info["kind"]
+        ]
+        if quick:
+
+            def estimating(
+                models: dict,
+                links: dict,
+                host: dict,
+                share: float,
+                mine: Any = mine,
+                name: str = name,
+                device: Any = device,
+            ) -> None:
+                of_method = convolutions.estimate(device)
+                for implementation in mine:
+                    for dtype in DEVICE_DTYPES:
+                        key = (name, implementation.operation, implementation.method, dtype, "*")
+                        models["|".join(key)] = of_method(implementation.method)
+
+            found.append([(f"convolutions on {name}", estimating, 1.0)])
+            continue
+        bench = functools.cache(functools.partial(convolutions.FilterBench, device))
+        largest = _LARGEST_FULL[info["kind"]]["matvec"]
+        found.append(
+            [
+                (
+                    f"{subject.implementation.operation} {subject.implementation.method} "
+                    f"{subject.dtype} on {name}",
+                    _measuring_filter(subject, bench, device, effort, name),
+                    1.0,
+                )
+                for implementation in mine
+                for subject in convolutions.subjects(implementation, info, largest)
+            ]
+        )
+    return found
+
+
+def _measuring_filter(
+    subject: convolutions.Subject,
+    bench: Callable[[], convolutions.FilterBench],
+    device: Any,
+    effort: probes.Effort,
+    name: str,
+) -> Task:
+    def task(models: dict, links: dict, host: dict, share: float) -> None:
+        with device.active() if device is not None else contextlib.nullcontext():
+            model = convolutions.measure_subject(subject, bench(), name, effort, share)
+        key = (name, convolutions.OPERATION, subject.implementation.method, subject.dtype, "*")
+        models["|".join(key)] = model
 
     return task
 
@@ -254,7 +320,7 @@ def _all_solve_tasks(
 
 
 def _compiling(models: dict, links: dict, host: dict, share: float) -> None:
-    solves.compile_ahead()
+    compiling.compile_ahead()
 
 
 def _estimating(

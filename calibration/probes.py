@@ -50,6 +50,8 @@ class Effort:
         the large knots.
     solves : float
         Seconds for the solves on each of them, and on each group of equal devices.
+    filters : float
+        Seconds for the convolutions on each of them.
     """
 
     budget: float
@@ -62,6 +64,7 @@ class Effort:
     total: float
     device_total: float
     solves: float
+    filters: float
 
 
 QUICK = Effort(
@@ -75,6 +78,7 @@ QUICK = Effort(
     total=8.0,
     device_total=25.0,
     solves=3.0,
+    filters=3.0,
 )
 FULL = Effort(
     budget=0.008,
@@ -87,6 +91,7 @@ FULL = Effort(
     total=20.0,
     device_total=70.0,
     solves=14.0,
+    filters=10.0,
 )
 
 
@@ -147,7 +152,11 @@ def subjects(
                     yield Subject(implementation, dtype, layout, axes, problem)
                     continue
                 fit_for = "odd" if odd else "aligned"
-                reference = f"CC {fit_for}" if operation == "matmul" and order != "CC" else None
+                reference = None
+                if operation == "matmul" and order != "CC":
+                    reference = f"CC {fit_for}"
+                elif operation == "matmul" and odd:
+                    reference = "CC aligned"
                 yield Subject(implementation, dtype, f"{order} {fit_for}", axes, problem, reference)
 
 

@@ -7,9 +7,6 @@ differ by more than such an estimate errs, and compiling the CPU's loops alone w
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +33,7 @@ _LARGEST_DENSE = {"cpu": 2**11, "cuda": 2**12, "opencl": 2**9}
 _ROW_LENGTHS = (5, 27)
 _SMALLEST = 2**8
 _CYCLES = (1, 4)  # of multigrid: not so many that float32 meets rounding
-_FAMILIES = ("multigrid", "csr", "stencil2", "jacobi")  # layouts and methods compiled apart
+FAMILIES = ("multigrid", "csr", "stencil2", "jacobi")  # layouts and methods compiled apart
 _MATVEC = (("blas", "C"), ("tiled", "C aligned"))
 _LONGER = (4096, 8192, 16384, 32768)
 _POINTS = 2**24  # point updates that are timed at least
@@ -130,24 +127,6 @@ def subjects(implementation: Implementation, info: dict[str, Any]) -> Iterator[S
                 yield Subject(
                     implementation, dtype, layout, axes, problem, _cg_request(layout, dtype), steps
                 )
-
-
-def compile_ahead() -> None:
-    """Compile the CPU's loops for the cache on disk, in several processes at a time.
-
-    One after another they take half a minute. Whatever fails here is compiled when it is measured.
-    """
-    code = "from hetero.calibration import solves; solves.compile_family({!r}, {!r})"
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
-    waiting = [code.format(family, dtype) for dtype in DEVICE_DTYPES for family in _FAMILIES]
-    running: list[subprocess.Popen[bytes]] = []
-    while waiting or running:
-        while waiting and len(running) < (os.cpu_count() or 1):
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            command = [sys.executable, "-c", waiting.pop(0)]
-            running.append(subprocess.Popen(command, env=environment, **quiet))
-        running[0].wait()
-        running = [process for process in running if process.poll() is None]
 
 
 def compile_family(family: str, dtype: str) -> None:
@@ -305,6 +284,7 @@ def _seconds(
         if owners:
             device.synchronize()
 
+    time.sleep(0.002)  # for which threads may go on spinning after what ran before
     return [
         min(measure(partial(call, count), budget=3 * effort.budget, least=3, most=9).samples)
         for count in counts

@@ -15,14 +15,15 @@ import numpy as np
 from hetero import devices as backends
 from hetero import planner, profile
 from hetero.arrays import HOST, Operand, describe, spec
-from hetero.calibration import probes
+from hetero.calibration import probes, verify_convolutions
 from hetero.calibration.fit import residuals
 from hetero.calibration.measure import center
 from hetero.errors import DeviceError
 from hetero.ops import calling, module_of
 from hetero.problem import DEVICE_DTYPES, Problem
 
-MEASURED = ("matvec", "matmul")
+MEASURED = ("matvec", "matmul", "convolve2d")
+DEFAULT = MEASURED[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Row:
 
 def random_problem(draw: random.Random, operation: str, on: str, largest: int) -> Problem:
     """A problem with sizes log-uniform up to ``largest``, any dtype and order."""
+    if operation == "convolve2d":
+        return verify_convolutions.random_problem(draw, on, min(largest, 4096))
     dtype = draw.choice(DEVICE_DTYPES)
 
     def size() -> int:
@@ -64,7 +67,7 @@ def random_problem(draw: random.Random, operation: str, on: str, largest: int) -
 
 
 def verify(
-    operations: tuple[str, ...] = MEASURED,
+    operations: tuple[str, ...] = DEFAULT,
     *,
     on: str = HOST,
     count: int = 100,
@@ -172,7 +175,10 @@ def _caller(
     waits = {o.location for o in operands if o.location != HOST} | {chosen.device}
     waits -= {planner.CPU}
     used = [backends.get(name) for name in waits]
-    if all(o.location == HOST for o in operands):  # what the second call of a shape comes down to
+    if plan.problem.operation == "convolve2d":
+        run = verify_convolutions.caller(plan, *arrays)
+        arrays = ()
+    elif all(o.location == HOST for o in operands):  # what the second call of a shape comes down to
         run = calling.shortcut(plan, getattr(np, plan.problem.function))
     else:
         function = getattr(module_of(plan.problem.function), plan.problem.function)
@@ -203,6 +209,11 @@ class Operands:
         found = []
         for number, operand in enumerate(problem.inputs):
             host = self._host(operand, number)
+            if number and problem.operation == "convolve2d":
+                host = verify_convolutions.values(problem, self._block)
+                if operand.location == HOST:
+                    found.append(host)
+                    continue
             found.append(host if self._on == HOST else self._device(host, number))
         return tuple(found), tuple(describe(a) for a in found)
 
@@ -248,6 +259,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
             "p95": float(np.percentile(ratios, 95)),
             "p99": float(np.percentile(ratios, 99)),
             "worst": float(ratios.max()),
+            "fastest_within_5_percent": float((ratios <= 1.05).mean()),
         },
         "fastest": wins,
         "prediction_error": errors,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hetero.calibration import calibrate
     from hetero.ops import plan
     from hetero.ops.conjugate_gradient import solve_cg
+    from hetero.ops.convolution import convolve2d
     from hetero.ops.matmul import matmul
     from hetero.ops.matvec import matvec
     from hetero.ops.poisson import solve_poisson
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "calibrate": "hetero.calibration",
+    "convolve2d": "hetero.ops.convolution",
     "machine": "hetero.overview",
     "matmul": "hetero.ops.matmul",
     "matvec": "hetero.ops.matvec",
@@ -44,6 +46,7 @@ __all__ = [
     "Poisson",
     "Profile",
     "calibrate",
+    "convolve2d",
     "machine",
     "matmul",
     "matvec",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from math import prod
 from typing import Any, NamedTuple
 
@@ -231,16 +232,22 @@ def _ordinal(array: Any, pointer: int) -> int:
     return ordinal or 0
 
 
-def _ordinal_of_address(pointer: int) -> int | None:
-    """What the driver says; None without a driver, or for an address that it does not know."""
-    ordinal = ctypes.c_int(-1)
+@functools.cache
+def _pointer_attribute() -> Any:
+    """The driver's function, None without a driver. Opening the library takes 10 us each time."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        status = driver.cuPointerGetAttribute(
-            ctypes.byref(ordinal), _DEVICE_ORDINAL, ctypes.c_uint64(pointer)
-        )
+        return ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
     except (OSError, AttributeError):
         return None
+
+
+def _ordinal_of_address(pointer: int) -> int | None:
+    """What the driver says; None without a driver, or for an address that it does not know."""
+    ask = _pointer_attribute()
+    if ask is None:
+        return None
+    ordinal = ctypes.c_int(-1)
+    status = ask(ctypes.byref(ordinal), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
     return ordinal.value if status == 0 and ordinal.value >= 0 else None
 
 

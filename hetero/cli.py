@@ -80,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     sub = command("verify", _verify, "Measure every candidate of random problems.")
-    sub.add_argument("operation", nargs="*", help="matvec, matmul (default: both)")
+    sub.add_argument(
+        "operation", nargs="*", help="matvec, matmul, convolve2d (default: the first two)"
+    )
     sub.add_argument("--on", default="host", help="where the operands lie: host, cuda:0")
     sub.add_argument("--count", type=int, default=100, help="problems for each operation")
     sub.add_argument("--seconds", type=float, default=60.0, help="stop drawing after this time")
@@ -88,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--largest", type=int, help="largest extent of a matrix")
 
     sub = command("bench", _bench, "Every method side by side, beside the libraries that are here.")
-    sub.add_argument("operation", choices=("matvec", "matmul", "cg", "poisson"))
+    sub.add_argument("operation", choices=("matvec", "matmul", "convolve2d", "cg", "poisson"))
     sub.add_argument(
         "--dtype", choices=("float32", "float64"), help="default: float32; solves: float64"
     )
@@ -182,7 +184,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     from hetero import devices as backends
     from hetero.calibration import report, verify
 
-    operations = tuple(arguments.operation) or verify.MEASURED
+    operations = tuple(arguments.operation) or verify.DEFAULT
     for operation in operations:
         if operation not in verify.MEASURED:
             names = ", ".join(map(repr, verify.MEASURED))
@@ -213,9 +215,12 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from hetero.calibration import bench, bench_solves
+    from hetero.calibration import bench, bench_convolutions, bench_solves
 
-    if arguments.operation in ("cg", "poisson"):
+    if arguments.operation == "convolve2d":
+        rows = bench_convolutions.bench(arguments.dtype or "float32")
+        text = bench_solves.table(rows)
+    elif arguments.operation in ("cg", "poisson"):
         rows = bench_solves.bench(arguments.operation, arguments.dtype or "float64")
         text = bench_solves.table(rows)
     else:

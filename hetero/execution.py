@@ -31,12 +31,15 @@ class Call(NamedTuple):
         The caller's arrays and their descriptions.
     out, target
         The caller's ``out`` and its description, or None.
+    also
+        What the implementation gets after the arrays, as it is.
     """
 
     arrays: tuple[Any, ...]
     operands: tuple[Operand, ...]
     out: Any = None
     target: Operand | None = None
+    also: tuple[Any, ...] = ()
 
     def with_output(self, problem: Problem) -> Call:
         """This call with an ``out`` on the device: the caller's, or a new array of their type."""
@@ -87,6 +90,7 @@ def _on_cpu(implementation: Implementation, problem: Problem, call: Call) -> Any
         array if operand.location == HOST else transfer.to_host(array, operand)
         for array, operand in zip(call.arrays, call.operands, strict=True)
     ]
+    hosts += call.also
     if problem.output.location == HOST:
         return implementation.run(None, problem, hosts, call.out)
     return _to_caller(np.asarray(implementation.run(None, problem, hosts, None)), problem, call)
@@ -113,7 +117,7 @@ def _on_device(device: Device, implementation: Implementation, problem: Problem,
             transfer.stage(device, array, operand)
             for array, operand in zip(call.arrays, call.operands, strict=True)
         ]
-        inputs = [buffer for buffer, _ in staged]
+        inputs = [*(buffer for buffer, _ in staged), *call.also]
         if result.location == device.name:
             call = call.with_output(problem)
             assert call.target is not None

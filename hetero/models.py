@@ -9,6 +9,7 @@ form               seconds
 =================  ==============================================================================
 roofline           overhead + max(flops / flop rate, bytes / byte rate)
 surface            overhead + compute, interpolated between measured shapes
+filter             a surface over the points of an image and of a filter
 bandwidth          accessed bytes / effective bandwidth (White 2013, sections 3.5 and 4.6)
 solve              set-up + iterations x step, each interpolated between measured sizes
 segments           b / T_x + c0 b + c1 per range of sizes (White 2013, eq. 3.14-3.15); for links
@@ -166,9 +167,21 @@ def _solve(constants: dict[str, Any]) -> Cost:
     return cost
 
 
+def _filter(constants: dict[str, Any]) -> Cost:
+    """A surface over the points of the result and of the filter, four extents in pairs."""
+    surface = _surface(constants)
+
+    def cost(work: Work) -> tuple[float, float]:
+        h, w, fh, fw = work.dims
+        return surface(Work((h * w, fh * fw), work.flops, work.bytes, work.repeat))
+
+    return cost
+
+
 FORMS: dict[str, Callable[[dict[str, Any]], Cost]] = {
     "roofline": _roofline,
     "surface": _surface,
+    "filter": _filter,
     "bandwidth": _bandwidth,
     "solve": _solve,
 }

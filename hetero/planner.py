@@ -138,6 +138,7 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
         problem.layout,
         problem.rtol,
         problem.iterations,
+        problem.window,
     )
     found = _memory.plans.get(key)
     if found is not None:

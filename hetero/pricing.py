@@ -7,7 +7,7 @@ candidate needs, smallest sum wins.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hetero import registry
@@ -18,6 +18,7 @@ from hetero.profile import Profile
 from hetero.registry import Implementation
 
 CPU = "cpu"
+_UNKNOWN = "no constants in this profile; hetero.calibrate() measures them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +190,14 @@ def price(
             f"{problem} cannot be done as asked: "
             + (reasons or f"there is no {problem.operation} on {', '.join(names)}")
         )
-    # A candidate without constants is taken only where there is no other.
-    possible.sort(key=lambda c: c.seconds if c.seconds is not None else float("inf"))
+    if any(c.seconds is not None for c in possible):
+        # A candidate without constants is taken only where there is no other.
+        candidates = [
+            replace(c, reason=_UNKNOWN) if c.reason is None and c.seconds is None else c
+            for c in candidates
+        ]
+        possible = [c for c in candidates if c.reason is None]
+        possible.sort(key=lambda c: c.seconds)
     others = [c for c in candidates if c.reason is not None]
     return Plan(problem, tuple(possible + others), constants.name)
 
@@ -285,7 +292,7 @@ def _candidate(
                 terms[term] = terms.get(term, 0.0) + seconds
     if terms is None:
         if name != CPU and not asked_for:
-            return excluded("no constants in this profile; hetero.calibrate() measures them")
+            return excluded(_UNKNOWN)
         return Candidate(name, implementation.method, None, {}, None, implementation)
     return Candidate(name, implementation.method, sum(terms.values()), terms, None, implementation)
 

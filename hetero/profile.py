@@ -39,6 +39,7 @@ from hetero.models import Cost, Work, bind, bind_link
 SCHEMA_VERSION = 1
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
 _DIMENSIONS = {"matvec": 2, "matmul": 3, "convolve2d": 4, "cg": 1, "poisson": 1}
+_DIMENSIONS |= {"convolve2d separable": 2, "convolve2d fft": 1, "convolve2d overlap_save": 1}
 _PARTS = ("fingerprint", "devices", "links", "host", "models")
 
 log = logging.getLogger("hetero")
@@ -246,9 +247,10 @@ def _try_out(data: dict[str, Any]) -> None:
         if not isinstance(info["kind"], str) or not isinstance(info.get("same_as", ""), str):
             raise TypeError(f"devices {name}: kind and same_as must be strings")
     for key, model in data["models"].items():
-        device, operation, _, _, layout = key.split("|")
+        device, operation, method, _, layout = key.split("|")
         cost = bind(model)
-        number = 2 if layout == "csr" else _DIMENSIONS[operation]  # unknowns, entries in a row
+        number = _DIMENSIONS.get(f"{operation} {method}", _DIMENSIONS[operation])
+        number = 2 if layout == "csr" else number  # unknowns, entries in a row
         found = cost(Work((64,) * number, 1e6, 1e6))
         if not all(0.0 <= seconds < math.inf for seconds in found):
             raise ValueError(f"{key} gives {found} seconds")

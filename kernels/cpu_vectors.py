@@ -12,7 +12,7 @@ import numpy as np
 
 from .cpu import prange, share, threaded
 
-__all__ = ["add_scaled", "dot", "norm", "scale_and_add", "subtract_scaled"]
+__all__ = ["add_scaled", "dot", "norm", "scale_and_add", "subtract_scaled", "times_zero"]
 
 _CHUNK = 4096
 
@@ -94,3 +94,23 @@ def subtract_scaled(y: np.ndarray, scale: float, x: np.ndarray) -> float:
     """Y -= scale x; returns the square of the new y's 2-norm."""
     with share(x.size):
         return _subtract_scaled(y, y.dtype.type(scale), x, np.empty(_chunks(x)))
+
+
+@threaded
+def _times_zero(x, sums):
+    for c in prange(sums.size):
+        piece = x[c * _CHUNK : (c + 1) * _CHUNK]
+        part = piece.dtype.type(0.0)
+        for i in range(piece.size):
+            part += piece[i] * piece.dtype.type(0.0)
+        sums[c] = part
+    total = 0.0
+    for c in range(sums.size):
+        total += sums[c]
+    return total
+
+
+def times_zero(x: np.ndarray) -> float:
+    """Sum of 0 x: 0 where all of x is finite, NaN where not."""
+    with share(x.size):
+        return _times_zero(x, np.empty(_chunks(x)))

@@ -39,13 +39,16 @@ BELOW = {
     "execution": {"transfer", "planner", "registry", "inventory", "devices", *LEAVES},
     "solvers": {"devices", "transfer", "partition", "kernels", *LEAVES},
     "partition": {"devices", *LEAVES},
+    "filtering": {"devices", "transfer", "kernels", *LEAVES},
     "ops": {"planner", "registry", *LEAVES},
 }
 EVERYTHING = {*BELOW, "hetero"}
 BELOW["calibration"] = EVERYTHING - {"transfer", "kernels"}
 BELOW["cli"] = {*EVERYTHING, "calibration"} - {"transfer", "kernels", "execution"}
 # What may be imported inside functions besides, when it is needed.
-LATER = {"ops": {"devices", "inventory", "transfer", "execution", "kernels", "solvers"}}
+LATER = {
+    "ops": {"devices", "inventory", "transfer", "execution", "kernels", "solvers", "filtering"}
+}
 # The package itself and its entry point hand out what others define.
 FREE = {"hetero", "__main__"}
 HEAVY = {"pycuda", "pyopencl", "numba", "scipy", "threadpoolctl", "cupy", "torch", "nvmath", "cuda"}
@@ -124,8 +127,10 @@ def test_nothing_heavy_is_loaded_at_import(unit, file):
 
 
 def loaded_late(unit, stem):
-    """Solvers and the CPU's kernels: nothing imports them before they are needed."""
-    return unit == "solvers" or (unit == "kernels" and stem.partition("_")[0] == "cpu")
+    """Solvers, filtering and the CPU's kernels: nothing imports them before they are needed."""
+    return unit in ("solvers", "filtering") or (
+        unit == "kernels" and stem.partition("_")[0] == "cpu"
+    )
 
 
 def test_kernels_know_nothing_of_hetero():

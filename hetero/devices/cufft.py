@@ -1,12 +1,18 @@
-"""Batched real Fourier transforms in place: cuFFT through `nvmath.bindings.cufft`."""
+"""Batched real Fourier transforms in place, of rows and of planes, by cuFFT.
+
+Through `nvmath.bindings.cufft`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 from typing import Any
 
 from hetero.errors import DeviceError, DeviceMemoryError
 
-_R2C, _D2Z = 0x2A, 0x6A  # cufftType
+_R2C, _C2R, _D2Z, _Z2D = 0x2A, 0x2C, 0x6A, 0x6C  # cufftType
 
 
 def obstacle() -> str | None:
@@ -56,6 +62,73 @@ class RealTransform:
         """Transform the rows at a device address."""
         try:
             self._run(self._plan, buffer, buffer)
+        except Exception as error:
+            raise _error(error) from error
+
+
+class RealTransform2D:
+    """Planes of (ly, lx) reals, each row in room for lx / 2 + 1 complex numbers, and back.
+
+    Parameters
+    ----------
+    device : CudaDevice
+        Active in this thread.
+    lengths : (int, int)
+        (ly, lx); lx even.
+    batch : int
+        Planes, one after the other.
+    dtype : str
+        "float32" or "float64".
+
+    Notes
+    -----
+    The way back is not scaled: there and back multiplies by ly lx.
+    """
+
+    def __init__(self, device: Any, lengths: tuple[int, int], batch: int, dtype: str) -> None:
+        from nvmath.bindings import cufft
+
+        self._cufft, self._device, self._lock = cufft, device, threading.Lock()
+        self._plans: list[int] = []
+        double = dtype == "float64"
+        ly, lx = lengths
+        half = lx // 2 + 1
+        reals, complexes = ([ly, 2 * half], 1, 2 * half * ly), ([ly, half], 1, half * ly)
+        self._run = (cufft.exec_d2z, cufft.exec_z2d) if double else (cufft.exec_r2c, cufft.exec_c2r)
+        kinds = (_D2Z, _Z2D) if double else (_R2C, _C2R)
+        layouts = (*reals, *complexes), (*complexes, *reals)
+        try:
+            needed = 1
+            for kind, layout in zip(kinds, layouts, strict=True):
+                plan = cufft.create()
+                self._plans.append(plan)
+                cufft.set_auto_allocation(plan, 0)
+                room = cufft.make_plan_many64(plan, 2, [ly, lx], *layout, kind, batch)
+                needed = max(needed, int(room))
+            area, self._owner = device.allocate(needed)
+            for plan in self._plans:
+                cufft.set_work_area(plan, area)
+        except Exception as error:
+            raise _error(error) from error
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            with contextlib.suppress(Exception), self._device.active():
+                for plan in self._plans:
+                    self._cufft.destroy(plan)
+
+    def forward(self, buffer: int) -> None:
+        """Transform the planes at a device address."""
+        self._execute(0, buffer)
+
+    def inverse(self, buffer: int) -> None:
+        """Transform back."""
+        self._execute(1, buffer)
+
+    def _execute(self, which: int, buffer: int) -> None:
+        try:
+            with self._lock:  # a transform is several launches that share the work area
+                self._run[which](self._plans[which], buffer, buffer)
         except Exception as error:
             raise _error(error) from error
 

@@ -1,63 +1,265 @@
-"""Two-dimensional convolution: can be priced; not run yet."""
+"""Two-dimensional convolution: the public function and its implementations."""
 
 from __future__ import annotations
 
-from typing import Any
+from math import isfinite
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import registry
-from hetero.arrays import HOST, Operand, Spec, describe, element_strides
-from hetero.models import Work
-from hetero.problem import Problem, dtype_obstacle
+from hetero import planner
+from hetero.arrays import HOST, Operand, Spec, describe, is_device_array
+from hetero.ops import convolution_methods  # noqa: F401  # registers them
+from hetero.ops.convolution_detours import by_parts, by_scipy, by_the_host, one_by_one
+from hetero.ops.convolving import (
+    BOUNDARIES,
+    MODES,
+    OPERATION,
+    SPREADING,
+    checked,
+    described,
+    filter_of,
+    filter_there,
+    from_dims,
+    problem,
+    rank_of,
+    request_of,
+    swapped,
+    window,
+)
 
-OPERATION = "convolve2d"
+__all__ = ["OPERATION", "convolve2d", "from_dims", "problem"]
+
+# Elements of a filter on a device whose rank may be looked at on the host, and the seconds that the
+# convolution must take for that to pay.
+_LARGEST_DOWNLOADED = 1024
+_WORTH_A_DOWNLOAD = 2e-4
+_shortcuts = planner.shortcut_table()
+_host_calls = planner.shortcut_table()
+_ndarray = np.ndarray
+_forced = planner.forced.get
 
 
-def problem(image: Any, filter: Any) -> Problem:
-    """The problem of convolving an image with a filter, the result as large as the image.
+def convolve2d(
+    in1: Any,
+    in2: Any,
+    mode: str = "full",
+    boundary: str = "fill",
+    fillvalue: Any = 0,
+    *,
+    device: str | None = None,
+    method: str | None = None,
+) -> Any:
+    """Convolve images with a filter where it is fastest, as `scipy.signal.convolve2d`.
 
     Parameters
     ----------
-    image : (h, w) array or spec
-    filter : (filter_h, filter_w) array or spec
+    in1 : (..., h, w) array_like
+        An image, or a stack of them; on the host, or on a device (anything with
+        ``__cuda_array_interface__``).
+    in2 : (fh, fw) array_like
+        The filter.
+    mode : {"full", "same", "valid"}
+        All results, those centered on the image's points, or those that read nothing beyond the
+        image. With "valid" the smaller of the two is the filter.
+    boundary : {"fill", "wrap", "symm"}
+        Beyond the image lie ``fillvalue``, the image again, or its mirror image.
+    fillvalue : scalar
+    device : str, optional
+        "cpu", "cuda", "cuda:0", "opencl:0": compute there. Default: where it is fastest.
+    method : str, optional
+        "direct" (the sum), "separable" (two one-dimensional passes for each product of a column and
+        a row that make up the filter), "fft" (one transform), "overlap_save" (transforms of
+        tiles), "library" (OpenCV).
+
+    Returns
+    -------
+    (..., oh, ow) array
+        float32 and float64 run on devices; complex numbers as two or four real convolutions; what
+        else there is, integers for example, by SciPy on the CPU. A NumPy array where the image lies
+        on the host and the filter too; else an array of the device array's type, there.
 
     Raises
     ------
-    ValueError
-        If either is not two-dimensional.
+    ValueError, TypeError
+        As SciPy, for shapes, modes and fill values.
+    DeviceNotAvailable, MethodNotAvailable
+        If ``device`` or ``method`` is not available; the message names what is.
+
+    Notes
+    -----
+    NaN and infinity spread as in the direct sum: where another method's result is not finite, the
+    direct sum takes its place. How often the fastest method is chosen, and what a wrong choice
+    costs, stands in docs/benchmarks.md; `hetero verify convolve2d` measures it on this machine.
+
+    See Also
+    --------
+    hetero.plan : the priced candidates, nothing run.
+
+    References
+    ----------
+    A. White, "Modeling and Optimization of Parallel Matrix-based Computations on GPU", Auburn
+    University, 2013, section 5.1.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> hetero.convolve2d(np.ones((3, 3)), np.ones((2, 2)), mode="valid")
+    array([[4., 4.],
+           [4., 4.]])
     """
-    a, b = describe(image), describe(filter)
-    if len(a.shape) != 2 or len(b.shape) != 2:
-        raise ValueError(f"image and filter must have 2 dimensions, got {a.shape} and {b.shape}")
-    dtype = np.result_type(a.dtype, b.dtype)
-    location = next((o.location for o in (a, b) if o.location != HOST), HOST)
-    strides = tuple(s * dtype.itemsize for s in element_strides(a.shape))
-    output = Operand(a.shape, strides, dtype, location)
-    return Problem(
-        OPERATION,
-        (*a.shape, *b.shape),
-        dtype.name,
-        (a, b),
-        output,
-        device_obstacle=dtype_obstacle(a, b),
+    if (
+        type(in1) is _ndarray
+        and type(in2) is _ndarray
+        and in1.dtype == in2.dtype
+        and in1.dtype.char in "fd"
+        and in2.ndim == 2
+        and device is None
+        and method is None
+        and type(fillvalue) is int
+        and fillvalue == 0
+        and _forced() is None
+    ):
+        filter = filter_of(in2, in2.dtype)
+        try:
+            key = in1.shape, in1.strides, in1.dtype, in2.shape, mode, boundary, rank_of(filter)
+            run = _host_calls.get(key)
+        except TypeError:  # a mode that cannot be hashed: SciPy says so
+            run = None
+        if run is not None:
+            return run(in1, filter)
+    device, method = planner.placement(device, method)
+    image, kernel = _as_array(in1), _as_array(in2)
+    a, b = describe(image), describe(kernel)
+    if len(a.shape) < 2 or len(b.shape) != 2:
+        raise ValueError(
+            "in1 must have at least 2 dimensions and in2 must have 2, "
+            f"got {len(a.shape)} and {len(b.shape)}"
+        )
+    if not (
+        type(mode) is str
+        and mode in MODES
+        and type(boundary) is str
+        and boundary in BOUNDARIES
+        and type(fillvalue) in (int, float)
+    ):
+        boundary, fillvalue = checked((a.dtype, b.dtype), mode, boundary, fillvalue)
+    if mode == "valid" and swapped(a.shape[-2:], b.shape):
+        if len(a.shape) > 2:
+            return one_by_one(image, kernel, mode, boundary, fillvalue, device, method)
+        image, kernel, a, b = kernel, image, b, a
+    rest = (mode, boundary, fillvalue, device, method)
+    if any(x.location != HOST and x.dtype.char not in "fd" for x in (a, b)):
+        return by_the_host(image, kernel, *rest)
+    try:
+        dtype = np.result_type(a.dtype, b.dtype)
+    except TypeError:
+        return by_scipy(image, kernel, mode, boundary, fillvalue)
+    if dtype.kind == "c":
+        return by_parts(image, kernel, *rest)
+    if dtype.char not in "fd" or not a.size * b.size:
+        planner.check_placement(OPERATION, device, method)
+        if method not in (None, "direct"):  # the plan says why not
+            planner.plan(problem(image, kernel, mode, boundary, fillvalue), device, method)
+        if a.location == b.location == HOST:
+            return by_scipy(image, kernel, mode, boundary, fillvalue)
+        return by_the_host(image, kernel, mode, boundary, fillvalue, None, None)
+    if a.location == HOST and a.dtype != dtype:
+        image = np.ascontiguousarray(image, dtype)
+        a = describe(image)
+    if a.dtype != dtype or (b.location != HOST and b.staged_strides() is None):
+        return by_the_host(image, kernel, *rest)
+    call = _Call(image, kernel, a, b, dtype, mode, boundary, float(fillvalue), device, method)
+    return _planned(call)
+
+
+def _as_array(x: Any) -> Any:
+    return x if is_device_array(x) else np.asarray(x)
+
+
+class _Call(NamedTuple):
+    """A real convolution of float32 or float64; the image is of the dtype that is computed in."""
+
+    image: Any
+    kernel: Any
+    a: Operand
+    b: Operand
+    dtype: np.dtype
+    mode: str
+    boundary: str
+    fillvalue: float
+    device: str | None
+    method: str | None
+
+
+def _plan(call: _Call, filter: Any) -> planner.Plan:
+    a, b, mode, boundary = call.a, call.b, call.mode, call.boundary
+    finite = boundary != "fill" or isfinite(call.fillvalue)
+    if call.method in SPREADING and finite:  # asked for by name: say so, rather than do another
+        hosts = [x for x in (call.image, call.kernel) if isinstance(x, np.ndarray)]
+        finite = all(np.isfinite(x).all() for x in hosts)
+    filled, rank, unknown = bool(call.fillvalue), rank_of(filter), filter.array is None
+    key = (
+        *(a.shape, a.strides, a.dtype, a.location, b.shape, mode, boundary, filled, rank),
+        *(bool(finite), unknown, call.device, call.method),
     )
+    plan = _shortcuts.get(key)
+    if plan is None:
+        now = planner.generation()
+        found = window(a.shape[-2:], b.shape, mode, boundary, filled, rank, bool(finite))
+        taps = Spec(b.shape, call.dtype, on=b.location if unknown else HOST).operand()
+        plan = planner.plan(described(a, taps, call.dtype, found), call.device, call.method)
+        planner.remember(_shortcuts, key, plan, now)
+        if a.location == HOST and not filled and b.location == HOST and a.dtype == b.dtype:
+            _remember_host_call(call, plan, rank, now)
+    return plan
 
 
-def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
-    """The problem with dimensions H W FH FW, as ``hetero explain convolve2d`` asks for it."""
-    if len(dims) != 4:
-        raise ValueError(f"convolve2d takes 4 dimensions, H W FH FW, got {len(dims)}")
-    return problem(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on))
+def _remember_host_call(call: _Call, plan: planner.Plan, rank: int, now: int) -> None:
+    """What the next call of this kind comes down to, if it was placed by the planner alone."""
+    if call.device is None and call.method is None and plan.chosen.device == planner.CPU:
+        compute, found = plan.chosen.implementation.run, plan.problem
+
+        def run(image: np.ndarray, filter: Any) -> np.ndarray:
+            return compute(None, found, [image, request_of(filter, 0.0)], None)
+
+        a = call.a
+        key = a.shape, a.strides, a.dtype, call.b.shape, call.mode, call.boundary, rank
+        planner.remember(_host_calls, key, run, now)
 
 
-def _work(problem: Problem, info: dict[str, Any]) -> Work:
-    h, w, filter_h, filter_w = problem.dims
-    moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
-    return Work(problem.dims, 2.0 * h * w * filter_h * filter_w, moved)
+def _planned(call: _Call) -> Any:
+    """Plan a convolution and run it."""
+    a, b = call.a, call.b
+    if b.location == HOST:
+        filter = filter_of(call.kernel, call.dtype)
+    elif a.location != b.location or call.dtype != b.dtype or call.method == "separable":
+        filter = _downloaded(call)
+    else:
+        filter = filter_there(call.kernel, b)
+    plan = _plan(call, filter)
+    if filter.array is None and b.size <= _LARGEST_DOWNLOADED and call.method is None:
+        terms = plan.chosen.terms
+        if terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD and (known := _downloaded(call)).factors:
+            filter = known
+            plan = _plan(call, filter)
+    request = request_of(filter, call.fillvalue)
+    if a.location == HOST and plan.chosen.device == planner.CPU:
+        result = plan.chosen.implementation.run(None, plan.problem, [call.image, request], None)
+    else:
+        from hetero import execution
+
+        result = execution.execute(plan, execution.Call((call.image,), (a,), also=(request,)))
+    if a.location != HOST or b.location == HOST:
+        return result
+    from hetero import transfer
+
+    made, _ = transfer.empty_like(call.kernel, b, result.shape, result.dtype)
+    transfer.from_host(result, made, describe(made))
+    return made
 
 
-for _kind in ("cpu", "cuda"):
-    registry.register(
-        registry.Implementation(OPERATION, "direct", _kind, registry.no_obstacle, _work)
-    )
+def _downloaded(call: _Call) -> Any:
+    from hetero import transfer
+
+    return filter_of(transfer.to_host(call.kernel, call.b), call.dtype)

@@ -1,0 +1,73 @@
+"""Convolution on the CPU: compiled loops, and filters of low rank."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hetero.filtering.request import Request
+from hetero.filtering.window import Window
+from hetero.kernels import cpu_convolve, cpu_vectors
+
+_SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
+_BOUNDARY = {
+    "fill": cpu_convolve.FILL,
+    "wrap": cpu_convolve.WRAP,
+    "symm": cpu_convolve.SYMM,
+}
+
+
+def prepared(image: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The image as (batch, h, w) of the dtype that is computed in, rows contiguous."""
+    image = np.asarray(image, dtype)
+    image = image.reshape(-1, *image.shape[-2:])
+    if image.strides[-1] != dtype.itemsize and image.shape[-1] > 1:
+        image = np.ascontiguousarray(image)
+    return image
+
+
+def finite(result: np.ndarray) -> bool:
+    """Whether a result, C-contiguous, holds neither NaN nor infinity."""
+    return math.isfinite(cpu_vectors.times_zero(result.reshape(-1)))
+
+
+def direct(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
+    """The sum over the filter's taps, by `hetero.kernels.cpu_convolve`.
+
+    Parameters
+    ----------
+    image : (batch, h, w) ndarray of float32 or float64, as `prepared`
+
+    Returns
+    -------
+    (batch, out_height, out_width) ndarray
+    """
+    if request.filter.array.size == 1 and image.size < _SERIAL:
+        return image * request.filter.array
+    out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
+    cpu_convolve.direct(
+        image,
+        request.filter.taps,
+        out,
+        window.top,
+        window.left,
+        _BOUNDARY[window.boundary],
+        request.fillvalue,
+    )
+    return out
+
+
+def separable(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
+    """Two one-dimensional passes for each factor; the direct sum where that is not finite."""
+    out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
+    cpu_convolve.separable(
+        image,
+        *request.filter.turned_factors,
+        out,
+        window.top,
+        window.left,
+        _BOUNDARY[window.boundary],
+        request.fillvalue,
+    )
+    return out if finite(out) else direct(image, request, window)

@@ -1,0 +1,111 @@
+"""What a convolution's ``run`` gets beside the image: the filter and the fill value."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.arrays import Operand
+from hetero.filtering import factors
+
+_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
+_KEPT = 32  # things kept on devices
+
+
+class Filter:
+    """A filter on the host, or one that stays on its device.
+
+    Parameters
+    ----------
+    array : (fh, fw) ndarray of float32 or float64, or None
+        Where its values are known; C-contiguous.
+    held, operand : array, Operand
+        Where they are not: the caller's array on a device, and its description.
+    """
+
+    def __init__(
+        self, array: np.ndarray | None, held: Any = None, operand: Operand | None = None
+    ) -> None:
+        self.array = array
+        self._held = held
+        self._operand = operand
+        if operand is not None:
+            self.pointer: Any = operand.pointer
+            self.strides = operand.staged_strides()[-2:]
+
+    def downloaded(self) -> Filter:
+        """The filter with its values known."""
+        if self.array is not None:
+            return self
+        from hetero import transfer
+
+        return Filter(np.ascontiguousarray(transfer.to_host(self._held, self._operand)))
+
+    @functools.cached_property
+    def content(self) -> bytes | None:
+        """The values of a small filter; what is kept for it is found by them."""
+        small = self.array is not None and self.array.size <= _REMEMBERED
+        return self.array.tobytes() if small else None
+
+    @functools.cached_property
+    def taps(self) -> np.ndarray:
+        """The values turned by 180 degrees, C-contiguous: convolution by correlation."""
+        return np.ascontiguousarray(self.array[::-1, ::-1])
+
+    @functools.cached_property
+    def factors(self) -> Any:
+        """Columns and rows, or None; see `hetero.filtering.factors.low_rank`."""
+        if self.array is None:
+            return None
+        if self.content is None:
+            return factors.low_rank(self.array)
+        return factors.remembered(self.content, self.array.shape, self.array.dtype.name)
+
+    @functools.cached_property
+    def turned_factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Columns and rows of the taps."""
+        columns, rows = self.factors
+        return np.ascontiguousarray(columns[:, ::-1]), np.ascontiguousarray(rows[:, ::-1])
+
+
+class Request(NamedTuple):
+    """The filter, and the value beyond the image's edges."""
+
+    filter: Filter
+    fillvalue: float
+
+
+class _Kept:
+    """The last few things that were made on devices for filters: taps, spectra."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Any, Any] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
+        made = make()
+        with self._lock:
+            self._entries[key] = made
+            while len(self._entries) > _KEPT:
+                self._entries.popitem(last=False)
+        return made
+
+
+_kept = _Kept()
+
+
+def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any:
+    """What ``make()`` made for the filter's values on a device, now or earlier."""
+    if filter.content is None:
+        return make()
+    array = filter.array
+    return _kept.get((device, filter.content, array.shape, array.dtype.name, what), make)

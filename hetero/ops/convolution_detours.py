@@ -1,0 +1,96 @@
+"""Convolutions that no plan is made for: complex numbers, other dtypes, stacks of filters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero import planner
+from hetero.arrays import describe
+from hetero.ops.convolving import OPERATION
+
+
+def one_by_one(image: Any, kernel: Any, *options: Any) -> Any:
+    """A stack of small images, each of which 'valid' takes as the filter of the second operand."""
+    mode, boundary, fillvalue, device, method = options
+    if not isinstance(image, np.ndarray):
+        return by_the_host(image, kernel, *options)
+    from hetero.ops.convolution import convolve2d
+
+    planes = image.reshape(-1, *image.shape[-2:])
+    where = {"device": device, "method": method}
+    found = [convolve2d(p, kernel, mode, boundary, fillvalue, **where) for p in planes]
+    return np.reshape(found, (*image.shape[:-2], *np.shape(found)[-2:]))
+
+
+def by_the_host(image: Any, kernel: Any, *options: Any) -> Any:
+    """Device arrays of dtypes and layouts that are computed from NumPy arrays instead."""
+    from hetero import transfer
+
+    mode, boundary, fillvalue, device, method = options
+    like = next(x for x in (image, kernel) if not isinstance(x, np.ndarray))
+    hosts = [
+        x if isinstance(x, np.ndarray) else np.asarray(transfer.to_host(x, describe(x)))
+        for x in (image, kernel)
+    ]
+    from hetero.ops.convolution import convolve2d
+
+    result = convolve2d(*hosts, mode, boundary, fillvalue, device=device, method=method)
+    made, _ = transfer.empty_like(like, describe(like), result.shape, result.dtype)
+    transfer.from_host(result, made, describe(made))
+    return made
+
+
+def by_parts(
+    image: np.ndarray,
+    kernel: np.ndarray,
+    mode: str,
+    boundary: str,
+    fillvalue: complex,
+    device: str | None,
+    method: str | None,
+) -> np.ndarray:
+    """Complex operands as sums of real convolutions."""
+    dtype = np.result_type(image.dtype, kernel.dtype)
+    if dtype.char not in "FD" or not image.size * kernel.size:
+        planner.check_placement(OPERATION, device, method)
+        return by_scipy(image, kernel, mode, boundary, fillvalue)
+    real = np.dtype(dtype.char.lower())
+    fill = complex(fillvalue)
+
+    from hetero.ops.convolution import convolve2d
+
+    def part(a: np.ndarray, b: np.ndarray, value: float) -> np.ndarray:
+        a, b = np.ascontiguousarray(a, real), np.ascontiguousarray(b, real)
+        return convolve2d(a, b, mode, boundary, value, device=device, method=method)
+
+    complex_image = image.dtype.kind == "c" or fill.imag != 0.0
+    with_real = part(image.real, kernel.real, fill.real)
+    out = np.zeros(with_real.shape, dtype)
+    out.real = with_real
+    if complex_image:
+        out.imag = part(image.imag, kernel.real, fill.imag)
+    if kernel.dtype.kind == "c":
+        out.imag += part(image.real, kernel.imag, fill.real)
+        if complex_image:
+            out.real -= part(image.imag, kernel.imag, fill.imag)
+    return out
+
+
+def by_scipy(
+    image: np.ndarray, kernel: np.ndarray, mode: str, boundary: str, fillvalue: Any
+) -> np.ndarray:
+    from scipy.signal import convolve2d as reference
+
+    if not image.size:  # SciPy divides by the extents of what it repeats
+        boundary, fillvalue = "fill", fillvalue if boundary == "fill" else 0
+    if image.ndim == 2:
+        return reference(image, kernel, mode, boundary, fillvalue)
+    planes = image.reshape(-1, *image.shape[-2:]) if image.size else image[:0]
+    found = [reference(plane, kernel, mode, boundary, fillvalue) for plane in planes]
+    if not found:
+        blank = np.zeros((max(image.shape[-2], 1), max(image.shape[-1], 1)), image.dtype)
+        one = reference(blank, kernel, mode, boundary, fillvalue)
+        return np.zeros((*image.shape[:-2], *one.shape), one.dtype)
+    return np.reshape(found, (*image.shape[:-2], *found[0].shape))

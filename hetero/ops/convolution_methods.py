@@ -1,0 +1,186 @@
+"""The ways to convolve: what each takes, and when it cannot."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from math import prod
+from typing import Any
+
+from hetero import registry
+from hetero.models import Work
+from hetero.ops.convolving import OPERATION
+from hetero.problem import DEVICE_DTYPES, Problem
+
+
+def _moved(problem: Problem) -> float:
+    return float(sum(o.nbytes for o in (*problem.inputs, problem.output)))
+
+
+def _direct_work(problem: Problem, info: dict[str, Any]) -> Work:
+    w = problem.window
+    dims = (problem.batch * w.out_height, w.out_width, w.filter_height, w.filter_width)
+    return Work(dims, 2.0 * prod(dims), _moved(problem))
+
+
+def _separable_work(problem: Problem, info: dict[str, Any]) -> Work:
+    w = problem.window
+    points = problem.batch * w.out_height * w.out_width
+    taps = w.rank * (w.filter_height + w.filter_width)
+    return Work((points, taps), 2.0 * points * taps, _moved(problem))
+
+
+def _transform_work(method: str) -> Callable[..., Work]:
+    def work(problem: Problem, info: dict[str, Any]) -> Work:
+        """All tiles' points, each counted as often as a transform passes over it."""
+        from hetero.filtering import window as windows
+
+        kind = info["kind"]
+        weight = problem.batch * windows.weight(_axes(problem, kind, method), kind)
+        return Work((weight,), 10.0 * weight, 8.0 * _moved(problem))
+
+    return work
+
+
+def _axes(problem: Problem, kind: str, method: str) -> Any:
+    from hetero.filtering import window as windows
+
+    assert problem.window is not None
+    if method == "overlap_save":
+        return windows.tiles(problem.window, kind)
+    good = windows.good_length_cpu if kind == "cpu" else windows.good_length_device
+    return windows.one_tile(problem.window, good)
+
+
+def _not_real(problem: Problem) -> str | None:
+    if problem.dtype not in DEVICE_DTYPES:
+        return f"dtype {problem.dtype}: it computes in {' and '.join(DEVICE_DTYPES)}"
+    if not all(o.size for o in problem.inputs):
+        return "nothing to compute: an operand has no elements"
+    return None
+
+
+def _spreads(problem: Problem) -> str | None:
+    """Methods that add up more than the filter covers spread what is not finite."""
+    if not problem.window.finite:
+        return "values that are not finite would spread further than in the direct sum"
+    return _not_real(problem)
+
+
+def _fft_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    if info["kind"] == "cuda":
+        from hetero.devices import cufft
+
+        return _spreads(problem) or cufft.obstacle()
+    return _spreads(problem)
+
+
+def _tiles_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    if (reason := _fft_obstacle(problem, info)) is not None:
+        return reason
+    if _axes(problem, info["kind"], "overlap_save") is None:
+        return "the filter is not much smaller than the image"
+    return None
+
+
+def _separable_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    if (reason := _spreads(problem)) is not None:
+        return reason
+    window = problem.window
+    if not window.rank:
+        return "the filter is not known to be of low rank"
+    if info["kind"] != "cpu":
+        from hetero.kernels import plan_convolve
+
+        most = plan_convolve.separable_limit(dtype=problem.dtype)
+        if max(window.filter_height, window.filter_width) > most:
+            return f"it takes filters up to {most} x {most}"
+    return None
+
+
+def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    from hetero.filtering import opencv
+
+    return _not_real(problem) or opencv.obstacle(problem.window)
+
+
+def _on_cpu(name: str, module: str) -> Callable[..., Any]:
+    """``run`` of a method on the CPU, whose module is loaded when it is first used."""
+
+    @functools.cache
+    def loaded() -> tuple[Callable[..., Any], Callable[..., Any]]:
+        from hetero.filtering import cpu
+
+        return cpu.prepared, getattr(import_module(f"hetero.filtering.{module}"), name)
+
+    def run(device: None, problem: Problem, inputs: list[Any], output: Any) -> Any:
+        image, request = inputs
+        prepared, compute = loaded()
+        if request.filter.array is None:
+            request = request._replace(filter=request.filter.downloaded())
+        result = compute(prepared(image, problem.output.dtype), request, problem.window)
+        return result.reshape(problem.output.shape)
+
+    return run
+
+
+def _on_device(name: str) -> Callable[..., Any]:
+    def run(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
+        from hetero.filtering import device as own
+
+        getattr(own, name)(device, problem, *inputs, output)
+
+    return run
+
+
+def _by_cufft(method: str) -> Callable[..., Any]:
+    def run(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
+        from hetero.filtering import fft_device
+
+        fft_device.run(device, problem, *inputs, output, _axes(problem, "cuda", method))
+
+    return run
+
+
+def _direct_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    return None if info["kind"] == "cpu" else _not_real(problem)
+
+
+for _kind in ("cpu", "cuda", "opencl"):
+    on_cpu = _kind == "cpu"
+    for _method, _excludes, _work, _run in (
+        (
+            "direct",
+            _direct_obstacle,
+            _direct_work,
+            _on_cpu("direct", "cpu") if on_cpu else _on_device("direct"),
+        ),
+        (
+            "separable",
+            _separable_obstacle,
+            _separable_work,
+            _on_cpu("separable", "cpu") if on_cpu else _on_device("separable"),
+        ),
+        (
+            "fft",
+            _fft_obstacle,
+            _transform_work("fft"),
+            _on_cpu("whole", "fft_cpu") if on_cpu else _by_cufft("fft"),
+        ),
+        (
+            "overlap_save",
+            _tiles_obstacle,
+            _transform_work("overlap_save"),
+            _on_cpu("overlap_save", "fft_cpu") if on_cpu else _by_cufft("overlap_save"),
+        ),
+    ):
+        if _kind != "opencl" or _method in ("direct", "separable"):
+            registry.register(
+                registry.Implementation(OPERATION, _method, _kind, _excludes, _work, _run)
+            )
+registry.register(
+    registry.Implementation(
+        OPERATION, "library", "cpu", _library_obstacle, _direct_work, _on_cpu("filter2d", "opencv")
+    )
+)

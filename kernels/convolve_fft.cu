@@ -1,0 +1,109 @@
+// Between Fourier transforms, in place, of overlapping tiles of images: tiles out of the image, the
+// product with the filter's spectrum, results out of the tiles.
+//
+// A tile is `length_y` rows of `pitch` = 2 (length_x / 2 + 1) reals, of which length_x hold values, or of
+// pitch / 2 complex numbers. Tile number t is tile (t / tiles_x % tiles_y, t % tiles_x) of image
+// t / (tiles_y tiles_x); it starts at row start_y + that step_y, column start_x + that step_x.
+// Every kernel takes the tiles from `first` on. All of them are limited by memory.
+
+#ifndef REAL
+#define REAL float
+#endif
+#ifndef THREADS
+#define THREADS 256
+#endif
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define COMPLEX JOIN(REAL, 2)
+#define FILL 0
+#define WRAP 1
+
+// Where point i of an image extended beyond its n points lies; -1 for the fill value.
+DEVICE index_t inside(index_t i, index_t n, index_t boundary)
+{
+    if (i >= 0 && i < n) return i;
+    if (boundary == FILL) return -1;
+    const index_t period = boundary == WRAP ? n : 2 * n;
+    i %= period;
+    if (i < 0) i += period;
+    return i < n ? i : period - 1 - i;
+}
+
+// tiles[t] = part of the extended image; zero in the two reals of padding. A block makes a row.
+// Per value: 1 read, 1 written.
+KERNEL(THREADS, 1)
+gather_tiles(GLOBAL const REAL *RESTRICT image, GLOBAL REAL *RESTRICT tiles, index_t height,
+             index_t width, index_t batch_stride, index_t row_stride, index_t column_stride,
+             index_t boundary, double fillvalue, index_t first, index_t tiles_y, index_t tiles_x,
+             index_t start_y, index_t start_x, index_t step_y, index_t step_x, index_t length_y,
+             index_t length_x, index_t pitch)
+{
+    const index_t t = first + blockIdx.x / length_y;
+    const index_t row = blockIdx.x % length_y;
+    const index_t y = inside(start_y + t / tiles_x % tiles_y * step_y + row, height, boundary);
+    const index_t left = start_x + t % tiles_x * step_x;
+    image += t / (tiles_y * tiles_x) * batch_stride + (y < 0 ? 0 : y) * row_stride;
+    tiles += blockIdx.x * pitch;
+    for (index_t j = threadIdx.x; j < pitch; j += THREADS) {
+        REAL value = 0;
+        if (j < length_x) {
+            const index_t x = y < 0 ? -1 : inside(left + j, width, boundary);
+            value = x < 0 ? (REAL)fillvalue : image[x * column_stride];
+        }
+        tiles[j] = value;
+    }
+}
+
+// tiles[t, i] *= scale spectrum[i] for `points` complex numbers. blocks: of one tile.
+// Per number: 6 flops, 2 read, 1 written.
+KERNEL(THREADS, 1)
+multiply_spectra(GLOBAL COMPLEX *RESTRICT tiles, GLOBAL const COMPLEX *RESTRICT spectrum,
+                 index_t points, index_t blocks, double scale)
+{
+    const index_t i = (index_t)(blockIdx.x % blocks) * THREADS + threadIdx.x;
+    if (i >= points) return;
+    tiles += blockIdx.x / blocks * points;
+    const COMPLEX a = tiles[i];
+    COMPLEX b = spectrum[i];
+    b.x *= (REAL)scale;
+    b.y *= (REAL)scale;
+    COMPLEX product;
+    product.x = a.x * b.x - a.y * b.y;
+    product.y = a.x * b.y + a.y * b.x;
+    tiles[i] = product;
+}
+
+// Results of the tiles into the output; a block takes a row of a tile's results. Sets bad[0] where one
+// is not finite. Per value: 1 read, 1 written.
+KERNEL(THREADS, 1)
+scatter_tiles(GLOBAL const REAL *RESTRICT tiles, GLOBAL REAL *RESTRICT out, GLOBAL int *RESTRICT bad,
+              index_t out_height, index_t out_width, index_t batch_stride, index_t row_stride,
+              index_t column_stride, index_t first, index_t tiles_y, index_t tiles_x, index_t first_y,
+              index_t first_x, index_t step_y, index_t step_x, index_t length_y, index_t pitch)
+{
+    const index_t number = blockIdx.x / step_y;
+    const index_t t = first + number;
+    const index_t row = blockIdx.x % step_y;
+    const index_t y = t / tiles_x % tiles_y * step_y + row;
+    const index_t left = t % tiles_x * step_x;
+    if (y >= out_height) return;
+    tiles += (number * length_y + first_y + row) * pitch + first_x;
+    out += t / (tiles_y * tiles_x) * batch_stride + y * row_stride + left * column_stride;
+    const index_t count = step_x < out_width - left ? step_x : out_width - left;
+    for (index_t j = threadIdx.x; j < count; j += THREADS) {
+        const REAL value = tiles[j];
+        out[j * column_stride] = value;
+        if (!(value - value == 0)) bad[0] = 1;
+    }
+}
+
+// Sets bad[0] where one of `count` values is not finite. Per value: 1 read.
+KERNEL(THREADS, 1)
+find_not_finite(GLOBAL const REAL *RESTRICT out, GLOBAL int *RESTRICT bad, index_t count,
+                index_t blocks)
+{
+    for (index_t i = (index_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += blocks * THREADS) {
+        const REAL value = out[i];
+        if (!(value - value == 0)) bad[0] = 1;
+    }
+}

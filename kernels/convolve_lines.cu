@@ -1,0 +1,125 @@
+// convolve with a filter of low rank: taps[u, v] = sum over r of columns[r, u] rows[r, v].
+//
+// A block makes TILE_ROWS x TILE_COLUMNS outputs. For each r, the TILE_ROWS + FH - 1 rows of the
+// extended image that it needs pass through shared memory, SLAB_ROWS at a time, and rows[r] makes
+// TILE_COLUMNS elements of each, which stay there; then columns[r] makes outputs of them, added up
+// in registers. Both passes take their taps in chunks of CHUNK, unrolled.
+// Per output and r: 2 FH + 2 FW (TILE_ROWS + FH - 1) / TILE_ROWS flops, and as many elements loaded
+// as in convolve.cu, from the caches but for the first time; 1 stored. Shared memory is the limit,
+// or memory if the taps are few.
+//
+// Preconditions, besides those of convolve.cu but for its chunks. STAGE_COLUMNS and STAGE_ROWS are
+// multiples of CHUNK, not less than the filter's width and height; the last chunks have
+// TAIL_COLUMNS and TAIL_ROWS taps, none of them empty.
+
+#define PIECES_ONLY
+#define CHUNK 8
+#ifndef LANES
+#define LANES 16
+#endif
+#ifndef GROUPS
+#define GROUPS 8
+#endif
+#ifndef TAIL_ROWS
+#define TAIL_ROWS 8
+#endif
+#ifndef TAIL_COLUMNS
+#define TAIL_COLUMNS 8
+#endif
+#ifndef SLAB
+#define SLAB 2  // rows of a slab for each thread
+#endif
+#include "convolve.cu"
+
+#define SLAB_ROWS (GROUPS * SLAB)
+
+KERNEL(THREADS, BLOCKS)
+convolve_lines(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT columns,
+               GLOBAL const REAL *RESTRICT rows, GLOBAL REAL *RESTRICT out, index_t height,
+               index_t width, index_t rank, index_t filter_height, index_t filter_width,
+               index_t out_height, index_t out_width, index_t top, index_t left,
+               index_t tiles_down, index_t tiles_across, index_t image_batch, index_t image_row,
+               index_t image_column, index_t out_batch, index_t out_row, index_t out_column,
+               index_t boundary, double fillvalue)
+{
+    SHARED VECTOR slab_vectors[SLAB_ROWS * MOST_COLUMNS / WIDTH];
+    SHARED VECTOR made_vectors[(TILE_ROWS + STAGE_ROWS - 1) * LANES];
+    SHARED VECTOR tap_vectors[STAGE_COLUMNS / WIDTH];
+    SHARED REAL column_taps[STAGE_ROWS];
+    LOCAL REAL *slab = (LOCAL REAL *)slab_vectors;
+    LOCAL REAL *made = (LOCAL REAL *)made_vectors;
+    LOCAL REAL *row_taps = (LOCAL REAL *)tap_vectors;
+    const int thread = (int)threadIdx.x;
+    const int lane = thread % LANES, group = thread / LANES;
+    const unsigned int across = blockIdx.x % (unsigned int)tiles_across;
+    const unsigned int down = blockIdx.x / (unsigned int)tiles_across % (unsigned int)tiles_down;
+    const unsigned int b = blockIdx.x / (unsigned int)tiles_across / (unsigned int)tiles_down;
+    const index_t row = (index_t)down * TILE_ROWS, column = (index_t)across * TILE_COLUMNS;
+    const int taps_down = (int)filter_height, taps_across = (int)filter_width;
+    const int needed = TILE_ROWS + taps_down - 1;
+    REAL sums[ROWS * WIDTH];
+
+    image += b * image_batch;
+    UNROLL
+    for (int i = 0; i < ROWS * WIDTH; ++i) sums[i] = 0;
+
+    NO_UNROLL
+    for (index_t r = 0; r < rank; ++r) {
+        __syncthreads();
+        for (int i = thread; i < taps_across; i += THREADS) row_taps[i] = rows[r * taps_across + i];
+        for (int i = thread; i < taps_down; i += THREADS) {
+            column_taps[i] = columns[r * taps_down + i];
+        }
+        NO_UNROLL
+        for (int begin = 0; begin < needed; begin += SLAB_ROWS) {
+            const int now = needed - begin < SLAB_ROWS ? needed - begin : SLAB_ROWS;
+            fetch_tile(slab, image, thread, row + begin - top, column - left, now,
+                       TILE_COLUMNS + taps_across - 1, height, width, image_row, image_column,
+                       (int)boundary, (REAL)fillvalue);
+            __syncthreads();
+            LOCAL const REAL *from = slab + group * SLAB * MOST_COLUMNS + lane * WIDTH;
+            REAL line[SLAB * WIDTH];
+            int c = 0;
+            UNROLL
+            for (int i = 0; i < SLAB * WIDTH; ++i) line[i] = 0;
+            NO_UNROLL
+            for (; c + CHUNK <= taps_across; c += CHUNK) {
+                add_chunk(line, from + c, MOST_COLUMNS, row_taps + c, 0, SLAB, 1, CHUNK);
+            }
+#if TAIL_COLUMNS != CHUNK
+            add_chunk(line, from + c, MOST_COLUMNS, row_taps + c, 0, SLAB, 1, TAIL_COLUMNS);
+#endif
+            UNROLL
+            for (int k = 0; k < SLAB; ++k) {
+                const int at = group * SLAB + k;
+                if (at < now) {
+                    VECTOR v;
+                    PACK(v, line + k * WIDTH);
+                    *(LOCAL VECTOR *)(made + (begin + at) * TILE_COLUMNS + lane * WIDTH) = v;
+                }
+            }
+            __syncthreads();
+        }
+        LOCAL const REAL *from = made + group * ROWS * TILE_COLUMNS + lane * WIDTH;
+        int u = 0;
+        NO_UNROLL
+        for (; u + CHUNK <= taps_down; u += CHUNK) {
+            add_chunk(sums, from + u * TILE_COLUMNS, TILE_COLUMNS, column_taps + u, 1, ROWS, CHUNK,
+                      1);
+        }
+#if TAIL_ROWS != CHUNK
+        add_chunk(sums, from + u * TILE_COLUMNS, TILE_COLUMNS, column_taps + u, 1, ROWS, TAIL_ROWS,
+                  1);
+#endif
+    }
+
+    const index_t first_row = row + group * ROWS, first_column = column + lane * WIDTH;
+    out += b * out_batch + first_row * out_row + first_column * out_column;
+    UNROLL
+    for (int o = 0; o < ROWS; ++o) {
+        if (first_row + o < out_height) {
+            store_outputs(out + o * out_row, sums + o * WIDTH, out_width - first_column,
+                          out_column);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+// convolve for filters of few taps, known when compiled (FH x FW): memory is the limit.
+//
+// A thread makes WIDTH neighbouring outputs in ROWS rows. The ROWS + FH - 1 rows of the image that
+// they need come one after the other, AHEAD of them in flight, and each is added to the outputs it
+// is part of, in registers. Of a row, a thread loads the vectors that its outputs need; those that
+// belong to its neighbours come from the L1, as do the rows that two warps of a block share.
+// Per output: 2 FH FW flops, 1 element read and 1 written; (GROUPS ROWS + FH - 1) / (GROUPS ROWS)
+// elements are read from the L2.
+//
+// A warp whose outputs or inputs reach beyond an edge takes RIM_ROWS rows at a time, and loads
+// element by element, from where the boundary says.
+//
+// Preconditions, besides those of convolve.cu. The image's and out's columns are contiguous, and
+// their addresses and other strides multiples of WIDTH elements; so are a thread's loads, since
+// SHIFT = -left modulo WIDTH. Extents, top, left and filter sizes are below 2^29.
+
+#define PIECES_ONLY
+#define ALIGNED 1
+#define POSITION int
+#ifndef GROUPS
+#define GROUPS 4
+#endif
+#ifndef AHEAD
+#define AHEAD 4
+#endif
+#ifndef FH
+#define FH 3
+#endif
+#ifndef FW
+#define FW 3
+#endif
+#ifndef SHIFT
+#define SHIFT 3
+#endif
+#ifndef RIM_ROWS
+#define RIM_ROWS 2
+#endif
+#include "convolve.cu"
+
+#define SPAN (WIDTH + FW - 1)  // columns that a thread's outputs need
+#define VECTORS ((SHIFT + SPAN + WIDTH - 1) / WIDTH)
+#define LOADED_ROWS (ROWS + FH - 1)
+
+// Elements of vector k of a row that are needed.
+#define FIRST(k) ((k) == 0 ? SHIFT : 0)
+#define LAST(k) ((k) == VECTORS - 1 ? SHIFT + SPAN - (VECTORS - 1) * WIDTH : WIDTH)
+
+// Loads SHIFT + SPAN elements from an aligned address, but for the first SHIFT of them.
+DEVICE void load_row(REAL *row, GLOBAL const REAL *from)
+{
+    UNROLL
+    for (int k = 0; k < VECTORS; ++k) {
+        if (LAST(k) - FIRST(k) == 1) {
+            row[k * WIDTH + FIRST(k)] = from[k * WIDTH + FIRST(k)];
+        } else {
+            const VECTOR v = *(GLOBAL const VECTOR *)(from + k * WIDTH);
+            UNPACK(row + k * WIDTH, v);
+        }
+    }
+}
+
+// ROWS rows of outputs whose inputs begin at `image`, all of them inside.
+DEVICE void walk(GLOBAL const REAL *image, GLOBAL REAL *out, const REAL *factors,
+                 index_t image_row, index_t out_row, REAL loaded[LOADED_ROWS][VECTORS * WIDTH])
+{
+    REAL sums[ROWS][WIDTH];
+    UNROLL
+    for (int r = 0; r < LOADED_ROWS; ++r) {
+        if (r + AHEAD < LOADED_ROWS) {
+            const int next = r + AHEAD < LOADED_ROWS ? r + AHEAD : 0;
+            load_row(loaded[next], image + next * image_row);
+        }
+        UNROLL
+        for (int o = 0; o < ROWS; ++o) {
+            const int u = r - o;
+            if (u < 0 || u >= FH) continue;
+            UNROLL
+            for (int v = 0; v < FW; ++v) {
+                UNROLL
+                for (int i = 0; i < WIDTH; ++i) {
+                    const REAL sum = u == 0 && v == 0 ? 0 : sums[o][i];
+                    sums[o][i] = sum + factors[u * FW + v] * loaded[r][SHIFT + v + i];
+                }
+            }
+        }
+        if (r >= FH - 1) {
+            const int o = r - FH + 1;
+            store_outputs(out + o * out_row, sums[o], WIDTH, 1);
+        }
+    }
+}
+
+// The same at the rim, where inputs are anywhere on the extended image, and `rows` rows and
+// `points` columns are stored. What has had rows 0 to u of the filter is in sums[u].
+DEVICE void walk_rim(GLOBAL const REAL *image, GLOBAL REAL *out, const REAL *factors, int height,
+                     int width, int rows, int points, int row, int column, index_t image_row,
+                     index_t out_row, int boundary, REAL fillvalue)
+{
+    REAL sums[FH][WIDTH];
+    int columns[SPAN];
+
+    UNROLL
+    for (int i = 0; i < SPAN; ++i) columns[i] = extended(column + i, width, boundary);
+    UNROLL
+    for (int u = 0; u < FH; ++u) {
+        UNROLL
+        for (int i = 0; i < WIDTH; ++i) sums[u][i] = 0;
+    }
+    NO_UNROLL
+    for (int begin = 0; begin < rows + FH - 1; begin += RIM_ROWS) {
+        REAL loaded[RIM_ROWS][SPAN];
+        UNROLL
+        for (int k = 0; k < RIM_ROWS; ++k) {
+            const int at = extended(row + begin + k, height, boundary);
+            GLOBAL const REAL *from = image + (at < 0 ? 0 : at) * image_row;
+            UNROLL
+            for (int i = 0; i < SPAN; ++i) {
+                const REAL inside = from[columns[i] < 0 ? 0 : columns[i]];
+                loaded[k][i] = at < 0 || columns[i] < 0 ? fillvalue : inside;
+            }
+        }
+        UNROLL
+        for (int k = 0; k < RIM_ROWS; ++k) {
+            const int o = begin + k - FH + 1;
+            UNROLL
+            for (int u = FH - 1; u >= 0; --u) {
+                UNROLL
+                for (int i = 0; i < WIDTH; ++i) {
+                    REAL sum = u > 0 ? sums[u > 0 ? u - 1 : 0][i] : 0;
+                    UNROLL
+                    for (int v = 0; v < FW; ++v) sum += factors[u * FW + v] * loaded[k][v + i];
+                    sums[u][i] = sum;
+                }
+            }
+            if (o >= 0 && o < rows) store_outputs(out + o * out_row, sums[FH - 1], points, 1);
+        }
+    }
+}
+
+KERNEL(THREADS, BLOCKS)
+convolve_small(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
+               GLOBAL REAL *RESTRICT out, index_t height, index_t width, index_t out_height,
+               index_t out_width, index_t top, index_t left, index_t tap_row, index_t tap_column,
+               index_t tiles_down, index_t tiles_across, index_t image_batch, index_t image_row,
+               index_t out_batch, index_t out_row, index_t boundary, double fillvalue FLAG)
+{
+    RETURN_UNLESS_ASKED;
+    const int thread = (int)threadIdx.x;
+    const int lane = thread % LANES, group = thread / LANES;
+    const unsigned int across = blockIdx.x % (unsigned int)tiles_across;
+    const unsigned int down = blockIdx.x / (unsigned int)tiles_across % (unsigned int)tiles_down;
+    const unsigned int b = blockIdx.x / (unsigned int)tiles_across / (unsigned int)tiles_down;
+    const int row = (int)down * TILE_ROWS + group * ROWS;
+    const int warp_column = (int)across * TILE_COLUMNS;
+    const int column = warp_column + lane * WIDTH;
+    const int rows_left = (int)out_height - row, columns_left = (int)out_width - column;
+    const int from_row = row - (int)top, from_column = warp_column - (int)left - SHIFT;
+
+    REAL factors[FH * FW];
+    REAL loaded[LOADED_ROWS][VECTORS * WIDTH];
+
+    image += b * image_batch;
+    out += b * out_batch + row * out_row + column;
+    const int inside = rows_left >= ROWS && warp_column + TILE_COLUMNS <= out_width
+                       && from_row >= 0 && from_row + LOADED_ROWS <= height && from_column >= 0
+                       && from_column + TILE_COLUMNS + (VECTORS - 1) * WIDTH <= width;
+    if (inside) {  // before the taps, on which nothing waits yet
+        image += from_row * image_row + column - (int)left - SHIFT;
+        UNROLL
+        for (int r = 0; r < AHEAD && r < LOADED_ROWS; ++r) {
+            load_row(loaded[r], image + r * image_row);
+        }
+    }
+    UNROLL
+    for (int u = 0; u < FH; ++u) {
+        UNROLL
+        for (int v = 0; v < FW; ++v) factors[u * FW + v] = taps[u * tap_row + v * tap_column];
+    }
+    if (inside) {
+        walk(image, out, factors, image_row, out_row, loaded);
+    } else if (rows_left > 0) {
+        walk_rim(image, out, factors, (int)height, (int)width, rows_left < ROWS ? rows_left : ROWS,
+                 columns_left, from_row, column - (int)left, image_row, out_row, (int)boundary,
+                 (REAL)fillvalue);
+    }
+}

@@ -123,19 +123,22 @@ def measure_subject(
             (dims[0] * dims[1], dims[2] * dims[3]) if subject.form == "filter" else dims
         )
 
+    def able(n: int, filter_size: int) -> bool:
+        return implementation.excludes(subject.problem(n, filter_size, on), info) is None
+
     def seconds_of(problem: Problem) -> float:
         """The fastest of several: what else the machine does only adds."""
         call = bench.waiting(implementation, problem)
         time.sleep(_SETTLES)
         return min(measure(call, budget=effort.budget, most=30).samples)
 
-    seconds_of(work(subject.axes[0][0], 3)[0])  # compiles
+    # Without an axis of filters: one that is small beside the image.
+    knots = [(*dims, min(65, max(dims[0] // 8, 1)))[:2] for dims in fit.grid(subject.axes)]
+    found = [work(n, f) for n, f in knots if able(n, f)]
+    seconds_of(found[0][0])  # compiles
     end = time.perf_counter() + seconds_left
     seconds: dict[tuple[int, ...], float] = {}
     rate = 0.0
-    # Without an axis of filters: one that is small beside the image.
-    knots = [(*dims, min(65, max(dims[0] // 8, 1)))[:2] for dims in fit.grid(subject.axes)]
-    found = [work(n, f) for n, f in knots]
     for problem, dims in sorted(found, key=lambda pair: math.prod(pair[1])):
         volume = math.prod(dims)
         if rate and (volume / rate > _LONGEST or time.perf_counter() > end):
@@ -146,7 +149,7 @@ def measure_subject(
     for n, f in _HELD_OUT:
         if n > subject.axes[0][-1] or time.perf_counter() > end + 0.2 * seconds_left:
             continue
-        if implementation.excludes(subject.problem(n, f, on), info) is not None:
+        if not able(n, f):
             continue
         problem, dims = work(n, f)
         if math.prod(dims) / rate <= _LONGEST:

@@ -90,8 +90,8 @@ FULL = Effort(
     link_step=2.0**0.5,
     total=20.0,
     device_total=70.0,
-    solves=14.0,
-    filters=10.0,
+    solves=11.0,
+    filters=7.0,
 )
 
 
@@ -260,7 +260,7 @@ def links(device: Device, effort: Effort) -> dict[str, Any]:
     largest = min(effort.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
     sizes = [size // 8 * 8 for size in axis(1024, largest, effort.link_step)]  # whole float64s
     found: dict[str, Any] = {"upload": {}, "download": {}}
-    for (direction, memory), seconds in transfers(device, sizes, 8 * effort.budget).items():
+    for (direction, memory), seconds in transfers(device, sizes, 6 * effort.budget).items():
         found[direction][memory] = fit.segments(sizes, seconds)
     return found
 

@@ -214,4 +214,17 @@ def test_solve_is_set_up_and_steps():
 
 
 def test_every_form_is_tested_here():
-    assert set(FORMS) == {"roofline", "surface", "bandwidth", "solve"}
+    assert set(FORMS) == {"roofline", "surface", "bandwidth", "solve", "filter"}
+
+
+def test_filter_is_a_surface_over_the_points_of_image_and_filter():
+    constants = {
+        "overhead": 1e-6,
+        "axes": [[16, 4096], [1, 81]],
+        "seconds": [2e-6, 5e-6, 1e-4, 9e-4],
+    }
+    flat = bind({"form": "surface", "constants": constants})
+    paired = bind({"form": "filter", "constants": constants})
+    for h, w, fh, fw in ((4, 4, 1, 1), (64, 64, 9, 9), (30, 40, 2, 7), (500, 700, 3, 3)):
+        expected = flat(Work((h * w, fh * fw), 0.0, 0.0))
+        assert paired(Work((h, w, fh, fw), 0.0, 0.0)) == expected

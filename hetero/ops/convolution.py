@@ -13,6 +13,7 @@ from hetero.ops import convolution_methods  # noqa: F401  # registers them
 from hetero.ops.convolution_detours import by_parts, by_scipy, by_the_host, one_by_one
 from hetero.ops.convolving import (
     BOUNDARIES,
+    LARGEST_DOWNLOADED,
     MODES,
     OPERATION,
     SPREADING,
@@ -30,9 +31,7 @@ from hetero.ops.convolving import (
 
 __all__ = ["OPERATION", "convolve2d", "from_dims", "problem"]
 
-# Elements of a filter on a device whose rank may be looked at on the host, and the seconds that the
-# convolution must take for that to pay.
-_LARGEST_DOWNLOADED = 1024
+# Seconds that a convolution must take for the rank of a filter on its device to be looked at.
 _WORTH_A_DOWNLOAD = 2e-4
 _shortcuts = planner.shortcut_table()
 _host_calls = planner.shortcut_table()
@@ -238,7 +237,7 @@ def _planned(call: _Call) -> Any:
     else:
         filter = filter_there(call.kernel, b)
     plan = _plan(call, filter)
-    if filter.array is None and b.size <= _LARGEST_DOWNLOADED and call.method is None:
+    if filter.array is None and b.size <= LARGEST_DOWNLOADED and call.method is None:
         terms = plan.chosen.terms
         if terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD and (known := _downloaded(call)).factors:
             filter = known

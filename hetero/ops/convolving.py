@@ -14,6 +14,7 @@ OPERATION = "convolve2d"
 MODES = ("full", "same", "valid")
 BOUNDARIES = ("fill", "wrap", "symm")
 SPREADING = ("fft", "overlap_save", "separable")  # methods that add up more than the filter covers
+LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
 _ALIASES = {"pad": "fill", "circular": "wrap", "symmetric": "symm"}  # as SciPy
 
 
@@ -109,7 +110,7 @@ def problem(
 ) -> Problem:
     """The problem of ``convolve2d(in1, in2, ...)`` for arrays or `hetero.spec` stand-ins.
 
-    With arrays the filter's rank is looked at, and whether all values are finite.
+    With arrays the filter's rank is looked at, and whether all values on the host are finite.
 
     Raises
     ------
@@ -138,6 +139,10 @@ def problem(
         boundary, fillvalue = checked((image.dtype, kernel.dtype), mode, boundary, fillvalue)
     dtype = np.result_type(image.dtype, kernel.dtype)
     rank, finite = 0, True
+    if is_device_array(arrays[1]) and kernel.size <= LARGEST_DOWNLOADED:
+        from hetero import transfer
+
+        arrays[1] = transfer.to_host(arrays[1], kernel)
     known = isinstance(arrays[1], np.ndarray)
     if dtype.char in "fd":
         image, kernel = _of_dtype(image, dtype), _of_dtype(kernel, dtype)

@@ -38,7 +38,7 @@ ifneq ($(CUDA),)
 	HOME=$(CURDIR)/$(VENV)/home PATH="$(NVCC_BIN):$$PATH" \
 	  LIBRARY_PATH="$(NVCC_BIN)../lib64/stubs:$$LIBRARY_PATH" $(PIP) 'pycuda>=2024.1'
 endif
-	$(PIP) -e '.[$(CUDA)opencl]'
+	$(PIP) -e '.[$(CUDA)opencl,demo]'
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed

@@ -23,9 +23,9 @@ _LARGEST_QUICK = {
     "cuda": {"matvec": 16384, "matmul": 8192},
 }
 _LARGEST_FULL = {
-    "cpu": {"matvec": 8192, "matmul": 4096},
+    "cpu": {"matvec": 8192, "matmul": 2048},
     "opencl": {"matvec": 1024, "matmul": 512},
-    "cuda": {"matvec": 16384, "matmul": 8192},
+    "cuda": {"matvec": 16384, "matmul": 4096},
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from hetero import devices as backends
 from hetero import overview, planner, profile
 from hetero.arrays import HOST, spec
-from hetero.calibration import report
+from hetero.calibration import demo_picture, report
 from hetero.calibration.calibrate import measure_machine
 from hetero.calibration.verify import Operands, measure_candidates, summary
 from hetero.ops import module_of
@@ -28,10 +28,19 @@ _LONG = ((100000, 16), (16, 100000), (4096, 64))
 def demo(
     *,
     largest: int | None = None,
+    picture: str | None = None,
     progress: Callable[[float, str], None] | None = None,
     show: Callable[[str], None] = print,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Run the demonstration; the profile measured for it is used here and not stored.
+
+    Parameters
+    ----------
+    largest : int, optional
+        Largest extent of the products.
+    picture : str, optional
+        PGM file to save the filtered photograph in.
+    progress, show : callable
 
     Returns
     -------
@@ -86,8 +95,9 @@ def demo(
     example = planner.plan(rows[-1][0].problem)
     show(f"\nwhy, for the last one:\n{example}")
     solve = _poisson(2048 if gpus else 512, show)
+    filtered = demo_picture.filter_picture(show, picture)
     show(f"\n{time.perf_counter() - start:.0f} s in all")
-    return [entry for _, entry in rows], {**found, "poisson": solve}
+    return [entry for _, entry in rows], {**found, "poisson": solve, "picture": filtered}
 
 
 def _poisson(n: int, show: Callable[[str], None]) -> dict[str, Any]:

@@ -87,11 +87,11 @@ FULL = Effort(
     device_step=2.0,
     held_out=32,
     largest_transfer=2**30,
-    link_step=2.0**0.5,
+    link_step=2.0,
     total=20.0,
     device_total=70.0,
     solves=11.0,
-    filters=7.0,
+    filters=14.0,
 )
 
 
@@ -155,8 +155,8 @@ def subjects(
                 reference = None
                 if operation == "matmul" and order != "CC":
                     reference = f"CC {fit_for}"
-                elif operation == "matmul" and odd:
-                    reference = "CC aligned"
+                elif odd:
+                    reference = f"{order} aligned"
                 yield Subject(implementation, dtype, f"{order} {fit_for}", axes, problem, reference)
 
 

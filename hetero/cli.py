@@ -99,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("demo", _demo, "Calibrate quickly, then run real products and compare.")
     sub.add_argument("--largest", type=int, help="largest extent (default: 4096; 8192 on a GPU)")
+    sub.add_argument("--picture", metavar="FILE", help="save the filtered photograph (PGM)")
     return parser
 
 
@@ -244,6 +245,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     _at_least(arguments.largest, 16)
     rows, found = demo.demo(
         largest=arguments.largest,
+        picture=arguments.picture,
         progress=progress_bar(),
         show=(lambda text: None) if arguments.json else print,
     )

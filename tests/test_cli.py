@@ -278,7 +278,7 @@ def test_verify_on_a_device_without_arrays(run, opencl):
     refused(run, "verify", "--on", opencl, "--count", 1, naming=("--on", opencl))
 
 
-def test_demo(data, run):
+def test_demo(data, run, tmp_path):
     found = data("demo", "--largest", 16)
     assert found.keys() >= {"calls", "problems", "chosen_over_best"}
     assert found["chosen_over_best"].keys() == FIGURES
@@ -294,8 +294,18 @@ def test_demo(data, run):
         }
         assert call["measured"] > 0
     assert {c["call"].split()[0] for c in found["calls"]} == {"matvec", "matmul"}
-    code, out, _ = run("demo", "--largest", 16)
+    assert {row["filter"].split(",")[0] for row in found["picture"]} == {
+        "edges",
+        "blur",
+        "out of focus",
+    }
+    picture = tmp_path / "picture.pgm"
+    code, out, _ = run("demo", "--largest", 16, "--picture", picture)
     assert code == OK
+    content = picture.read_bytes()
+    assert content.startswith(b"P5 2048 2048 255\n")
+    assert len(content) == 17 + 2048**2
+    assert len(set(content[17:])) > 100
     for word in ("calibrated in", "predicted", "measured", "best alternative", "geometric mean"):
         assert word in out
 

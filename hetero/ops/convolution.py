@@ -9,7 +9,10 @@ import numpy as np
 
 from hetero import planner
 from hetero.arrays import HOST, Operand, Spec, describe, is_device_array
-from hetero.ops import convolution_methods  # noqa: F401  # registers them
+from hetero.ops import (
+    convolution_bands,
+    convolution_methods,  # noqa: F401  # registers them
+)
 from hetero.ops.convolution_detours import by_parts, by_scipy, by_the_host, one_by_one
 from hetero.ops.convolving import (
     BOUNDARIES,
@@ -87,9 +90,15 @@ def convolve2d(
 
     Notes
     -----
+    An image too large for a device's memory goes through it in bands of rows.
+
     NaN and infinity spread as in the direct sum: where another method's result is not finite, the
-    direct sum takes its place. How often the fastest method is chosen, and what a wrong choice
-    costs, stands in docs/benchmarks.md; `hetero verify convolve2d` measures it on this machine.
+    direct sum takes its place.
+
+    Of random problems the fastest method, or one within 5 %, was chosen in 94 to 96 % on two cores
+    without a GPU; the call took 1.01 times as long as the best one in the geometric mean, 1.2 to
+    1.4 at the 99th percentile. On a host with an H200 1.02 and 1.6 from host to host, 1.01 and 1.4
+    on the device. `hetero verify convolve2d` measures it on this machine.
 
     See Also
     --------
@@ -236,6 +245,14 @@ def _planned(call: _Call) -> Any:
         filter = _downloaded(call)
     else:
         filter = filter_there(call.kernel, b)
+    if (
+        a.location == b.location == HOST
+        and len(a.shape) == 2
+        and a.nbytes + b.nbytes > convolution_bands.LARGE // 2
+    ):
+        by_bands = convolution_bands.attempt(call, filter)
+        if by_bands is not None:
+            return by_bands
     plan = _plan(call, filter)
     if filter.array is None and b.size <= LARGEST_DOWNLOADED and call.method is None:
         terms = plan.chosen.terms

@@ -1,0 +1,60 @@
+"""Images that do not fit a device's memory go through it in bands of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import signal
+
+import hetero
+from hetero import execution, inventory
+from hetero.ops import convolution_bands
+
+rng = np.random.default_rng(31)
+
+
+@pytest.fixture
+def bands(monkeypatch, opencl):
+    """A device with room for about a third of the images used here; the bands that were run."""
+    here = {
+        name: {**info, "memory_bytes": 40_000} if name == opencl else info
+        for name, info in inventory.devices().items()
+    }
+    monkeypatch.setattr(inventory, "devices", lambda: here)
+    monkeypatch.setattr(convolution_bands, "LARGE", 0)
+    run, seen = execution.execute, []
+
+    def execute(plan, call):
+        seen.append((plan.chosen.device, call.arrays[0].shape))
+        return run(plan, call)
+
+    monkeypatch.setattr(execution, "execute", execute)
+    inventory.changed()
+    yield seen
+    monkeypatch.undo()
+    inventory.changed()
+
+
+@pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_bands_make_the_whole(bands, opencl, mode, boundary):
+    a, b = rng.random((150, 61)), rng.random((6, 5))
+    result = hetero.convolve2d(a, b, mode, boundary, 0.5, device=opencl)
+    np.testing.assert_allclose(result, signal.convolve2d(a, b, mode, boundary, 0.5), rtol=1e-13)
+    assert len(bands) > 3
+    assert {device for device, _ in bands} == {opencl}
+    assert all(shape[0] < 150 for _, shape in bands)
+
+
+def test_what_fits_stays_whole(bands, opencl):
+    a, b = rng.random((40, 30)), rng.random((6, 5))
+    result = hetero.convolve2d(a, b, device=opencl)
+    np.testing.assert_allclose(result, signal.convolve2d(a, b), rtol=1e-13)
+    assert bands == [(opencl, (40, 30))]
+
+
+def test_a_stack_that_does_not_fit_runs_on_the_cpu(bands, opencl):
+    a, b = rng.random((3, 150, 61)), rng.random((6, 5))
+    result = hetero.convolve2d(a, b, device=opencl)
+    np.testing.assert_allclose(result[1], signal.convolve2d(a[1], b), rtol=1e-13)
+    assert not [device for device, _ in bands if device == opencl]

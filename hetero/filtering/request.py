@@ -14,7 +14,7 @@ from hetero.arrays import Operand
 from hetero.filtering import factors
 
 _REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
-_KEPT = 32  # things kept on devices
+_KEPT = 8  # things kept on devices
 
 
 class Filter:

@@ -39,6 +39,7 @@ _TAPS = (6, 14, 30, 62, 126)  # of a column and a row together
 _DEVICE_TAPS = (6, 30, 126)
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
 _LONGEST = 0.1
+_BLOCK = 256  # bytes of a row that the CPU's loop makes at least
 _SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 
 
@@ -120,12 +121,15 @@ def measure_subject(
     info = {"kind": implementation.kind}
     on = HOST if place == planner.CPU else place
 
+    own_loop = place == planner.CPU and implementation.method == "direct"
+    least_width = _BLOCK // np.dtype(subject.dtype).itemsize if own_loop else 1
+
     def work(n: int, filter_size: int) -> tuple[Problem, tuple[int, ...]]:
         problem = subject.problem(n, filter_size, on)
         dims = implementation.work(problem, info).dims
-        return problem, (
-            (dims[0] * dims[1], dims[2] * dims[3]) if subject.form == "filter" else dims
-        )
+        if subject.form == "filter":
+            dims = dims[0] * max(dims[1], least_width), dims[2] * dims[3]
+        return problem, dims
 
     def able(n: int, filter_size: int) -> bool:
         return implementation.excludes(subject.problem(n, filter_size, on), info) is None
@@ -163,6 +167,7 @@ def measure_subject(
     model = fit.surface(axes, seconds, held_out)
     if subject.form == "filter":
         model["form"] = "filter"
+        model["constants"]["least_width"] = least_width
     return model
 
 

@@ -168,12 +168,16 @@ def _solve(constants: dict[str, Any]) -> Cost:
 
 
 def _filter(constants: dict[str, Any]) -> Cost:
-    """A surface over the points of the result and of the filter, four extents in pairs."""
+    """A surface over the points of the result and of the filter, four extents in pairs.
+
+    A result narrower than ``least_width`` takes as long as one of that width.
+    """
     surface = _surface(constants)
+    least = constants.get("least_width", 1)
 
     def cost(work: Work) -> tuple[float, float]:
         h, w, fh, fw = work.dims
-        return surface(Work((h * w, fh * fw), work.flops, work.bytes, work.repeat))
+        return surface(Work((h * max(w, least), fh * fw), work.flops, work.bytes, work.repeat))
 
     return cost
 

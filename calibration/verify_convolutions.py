@@ -11,11 +11,10 @@ import numpy as np
 from hetero import execution, planner
 from hetero.arrays import HOST, describe, spec
 from hetero.filtering.request import Filter, Request
-from hetero.ops.convolving import BOUNDARIES, MODES, described, window
+from hetero.ops.convolving import BOUNDARIES, LARGEST_DOWNLOADED, MODES, described, window
 from hetero.problem import DEVICE_DTYPES, Problem
 
 _LARGEST_FILTER = 129
-_SEEN = 1024  # elements of a filter on a device that are looked at on the host
 
 
 def random_problem(draw: random.Random, on: str, largest: int) -> Problem:
@@ -30,7 +29,7 @@ def random_problem(draw: random.Random, on: str, largest: int) -> Problem:
     image = shape(16, largest)
     filter = tuple(min(f, n) for f, n in zip(shape(1, _LARGEST_FILTER), image, strict=True))
     mode, boundary = draw.choice(MODES), draw.choice(BOUNDARIES)
-    there = on if filter[0] * filter[1] > _SEEN else HOST
+    there = on if filter[0] * filter[1] > LARGEST_DOWNLOADED else HOST
     low = draw.random() < 1 / 3 and filter[0] * filter[1] > sum(filter) and there == HOST
     found = window(image, filter, mode, boundary, rank=int(low))
     first, second = spec(image, dtype, on=on).operand(), spec(filter, dtype, on=there).operand()

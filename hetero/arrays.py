@@ -291,3 +291,12 @@ def _span(a: Operand) -> tuple[int, int]:
         else:
             high += stride * (extent - 1)
     return low, high + a.dtype.itemsize
+
+
+def alignment(*buffers: Any) -> int:
+    """Largest power of two up to 16 that divides every address; memory objects start aligned."""
+    bits = 16
+    for buffer in buffers:
+        if isinstance(buffer, int):
+            bits |= buffer
+    return bits & -bits

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
+from .correlation import (
+    BOUNDARIES,
+    REAL,
+    RESIDENT,
+    WARP,
+    Correlation,
+    correlation,
+    count_blocks,
+    fetch_rows,
+)
 from .launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from .plan_convolve_lines import separable, separable_limit
 
 __all__ = ["BOUNDARIES", "direct", "separable", "separable_limit"]
 
-BOUNDARIES = ("fill", "wrap", "symm")
-
-_REAL = {"float32": "float", "float64": "double"}
-_WARP = 32
-# Threads of a block, and of the blocks on a multiprocessor, which has 128 registers for each.
+# Threads of a block.
 _THREADS = 128
-_RESIDENT = 512
-# A block's shared memory: several blocks are to fit on a multiprocessor; what a kernel may declare.
+# A block's shared memory: several blocks are to fit on a multiprocessor.
 _STAGE_BYTES = 32768
-_SHARED_BYTES = 49152
-_MOST_BLOCKS = (1 << 31) - 1
 
 # convolve.cu: taps of a chunk, unrolled; columns of a stage.
 _CHUNK = 8
@@ -34,8 +38,6 @@ _ROWS = (8, 4, 2, 1)
 _LOAD_COST = 8.0
 _READ_COST = 2.2
 _HIDING_BLOCKS = 2.0
-# Loads that a thread has in flight as a tile is filled.
-_FETCHES = 12
 
 # convolve_small.cu: most taps in all; outputs a side from which on the rim is small;
 # extents that it counts in 32 bits.
@@ -47,44 +49,6 @@ _SMALL_SHAPES = {
     "float32": {3: (4, 6, 8), 5: (8, 6, 4), 7: (8, 2, 4), 9: (8, 2, 3)},
     "float64": {3: (8, 6, 5), 5: (8, 3, 4)},
 }
-
-# convolve_lines.cu: threads side by side, groups of them, rows of a thread, taps of a chunk, and
-# most taps a side.
-_LINES_LANES = 16
-_LINES_GROUPS = (8, 4, 2)
-_LINES_ROWS = 8
-_LINES_SLAB = 2
-_LINES_CHUNK = 8
-_LINES_TAPS = 64
-
-
-class _Problem(NamedTuple):
-    """A correlation, turned so that its rows are those that lie in memory."""
-
-    batch: int
-    height: int
-    width: int
-    filter_height: int
-    filter_width: int
-    out_height: int
-    out_width: int
-    top: int
-    left: int
-    boundary: int
-    dtype: str
-    image: tuple[int, int, int]
-    out: tuple[int, int, int]
-    tap_strides: tuple[int, int]
-    turned: bool
-
-    def vectors(self, strides: tuple[int, int, int], rows: int, alignment: int, width: int) -> bool:
-        """Whether rows can be read or written in vectors of ``width`` elements."""
-        return (
-            alignment >= width * check_dtype(self.dtype)
-            and strides[2] == 1
-            and (rows == 1 or strides[1] % width == 0)
-            and (self.batch == 1 or strides[0] % width == 0)
-        )
 
 
 def direct(
@@ -151,7 +115,7 @@ def direct(
     Steps
         On the buffers ``"image"``, ``"taps"`` and ``"out"``, and the float ``"fillvalue"``.
     """
-    problem = _problem(
+    problem = correlation(
         batch,
         (height, width),
         (filter_height, filter_width),
@@ -163,8 +127,8 @@ def direct(
         out_strides,
         tap_strides,
     )
-    if block_limit < _WARP:
-        raise ValueError(f"block_limit must be at least {_WARP}, got {block_limit}")
+    if block_limit < WARP:
+        raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
     found = None
     if cuda and block_limit >= _THREADS:
         found = _small(problem, multiprocessors, alignment)
@@ -184,104 +148,10 @@ def _on_condition(steps: Steps) -> Steps:
     return steps._replace(launches=launches)
 
 
-def separable_limit(*, dtype: str, shared_limit: int = 32768) -> int:
-    """Return the most taps that `separable` takes of a row or a column."""
-    check_dtype(dtype)
-    return _lines_limit(dtype, shared_limit)
-
-
-def separable(
-    *,
-    batch: int,
-    height: int,
-    width: int,
-    filter_height: int,
-    filter_width: int,
-    out_height: int,
-    out_width: int,
-    top: int,
-    left: int,
-    boundary: str,
-    dtype: str,
-    image_strides: tuple[int, int, int],
-    out_strides: tuple[int, int, int],
-    rank: int,
-    multiprocessors: int,
-    alignment: int,
-    cuda: bool,
-    block_limit: int = 1024,
-    shared_limit: int = 32768,
-) -> Steps:
-    """Plan what `direct` does for the taps sum over r of outer(columns[r], rows[r]).
-
-    Parameters
-    ----------
-    rank : int
-        Terms of the sum.
-    batch, height, width, filter_height, filter_width, out_height, out_width, top, left, boundary, \
-dtype, image_strides, out_strides, multiprocessors, alignment, cuda, block_limit, shared_limit
-        As for `direct`; the filter's sides are at most `separable_limit`.
-
-    Returns
-    -------
-    Steps
-        On the buffers ``"image"``, ``"columns"`` of (rank, filter_height) taps, ``"rows"`` of
-        (rank, filter_width), and ``"out"``, and the float ``"fillvalue"``.
-    """
-    problem = _problem(
-        batch,
-        (height, width),
-        (filter_height, filter_width),
-        (out_height, out_width),
-        (top, left),
-        boundary,
-        dtype,
-        image_strides,
-        out_strides,
-    )
-    if block_limit < _WARP:
-        raise ValueError(f"block_limit must be at least {_WARP}, got {block_limit}")
-    limit = _lines_limit(dtype, shared_limit)
-    if max(filter_height, filter_width) > limit:
-        raise ValueError(
-            f"a separable filter must have at most {limit} taps a side, "
-            f"got {filter_height} x {filter_width}"
-        )
-    return _lines(problem, rank, multiprocessors, alignment, block_limit, shared_limit)
-
-
-def _problem(
-    batch: int,
-    extents: tuple[int, int],
-    taps: tuple[int, int],
-    outs: tuple[int, int],
-    before: tuple[int, int],
-    boundary: str,
-    dtype: str,
-    image: tuple[int, int, int],
-    out: tuple[int, int, int],
-    tap_strides: tuple[int, int] | None = None,
-) -> _Problem:
-    """Check and turn the arguments."""
-    tap_strides = tap_strides or (taps[1], 1)
-    check_dtype(dtype)
-    if boundary not in BOUNDARIES:
-        valid = ", ".join(BOUNDARIES)
-        raise ValueError(f"boundary must be one of {valid}, got {boundary!r}")
-    turned = extents[0] > 1 and (extents[1] == 1 or abs(image[1]) < abs(image[2]))
-    if turned:
-        extents, taps, outs, before = extents[::-1], taps[::-1], outs[::-1], before[::-1]
-        image, out = (image[0], image[2], image[1]), (out[0], out[2], out[1])
-        tap_strides = tap_strides[::-1]
-    where = BOUNDARIES.index(boundary)
-    strides = tuple(image), tuple(out), tuple(tap_strides)
-    return _Problem(batch, *extents, *taps, *outs, *before, where, dtype, *strides, turned)
-
-
 # -- Few taps ------------------------------------------------------------------------------------
 
 
-def _small(problem: _Problem, multiprocessors: int, alignment: int) -> Steps | None:
+def _small(problem: Correlation, multiprocessors: int, alignment: int) -> Steps | None:
     """The plan with convolve_small.cu, or None where another kernel is for it."""
     p = problem
     side = max(p.filter_height, p.filter_width)
@@ -303,8 +173,8 @@ def _small(problem: _Problem, multiprocessors: int, alignment: int) -> Steps | N
     rows, ahead, blocks = next(
         shape for most, shape in _SMALL_SHAPES[p.dtype].items() if side <= most
     )
-    across = ceil_div(p.out_width, _WARP * width)
-    groups = _THREADS // _WARP
+    across = ceil_div(p.out_width, WARP * width)
+    groups = _THREADS // WARP
     while rows > 2 and across * ceil_div(p.out_height, groups * rows) * p.batch < (
         blocks * multiprocessors
     ):
@@ -314,7 +184,7 @@ def _small(problem: _Problem, multiprocessors: int, alignment: int) -> Steps | N
         source="convolve_small.cu",
         kernel="convolve_small",
         defines=(
-            ("REAL", _REAL[p.dtype]),
+            ("REAL", REAL[p.dtype]),
             ("WIDTH", width),
             ("FH", p.filter_height),
             ("FW", p.filter_width),
@@ -323,7 +193,7 @@ def _small(problem: _Problem, multiprocessors: int, alignment: int) -> Steps | N
             ("AHEAD", ahead),
             ("BLOCKS", blocks),
         ),
-        grid=_blocks(across, down, p.batch),
+        grid=count_blocks(across, down, p.batch),
         block=_THREADS,
         arguments=(
             "image",
@@ -373,7 +243,7 @@ class _Tile(NamedTuple):
 
 
 def _tiled(
-    problem: _Problem, multiprocessors: int, alignment: int, block_limit: int, shared_limit: int
+    problem: Correlation, multiprocessors: int, alignment: int, block_limit: int, shared_limit: int
 ) -> Steps:
     """The plan with convolve.cu."""
     p = problem
@@ -394,7 +264,7 @@ def _tiled(
         source="convolve.cu",
         kernel="convolve",
         defines=(
-            ("REAL", _REAL[p.dtype]),
+            ("REAL", REAL[p.dtype]),
             ("WIDTH", width),
             ("LANES", lanes),
             ("GROUPS", groups),
@@ -405,11 +275,11 @@ def _tiled(
             ("TAIL_COLUMNS", stages.tail_columns),
             ("STAGE_ROWS", stages.rows),
             ("STAGE_COLUMNS", stages.columns),
-            ("FETCH_ROWS", _fetch_rows(lanes * width + stages.columns)),
+            ("FETCH_ROWS", fetch_rows(lanes * width + stages.columns)),
             ("ALIGNED", int(aligned)),
-            ("BLOCKS", _RESIDENT // (lanes * groups)),
+            ("BLOCKS", RESIDENT // (lanes * groups)),
         ),
-        grid=_blocks(across, down, p.batch),
+        grid=count_blocks(across, down, p.batch),
         block=lanes * groups,
         arguments=(
             "image",
@@ -478,7 +348,7 @@ def _tile(
     """The tile that takes the least time, None if none fits; multiprocessors are those for an
     image."""
     width = VECTOR_BYTES // check_dtype(dtype)
-    threads = min(_THREADS, block_limit // _WARP * _WARP)
+    threads = min(_THREADS, block_limit // WARP * WARP)
     best, best_cost = None, 0.0
     for rows, lanes in itertools.product(_ROWS, _LANES):
         if threads % lanes:
@@ -505,112 +375,5 @@ def _tile_cost(
     products *= 1 + _READ_COST * (rows + chunk - 1) / (rows * chunk)
     passes = ceil_div(taps[0], stages.rows) * ceil_div(taps[1], stages.columns)
     loads = tile_rows + min(stages.rows, taps[0]) - 1
-    loads *= ceil_div(tile_columns + min(stages.columns, taps[1]) - 1, _WARP) * _WARP
+    loads *= ceil_div(tile_columns + min(stages.columns, taps[1]) - 1, WARP) * WARP
     return products + _LOAD_COST * passes * loads
-
-
-def _fetch_rows(columns: int) -> int:
-    """Rows of a tile whose loads a warp has in flight."""
-    return max(1, min(4, _FETCHES // ceil_div(columns, _WARP)))
-
-
-# -- Separable -----------------------------------------------------------------------------------
-
-
-@cache
-def _lines_limit(dtype: str, shared_limit: int) -> int:
-    """The most taps a side of convolve_lines.cu."""
-    limit = 0
-    for taps in range(_LINES_CHUNK, _LINES_TAPS + 1, _LINES_CHUNK):
-        if _lines_bytes(taps, taps, dtype, _LINES_GROUPS[-1]) > min(shared_limit, _SHARED_BYTES):
-            break
-        limit = taps
-    return limit
-
-
-def _lines_bytes(filter_height: int, filter_width: int, dtype: str, groups: int) -> int:
-    """Shared memory of a block of convolve_lines.cu."""
-    element = check_dtype(dtype)
-    lines = _LINES_LANES * VECTOR_BYTES // element
-    taps_down = ceil_div(filter_height, _LINES_CHUNK) * _LINES_CHUNK
-    taps_across = ceil_div(filter_width, _LINES_CHUNK) * _LINES_CHUNK
-    slab = groups * _LINES_SLAB * (lines + taps_across)
-    made = (groups * _LINES_ROWS + taps_down - 1) * lines
-    return (slab + made + taps_down + taps_across) * element
-
-
-def _lines(
-    problem: _Problem,
-    rank: int,
-    multiprocessors: int,
-    alignment: int,
-    block_limit: int,
-    shared_limit: int,
-) -> Steps:
-    """The plan with convolve_lines.cu."""
-    p = problem
-    width = VECTOR_BYTES // check_dtype(p.dtype)
-    columns = _LINES_LANES * width
-    across = ceil_div(p.out_width, columns)
-    for groups in _LINES_GROUPS:
-        down = ceil_div(p.out_height, groups * _LINES_ROWS)
-        if (
-            groups * _LINES_LANES <= block_limit
-            and _lines_bytes(p.filter_height, p.filter_width, p.dtype, groups)
-            <= min(shared_limit, _SHARED_BYTES)
-            and down * across * p.batch >= multiprocessors
-        ):
-            break
-    stage_columns = ceil_div(p.filter_width, _LINES_CHUNK) * _LINES_CHUNK
-    down = ceil_div(p.out_height, groups * _LINES_ROWS)
-    taps = ("rows", "columns") if p.turned else ("columns", "rows")
-    launch = Launch(
-        source="convolve_lines.cu",
-        kernel="convolve_lines",
-        defines=(
-            ("REAL", _REAL[p.dtype]),
-            ("WIDTH", width),
-            ("LANES", _LINES_LANES),
-            ("GROUPS", groups),
-            ("ROWS", _LINES_ROWS),
-            ("SLAB", _LINES_SLAB),
-            ("TAIL_ROWS", (p.filter_height - 1) % _LINES_CHUNK + 1),
-            ("TAIL_COLUMNS", (p.filter_width - 1) % _LINES_CHUNK + 1),
-            ("STAGE_ROWS", ceil_div(p.filter_height, _LINES_CHUNK) * _LINES_CHUNK),
-            ("STAGE_COLUMNS", stage_columns),
-            ("FETCH_ROWS", _fetch_rows(columns + stage_columns)),
-            ("ALIGNED", int(p.vectors(p.out, p.out_height, alignment, width))),
-            ("BLOCKS", _RESIDENT // (_LINES_LANES * groups)),
-        ),
-        grid=_blocks(across, down, p.batch),
-        block=_LINES_LANES * groups,
-        arguments=(
-            "image",
-            *taps,
-            "out",
-            p.height,
-            p.width,
-            rank,
-            p.filter_height,
-            p.filter_width,
-            p.out_height,
-            p.out_width,
-            p.top,
-            p.left,
-            down,
-            across,
-            *p.image,
-            *p.out,
-            p.boundary,
-            "fillvalue",
-        ),
-    )
-    return Steps((launch,), 0, f"lines{groups * _LINES_ROWS}x{columns}")
-
-
-def _blocks(across: int, down: int, batch: int) -> int:
-    """Blocks of a launch."""
-    blocks = across * down * batch
-    if blocks > _MOST_BLOCKS:
-        raise ValueError(f"a launch must have at most {_MOST_BLOCKS} blocks, got {blocks}")
-    return blocks

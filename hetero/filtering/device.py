@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.arrays import alignment
 from hetero.devices.base import Device
 from hetero.filtering.request import Filter, Request, kept
 from hetero.kernels import Launch, Steps, plan_convolve
@@ -14,15 +15,6 @@ from hetero.problem import Problem
 
 _THREADS = 256
 _CODES = {"fill": 0, "wrap": 1, "symm": 2}
-
-
-def alignment(*buffers: Any) -> int:
-    """Largest power of two up to 16 that divides every address; memory objects start aligned."""
-    bits = 16
-    for buffer in buffers:
-        if isinstance(buffer, int):
-            bits |= buffer
-    return bits & -bits
 
 
 @functools.lru_cache(maxsize=1024)

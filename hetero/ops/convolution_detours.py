@@ -81,6 +81,7 @@ def by_parts(
 def by_scipy(
     image: np.ndarray, kernel: np.ndarray, mode: str, boundary: str, fillvalue: Any
 ) -> np.ndarray:
+    """`scipy.signal.convolve2d` of an image, or of each of a stack, whatever the dtypes."""
     from scipy.signal import convolve2d as reference
 
     if not image.size:  # SciPy divides by the extents of what it repeats

@@ -37,6 +37,12 @@ def checked(
     """The boundary's own name and the fill value as a number; SciPy's errors."""
     from scipy.signal import convolve2d as reference
 
+    for name, value, valid in (
+        ("mode", mode, MODES),
+        ("boundary", boundary, (*BOUNDARIES, *_ALIASES)),
+    ):
+        if isinstance(value, str) and value not in valid:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, valid))}, got {value!r}")
     nothing, one = np.zeros((0, 1), dtypes[0]), np.ones((1, 1), dtypes[1])
     reference(nothing, one, mode, boundary, fillvalue)
     boundary = _ALIASES.get(boundary, boundary)

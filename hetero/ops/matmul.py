@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero import planner, registry
+from hetero.arrays import alignment
 from hetero.ops import calling, products
 from hetero.problem import Problem
 
@@ -145,7 +146,7 @@ def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) ->
         problem.batch,
         problem.dtype,
         problem.strides,
-        products.alignment(A, B, output),
+        alignment(A, B, output),
         device.multiprocessors,
         device.block_limit,
         device.tensor_cores,

@@ -237,12 +237,3 @@ def from_shapes(
 ) -> Problem:
     """The problem of two row-major operands that lie in one place."""
     return describe_problem(function, Spec(a, dtype, on=on), Spec(b, dtype, on=on))
-
-
-def alignment(*buffers: Any) -> int:
-    """Largest power of two up to 16 that divides every address; memory objects start aligned."""
-    bits = 16
-    for buffer in buffers:
-        if isinstance(buffer, int):
-            bits |= buffer
-    return bits & -bits

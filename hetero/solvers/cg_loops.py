@@ -11,6 +11,7 @@ stopped before), `record` (how far it came; waits), `finish` (makes x whole).
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ HALO = 2
 X_HALO = 1
 
 
-class Loop:
+class Loop(abc.ABC):
     """What the iterations have in common.
 
     Attributes
@@ -49,23 +50,23 @@ class Loop:
         self.parts = parts
         self.every = False
 
+    @abc.abstractmethod
     def residual(self) -> tuple[float, float]:
         """Compute r = b - A x; returns r.r and b.b."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def start(self, target: float) -> None:
         """Begin from the last `residual`, to stop where r.r is no more than ``target``."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def advance(self, to: int) -> None:
         """Start the launches up to iterate ``to``."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def record(self) -> tuple[int, int]:
         """(status, iterations since `start`)."""
-        raise NotImplementedError
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027  # nothing to do where x does not lag
         """Make x the iterate of the record."""
 
     def synchronize(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,7 +29,7 @@ def grid_of(
     return plan_cg_stencil.Grid(rows, *stencil.shape[1:], tuple(weights), low, high)
 
 
-class Matrix:
+class Matrix(abc.ABC):
     """A on one or several parts, whose buffers hold x, b, r, p, q and the block sums.
 
     Attributes
@@ -46,13 +47,13 @@ class Matrix:
         self.sums = 2 if plain else (8 if diagonal else 4)
         self.blocks: list[int] = []
 
+    @abc.abstractmethod
     def residual(self) -> tuple[float, float]:
         """r = b - A x, p = r or inverse * r; returns r.r and b.b."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def product(self, turn: int) -> None:
         """q = A p, and sums in "partial". ``turn`` tells which record is the present one."""
-        raise NotImplementedError
 
     def change(self, launches: Sequence[Sequence[Bound]]) -> None:
         """Start launches that change p."""

@@ -17,7 +17,8 @@ demo: $(VENV)/.installed
 test: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
+	$(BIN)/python -m pytest -m timing
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check --fix .

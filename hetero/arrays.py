@@ -51,8 +51,10 @@ class Operand(NamedTuple):
 
     def is_dense(self) -> bool:
         """Whether the elements fill one block of memory, in whatever order of the axes."""
-        if self.is_c_contiguous():
-            return True
+        return self.is_c_contiguous() or self._is_permuted()
+
+    def _is_permuted(self) -> bool:
+        """`is_dense` with the axes taken in the order of their strides."""
         expected = self.dtype.itemsize
         for stride, extent in sorted(
             (stride, extent)
@@ -66,12 +68,12 @@ class Operand(NamedTuple):
 
     def is_c_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
-        expected = self.dtype.itemsize
-        for axis in range(len(self.shape) - 1, -1, -1):
-            if self.shape[axis] != 1:
-                if self.strides[axis] != expected:
+        shape, strides, expected = self.shape, self.strides, self.dtype.itemsize
+        for axis in range(len(shape) - 1, -1, -1):
+            if shape[axis] != 1:
+                if strides[axis] != expected:
                     return False
-                expected *= self.shape[axis]
+                expected *= shape[axis]
         return True
 
     def staged_strides(self) -> tuple[int, ...] | None:
@@ -80,13 +82,14 @@ class Operand(NamedTuple):
         A dense host array is moved as it lies; any other is packed in C order first; an array on
         a device stays as it is. None if those strides are no whole number of elements.
         """
-        if self.location == HOST and not self.is_dense():
+        if self.is_c_contiguous():
+            return element_strides(self.shape)
+        if self.location == HOST and not self._is_permuted():
             return element_strides(self.shape)
         itemsize = self.dtype.itemsize
-        steps = tuple([stride // itemsize for stride in self.strides])
-        if any([step * itemsize != stride for step, stride in zip(steps, self.strides)]):  # noqa: B905, C419
+        if any(stride % itemsize for stride in self.strides):
             return None
-        return steps
+        return tuple(stride // itemsize for stride in self.strides)
 
 
 class Spec:

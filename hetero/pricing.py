@@ -228,6 +228,8 @@ def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     A group's constants are kept under its kind and number, "cuda*2".
     """
     found: dict[str, dict[str, Any]] = {}
+    if not any(["same_as" in info for info in devices.values()]):  # noqa: C419  of every new plan
+        return found
     for name, info in devices.items():
         members = [n for n, i in devices.items() if n == name or i.get("same_as") == name]
         members = [n for n in members if not devices[n].get("set_aside")]
@@ -249,9 +251,7 @@ def _candidate(
     constants: Profile,
     asked_for: bool,
 ) -> Candidate:
-    def excluded(reason: str) -> Candidate:
-        return Candidate(name, implementation.method, None, {}, reason, implementation)
-
+    method = implementation.method
     reason = info.get("set_aside")
     if reason is None and not asked_for:
         if info.get("is_host_cpu"):
@@ -264,37 +264,37 @@ def _candidate(
     if reason is None:
         reason = implementation.excludes(problem, info)
     if reason is not None:
-        return excluded(reason)
+        return Candidate(name, method, None, {}, reason, implementation)
     if name == CPU and problem.device_obstacle:
-        return Candidate(name, implementation.method, None, {}, None, implementation)
+        return Candidate(name, method, None, {}, None, implementation)
     group = info.get("constants")
     cost = constants.cost(
         group or name,
         "" if group else implementation.kind,
         problem.operation,
-        implementation.method,
+        method,
         problem.dtype,
         problem.layout,
     )
     terms: dict[str, float] | None = None
+    unknown: str | None = _UNKNOWN
     if cost is not None:
         try:
             overhead, compute = cost(implementation.work(problem, info))
             # A group's constants were measured from host to host.
             before, after = ({}, {}) if group else _movement(problem, name, constants)
         except KeyError as error:
-            if name != CPU:
-                return excluded(f"the profile's constants do not cover it: {error}")
+            unknown = f"the profile's constants do not cover it: {error}"
+            asked_for = False
         else:
             overhead += 0.0 if group else _dispatch(problem, name, constants)
             terms = {**before, "overhead": overhead, "compute": compute}
             for term, seconds in after.items():
                 terms[term] = terms.get(term, 0.0) + seconds
     if terms is None:
-        if name != CPU and not asked_for:
-            return excluded(_UNKNOWN)
-        return Candidate(name, implementation.method, None, {}, None, implementation)
-    return Candidate(name, implementation.method, sum(terms.values()), terms, None, implementation)
+        reason = None if name == CPU or asked_for else unknown
+        return Candidate(name, method, None, {}, reason, implementation)
+    return Candidate(name, method, sum(terms.values()), terms, None, implementation)
 
 
 def _movement(
@@ -304,6 +304,8 @@ def _movement(
     here = HOST if name == CPU else name
     before: dict[str, float] = {}
     after: dict[str, float] = {}
+    if here == HOST and problem.device is None:
+        return before, after
 
     def move(terms: dict[str, float], operand: Operand, source: str, target: str) -> None:
         if source == target:
@@ -343,7 +345,10 @@ def _too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
     memory = info.get("memory_bytes")
     if memory is None:
         return None
-    needed = sum(o.nbytes for o in (*problem.inputs, problem.output) if o.location != name)
+    needed = 0
+    for operand in (*problem.inputs, problem.output):
+        if operand.location != name:
+            needed += operand.nbytes
     if needed > 0.9 * memory:
         return f"needs {needed / 2**30:.1f} GiB, the device has {memory / 2**30:.1f} GiB"
     return None

@@ -120,14 +120,15 @@ def dtype_obstacle(*operands: Operand) -> str | None:
     """Why the devices cannot compute with these dtypes, None where they can."""
     first = operands[0].dtype
     for operand in operands:
-        if not operand.dtype.isnative:
-            return f"byte order of {operand.dtype.str!r} is not this machine's"
-        if operand.dtype.char not in "fd":
-            return f"dtype {operand.dtype.name}: devices compute in {' and '.join(DEVICE_DTYPES)}"
-        if operand.dtype != first:
-            return f"mixed dtypes {first.name} and {operand.dtype.name}"
-        if not operand.size:
+        dtype = operand.dtype
+        if not dtype.isnative:
+            return f"byte order of {dtype.str!r} is not this machine's"
+        if dtype.char not in "fd":
+            return f"dtype {dtype.name}: devices compute in {' and '.join(DEVICE_DTYPES)}"
+        if dtype is not first and dtype != first:
+            return f"mixed dtypes {first.name} and {dtype.name}"
+        if 0 in operand.shape:
             return "nothing to compute: an operand has no elements"
-        if operand.staged_strides() is None:
+        if not operand.is_c_contiguous() and operand.staged_strides() is None:
             return "strides are no whole number of elements"
     return None

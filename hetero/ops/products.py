@@ -76,13 +76,14 @@ def _layout(operation: str, strides: tuple[tuple[int, ...], ...], itemsize: int)
     """Which axis of A (and B) is contiguous, and whether vector loads are possible."""
     matrices = strides[:1] if operation == "matvec" else strides
     width = 16 // itemsize
-    aligned = all(
-        max(abs(row), abs(column)) % width == 0 and batch % width == 0
-        for batch, row, column in matrices
-    )
-    order = "".join(
-        "C" if abs(column) <= abs(row) else "F" for _, row, column in matrices[: len(strides) - 1]
-    )
+    aligned = True
+    order = ""
+    for position, (batch, row, column) in enumerate(matrices):
+        by_rows = abs(column) <= abs(row)
+        if (row if by_rows else column) % width or batch % width:
+            aligned = False
+        if position < len(strides) - 1:
+            order += "C" if by_rows else "F"
     return f"{order} {'aligned' if aligned else 'odd'}"
 
 
@@ -157,6 +158,8 @@ def collapse_batch(
     (batch, stride of each operand along it), or None where no single stride walks the batch.
     """
     ndim = max(map(len, shapes))
+    if not ndim:
+        return 1, [0] * len(shapes)
     extents: list[int] = []
     steps: list[list[int]] = []
     for axis in range(-ndim, 0):
@@ -211,7 +214,8 @@ def gpu_work(problem: Problem, info: dict[str, Any]) -> Work:
 
 
 def _work(problem: Problem, dims: tuple[int, ...], repeat: int) -> Work:
-    moved = sum(o.nbytes for o in (*problem.inputs, problem.output)) / repeat
+    (a, b), c = problem.inputs, problem.output
+    moved = (a.nbytes + b.nbytes + c.nbytes) / repeat
     return Work(dims, 2.0 * prod(dims), moved, repeat)
 
 

@@ -1,37 +1,57 @@
-"""Convolution on the CPU by SciPy's real Fourier transforms, of the whole image or of tiles."""
+"""Convolution on the CPU by SciPy's real Fourier transforms, of the whole image or of tiles.
+
+Rows and columns are transformed apart, in parts that stay in a core's cache and on as many threads
+as they are worth: so rows of zeros, and rows without a result, need no transform.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy import fft
 
-from hetero.devices import cpu as host
-from hetero.filtering import cpu
+from hetero.filtering import cpu, tiles_cpu, workers
 from hetero.filtering.request import Request
-from hetero.filtering.window import Axis, Window, good_length_cpu, one_tile, tiles
+from hetero.filtering.window import Window
 
-_SERIAL = 900_000  # points below which SciPy's threads cost more than they save
-_STRIP = 1 << 20  # points of tiles that are transformed at a time
-_NUMPY_MODE = {"wrap": "wrap", "symm": "symmetric"}
-
-
-def _workers(points: int) -> int:
-    return 1 if points < _SERIAL else host.describe()["cores"]
+_POINTS = 1 << 18  # that a thread transforms at a time
+_COLUMNS = 64
 
 
-def _extended(plane: np.ndarray, window: Window, y: Axis, x: Axis, fillvalue: float) -> np.ndarray:
-    """What the tiles read of the image and of what lies beyond it."""
-    before = (-y.start, -x.start)
-    after = [
-        max(axis.start + axis.step * axis.count + f - 1 - n, 0)
-        for axis, f, n in zip(
-            (y, x), (window.filter_height, window.filter_width), plane.shape, strict=True
-        )
-    ]
-    pads = tuple(zip(before, after, strict=True))
-    if window.boundary == "fill":
-        return np.pad(plane, pads, constant_values=fillvalue)
-    return np.pad(plane, pads, _NUMPY_MODE[window.boundary])
+def _places(first: int, count: int, extent: int, boundary: str) -> np.ndarray:
+    """Which of ``extent`` rows or columns stand at ``first`` and after it."""
+    k = np.arange(first, first + count)
+    if boundary == "wrap":
+        return k % extent
+    k %= 2 * extent
+    return np.minimum(k, 2 * extent - 1 - k)
+
+
+def extended(
+    plane: np.ndarray, window: Window, fillvalue: float, rows: slice, columns: slice
+) -> np.ndarray:
+    """Part of an image and of what lies beyond it; a view where all of it is the image's."""
+    (h, w), boundary = plane.shape, window.boundary
+    shape = rows.stop - rows.start, columns.stop - columns.start
+    i = slice(max(rows.start, 0), max(min(rows.stop, h), 0))
+    j = slice(max(columns.start, 0), max(min(columns.stop, w), 0))
+    inner = plane[i, j]
+    if inner.shape == shape:
+        return inner
+    at = slice(j.start - columns.start, j.start - columns.start + inner.shape[1])
+    if boundary == "fill":
+        part = np.full(shape, fillvalue, plane.dtype)
+        if inner.size:
+            part[i.start - rows.start : i.stop - rows.start, at] = inner
+        return part
+    part = np.empty(shape, plane.dtype)
+    down = _places(rows.start, shape[0], h, boundary)
+    across = _places(columns.start, shape[1], w, boundary)
+    if not inner.shape[1]:
+        at = slice(0, 0)
+    for beyond in (slice(0, at.start), slice(at.stop, shape[1])):
+        part[:, beyond] = plane[down[:, None], across[None, beyond]]
+    part[:, at] = plane[down, j] if inner.shape[1] else 0.0
+    return part
 
 
 def whole(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
@@ -41,46 +61,90 @@ def whole(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
     ----------
     image : (batch, h, w) ndarray of float32 or float64
     """
-    y, x = one_tile(window, good_length_cpu)
-    lengths = y.length, x.length
-    workers = _workers(y.length * x.length)
-    spectrum = fft.rfft2(request.filter.array, lengths, workers=workers)
+    _, x = tiles_cpu.whole(window)
+    filter = fft.rfft(request.filter.array, x.length, axis=1)
     out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
     for plane, result in zip(image, out, strict=True):
-        if window.extended:
-            plane = _extended(plane, window, y, x, request.fillvalue)
-        product = fft.rfft2(plane, lengths, workers=workers)
-        product *= spectrum
-        values = fft.irfft2(product, lengths, workers=workers, overwrite_x=True)
-        result[...] = values[y.first : y.first + y.step, x.first : x.first + x.step]
+        _filter_plane(plane, filter, request.fillvalue, window, result)
     return out if cpu.finite(out) else cpu.direct(image, request, window)
+
+
+def _filter_plane(
+    plane: np.ndarray, filter: np.ndarray, fillvalue: float, window: Window, result: np.ndarray
+) -> None:
+    """One image; the filter's rows are transformed already."""
+    y, x = tiles_cpu.whole(window)
+    threads = workers.threads_for(y.length * x.length)
+    width = filter.shape[1]
+    high, wide = plane.shape
+    if window.extended:
+        high, wide = y.step + window.filter_height - 1, x.step + window.filter_width - 1
+    forth = np.empty((high, width), filter.dtype)
+    back = np.empty((y.step, width), filter.dtype)
+
+    def rows_forth(part: slice) -> None:
+        source = plane[part]
+        if window.extended:
+            rows = slice(part.start + y.start, part.stop + y.start)
+            source = extended(plane, window, fillvalue, rows, slice(x.start, x.start + wide))
+        forth[part] = fft.rfft(source, x.length, axis=1)
+
+    def columns(part: slice) -> None:
+        product = fft.fft(forth[:, part], y.length, axis=0)
+        product *= fft.fft(filter[:, part], y.length, axis=0)
+        values = fft.ifft(product, axis=0, overwrite_x=True)
+        back[:, part] = values[y.first : y.first + y.step]
+
+    def rows_back(part: slice) -> None:
+        values = fft.irfft(back[part], x.length, axis=1)
+        result[part] = values[:, x.first : x.first + x.step]
+
+    most = _POINTS // x.length
+    workers.each(rows_forth, workers.parts(high, most, threads), threads)
+    workers.each(columns, workers.parts(width, _COLUMNS, threads), threads)
+    workers.each(rows_back, workers.parts(y.step, most, threads), threads)
 
 
 def overlap_save(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
     """Transforms of overlapping tiles; the direct sum where that is not finite."""
-    axes = tiles(window)
+    axes = tiles_cpu.tiles(window)
     assert axes is not None
     y, x = axes
-    lengths = y.length, x.length
-    spectrum = fft.rfft2(request.filter.array, lengths)
+    points = y.length * x.length
+    threads = workers.threads_for(len(image) * y.count * x.count * points)
+    filter = fft.rfft(request.filter.array, x.length, axis=1)
+    spectrum = np.empty((y.length, filter.shape[1]), filter.dtype)
     out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
-    at_a_time = max(_STRIP // (x.count * y.length * x.length), 1)
-    workers = _workers(x.count * y.length * x.length)
-    for plane, result in zip(image, out, strict=True):
-        source = _extended(plane, window, y, x, request.fillvalue)
-        source = np.ascontiguousarray(source[: y.count * y.step + y.first, :])
+
+    def columns(part: slice) -> None:
+        spectrum[:, part] = fft.fft(filter[:, part], y.length, axis=0)
+
+    def strip(place: tuple[int, int, slice]) -> None:
+        number, i, j = place
+        top, left = y.start + i * y.step, x.start + j.start * x.step
+        right = x.start + j.stop * x.step + x.first
+        rows, columns = slice(top, top + y.length), slice(left, right)
+        source = extended(image[number], window, request.fillvalue, rows, columns)
         row, column = source.strides
-        view = np.lib.stride_tricks.as_strided(
-            source,
-            (y.count, x.count, y.length, x.length),
-            (y.step * row, x.step * column, row, column),
+        tiles = np.lib.stride_tricks.as_strided(
+            source, (j.stop - j.start, y.length, x.length), (x.step * column, row, column)
         )
-        for t in range(0, y.count, at_a_time):
-            product = fft.rfft2(view[t : t + at_a_time], workers=workers)
-            product *= spectrum
-            values = fft.irfft2(product, lengths, workers=workers, overwrite_x=True)
-            values = values[:, :, y.first :, x.first :].transpose(0, 2, 1, 3)
-            values = values.reshape(-1, x.count * x.step)
-            rows = result[t * y.step : (t + at_a_time) * y.step]
-            rows[...] = values[: len(rows), : window.out_width]
+        product = fft.fft(fft.rfft(tiles, axis=2), axis=1, overwrite_x=True)
+        product *= spectrum
+        product = fft.ifft(product, axis=1, overwrite_x=True)[:, y.first :]
+        values = fft.irfft(product, x.length, axis=2)[:, :, x.first :]
+        values = values.transpose(1, 0, 2).reshape(y.step, -1)
+        result = out[number, i * y.step : (i + 1) * y.step, j.start * x.step : j.stop * x.step]
+        result[...] = values[: result.shape[0], : result.shape[1]]
+
+    workers.each(columns, workers.parts(filter.shape[1], _COLUMNS, threads), threads)
+    # Threads share rows of tiles, and what a row holds where there are few.
+    most = max(min(_POINTS // points, len(image) * y.count * x.count // threads), 1)
+    strips = [
+        (number, i, j)
+        for number in range(len(image))
+        for i in range(y.count)
+        for j in workers.parts(x.count, most, 1)
+    ]
+    workers.each(strip, strips, threads)
     return out if cpu.finite(out) else cpu.direct(image, request, window)

@@ -34,23 +34,20 @@ def _separable_work(problem: Problem, info: dict[str, Any]) -> Work:
 def _transform_work(method: str) -> Callable[..., Work]:
     def work(problem: Problem, info: dict[str, Any]) -> Work:
         """All tiles' points, each counted as often as a transform passes over it."""
-        from hetero.filtering import window as windows
-
-        kind = info["kind"]
-        weight = problem.batch * windows.weight(_axes(problem, kind, method), kind)
+        axes = _axes(problem, info["kind"], method)
+        weight = _tiling(info["kind"]).weight(problem.window, axes, problem.batch)
         return Work((weight,), 10.0 * weight, 8.0 * _moved(problem))
 
     return work
 
 
-def _axes(problem: Problem, kind: str, method: str) -> Any:
-    from hetero.filtering import window as windows
+def _tiling(kind: str) -> Any:
+    return import_module(f"hetero.filtering.tiles_{'cpu' if kind == 'cpu' else 'device'}")
 
-    assert problem.window is not None
-    if method == "overlap_save":
-        return windows.tiles(problem.window, kind)
-    good = windows.good_length_cpu if kind == "cpu" else windows.good_length_device
-    return windows.one_tile(problem.window, good)
+
+def _axes(problem: Problem, kind: str, method: str) -> Any:
+    tiling = _tiling(kind)
+    return (tiling.tiles if method == "overlap_save" else tiling.whole)(problem.window)
 
 
 def _not_real(problem: Problem) -> str | None:

@@ -1,0 +1,51 @@
+"""Python threads, where NumPy and SciPy let go of the GIL to work on parts of arrays."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hetero.devices import cpu as host
+
+_SHARE = 1 << 17  # points of a transform for each thread; with fewer, waking it costs more
+
+
+def threads_for(points: int) -> int:
+    """How many threads transforms of so many points are worth."""
+    return max(min(host.describe()["cores"], points // _SHARE), 1)
+
+
+def parts(extent: int, most: int, threads: int) -> list[slice]:
+    """An extent cut into about equal parts of at most ``most``, as many for each thread."""
+    number = -(-extent // max(most, 1))
+    number = min(-(-number // threads) * threads, max(extent, 1))
+    return [slice(extent * i // number, extent * (i + 1) // number) for i in range(number)]
+
+
+def each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> None:
+    """``work(item)`` for all items, on so many threads."""
+    items = list(items)
+    if threads < 2 or len(items) < 2:
+        for item in items:
+            work(item)
+        return
+    pending = iter(items)
+
+    def some(_: int) -> None:
+        for item in pending:  # advancing a list's iterator is atomic
+            work(item)
+
+    for _ in _pool().map(some, range(min(threads, len(items)))):
+        pass
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(host.describe()["cores"], "hetero-filter")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -28,18 +28,19 @@ from hetero.registry import Implementation, lookup
 
 OPERATION = convolving.OPERATION
 _IMAGES = {
-    "cpu": (4, 16, 64, 256, 1024, 4096),
+    "cpu": (4, 16, 32, 64, 128, 256, 512, 1024, 4096),
     "cuda": (16, 256, 1024, 4096, 8192),
     "opencl": (4, 16, 64, 256),
 }
-_FILTERS = (1, 3, 5, 7, 9, 11, 15, 31, 63, 129)
+_TILED = (384, 512, 768, 1024, 2048, 4096)  # smaller images are one tile
+_FILTERS = (1, 3, 5, 7, 11, 17, 31, 63, 129)
 _DEVICE_FILTERS = (1, 3, 7, 15, 63)  # fewer: each takes some kernels to compile
 _LIBRARY_FILTERS = (1, 3, 5, 7, 9, 11)
 _TAPS = (6, 14, 30, 62, 126)  # of a column and a row together
 _DEVICE_TAPS = (6, 30, 126)
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
-_LONGEST = 0.1
-_BLOCK = 256  # bytes of a row that the CPU's loop makes at least
+_LONGEST = 0.03
+_ROUNDS = 3
 _SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 
 
@@ -83,11 +84,12 @@ def subjects(
             axes = [images, list(_LIBRARY_FILTERS)]
         elif method == "separable":
             taps = _TAPS if kind == "cpu" else _DEVICE_TAPS
-            axes, form = [images, [number // 2 for number in taps]], "surface"
+            axes = [images, [number // 2 for number in taps]]
         elif method == "fft":
             axes, form = [images], "surface"
         elif method == "overlap_save":
-            axes, form = [[n for n in images if n >= 64]], "surface"
+            tiled = _TILED if kind == "cpu" else images
+            axes, form = [[n for n in tiled if 64 <= n <= largest]], "surface"
         subject = Subject(implementation, dtype, axes, form)
         example = subject.problem(images[-1], 5, HOST)
         if axes[0] and implementation.excludes(example, info) is None:
@@ -113,62 +115,88 @@ class FilterBench(Bench):
         return self._requests[key]
 
 
-def measure_subject(
-    subject: Subject, bench: FilterBench, place: str, effort: Effort, seconds_left: float
-) -> dict[str, Any]:
-    """The model of a subject; knots that would take too long, or too late, are extrapolated."""
-    implementation = subject.implementation
-    info = {"kind": implementation.kind}
-    on = HOST if place == planner.CPU else place
+class Measurement:
+    """The measured knots of one subject, and the model made of them.
 
-    own_loop = place == planner.CPU and implementation.method == "direct"
-    least_width = _BLOCK // np.dtype(subject.dtype).itemsize if own_loop else 1
+    Knots that would take too long, or too late, are extrapolated.
+    """
 
-    def work(n: int, filter_size: int) -> tuple[Problem, tuple[int, ...]]:
-        problem = subject.problem(n, filter_size, on)
-        dims = implementation.work(problem, info).dims
-        if subject.form == "filter":
-            dims = dims[0] * max(dims[1], least_width), dims[2] * dims[3]
-        return problem, dims
+    def __init__(self, subject: Subject, bench: FilterBench, place: str, effort: Effort) -> None:
+        self.subject = subject
+        self._bench = bench
+        self._on = HOST if place == planner.CPU else place
+        self._budget = effort.budget / rounds(place)
+        self._block = (1, 1)
+        if place == planner.CPU and subject.implementation.method in ("direct", "separable"):
+            from hetero.filtering import cpu
 
-    def able(n: int, filter_size: int) -> bool:
-        return implementation.excludes(subject.problem(n, filter_size, on), info) is None
+            self._block = cpu.block_shape(np.dtype(subject.dtype))
+        # Without an axis of filters: one that is small beside the image.
+        knots = [(*dims, min(33, max(dims[0] // 48, 3)))[:2] for dims in fit.grid(subject.axes)]
+        self._knots = self._work(knots)
+        largest = subject.axes[0][-1]
+        self._held_out = self._work([(n, f) for n, f in _HELD_OUT if n <= largest])
+        for problem in list(self._knots.values())[: 1 if place == planner.CPU else None]:
+            bench.waiting(subject.implementation, problem)()  # compiles
+        self._seconds: dict[tuple[int, ...], float] = {}
+        self._rate = 0.0
 
-    def seconds_of(problem: Problem) -> float:
-        """The fastest of several: what else the machine does only adds."""
-        call = bench.waiting(implementation, problem)
-        time.sleep(_SETTLES)
-        return min(measure(call, budget=effort.budget, most=30).samples)
+    def _work(self, sizes: list[tuple[int, int]]) -> dict[tuple[int, ...], Problem]:
+        """What the model knows a problem by -> the problem, smaller ones first."""
+        found = {}
+        implementation = self.subject.implementation
+        info = {"kind": implementation.kind}
+        for n, filter_size in sizes:
+            problem = self.subject.problem(n, filter_size, self._on)
+            if implementation.excludes(problem, info) is not None:
+                continue
+            dims = implementation.work(problem, info).dims
+            if self.subject.form == "filter":
+                h, w = (
+                    -(-size // part) * part
+                    for size, part in zip(dims[:2], self._block, strict=True)
+                )
+                dims = h * w, dims[2] * dims[3]
+            found[dims] = problem
+        return dict(sorted(found.items(), key=lambda item: math.prod(item[0])))
 
-    # Without an axis of filters: one that is small beside the image.
-    knots = [(*dims, min(65, max(dims[0] // 8, 1)))[:2] for dims in fit.grid(subject.axes)]
-    found = [work(n, f) for n, f in knots if able(n, f)]
-    for problem, _ in found[:1] if place == planner.CPU else found:
-        bench.waiting(implementation, problem)()  # compiles
-    end = time.perf_counter() + seconds_left
-    seconds: dict[tuple[int, ...], float] = {}
-    rate = 0.0
-    for problem, dims in sorted(found, key=lambda pair: math.prod(pair[1])):
-        volume = math.prod(dims)
-        if rate and (volume / rate > _LONGEST or time.perf_counter() > end):
-            continue
-        seconds[dims] = seconds_of(problem)
-        rate = max(rate, volume / seconds[dims])
-    held_out: dict[tuple[int, ...], float] = {}
-    for n, f in _HELD_OUT:
-        if n > subject.axes[0][-1] or time.perf_counter() > end + 0.2 * seconds_left:
-            continue
-        if not able(n, f):
-            continue
-        problem, dims = work(n, f)
-        if math.prod(dims) / rate <= _LONGEST:
-            held_out[dims] = seconds_of(problem)
-    axes = [sorted({dims[i] for _, dims in found}) for i in range(len(found[0][1]))]
-    model = fit.surface(axes, seconds, held_out)
-    if subject.form == "filter":
-        model["form"] = "filter"
-        model["constants"]["least_width"] = least_width
-    return model
+    def round(self, seconds_left: float) -> None:
+        """Measure all, once more: the fastest counts, as what else the machine does only adds."""
+        end = time.perf_counter() + seconds_left
+        again = bool(self._seconds)
+        for dims, problem in {**self._knots, **self._held_out}.items():
+            volume = math.prod(dims)
+            if self._rate and (volume / self._rate > _LONGEST or time.perf_counter() > end):
+                continue
+            if again and dims not in self._seconds:
+                continue
+            call = self._bench.waiting(self.subject.implementation, problem)
+            time.sleep(_SETTLES)
+            fastest = min(measure(call, budget=self._budget, least=2, most=30).samples)
+            self._seconds[dims] = min(self._seconds.get(dims, math.inf), fastest)
+            self._rate = max(self._rate, volume / self._seconds[dims])
+
+    def model(self) -> dict[str, Any]:
+        """The fitted model."""
+        axes = [
+            sorted({dims[i] for dims in self._knots}) for i in range(len(next(iter(self._knots))))
+        ]
+        seconds = {dims: self._seconds[dims] for dims in self._knots if dims in self._seconds}
+        held_out = {
+            dims: self._seconds[dims]
+            for dims in self._held_out
+            if dims in self._seconds and dims not in seconds
+        }
+        model = fit.surface(axes, seconds, held_out)
+        if self.subject.form == "filter":
+            model["form"] = "filter"
+            model["constants"]["block"] = list(self._block)
+        return model
+
+
+def rounds(place: str) -> int:
+    """How often everything is measured: a slow spell of a CPU is longer than one measurement."""
+    return _ROUNDS if place == planner.CPU else 1
 
 
 def compile_for(dtype: str) -> None:

@@ -91,7 +91,7 @@ FULL = Effort(
     total=20.0,
     device_total=70.0,
     solves=11.0,
-    filters=14.0,
+    filters=18.0,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -126,18 +127,17 @@ def filters(
             continue
         bench = functools.cache(functools.partial(convolutions.FilterBench, device))
         largest = _LARGEST_FULL[info["kind"]]["matvec"]
-        found.append(
-            [
-                (
-                    f"{subject.implementation.operation} {subject.implementation.method} "
-                    f"{subject.dtype} on {name}",
-                    _measuring_filter(subject, bench, device, effort, name),
-                    1.0,
-                )
-                for implementation in mine
-                for subject in convolutions.subjects(implementation, info, largest)
-            ]
-        )
+        once = [
+            (
+                f"{subject.implementation.operation} {subject.implementation.method} "
+                f"{subject.dtype} on {name}",
+                _measuring_filter(subject, bench, device, effort, name),
+                float(math.prod(map(len, subject.axes))),
+            )
+            for implementation in mine
+            for subject in convolutions.subjects(implementation, info, largest)
+        ]
+        found.append(once * convolutions.rounds(name))
     return found
 
 
@@ -148,11 +148,14 @@ def _measuring_filter(
     effort: probes.Effort,
     name: str,
 ) -> Task:
+    """A task to be done as often as there are rounds; what it knows is in the model each time."""
+    measurement = functools.cache(lambda: convolutions.Measurement(subject, bench(), name, effort))
+
     def task(models: dict, links: dict, host: dict, share: float) -> None:
         with device.active() if device is not None else contextlib.nullcontext():
-            model = convolutions.measure_subject(subject, bench(), name, effort, share)
+            measurement().round(share)
         key = (name, convolutions.OPERATION, subject.implementation.method, subject.dtype, "*")
-        models["|".join(key)] = model
+        models["|".join(key)] = measurement().model()
 
     return task
 

@@ -170,14 +170,15 @@ def _solve(constants: dict[str, Any]) -> Cost:
 def _filter(constants: dict[str, Any]) -> Cost:
     """A surface over the points of the result and of the filter, four extents in pairs.
 
-    A result narrower than ``least_width`` takes as long as one of that width.
+    The result is made in blocks of so many rows and columns, ``block``, whole ones only.
     """
     surface = _surface(constants)
-    least = constants.get("least_width", 1)
+    rows, columns = constants.get("block", (1, 1))
 
     def cost(work: Work) -> tuple[float, float]:
         h, w, fh, fw = work.dims
-        return surface(Work((h * max(w, least), fh * fw), work.flops, work.bytes, work.repeat))
+        points = -(-h // rows) * rows * -(-w // columns) * columns
+        return surface(Work((points, fh * fw), work.flops, work.bytes, work.repeat))
 
     return cost
 

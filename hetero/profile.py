@@ -36,10 +36,10 @@ from hetero import inventory, paths
 from hetero.errors import ProfileError
 from hetero.models import Cost, Work, bind, bind_link
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
 _DIMENSIONS = {"matvec": 2, "matmul": 3, "convolve2d": 4, "cg": 1, "poisson": 1}
-_DIMENSIONS |= {"convolve2d separable": 2, "convolve2d fft": 1, "convolve2d overlap_save": 1}
+_DIMENSIONS |= {"convolve2d fft": 1, "convolve2d overlap_save": 1}
 _PARTS = ("fingerprint", "devices", "links", "host", "models")
 
 log = logging.getLogger("hetero")

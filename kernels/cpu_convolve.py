@@ -12,6 +12,8 @@ tiles nor on the number of threads.
 
 from __future__ import annotations
 
+import math
+
 import llvmlite.binding
 import numba
 import numpy as np
@@ -21,7 +23,7 @@ from numba.extending import intrinsic
 
 from .cpu import prange, serial, share, threaded
 
-__all__ = ["FILL", "SYMM", "WRAP", "direct", "separable"]
+__all__ = ["FILL", "SYMM", "WRAP", "block_shape", "direct", "separable"]
 
 FILL, WRAP, SYMM = 0, 1, 2
 
@@ -35,7 +37,13 @@ _BLOCK = _VECTOR * _VECTORS  # bytes of one row of a block
 _TILE_ROWS = 32
 _TILE = 4096  # bytes of one row of a tile, at most
 _DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+_MANY = 8  # tiles for each thread, of which one more or less does not matter
 _TAPS_PER_ELEMENT = 64  # products that take as long as one of the elements that `share` counts
+
+
+def block_shape(dtype: np.dtype) -> tuple[int, int]:
+    """Rows and columns of which every image's sums are made: a rest takes as long as a whole."""
+    return _ROWS, _BLOCK // 2 // dtype.itemsize
 
 
 def _pointer(builder, address, kind):  # type: ignore
@@ -141,6 +149,7 @@ def _block_of(rows, vectors):  # type: ignore
 
 
 _block = _block_of(_ROWS, _VECTORS)
+_half_block = _block_of(_ROWS, _VECTORS // 2)
 _flat_block = _block_of(1, _VECTORS)
 
 
@@ -221,20 +230,24 @@ def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ig
 def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, bytes, spare, unit):  # type: ignore
     """A tile's sums, block by block; the last blocks overlap those before them.
 
-    Rows narrower than a block are made in ``spare``.
+    Rows narrower than a block are made in ``spare``. Half a block is enough for the rest of a row
+    where that is no more.
     """
     tall = 1 if height <= step or rows < _ROWS else _ROWS
-    narrow = bytes < _BLOCK
     for begin in range(0, bytes, _BLOCK):
-        at = max(min(begin, bytes - _BLOCK), 0)
+        wide = _BLOCK // 2 if tall > 1 and bytes - begin <= _BLOCK // 2 else _BLOCK
+        narrow = bytes < wide
+        at = max(min(begin, bytes - wide), 0)
         for first in range(0, rows, tall):
             i = min(first, rows - tall)
             here, there = source + i * step * pitch + at, target + i * stride + at
             to, apart = (spare, _BLOCK) if narrow else (there, stride)
             if tall == 1:
                 _flat_block(here, pitch, step, taps, height, width, to, apart, unit)
-            else:
+            elif wide == _BLOCK:
                 _block(here, pitch, step, taps, height, width, to, apart, unit)
+            else:
+                _half_block(here, pitch, step, taps, height, width, to, apart, unit)
             if narrow:
                 for r in range(tall):
                     _copy(there + r * stride, spare + r * _BLOCK, bytes)
@@ -265,6 +278,12 @@ def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size,
         )
 
 
+@serial
+def _edge(i, rows, down):  # type: ignore
+    """The first row of band i of ``down``, each of which has whole blocks of rows."""
+    return min(i * -(-rows // _ROWS) // down * _ROWS, rows)
+
+
 @threaded
 def _sum_image(image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
     """All tiles; image and out are (address, strides of two axes, shape)."""
@@ -279,8 +298,8 @@ def _sum_image(image, out, columns, rows, counts, corner, tiles, boundary, fill,
         part = spare + _ROWS * _BLOCK
         for task in range(band * tasks // bands, (band + 1) * tasks // bands):
             b, i, j = task // (down * across), task // across % down, task % across
-            top, left = i * out_rows // down, j * out_columns // across
-            shape = (i + 1) * out_rows // down - top, (j + 1) * out_columns // across - left
+            top, left = _edge(i, out_rows, down), j * out_columns // across
+            shape = _edge(i + 1, out_rows, down) - top, (j + 1) * out_columns // across - left
             _extend(
                 (source + b * source_batch, source_stride, source_rows, source_columns),
                 (top - corner[0], left - corner[1]),
@@ -295,6 +314,19 @@ def _sum_image(image, out, columns, rows, counts, corner, tiles, boundary, fill,
             _sum_tile(
                 part, pitch, columns, rows, counts, begin, target_stride, shape, size, spare, fill
             )
+
+
+def _bands(rows: int, most: int, each: int) -> int:
+    """Into how many bands of at most ``most`` rows to cut, so that every thread gets as many tiles.
+
+    A band has ``each`` tiles.
+    """
+    threads = numba.get_num_threads()
+    fair = threads // math.gcd(each, threads)
+    bands = -(-rows // most)
+    if bands * each < _MANY * threads:
+        bands = -(-bands // fair) * fair
+    return min(bands, -(-rows // _ROWS))
 
 
 def _run(
@@ -330,8 +362,9 @@ def _run(
     taps = terms * (height + width) if terms else height * width
     with share(max(out.size, out.size * taps // _TAPS_PER_ELEMENT)):
         deep = max(_TILE_ROWS, 2 * height) if terms else _TILE_ROWS
-        down, across = -(-tall // deep), -(-wide * size // _TILE)
-        deep, most = -(-tall // down) + height, -(-wide // across) * size
+        across = -(-wide * size // _TILE)
+        down = _bands(tall, deep, batch * across)
+        deep, most = -(-tall // (down * _ROWS)) * _ROWS + height, -(-wide // across) * size
         # Rows begin on lines of the cache, an odd number of lines apart.
         pitch = (most + _BLOCK + width * size) // 128 * 128 + 192
         bands = min(numba.get_num_threads(), down * across * batch)

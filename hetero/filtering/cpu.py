@@ -11,6 +11,7 @@ from hetero.filtering.window import Window
 from hetero.kernels import cpu_convolve, cpu_vectors
 
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
+_SMALL = 1 << 14  # elements that NumPy looks at sooner than a compiled loop is called
 _BOUNDARY = {
     "fill": cpu_convolve.FILL,
     "wrap": cpu_convolve.WRAP,
@@ -29,7 +30,14 @@ def prepared(image: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def finite(result: np.ndarray) -> bool:
     """Whether a result, C-contiguous, holds neither NaN nor infinity."""
+    if result.size < _SMALL:
+        return bool(np.isfinite(result).all())
     return math.isfinite(cpu_vectors.times_zero(result.reshape(-1)))
+
+
+def block_shape(dtype: np.dtype) -> tuple[int, int]:
+    """Rows and columns that `direct` and `separable` make at a time: a rest takes as long."""
+    return cpu_convolve.block_shape(dtype)
 
 
 def direct(image: np.ndarray, request: Request, window: Window) -> np.ndarray:

@@ -77,6 +77,15 @@ def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | N
 
 
 @functools.lru_cache(maxsize=256)
-def remembered(content: bytes, shape: tuple[int, int], dtype: str) -> object:
-    """`low_rank` of a small filter, by its content."""
-    return low_rank(np.frombuffer(content, dtype).reshape(shape))
+def remembered(
+    content: bytes, shape: tuple[int, int], dtype: str
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None:
+    """`low_rank` of a small filter by its content, and the same `turned`."""
+    found = low_rank(np.frombuffer(content, dtype).reshape(shape))
+    return found and (found, turned(found))
+
+
+def turned(factors: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The factors of the filter turned by 180 degrees."""
+    columns, rows = factors
+    return np.ascontiguousarray(columns[:, ::-1]), np.ascontiguousarray(rows[:, ::-1])

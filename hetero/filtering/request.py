@@ -58,19 +58,23 @@ class Filter:
         return np.ascontiguousarray(self.array[::-1, ::-1])
 
     @functools.cached_property
-    def factors(self) -> Any:
-        """Columns and rows, or None; see `hetero.filtering.factors.low_rank`."""
+    def _both_factors(self) -> Any:
         if self.array is None:
             return None
-        if self.content is None:
-            return factors.low_rank(self.array)
-        return factors.remembered(self.content, self.array.shape, self.array.dtype.name)
+        if self.content is not None:
+            return factors.remembered(self.content, self.array.shape, self.array.dtype.name)
+        found = factors.low_rank(self.array)
+        return found and (found, factors.turned(found))
 
-    @functools.cached_property
+    @property
+    def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Columns and rows, or None; see `hetero.filtering.factors.low_rank`."""
+        return self._both_factors and self._both_factors[0]
+
+    @property
     def turned_factors(self) -> tuple[np.ndarray, np.ndarray]:
         """Columns and rows of the taps."""
-        columns, rows = self.factors
-        return np.ascontiguousarray(columns[:, ::-1]), np.ascontiguousarray(rows[:, ::-1])
+        return self._both_factors[1]
 
 
 class Request(NamedTuple):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 from math import log2
 
+from hetero.filtering import workers
 from hetero.filtering.window import Axis, Window, one_tile
 
 _MOST = 1024  # length of a tile beside which the filter is small
+_LEAST = 16  # beyond twice the overlap; with less, most of a tile is thrown away
+_BEST = 6  # ways to cut an axis that are looked at together with those of the other
 _EACH = 150.0  # what a transform costs beside its points, in passes over one point
 
 
@@ -24,28 +27,46 @@ def whole(window: Window) -> tuple[Axis, Axis]:
     return one_tile(window, good_length)
 
 
+@functools.lru_cache(maxsize=1024)
 def tiles(window: Window) -> tuple[Axis, Axis] | None:
-    """The overlapping tiles that cost least; None where one tile does."""
+    """The cheapest cut into several overlapping tiles; None where the filter is too large for one.
+
+    Threads share them: one tile more than they have in turn costs as much as one for each.
+    """
     w = window
-    y = _axis(w.out_height, w.filter_height, w.top)
-    x = _axis(w.out_width, w.filter_width, w.left)
-    return (y, x) if y.count * x.count > 1 else None
+    along_y = _cuts(w.out_height, w.filter_height, w.top)
+    along_x = _cuts(w.out_width, w.filter_width, w.left)
+    found = [
+        (cost_y * cost_x * _unbalanced((y, x), 1), (y, x))
+        for cost_y, y in along_y
+        for cost_x, x in along_x
+        if y.count * x.count > 1
+    ]
+    return min(found)[1] if found else None
+
+
+def _unbalanced(axes: tuple[Axis, Axis], batch: int) -> float:
+    """How much longer than the mean thread the one with most tiles works."""
+    y, x = axes
+    number = batch * y.count * x.count
+    threads = workers.threads_for(number * y.length * x.length)
+    return -(-number // threads) * threads / number
 
 
 @functools.lru_cache(maxsize=1024)
-def _axis(out: int, filter_size: int, lead: int) -> Axis:
-    """The tiles along one axis: as few points as they can have, but not many small transforms."""
+def _cuts(out: int, filter_size: int, lead: int) -> list[tuple[float, Axis]]:
+    """The best ways to cut one axis into tiles, each with what its points and transforms cost."""
     overlap = filter_size - 1
-    best: tuple[float, Axis] | None = None
+    found: list[tuple[float, Axis]] = []
     count = -(-out // max(_MOST - overlap, 3 * overlap))
     while True:
         length = good_length(-(-out // count) + overlap)
         cost = count * (length * _passes(length) + _EACH)
-        if best is None or cost < best[0]:
-            best = cost, Axis(length, length - overlap, count, -lead, overlap)
-        if length < 2 * overlap + 32:
-            return best[1]
+        found.append((cost, Axis(length, length - overlap, count, -lead, overlap)))
+        if length < 2 * overlap + _LEAST:
+            break
         count += 1
+    return sorted(found)[:_BEST]
 
 
 def _passes(length: int) -> float:
@@ -64,4 +85,6 @@ def weight(window: Window, axes: tuple[Axis, Axis], batch: int) -> int:
     along_rows, along_columns = x.length * _passes(x.length), y.length * _passes(y.length)
     tile = (rows + y.step) * along_rows + 2 * x.length * along_columns
     filter = w.filter_height * along_rows + x.length * along_columns
+    if tiled:
+        tile *= _unbalanced(axes, batch)
     return round(batch * y.count * x.count * tile + filter)

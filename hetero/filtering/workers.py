@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from hetero.devices import cpu as host
@@ -34,12 +34,17 @@ def each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> Non
         return
     pending = iter(items)
 
-    def some(_: int) -> None:
+    def some() -> None:
         for item in pending:  # advancing a list's iterator is atomic
             work(item)
 
-    for _ in _pool().map(some, range(min(threads, len(items)))):
-        pass
+    others = [_pool().submit(some) for _ in range(min(threads, len(items)) - 1)]
+    try:
+        some()  # the calling thread works too: one less to wake, and to find a core for
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
 
 
 @functools.cache

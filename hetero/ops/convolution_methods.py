@@ -25,10 +25,11 @@ def _direct_work(problem: Problem, info: dict[str, Any]) -> Work:
 
 
 def _separable_work(problem: Problem, info: dict[str, Any]) -> Work:
+    """As the direct sum with a filter of as many taps as the passes have together."""
     w = problem.window
-    points = problem.batch * w.out_height * w.out_width
     taps = w.rank * (w.filter_height + w.filter_width)
-    return Work((points, taps), 2.0 * points * taps, _moved(problem))
+    dims = (problem.batch * w.out_height, w.out_width, taps, 1)
+    return Work(dims, 2.0 * prod(dims), _moved(problem))
 
 
 def _transform_work(method: str) -> Callable[..., Work]:

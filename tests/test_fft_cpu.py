@@ -1,0 +1,122 @@
+"""Fourier methods on the CPU: what lies beyond an image, tiles, threads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from scipy.signal import convolve2d
+
+import hetero
+from hetero.filtering import fft_cpu, tiles_cpu, workers
+from hetero.ops import convolving
+
+NUMPY_MODE = {"wrap": "wrap", "symm": "symmetric"}
+
+
+@pytest.fixture
+def many_threads(monkeypatch):
+    """Three threads, for however little work."""
+    monkeypatch.setattr(workers, "threads_for", lambda points: 3)
+    workers._pool.cache_clear()
+    tiles_cpu.tiles.cache_clear()
+    yield
+    tiles_cpu.tiles.cache_clear()
+
+
+@pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        (slice(-7, 20), slice(-9, 25)),
+        (slice(2, 9), slice(3, 7)),
+        (slice(-3, 4), slice(2, 9)),
+        (slice(5, 19), slice(20, 31)),
+        (slice(-40, -20), slice(-50, 60)),
+        (slice(14, 15), slice(-1, 0)),
+    ],
+)
+def test_what_lies_beyond_an_image(boundary, rows, columns):
+    plane = np.random.default_rng(0).random((11, 13))
+    window = convolving.window((11, 13), (3, 3), "same", boundary)
+    far = 66
+    pads = ((far, far), (far, far))
+    if boundary == "fill":
+        whole = np.pad(plane, pads, constant_values=2.5)
+    else:
+        whole = np.pad(plane, pads, NUMPY_MODE[boundary])
+    expected = whole[rows.start + far : rows.stop + far, columns.start + far : columns.stop + far]
+    np.testing.assert_array_equal(fft_cpu.extended(plane, window, 2.5, rows, columns), expected)
+
+
+def test_a_part_inside_the_image_is_not_copied():
+    plane = np.zeros((9, 9))
+    window = convolving.window((9, 9), (3, 3), "same")
+    part = fft_cpu.extended(plane, window, 0.0, slice(1, 5), slice(2, 9))
+    assert np.shares_memory(part, plane)
+
+
+@pytest.mark.parametrize("method", ["fft", "overlap_save"])
+@pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_threads_compute_what_scipy_does(many_threads, method, boundary, mode):
+    rng = np.random.default_rng(1)
+    stack, kernel = rng.random((2, 90, 150)) - 0.5, rng.random((7, 4)) - 0.5
+    found = hetero.convolve2d(stack, kernel, mode, boundary, 1.5, device="cpu", method=method)
+    for result, image in zip(found, stack, strict=True):
+        expected = convolve2d(image, kernel, mode, boundary, 1.5)
+        np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
+
+
+def test_the_number_of_threads_does_not_change_the_result(monkeypatch):
+    rng = np.random.default_rng(2)
+    image, kernel = rng.random((300, 200)), rng.random((9, 9))
+    window = convolving.window(image.shape, kernel.shape, "same")
+    axes = tiles_cpu.tiles(window)
+    monkeypatch.setattr(tiles_cpu, "tiles", lambda window: axes)
+    for method in ("fft", "overlap_save"):
+        results = []
+        for threads in (1, 2, 5):
+            monkeypatch.setattr(workers, "threads_for", lambda points, n=threads: n)
+            results.append(hetero.convolve2d(image, kernel, device="cpu", method=method))
+        for other in results[1:]:  # a transform's last bits depend on those done beside it
+            np.testing.assert_allclose(other, results[0], rtol=0, atol=1e-13 * kernel.sum())
+
+
+@pytest.mark.parametrize("out", [1, 5, 33, 100, 4096])
+@pytest.mark.parametrize("filter_size", [1, 2, 9, 65, 129, 1500])
+def test_tiles_cover_the_result(out, filter_size):
+    window = convolving.window((out, out), (filter_size, filter_size), "same")
+    found = tiles_cpu.tiles(window)
+    if found is None:
+        assert out < 4 * filter_size + 64
+        return
+    for axis in found:
+        assert axis.count * axis.step >= window.out_height
+        assert (axis.count - 1) * axis.step < window.out_height
+        assert axis.length == axis.step + filter_size - 1
+    assert found[0].count * found[1].count > 1
+    assert tiles_cpu.weight(window, found, 1) > 0
+
+
+@pytest.mark.parametrize("extent", [1, 5, 64, 1000])
+@pytest.mark.parametrize("most", [0, 1, 7, 64, 5000])
+@pytest.mark.parametrize("threads", [1, 3, 16])
+def test_parts_cover_an_extent(extent, most, threads):
+    found = workers.parts(extent, most, threads)
+    assert [i for part in found for i in range(part.start, part.stop)] == list(range(extent))
+    assert max(part.stop - part.start for part in found) <= max(most, 1)
+
+
+def test_an_error_in_a_thread_is_the_callers():
+    used = set()
+
+    def work(item):
+        used.add(threading.get_ident())
+        if item == 11:
+            raise ZeroDivisionError(item)
+
+    with pytest.raises(ZeroDivisionError):
+        workers.each(work, range(12), 3)
+    assert used

@@ -219,10 +219,12 @@ def estimate(device: Device | None) -> Callable[[str], dict[str, Any]]:
 
     def of_method(method: str) -> dict[str, Any]:
         # Flops that a method does while a byte is copied: typical of the machines measured.
-        flops = {"direct": 2.5, "library": 2.5, "separable": 1.5, "fft": 1.0}.get(method, 1.2)
+        on_cpu = {"direct": 14.0, "library": 2.5, "separable": 5.0, "fft": 3.5, "overlap_save": 4.0}
+        on_device = {"direct": 10.0, "separable": 6.0, "fft": 4.0, "overlap_save": 4.8}
+        flops = (on_cpu if device is None else on_device)[method]
         constants = {
             "overhead": overhead * (2.0 if "fft" in method else 1.0),
-            "flops_per_second": flops * rate * (4.0 if device is not None else 1.0),
+            "flops_per_second": flops * rate,
             "bytes_per_second": rate,
         }
         return {**model, "constants": constants}

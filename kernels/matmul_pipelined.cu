@@ -1,0 +1,265 @@
+// C = A B for a batch: A is m x k, B is k x n, C is m x n, each with any strides (in elements).
+//
+// The product of matmul.cu with another way into shared memory, for CUDA devices of compute capability
+// 8.0 or more: tiles of A and B are copied there while others are multiplied, STAGES - 1 of them ahead,
+// and pass through no registers. Shared tiles are k-major, so that a thread reads the elements of one k
+// by vectors; what has k fast in memory is therefore copied element by element.
+// k is taken in `parts` chunks: with parts > 1, C is the scratch buffer, contiguous, one result per
+// part, and sum_partials (partial.cu) follows.
+// Per product: 2 m n k flops; a tile moves (TILE_M + TILE_N) k elements from global memory.
+//
+// A_K, B_K: 1 where the operand's fast dimension is k, 0 where it is m or n. This orders the loads.
+// Preconditions. ALIGNED = 0: none. ALIGNED = 1: the fast stride is 1; and the other strides, the
+// fast extent, and the address, of A and of B, are multiples of WIDTH. c_vector = 1: the same holds
+// of C with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
+
+#ifndef REAL
+#define REAL float
+#define WIDTH 4
+#endif
+#ifndef THREAD_M
+#define THREAD_M 8
+#define THREAD_N 8
+#endif
+#ifndef WARPS_M
+#define WARPS_M 2
+#define WARPS_N 4
+#endif
+#ifndef TILE_K
+#define TILE_K 8
+#endif
+#ifndef A_K
+#define A_K 1
+#endif
+#ifndef B_K
+#define B_K 0
+#endif
+#ifndef ALIGNED
+#define ALIGNED 0
+#endif
+#ifndef STAGES
+#define STAGES 3
+#endif
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define VECTOR JOIN(REAL, WIDTH)
+
+// A warp's part of the tile is 8 * THREAD_M x 4 * THREAD_N.
+#define TILE_M (8 * THREAD_M * WARPS_M)
+#define TILE_N (4 * THREAD_N * WARPS_N)
+#define THREADS (32 * WARPS_M * WARPS_N)
+
+// Neighbouring threads copy so many elements of k where k is fast.
+#define RUN_LENGTH 8
+// One vector more than the tile: the transposing copies of a warp then meet no bank twice.
+#define PITCH_A (TILE_M + WIDTH)
+#define PITCH_B (TILE_N + WIDTH)
+// A thread's first row and column, of 8 x 4 vectors. Lanes i and i^1 share rows, i and i^2 share
+// columns: so pairs of vector reads of shared memory can merge.
+#define LANE_M(lane) (((lane) >> 1 & 7) * WIDTH)
+#define LANE_N(lane) (((lane) & 1 | (lane) >> 4 << 1) * WIDTH)
+
+// Elements that are copied at once. With k fast they are taken one by one, since what comes to lie
+// k-major does not lie together.
+#define PIECE_A (ALIGNED && !A_K ? WIDTH : 1)
+#define PIECE_B (ALIGNED && !B_K ? WIDTH : 1)
+#define LOADS_A (TILE_M * TILE_K / (PIECE_A * THREADS))
+#define LOADS_B (TILE_N * TILE_K / (PIECE_B * THREADS))
+
+// Blocks in flight cover a band of this many tiles in height, so that they share what the L2 holds.
+#define BAND 16
+
+#if WIDTH == 4
+#define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y; (to)[2] = v.z; (to)[3] = v.w
+#define PACK(v, from) v.x = (from)[0]; v.y = (from)[1]; v.z = (from)[2]; v.w = (from)[3]
+#else
+#define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y
+#define PACK(v, from) v.x = (from)[0]; v.y = (from)[1]
+#endif
+
+#include "ptx.cu"
+
+// A tile is cut into pieces, numbered so that a warp's copies coalesce: with k fast, RUN_LENGTH of k for
+// each row in turn, and the next of k when the rows are through; else along the row. A thread's pieces
+// are APART rows from each other, or with k slow so many of k.
+#define APART(piece, fast, tile) ((fast) ? THREADS / RUN_LENGTH : THREADS * (piece) / (tile))
+#define FIRST_K(fast, piece, tile) \
+    ((fast) ? thread % RUN_LENGTH + thread / (RUN_LENGTH * (tile)) * RUN_LENGTH \
+            : thread / ((tile) / (piece)))
+#define FIRST_OUTER(fast, piece, tile) \
+    ((fast) ? thread / RUN_LENGTH % (tile) : thread % ((tile) / (piece)) * (piece))
+#define A_K_STRIDE (ALIGNED && A_K ? 1 : a_col)
+#define A_M_STRIDE (ALIGNED && !A_K ? 1 : a_row)
+#define B_K_STRIDE (ALIGNED && B_K ? 1 : b_row)
+#define B_N_STRIDE (ALIGNED && !B_K ? 1 : b_col)
+#define STAGE (TILE_K * (PITCH_A + PITCH_B))
+#define BYTES (int)sizeof(REAL)
+
+// Copy a thread's pieces of one operand's tile; from its own on, `left` rows belong to the matrix. Of k
+// `depth` are there, and its own is the k-th.
+#define COPY_OPERAND(from, to, fast, piece, tile, pitch, loads, k_step, step, left, depth, k) \
+    { \
+        const REAL *at = from; \
+        const int apart = APART(piece, fast, tile); \
+        const int in_turn = (fast) ? (tile) / apart : (loads); \
+        UNROLL \
+        for (int slot = 0; slot < (loads); ++slot) { \
+            const int row = (fast) ? slot % in_turn * apart : 0; \
+            const int of_k = (fast) ? slot / in_turn * RUN_LENGTH : slot * apart; \
+            copy_piece((to) + BYTES * (row + of_k * (pitch)), at, piece, \
+                       row < (left) && ((depth) == TILE_K || (k) + of_k < (depth))); \
+            at += step; \
+            if ((fast) && slot % in_turn == in_turn - 1) \
+                at += RUN_LENGTH * (k_step) - in_turn * (step); \
+        } \
+    }
+// A stage's tiles, of which `depth` of k are there; and on to the next ones.
+#define COPY_TILES(stage, depth) \
+    COPY_OPERAND(A, to_a + BYTES * STAGE * (stage), A_K, PIECE_A, TILE_M, PITCH_A, LOADS_A, \
+                 A_K_STRIDE, step_a, left_m, depth, a_k) \
+    COPY_OPERAND(B, to_b + BYTES * STAGE * (stage), B_K, PIECE_B, TILE_N, PITCH_B, LOADS_B, \
+                 B_K_STRIDE, step_b, left_n, depth, b_k) \
+    A += (depth) * A_K_STRIDE; \
+    B += (depth) * B_K_STRIDE
+#define READ_FACTORS(set, stage, kk) \
+    UNROLL \
+    for (int i = 0; i < THREAD_M; i += WIDTH) { \
+        const VECTOR v = *(const VECTOR *)(read_a + (stage) * STAGE + (kk) * PITCH_A + i * 8); \
+        UNPACK(factors_a[set] + i, v); \
+    } \
+    UNROLL \
+    for (int j = 0; j < THREAD_N; j += WIDTH) { \
+        const VECTOR v = *(const VECTOR *)(read_b + (stage) * STAGE + (kk) * PITCH_B + j * 4); \
+        UNPACK(factors_b[set] + j, v); \
+    }
+
+KERNEL(THREADS, RESIDENT)
+matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict__ C,
+       index_t m, index_t n, index_t k, index_t parts, index_t chunk, index_t a_batch,
+       index_t a_row, index_t a_col, index_t b_batch, index_t b_row, index_t b_col, index_t c_part,
+       index_t c_batch, index_t c_row, index_t c_col, index_t c_vector)
+{
+    extern __shared__ __align__(16) REAL shared[];
+
+    const int thread = (int)threadIdx.x;
+    const int lane = thread % 32;
+    const int warp = thread / 32;
+    const int warp_m = warp / WARPS_N * (8 * THREAD_M);
+    const int warp_n = warp % WARPS_N * (4 * THREAD_N);
+
+    // Which tile, part and batch this block has.
+    const unsigned int tiles_m = (unsigned int)((m + TILE_M - 1) / TILE_M);
+    const unsigned int tiles_n = (unsigned int)((n + TILE_N - 1) / TILE_N);
+    const unsigned int tile = blockIdx.x % (tiles_m * tiles_n);
+    const unsigned int part = blockIdx.x / (tiles_m * tiles_n) % (unsigned int)parts;
+    const unsigned int b = blockIdx.x / (tiles_m * tiles_n) / (unsigned int)parts;
+    const unsigned int band = tile / (BAND * tiles_n) * BAND;
+    const unsigned int height = tiles_m - band < BAND ? tiles_m - band : BAND;
+    const unsigned int in_band = tile % (BAND * tiles_n);
+    const index_t tile_m = (index_t)(band + in_band % height) * TILE_M;
+    const index_t tile_n = (index_t)(in_band / height) * TILE_N;
+
+    const index_t begin = part * chunk;
+    const index_t length = begin + chunk < k ? chunk : k - begin;
+    const int steps = (int)((length + TILE_K - 1) / TILE_K);
+    // The step that may be short comes first: no later load needs a test.
+    const int first = (int)(length - (index_t)(steps - 1) * TILE_K);
+
+    // A thread's first piece, and how many rows (columns) of the matrix are left from it on. Past the
+    // end of k, and past the edge, zeros come in their place.
+    const int a_k = FIRST_K(A_K, PIECE_A, TILE_M);
+    const int a_m = FIRST_OUTER(A_K, PIECE_A, TILE_M);
+    const int b_k = FIRST_K(B_K, PIECE_B, TILE_N);
+    const int b_n = FIRST_OUTER(B_K, PIECE_B, TILE_N);
+    const int left_m = (int)(m - tile_m < TILE_M ? m - tile_m : TILE_M) - a_m;
+    const int left_n = (int)(n - tile_n < TILE_N ? n - tile_n : TILE_N) - b_n;
+    A += b * a_batch + (begin + a_k) * A_K_STRIDE + (tile_m + a_m) * A_M_STRIDE;
+    B += b * b_batch + (begin + b_k) * B_K_STRIDE + (tile_n + b_n) * B_N_STRIDE;
+    const index_t step_a = APART(PIECE_A, A_K, TILE_M) * (A_K ? A_M_STRIDE : A_K_STRIDE);
+    const index_t step_b = APART(PIECE_B, B_K, TILE_N) * (B_K ? B_N_STRIDE : B_K_STRIDE);
+    const unsigned int to_a = shared_address(shared) + BYTES * (a_k * PITCH_A + a_m);
+    const unsigned int to_b =
+        shared_address(shared) + BYTES * (TILE_K * PITCH_A + b_k * PITCH_B + b_n);
+
+    COPY_TILES(0, first);
+    end_of_copies();
+    UNROLL
+    for (int stage = 1; stage < STAGES - 1; ++stage) {
+        if (stage < steps) {
+            COPY_TILES(stage, TILE_K);
+        }
+        end_of_copies();
+    }
+
+    REAL sum[THREAD_M][THREAD_N];
+    UNROLL
+    for (int i = 0; i < THREAD_M; ++i) {
+        UNROLL
+        for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0;
+    }
+
+    // Two sets of a thread's factors: one is read from shared memory while the other is multiplied.
+    REAL factors_a[2][THREAD_M];
+    REAL factors_b[2][THREAD_N];
+    const REAL *const read_a = shared + warp_m + LANE_M(lane);
+    const REAL *const read_b = shared + TILE_K * PITCH_A + warp_n + LANE_N(lane);
+
+    wait_for_copies();
+    __syncthreads();
+    int reading = 0, writing = STAGES - 1;
+    READ_FACTORS(0, 0, 0);
+    NO_UNROLL
+    for (int step = 0; step < steps; ++step) {
+        // The stage read before the last barrier is free.
+        if (step + STAGES - 1 < steps) {
+            COPY_TILES(writing, TILE_K);
+        }
+        end_of_copies();
+        writing = reading;
+        UNROLL
+        for (int kk = 0; kk < TILE_K; ++kk) {
+            if (kk + 1 < TILE_K) {
+                READ_FACTORS(kk + 1 & 1, reading, kk + 1);
+            } else {
+                // The last product of this stage covers the barrier and the next one's first reading.
+                reading = reading + 1 == STAGES ? 0 : reading + 1;
+                wait_for_copies();
+                __syncthreads();
+                READ_FACTORS(kk + 1 & 1, reading, 0);
+            }
+            UNROLL
+            for (int i = 0; i < THREAD_M; ++i) {
+                UNROLL
+                for (int j = 0; j < THREAD_N; ++j)
+                    sum[i][j] += factors_a[kk & 1][i] * factors_b[kk & 1][j];
+            }
+        }
+    }
+
+    C += part * c_part + b * c_batch;
+    UNROLL
+    for (int i = 0; i < THREAD_M; ++i) {
+        const index_t row = tile_m + warp_m + LANE_M(lane) + i / WIDTH * (8 * WIDTH) + i % WIDTH;
+        if (row < m) {
+            UNROLL
+            for (int j = 0; j < THREAD_N; j += WIDTH) {
+                const index_t col = tile_n + warp_n + LANE_N(lane) + j * 4;
+                if (c_vector) {
+                    if (col < n) {
+                        VECTOR v;
+                        PACK(v, sum[i] + j);
+                        *(VECTOR *)(C + row * c_row + col) = v;
+                    }
+                } else {
+                    UNROLL
+                    for (int w = 0; w < WIDTH; ++w)
+                        if (col + w < n) C[row * c_row + (col + w) * c_col] = sum[i][j + w];
+                }
+            }
+        }
+    }
+}

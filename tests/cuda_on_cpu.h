@@ -1,0 +1,137 @@
+// Runs a CUDA kernel on the CPU, one block after another: the block's threads are fibers, which change
+// places at barriers. Copies to shared memory that PTX calls asynchronous arrive when they are waited
+// for and not before, and shared memory begins as NaN: what is read too early shows.
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define KERNEL(threads, blocks) static void
+#define DEVICE static inline
+#define UNROLL
+#define NO_UNROLL
+#define __restrict__
+#define __syncthreads() block_barrier.arrive((int)fibers.size())
+#define threadIdx (fibers[current].thread)
+typedef long long index_t;
+
+struct Index { unsigned x, y, z; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) double2 { double x, y; };
+static double2 make_double2(double x, double y) { return {x, y}; }
+
+struct Copy { unsigned to; const void *from; int bytes; bool there; };
+struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack;
+    std::vector<std::vector<Copy>> copies;  // by group, the last one open
+    Index thread;
+    bool done;
+};
+static std::vector<Fiber> fibers;
+static int current;
+static ucontext_t scheduler;
+static Index blockIdx;
+static const unsigned SHARED_BYTES = 227 << 10;
+alignas(128) static char shared_memory[SHARED_BYTES];
+
+[[noreturn]] static void fail(const char *what)
+{
+    std::fprintf(stderr, "block %u, thread %u: %s\n", blockIdx.x, threadIdx.x, what);
+    std::exit(1);
+}
+
+struct Barrier {
+    int arrived = 0, generation = 0;
+    void arrive(int needed)
+    {
+        const int mine = generation;
+        if (++arrived == needed) {
+            arrived = 0;
+            ++generation;
+        }
+        while (generation == mine) swapcontext(&fibers[current].context, &scheduler);
+    }
+};
+static Barrier block_barrier;
+static std::vector<Barrier> warp_barriers;
+
+static unsigned shared_address(const void *pointer)
+{
+    return (unsigned)((const char *)pointer - shared_memory);
+}
+
+template <class Real>
+static void copy_piece(unsigned to, const Real *from, int elements, bool there)
+{
+    const int bytes = elements == 1 ? (int)sizeof(Real) : 16;
+    if (elements * (int)sizeof(Real) != bytes) fail("a piece is one element or 16 bytes");
+    if (to % bytes || (size_t)from % (there ? bytes : 1)) fail("a misaligned copy");
+    if (to + bytes > SHARED_BYTES) fail("a copy beyond shared memory");
+    fibers[current].copies.back().push_back({to, from, bytes, there});
+}
+
+static void end_of_copies() { fibers[current].copies.emplace_back(); }
+
+static void wait_for_copies()
+{
+    auto &groups = fibers[current].copies;
+    for (; (int)groups.size() - 1 > STAGES - 2; groups.erase(groups.begin()))
+        for (const Copy &copy : groups.front()) {
+            if (copy.there)
+                std::memcpy(shared_memory + copy.to, copy.from, copy.bytes);
+            else
+                std::memset(shared_memory + copy.to, 0, copy.bytes);
+        }
+}
+
+static double warp_a[32][32][4], warp_b[32][32][2];
+static void multiply_float64(double *c, const double *a, const double *b)
+{
+    const int warp = current / 32, lane = current % 32, g = lane / 4, t = lane % 4;
+    std::memcpy(warp_a[warp][lane], a, sizeof warp_a[0][0]);
+    std::memcpy(warp_b[warp][lane], b, sizeof warp_b[0][0]);
+    warp_barriers[warp].arrive(32);
+    for (int r = 0; r < 2; ++r)
+        for (int q = 0; q < 2; ++q)
+            for (int k = 0; k < 8; ++k)
+                c[2 * r + q] += warp_a[warp][4 * g + k % 4][k / 4 * 2 + r] *
+                                warp_b[warp][4 * (2 * t + q) + k % 4][k / 4];
+    warp_barriers[warp].arrive(32);
+}
+
+static void run(void (*kernel)(), int grid, int block)
+{
+    static void (*entry)();
+    entry = kernel;
+    for (int b = 0; b < grid; ++b) {
+        blockIdx = {(unsigned)b, 0, 0};
+        fibers = std::vector<Fiber>(block);
+        warp_barriers = std::vector<Barrier>(block / 32);
+        block_barrier = Barrier();
+        std::memset(shared_memory, 0xFF, SHARED_BYTES);
+        for (int i = 0; i < block; ++i) {
+            Fiber &fiber = fibers[i];
+            fiber.copies.emplace_back();
+            fiber.thread = {(unsigned)i, 0, 0};
+            fiber.stack.resize(64 << 10);
+            getcontext(&fiber.context);
+            fiber.context.uc_stack.ss_sp = fiber.stack.data();
+            fiber.context.uc_stack.ss_size = fiber.stack.size();
+            fiber.context.uc_link = &scheduler;
+            makecontext(&fiber.context, (void (*)())[]() { entry(); fibers[current].done = true; }, 0);
+        }
+        for (bool more = true; more;) {
+            more = false;
+            for (int i = 0; i < block; ++i)
+                if (!fibers[i].done) {
+                    more = true;
+                    current = i;
+                    swapcontext(&scheduler, &fibers[i].context);
+                }
+        }
+    }
+}

@@ -32,10 +32,10 @@ _IMAGES = {
     "cuda": (16, 256, 1024, 4096, 8192),
     "opencl": (4, 16, 64, 256),
 }
-_TILED = (384, 512, 768, 1024, 2048, 4096)  # smaller images are one tile
-_FILTERS = (1, 3, 5, 7, 11, 17, 31, 63, 129)
+_TILED = (32, 64, 128, 256, 512, 768, 1024, 2048, 4096)
+_FILTERS = (1, 2, 3, 5, 7, 11, 17, 31, 63, 129)
 _DEVICE_FILTERS = (1, 3, 7, 15, 63)  # fewer: each takes some kernels to compile
-_LIBRARY_FILTERS = (1, 3, 5, 7, 9, 11)
+_LIBRARY_FILTERS = (1, 2, 3, 5, 7, 9, 11)
 _TAPS = (6, 14, 30, 62, 126)  # of a column and a row together
 _DEVICE_TAPS = (6, 30, 126)
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
@@ -88,8 +88,8 @@ def subjects(
         elif method == "fft":
             axes, form = [images], "surface"
         elif method == "overlap_save":
-            tiled = _TILED if kind == "cpu" else images
-            axes, form = [[n for n in tiled if 64 <= n <= largest]], "surface"
+            tiled = _TILED if kind == "cpu" else images[1:]
+            axes, form = [[n for n in tiled if n <= largest]], "surface"
         subject = Subject(implementation, dtype, axes, form)
         example = subject.problem(images[-1], 5, HOST)
         if axes[0] and implementation.excludes(example, info) is None:

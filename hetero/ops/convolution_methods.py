@@ -19,8 +19,12 @@ def _moved(problem: Problem) -> float:
 
 
 def _direct_work(problem: Problem, info: dict[str, Any]) -> Work:
+    """A filter of 2 or 3 taps counts as 2 x 2: only one of a single tap is a mere product."""
     w = problem.window
-    dims = (problem.batch * w.out_height, w.out_width, w.filter_height, w.filter_width)
+    filter = w.filter_height, w.filter_width
+    if 1 < prod(filter) < 4:
+        filter = (2, 2)
+    dims = (problem.batch * w.out_height, w.out_width, *filter)
     return Work(dims, 2.0 * prod(dims), _moved(problem))
 
 

@@ -39,7 +39,7 @@ _LIBRARY_FILTERS = (1, 2, 3, 5, 7, 9, 11)
 _TAPS = (6, 14, 30, 62, 126)  # of a column and a row together
 _DEVICE_TAPS = (6, 30, 126)
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
-_LONGEST = 0.03
+_LONGEST = 0.03  # seconds of one call; with images alone to go through, four times that
 _ROUNDS = 3
 _SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 
@@ -140,6 +140,7 @@ class Measurement:
             bench.waiting(subject.implementation, problem)()  # compiles
         self._seconds: dict[tuple[int, ...], float] = {}
         self._rate = 0.0
+        self._longest = _LONGEST * (4.0 if len(subject.axes) == 1 else 1.0)
 
     def _work(self, sizes: list[tuple[int, int]]) -> dict[tuple[int, ...], Problem]:
         """What the model knows a problem by -> the problem, smaller ones first."""
@@ -166,7 +167,7 @@ class Measurement:
         again = bool(self._seconds)
         for dims, problem in {**self._knots, **self._held_out}.items():
             volume = math.prod(dims)
-            if self._rate and (volume / self._rate > _LONGEST or time.perf_counter() > end):
+            if self._rate and (volume / self._rate > self._longest or time.perf_counter() > end):
                 continue
             if again and dims not in self._seconds:
                 continue
@@ -192,6 +193,11 @@ class Measurement:
             model["form"] = "filter"
             model["constants"]["block"] = list(self._block)
         return model
+
+
+def weight(subject: Subject) -> float:
+    """A subject's share of the time in proportion."""
+    return float(max(math.prod(map(len, subject.axes)), 20))
 
 
 def rounds(place: str) -> int:

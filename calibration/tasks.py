@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -132,7 +131,7 @@ def filters(
                 f"{subject.implementation.operation} {subject.implementation.method} "
                 f"{subject.dtype} on {name}",
                 _measuring_filter(subject, bench, device, effort, name),
-                float(math.prod(map(len, subject.axes))),
+                convolutions.weight(subject),
             )
             for implementation in mine
             for subject in convolutions.subjects(implementation, info, largest)

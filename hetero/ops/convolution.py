@@ -95,9 +95,9 @@ def convolve2d(
     NaN and infinity spread as in the direct sum: where another method's result is not finite, the
     direct sum takes its place.
 
-    Of random problems the fastest method, or one within 5 %, was chosen in 96 to 98 % on two cores
+    Of random problems the fastest method, or one within 5 %, was chosen in 94 to 98 % on two cores
     without a GPU; the call took 1.01 times as long as the best one in the geometric mean, 1.1 to
-    1.3 at the 99th percentile. On a host with an H200 1.02 and 1.6 from host to host, 1.01 and 1.4
+    1.4 at the 99th percentile. On a host with an H200 1.02 and 1.6 from host to host, 1.01 and 1.4
     on the device. `hetero verify convolve2d` measures it on this machine.
 
     See Also

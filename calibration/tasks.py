@@ -195,6 +195,7 @@ def all_solves(
 
 
 def compile_all(models: dict, links: dict, host: dict, share: float) -> None:
+    """A task that measures nothing: compile the loops of the CPU before they are timed."""
     compiling.compile_ahead()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,7 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, stream=sys.stderr)
     arguments = _parser().parse_args(argv)
     try:
-        return arguments.run(arguments)
+        code = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
     except NotPriced as error:
         print(f"hetero: {error}", file=sys.stderr)
         return NO_CHOICE

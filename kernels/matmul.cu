@@ -87,8 +87,7 @@
 #define LOADS_A (TILE_M * TILE_K / (PIECE * THREADS))
 #define LOADS_B (TILE_N * TILE_K / (PIECE * THREADS))
 
-// Blocks in flight cover a band of this many tiles in height, so that they share what the L2 holds.
-#define BAND 16
+#include "matmul_blocks.cu"
 
 #if WIDTH == 4
 #define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y; (to)[2] = v.z; (to)[3] = v.w
@@ -185,23 +184,7 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
     const int warp_m = warp / WARPS_N * (8 * THREAD_M);
     const int warp_n = warp % WARPS_N * (4 * THREAD_N);
 
-    // Which tile, part and batch this block has.
-    const unsigned int tiles_m = (unsigned int)((m + TILE_M - 1) / TILE_M);
-    const unsigned int tiles_n = (unsigned int)((n + TILE_N - 1) / TILE_N);
-    const unsigned int tile = blockIdx.x % (tiles_m * tiles_n);
-    const unsigned int part = blockIdx.x / (tiles_m * tiles_n) % (unsigned int)parts;
-    const unsigned int b = blockIdx.x / (tiles_m * tiles_n) / (unsigned int)parts;
-    const unsigned int band = tile / (BAND * tiles_n) * BAND;
-    const unsigned int height = tiles_m - band < BAND ? tiles_m - band : BAND;
-    const unsigned int in_band = tile % (BAND * tiles_n);
-    const index_t tile_m = (index_t)(band + in_band % height) * TILE_M;
-    const index_t tile_n = (index_t)(in_band / height) * TILE_N;
-
-    const index_t begin = part * chunk;
-    const index_t length = begin + chunk < k ? chunk : k - begin;
-    const int steps = (int)((length + TILE_K - 1) / TILE_K);
-    // The step that may be short comes first: no later load needs a test.
-    const int first = (int)(length - (index_t)(steps - 1) * TILE_K);
+    FIND_BLOCK
 
     // A thread's first piece, and how many rows (columns) of the matrix are left from it on: pieces
     // past the edge are never loaded and stay zero. Past the end of k both operands are zero: an

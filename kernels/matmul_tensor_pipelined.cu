@@ -42,7 +42,6 @@
 #define TILE_M (WARP_M * WARPS_M)
 #define TILE_N (WARP_N * WARPS_N)
 #define THREADS (32 * WARPS_M * WARPS_N)
-#define BAND 16
 
 // Where an element lies. With k fast a row is 128 bytes, and its quarters change places from row to row;
 // with k slow a row is 4 elements longer than the tile. So the 16 lanes that read together, 4 rows by
@@ -67,6 +66,7 @@
 #define SLOT_B (B_K ? THREADS * PIECE / TILE_K : THREADS * PIECE / TILE_N)
 
 #define REAL double
+#include "matmul_blocks.cu"
 #include "ptx.cu"
 
 // Pieces of a tile are numbered so that neighbouring threads copy neighbours; a thread has the pieces
@@ -90,22 +90,7 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     const int warp_m = thread / 32 / WARPS_N * WARP_M;
     const int warp_n = thread / 32 % WARPS_N * WARP_N;
 
-    const unsigned int tiles_m = (unsigned int)((m + TILE_M - 1) / TILE_M);
-    const unsigned int tiles_n = (unsigned int)((n + TILE_N - 1) / TILE_N);
-    const unsigned int tile = blockIdx.x % (tiles_m * tiles_n);
-    const unsigned int part = blockIdx.x / (tiles_m * tiles_n) % (unsigned int)parts;
-    const unsigned int batch = blockIdx.x / (tiles_m * tiles_n) / (unsigned int)parts;
-    const unsigned int band = tile / (BAND * tiles_n) * BAND;
-    const unsigned int height = tiles_m - band < BAND ? tiles_m - band : BAND;
-    const unsigned int in_band = tile % (BAND * tiles_n);
-    const index_t tile_m = (index_t)(band + in_band % height) * TILE_M;
-    const index_t tile_n = (index_t)(in_band / height) * TILE_N;
-
-    const index_t begin = part * chunk;
-    const index_t length = begin + chunk < k ? chunk : k - begin;
-    const int steps = (int)((length + TILE_K - 1) / TILE_K);
-    // The step that may be short comes first: no later copy needs a test of k.
-    const int first = (int)(length - (index_t)(steps - 1) * TILE_K);
+    FIND_BLOCK
 
     // A thread's pieces are SLOT_A apart along the slow dimension: with k fast they are rows, of which
     // those past the edge are not there; else they are steps of k, and all of them are there or none.
@@ -116,9 +101,9 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     const int a_k = PIECE_K(thread, A_K, TILE_M), a_m = PIECE_OUTER(thread, A_K, TILE_M);
     const int b_k = PIECE_K(thread, B_K, TILE_N), b_n = PIECE_OUTER(thread, B_K, TILE_N);
     const double *from_a =
-        A + batch * a_batch + (begin + a_k) * a_k_stride + (tile_m + a_m) * a_m_stride;
+        A + b * a_batch + (begin + a_k) * a_k_stride + (tile_m + a_m) * a_m_stride;
     const double *from_b =
-        B + batch * b_batch + (begin + b_k) * b_k_stride + (tile_n + b_n) * b_n_stride;
+        B + b * b_batch + (begin + b_k) * b_k_stride + (tile_n + b_n) * b_n_stride;
     const index_t slot_a = SLOT_A * (A_K ? a_m_stride : a_k_stride);
     const index_t slot_b = SLOT_B * (B_K ? b_n_stride : b_k_stride);
     const int there_a = A_K ? left_m - a_m : a_m < left_m ? TILE_K : 0;
@@ -211,7 +196,7 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
         MULTIPLY(1);
     }
 
-    C += part * c_part + batch * c_batch;
+    C += part * c_part + b * c_batch;
     UNROLL
     for (int i = 0; i < WARP_M / 8; ++i) {
         const index_t row = tile_m + warp_m + 8 * i + g;

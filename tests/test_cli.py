@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 
@@ -365,3 +366,14 @@ def test_a_bar_on_a_terminal_only(monkeypatch, capsys):
     assert "half" in err
     assert err.endswith("\n")
     assert err.count("#") == 15 + 30
+
+
+def test_a_reader_that_has_seen_enough():
+    """As `hetero explain ... | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "hetero", "explain", "matmul", "64", "64", "64"]
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0
+    assert "pipe" not in done.stderr.lower()

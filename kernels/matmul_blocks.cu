@@ -1,0 +1,23 @@
+// What a block of the matmul kernels has to do. Included by them; sizes of tiles are set.
+
+// Blocks in flight cover a band of this many tiles in height, so that they share what the L2 holds.
+#define BAND 16
+
+// Declares the block's part of k and matrix b of the batch; its tile's first row and column, tile_m and
+// tile_n; where its k begins, in how many steps of TILE_K it is taken, and how much of it the first step
+// has: the one that may be short comes first, so that no later load needs a test.
+#define FIND_BLOCK \
+    const unsigned int tiles_m = (unsigned int)((m + TILE_M - 1) / TILE_M); \
+    const unsigned int tiles_n = (unsigned int)((n + TILE_N - 1) / TILE_N); \
+    const unsigned int tile = blockIdx.x % (tiles_m * tiles_n); \
+    const unsigned int part = blockIdx.x / (tiles_m * tiles_n) % (unsigned int)parts; \
+    const unsigned int b = blockIdx.x / (tiles_m * tiles_n) / (unsigned int)parts; \
+    const unsigned int band = tile / (BAND * tiles_n) * BAND; \
+    const unsigned int height = tiles_m - band < BAND ? tiles_m - band : BAND; \
+    const unsigned int in_band = tile % (BAND * tiles_n); \
+    const index_t tile_m = (index_t)(band + in_band % height) * TILE_M; \
+    const index_t tile_n = (index_t)(in_band / height) * TILE_N; \
+    const index_t begin = part * chunk; \
+    const index_t length = begin + chunk < k ? chunk : k - begin; \
+    const int steps = (int)((length + TILE_K - 1) / TILE_K); \
+    const int first = (int)(length - (index_t)(steps - 1) * TILE_K);

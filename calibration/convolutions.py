@@ -126,11 +126,11 @@ class Measurement:
         self._bench = bench
         self._on = HOST if place == planner.CPU else place
         self._budget = effort.budget / rounds(place)
-        self._block = (1, 1)
+        self._block = 1
         if place == planner.CPU and subject.implementation.method in ("direct", "separable"):
             from hetero.filtering import cpu
 
-            self._block = cpu.block_shape(np.dtype(subject.dtype))
+            self._block = cpu.block_width(np.dtype(subject.dtype))
         # Without an axis of filters: one that is small beside the image.
         knots = [(*dims, min(33, max(dims[0] // 48, 3)))[:2] for dims in fit.grid(subject.axes)]
         self._knots = self._work(knots)
@@ -153,10 +153,7 @@ class Measurement:
                 continue
             dims = implementation.work(problem, info).dims
             if self.subject.form == "filter":
-                h, w = (
-                    -(-size // part) * part
-                    for size, part in zip(dims[:2], self._block, strict=True)
-                )
+                h, w = dims[0], -(-dims[1] // self._block) * self._block
                 dims = h * w, dims[2] * dims[3]
             found[dims] = problem
         return dict(sorted(found.items(), key=lambda item: math.prod(item[0])))
@@ -191,7 +188,7 @@ class Measurement:
         model = fit.surface(axes, seconds, held_out)
         if self.subject.form == "filter":
             model["form"] = "filter"
-            model["constants"]["block"] = list(self._block)
+            model["constants"]["block"] = self._block
         return model
 
 

@@ -170,15 +170,16 @@ def _solve(constants: dict[str, Any]) -> Cost:
 def _filter(constants: dict[str, Any]) -> Cost:
     """A surface over the points of the result and of the filter, four extents in pairs.
 
-    The result is made in blocks of so many rows and columns, ``block``, whole ones only.
+    The result is made in blocks of so many columns, ``block``, whole ones only.
     """
     surface = _surface(constants)
-    rows, columns = constants.get("block", (1, 1))
+    block = constants.get("block", 1)
 
     def cost(work: Work) -> tuple[float, float]:
         h, w, fh, fw = work.dims
-        points = -(-h // rows) * rows * -(-w // columns) * columns
-        return surface(Work((points, fh * fw), work.flops, work.bytes, work.repeat))
+        return surface(
+            Work((h * -(-w // block) * block, fh * fw), work.flops, work.bytes, work.repeat)
+        )
 
     return cost
 

@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 
 from .cpu import prange, serial, share, threaded
 
-__all__ = ["FILL", "SYMM", "WRAP", "block_shape", "direct", "separable"]
+__all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 
 FILL, WRAP, SYMM = 0, 1, 2
 
@@ -41,9 +41,9 @@ _MANY = 8  # tiles for each thread, of which one more or less does not matter
 _TAPS_PER_ELEMENT = 64  # products that take as long as one of the elements that `share` counts
 
 
-def block_shape(dtype: np.dtype) -> tuple[int, int]:
-    """Rows and columns of which every image's sums are made: a rest takes as long as a whole."""
-    return _ROWS, _BLOCK // 2 // dtype.itemsize
+def block_width(dtype: np.dtype) -> int:
+    """Columns that are summed at a time at least: a rest takes as long as a whole."""
+    return _BLOCK // 2 // dtype.itemsize
 
 
 def _pointer(builder, address, kind):  # type: ignore

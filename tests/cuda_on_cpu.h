@@ -4,8 +4,6 @@
 #include <ucontext.h>
 
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -38,11 +36,7 @@ static Index blockIdx;
 static const unsigned SHARED_BYTES = 227 << 10;
 alignas(128) static char shared_memory[SHARED_BYTES];
 
-[[noreturn]] static void fail(const char *what)
-{
-    std::fprintf(stderr, "block %u, thread %u: %s\n", blockIdx.x, threadIdx.x, what);
-    std::exit(1);
-}
+static const char *failure;  // the first thing that went wrong
 
 struct Barrier {
     int arrived = 0, generation = 0;
@@ -68,9 +62,12 @@ template <class Real>
 static void copy_piece(unsigned to, const Real *from, int elements, bool there)
 {
     const int bytes = elements == 1 ? (int)sizeof(Real) : 16;
-    if (elements * (int)sizeof(Real) != bytes) fail("a piece is one element or 16 bytes");
-    if (to % bytes || (size_t)from % (there ? bytes : 1)) fail("a misaligned copy");
-    if (to + bytes > SHARED_BYTES) fail("a copy beyond shared memory");
+    if (elements * (int)sizeof(Real) != bytes) failure = "a piece is one element or 16 bytes";
+    if (to % bytes || (size_t)from % (there ? bytes : 1)) failure = "a misaligned copy";
+    if (to + bytes > SHARED_BYTES) {
+        failure = "a copy beyond shared memory";
+        return;
+    }
     fibers[current].copies.back().push_back({to, from, bytes, there});
 }
 

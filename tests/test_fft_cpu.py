@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -19,7 +23,6 @@ NUMPY_MODE = {"wrap": "wrap", "symm": "symmetric"}
 def many_threads(monkeypatch):
     """Three threads, for however little work."""
     monkeypatch.setattr(workers, "threads_for", lambda points: 3)
-    workers._pool.cache_clear()
     tiles_cpu.tiles.cache_clear()
     yield
     tiles_cpu.tiles.cache_clear()
@@ -69,7 +72,7 @@ def test_threads_compute_what_scipy_does(many_threads, method, boundary, mode):
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
 
 
-def test_the_number_of_threads_does_not_change_the_result(monkeypatch):
+def test_the_number_of_threads_changes_no_more_than_the_last_bits(monkeypatch):
     rng = np.random.default_rng(2)
     image, kernel = rng.random((300, 200)), rng.random((9, 9))
     window = convolving.window(image.shape, kernel.shape, "same")
@@ -110,13 +113,62 @@ def test_parts_cover_an_extent(extent, most, threads):
 
 
 def test_an_error_in_a_thread_is_the_callers():
-    used = set()
+    caller, raised = threading.get_ident(), threading.Event()
 
     def work(item):
-        used.add(threading.get_ident())
-        if item == 11:
+        if threading.get_ident() == caller:
+            assert raised.wait(10)
+        else:
+            raised.set()
             raise ZeroDivisionError(item)
 
     with pytest.raises(ZeroDivisionError):
-        workers.each(work, range(12), 3)
-    assert used
+        workers.each(work, range(12), 2)
+
+
+def test_threads_have_the_callers_errstate():
+    found = []
+    with np.errstate(over="raise"):
+        workers.each(lambda _: found.append(np.geterr()["over"]), range(50), 3)
+    assert found == ["raise"] * 50
+
+
+def test_a_long_line_is_planned_at_once():
+    window = convolving.window((1, 10**8), (1, 9), "same")
+    start = time.perf_counter()
+    assert tiles_cpu.tiles(window) is not None
+    assert time.perf_counter() - start < 1.0
+
+
+AT_EXIT = """
+import atexit, numpy as np, hetero
+from hetero.filtering import workers
+workers.threads_for = lambda points: 3
+image, kernel = np.ones((300, 300)), np.ones((3, 3))
+def last():
+    for method in ("fft", "overlap_save"):
+        print(hetero.convolve2d(image, kernel, device="cpu", method=method)[9, 9].round(6))
+last()
+atexit.register(last)
+"""
+
+
+def test_an_exiting_interpreter():
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True)
+    assert done.stdout.split() == ["9.0"] * 4, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own(many_threads):
+    image, kernel = np.ones((90, 150)), np.ones((3, 3))
+
+    def right():
+        result = hetero.convolve2d(image, kernel, device="cpu", method="overlap_save")
+        return bool(np.isclose(result[9, 9], 9.0))
+
+    assert right()
+    child = os.fork()
+    if not child:
+        os._exit(0 if right() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

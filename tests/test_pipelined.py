@@ -38,12 +38,13 @@ static void kernel()
            given[5], given[6], given[7], given[8], given[9], given[10], given[11], given[12],
            given[13], given[14], given[15], given[16], given[17], given[18]);
 }
-extern "C" void launch(int grid, long long *arguments)
+extern "C" const char *launch(int grid, long long *arguments)
 {
     given = arguments;
+    failure = nullptr;
     run(kernel, grid, THREADS);
+    return failure;
 }
-extern "C" int tile(int which) { return which == 0 ? TILE_M : which == 1 ? TILE_N : THREADS; }
 """
 
 
@@ -69,7 +70,9 @@ def emulated(source, defines, directory, edit=lambda text: text):
     options = [f"-D{name}={value}" for name, value in defines.items()]
     command = ["g++", "-O1", "-w", "-std=c++17", "-shared", "-fPIC", *options]
     subprocess.run([*command, "-o", "kernel.so", "kernel.cpp"], cwd=directory, check=True)
-    return ctypes.CDLL(str(directory / "kernel.so")).launch
+    launch = ctypes.CDLL(str(directory / "kernel.so")).launch
+    launch.restype = ctypes.c_char_p
+    return launch
 
 
 def operand(rng, batch, rows, columns, by_rows, aligned, dtype):
@@ -114,7 +117,7 @@ def errors(launch, source, tile, layout):
         grid = -(-m // tile_m) * -(-n // tile_n) * parts * batch
         arguments = [A.ctypes.data, B.ctypes.data, C.ctypes.data, m, n, k, parts, chunk]
         arguments += [*steps(A), *steps(B), *steps(C), int(n % width == 0)]
-        launch(grid, (ctypes.c_longlong * len(arguments))(*arguments))
+        assert launch(grid, (ctypes.c_longlong * len(arguments))(*arguments)) is None
         error = np.abs(C.sum(0) - A.astype(float) @ B.astype(float)).max()
         found.append(error / (k * np.finfo(dtype).eps))
     return np.nan_to_num(found, nan=np.inf)
@@ -164,4 +167,4 @@ def test_compiles_without_spills(source, tile, layout):
         _, log = cubin.nvrtc_compile(text, architecture, tuple(options))
         spilled = re.findall(r"(\d+) bytes spill stores", log)
         assert spilled
-        assert set(spilled) == {"0"} or architecture == "sm_80", log
+        assert set(spilled) == {"0"}, log

@@ -35,9 +35,9 @@ def finite(result: np.ndarray) -> bool:
     return math.isfinite(cpu_vectors.times_zero(result.reshape(-1)))
 
 
-def block_shape(dtype: np.dtype) -> tuple[int, int]:
-    """Rows and columns that `direct` and `separable` make at a time: a rest takes as long."""
-    return cpu_convolve.block_shape(dtype)
+def block_width(dtype: np.dtype) -> int:
+    """Columns that `direct` and `separable` make at a time at least: a rest takes as long."""
+    return cpu_convolve.block_width(dtype)
 
 
 def direct(image: np.ndarray, request: Request, window: Window) -> np.ndarray:

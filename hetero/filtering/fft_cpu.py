@@ -61,8 +61,10 @@ def whole(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
     ----------
     image : (batch, h, w) ndarray of float32 or float64
     """
-    _, x = tiles_cpu.whole(window)
+    y, x = tiles_cpu.whole(window)
     filter = fft.rfft(request.filter.array, x.length, axis=1)
+    if len(image) > 1:  # once for all; for one image by parts, on all threads
+        filter = fft.fft(filter, y.length, axis=0)
     out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
     for plane, result in zip(image, out, strict=True):
         _filter_plane(plane, filter, request.fillvalue, window, result)
@@ -72,7 +74,7 @@ def whole(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
 def _filter_plane(
     plane: np.ndarray, filter: np.ndarray, fillvalue: float, window: Window, result: np.ndarray
 ) -> None:
-    """One image; the filter's rows are transformed already."""
+    """One image; the filter's rows are transformed already, or rows and columns."""
     y, x = tiles_cpu.whole(window)
     threads = workers.threads_for(y.length * x.length)
     width = filter.shape[1]
@@ -91,7 +93,8 @@ def _filter_plane(
 
     def columns(part: slice) -> None:
         product = fft.fft(forth[:, part], y.length, axis=0)
-        product *= fft.fft(filter[:, part], y.length, axis=0)
+        whole_filter = len(filter) == y.length
+        product *= filter[:, part] if whole_filter else fft.fft(filter[:, part], y.length, axis=0)
         values = fft.ifft(product, axis=0, overwrite_x=True)
         back[:, part] = values[y.first : y.first + y.step]
 

@@ -29,7 +29,7 @@ def whole(window: Window) -> tuple[Axis, Axis]:
 
 @functools.lru_cache(maxsize=1024)
 def tiles(window: Window) -> tuple[Axis, Axis] | None:
-    """The cheapest cut into several overlapping tiles; None where the filter is too large for one.
+    """The cheapest cut into several overlapping tiles; None where one tile is all there is.
 
     Threads share them: one tile more than they have in turn costs as much as one for each.
     """
@@ -58,14 +58,16 @@ def _cuts(out: int, filter_size: int, lead: int) -> list[tuple[float, Axis]]:
     """The best ways to cut one axis into tiles, each with what its points and transforms cost."""
     overlap = filter_size - 1
     found: list[tuple[float, Axis]] = []
-    count = -(-out // max(_MOST - overlap, 3 * overlap))
+    least = -(-out // max(_MOST - overlap, 3 * overlap))
     while True:
-        length = good_length(-(-out // count) + overlap)
+        needed = -(-out // least) + overlap
+        length = good_length(needed)
+        count = -(-out // (length - overlap))
         cost = count * (length * _passes(length) + _EACH)
         found.append((cost, Axis(length, length - overlap, count, -lead, overlap)))
         if length < 2 * overlap + _LEAST:
             break
-        count += 1
+        least = max(least + 1, -(-out // (needed - overlap - 1)))  # for which a shorter one will do
     return sorted(found)[:_BEST]
 
 

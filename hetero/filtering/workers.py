@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
 from typing import Any
 
 from hetero.devices import cpu as host
@@ -26,7 +27,7 @@ def parts(extent: int, most: int, threads: int) -> list[slice]:
 
 
 def each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> None:
-    """``work(item)`` for all items, on so many threads."""
+    """``work(item)`` for all items, on so many threads in the caller's context."""
     items = list(items)
     if threads < 2 or len(items) < 2:
         for item in items:
@@ -38,7 +39,12 @@ def each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> Non
         for item in pending:  # advancing a list's iterator is atomic
             work(item)
 
-    others = [_pool().submit(some) for _ in range(min(threads, len(items)) - 1)]
+    others = []
+    try:
+        for _ in range(min(threads, len(items)) - 1):
+            others.append(_pool().submit(copy_context().run, some))
+    except RuntimeError:  # the interpreter is shutting down: this thread does all
+        pass
     try:
         some()  # the calling thread works too: one less to wake, and to find a core for
     finally:

@@ -82,7 +82,9 @@ def _tiles_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     if (reason := _fft_obstacle(problem, info)) is not None:
         return reason
     if _axes(problem, info["kind"], "overlap_save") is None:
-        return "the filter is not much smaller than the image"
+        return (
+            "one tile is all there is: the filter is about as large as the image, or both are small"
+        )
     return None
 
 

@@ -28,6 +28,8 @@ class Launch(NamedTuple):
         Threads of a block, in one dimension.
     arguments : tuple of (str or int)
         In order. A string names a buffer, an integer is passed as a signed 64-bit integer.
+    shared_bytes : int
+        Dynamic shared memory of a block.
     """
 
     source: str
@@ -36,6 +38,7 @@ class Launch(NamedTuple):
     grid: int
     block: int
     arguments: tuple[str | int, ...]
+    shared_bytes: int = 0
 
 
 class Steps(NamedTuple):

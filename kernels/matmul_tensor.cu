@@ -1,53 +1,218 @@
-// C = A B as in matmul.cu, in float64, by the tensor cores of CUDA devices of compute capability 8.0
-// or more. They multiply and add doubles as the other units do: products are exact, sums are rounded
-// to double. CUDA C only.
+// C = A B for a batch in float64, by the tensor cores of CUDA devices of compute capability 9.0 (and
+// 8.0, with a smaller instruction): they multiply and add doubles as other units do. CUDA C only.
 //
-// A warp multiplies 16 x 4 by 4 x 8 at once (8 x 4 by 4 x 8 before 9.0). In that, lane 4 g + t holds,
-// at t in k, rows g and g + 8 of A and column g of B; and of C, rows g and g + 8, columns 2 t and
-// 2 t + 1. Which of the tile's rows is called g is ours to choose: here rows 2 g and 2 g + 1 take the
-// places of g and g + 8, and columns 2 g and 2 g + 1 of B those of g in two products side by side. So a
-// lane reads neighbours, as a vector, and ends up with 2 rows of 4 neighbouring columns of C.
+// A block computes TILE_M x TILE_N of C, a warp WARP_M x WARP_N of that. Tiles of A and B, TILE_K = 16
+// deep, are copied to shared memory asynchronously, STAGES - 1 of them ahead of the one multiplied,
+// in the order they have in memory: [outer][k] where k is fast (A_K, B_K), else [k][outer].
+// k is taken in `parts` chunks: with parts > 1, C is the scratch buffer, contiguous, one result per
+// part, and sum_partials (partial.cu) follows.
+// Per product: 2 m n k flops; a tile moves (TILE_M + TILE_N) k elements from global memory.
+//
+// Which lane holds what: see multiply_float64 in ptx.cu.
+//
+// Preconditions. ALIGNED = 0: none. ALIGNED = 1: the fast stride is 1; and the other strides, the
+// fast extent, and the address, of A and of B, are even (16 bytes). c_vector = 1: the same holds of C
+// with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
 
-#define PRODUCT_K 4
-#define THREAD_B (THREAD_N / 2)
-// 4 more than a multiple of 16 elements: 4 values of t, 2 of g and a vector of 2 make up 32 banks.
-#define PITCH_A (TILE_M + 4)
-#define PITCH_B (TILE_N + 4)
-#define RUN_LENGTH 4
-#define LANE_M(lane) (((lane) >> 2) * 2)
-#define LANE_N(lane) (((lane) & 3) * 4)
-#define LANE_A(lane) (((lane) & 3) * PITCH_A + LANE_M(lane))
-#define LANE_B(lane) (((lane) & 3) * PITCH_B + LANE_M(lane))
-#define READ_B(j) ((j) * 8)
-#define COLUMN(j) ((j) / 4 * 16 + (j) % 4)
-
-DEVICE void multiply_tile(double &c0, double &c1, double &c2, double &c3, double a0, double a1,
-                          double b)
-{
-#if __CUDA_ARCH__ >= 900 && !defined(SMALL_MMA)
-    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
-        "{%0, %1, %2, %3};"
-        : "+d"(c0), "+d"(c1), "+d"(c2), "+d"(c3)
-        : "d"(a0), "d"(a1), "d"(b));
-#else
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+d"(c0), "+d"(c1)
-        : "d"(a0), "d"(b));
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+d"(c2), "+d"(c3)
-        : "d"(a1), "d"(b));
+#ifndef WARP_M
+#define WARP_M 64
+#define WARP_N 32
 #endif
-}
+#ifndef WARPS_M
+#define WARPS_M 2
+#define WARPS_N 4
+#endif
+#ifndef STAGES
+#define STAGES 4
+#endif
+#ifndef A_K
+#define A_K 1
+#endif
+#ifndef B_K
+#define B_K 0
+#endif
+#ifndef ALIGNED
+#define ALIGNED 1
+#endif
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
 
-#define MULTIPLY(sum, a, bs) \
-    UNROLL \
-    for (int i = 0; i < THREAD_M; i += 2) { \
+#define TILE_K 16
+#define TILE_M (WARP_M * WARPS_M)
+#define TILE_N (WARP_N * WARPS_N)
+#define THREADS (32 * WARPS_M * WARPS_N)
+
+// Where an element lies. With k fast a row is 128 bytes, and its quarters change places from row to row;
+// with k slow a row is 4 elements longer than the tile. So the 16 lanes that read together, 4 rows by
+// 4 of k, meet 32 banks.
+#define PITCH_A (A_K ? TILE_K : TILE_M + 4)
+#define PITCH_B (B_K ? TILE_K : TILE_N + 4)
+#define SIZE_A (A_K ? TILE_M * TILE_K : TILE_K * (TILE_M + 4))
+#define SIZE_B (B_K ? TILE_N * TILE_K : TILE_K * (TILE_N + 4))
+#define STAGE (SIZE_A + SIZE_B)
+#define PLACE_KFAST(outer, k) ((outer) * TILE_K + ((k) ^ ((outer) & 3) << 2))
+#define PLACE_A(outer, k) (A_K ? PLACE_KFAST(outer, k) : (k) * PITCH_A + (outer))
+#define PLACE_B(outer, k) (B_K ? PLACE_KFAST(outer, k) : (k) * PITCH_B + (outer))
+
+#if ALIGNED
+#define PIECE 2
+#else
+#define PIECE 1
+#endif
+#define LOADS_A (TILE_M * TILE_K / (PIECE * THREADS))
+#define LOADS_B (TILE_N * TILE_K / (PIECE * THREADS))
+#define SLOT_A (A_K ? THREADS * PIECE / TILE_K : THREADS * PIECE / TILE_M)
+#define SLOT_B (B_K ? THREADS * PIECE / TILE_K : THREADS * PIECE / TILE_N)
+
+#define REAL double
+#include "matmul_blocks.cu"
+#include "ptx.cu"
+
+// Pieces of a tile are numbered so that neighbouring threads copy neighbours; a thread has the pieces
+// thread + slot * THREADS. With powers of two, each slot lies at a fixed distance from the first.
+#define PER_ROW (TILE_K / PIECE)
+#define PIECE_K(p, fast, tile) ((fast) ? (p) % PER_ROW * PIECE : (p) / ((tile) / PIECE))
+#define PIECE_OUTER(p, fast, tile) ((fast) ? (p) / PER_ROW : (p) % ((tile) / PIECE) * PIECE)
+
+KERNEL(THREADS, RESIDENT)
+matmul(const double *__restrict__ A, const double *__restrict__ B, double *__restrict__ C,
+       index_t m, index_t n, index_t k, index_t parts, index_t chunk, index_t a_batch,
+       index_t a_row, index_t a_col, index_t b_batch, index_t b_row, index_t b_col, index_t c_part,
+       index_t c_batch, index_t c_row, index_t c_col, index_t c_vector)
+{
+    extern __shared__ __align__(128) double shared[];
+
+    const int thread = (int)threadIdx.x;
+    const int lane = thread % 32;
+    const int g = lane >> 2;
+    const int t = lane & 3;
+    const int warp_m = thread / 32 / WARPS_N * WARP_M;
+    const int warp_n = thread / 32 % WARPS_N * WARP_N;
+
+    FIND_BLOCK
+
+    // A thread's pieces are SLOT_A apart along the slow dimension: with k fast they are rows, of which
+    // those past the edge are not there; else they are steps of k, and all of them are there or none.
+    const index_t a_k_stride = ALIGNED && A_K ? 1 : a_col, a_m_stride = ALIGNED && !A_K ? 1 : a_row;
+    const index_t b_k_stride = ALIGNED && B_K ? 1 : b_row, b_n_stride = ALIGNED && !B_K ? 1 : b_col;
+    const int left_m = (int)(m - tile_m < TILE_M ? m - tile_m : TILE_M);
+    const int left_n = (int)(n - tile_n < TILE_N ? n - tile_n : TILE_N);
+    const int a_k = PIECE_K(thread, A_K, TILE_M), a_m = PIECE_OUTER(thread, A_K, TILE_M);
+    const int b_k = PIECE_K(thread, B_K, TILE_N), b_n = PIECE_OUTER(thread, B_K, TILE_N);
+    const double *from_a =
+        A + b * a_batch + (begin + a_k) * a_k_stride + (tile_m + a_m) * a_m_stride;
+    const double *from_b =
+        B + b * b_batch + (begin + b_k) * b_k_stride + (tile_n + b_n) * b_n_stride;
+    const index_t slot_a = SLOT_A * (A_K ? a_m_stride : a_k_stride);
+    const index_t slot_b = SLOT_B * (B_K ? b_n_stride : b_k_stride);
+    const int there_a = A_K ? left_m - a_m : a_m < left_m ? TILE_K : 0;
+    const int there_b = B_K ? left_n - b_n : b_n < left_n ? TILE_K : 0;
+    const unsigned int base = shared_address(shared);
+    const unsigned int to_a = base + 8 * PLACE_A(a_m, a_k);
+    const unsigned int to_b = base + 8 * (SIZE_A + PLACE_B(b_n, b_k));
+
+    // A stage's tiles, of which `depth` of k are there; and on to the next ones.
+#define COPY_TILES(stage, depth) \
+    { \
+        const double *piece = from_a; \
         UNROLL \
-        for (int j = 0; j < THREAD_B; ++j) { \
-            const int at = j / 2 * 4 + j % 2; \
-            multiply_tile(sum[i][at], sum[i][at + 2], sum[i + 1][at], sum[i + 1][at + 2], (a)[i], \
-                          (a)[i + 1], (bs)[j]); \
+        for (int slot = 0; slot < LOADS_A; ++slot) { \
+            copy_piece(to_a + 8 * (STAGE * (stage) + slot * SLOT_A * PITCH_A), piece, PIECE, \
+                       slot * SLOT_A < there_a && \
+                           ((depth) == TILE_K || a_k + (A_K ? 0 : slot * SLOT_A) < (depth))); \
+            piece += slot_a; \
         } \
+        piece = from_b; \
+        UNROLL \
+        for (int slot = 0; slot < LOADS_B; ++slot) { \
+            copy_piece(to_b + 8 * (STAGE * (stage) + slot * SLOT_B * PITCH_B), piece, PIECE, \
+                       slot * SLOT_B < there_b && \
+                           ((depth) == TILE_K || b_k + (B_K ? 0 : slot * SLOT_B) < (depth))); \
+            piece += slot_b; \
+        } \
+        from_a += (depth) * a_k_stride; \
+        from_b += (depth) * b_k_stride; \
     }
 
-#include "matmul.cu"
+    COPY_TILES(0, first);
+    end_of_copies();
+    UNROLL
+    for (int stage = 1; stage < STAGES - 1; ++stage) {
+        if (stage < steps) COPY_TILES(stage, TILE_K);
+        end_of_copies();
+    }
+
+    double sum[WARP_M / 16][WARP_N / 8][4];
+    UNROLL
+    for (int i = 0; i < WARP_M / 16; ++i)
+        UNROLL
+        for (int j = 0; j < WARP_N / 8; ++j)
+            UNROLL
+            for (int c = 0; c < 4; ++c) sum[i][j][c] = 0.0;
+
+    double fa[2][WARP_M / 16][4];
+    double fb[2][WARP_N / 8][2];
+    // With k fast, another quarter of a row is the first one's place with bits changed.
+    const int read_a = PLACE_A(warp_m + g, t);
+    const int read_b = SIZE_A + PLACE_B(warp_n + g, t);
+#define AT_A(q) (A_K ? read_a ^ (q) * 4 : read_a + (q) * 4 * PITCH_A)
+#define AT_B(q) (B_K ? read_b ^ (q) * 4 : read_b + (q) * 4 * PITCH_B)
+#define READ(set, stage, kk) \
+    { \
+        const double *const from = shared + (stage) * STAGE; \
+        UNROLL \
+        for (int h = 0; h < 2; ++h) { \
+            UNROLL \
+            for (int i = 0; i < WARP_M / 8; ++i) \
+                fa[set][i / 2][2 * h + i % 2] = from[AT_A(2 * (kk) + h) + 8 * i * (A_K ? TILE_K : 1)]; \
+            UNROLL \
+            for (int j = 0; j < WARP_N / 8; ++j) \
+                fb[set][j][h] = from[AT_B(2 * (kk) + h) + 8 * j * (B_K ? TILE_K : 1)]; \
+        } \
+    }
+#define MULTIPLY(set) \
+    UNROLL \
+    for (int i = 0; i < WARP_M / 16; ++i) \
+        UNROLL \
+        for (int j = 0; j < WARP_N / 8; ++j) multiply_float64(sum[i][j], fa[set][i], fb[set][j]);
+
+    wait_for_copies();
+    __syncthreads();
+    int reading = 0, writing = STAGES - 1;
+    READ(0, 0, 0);
+    NO_UNROLL
+    for (int step = 0; step < steps; ++step) {
+        // The stage multiplied before the last barrier is free.
+        if (step + STAGES - 1 < steps) COPY_TILES(writing, TILE_K);
+        end_of_copies();
+        writing = reading;
+        READ(1, reading, 1);
+        MULTIPLY(0);
+        reading = reading + 1 == STAGES ? 0 : reading + 1;
+        wait_for_copies();
+        __syncthreads();
+        READ(0, reading, 0);
+        MULTIPLY(1);
+    }
+
+    C += part * c_part + b * c_batch;
+    UNROLL
+    for (int i = 0; i < WARP_M / 8; ++i) {
+        const index_t row = tile_m + warp_m + 8 * i + g;
+        if (row < m) {
+            UNROLL
+            for (int j = 0; j < WARP_N / 8; ++j) {
+                const index_t col = tile_n + warp_n + 8 * j + 2 * t;
+                const double *const two = sum[i / 2][j] + i % 2 * 2;
+                double *const to = C + row * c_row + col * c_col;
+                if (c_vector) {
+                    if (col < n) *(double2 *)to = make_double2(two[0], two[1]);
+                } else {
+                    if (col < n) to[0] = two[0];
+                    if (col + 1 < n) to[c_col] = two[1];
+                }
+            }
+        }
+    }
+}

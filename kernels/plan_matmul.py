@@ -2,81 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
 from .launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from .matmul_tiles import CHUNK_MULTIPLE, choose
 from .plan_matvec import matvec
 from .plan_partial import sum_partials
 
 __all__ = ["matmul"]
 
 _REAL = {"float32": "float", "float64": "double"}
-
-
-# Least k of a part; what a second launch costs, in seconds and in bytes per second of its traffic;
-# and the share of the time that a split may take at most, since its cost is the least sure.
-_LEAST_CHUNK = 64
-_CHUNK_MULTIPLE = 32  # of every TILE_K
-_LAUNCH_SECONDS = 3.0e-6
-_PARTIAL_BYTES_PER_SECOND = 2.0e12
-_SPLIT_SHARE = 0.85
-# A block's start and end: its first loads from memory, its stores.
-_BLOCK_SECONDS = 1.0e-6
-
-
-class Tile(NamedTuple):
-    """A way to cut C: the sizes that matmul.cu is compiled with, and how fast it then is.
-
-    ``rates`` are FLOP/s of one multiprocessor with 1, 2, ... blocks on it, as measured on an H200
-    (docs/kernels.md); as many as its registers hold. Only their ratios, and their order of
-    magnitude beside the seconds above, matter to the choice.
-    """
-
-    m: int
-    n: int
-    threads: int
-    defines: tuple[tuple[str, int], ...]
-    rates: tuple[float, ...]
-
-
-def _tile(
-    thread_m: int, thread_n: int, warps_m: int, warps_n: int, depth: int, rates: tuple[float, ...]
-) -> Tile:
-    """Return a tile of warps_m x warps_n warps of 8 x 4 threads, each with thread_m x thread_n."""
-    defines = (
-        ("THREAD_M", thread_m),
-        ("THREAD_N", thread_n),
-        ("WARPS_M", warps_m),
-        ("WARPS_N", warps_n),
-        ("TILE_K", depth),
-        ("RESIDENT", len(rates)),
-    )
-    return Tile(
-        8 * thread_m * warps_m, 4 * thread_n * warps_n, 32 * warps_m * warps_n, defines, rates
-    )
-
-
-# By dtype, and whether on tensor cores.
-_TILES = {
-    ("float32", False): (
-        _tile(8, 16, 2, 2, 8, (273e9, 369e9)),
-        _tile(8, 8, 1, 4, 16, (269e9, 349e9, 360e9)),
-        _tile(4, 8, 2, 2, 32, (254e9, 285e9, 312e9)),
-        _tile(4, 4, 1, 2, 32, (127e9, 197e9, 197e9, 220e9, 220e9, 228e9, 228e9, 228e9)),
-    ),
-    ("float64", False): (
-        _tile(8, 8, 2, 4, 8, (185e9,)),
-        _tile(8, 8, 1, 4, 8, (123e9, 160e9)),
-        _tile(4, 8, 2, 2, 16, (130e9, 142e9)),
-        _tile(4, 4, 1, 2, 32, (61e9, 112e9, 112e9, 129e9)),
-    ),
-    ("float64", True): (
-        _tile(8, 8, 1, 4, 8, (169e9, 314e9)),
-        _tile(4, 8, 2, 2, 16, (198e9, 263e9)),
-        _tile(4, 4, 1, 2, 32, (100e9, 127e9, 143e9, 152e9)),
-    ),
-}
+_VARIANTS = {"matmul.cu": "tile", "matmul_pipelined.cu": "pipelined", "matmul_tensor.cu": "tensor"}
 
 
 def matmul(
@@ -92,7 +26,8 @@ def matmul(
     multiprocessors: int,
     alignment: int,
     block_limit: int = 1024,
-    tensor_cores: bool = False,
+    shared_limit: int = 48 << 10,
+    capability: tuple[int, int] | None = None,
 ) -> Steps:
     """Plan C = A B for a batch of m x k and k x n matrices.
 
@@ -110,9 +45,12 @@ def matmul(
         Bytes; the largest power of two, up to 16, that divides every operand's address.
     block_limit : int
         Most threads the device takes in a block; at least 64.
-    tensor_cores : bool
-        Whether the device is a CUDA device with tensor cores for float64 (compute capability 8.0,
-        9.0 or 10.0). They are used for float64 only, and round like the other units.
+    shared_limit : int
+        Most bytes of shared memory that a block can have.
+    capability : (int, int), optional
+        Compute capability of a CUDA device, such as (9, 0). From 8.0 on, tiles are copied to shared
+        memory asynchronously; 8.0, 9.0 and 10.0 multiply float64 on tensor cores, which round like
+        the other units.
 
     Returns
     -------
@@ -141,9 +79,11 @@ def matmul(
         and _loads_aligned(a_strides[0], a_strides[2], a_strides[1], k, m, a_k, batch, width)
         and _loads_aligned(b_strides[0], b_strides[1], b_strides[2], k, n, b_k, batch, width)
     )
-    tensor = tensor_cores and dtype == "float64"
-    tile, parts = _choose(m, n, k, batch, dtype, tensor, multiprocessors, block_limit)
-    chunk = ceil_div(ceil_div(k, parts), _CHUNK_MULTIPLE) * _CHUNK_MULTIPLE
+    tile, parts = choose(
+        m, n, k, batch, dtype, (a_k, b_k), loads,
+        multiprocessors, block_limit, shared_limit, capability,
+    )  # fmt: skip
+    chunk = ceil_div(ceil_div(k, parts), CHUNK_MULTIPLE) * CHUNK_MULTIPLE
     parts = ceil_div(k, chunk)
     to, to_strides = (
         ("C", (0, *c_strides)) if parts == 1 else ("partial", (batch * m * n, m * n, n, 1))
@@ -156,14 +96,18 @@ def matmul(
         and (batch == 1 or to_strides[1] % width == 0)
     )
     real = _REAL[dtype]
-    variant = ("tensor" if tensor else "tile") + f"{tile.m}x{tile.n}" + ("" if loads else "s")
+    resident = len(tile.rates)
+    if not loads and tile.source != "matmul.cu":
+        resident = max(resident - 1, 1)  # copies one by one need more registers
+    variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if loads else "s")
     first = Launch(
-        source="matmul_tensor.cu" if tensor else "matmul.cu",
+        source=tile.source,
         kernel="matmul",
         defines=(
             ("REAL", real),
             ("WIDTH", width),
             *tile.defines,
+            ("RESIDENT", resident),
             ("A_K", int(a_k)),
             ("B_K", int(b_k)),
             ("ALIGNED", int(loads)),
@@ -183,6 +127,7 @@ def matmul(
             *to_strides,
             int(stores),
         ),
+        shared_bytes=tile.shared[a_k][b_k],
     )
     if parts == 1:
         return Steps((first,), 0, variant)
@@ -232,56 +177,6 @@ def _loads_aligned(
         and (slow_extent == 1 or slow % width == 0)
         and (batch == 1 or batch_stride % width == 0)
     )
-
-
-def _choose(
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    tensor: bool,
-    multiprocessors: int,
-    block_limit: int,
-) -> tuple[Tile, int]:
-    """Return the tile and the number of parts with the least predicted time.
-
-    As White's execution metrics have it: blocks run in waves of as many as the device holds, and
-    the last wave is a fragment, in which a multiprocessor has fewer blocks than it could.
-    """
-    best = math.inf
-    chosen = None
-    outputs_bytes = m * n * batch * check_dtype(dtype)
-    for tile in _TILES[dtype, tensor]:
-        tile_m, tile_n, threads, _, rates = tile
-        if threads > block_limit:
-            continue
-        tiles = -(-m // tile_m) * -(-n // tile_n) * batch
-        resident = len(rates)
-        active = resident * multiprocessors
-        choices = (1,)
-        if tiles <= active // 2 and k >= 2 * _LEAST_CHUNK:
-            most = k // _LEAST_CHUNK
-            choices = (1, min(active // tiles, most))
-            if resident > 1 and 2 * tiles <= multiprocessors:
-                choices += (min(multiprocessors // tiles, most),)
-        for parts in choices:
-            flops = 2.0 * tile_m * tile_n * -(-k // parts)
-            waves, rest = divmod(tiles * parts, active)
-            seconds = waves * (_BLOCK_SECONDS + resident * flops / rates[-1])
-            if rest:
-                blocks = -(-rest // multiprocessors)
-                seconds += _BLOCK_SECONDS + blocks * flops / rates[blocks - 1]
-            if parts > 1:
-                traffic = (parts + 1) * outputs_bytes
-                seconds += _LAUNCH_SECONDS + traffic / _PARTIAL_BYTES_PER_SECOND
-                seconds /= _SPLIT_SHARE
-            if seconds < best:
-                best = seconds
-                chosen = tile, parts
-    if chosen is None:
-        raise ValueError(f"block_limit must be at least 64, got {block_limit}")
-    return chosen
 
 
 def _as_matvec(

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from hetero import kernels
-from hetero.kernels import plan_matmul
+from hetero.kernels import matmul_tiles
 
 cl = pytest.importorskip("pyopencl")
 
@@ -284,13 +284,15 @@ def test_matvec_splits_k(pocl, dtype):
 
 
 def single_tile(monkeypatch, dtype, index):
-    tile = plan_matmul._TILES[dtype, False][index]
-    monkeypatch.setitem(plan_matmul._TILES, (dtype, False), (tile,))
+    tile = matmul_tiles.tiles(dtype, None)[index]
+    monkeypatch.setattr(matmul_tiles, "tiles", lambda *which: (tile,))
     return tile
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize(
+    ("dtype", "index"),
+    [(dtype, i) for dtype in DTYPES for i in range(len(matmul_tiles.tiles(dtype, None)))],
+)
 def test_matmul_tiles(pocl, monkeypatch, index, dtype):
     """Every tile and transpose, at sizes below, at and above the tile's."""
     tile = single_tile(monkeypatch, dtype, index)
@@ -375,7 +377,7 @@ def plans(**options):
             yield kernels.matvec(m=m, k=k, dtype=dtype, alignment=alignment, **strides, **options)
     sizes = (8, 64, 256, 520, 1024, 4096)
     for m, n, k in itertools.product(sizes, repeat=3):
-        for tensor, alignment, dtype in itertools.product((False, True), (4, 16), DTYPES):
+        for capability, alignment, dtype in itertools.product((None, (9, 0)), (4, 16), DTYPES):
             for a, b in itertools.product(
                 ((m * k, k, 1), (m * k, 1, m)), ((k * n, n, 1), (k * n, 1, k))
             ):
@@ -388,7 +390,8 @@ def plans(**options):
                     b_strides=b,
                     c_strides=(m * n, n, 1),
                     alignment=alignment,
-                    tensor_cores=tensor,
+                    shared_limit=227 << 10,
+                    capability=capability,
                     **options,
                 )
 
@@ -411,8 +414,8 @@ def test_plans_are_whole():
 
 def test_every_tile_is_chosen():
     used = {launch.defines for launch in every_launch()}
-    for (dtype, _), tiles in plan_matmul._TILES.items():
-        for tile in tiles:
+    for dtype, capability in itertools.product(DTYPES, (None, (9, 0))):
+        for tile in matmul_tiles.tiles(dtype, capability):
             real = ("REAL", "float" if dtype == "float32" else "double")
             assert any({real, *tile.defines} <= set(defines) for defines in used), tile
 

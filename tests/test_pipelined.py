@@ -13,7 +13,7 @@ import pytest
 
 from hetero import kernels
 
-FLOAT32, FLOAT64 = "matmul_pipelined.cu", "matmul_tensor_pipelined.cu"
+FLOAT32, FLOAT64 = "matmul_pipelined.cu", "matmul_tensor.cu"
 TILES = {
     FLOAT32: (
         {"THREAD_M": 8, "THREAD_N": 16, "WARPS_M": 2, "WARPS_N": 2, "TILE_K": 8, "STAGES": 4},

@@ -27,7 +27,7 @@ class Device(abc.ABC):
     multiprocessors: int
     block_limit: int
     shared_limit: int = 32 << 10  # bytes of shared memory that a block can have
-    tensor_cores: bool  # for float64, as kernels/matmul_tensor.cu uses them
+    capability: tuple[int, int] | None = None  # compute capability, of CUDA devices
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -199,6 +199,7 @@ class Device(abc.ABC):
                 step.grid,
                 step.block,
                 [buffers[a] if type(a) is str else a for a in step.arguments],
+                step.shared_bytes,
             )
         # The pool hands memory out again in the order of the queue, so no wait is needed here.
         del scratch

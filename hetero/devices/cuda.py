@@ -24,7 +24,6 @@ from hetero.devices.cuda_pool import Pool
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _INSTALL = "pip install 'hetero[cuda]'"
-_FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 _UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after an attribute is set
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
@@ -132,9 +131,8 @@ class CudaDevice(Device):
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
         self.block_limit = self._device.get_attribute(attribute.MAX_THREADS_PER_BLOCK)
         self.shared_limit = self._device.get_attribute(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
-        capability = self._device.compute_capability()
-        self.arch = "sm_{}{}".format(*capability)
-        self.tensor_cores = capability in _FLOAT64_TENSOR_CORES
+        self.capability = self._device.compute_capability()
+        self.arch = "sm_{}{}".format(*self.capability)
         self._description = self._describe()
         self._process = os.getpid()
 

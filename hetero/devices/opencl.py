@@ -70,7 +70,6 @@ class OpenCLDevice(Device):
 
     kind = "opencl"
     dialect = "opencl"
-    tensor_cores = False
 
     def __init__(self, ordinal: int, device: Any) -> None:
         import pyopencl as cl

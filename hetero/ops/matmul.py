@@ -117,7 +117,8 @@ def _steps(
     alignment: int,
     multiprocessors: int,
     block_limit: int,
-    tensor_cores: bool,
+    shared_limit: int,
+    capability: tuple[int, int] | None,
 ) -> Any:
     from hetero import kernels
 
@@ -135,7 +136,8 @@ def _steps(
         multiprocessors=multiprocessors,
         alignment=alignment,
         block_limit=block_limit,
-        tensor_cores=tensor_cores,
+        shared_limit=shared_limit,
+        capability=capability,
     )
 
 
@@ -149,7 +151,8 @@ def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) ->
         alignment(A, B, output),
         device.multiprocessors,
         device.block_limit,
-        device.tensor_cores,
+        device.shared_limit,
+        device.capability,
     )
     device.run_steps(steps, {"A": A, "B": B, "C": output}, np.dtype(problem.dtype).itemsize)
 

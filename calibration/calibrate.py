@@ -74,7 +74,8 @@ def measure_machine(
     infos = inventory.devices()
     names = _chosen(devices, infos)
     seconds = effort.total + effort.device_total * (len(names) - 1)
-    phases = [(tasks.products(names, infos, effort, quick), seconds)]
+    phases = [(tasks.compilations(names, infos, effort, quick), 1.0)]
+    phases.append((tasks.products(names, infos, effort, quick), seconds))
     if not quick:
         phases.append(([("compiling the CPU's loops", tasks.compile_all, 1.0)], 1.0))
     phases += [(found, effort.filters) for found in tasks.filters(names, infos, effort, quick)]

@@ -1,17 +1,25 @@
-"""Compiling the CPU's loops before they are measured, several at a time.
+"""Compiling what will be measured before that, several at a time.
 
-One after another they take half a minute. Each process leaves what it compiled in Numba's cache on
-disk; whatever fails here is compiled when it is measured.
+One after another the CPU's loops take half a minute, and so do a GPU's kernels. What is compiled is
+left in caches on disk; whatever fails here is compiled when it is measured.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from hetero.calibration.solves import FAMILIES
-from hetero.problem import DEVICE_DTYPES
+from hetero.devices import cubin
+from hetero.devices.base import Device
+from hetero.errors import KernelCompileError
+from hetero.problem import DEVICE_DTYPES, Problem
+from hetero.registry import Implementation
 
 _SOLVES = "from hetero.calibration import solves; solves.compile_family({!r}, {!r})"
 _FILTERS = "from hetero.calibration import convolutions; convolutions.compile_for({!r})"
@@ -30,3 +38,52 @@ def compile_ahead() -> None:
             running.append(subprocess.Popen(command, env=environment, **quiet))
         running[0].wait()
         running = [process for process in running if process.poll() is None]
+
+
+class _Listing:
+    """Stands in for a device: notes the kernels that it is asked for, and does nothing else."""
+
+    run_steps = Device.run_steps
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.wanted: dict[tuple[str, cubin.Defines], None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def build(self, text: str, kernel: str, defines: cubin.Defines) -> None:
+        self.wanted[text, defines] = None
+
+    def allocate(self, nbytes: int) -> tuple[int, None]:
+        return 0, None
+
+    def upload(self, *arguments: Any) -> None: ...
+
+    def fill(self, *arguments: Any) -> None: ...
+
+    def launch(self, *arguments: Any) -> None: ...
+
+
+def compile_kernels(
+    device: Device, works: Iterable[tuple[Implementation, Problem, list[Any]]]
+) -> None:
+    """Leave the kernels of own implementations in the cache on disk, compiled on all cores.
+
+    Parameters
+    ----------
+    device : Device
+        Of kind "cuda".
+    works : iterable of (Implementation, Problem, inputs)
+    """
+    listing = _Listing(device)
+    for implementation, problem, inputs in works:
+        assert implementation.run is not None
+        implementation.run(listing, problem, inputs, 0)
+
+    def compiled(wanted: tuple[str, cubin.Defines]) -> None:
+        with contextlib.suppress(KernelCompileError):  # who measures it will say so
+            device.compiled(*wanted)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compiled, listing.wanted))

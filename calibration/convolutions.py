@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,7 @@ class Measurement:
         for problem in list(self._knots.values())[: 1 if place == planner.CPU else None]:
             bench.waiting(subject.implementation, problem)()  # compiles
         self._seconds: dict[tuple[int, ...], float] = {}
+        self._typical: dict[tuple[int, ...], list[float]] = {}
         self._rate = 0.0
         self._longest = _LONGEST * (4.0 if len(subject.axes) == 1 else 1.0)
 
@@ -159,7 +161,10 @@ class Measurement:
         return dict(sorted(found.items(), key=lambda item: math.prod(item[0])))
 
     def round(self, seconds_left: float) -> None:
-        """Measure all, once more: the fastest counts, as what else the machine does only adds."""
+        """Measure all, once more.
+
+        The fastest call tells methods and sizes apart, since what else the machine does only adds.
+        """
         end = time.perf_counter() + seconds_left
         again = bool(self._seconds)
         for dims, problem in {**self._knots, **self._held_out}.items():
@@ -170,26 +175,46 @@ class Measurement:
                 continue
             call = self._bench.waiting(self.subject.implementation, problem)
             time.sleep(_SETTLES)
-            fastest = min(measure(call, budget=self._budget, least=2, most=30).samples)
+            measured = measure(call, budget=self._budget, least=2, most=30)
+            fastest = min(measured.samples)
             self._seconds[dims] = min(self._seconds.get(dims, math.inf), fastest)
+            self._typical.setdefault(dims, []).append(measured.seconds)
             self._rate = max(self._rate, volume / self._seconds[dims])
 
-    def model(self) -> dict[str, Any]:
-        """The fitted model."""
+    def slower(self) -> list[float]:
+        """Of each knot, how much longer than the fastest call a typical one took."""
+        return [median(times) / self._seconds[dims] for dims, times in self._typical.items()]
+
+    def model(self, slower: float) -> dict[str, Any]:
+        """The fitted model, all seconds times ``slower``."""
         axes = [
             sorted({dims[i] for dims in self._knots}) for i in range(len(next(iter(self._knots))))
         ]
-        seconds = {dims: self._seconds[dims] for dims in self._knots if dims in self._seconds}
+        measured = {dims: slower * seconds for dims, seconds in self._seconds.items()}
+        seconds = {dims: measured[dims] for dims in self._knots if dims in measured}
         held_out = {
-            dims: self._seconds[dims]
+            dims: measured[dims]
             for dims in self._held_out
-            if dims in self._seconds and dims not in seconds
+            if dims in measured and dims not in seconds
         }
         model = fit.surface(axes, seconds, held_out)
         if self.subject.form == "filter":
             model["form"] = "filter"
             model["constants"]["block"] = self._block
         return model
+
+
+def works(
+    implementation: Implementation, info: dict[str, Any], place: str, largest: int
+) -> Iterator[tuple[Implementation, Problem, list[Any]]]:
+    """What `Measurement` does on a device, with addresses that stand for nothing."""
+    bench = FilterBench(None)
+    for subject in subjects(implementation, info, largest):
+        sizes = [*fit.grid(subject.axes), *(size for size in _HELD_OUT if size[0] <= largest)]
+        for n, filter_size in sizes:
+            problem = subject.problem(n, filter_size, place)
+            if implementation.excludes(problem, info) is None:
+                yield implementation, problem, [0, bench.array(problem.inputs[1], 1)]
 
 
 def weight(subject: Subject) -> float:

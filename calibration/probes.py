@@ -167,6 +167,15 @@ def _orders(operation: str, on_device: bool) -> tuple[str, ...]:
     return ("CC", "CF", "FC", "FF") if on_device else ("CC",)
 
 
+def works(
+    implementation: Implementation, place: str, effort: Effort, largest: dict[str, int]
+) -> Iterator[tuple[Implementation, Problem, list[Any]]]:
+    """What `measure_subject` does on a device, with addresses that stand for nothing."""
+    for subject in subjects(implementation, place, effort, largest):
+        for dims in fit.grid([axis[::2] for axis in subject.axes]):
+            yield implementation, subject.problem(dims), [0, 0]
+
+
 def measure_subject(
     subject: Subject, bench: Bench, effort: Effort, seconds_left: float
 ) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:

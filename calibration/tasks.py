@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from statistics import median
 from typing import Any
 
 from hetero import devices as backends
 from hetero import planner, pricing, registry
 from hetero.calibration import compiling, convolutions, fit, probes, solves, workbench
-from hetero.problem import DEVICE_DTYPES
+from hetero.problem import DEVICE_DTYPES, Problem
 
 # Largest extent of a matrix, by kind of device.
 _LARGEST_QUICK = {
@@ -23,6 +24,8 @@ _LARGEST_FULL = {
     "opencl": {"matvec": 1024, "matmul": 512},
     "cuda": {"matvec": 16384, "matmul": 4096},
 }
+
+_OWN_KERNELS = ("tiled", "direct", "separable")  # methods
 
 Task = Callable[[dict[str, Any], dict[str, Any], dict[str, Any], float], None]
 
@@ -126,11 +129,12 @@ def filters(
             continue
         bench = functools.cache(functools.partial(convolutions.FilterBench, device))
         largest = _LARGEST_FULL[info["kind"]]["matvec"]
+        measured: dict[str, convolutions.Measurement] = {}
         once = [
             (
                 f"{subject.implementation.operation} {subject.implementation.method} "
                 f"{subject.dtype} on {name}",
-                _measuring_filter(subject, bench, device, effort, name),
+                _measuring_filter(subject, bench, device, effort, name, measured),
                 convolutions.weight(subject),
             )
             for implementation in mine
@@ -146,15 +150,23 @@ def _measuring_filter(
     device: Any,
     effort: probes.Effort,
     name: str,
+    measured: dict[str, convolutions.Measurement],
 ) -> Task:
-    """A task to be done as often as there are rounds; what it knows is in the model each time."""
-    measurement = functools.cache(lambda: convolutions.Measurement(subject, bench(), name, effort))
+    """A task to be done as often as there are rounds; what they know is in the models each time.
+
+    How much slower than the fastest call a typical one is, is one figure for a whole device: of
+    each method alone it would be too uncertain to choose by.
+    """
+    method, dtype = subject.implementation.method, subject.dtype
+    key = "|".join((name, convolutions.OPERATION, method, dtype, "*"))
 
     def task(models: dict, links: dict, host: dict, share: float) -> None:
         with device.active() if device is not None else contextlib.nullcontext():
-            measurement().round(share)
-        key = (name, convolutions.OPERATION, subject.implementation.method, subject.dtype, "*")
-        models["|".join(key)] = measurement().model()
+            if key not in measured:
+                measured[key] = convolutions.Measurement(subject, bench(), name, effort)
+            measured[key].round(share)
+        slower = median([ratio for m in measured.values() for ratio in m.slower()])
+        models.update({other: m.model(slower) for other, m in measured.items()})
 
     return task
 
@@ -192,6 +204,37 @@ def all_solves(
                     where = info["constants"]
                     found[-1] += _solve_tasks(implementation, where, info, used, effort)
     return found
+
+
+def compilations(
+    names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
+) -> list[tuple[str, Task, float]]:
+    """A task for each CUDA device: compile the kernels of its products and convolutions."""
+    largest = (_LARGEST_QUICK if quick else _LARGEST_FULL)["cuda"]
+
+    def works(name: str) -> Iterator[tuple[registry.Implementation, Problem, list[Any]]]:
+        for operation in registry.operations():
+            for implementation in registry.lookup(operation):
+                if implementation.kind != "cuda" or implementation.method not in _OWN_KERNELS:
+                    continue
+                if operation == convolutions.OPERATION:
+                    if not quick:
+                        most = largest["matvec"]
+                        yield from convolutions.works(implementation, infos[name], name, most)
+                elif operation not in solves.OPERATIONS:
+                    yield from probes.works(implementation, name, effort, largest)
+
+    def task(name: str) -> Task:
+        def compiling_them(models: dict, links: dict, host: dict, share: float) -> None:
+            compiling.compile_kernels(backends.get(name), works(name))
+
+        return compiling_them
+
+    return [
+        (f"compiling kernels for {name}", task(name), 1.0)
+        for name in names
+        if infos[name]["kind"] == "cuda"
+    ]
 
 
 def compile_all(models: dict, links: dict, host: dict, share: float) -> None:

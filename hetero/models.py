@@ -42,12 +42,15 @@ class Work:
         Fewest bytes moved through the device's memory: each operand and the result once.
     repeat : int
         How often the work above is done one after another.
+    calls : float
+        How often what a call costs however small is to be paid.
     """
 
     dims: tuple[int, ...]
     flops: float
     bytes: float
     repeat: int = 1
+    calls: float = 1.0
 
 
 Cost = Callable[[Work], tuple[float, float]]

@@ -280,7 +280,9 @@ def _candidate(
     unknown: str | None = _UNKNOWN
     if cost is not None:
         try:
-            overhead, compute = cost(implementation.work(problem, info))
+            work = implementation.work(problem, info)
+            overhead, compute = cost(work)
+            overhead *= work.calls
             # A group's constants were measured from host to host.
             before, after = ({}, {}) if group else _movement(problem, name, constants)
         except KeyError as error:

@@ -163,8 +163,8 @@ def choose(
 
     As White's execution metrics have it: blocks run in waves of as many as the device holds, and
     the last wave is a fragment, in which a multiprocessor has fewer blocks than it could.
-    ``layout`` tells whether k is the fast dimension of A, and of B, ``aligned`` whether both are loaded
-    by vectors.
+    ``layout`` tells whether k is the fast dimension of A, and of B, ``aligned`` whether both are
+    loaded by vectors.
     """
     best = math.inf
     chosen = None

@@ -24,8 +24,9 @@ from scipy import signal
 import hetero
 import hetero.ops
 from hetero import devices, registry
-from hetero.arrays import describe
+from hetero.arrays import describe, spec
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.ops import convolving
 
 rng = np.random.default_rng(23)
 MODES = ["full", "same", "valid"]
@@ -1190,3 +1191,21 @@ def test_gpu_threads(library):
             close(on_gpu(hetero.convolve2d(A, B, device="cuda:0"), library), a, b)
 
     in_threads(work)
+
+
+def test_a_new_filter_costs_its_spectrum():
+    """On a GPU a small host filter's spectrum is remembered; any other is transformed again."""
+    info = {"kind": "cuda", "memory_bytes": 1 << 36}
+    methods = registry.lookup("convolve2d")
+    method = next(i for i in methods if (i.kind, i.method) == ("cuda", "fft"))
+    image = spec((3000, 3000), "float32", on="cuda:0").operand()
+
+    def work(on, size):
+        filter = spec((size, size), "float32", on=on).operand()
+        window = convolving.window(image.shape, filter.shape, "same")
+        return method.work(convolving.described(image, filter, np.dtype("float32"), window), info)
+
+    remembered, there, large = work("host", 64), work("cuda:0", 64), work("host", 65)
+    assert remembered.calls == 1.0 < there.calls == large.calls
+    assert there.dims[0] == pytest.approx(1.4 * remembered.dims[0], rel=1e-6)
+    assert large.dims[0] > 1.3 * remembered.dims[0]

@@ -271,14 +271,17 @@ class CudaDevice(Device):
         # Under unified addressing the driver tells from the addresses which devices they are on.
         self.copy(target, source, nbytes, target_offset, source_offset, stream)
 
-    def build(self, text: str, kernel: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
+    def compiled(self, text: str, defines: cubin.Defines) -> bytes:
+        """Machine code of a kernel file, which stays in the cache on disk. Any thread may ask."""
+        return cubin.cubin(kernel_text(text, self.dialect), self.arch, defines)
+
+    def build(self, text: str, kernel: str, defines: cubin.Defines) -> Any:
         kernels = self.state().kernels
         key = (text, kernel, defines)
         try:
             return kernels[key]
         except KeyError:
-            code = cubin.cubin(kernel_text(text, self.dialect), self.arch, defines)
-            module = self.driver.module_from_buffer(code)
+            module = self.driver.module_from_buffer(self.compiled(text, defines))
             self.state().modules.append(module)
             kernels[key] = module.get_function(kernel)
             return kernels[key]

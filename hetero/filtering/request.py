@@ -12,8 +12,8 @@ import numpy as np
 
 from hetero.arrays import Operand
 from hetero.filtering import factors
+from hetero.filtering.window import LARGEST_REMEMBERED
 
-_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
 _KEPT = 8  # things kept on devices
 
 
@@ -49,7 +49,7 @@ class Filter:
     @functools.cached_property
     def content(self) -> bytes | None:
         """The values of a small filter; what is kept for it is found by them."""
-        small = self.array is not None and self.array.size <= _REMEMBERED
+        small = self.array is not None and self.array.size <= LARGEST_REMEMBERED
         return self.array.tobytes() if small else None
 
     @functools.cached_property

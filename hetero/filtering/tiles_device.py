@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 
-from hetero.filtering.window import Axis, Window, one_tile
+from hetero.arrays import HOST, Operand
+from hetero.filtering.window import LARGEST_REMEMBERED, Axis, Window, one_tile
 
 _POWERS = (256, 512, 1024, 2048, 4096)
 _NO_POWER = 1.58  # times as long per point for each axis whose length is no power of two
 _WORTH_A_POWER = 1.5
+_SPECTRUM = 0.4  # of a tile: the filter is brought there and transformed, but not back
 
 
 @functools.lru_cache(maxsize=1024)
@@ -49,20 +51,26 @@ def tiles(window: Window) -> tuple[Axis, Axis] | None:
         )
         if axes[0].count * axes[1].count < 2:
             break
-        cost = weight(window, axes, 1)
+        cost = weight(window, axes, 1, False)
         if best is None or cost < best[0]:
             best = cost, axes
     return best and best[1]
 
 
-def weight(window: Window, axes: tuple[Axis, Axis], batch: int) -> int:
+def is_new(filter: Operand) -> bool:
+    """Whether a filter's spectrum is made at each call: others are remembered by their values."""
+    return filter.location != HOST or filter.size > LARGEST_REMEMBERED
+
+
+def weight(window: Window, axes: tuple[Axis, Axis], batch: int, new_filter: bool) -> int:
     """A convolution's cost in proportion: the tiles' points, since the memory decides.
 
     Lengths that are no powers of two take cuFFT's slower way (H200: 52 against 21 ps a point).
+    A new filter's spectrum is to be made.
     """
-    points = batch
-    slow = 1.0
+    tiles = batch + _SPECTRUM * new_filter / (axes[0].count * axes[1].count)
+    points = 1.0
     for axis in axes:
         points *= axis.count * axis.length
-        slow *= 1.0 if axis.length & (axis.length - 1) == 0 else _NO_POWER
-    return round(points * slow)
+        points *= 1.0 if axis.length & (axis.length - 1) == 0 else _NO_POWER
+    return round(tiles * points)

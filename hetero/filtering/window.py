@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from hetero.problem import Window
 
-__all__ = ["Axis", "Window", "one_tile"]
+__all__ = ["LARGEST_REMEMBERED", "Axis", "Window", "one_tile"]
+
+LARGEST_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
 
 
 class Axis(NamedTuple):

@@ -13,6 +13,9 @@ from hetero.models import Work
 from hetero.ops.convolving import OPERATION
 from hetero.problem import DEVICE_DTYPES, Problem
 
+# What it costs the host to have a filter's spectrum made, beside what a convolution costs it.
+_SPECTRUM_CALLS = 0.7
+
 
 def _moved(problem: Problem) -> float:
     return float(sum(o.nbytes for o in (*problem.inputs, problem.output)))
@@ -39,9 +42,15 @@ def _separable_work(problem: Problem, info: dict[str, Any]) -> Work:
 def _transform_work(method: str) -> Callable[..., Work]:
     def work(problem: Problem, info: dict[str, Any]) -> Work:
         """All tiles' points, each counted as often as a transform passes over it."""
-        axes = _axes(problem, info["kind"], method)
-        weight = _tiling(info["kind"]).weight(problem.window, axes, problem.batch)
-        return Work((weight,), 10.0 * weight, 8.0 * _moved(problem))
+        kind, calls = info["kind"], 1.0
+        axes = _axes(problem, kind, method)
+        if kind == "cpu":
+            weight = _tiling(kind).weight(problem.window, axes, problem.batch)
+        else:
+            new = _tiling(kind).is_new(problem.inputs[1])
+            weight = _tiling(kind).weight(problem.window, axes, problem.batch, new)
+            calls += _SPECTRUM_CALLS * new
+        return Work((weight,), 10.0 * weight, 8.0 * _moved(problem), calls=calls)
 
     return work
 

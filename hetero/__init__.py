@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hetero.arrays import spec
     from hetero.calibration import calibrate
+    from hetero.graphs import graph
     from hetero.ops import plan
     from hetero.ops.conjugate_gradient import solve_cg
     from hetero.ops.convolution import convolve2d
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "calibrate": "hetero.calibration",
     "convolve2d": "hetero.ops.convolution",
+    "graph": "hetero.graphs",
     "machine": "hetero.overview",
     "matmul": "hetero.ops.matmul",
     "matvec": "hetero.ops.matvec",
@@ -47,6 +49,7 @@ __all__ = [
     "Profile",
     "calibrate",
     "convolve2d",
+    "graph",
     "machine",
     "matmul",
     "matvec",

@@ -76,6 +76,16 @@ class Operand(NamedTuple):
                 expected *= shape[axis]
         return True
 
+    def span(self) -> tuple[int, int]:
+        """First and last byte that the elements take, the last one excluded, from the pointer."""
+        low = high = 0
+        for stride, extent in zip(self.strides, self.shape, strict=True):
+            if stride < 0:
+                low += stride * (extent - 1)
+            else:
+                high += stride * (extent - 1)
+        return low, high + self.dtype.itemsize
+
     def staged_strides(self) -> tuple[int, ...] | None:
         """Strides in elements that the operand has on a device.
 
@@ -282,18 +292,8 @@ def overlap(a: Operand, b: Operand) -> bool:
     """
     if a.location != b.location or a.location == HOST or not a.size or not b.size:
         return False
-    (a_low, a_high), (b_low, b_high) = _span(a), _span(b)
-    return a_low < b_high and b_low < a_high
-
-
-def _span(a: Operand) -> tuple[int, int]:
-    low = high = a.pointer
-    for stride, extent in zip(a.strides, a.shape, strict=True):
-        if stride < 0:
-            low += stride * (extent - 1)
-        else:
-            high += stride * (extent - 1)
-    return low, high + a.dtype.itemsize
+    (a_low, a_high), (b_low, b_high) = a.span(), b.span()
+    return a.pointer + a_low < b.pointer + b_high and b.pointer + b_low < a.pointer + a_high
 
 
 def alignment(*buffers: Any) -> int:

@@ -31,3 +31,7 @@ class KernelCompileError(DeviceError):
 
 class ProfileError(HeteroError, ValueError):
     """A profile file cannot be used; the message says which part is wrong."""
+
+
+class GraphError(RuntimeError):
+    """What a graph cannot hold was asked for while it was captured."""

@@ -14,7 +14,7 @@ import numpy as np
 from hetero import devices, inventory, registry, transfer
 from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
-from hetero.errors import DeviceError
+from hetero.errors import DeviceError, GraphError
 from hetero.planner import CPU, Plan
 from hetero.problem import Problem
 from hetero.registry import Implementation
@@ -108,6 +108,8 @@ def _on_device(device: Device, implementation: Implementation, problem: Problem,
     run = implementation.run
     assert run is not None
     result = problem.output
+    if device.capturing and HOST in (result.location, *(o.location for o in call.operands)):
+        raise GraphError("a graph takes operands and results on the device, not on the host")
     with device.active():
         described = call.operands if call.target is None else (*call.operands, call.target)
         unordered = any(map(transfer.needs_synchronizing, described))
@@ -122,6 +124,7 @@ def _on_device(device: Device, implementation: Implementation, problem: Problem,
             call = call.with_output(problem)
             assert call.target is not None
             run(device, problem, inputs, call.target.pointer)
+            device.keep(call.arrays, call.out)
             if unordered:
                 device.synchronize()
             return call.out

@@ -34,6 +34,9 @@ class Implementation:
         Solves have another one, ``run(devices, problem, request)`` (`hetero.ops.solving`).
     shared : callable or None
         ``shared(problem)`` tells whether several devices of the kind can do the problem together.
+    prepare : callable or None
+        ``prepare(device, problem, alignment)`` gives what ``run`` comes down to for operands at
+        addresses that ``alignment`` divides, as ``launch(a, b, c)``, in the current context.
     """
 
     operation: str
@@ -43,6 +46,7 @@ class Implementation:
     work: Callable[[Problem, dict[str, Any]], Work]
     run: Callable[..., Any] | None = None
     shared: Callable[[Problem], bool] | None = None
+    prepare: Callable[[Any, Problem, int], Callable[[int, int, int], None]] | None = None
 
 
 def no_obstacle(problem: Problem, info: dict[str, Any]) -> None:

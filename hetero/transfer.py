@@ -93,13 +93,8 @@ def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
 
 def _span(operand: Operand) -> tuple[int, np.ndarray]:
     """Offset of the lowest address the operand touches, and host bytes for the whole range."""
-    low = high = 0
-    for stride, extent in zip(operand.strides, operand.shape, strict=True):
-        if stride < 0:
-            low += stride * (extent - 1)
-        else:
-            high += stride * (extent - 1)
-    return low, np.empty(high - low + operand.dtype.itemsize, np.uint8)
+    low, high = operand.span()
+    return low, np.empty(high - low, np.uint8)
 
 
 def _view(raw: np.ndarray, operand: Operand, low: int) -> np.ndarray:

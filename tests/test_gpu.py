@@ -13,7 +13,7 @@ import pytest
 from layouts import LAYOUTS
 
 import hetero
-from hetero import devices, paths, transfer
+from hetero import devices, execution, paths, transfer
 from hetero.arrays import describe
 from hetero.errors import MethodNotAvailable
 
@@ -268,6 +268,51 @@ def test_extreme_shapes(cupy, shape):
     x = rng.random(shape[1], np.float32)
     for A in (cupy.asarray(a), cupy.asarray(np.ascontiguousarray(a.T)).T):
         close(cupy.asnumpy(hetero.matvec(A, cupy.asarray(x), method="tiled")), a, x)
+
+
+@pytest.mark.parametrize("method", ["tiled", "library"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(64, 48, 32), (40, 3, 5000), (512, 512, 512)])
+def test_remembered_calls_take_the_short_way(library, monkeypatch, shape, dtype, method):
+    """From the second call on nothing is described or planned, and the results are as before."""
+    m, n, k = shape
+    inputs = [
+        (rng.random((m, k)).astype(dtype), rng.random((k, n)).astype(dtype)) for _ in range(3)
+    ]
+    execute, general = execution.execute, []
+
+    def counted(*arguments):
+        general.append(1)
+        return execute(*arguments)
+
+    monkeypatch.setattr(execution, "execute", counted)
+    with devices.get(DEVICE).active():
+        for a, b in inputs:
+            A, B, x = library.put(a), library.put(b), library.put(np.ascontiguousarray(b[:, 0]))
+            general.clear()
+            C = hetero.matmul(A, B, device="cuda", method=method)
+            assert type(C) is library.type
+            close(read(C), a, b)
+            close(read(hetero.matmul(A, B, out=C, device="cuda", method=method)), a, b)
+            y = hetero.matvec(A, x, device="cuda", method=method)
+            close(read(y), a, b[:, 0], function=np.matvec)
+    assert not general
+
+
+def test_remembered_calls_heed_streams(cupy):
+    """A short call on another stream than the default one would not be ordered with it."""
+    a, b = rng.random((512, 512)), rng.random((512, 512))
+    A, B = cupy.asarray(a), cupy.asarray(b)
+    for _ in range(2):
+        hetero.matmul(A, B, device="cuda")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        for _ in range(20):
+            C = cupy.zeros((512, 512))
+            for _ in range(50):
+                C += A
+            D = hetero.matmul(C, B, device="cuda")
+            close(cupy.asnumpy(D), cupy.asnumpy(C), b)
 
 
 def test_a_host_call_may_run_on_the_gpu():

@@ -37,6 +37,7 @@ BELOW = {
     "planner": {"pricing", "registry", "profile", "inventory", *LEAVES},
     "transfer": {"devices", *LEAVES},
     "execution": {"transfer", "planner", "registry", "inventory", "devices", *LEAVES},
+    "graphs": {"devices", "inventory", "planner", *LEAVES},
     "solvers": {"devices", "transfer", "partition", "kernels", *LEAVES},
     "partition": {"devices", *LEAVES},
     "filtering": {"devices", "transfer", "kernels", *LEAVES},

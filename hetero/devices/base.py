@@ -173,6 +173,15 @@ class Device(abc.ABC):
         """
         raise DeviceError(f"{self.kind} has no events to wait for")
 
+    @property
+    def capturing(self) -> bool:
+        """Whether this thread's work becomes part of a graph (`hetero.graph`)."""
+        return False
+
+    def keep(self, *things: Any) -> None:
+        """While a graph is captured: let what it uses live as long as it does."""
+        return
+
     def abandon(self) -> None:
         """Never touch the device again, not even to give memory back: the process was forked.
 

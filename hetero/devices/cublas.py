@@ -6,6 +6,7 @@ cuBLAS thinks in columns. A row-major C = A B is handed over as the column-major
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,10 @@ def _handle(device: Any) -> tuple[Any, int]:
     if found is None:
         from nvmath.bindings import cublas
 
-        try:  # on the default stream, as everything here
+        try:  # on the default stream, as everything here, but for a graph
             found = handles["cublas"] = cublas, cublas.create()
+            if device.local.queue is not None:
+                cublas.set_stream(found[1], device.local.queue.handle)
         except cublas.cuBLASError as error:
             raise _error(error) from error
     return found
@@ -108,53 +111,43 @@ def _gemm_arguments(
     return swapped, head, p, q, (ldc, c_batch, batch)
 
 
-def gemm(device: Any, problem: Problem, A: int, B: int, C: int) -> None:
-    """C = A B on addresses in the device's memory."""
+def _checked(function: Any) -> Any:
+    """A function of cuBLAS that reports failures as ours."""
+    from nvmath.bindings import cublas
+
+    def call(*arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except cublas.cuBLASError as error:
+            raise _error(error) from error
+
+    return call
+
+
+def gemm(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
+    """C = A B in the current context, as a function of three addresses in the device's memory."""
     cublas, handle = _handle(device)
     swapped, head, p, q, r = _gemm_arguments(problem.dims, problem.strides, problem.batch)
-    if swapped:
-        A, B = B, A
     alpha, beta = _alpha_beta[problem.dtype]
     name = _prefix[problem.dtype] + ("gemm" if problem.batch == 1 else "gemm_strided_batched")
-    try:
-        getattr(cublas, name)(handle, *head, alpha, A, *p, B, *q, beta, C, *r)
-    except cublas.cuBLASError as error:
-        raise _error(error) from error
+    function = _checked(getattr(cublas, name))
+    if swapped:
+        return lambda A, B, C: function(handle, *head, alpha, B, *p, A, *q, beta, C, *r)
+    return lambda A, B, C: function(handle, *head, alpha, A, *p, B, *q, beta, C, *r)
 
 
-def gemv(device: Any, problem: Problem, A: int, x: int, y: int) -> None:
-    """y = A x on addresses in the device's memory."""
+def gemv(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
+    """y = A x in the current context, as a function of three addresses in the device's memory."""
     cublas, handle = _handle(device)
     m, k = problem.dims
     (a_batch, row, column), (x_batch, x_step), (y_batch, y_step) = problem.strides
     op, lda = _leading(row, column, m, k)
-    rows, columns = (m, k) if op == _N else (k, m)
-    x_step, y_step = max(x_step, 1), max(y_step, 1)
+    head = (handle, op, *((m, k) if op == _N else (k, m)))
+    p, q, r = (lda,), (max(x_step, 1),), (max(y_step, 1),)
     alpha, beta = _alpha_beta[problem.dtype]
-    prefix = _prefix[problem.dtype]
-    try:
-        if problem.batch == 1:
-            getattr(cublas, prefix + "gemv")(
-                handle, op, rows, columns, alpha, A, lda, x, x_step, beta, y, y_step
-            )
-        else:
-            getattr(cublas, prefix + "gemv_strided_batched")(
-                handle,
-                op,
-                rows,
-                columns,
-                alpha,
-                A,
-                lda,
-                a_batch,
-                x,
-                x_step,
-                x_batch,
-                beta,
-                y,
-                y_step,
-                y_batch,
-                problem.batch,
-            )
-    except cublas.cuBLASError as error:
-        raise _error(error) from error
+    name = _prefix[problem.dtype] + "gemv"
+    if problem.batch > 1:
+        name += "_strided_batched"
+        p, q, r = (*p, a_batch), (*q, x_batch), (*r, y_batch, problem.batch)
+    function = _checked(getattr(cublas, name))
+    return lambda A, x, y: function(*head, alpha, A, *p, x, *q, beta, y, *r)

@@ -14,6 +14,7 @@ import os
 import struct
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ import numpy as np
 from hetero.devices import cubin
 from hetero.devices.base import Device, kernel_text
 from hetero.devices.cuda_pool import Pool
-from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.errors import DeviceError, DeviceMemoryError, GraphError
+from hetero.kernels import Launch, Steps
 
 _INSTALL = "pip install 'hetero[cuda]'"
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
@@ -83,7 +85,7 @@ class _Active:
                 device.primary().push()
             except driver.Error as error:
                 raise _error(error) from error
-        self._outer = getattr(device.local, "state", None)
+        self._outer = device.local.state
         device.local.state = device.find_state()
         return device
 
@@ -109,6 +111,26 @@ class _State:
         self.staging: np.ndarray | None = None
 
 
+class _Local(threading.local):
+    """What a thread does with a device.
+
+    Attributes
+    ----------
+    state : _State
+        Of the context that `CudaDevice.active` made current.
+    queue : Stream or None
+        Where work without a stream goes while a graph is captured; None: the legacy stream.
+    kept : list
+        What the graph needs to live.
+    """
+
+    state: Any = None
+    queue: Any = None
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+
 class CudaDevice(Device):
     """One NVIDIA GPU."""
 
@@ -125,7 +147,7 @@ class CudaDevice(Device):
         self._primary: Any = None
         self._states: dict[Any, _State] = {}
         self._lock = threading.RLock()
-        self.local = threading.local()
+        self.local = _Local()
         self._bus_id = self._device.pci_bus_id()
         attribute = driver.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
@@ -201,7 +223,36 @@ class CudaDevice(Device):
 
     def allocate(self, nbytes: int) -> tuple[int, Any]:
         owner = self.state().pool.allocate(nbytes)
+        self.keep(owner)
         return int(owner), owner
+
+    def keep(self, *things: Any) -> None:
+        if self.local.queue is not None:
+            self.local.kept.extend(things)
+
+    @property
+    def capturing(self) -> bool:
+        return self.local.queue is not None
+
+    def begin_capture(self, queue: Any) -> None:
+        """From now on this thread's work without a stream goes to one that is captured."""
+        self.local.queue = queue
+        self._library_stream(queue.handle)
+
+    def end_capture(self) -> list[Any]:
+        """Back to the default stream; what must live as long as the captured work."""
+        kept, self.local.queue, self.local.kept = self.local.kept, None, []
+        self._library_stream(0)
+        return kept
+
+    def _library_stream(self, handle: int) -> None:
+        if (found := self.state().handles.get("cublas")) is not None:
+            library, cublas = found
+            library.set_stream(cublas, handle)
+
+    def _not_captured(self, what: str) -> None:
+        if self.local.queue is not None:
+            raise GraphError(f"{what} cannot be part of a graph")
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
         """A C-contiguous PyCUDA GPUArray from the pool, and its address."""
@@ -221,6 +272,7 @@ class CudaDevice(Device):
         self, source: int, target: np.ndarray, offset: int = 0, stream: Any = None
     ) -> None:
         if stream is None:
+            self._not_captured("bringing results to the host")
             self.driver.memcpy_dtoh(target, source + offset)
         else:
             self.driver.memcpy_dtoh_async(target, source + offset, stream)
@@ -228,7 +280,7 @@ class CudaDevice(Device):
     def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
         for done in range(0, nbytes, _COPY_BYTES):
             size = min(_COPY_BYTES, nbytes - done)
-            self.driver.memset_d8_async(buffer + offset + done, 0, size, stream)
+            self.driver.memset_d8_async(buffer + offset + done, 0, size, stream or self.local.queue)
 
     def copy(
         self,
@@ -242,7 +294,7 @@ class CudaDevice(Device):
         to, begin = target + target_offset, source + source_offset
         for done in range(0, nbytes, _COPY_BYTES):
             size = min(_COPY_BYTES, nbytes - done)
-            self.driver.memcpy_dtod_async(to + done, begin + done, size, stream)
+            self.driver.memcpy_dtod_async(to + done, begin + done, size, stream or self.local.queue)
 
     def link(self, peer: Device) -> bool:
         if not isinstance(peer, CudaDevice) or not self._device.can_access_peer(peer._device):
@@ -300,8 +352,46 @@ class CudaDevice(Device):
         # What prepared_async_call does, less its inspection: all our arguments are 64-bit.
         types = "".join(["d" if type(argument) is float else "q" for argument in arguments])
         kernel._launch_kernel(
-            (grid, 1, 1), (block, 1, 1), struct.pack(types, *arguments), shared_bytes, stream
+            (grid, 1, 1),
+            (block, 1, 1),
+            struct.pack(types, *arguments),
+            shared_bytes,
+            stream or self.local.queue,
         )
+
+    def prepared(
+        self, steps: Steps, names: tuple[str, str, str], itemsize: int
+    ) -> Callable[[int, int, int], None]:
+        """A plan in the current context, as a function of the addresses of three named buffers."""
+        launches = [self._prepared(step, (*names, "partial")) for step in steps.launches]
+        if not steps.workspace:
+            (only,) = launches
+            return only
+        allocate, nbytes = self.state().pool.allocate, steps.workspace * itemsize
+
+        def run(a: int, b: int, c: int) -> None:
+            scratch = allocate(nbytes)
+            for launch in launches:
+                launch(a, b, c, scratch.address)
+
+        return run
+
+    def _prepared(self, step: Launch, names: tuple[str, ...]) -> Callable[..., None]:
+        """A launch as a function of the named addresses; the numbers that follow are packed."""
+        kernel = self.build(step.source, step.kernel, step.defines)
+        if step.shared_bytes > _UNASKED_SHARED_BYTES:
+            self._allow(kernel, step.shared_bytes)
+        used = [argument for argument in step.arguments if type(argument) is str]
+        numbers = step.arguments[len(used) :]
+        pack, rest = struct.Struct(f"{len(used)}q").pack, struct.pack(f"{len(numbers)}q", *numbers)
+        order = [names.index(name) for name in used]
+        launch, grid, block = kernel._launch_kernel, (step.grid, 1, 1), (step.block, 1, 1)
+
+        def run(*addresses: int) -> None:
+            arguments = pack(*[addresses[i] for i in order]) + rest
+            launch(grid, block, arguments, step.shared_bytes, None)
+
+        return run
 
     def _allow(self, kernel: Any, shared_bytes: int) -> None:
         """Let a kernel have that much dynamic shared memory."""
@@ -322,6 +412,7 @@ class CudaDevice(Device):
 
     def synchronize(self, stream: Any = None) -> None:
         if stream is None:
+            self._not_captured("waiting for the device")
             self.driver.Context.synchronize()
         else:
             stream.synchronize()

@@ -126,9 +126,18 @@ class RealTransform2D:
         self._execute(1, buffer)
 
     def _execute(self, which: int, buffer: int) -> None:
+        plan, queue = self._plans[which], self._device.local.queue
         try:
             with self._lock:  # a transform is several launches that share the work area
-                self._run[which](self._plans[which], buffer, buffer)
+                if queue is None:
+                    self._run[which](plan, buffer, buffer)
+                    return
+                self._device.keep(self)
+                self._cufft.set_stream(plan, queue.handle)
+                try:
+                    self._run[which](plan, buffer, buffer)
+                finally:
+                    self._cufft.set_stream(plan, 0)
         except Exception as error:
             raise _error(error) from error
 

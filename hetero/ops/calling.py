@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero import planner
 from hetero.arrays import HOST, Operand, describe, is_device_array, overlap
+from hetero.ops.express import Express
 from hetero.ops.products import build
 
 Function = Callable[..., Any]
@@ -17,6 +18,7 @@ Function = Callable[..., Any]
 def call(
     function: Function,
     shortcuts: dict[Any, Any],
+    express: Express,
     A: Any,
     B: Any,
     out: Any,
@@ -32,12 +34,14 @@ def call(
         `numpy.matmul` or `numpy.matvec`: the semantics.
     shortcuts : dict
         The operation's table of what host calls come down to.
+    express : Express
+        Its remembered calls on device arrays.
     """
     device, method = planner.placement(device, method)
     if is_device_array(A) or is_device_array(B) or is_device_array(out):
         if options:
             raise TypeError(f"device arrays take no {', '.join(options)}")
-        return _with_device_arrays(function, shortcuts, A, B, out, device, method)
+        return _with_device_arrays(function, shortcuts, express, A, B, out, device, method)
     if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is np.ndarray):
         planner.check_placement(function.__name__, device, method)
         return function(A, B, out=out, **options)
@@ -106,19 +110,20 @@ def _hands_over(x: Any) -> bool:
 def _with_device_arrays(
     function: Function,
     shortcuts: dict[Any, Any],
+    express: Express,
     A: Any,
     B: Any,
     out: Any,
     device: str | None,
     method: str | None,
 ) -> Any:
+    now = planner.generation()
     arrays = tuple(x if is_device_array(x) else np.asarray(x) for x in (A, B))
     operands = tuple(map(describe, arrays))
     target = None if out is None else describe(out)
     key = (device, method, *map(_key, operands), target and _key(target))
     plan = shortcuts.get(key)
     if plan is None:
-        now = planner.generation()
         problem = build(function.__name__, *operands, target)
         if problem is None or not problem.output.size:
             planner.check_placement(function.__name__, device, method)
@@ -129,12 +134,15 @@ def _with_device_arrays(
         # Written only after everything is read: computed apart, then put in its place.
         from hetero import transfer
 
-        made = _with_device_arrays(function, shortcuts, *arrays, None, device, method)
+        made = _with_device_arrays(function, shortcuts, express, *arrays, None, device, method)
         transfer.from_host(transfer.to_host(made, describe(made)), out, target)
         return out
     from hetero import execution
 
-    return execution.execute(plan, execution.Call(arrays, operands, out, target))
+    result = execution.execute(plan, execution.Call(arrays, operands, out, target))
+    described = operands if target is None else (*operands, target)
+    express.learn(plan, arrays, out, described, (device, method), now)
+    return result
 
 
 def _key(operand: Operand) -> tuple[Any, ...]:

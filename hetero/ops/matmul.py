@@ -9,11 +9,12 @@ import numpy as np
 
 from hetero import planner, registry
 from hetero.arrays import alignment
-from hetero.ops import calling, products
+from hetero.ops import calling, express, products
 from hetero.problem import Problem
 
 OPERATION = "matmul"
 _shortcuts = planner.shortcut_table()
+_express = express.Express()
 _ndarray = np.ndarray
 _forced = planner.forced.get
 
@@ -88,7 +89,11 @@ def matmul(
         run = _shortcuts.get((A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype))
         if run is not None:
             return run(A, B)
-    return calling.call(np.matmul, _shortcuts, A, B, out, device, method, options)
+    elif type(A) in express.libraries and not options:
+        result = _express(A, B, out, device, method)
+        if result is not express.MISS:
+            return result
+    return calling.call(np.matmul, _shortcuts, _express, A, B, out, device, method, options)
 
 
 def problem(A: Any, B: Any) -> Problem:
@@ -141,20 +146,29 @@ def _steps(
     )
 
 
-def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
-    A, B = inputs
-    steps = _steps(
+def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
+    return _steps(
         problem.dims,
         problem.batch,
         problem.dtype,
         problem.strides,
-        alignment(A, B, output),
+        aligned,
         device.multiprocessors,
         device.block_limit,
         device.shared_limit,
         device.capability,
     )
+
+
+def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
+    A, B = inputs
+    steps = _steps_of(device, problem, alignment(A, B, output))
     device.run_steps(steps, {"A": A, "B": B, "C": output}, np.dtype(problem.dtype).itemsize)
+
+
+def _prepare_tiled(device: Any, problem: Problem, aligned: int) -> Any:
+    itemsize = np.dtype(problem.dtype).itemsize
+    return device.prepared(_steps_of(device, problem, aligned), ("A", "B", "C"), itemsize)
 
 
 def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -166,7 +180,13 @@ def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 def _run_library(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
     from hetero.devices import cublas
 
-    cublas.gemm(device, problem, *inputs, output)
+    cublas.gemm(device, problem)(*inputs, output)
+
+
+def _prepare_library(device: Any, problem: Problem, aligned: int) -> Any:
+    from hetero.devices import cublas
+
+    return cublas.gemm(device, problem)
 
 
 for _implementation in (
@@ -174,10 +194,22 @@ for _implementation in (
         OPERATION, "blas", "cpu", registry.no_obstacle, products.cpu_work, _run_blas
     ),
     registry.Implementation(
-        OPERATION, "tiled", "cuda", registry.no_obstacle, products.gpu_work, _run_tiled
+        OPERATION,
+        "tiled",
+        "cuda",
+        registry.no_obstacle,
+        products.gpu_work,
+        _run_tiled,
+        prepare=_prepare_tiled,
     ),
     registry.Implementation(
-        OPERATION, "library", "cuda", _library_obstacle, products.gpu_work, _run_library
+        OPERATION,
+        "library",
+        "cuda",
+        _library_obstacle,
+        products.gpu_work,
+        _run_library,
+        prepare=_prepare_library,
     ),
     registry.Implementation(
         OPERATION, "tiled", "opencl", registry.no_obstacle, products.gpu_work, _run_tiled

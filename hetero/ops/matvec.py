@@ -9,11 +9,12 @@ import numpy as np
 
 from hetero import planner, registry
 from hetero.arrays import alignment
-from hetero.ops import calling, products
+from hetero.ops import calling, express, products
 from hetero.problem import Problem
 
 OPERATION = "matvec"
 _shortcuts = planner.shortcut_table()
+_express = express.Express()
 _ndarray = np.ndarray
 _forced = planner.forced.get
 
@@ -85,7 +86,11 @@ def matvec(
         run = _shortcuts.get((A.shape, A.strides, A.dtype, x.shape, x.strides, x.dtype))
         if run is not None:
             return run(A, x)
-    return calling.call(np.matvec, _shortcuts, A, x, out, device, method, options)
+    elif type(A) in express.libraries and not options:
+        result = _express(A, x, out, device, method)
+        if result is not express.MISS:
+            return result
+    return calling.call(np.matvec, _shortcuts, _express, A, x, out, device, method, options)
 
 
 def problem(A: Any, x: Any) -> Problem:
@@ -132,18 +137,29 @@ def _steps(
     )
 
 
-def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
-    A, x = products.matrix_and_vector(problem, inputs)
-    steps = _steps(
+def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
+    return _steps(
         problem.dims,
         problem.batch,
         problem.dtype,
         problem.strides,
-        alignment(A, x, output),
+        aligned,
         device.multiprocessors,
         device.block_limit,
     )
+
+
+def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
+    A, x = products.matrix_and_vector(problem, inputs)
+    steps = _steps_of(device, problem, alignment(A, x, output))
     device.run_steps(steps, {"A": A, "x": x, "y": output}, np.dtype(problem.dtype).itemsize)
+
+
+def _prepare_tiled(device: Any, problem: Problem, aligned: int) -> Any:
+    matrix, _ = products.matrix_and_vector(problem, [0, 1])
+    names = ("A", "x", "y") if matrix == 0 else ("x", "A", "y")
+    itemsize = np.dtype(problem.dtype).itemsize
+    return device.prepared(_steps_of(device, problem, aligned), names, itemsize)
 
 
 def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -156,7 +172,16 @@ def _run_library(device: Any, problem: Problem, inputs: list[Any], output: Any) 
     from hetero.devices import cublas
 
     A, x = products.matrix_and_vector(problem, inputs)
-    cublas.gemv(device, problem, A, x, output)
+    cublas.gemv(device, problem)(A, x, output)
+
+
+def _prepare_library(device: Any, problem: Problem, aligned: int) -> Any:
+    from hetero.devices import cublas
+
+    launch = cublas.gemv(device, problem)
+    if products.matrix_and_vector(problem, [0, 1])[0] == 0:
+        return launch
+    return lambda x, A, y: launch(A, x, y)
 
 
 for _implementation in (
@@ -164,10 +189,22 @@ for _implementation in (
         OPERATION, "blas", "cpu", registry.no_obstacle, products.cpu_work, _run_blas
     ),
     registry.Implementation(
-        OPERATION, "tiled", "cuda", registry.no_obstacle, products.gpu_work, _run_tiled
+        OPERATION,
+        "tiled",
+        "cuda",
+        registry.no_obstacle,
+        products.gpu_work,
+        _run_tiled,
+        prepare=_prepare_tiled,
     ),
     registry.Implementation(
-        OPERATION, "library", "cuda", _library_obstacle, products.gpu_work, _run_library
+        OPERATION,
+        "library",
+        "cuda",
+        _library_obstacle,
+        products.gpu_work,
+        _run_library,
+        prepare=_prepare_library,
     ),
     registry.Implementation(
         OPERATION, "tiled", "opencl", registry.no_obstacle, products.gpu_work, _run_tiled

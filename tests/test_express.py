@@ -1,0 +1,151 @@
+"""Remembered calls on device arrays give the same as the general way, or leave it to that."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import fakes
+import numpy as np
+import pytest
+
+import hetero
+import hetero.ops
+from hetero import execution, planner, registry
+from hetero.ops import express
+
+rng = np.random.default_rng(5)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """A fake device whose arrays the short way knows; ``cuda.general`` counts general calls."""
+    (device,) = fakes.install(monkeypatch)
+    device.context, device.general, device.ordered = 1, 0, True
+
+    def prepare(device, problem, alignment):
+        device.log.append(f"prepare {alignment}")
+        return lambda a, b, c: fakes.compute(device, problem, (a, b), c)
+
+    for operation in ("matvec", "matmul"):
+        entries = [
+            dataclasses.replace(i, prepare=i.prepare and prepare)
+            for i in registry.lookup(operation)
+        ]
+        monkeypatch.setitem(registry._implementations, operation, entries)
+
+    def read(array):
+        if array.readonly:
+            return None
+        return ("fake", array.shape, array.strides, array.dtype), array.pointer
+
+    def new(shape, dtype, like):
+        made = fakes.Cupy.empty(shape, dtype, device)
+        return made, made.pointer
+
+    library = express.Library(read, lambda device: new, lambda: device.ordered)
+    monkeypatch.setitem(express.libraries, fakes.Cupy, library)
+    monkeypatch.setattr(express, "current_context", lambda: device.context)
+    execute = execution.execute
+
+    def counted(*arguments):
+        device.general += 1
+        return execute(*arguments)
+
+    monkeypatch.setattr(execution, "execute", counted)
+    return device
+
+
+def put(device, *shape, dtype="float32", **options):
+    return fakes.Cupy.of(rng.standard_normal(shape).astype(dtype), device, **options)
+
+
+def general(device, function, *arrays, **options):
+    """The result of a call, and how many calls went the general way."""
+    before = device.general
+    return function(*arrays, **options, device="cuda"), device.general - before
+
+
+def test_the_second_call_is_short(cuda):
+    for _ in range(3):
+        A, B, x = put(cuda, 6, 4), put(cuda, 4, 5), put(cuda, 4)
+        C, by_general = general(cuda, hetero.matmul, A, B)
+        np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+        y, again = general(cuda, hetero.matvec, A, x)
+        np.testing.assert_allclose(y.get(), A.get() @ x.get(), rtol=1e-5, atol=1e-5)
+    assert by_general == again == 0
+
+
+def test_out_is_written_to(cuda):
+    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
+    for _ in range(2):
+        C = put(cuda, 6, 5)
+        made, by_general = general(cuda, hetero.matmul, A, B, out=C)
+        assert made is C
+        np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+    assert by_general == 0
+
+
+def test_out_that_overlaps_goes_the_general_way(cuda):
+    A, B = put(cuda, 4, 4), put(cuda, 4, 4)
+    hetero.matmul(A, B, out=put(cuda, 4, 4), device="cuda")
+    expected = A.get() @ B.get()
+    _, by_general = general(cuda, hetero.matmul, A, B, out=B)
+    assert by_general == 1
+    np.testing.assert_allclose(B.get(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_other_addresses_are_prepared_apart(cuda):
+    A = put(cuda, 6, 4)
+    whole = put(cuda, 2 * 4 * 5 + 1)
+    calls = []
+    for offset in (0, 4, 0, 4):
+        B = fakes.Cupy(
+            whole.memory, whole.pointer + offset, (4, 5), "float32", (20, 4), cuda, None, False
+        )
+        C, by_general = general(cuda, hetero.matmul, A, B)
+        np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+        calls.append(by_general)
+    assert calls == [1, 1, 0, 0]
+    assert [line for line in cuda.log if "prepare" in line] == ["prepare 16", "prepare 4"]
+
+
+@pytest.mark.parametrize("change", ["context", "stream", "readonly", "forced", "plans"])
+def test_the_unusual_goes_the_general_way(cuda, change):
+    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
+    hetero.matmul(A, B, device="cuda")
+    assert general(cuda, hetero.matmul, A, B)[1] == 0
+    if change == "context":
+        cuda.context = 2
+    elif change == "stream":
+        cuda.ordered = False
+    elif change == "readonly":
+        B.readonly = True
+    elif change == "plans":
+        planner._memory.forget()
+    if change == "forced":
+        with hetero.use(device="cuda"):
+            C, by_general = general(cuda, hetero.matmul, A, B)
+    else:
+        C, by_general = general(cuda, hetero.matmul, A, B)
+    assert by_general == 1
+    np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_failure_is_left_to_the_general_way(cuda, monkeypatch):
+    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
+    hetero.matmul(A, B, device="cuda")
+    compute = fakes.compute
+    monkeypatch.setattr(fakes, "compute", lambda *_: 1 / 0)
+    C, by_general = general(cuda, hetero.matmul, A, B)
+    monkeypatch.setattr(fakes, "compute", compute)
+    assert by_general == 1
+    np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+
+
+def test_errors_are_as_before(cuda):
+    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
+    hetero.matmul(A, B, device="cuda")
+    with pytest.raises(ValueError, match="mismatch"):
+        hetero.matmul(B, B, device="cuda")
+    with pytest.raises(TypeError, match="device arrays take no casting"):
+        hetero.matmul(A, B, device="cuda", casting="no")

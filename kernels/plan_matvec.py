@@ -19,6 +19,10 @@ _COLUMN_THREADS = 512
 _COLUMN_LEAST = 128
 _COLUMN_LANES = ((8, 1.0), (4, 0.9), (2, 0.42))
 _LEAST_THREADS = 64
+# Columns that begin anywhere: likewise; one lane in each piece is there for its neighbours. With
+# fewer rows or columns than this, they are loaded element by element.
+_SHIFTED_LANES = ((32, 1.0), (16, 1.0), (8, 0.95))
+_LEAST_SHIFTED = 16
 # Blocks of each kernel that keep one multiprocessor's share of the memory busy, and the bytes of
 # that share that pass while a second launch starts and ends.
 _ROW_BLOCKS = 2.0
@@ -69,6 +73,7 @@ def matvec(
     a_batch, a_row, a_col = a_strides
     x_batch, x_element = x_strides
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
+    source = "matvec.cu"
 
     if _along_rows(m, k, a_row, a_col):
         if not (
@@ -86,20 +91,23 @@ def matvec(
         layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", _ROW_DEPTH))
         variant = f"rows{lanes}v{width}"
     else:
-        if not (aligned and a_row == 1 and m % width == 0 and (k == 1 or a_col % width == 0)):
-            width = 1
+        whole = aligned and m % width == 0 and (k == 1 or a_col % width == 0)
         kernel = "matvec_columns"
+        if a_row != 1 or (not whole and (m < _LEAST_SHIFTED or k < _LEAST_SHIFTED)):
+            width = 1
+        elif not whole:
+            kernel, source = "matvec_shifted", "matvec_shifted.cu"
         lanes, groups, tiles, parts, chunk = _columns_shape(
-            m, k, batch, dtype, width, multiprocessors, block_limit
+            m, k, batch, dtype, width, multiprocessors, block_limit, kernel == "matvec_shifted"
         )
         depth = 8 if 2 * tiles * parts * batch < 3 * multiprocessors else 4
         layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", depth))
-        variant = f"columns{lanes}v{width}"
+        variant = f"{kernel.removeprefix('matvec_')}{lanes}v{width}"
 
     to, to_strides = ("y", (0, *y_strides)) if parts == 1 else ("partial", (batch * m, m, 1))
     real = _REAL[dtype]
     first = Launch(
-        source="matvec.cu",
+        source=source,
         kernel=kernel,
         defines=(("REAL", real), ("WIDTH", width), *layout),
         grid=tiles * parts * batch,
@@ -149,21 +157,30 @@ def _rows_shape(
 
 
 def _columns_shape(
-    m: int, k: int, batch: int, dtype: str, width: int, multiprocessors: int, block_limit: int
+    m: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    width: int,
+    multiprocessors: int,
+    block_limit: int,
+    shifted: bool,
 ) -> tuple[int, int, int, int, int]:
-    """Return lanes, groups, row tiles, parts and chunk for matvec_columns."""
+    """Return lanes, groups, row tiles, parts and chunk for matvec_columns or matvec_shifted."""
     element = check_dtype(dtype)
     bytes_read = m * k * batch * element
     threads = _COLUMN_THREADS
     while threads > block_limit:
         threads //= 2
     best = None
-    for lanes, speed in _COLUMN_LANES:
+    for lanes, speed in _SHIFTED_LANES if shifted else _COLUMN_LANES:
         lanes *= VECTOR_BYTES // element // width
         # A pass over the columns takes 8 to a thread. With few columns, rows make up the block.
         groups = min(_power_of_two(ceil_div(k, 8)), threads // lanes)
+        if shifted:
+            groups = max(groups, width)
         lanes = max(lanes, min(_COLUMN_LEAST, threads) // groups)
-        tiles = ceil_div(m, lanes * width)
+        tiles = ceil_div(m, (lanes - shifted) * width)
         parts = _parts(
             bytes_read, tiles * batch, multiprocessors, _COLUMN_BLOCKS, 2, k // (groups * 8)
         )

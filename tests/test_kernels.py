@@ -275,6 +275,23 @@ def test_matvec_other_operands(pocl, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", range(4))
+def test_matvec_columns_that_begin_anywhere(pocl, dtype, offset):
+    """Every remainder of rows, columns and addresses; several tiles, batches, parts; no overrun."""
+    for m, k in itertools.product((16, 17, 18, 35, 127, 250), (16, 33, 140)):
+        steps = run_matvec(pocl, m, k, 1, dtype, ("column", "row", "row"), offset=offset)
+        aligned = steps.variant.startswith("columns")
+        width = 16 // np.dtype(dtype).itemsize
+        assert aligned == (m % width == 0 and offset % width == 0), steps.variant
+        assert aligned or steps.variant.startswith("shifted")
+    steps = run_matvec(pocl, 37, 90, 3, dtype, ("column", "column", "row"), offset=offset)
+    assert steps.variant.startswith("shifted")
+    steps = run_matvec(pocl, 19, 60_001, 1, dtype, ("column", "row", "row"), multiprocessors=132)
+    assert steps.variant.startswith("shifted")
+    assert len(steps.launches) == 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_matvec_splits_k(pocl, dtype):
     for layout, m in itertools.product(("row", "column"), (1, 3, 8)):
         layouts = (layout, "row", "row")

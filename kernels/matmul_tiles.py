@@ -10,19 +10,35 @@ from .launch import ELEMENT_BYTES
 
 __all__ = ["CHUNK_MULTIPLE", "Tile", "choose", "tiles"]
 
-# Least k of a part; what a second launch costs, in seconds and in bytes per second of its traffic;
-# and the share of the time that a split may take at most, since its cost is the least sure.
-_LEAST_CHUNK = 64
+_LEAST_CHUNK = 64  # of k, in a part
 CHUNK_MULTIPLE = 32  # of every TILE_K
-_LAUNCH_SECONDS = 3.0e-6
-_PARTIAL_BYTES_PER_SECOND = 4.0e12
-_SPLIT_SHARE = 0.95
-# A block's start and end: its first loads from memory; and its stores, in bytes per second.
-_BLOCK_SECONDS = 1.0e-6
-_STORED_PER_SECOND = 25e9
-# Reading the operands once takes that long at least; less is reached with few bytes on their way.
-_READ_PER_SECOND = 3.9e12
-_LATENCY_SECONDS = 1.4e-6
+
+
+class _Machine(NamedTuple):
+    """What every tile shares: seconds, and bytes per second. Fitted, as the tiles' own figures are.
+
+    Attributes
+    ----------
+    launch, second_launch : float
+        Of a product, and of the sum of its parts.
+    latency : float
+        Between asking for bytes and having them.
+    read, written, summed : float
+        Of operands, each read once; of results; of parts.
+    """
+
+    launch: float
+    second_launch: float
+    latency: float
+    read: float
+    written: float
+    summed: float
+
+
+_MACHINE = {
+    "float32": _Machine(3.6e-6, 2.3e-6, 0.56e-6, 6.6e12, 2.35e12, 1.23e12),
+    "float64": _Machine(3.1e-6, 2.7e-6, 1.21e-6, 6.6e12, 4.3e12, 2.8e12),
+}
 
 _ASYNCHRONOUS = (8, 0)  # the least compute capability with copies that need no registers
 _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
@@ -32,20 +48,35 @@ _TENSOR_K = 16
 class Tile(NamedTuple):
     """A way to cut C: a kernel, the sizes it is compiled with, and how fast it then is.
 
-    ``shared`` are the bytes of dynamic shared memory by whether A's and B's fast dimension is k.
-    ``on_their_way`` are the bytes that a block asks for before it needs them.
-    ``rates`` are FLOP/s of one multiprocessor with 1, 2, ... blocks on it, as measured on an H200
-    (docs/kernels.md); as many as its registers hold. Only their ratios, and their order of
-    magnitude beside the seconds above, matter to the choice.
+    Attributes
+    ----------
+    source : str
+    m, n, depth : int
+        Extents of a block's tile, and of k in a step.
+    threads : int
+    defines : tuple of (str, int)
+    shared : tuple of tuple of int
+        Bytes of dynamic shared memory by whether A's and B's fast dimension is k.
+    on_their_way : int
+        Bytes that a block asks for before it needs them.
+    start, stored : float
+        Seconds that a wave takes beside its products, bytes per second that one multiprocessor
+        stores.
+    rates : tuple of float
+        FLOP/s of one multiprocessor with 1, 2, ... blocks on it, as many as its registers hold.
+        All was measured on an H200 (docs/kernels.md); only ratios matter to the choice.
     """
 
     source: str
     m: int
     n: int
+    depth: int
     threads: int
     defines: tuple[tuple[str, int], ...]
     shared: tuple[tuple[int, int], tuple[int, int]]
     on_their_way: int
+    start: float
+    stored: float
     rates: tuple[float, ...]
 
 
@@ -55,10 +86,14 @@ def _plain(
     warps_m: int,
     warps_n: int,
     depth: int,
+    beside: tuple[float, float],
     *gigaflops: float,
     stages: int = 0,
 ) -> Tile:
-    """Warps of 8 x 4 threads, each with thread_m x thread_n; copied asynchronously with stages."""
+    """Warps of 8 x 4 threads, each with thread_m x thread_n; copied asynchronously with stages.
+
+    ``beside``: microseconds of `Tile.start`, GB/s of `Tile.stored`.
+    """
     m, n = 8 * thread_m * warps_m, 4 * thread_n * warps_n
     defines = (
         ("THREAD_M", thread_m),
@@ -68,18 +103,28 @@ def _plain(
         ("TILE_K", depth),
         *((("STAGES", stages),) if stages else ()),
     )
-    source = "matmul_pipelined.cu" if stages else "matmul.cu"
-    shared = stages * depth * (m + n + 8) * ELEMENT_BYTES["float32"]
-    rates = tuple(1e9 * rate for rate in gigaflops)
-    threads = 32 * warps_m * warps_n
-    ahead = max(stages - 1, 1) * depth * (m + n) * ELEMENT_BYTES["float32"]
-    return Tile(source, m, n, threads, defines, ((shared, shared), (shared, shared)), ahead, rates)
+    size = ELEMENT_BYTES["float32"]
+    shared = stages * depth * (m + n + 8) * size
+    return Tile(
+        "matmul_pipelined.cu" if stages else "matmul.cu",
+        *(m, n, depth, 32 * warps_m * warps_n, defines),
+        ((shared, shared), (shared, shared)),
+        max(stages - 1, 1) * depth * (m + n) * size,
+        *(1e-6 * beside[0], 1e9 * beside[1]),
+        tuple(1e9 * rate for rate in gigaflops),
+    )
 
 
 def _tensor(
-    warp_m: int, warp_n: int, warps_m: int, warps_n: int, stages: int, *gigaflops: float
+    warp_m: int,
+    warp_n: int,
+    warps_m: int,
+    warps_n: int,
+    stages: int,
+    beside: tuple[float, float],
+    *gigaflops: float,
 ) -> Tile:
-    """Warps with warp_m x warp_n each, multiplied on tensor cores."""
+    """Warps with warp_m x warp_n each, multiplied on tensor cores; ``beside`` as in `_plain`."""
     m, n = warp_m * warps_m, warp_n * warps_n
     defines = (
         ("WARP_M", warp_m),
@@ -88,59 +133,58 @@ def _tensor(
         ("WARPS_N", warps_n),
         ("STAGES", stages),
     )
+    size = ELEMENT_BYTES["float64"]
     # Where k is slow, a row of the tile is 4 elements longer.
-    elements = [[m + n + 4 * (not a_k) + 4 * (not b_k) for b_k in (0, 1)] for a_k in (0, 1)]
-    shared = [[stages * _TENSOR_K * e * ELEMENT_BYTES["float64"] for e in row] for row in elements]
-    rates = tuple(1e9 * rate for rate in gigaflops)
-    threads = 32 * warps_m * warps_n
-    ahead = (stages - 1) * _TENSOR_K * (m + n) * ELEMENT_BYTES["float64"]
-    shared = tuple(map(tuple, shared))
-    return Tile("matmul_tensor.cu", m, n, threads, defines, shared, ahead, rates)
+    a, b = (
+        tuple(stages * _TENSOR_K * (m + n + 4 * (not a_k) + 4 * (not b_k)) * size for b_k in (0, 1))
+        for a_k in (0, 1)
+    )
+    return Tile(
+        "matmul_tensor.cu",
+        *(m, n, _TENSOR_K, 32 * warps_m * warps_n, defines, (a, b)),
+        (stages - 1) * _TENSOR_K * (m + n) * size,
+        *(1e-6 * beside[0], 1e9 * beside[1]),
+        tuple(1e9 * rate for rate in gigaflops),
+    )
 
 
 _PORTABLE = {
     "float32": (
-        _plain(8, 16, 2, 2, 8, 273, 382),
-        _plain(8, 8, 1, 4, 16, 306, 365, 370),
-        _plain(4, 8, 2, 2, 32, 260, 306, 320),
-        _plain(4, 4, 1, 2, 32, 126, 207, 201, 226, 216, 232, 214, 227),
+        _plain(8, 16, 2, 2, 8, (0.53, 121), 260, 374),
+        _plain(8, 8, 1, 4, 16, (1.23, 252), 263, 314, 318),
+        _plain(4, 8, 2, 2, 32, (0.5, 60), 260, 306, 320),
+        _plain(4, 4, 1, 2, 32, (0.5, 60), 126, 207, 201, 226, 216, 232, 214, 227),
     ),
     "float64": (
-        _plain(8, 8, 2, 4, 8, 185),
-        _plain(4, 8, 2, 2, 16, 130, 142),
-        _plain(4, 4, 1, 2, 32, 61, 112, 112, 129),
+        _plain(8, 8, 2, 4, 8, (1.0, 120), 185),
+        _plain(4, 8, 2, 2, 16, (0.5, 60), 130, 142),
+        _plain(4, 4, 1, 2, 32, (0.5, 60), 61, 112, 112, 129),
     ),
 }
 _PIPELINED = (
-    _plain(8, 8, 1, 4, 16, 316, 335, 364, stages=3),
-    _plain(8, 8, 2, 2, 16, 308, 324, 361, stages=3),
-    _plain(4, 8, 2, 2, 16, 268, 293, 330, 335, stages=3),
-    _plain(4, 8, 1, 2, 32, 150, 251, 218, 250, 251, stages=3),
-    _plain(8, 4, 1, 2, 32, 142, 261, 216, 270, 250, stages=3),
-    _plain(4, 4, 2, 2, 16, 213, 224, 256, 274, 271, 271, stages=4),
-    _plain(4, 4, 1, 2, 32, 134, 229, 190, 237, 220, 242, 230, stages=3),
+    _plain(8, 8, 1, 4, 16, (0.66, 60), 334, 354, 385, stages=3),
+    _plain(8, 8, 2, 2, 16, (0.73, 59), 306, 322, 358, stages=3),
+    _plain(4, 8, 2, 2, 16, (0.25, 58), 274, 299, 337, 342, stages=3),
+    _plain(4, 8, 1, 2, 32, (0.56, 82), 165, 277, 240, 276, 277, stages=3),
+    _plain(8, 4, 1, 2, 32, (0.50, 77), 135, 249, 206, 257, 238, stages=3),
+    _plain(4, 4, 2, 2, 16, (0.19, 42), 211, 222, 253, 271, 268, 268, stages=4),
+    _plain(4, 4, 1, 2, 32, (0.37, 61), 142, 243, 202, 251, 233, 257, 244, stages=3),
 )
 _TENSOR = (
-    _tensor(64, 32, 2, 4, 4, 477),
-    _tensor(32, 32, 2, 4, 4, 447),
-    _tensor(32, 32, 2, 2, 3, 273, 393, 400),
-    _tensor(16, 32, 2, 2, 4, 307, 346, 358, 370),
-    _tensor(32, 16, 2, 2, 4, 255, 341, 357, 368),
-    _tensor(16, 16, 2, 2, 4, 226, 293, 289, 297, 294),
+    _tensor(64, 32, 2, 4, 4, (0.82, 67), 488),
+    _tensor(32, 32, 2, 4, 4, (0.76, 51), 481),
+    _tensor(32, 32, 2, 2, 3, (0.42, 97), 315, 454, 462),
+    _tensor(16, 32, 2, 2, 4, (0.83, 146), 312, 352, 364, 376),
+    _tensor(32, 16, 2, 2, 4, (0.48, 88), 274, 367, 384, 396),
+    _tensor(16, 16, 2, 2, 4, (0.80, 223), 217, 281, 277, 285, 282),
 )
-
-# Copied element by element, it would not fit into the registers.
-_TENSOR_ALIGNED = (_tensor(64, 32, 1, 2, 4, 220, 418),)
 
 
 @cache
-def tiles(dtype: str, capability: tuple[int, int] | None, aligned: bool = True) -> tuple[Tile, ...]:
-    """The tiles there are for a dtype, on CUDA devices of a compute capability; None: others.
-
-    ``aligned`` tells whether both operands are loaded by vectors.
-    """
+def tiles(dtype: str, capability: tuple[int, int] | None) -> tuple[Tile, ...]:
+    """The tiles there are for a dtype, on CUDA devices of a compute capability; None: others."""
     if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
-        return _TENSOR + (_TENSOR_ALIGNED if aligned else ())
+        return _TENSOR
     if dtype == "float32" and capability is not None and capability >= _ASYNCHRONOUS:
         return _PORTABLE[dtype][:2] + _PIPELINED
     return _PORTABLE[dtype]
@@ -153,7 +197,6 @@ def choose(
     batch: int,
     dtype: str,
     layout: tuple[bool, bool],
-    aligned: bool,
     multiprocessors: int,
     block_limit: int,
     shared_limit: int,
@@ -163,44 +206,44 @@ def choose(
 
     As White's execution metrics have it: blocks run in waves of as many as the device holds, and
     the last wave is a fragment, in which a multiprocessor has fewer blocks than it could.
-    ``layout`` tells whether k is the fast dimension of A, and of B, ``aligned`` whether both are
-    loaded by vectors.
+    ``layout`` tells whether k is the fast dimension of A, and of B.
     """
     best = math.inf
     chosen = None
     a_k, b_k = layout
     element = ELEMENT_BYTES[dtype]
+    machine = _MACHINE[dtype]
     outputs_bytes = m * n * batch * element
     bytes_read = (m + n) * k * batch * element
-    for tile in tiles(dtype, capability, aligned):
-        _, tile_m, tile_n, threads, _, shared, on_their_way, rates = tile
-        if threads > block_limit or shared[a_k][b_k] > shared_limit:
+    for tile in tiles(dtype, capability):
+        if tile.threads > block_limit or tile.shared[a_k][b_k] > shared_limit:
             continue
-        count = -(-m // tile_m) * -(-n // tile_n) * batch
-        stored = tile_m * tile_n * element / _STORED_PER_SECOND
+        rates = tile.rates
+        count = -(-m // tile.m) * -(-n // tile.n) * batch
+        stored = tile.m * tile.n * element / tile.stored
         resident = len(rates)
         active = resident * multiprocessors
-        choices = (1,)
+        choices = {1}
         if count <= active // 2 and k >= 2 * _LEAST_CHUNK:
             most = k // _LEAST_CHUNK
-            choices = (1, min(active // count, most))
-            if resident > 1 and 2 * count <= multiprocessors:
-                choices += (min(multiprocessors // count, most),)
+            for blocks in (active, 2 * multiprocessors, multiprocessors):
+                choices.add(max(min(blocks // count, most), 1))
         for parts in choices:
-            flops = 2.0 * tile_m * tile_n * -(-k // parts)
+            steps = -(-k // (parts * tile.depth))
+            flops = 2.0 * tile.m * tile.n * tile.depth * steps
             waves, rest = divmod(count * parts, active)
-            seconds = waves * (_BLOCK_SECONDS + resident * (stored + flops / rates[-1]))
+            computing = waves * (tile.start + resident * (stored + flops / rates[-1]))
             if rest:
                 blocks = -(-rest // multiprocessors)
-                seconds += _BLOCK_SECONDS + blocks * (stored + flops / rates[blocks - 1])
-            reading = min(resident, -(-count * parts // multiprocessors)) * on_their_way
-            reading *= multiprocessors / _LATENCY_SECONDS
-            reading = bytes_read / min(reading, _READ_PER_SECOND)
-            seconds = (seconds**4 + reading**4) ** 0.25  # the longer one, and some of the other
+                computing += tile.start + blocks * (stored + flops / rates[blocks - 1])
+            blocks = min(resident, -(-count * parts // multiprocessors))
+            reading = blocks * tile.on_their_way * multiprocessors / machine.latency
+            moving = bytes_read / min(reading, machine.read)
+            if parts == 1:
+                moving += outputs_bytes / machine.written
+            seconds = machine.launch + math.hypot(computing, moving)
             if parts > 1:
-                traffic = (parts + 1) * outputs_bytes
-                seconds += _LAUNCH_SECONDS + traffic / _PARTIAL_BYTES_PER_SECOND
-                seconds /= _SPLIT_SHARE
+                seconds += machine.second_launch + (parts + 1) * outputs_bytes / machine.summed
             if seconds < best:
                 best = seconds
                 chosen = tile, parts

@@ -67,11 +67,22 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
     UNPACK_VECTOR(mine, sum);
     if (somewhere && !inside) {  // the matrix begins or ends within the vector
         NO_UNROLL
-        for (index_t j = begin + group; j < end; j += GROUPS) {
-            const REAL factor = x[j * x_element];
+        for (index_t j = begin + group; j < end; j += GROUPS * DEPTH) {
+            REAL a[DEPTH][WIDTH];
+            REAL xs[DEPTH];
             UNROLL
-            for (int i = 0; i < WIDTH; ++i)
-                if (row + i >= 0 && row + i < m) mine[i] += A[j * a_col + i] * factor;
+            for (int u = 0; u < DEPTH; ++u) {
+                const index_t at = j + u * GROUPS;
+                xs[u] = at < end ? x[at * x_element] : 0;
+                UNROLL
+                for (int i = 0; i < WIDTH; ++i)
+                    a[u][i] = at < end && row + i >= 0 && row + i < m ? A[at * a_col + i] : 0;
+            }
+            UNROLL
+            for (int u = 0; u < DEPTH; ++u) {
+                UNROLL
+                for (int i = 0; i < WIDTH; ++i) mine[i] += a[u][i] * xs[u];
+            }
         }
     }
 

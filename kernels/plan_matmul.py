@@ -80,9 +80,8 @@ def matmul(
         and _loads_aligned(b_strides[0], b_strides[1], b_strides[2], k, n, b_k, batch, width)
     )
     tile, parts = choose(
-        m, n, k, batch, dtype, (a_k, b_k), loads,
-        multiprocessors, block_limit, shared_limit, capability,
-    )  # fmt: skip
+        m, n, k, batch, dtype, (a_k, b_k), multiprocessors, block_limit, shared_limit, capability
+    )
     chunk = ceil_div(ceil_div(k, parts), CHUNK_MULTIPLE) * CHUNK_MULTIPLE
     parts = ceil_div(k, chunk)
     to, to_strides = (

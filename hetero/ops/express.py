@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from hetero import planner
 from hetero.arrays import Operand, alignment
 
 MISS = object()
+log = logging.getLogger("hetero")
 _forced = planner.forced.get
 
 
@@ -40,9 +42,8 @@ class Library(NamedTuple):
 
 def _cupy() -> Library:
     import cupy
-    from cupy_backends.cuda.stream import get_current_stream_ptr
 
-    empty = cupy.empty
+    empty, current = cupy.empty, cupy.cuda.get_current_stream
 
     def read(array: Any) -> tuple[Any, int]:
         data = array.data
@@ -52,7 +53,7 @@ def _cupy() -> Library:
         made = empty(shape, dtype)
         return made, made.data.ptr
 
-    return Library(read, lambda device: new, lambda: get_current_stream_ptr() <= 2)
+    return Library(read, lambda device: new, lambda: current().ptr <= 2)
 
 
 def _pycuda() -> Library:
@@ -114,7 +115,8 @@ def _learn_library(kind: type) -> Library | None:
         make = _KNOWN.get((kind.__module__.partition(".")[0], kind.__name__))
         try:
             found = make and make()
-        except (ImportError, AttributeError):  # another version, arranged differently
+        except (ImportError, AttributeError) as error:  # another version, arranged differently
+            log.info("calls on %s arrays go the general way: %s", kind.__module__, error)
             found = None
         if found is not None:
             libraries[kind] = found

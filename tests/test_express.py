@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import fakes
 import numpy as np
@@ -33,16 +34,17 @@ def cuda(monkeypatch):
         ]
         monkeypatch.setitem(registry._implementations, operation, entries)
 
-    def read(array):
-        if array.readonly:
-            return None
-        return ("fake", array.shape, array.strides, array.dtype), array.pointer
-
     def new(shape, dtype, like):
-        made = fakes.Cupy.empty(shape, dtype, device)
-        return made, made.pointer
+        return fakes.Cupy.empty(shape, dtype, device)
 
-    library = express.Library(read, lambda device: new, lambda: device.ordered)
+    library = express.Library(
+        lambda array: (array.shape, array.strides, array.dtype),
+        lambda array: array.pointer,
+        lambda array: not array.readonly,
+        lambda device: new,
+        lambda: device.ordered,
+        lambda: device.context,
+    )
     monkeypatch.setitem(express.libraries, fakes.Cupy, library)
     monkeypatch.setattr(express, "current_context", lambda: device.context)
     execute = execution.execute
@@ -52,7 +54,17 @@ def cuda(monkeypatch):
         return execute(*arguments)
 
     monkeypatch.setattr(execution, "execute", counted)
-    return device
+    forget()
+    yield device
+    forget()
+
+
+def forget():
+    """Finders hold the library that they were made for."""
+    for operation in ("matmul", "matvec"):
+        remembered = sys.modules[f"hetero.ops.{operation}"]._express
+        remembered.find.clear()
+        remembered._entries.clear()
 
 
 def put(device, *shape, dtype="float32", **options):

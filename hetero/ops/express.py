@@ -18,8 +18,22 @@ from hetero import planner
 from hetero.arrays import Operand, alignment
 
 MISS = object()
-log = logging.getLogger("hetero")
 _forced = planner.forced.get
+log = logging.getLogger("hetero")
+
+Launch = Callable[[int, int, int], None]
+
+
+@functools.cache
+def _context_getter() -> Any:
+    return ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent
+
+
+def current_context() -> int | None:
+    """Handle of the context that is current in this thread."""
+    handle = ctypes.c_void_p()
+    _context_getter()(ctypes.byref(handle))
+    return handle.value
 
 
 class Library(NamedTuple):
@@ -27,17 +41,32 @@ class Library(NamedTuple):
 
     Attributes
     ----------
-    read : callable
-        Of an array, (what a plan depends on, address); None if it is not for this way.
+    facts : callable
+        Of an array, what a plan depends on, as a tuple.
+    address : callable
+        Of an array, a number.
+    usable : callable or None
+        Whether an array may go this way; None: every one may.
     maker : callable
-        ``maker(device)(shape, dtype, like)`` gives a new array beside ``like``, and its address.
+        ``maker(device)(shape, dtype, like)`` gives a new array beside ``like``.
     ready : callable
         Whether the library's current stream is ordered by the legacy default stream.
+    context : callable
+        Handle of the context that is current in this thread, None or 0 if there is none.
     """
 
-    read: Callable[[Any], tuple[Any, int] | None]
-    maker: Callable[[Any], Callable[[tuple[int, ...], Any, Any], tuple[Any, int]]]
+    facts: Callable[[Any], tuple[Any, ...]]
+    address: Callable[[Any], int]
+    usable: Callable[[Any], bool] | None
+    maker: Callable[[Any], Callable[[tuple[int, ...], Any, Any], Any]]
     ready: Callable[[], bool]
+    context: Callable[[], int | None]
+
+
+def _several() -> bool:
+    from hetero import devices
+
+    return sum(name.startswith("cuda") for name in devices.available()) > 1
 
 
 def _cupy() -> Library:
@@ -45,60 +74,62 @@ def _cupy() -> Library:
 
     empty, current = cupy.empty, cupy.cuda.get_current_stream
 
-    def read(array: Any) -> tuple[Any, int]:
-        data = array.data
-        return ("cupy", array.shape, array.strides, array.dtype, data.device_id), data.ptr
+    def facts(array: Any) -> tuple[Any, ...]:
+        return array.shape, array.strides, array.dtype
 
-    def new(shape: tuple[int, ...], dtype: Any, like: Any) -> tuple[Any, int]:
-        made = empty(shape, dtype)
-        return made, made.data.ptr
+    def facts_of_several(array: Any) -> tuple[Any, ...]:
+        return array.shape, array.strides, array.dtype, array.data.device_id
 
-    return Library(read, lambda device: new, lambda: current().ptr <= 2)
+    return Library(
+        facts_of_several if _several() else facts,
+        lambda array: array.data.ptr,
+        None,
+        lambda device: lambda shape, dtype, like: empty(shape, dtype),
+        lambda: current().ptr <= 2,
+        getattr(cupy.cuda.driver, "ctxGetCurrent", current_context),
+    )
 
 
 def _pycuda() -> Library:
     from pycuda import gpuarray
 
-    from hetero import devices
+    make, several = gpuarray.GPUArray, _several()
 
-    several = sum(name.startswith("cuda") for name in devices.available()) > 1
+    def facts(array: Any) -> tuple[Any, ...]:
+        return array.shape, array.strides, array.dtype
 
-    def read(array: Any) -> tuple[Any, int] | None:
-        memory = array.gpudata
-        ordinal = getattr(memory, "ordinal", None)
-        if memory is None or (several and ordinal is None):
-            return None
-        return ("pycuda", array.shape, array.strides, array.dtype, ordinal), int(memory)
+    def facts_of_several(array: Any) -> tuple[Any, ...]:
+        return array.shape, array.strides, array.dtype, array.gpudata.ordinal
+
+    def usable(array: Any) -> bool:  # not every pointer of PyCUDA tells its device
+        return array.gpudata is not None and hasattr(array.gpudata, "ordinal")
 
     def maker(device: Any) -> Any:
         allocate = device.state().pool.allocate
+        return lambda shape, dtype, like: make(shape, dtype, allocator=allocate)
 
-        def new(shape: tuple[int, ...], dtype: Any, like: Any) -> tuple[Any, int]:
-            made = gpuarray.GPUArray(shape, dtype, allocator=allocate)
-            return made, int(made.gpudata)
-
-        return new
-
-    return Library(read, maker, lambda: True)
+    return Library(
+        facts_of_several if several else facts,
+        lambda array: int(array.gpudata),
+        usable if several else None,
+        maker,
+        lambda: True,
+        current_context,
+    )
 
 
 def _torch() -> Library:
     import torch
 
-    stream = torch._C._cuda_getCurrentRawStream
-    ordinal = torch.cuda.current_device
-
-    def read(array: Any) -> tuple[Any, int] | None:
-        if not array.is_cuda or array.requires_grad or array.is_neg():
-            return None
-        facts = ("torch", array.shape, array.stride(), array.dtype, array.get_device())
-        return facts, array.data_ptr()
-
-    def new(shape: tuple[int, ...], dtype: Any, like: Any) -> tuple[Any, int]:
-        made = like.new_empty(shape)
-        return made, made.data_ptr()
-
-    return Library(read, lambda device: new, lambda: not stream(ordinal()))
+    stream, ordinal = torch._C._cuda_getCurrentRawStream, torch.cuda.current_device
+    return Library(
+        lambda array: (array.shape, array.stride(), array.dtype, array.get_device()),
+        lambda array: array.data_ptr(),
+        lambda array: array.is_cuda and not array.requires_grad and not array.is_neg(),
+        lambda device: lambda shape, dtype, like: like.new_empty(shape),
+        lambda: not stream(ordinal()),
+        current_context,
+    )
 
 
 _KNOWN = {
@@ -123,43 +154,18 @@ def _learn_library(kind: type) -> Library | None:
     return found
 
 
-@functools.cache
-def _context_getter() -> Any:
-    return ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent
-
-
-def current_context() -> int | None:
-    """Handle of the context that is current in this thread."""
-    handle = ctypes.c_void_p()
-    _context_getter()(ctypes.byref(handle))
-    return handle.value
-
-
 class Express:
-    """The remembered calls of one operation."""
+    """The remembered calls of one operation; all arrays of a call are of one library.
+
+    Attributes
+    ----------
+    find : dict
+        Type of arrays -> ``find[type(A)](A, B, out, device, method)``: the result, or `MISS`.
+    """
 
     def __init__(self) -> None:
-        self._entries = planner.shortcut_table()
-
-    def __call__(self, A: Any, B: Any, out: Any, device: str | None, method: str | None) -> Any:
-        """The result, or `MISS`."""
-        first, second = libraries.get(type(A)), libraries.get(type(B))
-        if first is None or second is None or _forced() is not None or not first.ready():
-            return MISS
-        a, b = first.read(A), second.read(B)
-        if a is None or b is None or not (second is first or second.ready()):
-            return MISS
-        address_a, address_b = a[1], b[1]
-        if out is None:
-            entry = self._entries.get((a[0], b[0], (address_a | address_b) & 15, device, method))
-            return MISS if entry is None else entry(address_a, address_b, A, None, 0)
-        third = libraries.get(type(out))
-        c = third and third.read(out)
-        if c is None or not third.ready():
-            return MISS
-        bits = (address_a | address_b | c[1]) & 15
-        entry = self._entries.get((a[0], b[0], bits, device, method, c[0]))
-        return MISS if entry is None else entry(address_a, address_b, A, out, c[1])
+        self.find: dict[type, Callable[..., Any]] = {}
+        self._entries: dict[type, dict[Any, Callable[..., Any]]] = {}
 
     def learn(
         self,
@@ -188,59 +194,96 @@ class Express:
         from hetero.transfer import needs_synchronizing
 
         chosen, problem = plan.chosen, plan.problem
-        prepare = chosen.implementation.prepare
         given = arrays if out is None else (*arrays, out)
-        if prepare is None or _forced() is not None or any(map(needs_synchronizing, operands)):
+        kind = type(arrays[0])
+        library = _learn_library(kind) if all(type(x) is kind for x in given) else None
+        if (
+            library is None
+            or chosen.implementation.prepare is None
+            or not (library.usable is None or all(map(library.usable, given)))
+            or any(o.readonly for o in operands[2:])
+            or any(o.location != chosen.device for o in (*operands, problem.output))
+            or any(map(needs_synchronizing, operands))
+            or _forced() is not None
+            or devices.set_aside(chosen.device)
+        ):
             return
-        if any(o.location != chosen.device for o in (*operands, problem.output)):
-            return
-        kinds = [_learn_library(type(x)) for x in given]
-        facts = [kind and kind.read(x) for kind, x in zip(kinds, given, strict=True)]
-        if None in facts or devices.set_aside(chosen.device):
-            return
+        if kind not in self.find:
+            self._entries[kind] = planner.shortcut_table()
+            self.find[kind] = _finder(library, self._entries[kind])
         bits = 0
-        for _, address in facts:
-            bits |= address & 15
-        key = (facts[0][0], facts[1][0], bits, *placement, *(f for f, _ in facts[2:]))
-        if key in self._entries:
-            return
+        for operand in operands:
+            bits |= operand.pointer & 15
+        key = (*placement, *map(library.facts, given))
+        known = self._entries[kind].get(key)
         device = devices.get(chosen.device)
         with device.active():
-            launch = prepare(device, problem, alignment(bits))
-            entry = _entry(device, launch, kinds[0].maker(device), problem.output, operands)
-        planner.remember(self._entries, key, entry, generation)
+            launch = chosen.implementation.prepare(device, problem, alignment(bits))
+            if known is not None:
+                known.launches[bits] = launch  # type: ignore[attr-defined]
+                return
+            entry = _entry(device, library, {bits: launch}, problem.output, operands)
+        planner.remember(self._entries[kind], key, entry, generation)
+
+
+def _finder(library: Library, entries: dict[Any, Callable[..., Any]]) -> Callable[..., Any]:
+    """How the remembered calls of one library's arrays are found."""
+    facts, usable, ready = library.facts, library.usable, library.ready
+
+    def find(A: Any, B: Any, out: Any, device: str | None, method: str | None) -> Any:
+        kind = type(A)
+        if type(B) is not kind or _forced() is not None or not ready():
+            return MISS
+        if usable is not None and not (usable(A) and usable(B)):
+            return MISS
+        if out is None:
+            run = entries.get((device, method, facts(A), facts(B)))
+        elif type(out) is kind and (usable is None or usable(out)):
+            run = entries.get((device, method, facts(A), facts(B), facts(out)))
+        else:
+            return MISS
+        return MISS if run is None else run(A, B, out)
+
+    return find
 
 
 def _entry(
     device: Any,
-    launch: Callable[[int, int, int], None],
-    empty: Callable[..., tuple[Any, int]],
+    library: Library,
+    launches: dict[int, Launch],
     output: Operand,
     operands: tuple[Operand, ...],
 ) -> Callable[..., Any]:
-    """A remembered call: ``run(a, b, A, out, c)`` on addresses, beside A and the caller's out."""
-    context = current_context()
+    """A remembered call, ``run(A, B, out)``; ``launches`` by the lowest bits of all addresses."""
+    context, current = current_context(), library.context
     shape, dtype = output.shape, output.dtype
-    spans = [operand.span() for operand in operands]
+    address, empty = library.address, library.maker(device)
+    (a_low, a_high), (b_low, b_high), *rest = (operand.span() for operand in operands)
+    c_low, c_high = rest[0] if rest else (0, 0)
 
-    def run(a: int, b: int, like: Any, out: Any, c: int) -> Any:
-        here = current_context()
+    def run(A: Any, B: Any, out: Any) -> Any:
+        here = current()
         if here != context:
-            if here is not None:
+            if here:
                 return MISS
             with device.active():
-                return run(a, b, like, out, c) if current_context() == context else MISS
+                return run(A, B, out) if current() == context else MISS
         try:
+            a, b = address(A), address(B)
             if out is None:
-                out, c = empty(shape, dtype, like)
+                out = empty(shape, dtype, A)
+                c = address(out)
             else:
-                low, high = c + spans[2][0], c + spans[2][1]
-                for address, (begin, end) in ((a, spans[0]), (b, spans[1])):
-                    if low < address + end and address + begin < high:
-                        return MISS
-            launch(a, b, c)
+                c = address(out)
+                low, high = c + c_low, c + c_high
+                if (low < a + a_high and a + a_low < high) or (
+                    low < b + b_high and b + b_low < high
+                ):
+                    return MISS
+            launches[(a | b | c) & 15](a, b, c)
         except Exception:  # the general way reports it, or does better
             return MISS
         return out
 
+    run.launches = launches  # type: ignore[attr-defined]
     return run

@@ -15,6 +15,7 @@ from hetero.problem import Problem
 OPERATION = "matmul"
 _shortcuts = planner.shortcut_table()
 _express = express.Express()
+_remembered, _MISS = _express.find, express.MISS
 _ndarray = np.ndarray
 _forced = planner.forced.get
 
@@ -89,9 +90,9 @@ def matmul(
         run = _shortcuts.get((A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype))
         if run is not None:
             return run(A, B)
-    elif type(A) in express.libraries and not options:
-        result = _express(A, B, out, device, method)
-        if result is not express.MISS:
+    elif not options and (find := _remembered.get(type(A))) is not None:
+        result = find(A, B, out, device, method)
+        if result is not _MISS:
             return result
     return calling.call(np.matmul, _shortcuts, _express, A, B, out, device, method, options)
 

@@ -15,6 +15,7 @@ from hetero.problem import Problem
 OPERATION = "matvec"
 _shortcuts = planner.shortcut_table()
 _express = express.Express()
+_remembered, _MISS = _express.find, express.MISS
 _ndarray = np.ndarray
 _forced = planner.forced.get
 
@@ -86,9 +87,9 @@ def matvec(
         run = _shortcuts.get((A.shape, A.strides, A.dtype, x.shape, x.strides, x.dtype))
         if run is not None:
             return run(A, x)
-    elif type(A) in express.libraries and not options:
-        result = _express(A, x, out, device, method)
-        if result is not express.MISS:
+    elif not options and (find := _remembered.get(type(A))) is not None:
+        result = find(A, x, out, device, method)
+        if result is not _MISS:
             return result
     return calling.call(np.matvec, _shortcuts, _express, A, x, out, device, method, options)
 

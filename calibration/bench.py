@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero import devices as backends
 from hetero import inventory, planner, registry
-from hetero.arrays import spec
+from hetero.arrays import Operand, spec
 from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
 from hetero.ops import module_of
@@ -20,11 +20,19 @@ from hetero.problem import Problem
 
 _COLD_BYTES = 200 << 20  # several times the largest cache
 
+_PEER_SECONDS = 5e-5  # that CuPy and torch take to launch, at most
+# Of a multiprocessor, by compute capability: multiply-adds count twice, float64 on tensor cores.
+_FLOPS_PER_CLOCK: dict[str, dict[Any, int]] = {
+    "float32": {(7, 0): 128, (7, 5): 128, (8, 0): 128, (8, 6): 256, (8, 9): 256, (9, 0): 256},
+    "float64": {(7, 0): 64, (8, 0): 128, (9, 0): 256},
+}
+
 SQUARE = (512, 1024, 2048, 4096, 8192, 16384)
 SHAPES = {
     "matvec": [(n, n) for n in SQUARE]
-    + [(64, 65536), (65536, 64), (1000, 1000), (3001, 3001), (16, 262144), (262144, 16)],
-    "matmul": [(n, n, n) for n in (256, *SQUARE[:-1])]
+    + [(1000, 1000), (3001, 3001), (6007, 6007), (12011, 12011)]
+    + [(64, 1_000_000), (1_000_000, 64), (16, 262144), (262144, 16)],
+    "matmul": [(n, n, n) for n in (256, *SQUARE)]
     + [
         (8192, 64, 8192),
         (64, 8192, 8192),
@@ -58,6 +66,50 @@ def _call(
     run(device, problem, inputs, output)
 
 
+def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, Any]:
+    """The same product by CuPy and torch on the same memory, ``call(number)`` each."""
+    operands = (*problem.inputs, problem.output)
+    calls: dict[str, Any] = {}
+    try:
+        import cupy
+    except ImportError:
+        return calls
+
+    def view(address: int, operand: Operand) -> Any:
+        memory = cupy.cuda.UnownedMemory(address, operand.nbytes, None)
+        pointer = cupy.cuda.MemoryPointer(memory, 0)
+        return cupy.ndarray(operand.shape, operand.dtype, pointer, operand.strides)
+
+    sets = [[view(a, o) for a, o in zip(one, operands, strict=True)] for one in addresses]
+
+    def by_cupy(number: int) -> None:
+        A, B, C = sets[number % len(sets)]
+        cupy.matmul(A, B, out=C)
+
+    calls["cupy"] = by_cupy
+    try:
+        import torch
+
+        tensors = [[torch.as_tensor(array, device="cuda") for array in one] for one in sets]
+    except Exception:  # not installed, or without CUDA
+        return calls
+    torch.backends.cuda.matmul.allow_tf32 = False
+    function = torch.mv if problem.operation == "matvec" else torch.mm
+
+    def by_torch(number: int) -> None:
+        A, B, C = tensors[number % len(tensors)]
+        function(A, B, out=C)
+
+    calls["torch"] = by_torch
+    return calls
+
+
+def _flops_roof(device: Any, dtype: str) -> float | None:
+    """FLOP/s of all multiprocessors at the highest clock, None where not known."""
+    per_clock = _FLOPS_PER_CLOCK[dtype].get(device.capability)
+    return per_clock and per_clock * device.multiprocessors * device.clock_rate
+
+
 def bench(
     operation: str, dtype: str, *, device_name: str = "cuda:0", order: str = "C"
 ) -> list[dict[str, Any]]:
@@ -66,8 +118,9 @@ def bench(
     Returns
     -------
     list of dict
-        dims, dtype, order, seconds by method, the method that ``device=`` alone chooses, floor
-        (seconds that the bytes take at copy bandwidth), flops, bytes.
+        dims, dtype, order, seconds by method and by peer (CuPy, torch), the method that
+        ``device=`` alone chooses, floor (seconds that the bytes take at copy bandwidth), roof
+        (FLOP/s), flops, bytes.
     """
     device = backends.get(device_name)
     info = inventory.devices()[device_name]
@@ -103,6 +156,10 @@ def bench(
                 call = partial(_call, run, device, problem, addresses)
                 count = max(sets, 10 if footprint < 1 << 28 else 3)
                 seconds[implementation.method] = queue.seconds(call, count)
+            peers = {
+                name: queue.seconds(call, count, 3, _PEER_SECONDS)
+                for name, call in _peers(problem, addresses).items()
+            }
             work = registry.lookup(operation)[0].work(problem, info)
             rows.append(
                 {
@@ -111,6 +168,8 @@ def bench(
                     "dtype": dtype,
                     "order": order,
                     "seconds": seconds,
+                    "peers": peers,
+                    "roof": _flops_roof(device, dtype),
                     "chosen": planner.plan(problem, device_name).chosen.method,
                     "floor": footprint / bandwidth,
                     "copy_bandwidth": bandwidth,
@@ -126,30 +185,41 @@ def table(rows: list[dict[str, Any]]) -> str:
     first = rows[0]
     is_matvec = first["operation"] == "matvec"
     unit, scale = ("GB/s", 1e-9) if is_matvec else ("TFLOP/s", 1e-12)
-    lines = [
-        f"| {'m x k' if is_matvec else 'm x n x k'} | own, us | own, {unit} | cuBLAS, us | "
-        f"cuBLAS, {unit} | own / cuBLAS | chosen | best / chosen |"
-        + (" of copy bandwidth |" if is_matvec else ""),
-        "|---" * (8 + is_matvec) + "|",
+    roof = "copy bandwidth" if is_matvec else "peak"
+    names = [
+        f"{'m x k' if is_matvec else 'm x n x k'}",
+        *("own, us", f"own, {unit}", f"of {roof}", "cuBLAS, us", f"cuBLAS, {unit}"),
+        *("own / cuBLAS", "own / CuPy", "own / torch", "chosen", "best / chosen"),
     ]
-    ratios, choices = [], []
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    means: dict[str, list[float]] = {"cuBLAS": [], "CuPy": [], "torch": [], "best": []}
     for row in rows:
         own, library = row["seconds"]["tiled"], row["seconds"].get("library")
-        amount = (row["bytes"] if is_matvec else row["flops"]) * scale
+        amount = row["bytes"] if is_matvec else row["flops"]
         best = min(row["seconds"].values())
-        choices.append(best / row["seconds"][row["chosen"]])
-        cells = ["x".join(map(str, row["dims"])), f"{own * 1e6:.1f}", f"{amount / own:.1f}"]
-        if library:
-            ratios.append(library / own)
-            cells += [f"{library * 1e6:.1f}", f"{amount / library:.1f}", f"{library / own:.2f}"]
-        else:
-            cells += ["-", "-", "-"]
-        cells += [row["chosen"], f"{choices[-1]:.2f}"]
         if is_matvec:
-            cells.append(f"{row['floor'] / own:.2f}")
+            share = row["floor"] / own
+        else:
+            share = row["roof"] and amount / own / row["roof"]
+        cells = ["x".join(map(str, row["dims"])), f"{own * 1e6:.1f}", f"{amount / own * scale:.1f}"]
+        cells.append(f"{share:.2f}" if share else "-")
+        cells += (
+            [f"{library * 1e6:.1f}", f"{amount / library * scale:.1f}"] if library else ["-", "-"]
+        )
+        for name, seconds in (
+            ("cuBLAS", library),
+            ("CuPy", row["peers"].get("cupy")),
+            ("torch", row["peers"].get("torch")),
+        ):
+            if seconds:
+                means[name].append(seconds / own)
+            cells.append(f"{seconds / own:.2f}" if seconds else "-")
+        means["best"].append(best / row["seconds"][row["chosen"]])
+        cells += [row["chosen"], f"{means['best'][-1]:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
-    if ratios:
-        lines.append(f"own / cuBLAS, geometric mean: {np.exp(np.mean(np.log(ratios))):.3f}")
-    lines.append(f"best / chosen, geometric mean: {np.exp(np.mean(np.log(choices))):.3f}")
+    for name, ratios in means.items():
+        if ratios:
+            text = "best / chosen" if name == "best" else f"own / {name}"
+            lines.append(f"{text}, geometric mean: {np.exp(np.mean(np.log(ratios))):.3f}")
     return "\n".join(lines)

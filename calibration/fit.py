@@ -6,7 +6,7 @@ Every fit minimises relative errors, since a microsecond matters at ten and not 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -185,17 +185,7 @@ def surface_beside(
     def of_reference(dims: tuple[int, ...]) -> float:
         return sum(other(Work(dims, 0.0, 0.0)))
 
-    ratios: dict[tuple[int, ...], float] = {}
-    for dims in grid(known):
-        measured = seconds.get(dims)
-        if measured is not None:
-            ratios[dims] = measured / of_reference(dims)
-        else:  # too slow to measure: as the largest smaller neighbour
-            ratios[dims] = max(
-                ratios[(*dims[:i], axis[axis.index(dims[i]) - 1], *dims[i + 1 :])]
-                for i, axis in enumerate(known)
-                if axis.index(dims[i])
-            )
+    ratios = _all_ratios(known, {d: value / of_reference(d) for d, value in seconds.items()})
     ratio = bind(
         {
             "form": "surface",
@@ -215,6 +205,60 @@ def surface_beside(
     model = surface(axes, table, held_out)
     model["samples"]["interpolated"] = "knots but those of every second size on each axis"
     return model
+
+
+def waves(
+    axes: Sequence[Sequence[int]],
+    seconds: dict[tuple[int, ...], float],
+    held_out: dict[tuple[int, ...], float],
+    overhead: float,
+    estimate: Callable[[tuple[int, ...]], float],
+) -> dict[str, Any]:
+    """A "waves" model: how far measured seconds are from an implementation's own estimate.
+
+    Parameters
+    ----------
+    axes, seconds, held_out
+        As in `surface`.
+    overhead : float
+        The host's share of ``seconds``, which the estimate leaves out.
+    estimate : callable
+        Seconds that the implementation itself expects, of dimensions.
+    """
+    overhead = min(overhead, 0.95 * min(seconds.values()))
+    ratios = {dims: (value - overhead) / estimate(dims) for dims, value in seconds.items()}
+    ratios = _all_ratios(axes, ratios)
+    constants = {
+        "overhead": overhead,
+        "axes": [list(axis) for axis in axes],
+        "ratios": [float(f"{ratios[dims]:.4g}") for dims in grid(axes)],
+    }
+    model: dict[str, Any] = {"form": "waves", "constants": constants}
+    if held_out:
+        cost = bind(model)
+        works = (Work(dims, 0.0, 0.0, estimate=estimate(dims)) for dims in held_out)
+        predicted = [sum(cost(work)) for work in works]
+        model["residuals"] = residuals(predicted, list(held_out.values()))
+    model["samples"] = {
+        "held_out": [[list(dims), value] for dims, value in held_out.items()],
+        "extrapolated": [list(dims) for dims in grid(axes) if dims not in seconds],
+    }
+    return model
+
+
+def _all_ratios(
+    axes: Sequence[Sequence[int]], measured: dict[tuple[int, ...], float]
+) -> dict[tuple[int, ...], float]:
+    """Of every knot; what was too slow to measure is as its largest smaller neighbour."""
+    ratios: dict[tuple[int, ...], float] = {}
+    for dims in grid(axes):
+        found = measured.get(dims)
+        ratios[dims] = found or max(
+            ratios[(*dims[:i], axis[list(axis).index(dims[i]) - 1], *dims[i + 1 :])]
+            for i, axis in enumerate(axes)
+            if list(axis).index(dims[i])
+        )
+    return ratios
 
 
 def grid(axes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

@@ -22,6 +22,7 @@ from hetero.problem import DEVICE_DTYPES, Problem
 from hetero.registry import Implementation, lookup
 
 _PASSES = 3
+_WAVES_STEP = 4.0  # ratio of neighbouring sizes where waves are counted
 _HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter
 _CLEARLY = 1.5
 _LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
@@ -108,7 +109,8 @@ class Subject:
     """What one model is fitted to: an implementation, a dtype, a layout, and its problems.
 
     Where there is a ``reference``, every second knot is measured, and how far it is from that
-    layout's model is interpolated between them.
+    layout's model is interpolated between them. With ``by_waves`` the implementation estimates its
+    own time, and how far off it is gets interpolated.
     """
 
     implementation: Implementation
@@ -117,6 +119,7 @@ class Subject:
     axes: list[list[int]]
     problem: Callable[[tuple[int, ...]], Problem]
     reference: str | None = None
+    by_waves: bool = False
 
 
 def subjects(
@@ -152,12 +155,25 @@ def subjects(
                     yield Subject(implementation, dtype, layout, axes, problem)
                     continue
                 fit_for = "odd" if odd else "aligned"
-                reference = None
+                layout, reference = f"{order} {fit_for}", None
+                if _by_waves(implementation):
+                    axes = [[n - odd for n in axis(smallest, end, max(step, _WAVES_STEP))]] * 3
+                    yield Subject(implementation, dtype, layout, axes, problem, by_waves=True)
+                    continue
                 if operation == "matmul" and order != "CC":
                     reference = f"CC {fit_for}"
                 elif odd:
                     reference = f"{order} aligned"
-                yield Subject(implementation, dtype, f"{order} {fit_for}", axes, problem, reference)
+                yield Subject(implementation, dtype, layout, axes, problem, reference)
+
+
+def _by_waves(implementation: Implementation) -> bool:
+    """The own products on CUDA devices know the waves that they run in."""
+    return (implementation.operation, implementation.method, implementation.kind) == (
+        "matmul",
+        "tiled",
+        "cuda",
+    )
 
 
 def _orders(operation: str, on_device: bool) -> tuple[str, ...]:
@@ -172,14 +188,14 @@ def works(
 ) -> Iterator[tuple[Implementation, Problem, list[Any]]]:
     """What `measure_subject` does on a device, with addresses that stand for nothing."""
     for subject in subjects(implementation, place, effort, largest):
-        for dims in fit.grid([axis[::2] for axis in subject.axes]):
+        for dims in fit.grid([axis[:: 1 if subject.by_waves else 2] for axis in subject.axes]):
             yield implementation, subject.problem(dims), [0, 0]
 
 
 def measure_subject(
     subject: Subject, bench: Bench, effort: Effort, seconds_left: float
-) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
-    """Seconds on the grid, and seconds of held-out shapes between its knots.
+) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float], float]:
+    """Seconds on the grid, seconds of held-out shapes between its knots, the host's share of them.
 
     Knots that are not reached in ``seconds_left`` are missing, the largest ones.
     """
@@ -217,7 +233,8 @@ def measure_subject(
     draw = random.Random(1)
     held_out: dict[tuple[int, ...], float] = {}
     odd = subject.axes[0][0] % 2
-    wanted = effort.held_out // 4 if subject.reference else effort.held_out
+    few = subject.reference or (subject.by_waves and subject.layout != "CC aligned")
+    wanted = effort.held_out // 4 if few else effort.held_out
     for _ in range(wanted * 20):
         if len(held_out) >= wanted or time.perf_counter() > end + 0.2 * seconds_left:
             break
@@ -226,7 +243,7 @@ def measure_subject(
         )
         if min(dims) > 1 and volume(dims) / rate <= effort.longest / 4:
             held_out[dims] = seconds_of(dims)
-    return seconds, held_out
+    return seconds, held_out, host
 
 
 def transfers(

@@ -40,12 +40,21 @@ class Queue:
 
         return 2 * self._nbytes / self.seconds(copy, 4)
 
-    def seconds(self, call: Callable[[int], None], count: int, repeats: int = 5) -> float:
-        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back."""
+    def seconds(
+        self,
+        call: Callable[[int], None],
+        count: int,
+        repeats: int = 5,
+        host_seconds: float = _HOST_SECONDS,
+    ) -> float:
+        """Median seconds of device time of ``call(i)``, over ``count`` calls back to back.
+
+        ``host_seconds`` is what launching one of them takes, at most.
+        """
         device = self.device
         call(0)
         device.synchronize()
-        needed = int(count * _HOST_SECONDS * _FASTEST_COPY)
+        needed = int(count * host_seconds * _FASTEST_COPY)
         found = []
         for _ in range(repeats):
             for start in range(0, needed, self._nbytes):

@@ -68,7 +68,7 @@ def products(
                     tasks.append(
                         (
                             f"{operation} {implementation.method} {subject.dtype} on {name}",
-                            _measuring(subject, bench, device, effort, name),
+                            _measuring(subject, bench, device, effort, name, info),
                             0.1 if subject.reference else 1.0,
                         )
                     )
@@ -81,13 +81,21 @@ def _measuring(
     device: Any,
     effort: probes.Effort,
     name: str,
+    info: dict[str, Any],
 ) -> Task:
     def task(models: dict, links: dict, host: dict, share: float) -> None:
         with device.active() if device is not None else contextlib.nullcontext():
-            measured = probes.measure_subject(subject, bench(), effort, share)
+            *measured, host_share = probes.measure_subject(subject, bench(), effort, share)
         implementation = subject.implementation
         key = [name, implementation.operation, implementation.method, subject.dtype, subject.layout]
-        if subject.reference is None:
+
+        def estimate(dims: tuple[int, ...]) -> float:
+            return implementation.work(subject.problem(dims), info).estimate
+
+        if subject.by_waves:
+            model = fit.waves(subject.axes, *measured, host_share, estimate)
+            models["|".join(key)] = model
+        elif subject.reference is None:
             models["|".join(key)] = fit.surface(subject.axes, *measured)
         elif (reference := models.get("|".join([*key[:-1], subject.reference]))) is not None:
             models["|".join(key)] = fit.surface_beside(reference, *measured)

@@ -11,6 +11,7 @@ roofline           overhead + max(flops / flop rate, bytes / byte rate)
 surface            overhead + compute, interpolated between measured shapes
 filter             a surface over the points of an image and of a filter
 bandwidth          accessed bytes / effective bandwidth (White 2013, sections 3.5 and 4.6)
+waves              overhead + White's waves x a measured ratio, interpolated between shapes
 solve              set-up + iterations x step, each interpolated between measured sizes
 segments           b / T_x + c0 b + c1 per range of sizes (White 2013, eq. 3.14-3.15); for links
 =================  ==============================================================================
@@ -44,6 +45,8 @@ class Work:
         How often the work above is done one after another.
     calls : float
         How often what a call costs however small is to be paid.
+    estimate : float
+        Seconds by the implementation's own reckoning, for the form "waves"; 0 where it has none.
     """
 
     dims: tuple[int, ...]
@@ -51,6 +54,7 @@ class Work:
     bytes: float
     repeat: int = 1
     calls: float = 1.0
+    estimate: float = 0.0
 
 
 Cost = Callable[[Work], tuple[float, float]]
@@ -114,6 +118,27 @@ def _surface(constants: dict[str, Any]) -> Cost:
         if beyond > 1.0:
             seconds = overhead + max(seconds - overhead, 0.0) * beyond
         return overhead, max(seconds - overhead, 0.0) * work.repeat
+
+    return cost
+
+
+def _waves(constants: dict[str, Any]) -> Cost:
+    """An implementation's own estimate times a ratio, which is interpolated as a surface is.
+
+    The estimate of the own matrix products counts waves of blocks (White 2013, section 3.3), whose
+    steps no grid of measured shapes would show; the ratio tells what this machine makes of it.
+    Beyond the last knot the last ratio holds.
+    """
+    overhead = constants["overhead"]
+    axes, ratios = constants["axes"], constants["ratios"]
+    ratio = _surface({"overhead": 0.0, "axes": axes, "seconds": ratios})
+
+    def cost(work: Work) -> tuple[float, float]:
+        if work.estimate <= 0.0:
+            raise KeyError("waves: nothing is estimated for it")
+        inside = [min(size, axis[-1]) for size, axis in zip(work.dims, axes, strict=True)]
+        _, factor = ratio(Work(tuple(inside), 0.0, 0.0))
+        return overhead, work.repeat * work.estimate * factor
 
     return cost
 
@@ -190,6 +215,7 @@ def _filter(constants: dict[str, Any]) -> Cost:
 FORMS: dict[str, Callable[[dict[str, Any]], Cost]] = {
     "roofline": _roofline,
     "surface": _surface,
+    "waves": _waves,
     "filter": _filter,
     "bandwidth": _bandwidth,
     "solve": _solve,

@@ -52,11 +52,14 @@ class Steps(NamedTuple):
         It needs no initial value, and must lie at an address that 16 divides.
     variant : str
         Short name of the variant chosen, for plans that are printed.
+    seconds : float
+        What it is expected to take on an H200; 0 where nothing is reckoned.
     """
 
     launches: tuple[Launch, ...]
     workspace: int
     variant: str
+    seconds: float = 0.0
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -201,8 +201,8 @@ def choose(
     block_limit: int,
     shared_limit: int,
     capability: tuple[int, int] | None,
-) -> tuple[Tile, int]:
-    """Return the tile and the number of parts with the least predicted time.
+) -> tuple[Tile, int, float]:
+    """Return the tile and the number of parts with the least predicted time, and that time.
 
     As White's execution metrics have it: blocks run in waves of as many as the device holds, and
     the last wave is a fragment, in which a multiprocessor has fewer blocks than it could.
@@ -252,4 +252,4 @@ def choose(
             f"block_limit must be at least 64, got {block_limit}, "
             f"or shared_limit is too small, {shared_limit}"
         )
-    return chosen
+    return *chosen, best

@@ -14,6 +14,19 @@
 
 #include "matvec_words.cu"
 
+// Those elements of a vector that are there: from `first` on, up to `last`.
+#if WIDTH == 4
+#define LOAD_PARTLY(v, from, first, last) \
+    if ((first) <= 0 && 0 < (last)) v.x = (from)[0]; \
+    if ((first) <= 1 && 1 < (last)) v.y = (from)[1]; \
+    if ((first) <= 2 && 2 < (last)) v.z = (from)[2]; \
+    if ((first) <= 3 && 3 < (last)) v.w = (from)[3]
+#else
+#define LOAD_PARTLY(v, from, first, last) \
+    if ((first) <= 0 && 0 < (last)) v.x = (from)[0]; \
+    if ((first) <= 1 && 1 < (last)) v.y = (from)[1]
+#endif
+
 #define ROWS ((LANES - 1) * WIDTH)
 #define SLOTS (GROUPS / WIDTH)
 
@@ -47,9 +60,11 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
     SET_ZERO(sum);
     A += row;
     NO_UNROLL
-    for (index_t j = begin + group; j < end && inside; j += GROUPS * DEPTH) {
+    for (index_t j = begin + group; j < end && somewhere; j += GROUPS * DEPTH) {
         VECTOR a[DEPTH];
         REAL xs[DEPTH];
+        // Where the matrix begins or ends within the vector, its elements one by one: in this loop, so
+        // that a warp waits for both at once.
         UNROLL
         for (int u = 0; u < DEPTH; ++u) {
             const index_t at = j + u * GROUPS;
@@ -57,7 +72,11 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
             SET_ZERO(a[u]);
             if (at < end) {
                 xs[u] = x[at * x_element];
-                a[u] = AT_ONCE(A, at * a_col);
+                if (inside) {
+                    a[u] = AT_ONCE(A, at * a_col);
+                } else {
+                    LOAD_PARTLY(a[u], A + at * a_col, -row, m - row);
+                }
             }
         }
         UNROLL
@@ -65,26 +84,6 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
     }
     REAL mine[WIDTH];
     UNPACK_VECTOR(mine, sum);
-    if (somewhere && !inside) {  // the matrix begins or ends within the vector
-        NO_UNROLL
-        for (index_t j = begin + group; j < end; j += GROUPS * DEPTH) {
-            REAL a[DEPTH][WIDTH];
-            REAL xs[DEPTH];
-            UNROLL
-            for (int u = 0; u < DEPTH; ++u) {
-                const index_t at = j + u * GROUPS;
-                xs[u] = at < end ? x[at * x_element] : 0;
-                UNROLL
-                for (int i = 0; i < WIDTH; ++i)
-                    a[u][i] = at < end && row + i >= 0 && row + i < m ? A[at * a_col + i] : 0;
-            }
-            UNROLL
-            for (int u = 0; u < DEPTH; ++u) {
-                UNROLL
-                for (int i = 0; i < WIDTH; ++i) mine[i] += a[u][i] * xs[u];
-            }
-        }
-    }
 
     // Row r of the block lies at r + shift in a group's sums. SLOTS threads share a row's groups.
     UNROLL

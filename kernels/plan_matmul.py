@@ -79,7 +79,7 @@ def matmul(
         and _loads_aligned(a_strides[0], a_strides[2], a_strides[1], k, m, a_k, batch, width)
         and _loads_aligned(b_strides[0], b_strides[1], b_strides[2], k, n, b_k, batch, width)
     )
-    tile, parts = choose(
+    tile, parts, seconds = choose(
         m, n, k, batch, dtype, (a_k, b_k), multiprocessors, block_limit, shared_limit, capability
     )
     chunk = ceil_div(ceil_div(k, parts), CHUNK_MULTIPLE) * CHUNK_MULTIPLE
@@ -129,7 +129,7 @@ def matmul(
         shared_bytes=tile.shared[a_k][b_k],
     )
     if parts == 1:
-        return Steps((first,), 0, variant)
+        return Steps((first,), 0, variant, seconds)
     second = sum_partials(
         real=real,
         parts=parts,
@@ -141,7 +141,8 @@ def matmul(
         multiprocessors=multiprocessors,
         block_limit=block_limit,
     )
-    return Steps((first, second), parts * batch * m * n, f"{variant}p{parts}")
+    workspace = parts * batch * m * n
+    return Steps((first, second), workspace, f"{variant}p{parts}", seconds)
 
 
 def _transposed(strides: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -188,3 +188,24 @@ def test_a_surface_beside_another_beyond_what_was_measured():
     cost = bind(fit.surface_beside(reference, coarse, {}))
     for dims in fit.grid(axes):
         assert sum(cost(Work(dims, 0.0, 0.0))) == pytest.approx(3e-9 * dims[0] * dims[1], rel=1e-3)
+
+
+def test_waves_follow_steps_that_no_knot_shows():
+    """With an estimate that has a machine's steps, a few knots are enough between them."""
+
+    def estimate(dims):
+        return 1e-6 + 1e-5 * -(-dims[0] * dims[1] // 40_000)
+
+    def measured(dims):
+        return 5e-6 + estimate(dims) * (dims[0] * dims[1]) ** 0.05
+
+    axes = [[16, 256, 4096], [16, 256, 4096]]
+    seconds = {dims: measured(dims) for dims in fit.grid(axes)}
+    held_out = {dims: measured(dims) for dims in [(100, 900), (230, 180), (3000, 17), (999, 1001)]}
+    model = fit.waves(axes, seconds, held_out, 5e-6, estimate)
+    assert model["residuals"]["worst"] < 0.01
+    assert fit.surface(axes, seconds, held_out)["residuals"]["worst"] > 0.1
+    del seconds[4096, 4096]  # too slow to measure
+    model = fit.waves(axes, seconds, {(4096, 4096): measured((4096, 4096))}, 5e-6, estimate)
+    assert model["residuals"]["worst"] < 0.2
+    assert model["samples"]["extrapolated"] == [[4096, 4096]]

@@ -299,6 +299,36 @@ def test_remembered_calls_take_the_short_way(library, monkeypatch, shape, dtype,
     assert not general
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_more_elements_than_32_bits_count(cupy, order):
+    """A has more than 2**31 elements; what lies behind them is read, and read right."""
+    m, k, n = 66_001, 32_768, 20
+    assert m * k > 2**31
+    try:
+        A = cupy.zeros((m, k), "float32", order=order)
+    except cupy.cuda.memory.OutOfMemoryError:
+        pytest.skip("the device has less than 9 GB left")
+    rows = [0, 1, 32_767, m - 2, m - 1]
+    values = rng.random((len(rows), k)).astype("float32")
+    A[cupy.asarray(rows)] = cupy.asarray(values)
+    b = rng.random((k, n)).astype("float32")
+    B, x = cupy.asarray(b), cupy.asarray(np.ascontiguousarray(b[:, 0]))
+    for found, function, other in (
+        (hetero.matmul(A, B, device="cuda", method="tiled"), np.matmul, b),
+        (hetero.matvec(A, x, device="cuda", method="tiled"), np.matvec, b[:, 0]),
+    ):
+        close(cupy.asnumpy(found[cupy.asarray(rows)]), values, other, function=function)
+        found[cupy.asarray(rows)] = 0
+        assert not found.any()
+    if order == "C":  # and a result of as many elements
+        del A
+        wide = rng.random((4, 66_001)).astype("float32")
+        tall = rng.random((32_768, 4)).astype("float32")
+        C = hetero.matmul(cupy.asarray(tall), cupy.asarray(wide), device="cuda", method="tiled")
+        for part in (slice(0, 3), slice(-3, None)):
+            close(cupy.asnumpy(C[part]), tall[part], wide)
+
+
 def test_remembered_calls_heed_streams(cupy):
     """A short call on another stream than the default one would not be ordered with it."""
     a, b = rng.random((512, 512)), rng.random((512, 512))

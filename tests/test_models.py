@@ -214,7 +214,7 @@ def test_solve_is_set_up_and_steps():
 
 
 def test_every_form_is_tested_here():
-    assert set(FORMS) == {"roofline", "surface", "bandwidth", "solve", "filter"}
+    assert set(FORMS) == {"roofline", "surface", "bandwidth", "solve", "filter", "waves"}
 
 
 def test_filter_is_a_surface_over_the_points_of_image_and_filter():
@@ -231,3 +231,14 @@ def test_filter_is_a_surface_over_the_points_of_image_and_filter():
     blocks = bind({"form": "filter", "constants": {**constants, "block": 32}})
     assert blocks(Work((30, 40, 2, 7), 0.0, 0.0)) == paired(Work((30, 64, 2, 7), 0.0, 0.0))
     assert blocks(Work((32, 64, 2, 7), 0.0, 0.0)) == paired(Work((32, 64, 2, 7), 0.0, 0.0))
+
+
+def test_waves_scale_an_estimate_by_what_was_measured():
+    constants = {"overhead": 1e-6, "axes": [[16, 256], [16, 256]], "ratios": [1.0, 2.0, 1.0, 2.0]}
+    price = cost("waves", constants)
+    for n, factor in ((8, 1.0), (16, 1.0), (64, 2.0**0.5), (256, 2.0), (4096, 2.0)):
+        overhead, compute = price(Work((64, n), 0.0, 0.0, estimate=3e-5))
+        assert overhead == 1e-6
+        assert compute == pytest.approx(factor * 3e-5)
+    with pytest.raises(KeyError, match="nothing is estimated"):
+        price(Work((64, 64), 0.0, 0.0))

@@ -158,6 +158,11 @@ class CudaDevice(Device):
         self._description = self._describe()
         self._process = os.getpid()
 
+    @property
+    def clock_rate(self) -> float:
+        """The highest clock of the multiprocessors, in Hz."""
+        return 1e3 * self._device.get_attribute(self.driver.device_attribute.CLOCK_RATE)
+
     def describe(self) -> dict[str, Any]:
         """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,
         driver, toolkit, library."""

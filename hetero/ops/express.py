@@ -42,7 +42,7 @@ class Library(NamedTuple):
     Attributes
     ----------
     facts : callable
-        Of an array, what a plan depends on, as a tuple.
+        ``facts(A, B, out)``: what a plan depends on, hashable; out may be None.
     address : callable
         Of an array, a number.
     usable : callable or None
@@ -55,7 +55,7 @@ class Library(NamedTuple):
         Handle of the context that is current in this thread, None or 0 if there is none.
     """
 
-    facts: Callable[[Any], tuple[Any, ...]]
+    facts: Callable[[Any, Any, Any], tuple[Any, ...]]
     address: Callable[[Any], int]
     usable: Callable[[Any], bool] | None
     maker: Callable[[Any], Callable[[tuple[int, ...], Any, Any], Any]]
@@ -69,19 +69,31 @@ def _several() -> bool:
     return sum(name.startswith("cuda") for name in devices.available()) > 1
 
 
+def _facts(A: Any, B: Any, out: Any) -> tuple[Any, ...]:
+    """Of arrays that tell these as NumPy's do, where there is one device."""
+    if out is None:
+        return A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype
+    return (
+        *(A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype),
+        *(out.shape, out.strides, out.dtype),
+    )
+
+
+def _each(facts: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, Any, Any], tuple[Any, ...]]:
+    """The facts of all arrays from those of one."""
+    return lambda A, B, out: (facts(A), facts(B), out is not None and facts(out))
+
+
 def _cupy() -> Library:
     import cupy
 
     empty, current = cupy.empty, cupy.cuda.get_current_stream
 
     def facts(array: Any) -> tuple[Any, ...]:
-        return array.shape, array.strides, array.dtype
-
-    def facts_of_several(array: Any) -> tuple[Any, ...]:
         return array.shape, array.strides, array.dtype, array.data.device_id
 
     return Library(
-        facts_of_several if _several() else facts,
+        _each(facts) if _several() else _facts,
         lambda array: array.data.ptr,
         None,
         lambda device: lambda shape, dtype, like: empty(shape, dtype),
@@ -96,9 +108,6 @@ def _pycuda() -> Library:
     make, several = gpuarray.GPUArray, _several()
 
     def facts(array: Any) -> tuple[Any, ...]:
-        return array.shape, array.strides, array.dtype
-
-    def facts_of_several(array: Any) -> tuple[Any, ...]:
         return array.shape, array.strides, array.dtype, array.gpudata.ordinal
 
     def usable(array: Any) -> bool:  # not every pointer of PyCUDA tells its device
@@ -109,7 +118,7 @@ def _pycuda() -> Library:
         return lambda shape, dtype, like: make(shape, dtype, allocator=allocate)
 
     return Library(
-        facts_of_several if several else facts,
+        _each(facts) if several else _facts,
         lambda array: int(array.gpudata),
         usable if several else None,
         maker,
@@ -123,7 +132,7 @@ def _torch() -> Library:
 
     stream, ordinal = torch._C._cuda_getCurrentRawStream, torch.cuda.current_device
     return Library(
-        lambda array: (array.shape, array.stride(), array.dtype, array.get_device()),
+        _each(lambda array: (array.shape, array.stride(), array.dtype, array.get_device())),
         lambda array: array.data_ptr(),
         lambda array: array.is_cuda and not array.requires_grad and not array.is_neg(),
         lambda device: lambda shape, dtype, like: like.new_empty(shape),
@@ -214,7 +223,7 @@ class Express:
         bits = 0
         for operand in operands:
             bits |= operand.pointer & 15
-        key = (*placement, *map(library.facts, given))
+        key = (*placement, library.facts(*arrays, out))
         known = self._entries[kind].get(key)
         device = devices.get(chosen.device)
         with device.active():
@@ -236,12 +245,9 @@ def _finder(library: Library, entries: dict[Any, Callable[..., Any]]) -> Callabl
             return MISS
         if usable is not None and not (usable(A) and usable(B)):
             return MISS
-        if out is None:
-            run = entries.get((device, method, facts(A), facts(B)))
-        elif type(out) is kind and (usable is None or usable(out)):
-            run = entries.get((device, method, facts(A), facts(B), facts(out)))
-        else:
+        if out is not None and not (type(out) is kind and (usable is None or usable(out))):
             return MISS
+        run = entries.get((device, method, facts(A, B, out)))
         return MISS if run is None else run(A, B, out)
 
     return find

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hetero import planner, registry
 from hetero.arrays import alignment
+from hetero.models import Work
 from hetero.ops import calling, express, products
 from hetero.problem import Problem
 
 OPERATION = "matmul"
+VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
 _shortcuts = planner.shortcut_table()
 _express = express.Express()
 _remembered, _MISS = _express.find, express.MISS
@@ -161,6 +164,26 @@ def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
     )
 
 
+def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
+    """As `products.gpu_work`, with the seconds that the kernels' own plan counts on."""
+    work = products.gpu_work(problem, info)
+    if not problem.strides or "arch" not in info:
+        return work
+    major, minor = divmod(int(info["arch"].removeprefix("sm_")), 10)
+    steps = _steps(
+        problem.dims,
+        problem.batch,
+        problem.dtype,
+        problem.strides,
+        VECTOR_BYTES,
+        info["multiprocessors"],
+        info["block_limit"],
+        info["shared_limit"],
+        (major, minor),
+    )
+    return replace(work, estimate=steps.seconds)
+
+
 def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
     A, B = inputs
     steps = _steps_of(device, problem, alignment(A, B, output))
@@ -199,7 +222,7 @@ for _implementation in (
         "tiled",
         "cuda",
         registry.no_obstacle,
-        products.gpu_work,
+        _tiled_work,
         _run_tiled,
         prepare=_prepare_tiled,
     ),

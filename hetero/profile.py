@@ -251,7 +251,7 @@ def _try_out(data: dict[str, Any]) -> None:
         cost = bind(model)
         number = _DIMENSIONS.get(f"{operation} {method}", _DIMENSIONS[operation])
         number = 2 if layout == "csr" else number  # unknowns, entries in a row
-        found = cost(Work((64,) * number, 1e6, 1e6))
+        found = cost(Work((64,) * number, 1e6, 1e6, estimate=1e-3))
         if not all(0.0 <= seconds < math.inf for seconds in found):
             raise ValueError(f"{key} gives {found} seconds")
     for device, directions in data["links"].items():

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import inventory, planner, profile
+import hetero.ops
+from hetero import inventory, planner, pricing, profile
+from hetero.arrays import spec
 from hetero.errors import ProfileError
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -213,6 +215,7 @@ DAMAGE = {
     "fingerprint of lists": (lambda d: {**d, "fingerprint": {"cpu": [1], "blas": 3}}, "cpu"),
 }
 CONSTANTS = ("models", CPU_MODEL)
+WAVES = {"overhead": 1e-6, "axes": [[16, 256]] * 3, "ratios": [1.0] * 8}
 SURFACE = {"overhead": 0.0, "axes": [[1, 99], [1, 99], [1, 99]], "seconds": [1.0] * 8}
 
 
@@ -244,6 +247,9 @@ DEEP = {
     "surface too short": (*CONSTANTS, model("surface", **{**SURFACE, "seconds": [1.0]})),
     "surface of two axes": (*CONSTANTS, model("surface", **{**SURFACE, "axes": [[1, 2], [1, 2]]})),
     "surface without knots": (*CONSTANTS, model("surface", **{**SURFACE, "axes": [[], [], []]})),
+    "waves too short": (*CONSTANTS, model("waves", **{**WAVES, "ratios": [1.0]})),
+    "waves without ratios": (*CONSTANTS, model("waves", overhead=0.0, axes=WAVES["axes"])),
+    "waves negative": (*CONSTANTS, model("waves", **{**WAVES, "overhead": -1.0})),
     "surface of text": (*CONSTANTS, model("surface", **{**SURFACE, "seconds": ["1"] * 8})),
     "model of no operation": ("models", "nonsense", model("roofline")),
     "devices of numbers": ("devices", {"cpu": 5}),
@@ -371,3 +377,37 @@ def test_replacing_the_profile_forgets_plans(data):
     assert hetero.plan("matmul", A, A.T).profile_name == "conservative"
     profile.set_current(profile.Profile(data))
     assert hetero.plan("matmul", A, A.T).profile_name == "mine"
+
+
+def test_own_products_are_priced_by_their_waves(data, tmp_path):
+    """From the file to the price: the kernels' plan says how long, the profile how right it is."""
+    cuda = {
+        "kind": "cuda",
+        "name": "x",
+        "memory_bytes": 2**34,
+        "multiprocessors": 132,
+        "block_limit": 1024,
+        "shared_limit": 227 << 10,
+        "arch": "sm_90",
+    }
+    data = json.loads(json.dumps(data))
+    data.pop("sha256", None)
+    for layout in ("CC aligned", "CC odd"):
+        data["models"][f"cuda:0|matmul|tiled|float32|{layout}"] = model(
+            "waves", **{**WAVES, "ratios": [2.0] * 8}
+        )
+    path = tmp_path / "p.json"
+    path.write_bytes(profile.encode(data))
+    found = profile.read(path)
+
+    def compute(m, n, k):
+        a, b = spec((m, k), "float32", on="cuda:0"), spec((k, n), "float32", on="cuda:0")
+        problem = hetero.ops.module_of("matmul").problem(a, b)
+        plan = pricing.price(problem, found, {"cuda:0": cuda}, "cuda:0", "tiled")
+        return plan.chosen.terms["compute"]
+
+    # 1024 tiles of 128 x 128, two on each of 132 multiprocessors at a time: 3.9 waves, then 4.1.
+    assert 0.95 < compute(4096, 4096, 4096) / (2 * 2.0 * 4096**3 / 49e12) < 1.05
+    # One tile more than a wave: its products are 1/264 more, its time is not.
+    assert compute(12 * 128, 22 * 128 + 4, 8192) > 1.05 * compute(12 * 128, 22 * 128, 8192)
+    assert compute(4095, 4095, 4095) > compute(3000, 3000, 3000)

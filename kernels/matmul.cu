@@ -50,12 +50,7 @@
 #define TILE_N (4 * THREAD_N * WARPS_N)
 #define THREADS (32 * WARPS_M * WARPS_N)
 
-// How a warp multiplies. These are what matmul_tensor.cu replaces.
-#ifndef PRODUCT_K
-// k of one product; the elements of B that a thread reads for it; and the elements of k that
-// neighbouring threads load (see piece_k).
-#define PRODUCT_K 1
-#define THREAD_B THREAD_N
+// Neighbouring threads load so many elements of k where k is fast.
 #define RUN_LENGTH 8
 // One vector more than the tile: the transposing stores of a warp then meet no bank twice.
 #define PITCH_A (TILE_M + WIDTH)
@@ -64,18 +59,6 @@
 // columns: so pairs of vector reads of shared memory can merge.
 #define LANE_M(lane) (((lane) >> 1 & 7) * WIDTH)
 #define LANE_N(lane) (((lane) & 1 | (lane) >> 4 << 1) * WIDTH)
-// Where its reads of A and B begin, and how far apart its vectors of columns are.
-#define LANE_A(lane) LANE_M(lane)
-#define LANE_B(lane) LANE_N(lane)
-#define READ_B(j) ((j) * 4)
-#define COLUMN(j) ((j) * 4)
-#define MULTIPLY(sum, a, bs) \
-    UNROLL \
-    for (int i = 0; i < THREAD_M; ++i) { \
-        UNROLL \
-        for (int j = 0; j < THREAD_N; ++j) sum[i][j] += (a)[i] * (bs)[j]; \
-    }
-#endif
 
 #if ALIGNED
 #define PIECE WIDTH
@@ -144,13 +127,13 @@ DEVICE int piece_outer(int piece, int k_fast, int tile)
     UNROLL \
     for (int i = 0; i < THREAD_M; i += WIDTH) { \
         const VECTOR v = *(LOCAL const VECTOR *)(read_a + (buffer) * (TILE_K * PITCH_A) + \
-                                                 (kk) * (PRODUCT_K * PITCH_A) + i * 8); \
+                                                 (kk) * PITCH_A + i * 8); \
         UNPACK(factors_a[set] + i, v); \
     } \
     UNROLL \
-    for (int j = 0; j < THREAD_B; j += WIDTH) { \
+    for (int j = 0; j < THREAD_N; j += WIDTH) { \
         const VECTOR v = *(LOCAL const VECTOR *)(read_b + (buffer) * (TILE_K * PITCH_B) + \
-                                                 (kk) * (PRODUCT_K * PITCH_B) + READ_B(j)); \
+                                                 (kk) * PITCH_B + j * 4); \
         UNPACK(factors_b[set] + j, v); \
     }
 #define LOAD(pointer) (*(GLOBAL const LOADED *)(pointer))
@@ -226,9 +209,9 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
 
     // Two sets of a thread's factors: one is read from shared memory while the other is multiplied.
     REAL factors_a[2][THREAD_M];
-    REAL factors_b[2][THREAD_B];
-    LOCAL const REAL *const read_a = (LOCAL const REAL *)shared_a + warp_m + LANE_A(lane);
-    LOCAL const REAL *const read_b = (LOCAL const REAL *)shared_b + warp_n + LANE_B(lane);
+    REAL factors_b[2][THREAD_N];
+    LOCAL const REAL *const read_a = (LOCAL const REAL *)shared_a + warp_m + LANE_M(lane);
+    LOCAL const REAL *const read_b = (LOCAL const REAL *)shared_b + warp_n + LANE_N(lane);
 
     STORE_NEXT(0);
     __syncthreads();
@@ -252,8 +235,8 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
         B += TILE_K * B_K_STRIDE;
 
         UNROLL
-        for (int kk = 0; kk < TILE_K / PRODUCT_K; ++kk) {
-            if (kk + 1 < TILE_K / PRODUCT_K) {
+        for (int kk = 0; kk < TILE_K; ++kk) {
+            if (kk + 1 < TILE_K) {
                 READ_FACTORS(kk + 1 & 1, buffer, kk + 1);
             } else {
                 // The other buffer is free: its last reading came before the last barrier. The last
@@ -262,7 +245,12 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
                 __syncthreads();
                 READ_FACTORS(kk + 1 & 1, 1 - buffer, 0);
             }
-            MULTIPLY(sum, factors_a[kk & 1], factors_b[kk & 1]);
+            UNROLL
+            for (int i = 0; i < THREAD_M; ++i) {
+                UNROLL
+                for (int j = 0; j < THREAD_N; ++j)
+                    sum[i][j] += factors_a[kk & 1][i] * factors_b[kk & 1][j];
+            }
         }
     }
 
@@ -273,7 +261,7 @@ matmul(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT B, GLOBAL REAL
         if (row < m) {
             UNROLL
             for (int j = 0; j < THREAD_N; j += WIDTH) {
-                const index_t col = tile_n + warp_n + LANE_N(lane) + COLUMN(j);
+                const index_t col = tile_n + warp_n + LANE_N(lane) + j * 4;
                 if (c_vector) {
                     if (col < n) {
                         VECTOR v;

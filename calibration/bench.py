@@ -67,12 +67,19 @@ def _call(
 
 
 def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, Any]:
-    """The same product by CuPy and torch on the same memory, ``call(number)`` each."""
+    """The same product by CuPy and torch on the same memory, ``call(number)`` each.
+
+    None on other devices than the first: both would compute on theirs.
+    """
     operands = (*problem.inputs, problem.output)
     calls: dict[str, Any] = {}
+    if problem.device != "cuda:0":
+        return calls
     try:
         import cupy
-    except ImportError:
+
+        cupy.empty(1)
+    except Exception:  # not installed, or not working here
         return calls
 
     def view(address: int, operand: Operand) -> Any:
@@ -91,7 +98,7 @@ def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, Any]:
         import torch
 
         tensors = [[torch.as_tensor(array, device="cuda") for array in one] for one in sets]
-    except Exception:  # not installed, or without CUDA
+    except Exception:  # likewise
         return calls
     torch.backends.cuda.matmul.allow_tf32 = False
     function = torch.mv if problem.operation == "matvec" else torch.mm

@@ -188,7 +188,7 @@ def works(
 ) -> Iterator[tuple[Implementation, Problem, list[Any]]]:
     """What `measure_subject` does on a device, with addresses that stand for nothing."""
     for subject in subjects(implementation, place, effort, largest):
-        for dims in fit.grid([axis[:: 1 if subject.by_waves else 2] for axis in subject.axes]):
+        for dims in fit.grid([axis[:: 2 if subject.reference else 1] for axis in subject.axes]):
             yield implementation, subject.problem(dims), [0, 0]
 
 

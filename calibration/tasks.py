@@ -173,8 +173,9 @@ def _measuring_filter(
             if key not in measured:
                 measured[key] = convolutions.Measurement(subject, bench(), name, effort)
             measured[key].round(share)
-        slower = median([ratio for m in measured.values() for ratio in m.slower()])
-        models.update({other: m.model(slower) for other, m in measured.items()})
+        done = {other: m for other, m in measured.items() if m.slower()}
+        slower = median([ratio for m in done.values() for ratio in m.slower()])
+        models.update({other: m.model(slower) for other, m in done.items()})
 
     return task
 

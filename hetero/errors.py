@@ -33,5 +33,5 @@ class ProfileError(HeteroError, ValueError):
     """A profile file cannot be used; the message says which part is wrong."""
 
 
-class GraphError(RuntimeError):
+class GraphError(HeteroError, RuntimeError):
     """What a graph cannot hold was asked for while it was captured."""

@@ -15,7 +15,7 @@ from hetero import devices, inventory, registry, transfer
 from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, GraphError
-from hetero.planner import CPU, Plan
+from hetero.planner import CPU, Plan, capturing
 from hetero.problem import Problem
 from hetero.registry import Implementation
 
@@ -63,11 +63,15 @@ def execute(plan: Plan, call: Call) -> Any:
     """
     problem = plan.problem
     chosen = plan.chosen
+    if (graph := capturing.get()) is not None and chosen.device != graph:
+        raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     if chosen.device != CPU:
         device = devices.get(chosen.device)
         try:
             return _on_device(device, chosen.implementation, problem, call)
         except DeviceError as error:
+            if device.capturing:
+                raise
             report(device.name, error)
     implementation = chosen.implementation
     if implementation.kind != CPU:
@@ -108,8 +112,10 @@ def _on_device(device: Device, implementation: Implementation, problem: Problem,
     run = implementation.run
     assert run is not None
     result = problem.output
-    if device.capturing and HOST in (result.location, *(o.location for o in call.operands)):
-        raise GraphError("a graph takes operands and results on the device, not on the host")
+    if device.capturing and {result.location, *(o.location for o in call.operands)} != {
+        device.name
+    }:
+        raise GraphError(f"a graph of {device.name} takes operands and results there")
     with device.active():
         described = call.operands if call.target is None else (*call.operands, call.target)
         unordered = any(map(transfer.needs_synchronizing, described))

@@ -16,11 +16,12 @@ class Graph:
     """What `graph` gives: a ``with`` block that captures, then `launch`."""
 
     def __init__(self, name: str) -> None:
+        self._executable: Any = None
+        self._stack: ExitStack | None = None
+        self._kept: list[Any] = []
+        self._context = 0
         self.name = name
         self._device: Any = devices.get(name)
-        self._executable: Any = None
-        self._kept: list[Any] = []
-        self._stack: ExitStack | None = None
 
     def __enter__(self) -> Graph:
         if self._stack is not None or self._executable is not None:
@@ -31,6 +32,9 @@ class Graph:
         with ExitStack() as stack:
             stack.enter_context(self._device.active())
             stack.enter_context(planner.use(device=self.name))
+            token = planner.capturing.set(self.name)
+            stack.callback(planner.capturing.reset, token)
+            self._context = int(_check(driver.cuCtxGetCurrent()))
             self._queue = self._device.new_stream()
             mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
             _check(driver.cuStreamBeginCapture(self._queue.handle, mode))
@@ -44,6 +48,7 @@ class Graph:
         with self._stack:
             self._kept = self._device.end_capture()
             status, captured = driver.cuStreamEndCapture(self._queue.handle)
+            del self._queue  # in this thread, as streams want it
             if error is not None:
                 if int(status) == 0:
                     _check(driver.cuGraphDestroy(captured))
@@ -60,14 +65,18 @@ class Graph:
         Raises
         ------
         GraphError
-            Before the ``with`` block has ended, or after it ended in an error.
+            Before the ``with`` block has ended, or after it ended in an error; in another CUDA
+            context.
         DeviceError
             What the driver says.
         """
         if self._executable is None:
             raise GraphError("there is nothing to launch before the with block has ended well")
+        driver = _driver()
         with self._device.active():
-            _check(_driver().cuGraphLaunch(self._executable, _LEGACY_STREAM))
+            if int(_check(driver.cuCtxGetCurrent())) != self._context:
+                raise GraphError("a graph is launched in the CUDA context that it was captured in")
+            _check(driver.cuGraphLaunch(self._executable, _LEGACY_STREAM))
 
     def __del__(self) -> None:
         if self._executable is not None:
@@ -100,13 +109,14 @@ def graph(device: str | None = None) -> Graph:
     DeviceNotAvailable
         If there is no such CUDA device, or ``cuda-bindings`` is not installed.
     GraphError
-        Inside the block, for what cannot be captured: operands on the host, a solve, which looks at
-        its residuals, or arrays of another stream than the default one.
+        Inside the block, for what cannot be captured: operands on the host or on another device,
+        a solve, which looks at its residuals, or arrays of another stream than the default one.
 
     Notes
     -----
     The block holds for its thread alone. All work in it goes to the device, also what would be
     faster on the CPU. A filter of `convolve2d` that lies on the host keeps the values it had.
+    Dtypes that run on the CPU only are no part of a graph: they are computed at once.
 
     Examples
     --------

@@ -18,6 +18,8 @@ __all__ = ["CPU", "Candidate", "Plan", "plan", "price", "show", "use"]
 _REMEMBERED = 4096
 
 forced: ContextVar[tuple[str | None, str | None] | None] = ContextVar("hetero_forced", default=None)
+# The CUDA device whose work becomes part of a graph in this thread.
+capturing: ContextVar[str | None] = ContextVar("hetero_capturing", default=None)
 
 
 class _Memory:

@@ -1,5 +1,5 @@
-// C = A B for a batch in float64, by the tensor cores of CUDA devices of compute capability 9.0 (and
-// 8.0, with a smaller instruction): they multiply and add doubles as other units do. CUDA C only.
+// C = A B for a batch in float64, by the tensor cores of CUDA devices of compute capability 9.0 and
+// 10.0 (and 8.0, with a smaller instruction): they multiply and add doubles as other units do. CUDA C only.
 //
 // A block computes TILE_M x TILE_N of C, a warp WARP_M x WARP_N of that. Tiles of A and B, TILE_K = 16
 // deep, are copied to shared memory asynchronously, STAGES - 1 of them ahead of the one multiplied,

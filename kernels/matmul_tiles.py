@@ -222,6 +222,8 @@ def choose(
         count = -(-m // tile.m) * -(-n // tile.n) * batch
         stored = tile.m * tile.n * element / tile.stored
         resident = len(rates)
+        if own := tile.shared[a_k][b_k]:  # a block that fits alone leaves 1 KB of a multiprocessor
+            resident = min(resident, (shared_limit + 1024) // (own + 1024))
         active = resident * multiprocessors
         choices = {1}
         if count <= active // 2 and k >= 2 * _LEAST_CHUNK:
@@ -232,7 +234,7 @@ def choose(
             steps = -(-k // (parts * tile.depth))
             flops = 2.0 * tile.m * tile.n * tile.depth * steps
             waves, rest = divmod(count * parts, active)
-            computing = waves * (tile.start + resident * (stored + flops / rates[-1]))
+            computing = waves * (tile.start + resident * (stored + flops / rates[resident - 1]))
             if rest:
                 blocks = -(-rest // multiprocessors)
                 computing += tile.start + blocks * (stored + flops / rates[blocks - 1])
@@ -247,9 +249,10 @@ def choose(
             if seconds < best:
                 best = seconds
                 chosen = tile, parts
-    if chosen is None:
-        raise ValueError(
-            f"block_limit must be at least 64, got {block_limit}, "
-            f"or shared_limit is too small, {shared_limit}"
+    if chosen is None and capability is not None:
+        return choose(
+            m, n, k, batch, dtype, layout, multiprocessors, block_limit, shared_limit, None
         )
+    if chosen is None:
+        raise ValueError(f"block_limit must be at least 64, got {block_limit}")
     return *chosen, best

@@ -46,7 +46,7 @@ def matmul(
     block_limit : int
         Most threads the device takes in a block; at least 64.
     shared_limit : int
-        Most bytes of shared memory that a block can have.
+        Most bytes of dynamic shared memory that a block can have.
     capability : (int, int), optional
         Compute capability of a CUDA device, such as (9, 0). From 8.0 on, tiles are copied to shared
         memory asynchronously; 8.0, 9.0 and 10.0 multiply float64 on tensor cores, which round like

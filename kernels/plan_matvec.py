@@ -179,6 +179,8 @@ def _columns_shape(
         groups = min(_power_of_two(ceil_div(k, 8)), threads // lanes)
         if shifted:
             groups = max(groups, width)
+            if lanes * groups > threads:
+                continue
         lanes = max(lanes, min(_COLUMN_LEAST, threads) // groups)
         tiles = ceil_div(m, (lanes - shifted) * width)
         parts = _parts(

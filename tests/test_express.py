@@ -21,11 +21,17 @@ rng = np.random.default_rng(5)
 def cuda(monkeypatch):
     """A fake device whose arrays the short way knows; ``cuda.general`` counts general calls."""
     (device,) = fakes.install(monkeypatch)
-    device.context, device.general, device.ordered = 1, 0, True
+    device.context, device.general, device.ordered, device.mixed = 1, 0, True, 0
 
     def prepare(device, problem, alignment):
         device.log.append(f"prepare {alignment}")
-        return lambda a, b, c: fakes.compute(device, problem, (a, b), c)
+        context = device.context
+
+        def launch(a, b, c):
+            device.mixed += context != device.context
+            fakes.compute(device, problem, (a, b), c)
+
+        return launch
 
     for operation in ("matvec", "matmul"):
         entries = [
@@ -141,6 +147,16 @@ def test_the_unusual_goes_the_general_way(cuda, change):
         C, by_general = general(cuda, hetero.matmul, A, B)
     assert by_general == 1
     np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+
+
+def test_what_was_prepared_in_one_context_is_not_launched_in_another(cuda):
+    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
+    for context in (1, 2, 1, 1, 2, 2):
+        cuda.context = context
+        C = hetero.matmul(A, B, device="cuda")
+        np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+    assert cuda.general == 4  # at each change, once
+    assert cuda.mixed == 0
 
 
 def test_a_failure_is_left_to_the_general_way(cuda, monkeypatch):

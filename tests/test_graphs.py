@@ -91,6 +91,42 @@ def test_convolutions(cupy, method):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("method", ["direct", "separable", "fft", "overlap_save"])
+def test_filters_that_only_the_graph_knows(cupy, method):
+    """What is made for a filter inside the block is computed by the launch, and by nothing else."""
+    from scipy import signal
+
+    image = random(cupy, 700, 700)
+    line = rng.random(7).astype("float32")
+    filter = np.outer(line, line)
+    expected = signal.convolve2d(image.get(), filter, "same")
+    with hetero.graph() as g:
+        later = hetero.convolve2d(image, filter, "same", method=method)
+    now = hetero.convolve2d(image, filter, "same", device="cuda", method=method)
+    close(now, expected)
+    g.launch()
+    close(later, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["direct", "separable", "fft"])
+def test_filters_that_are_forgotten_meanwhile(cupy, method):
+    from scipy import signal
+
+    image = random(cupy, 300, 300)
+    line = rng.random(5).astype("float32")
+    filter = np.outer(line, line)
+    options = {"device": "cuda", "method": method}
+    hetero.convolve2d(image, filter, "same", **options)
+    with hetero.graph() as g:
+        result = hetero.convolve2d(image, filter, "same", method=method)
+    for size in range(20):  # more than are remembered, in memory that was given back
+        hetero.convolve2d(image, np.outer(line, line) * (size + 2), "same", **options)
+    g.launch()
+    close(result, signal.convolve2d(image.get(), filter, "same"))
+
+
+@pytest.mark.gpu
 def test_what_a_graph_holds_outlives_its_arrays(cupy):
     A, x = random(cupy, 500, 500), random(cupy, 500)
     expected = A.get() @ (A.get() @ x.get())
@@ -125,13 +161,17 @@ def test_what_cannot_be_captured(cupy):
 
 
 @pytest.mark.gpu
-def test_another_thread_is_not_captured(cupy):
+@pytest.mark.parametrize("method", ["tiled", "library"])
+def test_another_thread_is_not_captured(cupy, method):
     from concurrent.futures import ThreadPoolExecutor
 
     A, x = random(cupy, 64, 64), random(cupy, 64)
+    options = {"device": "cuda", "method": method}
+    for _ in range(2):
+        hetero.matvec(A, x, **options)
     with hetero.graph() as g, ThreadPoolExecutor(1) as pool:
-        now = pool.submit(lambda: hetero.matvec(A, x, device="cuda").get()).result()
-        later = hetero.matvec(A, x)
+        now = pool.submit(lambda: hetero.matvec(A, x, **options).get()).result()
+        later = hetero.matvec(A, x, method=method)
     np.testing.assert_allclose(now, A.get() @ x.get(), rtol=1e-4, atol=1e-4)
     g.launch()
     close(later, A.get() @ x.get())

@@ -291,6 +291,34 @@ def test_matvec_columns_that_begin_anywhere(pocl, dtype, offset):
     assert len(steps.launches) == 2
 
 
+@pytest.mark.parametrize("block_limit", [64, 100, 128, 256])
+def test_no_block_is_larger_than_allowed(block_limit):
+    """No plan asks for more threads than the device takes."""
+    options = {"batch": 1, "multiprocessors": 8, "alignment": 16, "block_limit": block_limit}
+    for dtype, m, k in itertools.product(DTYPES, (17, 100, 1001), (17, 100, 3000)):
+        for a in ((m * k, k, 1), (m * k, 1, m), (m * (k + 1), 1, m + 1)):
+            strides = {"a_strides": a, "x_strides": (k, 1), "y_strides": (m, 1)}
+            steps = kernels.matvec(m=m, k=k, dtype=dtype, **strides, **options)
+            assert all(launch.block <= block_limit for launch in steps.launches), steps
+        strides = {"a_strides": (0, k, 1), "b_strides": (0, m, 1), "c_strides": (0, m, 1)}
+        for capability in (None, (7, 0), (9, 0), (12, 0)):
+            steps = kernels.matmul(
+                m=m, n=m, k=k, dtype=dtype, capability=capability, **strides, **options
+            )
+            assert all(launch.block <= block_limit for launch in steps.launches), steps
+
+
+def test_small_shared_memory():
+    """A tile that does not fit is not taken."""
+    options = {"batch": 1, "multiprocessors": 8, "alignment": 16, "capability": (9, 0)}
+    strides = {"a_strides": (0, 64, 1), "b_strides": (0, 64, 1), "c_strides": (0, 64, 1)}
+    for dtype, limit in itertools.product(DTYPES, (32 << 10, 48 << 10, 99 << 10, 227 << 10)):
+        steps = kernels.matmul(
+            m=640, n=64, k=64, dtype=dtype, shared_limit=limit, **strides, **options
+        )
+        assert all(launch.shared_bytes <= limit for launch in steps.launches)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matvec_splits_k(pocl, dtype):
     for layout, m in itertools.product(("row", "column"), (1, 3, 8)):

@@ -6,6 +6,7 @@ cuBLAS thinks in columns. A row-major C = A B is handed over as the column-major
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -72,15 +73,19 @@ def gemv_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 
 def _handle(device: Any) -> tuple[Any, int]:
-    handles = device.state().handles
-    found = handles.get("cublas")
-    if found is None:
+    handles, queue = device.state().handles, device.local.queue
+    # On the default stream, as everything here. A thread that captures a graph has a handle of its
+    # own, which stays: the graph's kernels use its workspace.
+    key = "cublas" if queue is None else f"cublas of {threading.get_ident()}"
+    found = handles.get(key)
+    if found is None or queue is not None:
         from nvmath.bindings import cublas
 
-        try:  # on the default stream, as everything here, but for a graph
-            found = handles["cublas"] = cublas, cublas.create()
-            if device.local.queue is not None:
-                cublas.set_stream(found[1], device.local.queue.handle)
+        try:
+            if found is None:
+                found = handles[key] = cublas, cublas.create()
+            if queue is not None:
+                cublas.set_stream(found[1], queue.handle)
         except cublas.cuBLASError as error:
             raise _error(error) from error
     return found

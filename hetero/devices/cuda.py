@@ -242,18 +242,11 @@ class CudaDevice(Device):
     def begin_capture(self, queue: Any) -> None:
         """From now on this thread's work without a stream goes to one that is captured."""
         self.local.queue = queue
-        self._library_stream(queue.handle)
 
     def end_capture(self) -> list[Any]:
         """Back to the default stream; what must live as long as the captured work."""
         kept, self.local.queue, self.local.kept = self.local.kept, None, []
-        self._library_stream(0)
         return kept
-
-    def _library_stream(self, handle: int) -> None:
-        if (found := self.state().handles.get("cublas")) is not None:
-            library, cublas = found
-            library.set_stream(cublas, handle)
 
     def _not_captured(self, what: str) -> None:
         if self.local.queue is not None:

@@ -62,7 +62,7 @@ class Filter:
         if self.array is None:
             return None
         if self.content is not None:
-            return factors.remembered(self.content, self.array.shape, self.array.dtype.name)
+            return factors.remembered(self.content, self.array.shape, self.array.dtype.char)
         found = factors.low_rank(self.array)
         return found and (found, factors.turned(found))
 
@@ -91,25 +91,38 @@ class _Kept:
         self._lock = threading.Lock()
         self._entries: OrderedDict[Any, Any] = OrderedDict()
 
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+    def find(self, key: Any) -> Any:
+        """What is there, or None."""
         with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key]
-        made = make()
+            if key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            return self._entries[key]
+
+    def put(self, key: Any, made: Any) -> None:
         with self._lock:
             self._entries[key] = made
             while len(self._entries) > _KEPT:
                 self._entries.popitem(last=False)
-        return made
 
 
 _kept = _Kept()
 
 
 def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any:
-    """What ``make()`` made for the filter's values on a device, now or earlier."""
+    """What ``make()`` made for the filter's values on a device, now or earlier.
+
+    A graph that is captured uses what there is, and lets it live. What it makes itself is computed
+    by its launches only, so that nobody else may find it.
+    """
     if filter.content is None:
         return make()
     array = filter.array
-    return _kept.get((device, filter.content, array.shape, array.dtype.name, what), make)
+    key = (device, filter.content, array.shape, array.dtype.char, what)
+    made = _kept.find(key)
+    if made is None:
+        made = make()
+        if not device.capturing:
+            _kept.put(key, made)
+    device.keep(made)
+    return made

@@ -68,9 +68,9 @@ def weight(window: Window, axes: tuple[Axis, Axis], batch: int, new_filter: bool
     Lengths that are no powers of two take cuFFT's slower way (H200: 52 against 21 ps a point).
     A new filter's spectrum is to be made.
     """
-    tiles = batch + _SPECTRUM * new_filter / (axes[0].count * axes[1].count)
+    repeats = batch + _SPECTRUM * new_filter / (axes[0].count * axes[1].count)
     points = 1.0
     for axis in axes:
         points *= axis.count * axis.length
         points *= 1.0 if axis.length & (axis.length - 1) == 0 else _NO_POWER
-    return round(tiles * points)
+    return round(repeats * points)

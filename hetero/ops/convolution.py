@@ -254,7 +254,8 @@ def _planned(call: _Call) -> Any:
         if by_bands is not None:
             return by_bands
     plan = _plan(call, filter)
-    if filter.array is None and b.size <= LARGEST_DOWNLOADED and call.method is None:
+    known_later = filter.array is None and b.size <= LARGEST_DOWNLOADED and call.method is None
+    if known_later and planner.capturing.get() is None:
         terms = plan.chosen.terms
         if terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD and (known := _downloaded(call)).factors:
             filter = known

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -131,10 +132,15 @@ def _torch() -> Library:
     import torch
 
     stream, ordinal = torch._C._cuda_getCurrentRawStream, torch.cuda.current_device
+    strided = torch.strided
     return Library(
         _each(lambda array: (array.shape, array.stride(), array.dtype, array.get_device())),
         lambda array: array.data_ptr(),
-        lambda array: array.is_cuda and not array.requires_grad and not array.is_neg(),
+        lambda array: (
+            array.is_cuda
+            and array.layout is strided
+            and not (array.requires_grad or array.is_neg())
+        ),
         lambda device: lambda shape, dtype, like: like.new_empty(shape),
         lambda: not stream(ordinal()),
         current_context,
@@ -175,6 +181,7 @@ class Express:
     def __init__(self) -> None:
         self.find: dict[type, Callable[..., Any]] = {}
         self._entries: dict[type, dict[Any, Callable[..., Any]]] = {}
+        self._lock = threading.Lock()
 
     def learn(
         self,
@@ -217,21 +224,26 @@ class Express:
             or devices.set_aside(chosen.device)
         ):
             return
-        if kind not in self.find:
-            self._entries[kind] = planner.shortcut_table()
-            self.find[kind] = _finder(library, self._entries[kind])
+        with self._lock:
+            if kind not in self.find:
+                self._entries[kind] = planner.shortcut_table()
+                self.find[kind] = _finder(library, self._entries[kind])
         bits = 0
         for operand in operands:
             bits |= operand.pointer & 15
         key = (*placement, library.facts(*arrays, out))
-        known = self._entries[kind].get(key)
         device = devices.get(chosen.device)
         with device.active():
-            launch = chosen.implementation.prepare(device, problem, alignment(bits))
-            if known is not None:
-                known.launches[bits] = launch  # type: ignore[attr-defined]
+            # An entry of another context stays nobody's: this one takes its place.
+            known = self._entries[kind].get(key)
+            launches = known.of.get(current_context(), {}) if known else {}  # type: ignore[attr-defined]
+            if bits in launches:
                 return
-            entry = _entry(device, library, {bits: launch}, problem.output, operands)
+            launches = {
+                **launches,
+                bits: chosen.implementation.prepare(device, problem, alignment(bits)),
+            }
+            entry = _entry(device, library, launches, problem.output, operands)
         planner.remember(self._entries[kind], key, entry, generation)
 
 
@@ -268,13 +280,13 @@ def _entry(
     c_low, c_high = rest[0] if rest else (0, 0)
 
     def run(A: Any, B: Any, out: Any) -> Any:
-        here = current()
-        if here != context:
-            if here:
-                return MISS
-            with device.active():
-                return run(A, B, out) if current() == context else MISS
         try:
+            here = current()
+            if here != context:
+                if here:
+                    return MISS
+                with device.active():
+                    return run(A, B, out) if current() == context else MISS
             a, b = address(A), address(B)
             if out is None:
                 out = empty(shape, dtype, A)
@@ -291,5 +303,5 @@ def _entry(
             return MISS
         return out
 
-    run.launches = launches  # type: ignore[attr-defined]
+    run.of = {context: launches}  # type: ignore[attr-defined]
     return run

@@ -129,6 +129,8 @@ def execute(
         try:
             return _on_devices(plan, used, to_request(request, used), b, x0)
         except DeviceError as error:
+            if used[0].capturing:
+                raise
             execution.report(used[0].name, error)
             if getattr(error, "x", None) is not None:
                 x0, done = error.x, error.iterations

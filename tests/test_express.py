@@ -8,6 +8,7 @@ import sys
 import fakes
 import numpy as np
 import pytest
+from scipy import signal
 
 import hetero
 import hetero.ops
@@ -67,7 +68,7 @@ def cuda(monkeypatch):
 
 def forget():
     """Finders hold the library that they were made for."""
-    for operation in ("matmul", "matvec"):
+    for operation in ("matmul", "matvec", "convolution"):
         remembered = sys.modules[f"hetero.ops.{operation}"]._express
         remembered.find.clear()
         remembered._entries.clear()
@@ -177,3 +178,87 @@ def test_errors_are_as_before(cuda):
         hetero.matmul(B, B, device="cuda")
     with pytest.raises(TypeError, match="device arrays take no casting"):
         hetero.matmul(A, B, device="cuda", casting="no")
+
+
+# -- Convolutions --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filters(cuda, monkeypatch):
+    """The fake device convolves too; a launch's filter is what it was prepared with."""
+
+    def compute(problem, taps, window, image, out):
+        o = problem.inputs[0]
+        values = fakes.view(image, o.shape, o.dtype, o.strides)
+        made = fakes.view(out, problem.output.shape, problem.dtype, problem.output.strides)
+        mode = "same" if made.shape == values.shape else "full"
+        made[...] = signal.convolve2d(values, taps, mode, window.boundary)
+
+    def run(device, problem, inputs, out):
+        image, request = inputs
+        compute(problem, request.filter.array, problem.window, image, out)
+
+    def prepared(device, problem, request, aligned):
+        device.log.append(f"prepare {aligned}")
+        taps = request.filter.array.copy()
+        return lambda image, out: compute(problem, taps, problem.window, image, out)
+
+    entries = [
+        dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", "direct") else i
+        for i in registry.lookup("convolve2d")
+    ]
+    monkeypatch.setitem(registry._implementations, "convolve2d", entries)
+    monkeypatch.setattr("hetero.filtering.device.prepared_direct", prepared)
+    return cuda
+
+
+def convolved(device, image, filter, mode="same", **options):
+    before = device.general
+    found = hetero.convolve2d(image, filter, mode, **options, device="cuda", method="direct")
+    boundary = options.get("boundary", "fill")
+    expected = signal.convolve2d(image.get(), filter, mode, boundary, options.get("fillvalue", 0))
+    np.testing.assert_allclose(found.get(), expected, rtol=1e-5, atol=1e-5)
+    return device.general - before
+
+
+def test_convolutions_are_remembered_by_all_that_they_depend_on(filters):
+    image = put(filters, 20, 30)
+    one = rng.standard_normal((3, 3)).astype("float32")
+    other = one.copy()
+    other[1, 1] += 1
+    wide = one.reshape(1, 9)
+    for _ in range(2):
+        calls = [
+            convolved(filters, image, one),
+            convolved(filters, image, other),
+            convolved(filters, image, wide),
+            convolved(filters, image, np.asfortranarray(one)),
+            convolved(filters, image, one, boundary="wrap"),
+            convolved(filters, image, one, mode="full"),
+            convolved(filters, put(filters, 20, 31), one),
+            convolved(filters, put(filters, 20, 30), one),
+        ]
+    assert calls == [0] * 8
+    prepared = sum("prepare" in line for line in filters.log)
+    assert prepared == 6  # of equal values in another order, and of another image, no second time
+
+
+def test_convolutions_that_go_the_general_way(filters):
+    image = put(filters, 20, 30)
+    one = rng.standard_normal((3, 3)).astype("float32")
+    convolved(filters, image, one)
+    assert convolved(filters, image, one) == 0
+    filters.context = 2
+    assert convolved(filters, image, one) == 1
+    assert convolved(filters, image, one) == 0
+    filters.context = 1
+    assert convolved(filters, image, one) == 1
+    filters.ordered = False
+    assert convolved(filters, image, one) == 1
+    filters.ordered = True
+    large = rng.standard_normal((17, 17)).astype("float32")
+    assert [convolved(filters, image, large) for _ in range(2)] == [1, 1]
+    planner._memory.forget()
+    assert convolved(filters, image, one) == 1
+    with pytest.raises((ValueError, TypeError)):
+        hetero.convolve2d(image, one, ["same"], device="cuda", method="direct")

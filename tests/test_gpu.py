@@ -299,6 +299,33 @@ def test_remembered_calls_take_the_short_way(library, monkeypatch, shape, dtype,
     assert not general
 
 
+def test_remembered_convolutions(library, monkeypatch):
+    """Likewise, with a small filter on the host, whose copy on the device is kept as long."""
+    from scipy import signal
+
+    execute, general = execution.execute, []
+
+    def counted(*arguments):
+        general.append(1)
+        return execute(*arguments)
+
+    monkeypatch.setattr(execution, "execute", counted)
+    options = {"device": "cuda", "method": "direct"}
+    filters = [rng.random((3, 3 + i % 4)).astype("float32") for i in range(12)]
+    with devices.get(DEVICE).active():
+        for _ in range(2):
+            image = rng.random((300, 200)).astype("float32")
+            there = library.put(image)
+            general.clear()
+            for filter in filters:
+                for mode in ("full", "same"):
+                    found = hetero.convolve2d(there, filter, mode, **options)
+                    assert type(found) is library.type
+                    expected = signal.convolve2d(image, filter, mode)
+                    np.testing.assert_allclose(read(found), expected, rtol=1e-4, atol=1e-4)
+    assert not general
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_more_elements_than_32_bits_count(cupy, order):
     """A has more than 2**31 elements; what lies behind them is read, and read right."""

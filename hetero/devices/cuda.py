@@ -347,21 +347,23 @@ class CudaDevice(Device):
     ) -> None:
         if shared_bytes > _UNASKED_SHARED_BYTES:
             self._allow(kernel, shared_bytes)
-        # What prepared_async_call does, less its inspection: all our arguments are 64-bit.
-        types = "".join(["d" if type(argument) is float else "q" for argument in arguments])
+        # What prepared_async_call does, less its inspection.
         kernel._launch_kernel(
             (grid, 1, 1),
             (block, 1, 1),
-            struct.pack(types, *arguments),
+            _packed(arguments),
             shared_bytes,
             stream or self.local.queue,
         )
 
     def prepared(
-        self, steps: Steps, names: tuple[str, str, str], itemsize: int
+        self, steps: Steps, names: tuple[str, str, str], itemsize: int, **numbers: float
     ) -> Callable[[int, int, int], None]:
-        """A plan in the current context, as a function of the addresses of three named buffers."""
-        launches = [self._prepared(step, (*names, "partial")) for step in steps.launches]
+        """A plan in the current context, as a function of the addresses of three named buffers.
+
+        ``numbers`` are what else the launches name.
+        """
+        launches = [self._prepared(step, (*names, "partial"), numbers) for step in steps.launches]
         if not steps.workspace:
             (only,) = launches
             return only
@@ -374,14 +376,16 @@ class CudaDevice(Device):
 
         return run
 
-    def _prepared(self, step: Launch, names: tuple[str, ...]) -> Callable[..., None]:
+    def _prepared(
+        self, step: Launch, names: tuple[str, ...], numbers: dict[str, float]
+    ) -> Callable[..., None]:
         """A launch as a function of the named addresses; the numbers that follow are packed."""
         kernel = self.build(step.source, step.kernel, step.defines)
         if step.shared_bytes > _UNASKED_SHARED_BYTES:
             self._allow(kernel, step.shared_bytes)
-        used = [argument for argument in step.arguments if type(argument) is str]
-        numbers = step.arguments[len(used) :]
-        pack, rest = struct.Struct(f"{len(used)}q").pack, struct.pack(f"{len(numbers)}q", *numbers)
+        given = [numbers.get(a, a) if type(a) is str else a for a in step.arguments]
+        used = [argument for argument in given if type(argument) is str]
+        pack, rest = struct.Struct(f"{len(used)}q").pack, _packed(given[len(used) :])
         order = [names.index(name) for name in used]
         launch, grid, block = kernel._launch_kernel, (step.grid, 1, 1), (step.block, 1, 1)
         shared_bytes = step.shared_bytes
@@ -445,6 +449,12 @@ class CudaDevice(Device):
         if state.staging is None or state.staging.nbytes < nbytes:
             state.staging = self.pinned(nbytes)
         return state.staging[:nbytes]
+
+
+def _packed(arguments: list[Any]) -> bytes:
+    """Arguments of a launch; all of ours are 64-bit."""
+    types = "".join(["d" if type(argument) is float else "q" for argument in arguments])
+    return struct.pack(types, *arguments)
 
 
 def _library_version() -> str | None:

@@ -146,6 +146,23 @@ def direct(
     del owner
 
 
+def prepared_direct(device: Any, problem: Problem, request: Request, aligned: int) -> Any:
+    """`direct` in the current context, as a function of the image's and the result's address.
+
+    For operands at addresses that ``aligned`` divides, and a filter that is known.
+    """
+    taps, owner, strides = _taps(device, request.filter, problem)
+    planned = steps("direct", device, problem, aligned, tap_strides=strides)
+    itemsize = np.dtype(problem.dtype).itemsize
+    names = ("image", "taps", "out")
+    launch = device.prepared(planned, names, itemsize, fillvalue=request.fillvalue)
+
+    def run(image: int, out: int, owner: Any = owner) -> None:  # the taps live as long as this
+        launch(image, taps, out)
+
+    return run
+
+
 def flag(device: Device) -> tuple[Any, Any]:
     """(buffer, owner) of ints, all 0; kernels set the first where a result is not finite."""
     buffer, owner = device.allocate(16)

@@ -155,7 +155,8 @@ _KNOWN = {
 libraries: dict[type, Library] = {}
 
 
-def _learn_library(kind: type) -> Library | None:
+def learn_library(kind: type) -> Library | None:
+    """What is known of a type of arrays; None where they go the general way."""
     found = libraries.get(kind)
     if found is None:
         make = _KNOWN.get((kind.__module__.partition(".")[0], kind.__name__))
@@ -212,7 +213,7 @@ class Express:
         chosen, problem = plan.chosen, plan.problem
         given = arrays if out is None else (*arrays, out)
         kind = type(arrays[0])
-        library = _learn_library(kind) if all(type(x) is kind for x in given) else None
+        library = learn_library(kind) if all(type(x) is kind for x in given) else None
         if (
             library is None
             or chosen.implementation.prepare is None

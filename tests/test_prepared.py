@@ -1,0 +1,114 @@
+"""What a prepared call launches is, byte for byte, what the general way launches."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import hetero.ops
+from hetero import registry
+from hetero.arrays import HOST, spec
+from hetero.devices.base import Device
+from hetero.devices.cuda import CudaDevice
+from hetero.filtering import device as filtering
+from hetero.filtering.request import Filter, Request
+from hetero.ops import convolving
+
+IMAGE, B, OUT, SCRATCH = (number << 20 for number in (16, 32, 64, 128))
+
+
+class Recorder:
+    """A CudaDevice whose kernels write down what they are launched with."""
+
+    kind = "cuda"
+    multiprocessors, block_limit, shared_limit, capability = 132, 1024, 227 << 10, (9, 0)
+    capturing = False
+    launch, prepared, _prepared = CudaDevice.launch, CudaDevice.prepared, CudaDevice._prepared
+    run_steps = Device.run_steps
+
+    def __init__(self):
+        self.local = SimpleNamespace(queue=None)
+        self.launched = []
+        self.allowed = {}
+
+    def build(self, text, kernel, defines):
+        key = (text, kernel, defines)
+
+        def launch(grid, block, arguments, shared_bytes, stream):
+            if shared_bytes > 48 << 10:
+                assert self.allowed[key] >= shared_bytes
+            self.launched.append((key, grid, block, bytes(arguments), shared_bytes, stream))
+
+        return SimpleNamespace(_launch_kernel=launch, key=key)
+
+    def _allow(self, kernel, shared_bytes):
+        self.allowed[kernel.key] = shared_bytes
+
+    def state(self):
+        return SimpleNamespace(pool=SimpleNamespace(allocate=self.scratch))
+
+    def scratch(self, nbytes):
+        return SimpleNamespace(address=SCRATCH)
+
+    def allocate(self, nbytes):
+        return SCRATCH, None
+
+    def upload(self, source, target): ...
+
+    def keep(self, *things): ...
+
+
+def both_ways(general, prepare, *addresses):
+    """Check that they launch the same; return what."""
+    device = Recorder()
+    general(device)
+    expected, device.launched = device.launched, []
+    run = prepare(device)
+    assert not device.launched
+    for _ in range(2):
+        device.launched.clear()
+        run(*addresses)
+        assert device.launched == expected
+    return expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("order", ["CC", "FC", "CF"])
+@pytest.mark.parametrize("shape", [(512, 512, 512), (40, 24, 5000), (37, 41, 43), (1, 300, 70)])
+def test_products(shape, order, dtype):
+    m, n, k = shape
+    for operation, second in (("matmul", (k, n)), ("matvec", (k,))):
+        first = spec((m, k), dtype, on="cuda:0", order=order[0])
+        other = spec(second, dtype, on="cuda:0", order=order[1])
+        problem = hetero.ops.module_of(operation).problem(first, other)
+        (method,) = (
+            i for i in registry.lookup(problem.operation) if (i.kind, i.method) == ("cuda", "tiled")
+        )
+        launched = both_ways(
+            partial(method.run, problem=problem, inputs=[IMAGE, B], output=OUT),
+            partial(method.prepare, problem=problem, aligned=16),
+            *(IMAGE, B, OUT),
+        )
+        if operation == "matmul":
+            assert len(launched) == 1 + (k == 5000)  # in parts
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1, 3, 9, 15])
+@pytest.mark.parametrize("image", [(64, 64), (37, 41)])
+def test_direct_convolutions(image, size, dtype):
+    window = convolving.window(image, (size, size), "same")
+    first = spec(image, dtype, on="cuda:0").operand()
+    taps = spec((size, size), dtype, on=HOST).operand()
+    problem = convolving.described(first, taps, np.dtype(dtype), window)
+    filter = np.random.default_rng(size).random((size, size)).astype(dtype)
+    request = Request(Filter(filter), 0.0)
+    launched = both_ways(
+        partial(filtering.direct, problem=problem, image=IMAGE, request=request, out=OUT),
+        partial(filtering.prepared_direct, problem=problem, request=request, aligned=16),
+        *(IMAGE, OUT),
+    )
+    assert len(launched) == 1

@@ -63,7 +63,8 @@ def execute(plan: Plan, call: Call) -> Any:
     """
     problem = plan.problem
     chosen = plan.chosen
-    if (graph := capturing.get()) is not None and chosen.device != graph:
+    graph = capturing.get()
+    if graph not in (None, chosen.device) and devices.get(graph).capturing:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     if chosen.device != CPU:
         device = devices.get(chosen.device)
@@ -130,7 +131,7 @@ def _on_device(device: Device, implementation: Implementation, problem: Problem,
             call = call.with_output(problem)
             assert call.target is not None
             run(device, problem, inputs, call.target.pointer)
-            device.keep(call.arrays, call.out)
+            device.keep(call.arrays, call.also, call.out)
             if unordered:
                 device.synchronize()
             return call.out

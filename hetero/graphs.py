@@ -116,7 +116,8 @@ def graph(device: str | None = None) -> Graph:
     -----
     The block holds for its thread alone. All work in it goes to the device, also what would be
     faster on the CPU. A filter of `convolve2d` that lies on the host keeps the values it had.
-    Dtypes that run on the CPU only are no part of a graph: they are computed at once.
+    Host arrays of dtypes that run on the CPU only are no part of a graph: they are computed at
+    once.
 
     Examples
     --------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import types
 
 import fakes
 import numpy as np
@@ -13,6 +14,8 @@ from scipy import signal
 import hetero
 import hetero.ops
 from hetero import execution, planner, registry
+from hetero.errors import DeviceError
+from hetero.filtering import request
 from hetero.ops import express
 
 rng = np.random.default_rng(5)
@@ -171,6 +174,24 @@ def test_a_failure_is_left_to_the_general_way(cuda, monkeypatch):
     np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
 
 
+def test_what_cannot_be_remembered_still_has_its_result(cuda, monkeypatch):
+    """The device fails, the CPU answers; that nothing can be prepared is no second failure."""
+
+    def fails(*_):
+        raise DeviceError("no compiler")
+
+    for operation in ("matvec", "matmul"):
+        entries = [
+            dataclasses.replace(i, run=fails, prepare=fails) if i.kind == "cuda" else i
+            for i in registry.lookup(operation)
+        ]
+        monkeypatch.setitem(registry._implementations, operation, entries)
+    planner._memory.forget()
+    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
+    C = hetero.matmul(A, B, device="cuda", method="tiled")
+    np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
+
+
 def test_errors_are_as_before(cuda):
     A, B = put(cuda, 6, 4), put(cuda, 4, 5)
     hetero.matmul(A, B, device="cuda")
@@ -262,3 +283,25 @@ def test_convolutions_that_go_the_general_way(filters):
     assert convolved(filters, image, one) == 1
     with pytest.raises((ValueError, TypeError)):
         hetero.convolve2d(image, one, ["same"], device="cuda", method="direct")
+
+
+def test_what_a_filter_leaves_on_a_device_belongs_to_a_context():
+    """And what a graph makes for itself is found by nobody else."""
+    kept_alive = []
+    device = types.SimpleNamespace(capturing=False, keep=lambda *things: kept_alive.extend(things))
+    made = []
+
+    def asked(place, capturing=False):
+        device.place, device.capturing = (lambda: place), capturing
+        made.append(object())
+        return request.kept(device, filter, "taps", lambda: made[-1])
+
+    filter = request.Filter(rng.random((3, 5)))
+    first, second = asked("one"), asked("two")
+    assert first is not second
+    assert asked("one") is first
+    assert asked("two") is second
+    assert asked("one", capturing=True) is first
+    of_graph = asked("three", capturing=True)
+    assert kept_alive[-2:] == [first, of_graph]
+    assert asked("three") is not of_graph

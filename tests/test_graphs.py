@@ -127,6 +127,23 @@ def test_filters_that_are_forgotten_meanwhile(cupy, method):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("method", ["direct", "fft"])
+def test_filters_on_the_device_outlive_their_arrays(cupy, method):
+    from scipy import signal
+
+    image, filter = random(cupy, 300, 300), random(cupy, 20, 20)
+    expected = signal.convolve2d(image.get(), filter.get(), "same")
+    with hetero.graph() as g:
+        result = hetero.convolve2d(image, filter, "same", method=method)
+    del filter
+    gc.collect()
+    other = [random(cupy, 20, 20) for _ in range(8)]
+    g.launch()
+    np.testing.assert_allclose(result.get(), expected, rtol=1e-3, atol=1e-3)
+    del other
+
+
+@pytest.mark.gpu
 def test_what_a_graph_holds_outlives_its_arrays(cupy):
     A, x = random(cupy, 500, 500), random(cupy, 500)
     expected = A.get() @ (A.get() @ x.get())

@@ -178,6 +178,10 @@ class Device(abc.ABC):
         """Whether this thread's work becomes part of a graph (`hetero.graph`)."""
         return False
 
+    def place(self) -> Any:
+        """What things that are kept on the device belong to: its context, where it has several."""
+        return self
+
     def keep(self, *things: Any) -> None:
         """While a graph is captured: let what it uses live as long as it does."""
         return

@@ -203,6 +203,9 @@ class CudaDevice(Device):
         """What belongs to the context that `active` made current in this thread."""
         return self.local.state
 
+    def place(self) -> _State:
+        return self.local.state
+
     def find_state(self) -> _State:
         """What belongs to the current context."""
         context = self.driver.Context.get_current()

@@ -18,7 +18,10 @@ _AT_A_TIME = 1 << 28  # bytes of tiles that are transformed at a time, but for o
 
 
 @functools.lru_cache(maxsize=8)
-def _transform(device: Device, lengths: tuple[int, int], batch: int, dtype: str) -> RealTransform2D:
+def _transform(
+    device: Device, place: Any, lengths: tuple[int, int], batch: int, dtype: str
+) -> RealTransform2D:
+    """Plans belong to a context, ``place``."""
     return RealTransform2D(device, lengths, batch, dtype)
 
 
@@ -40,7 +43,7 @@ def run(
     chunk = min(total, max(_AT_A_TIME // (2 * points * size), 1))
     lengths = (y.length, x.length)
     spectrum, owner = _spectrum(device, request.filter, problem, axes)
-    transform = _transform(device, lengths, chunk, dtype)
+    transform = _transform(device, device.place(), lengths, chunk, dtype)
     work, work_owner = device.allocate(2 * chunk * points * size)
     bad, flag_owner = own.flag(device)
     w = problem.window
@@ -98,7 +101,7 @@ def _spectrum(
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
         fill = ("fill", 0.0)
         own.gather(device, source, buffer, shape, strides, dtype, fill, (0, 1), one, 2 * half)
-        _transform(device, (y.length, x.length), 1, dtype).forward(buffer)
+        _transform(device, device.place(), (y.length, x.length), 1, dtype).forward(buffer)
         del held
         return buffer, owner
 

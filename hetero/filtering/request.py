@@ -118,7 +118,7 @@ def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any
     if filter.content is None:
         return make()
     array = filter.array
-    key = (device, filter.content, array.shape, array.dtype.char, what)
+    key = (device.place(), filter.content, array.shape, array.dtype.char, what)
     made = _kept.find(key)
     if made is None:
         made = make()

@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero import planner
 from hetero.arrays import HOST, Operand, Spec, describe, is_device_array
+from hetero.errors import GraphError
 from hetero.ops import (
     convolution_bands,
     convolution_methods,  # noqa: F401  # registers them
@@ -265,6 +266,9 @@ def _planned(call: _Call) -> Any:
     """Plan a convolution and run it."""
     now = planner.generation()
     a, b = call.a, call.b
+    graph = planner.capturing.get()
+    if graph is not None and b.location not in (HOST, graph):
+        raise GraphError(f"a graph of {graph} takes filters there or on the host")
     if b.location == HOST:
         filter = filter_of(call.kernel, call.dtype)
     elif a.location != b.location or call.dtype != b.dtype or call.method == "separable":
@@ -281,7 +285,7 @@ def _planned(call: _Call) -> Any:
             return by_bands
     plan = _plan(call, filter)
     known_later = filter.array is None and b.size <= LARGEST_DOWNLOADED and call.method is None
-    if known_later and planner.capturing.get() is None:
+    if known_later and graph is None:
         terms = plan.chosen.terms
         if terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD and (known := _downloaded(call)).factors:
             filter = known

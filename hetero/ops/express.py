@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from hetero import planner
 from hetero.arrays import Operand, alignment
+from hetero.errors import DeviceError
 
 MISS = object()
 _forced = planner.forced.get
@@ -234,17 +235,19 @@ class Express:
             bits |= operand.pointer & 15
         key = (*placement, library.facts(*arrays, out))
         device = devices.get(chosen.device)
-        with device.active():
-            # An entry of another context stays nobody's: this one takes its place.
-            known = self._entries[kind].get(key)
-            launches = known.of.get(current_context(), {}) if known else {}  # type: ignore[attr-defined]
-            if bits in launches:
-                return
-            launches = {
-                **launches,
-                bits: chosen.implementation.prepare(device, problem, alignment(bits)),
-            }
-            entry = _entry(device, library, launches, problem.output, operands)
+        try:
+            with device.active():
+                # An entry of another context stays nobody's: this one takes its place.
+                known = self._entries[kind].get(key)
+                launches = known.of.get(current_context(), {}) if known else {}  # type: ignore[attr-defined]
+                if bits in launches:
+                    return
+                launch = chosen.implementation.prepare(device, problem, alignment(bits))
+                entry = _entry(
+                    device, library, {**launches, bits: launch}, problem.output, operands
+                )
+        except DeviceError:  # the call itself failed too, and the CPU answered
+            return
         planner.remember(self._entries[kind], key, entry, generation)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hetero import planner
 from hetero.arrays import Operand, alignment
+from hetero.errors import DeviceError
 from hetero.ops import express
 from hetero.ops.express import MISS, Library, learn_library
 
@@ -68,13 +69,17 @@ class FilterExpress:
                 self.find[kind] = _finder(library, self._entries[kind])
         key, bits = (library.facts(image, image, None), rest), operand.pointer & 15
         device = devices.get(chosen.device)
-        with device.active():
-            known = self._entries[kind].get(key)
-            launches = known.of.get(express.current_context(), {}) if known else {}  # type: ignore[attr-defined]
-            if bits in launches:
-                return
-            launch = prepared_direct(device, problem, request, alignment(bits))
-            entry = _entry(device, library, {**launches, bits: launch}, problem.output)
+        try:
+            with device.active():
+                known = self._entries[kind].get(key)
+                here = express.current_context()
+                launches = known.of.get(here, {}) if known else {}  # type: ignore[attr-defined]
+                if bits in launches:
+                    return
+                launch = prepared_direct(device, problem, request, alignment(bits))
+                entry = _entry(device, library, {**launches, bits: launch}, problem.output)
+        except DeviceError:  # the call itself failed too, and the CPU answered
+            return
         planner.remember(self._entries[kind], key, entry, now)
 
 

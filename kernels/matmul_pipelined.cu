@@ -13,55 +13,11 @@
 // fast extent, and the address, of A and of B, are multiples of WIDTH. c_vector = 1: the same holds
 // of C with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
 
-#ifndef REAL
-#define REAL float
-#define WIDTH 4
-#endif
-#ifndef THREAD_M
-#define THREAD_M 8
-#define THREAD_N 8
-#endif
-#ifndef WARPS_M
-#define WARPS_M 2
-#define WARPS_N 4
-#endif
-#ifndef TILE_K
-#define TILE_K 8
-#endif
-#ifndef A_K
-#define A_K 1
-#endif
-#ifndef B_K
-#define B_K 0
-#endif
-#ifndef ALIGNED
-#define ALIGNED 0
-#endif
 #ifndef STAGES
 #define STAGES 3
 #endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define VECTOR JOIN(REAL, WIDTH)
-
-// A warp's part of the tile is 8 * THREAD_M x 4 * THREAD_N.
-#define TILE_M (8 * THREAD_M * WARPS_M)
-#define TILE_N (4 * THREAD_N * WARPS_N)
-#define THREADS (32 * WARPS_M * WARPS_N)
-
-// Neighbouring threads copy so many elements of k where k is fast.
-#define RUN_LENGTH 8
-// One vector more than the tile: the transposing copies of a warp then meet no bank twice.
-#define PITCH_A (TILE_M + WIDTH)
-#define PITCH_B (TILE_N + WIDTH)
-// A thread's first row and column, of 8 x 4 vectors. Lanes i and i^1 share rows, i and i^2 share
-// columns: so pairs of vector reads of shared memory can merge.
-#define LANE_M(lane) (((lane) >> 1 & 7) * WIDTH)
-#define LANE_N(lane) (((lane) & 1 | (lane) >> 4 << 1) * WIDTH)
+#include "matmul_registers.cu"
 
 // Elements that are copied at once. With k fast they are taken one by one, since what comes to lie
 // k-major does not lie together.
@@ -69,16 +25,6 @@
 #define PIECE_B (ALIGNED && !B_K ? WIDTH : 1)
 #define LOADS_A (TILE_M * TILE_K / (PIECE_A * THREADS))
 #define LOADS_B (TILE_N * TILE_K / (PIECE_B * THREADS))
-
-#include "matmul_blocks.cu"
-
-#if WIDTH == 4
-#define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y; (to)[2] = v.z; (to)[3] = v.w
-#define PACK(v, from) v.x = (from)[0]; v.y = (from)[1]; v.z = (from)[2]; v.w = (from)[3]
-#else
-#define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y
-#define PACK(v, from) v.x = (from)[0]; v.y = (from)[1]
-#endif
 
 #include "ptx.cu"
 
@@ -91,10 +37,6 @@
             : thread / ((tile) / (piece)))
 #define FIRST_OUTER(fast, piece, tile) \
     ((fast) ? thread / RUN_LENGTH % (tile) : thread % ((tile) / (piece)) * (piece))
-#define A_K_STRIDE (ALIGNED && A_K ? 1 : a_col)
-#define A_M_STRIDE (ALIGNED && !A_K ? 1 : a_row)
-#define B_K_STRIDE (ALIGNED && B_K ? 1 : b_row)
-#define B_N_STRIDE (ALIGNED && !B_K ? 1 : b_col)
 #define STAGE (TILE_K * (PITCH_A + PITCH_B))
 #define BYTES (int)sizeof(REAL)
 
@@ -125,16 +67,8 @@
     A += (depth) * A_K_STRIDE; \
     B += (depth) * B_K_STRIDE
 #define READ_FACTORS(set, stage, kk) \
-    UNROLL \
-    for (int i = 0; i < THREAD_M; i += WIDTH) { \
-        const VECTOR v = *(const VECTOR *)(read_a + (stage) * STAGE + (kk) * PITCH_A + i * 8); \
-        UNPACK(factors_a[set] + i, v); \
-    } \
-    UNROLL \
-    for (int j = 0; j < THREAD_N; j += WIDTH) { \
-        const VECTOR v = *(const VECTOR *)(read_b + (stage) * STAGE + (kk) * PITCH_B + j * 4); \
-        UNPACK(factors_b[set] + j, v); \
-    }
+    READ_FACTORS_AT(set, read_a + (stage) * STAGE + (kk) * PITCH_A, \
+                    read_b + (stage) * STAGE + (kk) * PITCH_B)
 
 KERNEL(THREADS, RESIDENT)
 matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict__ C,
@@ -214,35 +148,9 @@ matmul(const REAL *__restrict__ A, const REAL *__restrict__ B, REAL *__restrict_
                 __syncthreads();
                 READ_FACTORS(kk + 1 & 1, reading, 0);
             }
-            UNROLL
-            for (int i = 0; i < THREAD_M; ++i) {
-                UNROLL
-                for (int j = 0; j < THREAD_N; ++j)
-                    sum[i][j] += factors_a[kk & 1][i] * factors_b[kk & 1][j];
-            }
+            MULTIPLY_FACTORS(kk & 1);
         }
     }
 
-    C += part * c_part + b * c_batch;
-    UNROLL
-    for (int i = 0; i < THREAD_M; ++i) {
-        const index_t row = tile_m + warp_m + LANE_M(lane) + i / WIDTH * (8 * WIDTH) + i % WIDTH;
-        if (row < m) {
-            UNROLL
-            for (int j = 0; j < THREAD_N; j += WIDTH) {
-                const index_t col = tile_n + warp_n + LANE_N(lane) + j * 4;
-                if (c_vector) {
-                    if (col < n) {
-                        VECTOR v;
-                        PACK(v, sum[i] + j);
-                        *(VECTOR *)(C + row * c_row + col) = v;
-                    }
-                } else {
-                    UNROLL
-                    for (int w = 0; w < WIDTH; ++w)
-                        if (col + w < n) C[row * c_row + (col + w) * c_col] = sum[i][j + w];
-                }
-            }
-        }
-    }
+    STORE_SUMS
 }

@@ -9,6 +9,8 @@
 
 #define KERNEL(threads, blocks) static void
 #define DEVICE static inline
+#define GLOBAL
+#define LOCAL
 #define UNROLL
 #define NO_UNROLL
 #define __restrict__

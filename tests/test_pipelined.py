@@ -60,7 +60,8 @@ def emulated(source, defines, directory, edit=lambda text: text):
         pytest.skip("no g++ to compile the kernel for the CPU")
     text = Path(kernels.__file__).with_name(source).read_text()
     text = edit(text.replace('#include "ptx.cu"\n', ""))
-    text = text.replace('#include "matmul_blocks.cu"', kernels.source("matmul_blocks.cu"))
+    for shared in ("matmul_registers.cu", "matmul_blocks.cu"):
+        text = text.replace(f'#include "{shared}"', kernels.source(shared))
     text, found = re.subn(
         r"extern __shared__ \S+ (\w+) shared\[\];", r"\1 *const shared = (\1 *)shared_memory;", text
     )

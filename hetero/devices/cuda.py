@@ -21,8 +21,8 @@ import numpy as np
 
 from hetero.devices import cubin
 from hetero.devices.base import Device, kernel_text
-from hetero.devices.cuda_pool import Pool
-from hetero.errors import DeviceError, DeviceMemoryError, GraphError
+from hetero.devices.cuda_context import Active, Local, State
+from hetero.errors import GraphError
 from hetero.kernels import Launch, Steps
 
 _INSTALL = "pip install 'hetero[cuda]'"
@@ -60,77 +60,6 @@ def find() -> tuple[list[Device], list[str]]:
     return [CudaDevice(ordinal) for ordinal in range(count)], missing
 
 
-def _error(error: Exception) -> DeviceError:
-    """PyCUDA's error as one of ours; it carries text, no code."""
-    if isinstance(error, MemoryError) or "out of memory" in str(error):
-        return DeviceMemoryError(f"out of device memory: {error}")
-    return DeviceError(str(error))
-
-
-class _Active:
-    """Makes a context current for a ``with`` block and turns PyCUDA's errors into ours."""
-
-    __slots__ = ("_device", "_outer", "_pushed")
-
-    def __init__(self, device: CudaDevice) -> None:
-        self._device = device
-
-    def __enter__(self) -> CudaDevice:
-        device = self._device
-        driver = device.driver
-        current = driver.Context.get_current()
-        self._pushed = not (current is not None and device.owns(current))
-        if self._pushed:
-            try:
-                device.primary().push()
-            except driver.Error as error:
-                raise _error(error) from error
-        self._outer = device.local.state
-        device.local.state = device.find_state()
-        return device
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._device.local.state = self._outer
-        if self._pushed:
-            self._device.driver.Context.pop()
-        if isinstance(error, (self._device.driver.Error, MemoryError)) and not isinstance(
-            error, DeviceError
-        ):
-            raise _error(error) from error
-
-
-class _State:
-    """What belongs to one context: memory pool, loaded kernels, cuBLAS handle."""
-
-    def __init__(self, driver: Any, ordinal: int) -> None:
-        self.pool = Pool(driver, ordinal)
-        self.modules: list[Any] = []
-        self.kernels: dict[Any, Any] = {}
-        self.handles: dict[str, Any] = {}
-        self.shared_bytes: dict[Any, int] = {}
-        self.staging: np.ndarray | None = None
-
-
-class _Local(threading.local):
-    """What a thread does with a device.
-
-    Attributes
-    ----------
-    state : _State
-        Of the context that `CudaDevice.active` made current.
-    queue : Stream or None
-        Where work without a stream goes while a graph is captured; None: the legacy stream.
-    kept : list
-        What the graph needs to live.
-    """
-
-    state: Any = None
-    queue: Any = None
-
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
-
-
 class CudaDevice(Device):
     """One NVIDIA GPU."""
 
@@ -145,9 +74,9 @@ class CudaDevice(Device):
         self.name = f"cuda:{ordinal}"
         self._device = driver.Device(ordinal)
         self._primary: Any = None
-        self._states: dict[Any, _State] = {}
+        self._states: dict[Any, State] = {}
         self._lock = threading.RLock()
-        self.local = _Local()
+        self.local = Local()
         self._bus_id = self._device.pci_bus_id()
         attribute = driver.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
@@ -196,24 +125,24 @@ class CudaDevice(Device):
         """Whether a current context belongs to this device."""
         return context.get_device().pci_bus_id() == self._bus_id
 
-    def active(self) -> _Active:
-        return _Active(self)
+    def active(self) -> Active:
+        return Active(self)
 
-    def state(self) -> _State:
+    def state(self) -> State:
         """What belongs to the context that `active` made current in this thread."""
         return self.local.state
 
-    def place(self) -> _State:
+    def place(self) -> State:
         return self.local.state
 
-    def find_state(self) -> _State:
+    def find_state(self) -> State:
         """What belongs to the current context."""
         context = self.driver.Context.get_current()
         try:
             return self._states[context]
         except KeyError:
             with self._lock:
-                return self._states.setdefault(context, _State(self.driver, self.ordinal))
+                return self._states.setdefault(context, State(self.driver, self.ordinal))
 
     def _close(self) -> None:
         if os.getpid() != self._process:  # a forked child must not touch its parent's context

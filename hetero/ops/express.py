@@ -9,10 +9,10 @@ stream to a failing launch, is a `MISS`, and the general way deals with it.
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import threading
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from hetero import planner
@@ -26,7 +26,7 @@ log = logging.getLogger("hetero")
 Launch = Callable[[int, int, int], None]
 
 
-@functools.cache
+@cache
 def _context_getter() -> Any:
     return ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent
 
@@ -171,19 +171,61 @@ def learn_library(kind: type) -> Library | None:
     return found
 
 
-class Express:
-    """The remembered calls of one operation; all arrays of a call are of one library.
+class Remembered:
+    """Tables of remembered calls.
 
     Attributes
     ----------
     find : dict
-        Type of arrays -> ``find[type(A)](A, B, out, device, method)``: the result, or `MISS`.
+        Type of arrays -> function that gives a call's result, or `MISS`.
     """
 
     def __init__(self) -> None:
         self.find: dict[type, Callable[..., Any]] = {}
         self._entries: dict[type, dict[Any, Callable[..., Any]]] = {}
         self._lock = threading.Lock()
+
+    def _keep(
+        self,
+        kind: type,
+        finder: Callable[[dict[Any, Any]], Callable[..., Any]],
+        key: Any,
+        bits: int,
+        device: Any,
+        prepare: Callable[[], Any],
+        entry: Callable[[dict[int, Any]], Callable[..., Any]],
+        generation: int,
+    ) -> None:
+        """Remember a call for addresses with these lowest bits, in the current context.
+
+        ``finder`` makes a type's function of its table, ``prepare`` what is launched, ``entry`` the
+        remembered call of all that was prepared for it, by bits.
+        """
+        with self._lock:
+            if kind not in self.find:
+                self._entries[kind] = planner.shortcut_table()
+                self.find[kind] = finder(self._entries[kind])
+        table = self._entries[kind]
+        try:
+            with device.active():
+                # An entry of another context stays nobody's: this one takes its place.
+                here, known = current_context(), table.get(key)
+                launches = known.of.get(here, {}) if known else {}
+                if bits in launches:
+                    return
+                launches = {**launches, bits: prepare()}
+                made = entry(launches)
+                made.of = {here: launches}  # type: ignore[attr-defined]
+        except DeviceError:  # the call itself failed too, and the CPU answered
+            return
+        planner.remember(table, key, made, generation)
+
+
+class Express(Remembered):
+    """The remembered calls of one product, ``find[type(A)](A, B, out, device, method)``.
+
+    All arrays of a call are of one library.
+    """
 
     def learn(
         self,
@@ -226,29 +268,20 @@ class Express:
             or devices.set_aside(chosen.device)
         ):
             return
-        with self._lock:
-            if kind not in self.find:
-                self._entries[kind] = planner.shortcut_table()
-                self.find[kind] = _finder(library, self._entries[kind])
         bits = 0
         for operand in operands:
             bits |= operand.pointer & 15
-        key = (*placement, library.facts(*arrays, out))
         device = devices.get(chosen.device)
-        try:
-            with device.active():
-                # An entry of another context stays nobody's: this one takes its place.
-                known = self._entries[kind].get(key)
-                launches = known.of.get(current_context(), {}) if known else {}  # type: ignore[attr-defined]
-                if bits in launches:
-                    return
-                launch = chosen.implementation.prepare(device, problem, alignment(bits))
-                entry = _entry(
-                    device, library, {**launches, bits: launch}, problem.output, operands
-                )
-        except DeviceError:  # the call itself failed too, and the CPU answered
-            return
-        planner.remember(self._entries[kind], key, entry, generation)
+        self._keep(
+            kind,
+            partial(_finder, library),
+            (*placement, library.facts(*arrays, out)),
+            bits,
+            device,
+            lambda: chosen.implementation.prepare(device, problem, alignment(bits)),
+            lambda launches: _entry(device, library, launches, problem.output, operands),
+            generation,
+        )
 
 
 def _finder(library: Library, entries: dict[Any, Callable[..., Any]]) -> Callable[..., Any]:
@@ -307,5 +340,4 @@ def _entry(
             return MISS
         return out
 
-    run.of = {context: launches}  # type: ignore[attr-defined]
     return run

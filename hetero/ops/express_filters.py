@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hetero import planner
 from hetero.arrays import Operand, alignment
-from hetero.errors import DeviceError
 from hetero.ops import express
-from hetero.ops.express import MISS, Library, learn_library
+from hetero.ops.express import MISS, Library, Remembered, learn_library
 
 _forced = planner.forced.get
 
 
-class FilterExpress:
-    """The remembered calls.
+class FilterExpress(Remembered):
+    """The remembered calls, ``find[type(image)](image, rest)``.
 
-    Attributes
-    ----------
-    find : dict
-        Type of image -> ``find[type(image)](image, rest)``: the result, or `MISS`. ``rest`` is all
-        else that a call depends on, hashable.
+    ``rest`` is all else that a call depends on, hashable.
     """
-
-    def __init__(self) -> None:
-        self.find: dict[type, Callable[[Any, Any], Any]] = {}
-        self._entries: dict[type, dict[Any, Callable[..., Any]]] = {}
-        self._lock = threading.Lock()
 
     def learn(
         self, plan: planner.Plan, request: Any, image: Any, operand: Operand, rest: Any, now: int
@@ -63,24 +53,18 @@ class FilterExpress:
             or devices.set_aside(chosen.device)
         ):
             return
-        with self._lock:
-            if kind not in self.find:
-                self._entries[kind] = planner.shortcut_table()
-                self.find[kind] = _finder(library, self._entries[kind])
-        key, bits = (library.facts(image, image, None), rest), operand.pointer & 15
+        bits = operand.pointer & 15
         device = devices.get(chosen.device)
-        try:
-            with device.active():
-                known = self._entries[kind].get(key)
-                here = express.current_context()
-                launches = known.of.get(here, {}) if known else {}  # type: ignore[attr-defined]
-                if bits in launches:
-                    return
-                launch = prepared_direct(device, problem, request, alignment(bits))
-                entry = _entry(device, library, {**launches, bits: launch}, problem.output)
-        except DeviceError:  # the call itself failed too, and the CPU answered
-            return
-        planner.remember(self._entries[kind], key, entry, now)
+        self._keep(
+            kind,
+            partial(_finder, library),
+            (library.facts(image, image, None), rest),
+            bits,
+            device,
+            lambda: prepared_direct(device, problem, request, alignment(bits)),
+            lambda launches: _entry(device, library, launches, problem.output),
+            now,
+        )
 
 
 def _finder(library: Library, entries: dict[Any, Callable[..., Any]]) -> Callable[[Any, Any], Any]:
@@ -118,5 +102,4 @@ def _entry(
             return MISS
         return out
 
-    run.of = {context: launches}  # type: ignore[attr-defined]
     return run

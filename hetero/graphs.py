@@ -128,12 +128,14 @@ def graph(device: str | None = None) -> Graph:
     >>> g.launch()  # doctest: +SKIP
     """
     names = [name for name in inventory.devices() if name.partition(":")[0] == _CUDA]
-    if device is None:
-        device = next(iter(names), _CUDA)
+    if not names:
+        raise DeviceNotAvailable(
+            "graphs need a CUDA device, and there is none ('hetero info' tells what is missing)"
+        )
+    device = device or names[0]
     if device not in names:
         raise DeviceNotAvailable(
-            f"device must be one of {', '.join(map(repr, names)) or 'none here'}, got {device!r}: "
-            "graphs need a CUDA device ('hetero info' tells what is missing)"
+            f"device must be one of {', '.join(map(repr, names))}, got {device!r}"
         )
     _driver()
     return Graph(device)

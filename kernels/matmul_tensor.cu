@@ -1,9 +1,10 @@
 // C = A B for a batch in float64, by the tensor cores of CUDA devices of compute capability 9.0 and
 // 10.0 (and 8.0, with a smaller instruction): they multiply and add doubles as other units do. CUDA C only.
 //
-// A block computes TILE_M x TILE_N of C, a warp WARP_M x WARP_N of that. Tiles of A and B, TILE_K = 16
-// deep, are copied to shared memory asynchronously, STAGES - 1 of them ahead of the one multiplied,
-// in the order they have in memory: [outer][k] where k is fast (A_K, B_K), else [k][outer].
+// A block computes TILE_M x TILE_N of C, a warp WARP_M x WARP_N of that. Tiles of A and B, 16 deep for
+// each of SLICES groups of warps, are copied to shared memory asynchronously, STAGES - 1 of them ahead
+// of the one multiplied, in the order they have in memory: [outer][k] where k is fast (A_K, B_K), else
+// [k][outer]. The groups multiply 16 of k each, and add up at the end: for products with few tiles.
 // k is taken in `parts` chunks: with parts > 1, C is the scratch buffer, contiguous, one result per
 // part, and sum_partials (partial.cu) follows.
 // Per product: 2 m n k flops; a tile moves (TILE_M + TILE_N) k elements from global memory.
@@ -37,13 +38,15 @@
 #ifndef RESIDENT
 #define RESIDENT 1
 #endif
-
-#define TILE_K 16
+#ifndef SLICES
+#define SLICES 1
+#endif
+#define TILE_K (16 * SLICES)
 #define TILE_M (WARP_M * WARPS_M)
 #define TILE_N (WARP_N * WARPS_N)
-#define THREADS (32 * WARPS_M * WARPS_N)
+#define THREADS (32 * WARPS_M * WARPS_N * SLICES)
 
-// Where an element lies. With k fast a row is 128 bytes, and its quarters change places from row to row;
+// Where an element lies. With k fast a row begins at a bank 0, and its quarters change places from row to row;
 // with k slow a row is 4 elements longer than the tile. So the 16 lanes that read together, 4 rows by
 // 4 of k, meet 32 banks.
 #define PITCH_A (A_K ? TILE_K : TILE_M + 4)
@@ -87,8 +90,10 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     const int lane = thread % 32;
     const int g = lane >> 2;
     const int t = lane & 3;
-    const int warp_m = thread / 32 / WARPS_N * WARP_M;
-    const int warp_n = thread / 32 % WARPS_N * WARP_N;
+    const int slice = thread / (32 * WARPS_M * WARPS_N);
+    const int warp = thread / 32 % (WARPS_M * WARPS_N);
+    const int warp_m = warp / WARPS_N * WARP_M;
+    const int warp_n = warp % WARPS_N * WARP_N;
 
     FIND_BLOCK
 
@@ -154,8 +159,8 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     double fa[2][WARP_M / 16][4];
     double fb[2][WARP_N / 8][2];
     // With k fast, another quarter of a row is the first one's place with bits changed.
-    const int read_a = PLACE_A(warp_m + g, t);
-    const int read_b = SIZE_A + PLACE_B(warp_n + g, t);
+    const int read_a = PLACE_A(warp_m + g, t) + slice * 16 * (A_K ? 1 : PITCH_A);
+    const int read_b = SIZE_A + PLACE_B(warp_n + g, t) + slice * 16 * (B_K ? 1 : PITCH_B);
 #define AT_A(q) (A_K ? read_a ^ (q) * 4 : read_a + (q) * 4 * PITCH_A)
 #define AT_B(q) (B_K ? read_b ^ (q) * 4 : read_b + (q) * 4 * PITCH_B)
 #define READ(set, stage, kk) \
@@ -195,6 +200,27 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
         READ(0, reading, 0);
         MULTIPLY(1);
     }
+
+#if SLICES > 1
+    // The groups of warps sum up what each has of the same tile, in their order.
+#define SUMS (WARP_M * WARP_N / 32)
+    double *const place = shared + warp * 32 + lane;
+    double *const mine = &sum[0][0][0];
+    UNROLL
+    for (int s = 1; s < SLICES; ++s) {
+        __syncthreads();
+        if (slice == s) {
+            UNROLL
+            for (int i = 0; i < SUMS; ++i) place[i * (THREADS / SLICES)] = mine[i];
+        }
+        __syncthreads();
+        if (slice == 0) {
+            UNROLL
+            for (int i = 0; i < SUMS; ++i) mine[i] += place[i * (THREADS / SLICES)];
+        }
+    }
+    if (slice > 0) return;
+#endif
 
     C += part * c_part + b * c_batch;
     UNROLL

@@ -123,8 +123,13 @@ def _tensor(
     stages: int,
     beside: tuple[float, float],
     *gigaflops: float,
+    slices: int = 1,
 ) -> Tile:
-    """Warps with warp_m x warp_n each, multiplied on tensor cores; ``beside`` as in `_plain`."""
+    """Warps with warp_m x warp_n each, multiplied on tensor cores; ``beside`` as in `_plain`.
+
+    ``slices``: groups of them, which share the steps of k.
+    """
+    depth = _TENSOR_K * slices
     m, n = warp_m * warps_m, warp_n * warps_n
     defines = (
         ("WARP_M", warp_m),
@@ -132,17 +137,18 @@ def _tensor(
         ("WARPS_M", warps_m),
         ("WARPS_N", warps_n),
         ("STAGES", stages),
+        ("SLICES", slices),
     )
     size = ELEMENT_BYTES["float64"]
     # Where k is slow, a row of the tile is 4 elements longer.
     a, b = (
-        tuple(stages * _TENSOR_K * (m + n + 4 * (not a_k) + 4 * (not b_k)) * size for b_k in (0, 1))
+        tuple(stages * depth * (m + n + 4 * (not a_k) + 4 * (not b_k)) * size for b_k in (0, 1))
         for a_k in (0, 1)
     )
     return Tile(
         "matmul_tensor.cu",
-        *(m, n, _TENSOR_K, 32 * warps_m * warps_n, defines, (a, b)),
-        (stages - 1) * _TENSOR_K * (m + n) * size,
+        *(m, n, depth, 32 * warps_m * warps_n * slices, defines, (a, b)),
+        (stages - 1) * depth * (m + n) * size,
         *(1e-6 * beside[0], 1e9 * beside[1]),
         tuple(1e9 * rate for rate in gigaflops),
     )
@@ -150,7 +156,7 @@ def _tensor(
 
 _PORTABLE = {
     "float32": (
-        _plain(8, 16, 2, 2, 8, (0.53, 121), 260, 384),
+        _plain(8, 16, 2, 2, 8, (0.53, 121), 260, 388),
         _plain(8, 8, 1, 4, 16, (1.23, 252), 263, 314, 318),
         _plain(4, 8, 2, 2, 32, (0.5, 60), 260, 306, 320),
         _plain(4, 4, 1, 2, 32, (0.5, 60), 126, 207, 201, 226, 216, 232, 214, 227),
@@ -177,6 +183,8 @@ _TENSOR = (
     _tensor(16, 32, 2, 2, 4, (0.83, 146), 312, 352, 364, 376),
     _tensor(32, 16, 2, 2, 4, (0.48, 88), 274, 367, 384, 396),
     _tensor(16, 16, 2, 2, 4, (0.80, 223), 217, 281, 277, 285, 282),
+    _tensor(32, 16, 2, 2, 3, (0.53, 30), 336, 379, slices=2),
+    _tensor(16, 16, 2, 2, 4, (0.55, 38), 283, 293, slices=2),
 )
 
 

@@ -12,61 +12,66 @@
 
 #include "matvec_words.cu"
 
-// A block takes GROUPS rows, with LANES threads on each. A thread has DEPTH loads of A in flight. Rows
-// past the last one repeat it, and are not stored; steps past the end of k load nothing, so that an
-// infinity in A meets no made-up zero of x.
+// A block takes GROUPS * ROWS rows, with LANES threads on ROWS of them at once: with short rows, what is
+// loaded of x then serves several. A thread has ROWS * DEPTH loads of A in flight. Rows past the last
+// one repeat it, and are not stored; steps past the end of k load nothing, so that an infinity in A
+// meets no made-up zero of x.
 KERNEL(THREADS, 1)
 matvec_rows(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL REAL *RESTRICT y,
             index_t m, index_t k, index_t tiles, index_t parts, index_t chunk, index_t a_batch,
             index_t a_row, index_t a_col, index_t x_batch, index_t x_element, index_t y_part,
             index_t y_batch, index_t y_element)
 {
-    SHARED REAL sums[THREADS];
+    SHARED REAL sums[ROWS * THREADS];
     const int lane = (int)(threadIdx.x % LANES);
     const int group = (int)(threadIdx.x / LANES);
     const unsigned int tile = blockIdx.x % (unsigned int)tiles;
     const unsigned int part = blockIdx.x / (unsigned int)tiles % (unsigned int)parts;
     const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts;
-    const index_t row = (index_t)tile * GROUPS + group;
+    const index_t row = ((index_t)tile * GROUPS + group) * ROWS;
     const index_t begin = part * chunk;
     const index_t end = begin + chunk < k ? begin + chunk : k;
 
-    REAL sum = 0;
-    A += b * a_batch + (row < m ? row : m - 1) * a_row;
+    REAL sum[ROWS];
+    index_t line[ROWS];
+    UNROLL
+    for (int i = 0; i < ROWS; ++i) {
+        sum[i] = 0;
+        line[i] = (row + i < m ? row + i : m - 1) * a_row;
+    }
+    A += b * a_batch;
     x += b * x_batch;
 
     NO_UNROLL
     for (index_t j = begin + lane * WIDTH; j < end; j += LANES * WIDTH * DEPTH) {
-        VECTOR a[DEPTH];
+        VECTOR a[DEPTH][ROWS];
         VECTOR xs[DEPTH];
         UNROLL
         for (int u = 0; u < DEPTH; ++u) {
             const index_t at = j + u * LANES * WIDTH;
             SET_ZERO(xs[u]);
-            SET_ZERO(a[u]);
+            UNROLL
+            for (int i = 0; i < ROWS; ++i) { SET_ZERO(a[u][i]); }
             if (at < end) {
                 xs[u] = AT(x, WIDTH == 1 ? at * x_element : at);
-                a[u] = AT_ONCE(A, WIDTH == 1 ? at * a_col : at);
+                UNROLL
+                for (int i = 0; i < ROWS; ++i)
+                    a[u][i] = AT_ONCE(A + line[i], WIDTH == 1 ? at * a_col : at);
             }
         }
         UNROLL
-        for (int u = 0; u < DEPTH; ++u) { ADD_DOT(sum, a[u], xs[u]); }
-    }
-
-    // The LANES sums of a row become one, four at a time: half the barriers of a binary tree.
-    LOCAL REAL *mine = sums + threadIdx.x;
-    *mine = sum;
-    UNROLL
-    for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) {
-        const int next = width >= 4 ? width / 4 : 1;
-        __syncthreads();
-        if (lane < next) {
+        for (int u = 0; u < DEPTH; ++u) {
             UNROLL
-            for (int other = next; other < width; other += next) sum += mine[other];
-            *mine = sum;
+            for (int i = 0; i < ROWS; ++i) { ADD_DOT(sum[i], a[u][i], xs[u]); }
         }
     }
-    if (lane == 0 && row < m) y[part * y_part + b * y_batch + row * y_element] = sum;
+
+    ADD_LANES(sum, sums, lane)
+    if (lane == 0) {
+        UNROLL
+        for (int i = 0; i < ROWS; ++i)
+            if (row + i < m) y[part * y_part + b * y_batch + (row + i) * y_element] = sum[i];
+    }
 }
 
 // A block takes LANES * WIDTH rows, and its GROUPS groups take every GROUPS-th column of the part.

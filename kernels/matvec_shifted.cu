@@ -6,31 +6,20 @@
 // every GROUPS-th column; with GROUPS a multiple of WIDTH all of these have the same shift. The groups'
 // sums are put in their places when they are added up. A block loads LANES vectors of a column and
 // takes (LANES - 1) * WIDTH rows from them: neighbours load the same vector, mostly from the L2.
-// k is taken in `parts` chunks as in matvec.cu.
+// k is taken in `parts` chunks as in matvec.cu, or by the blocks of a cluster, which then add up their
+// sums themselves: CLUSTER = parts.
 // Per product: 2 m k flops, (m k + k + m) elements; A is read once, so memory is the limit.
 //
 // Preconditions. A's row stride is 1. GROUPS is a multiple of WIDTH.
 // chunk * parts >= k > chunk * (parts - 1).
 
 #include "matvec_words.cu"
+#include "cluster.cu"
 
-// Those elements of a vector that are there: from `first` on, up to `last`.
-#if WIDTH == 4
-#define LOAD_PARTLY(v, from, first, last) \
-    if ((first) <= 0 && 0 < (last)) v.x = (from)[0]; \
-    if ((first) <= 1 && 1 < (last)) v.y = (from)[1]; \
-    if ((first) <= 2 && 2 < (last)) v.z = (from)[2]; \
-    if ((first) <= 3 && 3 < (last)) v.w = (from)[3]
-#else
-#define LOAD_PARTLY(v, from, first, last) \
-    if ((first) <= 0 && 0 < (last)) v.x = (from)[0]; \
-    if ((first) <= 1 && 1 < (last)) v.y = (from)[1]
-#endif
-
-#define ROWS ((LANES - 1) * WIDTH)
+#define TILE_ROWS ((LANES - 1) * WIDTH)
 #define SLOTS (GROUPS / WIDTH)
 
-KERNEL(THREADS, 1)
+KERNEL(THREADS, 1) IN_CLUSTER
 matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
                GLOBAL REAL *RESTRICT y, index_t m, index_t k, index_t tiles, index_t parts,
                index_t chunk, index_t a_batch, index_t a_row, index_t a_col, index_t x_batch,
@@ -40,9 +29,9 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
     const int thread = (int)threadIdx.x;
     const int lane = thread % LANES;
     const int group = thread / LANES;
-    const unsigned int tile = blockIdx.x % (unsigned int)tiles;
-    const unsigned int part = blockIdx.x / (unsigned int)tiles % (unsigned int)parts;
-    const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts;
+    const unsigned int part = blockIdx.x % (unsigned int)parts;
+    const unsigned int tile = blockIdx.x / (unsigned int)parts % (unsigned int)tiles;
+    const unsigned int b = blockIdx.x / (unsigned int)parts / (unsigned int)tiles;
     const index_t begin = part * chunk;
     const index_t end = begin + chunk < k ? begin + chunk : k;
 
@@ -52,7 +41,7 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
     const int first_shift = (int)((((index_t)(size_t)A) / (int)sizeof(REAL) + begin * a_col) & (WIDTH - 1));
     const int step_shift = (int)(a_col & (WIDTH - 1));
     const int shift = first_shift + group * step_shift & WIDTH - 1;
-    const index_t row = (index_t)tile * ROWS + lane * WIDTH - shift;
+    const index_t row = (index_t)tile * TILE_ROWS + lane * WIDTH - shift;
     const bool inside = row >= 0 && row + WIDTH <= m;
     const bool somewhere = row > -WIDTH && row < m;
 
@@ -75,7 +64,7 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
                 if (inside) {
                     a[u] = AT_ONCE(A, at * a_col);
                 } else {
-                    LOAD_PARTLY(a[u], A + at * a_col, -row, m - row);
+                    LOAD_PARTLY(a[u], A + at * a_col, 1, -row, m - row);
                 }
             }
         }
@@ -92,7 +81,7 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
     const int slot = thread / (LANES * WIDTH);
     const int r = thread % (LANES * WIDTH);
     REAL total = 0;
-    if (r < ROWS) {
+    if (r < TILE_ROWS) {
         NO_UNROLL
         for (int g = slot; g < GROUPS; g += SLOTS)
             total += sums[g * (LANES * WIDTH) + r + (first_shift + g * step_shift & WIDTH - 1)];
@@ -100,9 +89,24 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
     __syncthreads();
     sums[thread] = total;
     __syncthreads();
-    if (slot == 0 && r < ROWS && (index_t)tile * ROWS + r < m) {
+    const bool mine_to_store = slot == 0 && r < TILE_ROWS && (index_t)tile * TILE_ROWS + r < m;
+    if (mine_to_store) {
         NO_UNROLL
         for (int other = 1; other < SLOTS; ++other) total += sums[other * (LANES * WIDTH) + r];
-        y[part * y_part + b * y_batch + ((index_t)tile * ROWS + r) * y_element] = total;
     }
+#if CLUSTER > 1
+    // The first block of the cluster adds up its parts, in their order.
+    if (mine_to_store) sums[thread] = total;
+    cluster_barrier();
+    if (mine_to_store && part == 0) {
+        NO_UNROLL
+        for (int other = 1; other < CLUSTER; ++other) total += of_block(sums + thread, other);
+    }
+    cluster_barrier(); // none may end while its sums are read
+    const bool whole = part == 0;
+#else
+    const bool whole = true;
+#endif
+    if (mine_to_store && whole)
+        y[part * y_part + b * y_batch + ((index_t)tile * TILE_ROWS + r) * y_element] = total;
 }

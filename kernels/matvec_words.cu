@@ -1,5 +1,5 @@
 // What matrix-vector kernels are compiled with, and arithmetic on vectors of WIDTH elements of REAL: a
-// block has GROUPS groups of LANES threads, each with DEPTH loads in flight.
+// block has GROUPS groups of LANES threads, each with DEPTH loads in flight of each of ROWS rows.
 
 #ifndef REAL
 #define REAL float
@@ -15,6 +15,9 @@
 #endif
 #ifndef DEPTH
 #define DEPTH 4
+#endif
+#ifndef ROWS
+#define ROWS 1
 #endif
 
 #define THREADS (LANES * GROUPS)
@@ -52,3 +55,39 @@
 
 #define AT(pointer, offset) (*(GLOBAL const VECTOR *)((pointer) + (offset)))
 #define AT_ONCE(pointer, offset) LOAD_ONCE((GLOBAL const VECTOR *)((pointer) + (offset)))
+
+// Those elements of a vector that are there: from `first` on, up to `last`.
+#if WIDTH == 4
+#define LOAD_PARTLY(v, from, step, first, last) \
+    if ((first) <= 0 && 0 < (last)) v.x = (from)[0]; \
+    if ((first) <= 1 && 1 < (last)) v.y = (from)[(step)]; \
+    if ((first) <= 2 && 2 < (last)) v.z = (from)[2 * (step)]; \
+    if ((first) <= 3 && 3 < (last)) v.w = (from)[3 * (step)]
+#elif WIDTH == 2
+#define LOAD_PARTLY(v, from, step, first, last) \
+    if ((first) <= 0 && 0 < (last)) v.x = (from)[0]; \
+    if ((first) <= 1 && 1 < (last)) v.y = (from)[(step)]
+#endif
+
+// ROWS sums of each of a group's LANES threads become one of each in lane 0, four at a time: half the
+// barriers of a binary tree. `sums` has room for ROWS of every thread.
+#define ADD_LANES(sum, sums, lane) \
+    { \
+        LOCAL REAL *const mine = (sums) + threadIdx.x; \
+        UNROLL \
+        for (int i = 0; i < ROWS; ++i) mine[i * THREADS] = sum[i]; \
+        UNROLL \
+        for (int width = LANES; width > 1; width = width >= 4 ? width / 4 : 1) { \
+            const int next = width >= 4 ? width / 4 : 1; \
+            __syncthreads(); \
+            if (lane < next) { \
+                UNROLL \
+                for (int i = 0; i < ROWS; ++i) { \
+                    UNROLL \
+                    for (int other = next; other < width; other += next) \
+                        sum[i] += mine[i * THREADS + other]; \
+                    mine[i * THREADS] = sum[i]; \
+                } \
+            } \
+        } \
+    }

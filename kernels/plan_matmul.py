@@ -61,7 +61,7 @@ def matmul(
     if n == 1 or m == 1:
         return _as_matvec(
             m == 1, m * n, k, batch, dtype, a_strides, b_strides, c_strides,
-            multiprocessors, alignment, block_limit,
+            multiprocessors, alignment, block_limit, capability,
         )  # fmt: skip
     names = ("A", "B")
     if abs(c_strides[2]) != 1 and abs(c_strides[1]) == 1:
@@ -191,6 +191,7 @@ def _as_matvec(
     multiprocessors: int,
     alignment: int,
     block_limit: int,
+    capability: tuple[int, int] | None,
 ) -> Steps:
     """Plan a product with a single column, c = A b, or a single row, c = B^T a, as a matvec."""
     if row:
@@ -212,6 +213,7 @@ def _as_matvec(
         multiprocessors=multiprocessors,
         alignment=alignment,
         block_limit=block_limit,
+        capability=capability,
     )
     launches = tuple(
         launch._replace(arguments=tuple(names.get(a, a) for a in launch.arguments))

@@ -13,16 +13,31 @@ _REAL = {"float32": "float", "float64": "double"}
 # flight, and as few threads on a row as that leaves.
 _ROW_THREADS = 128
 _ROW_DEPTH = 8
+# Rows of at most so many vectors: four at once, with two vectors of each in flight.
+_SHORT_VECTORS = 32
+_SHORT_ROWS = 4
+_SHORT_DEPTH = 2
+# Rows that begin anywhere, in float32, if they are at least so long: two at once with 32 threads.
+# Those of float64 are as fast element by element.
+_LEAST_SHIFTED_ROW = 512
+_SHIFTED_ROWS = 2
+_SHIFTED_ROW_LANES = 32
 # Columns: 128 to 512 threads. Threads side by side that together load 128, 64 or 32 bytes of a
 # column, and the share of the memory's speed that such pieces leave.
 _COLUMN_THREADS = 512
 _COLUMN_LEAST = 128
-_COLUMN_LANES = ((8, 1.0), (4, 0.9), (2, 0.42))
+_COLUMN_LANES = ((16, 1.02), (8, 1.0), (4, 0.9), (2, 0.42))
 _LEAST_THREADS = 64
 # Columns that begin anywhere: likewise; one lane in each piece is there for its neighbours. With
 # fewer rows or columns than this, they are loaded element by element.
 _SHIFTED_LANES = ((32, 1.0), (16, 1.0), (8, 0.95))
 _LEAST_SHIFTED = 16
+# On devices with clusters of blocks: at most 8 of them share the columns, 256 to 512 threads each,
+# and 768 threads on each multiprocessor in all.
+_CLUSTERS = (9, 0)
+_MOST_IN_CLUSTER = 8
+_CLUSTER_THREADS = 256
+_CLUSTERED_THREADS = 768
 # Blocks of each kernel that keep one multiprocessor's share of the memory busy, and the bytes of
 # that share that pass while a second launch starts and ends.
 _ROW_BLOCKS = 2.0
@@ -42,6 +57,7 @@ def matvec(
     multiprocessors: int,
     alignment: int,
     block_limit: int = 1024,
+    capability: tuple[int, int] | None = None,
 ) -> Steps:
     """Plan y = A x for a batch of m x k matrices and vectors.
 
@@ -61,6 +77,9 @@ def matvec(
         Bytes; the largest power of two, up to 16, that divides every operand's address.
     block_limit : int
         Most threads the device takes in a block; at least 64.
+    capability : (int, int), optional
+        Compute capability of a CUDA device, such as (9, 0). From there on, blocks can share columns
+        that begin anywhere without a second launch.
 
     Returns
     -------
@@ -75,21 +94,26 @@ def matvec(
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
     source = "matvec.cu"
 
+    cluster = 1
     if _along_rows(m, k, a_row, a_col):
-        if not (
+        whole = (
             aligned
             and a_col == x_element == 1
             and k % width == 0
             and (m == 1 or a_row % width == 0)
             and (batch == 1 or x_batch % width == 0)
-        ):
-            width = 1
-        kernel = "matvec_rows"
-        lanes, groups, tiles, parts, chunk = _rows_shape(
-            m, k, batch, dtype, width, multiprocessors, block_limit
         )
-        layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", _ROW_DEPTH))
-        variant = f"rows{lanes}v{width}"
+        kernel, rows, depth = "matvec_rows", 1, _ROW_DEPTH
+        if not whole and width == 4 and a_col == 1 and k >= _LEAST_SHIFTED_ROW:
+            kernel, source, rows = "matvec_shifted_rows", "matvec_shifted_rows.cu", _SHIFTED_ROWS
+        elif not whole:
+            width = 1
+        elif k <= _SHORT_VECTORS * width and m * batch >= _SHORT_ROWS * multiprocessors:
+            rows, depth = _SHORT_ROWS, _SHORT_DEPTH
+        lanes, groups, tiles, parts, chunk = _rows_shape(
+            m, k, batch, dtype, width, rows, multiprocessors, block_limit
+        )
+        layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", depth), ("ROWS", rows))
     else:
         whole = aligned and m % width == 0 and (k == 1 or a_col % width == 0)
         kernel = "matvec_columns"
@@ -97,14 +121,26 @@ def matvec(
             width = 1
         elif not whole:
             kernel, source = "matvec_shifted", "matvec_shifted.cu"
-        lanes, groups, tiles, parts, chunk = _columns_shape(
-            m, k, batch, dtype, width, multiprocessors, block_limit, kernel == "matvec_shifted"
-        )
+        shifted = kernel == "matvec_shifted"
+        shape = None
+        if shifted and capability is not None and capability >= _CLUSTERS:
+            shape = _cluster_shape(m, k, batch, dtype, width, multiprocessors, block_limit)
+        if shape is not None:
+            lanes, groups, tiles, parts, chunk = shape
+            cluster = parts
+        else:
+            lanes, groups, tiles, parts, chunk = _columns_shape(
+                m, k, batch, dtype, width, multiprocessors, block_limit, shifted
+            )
         depth = 8 if 2 * tiles * parts * batch < 3 * multiprocessors else 4
         layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", depth))
-        variant = f"{kernel.removeprefix('matvec_')}{lanes}v{width}"
+        if shifted:
+            layout += (("CLUSTER", cluster),)
+    variant = f"{kernel.removeprefix('matvec_')}{lanes}v{width}"
+    if cluster > 1:
+        variant += f"c{cluster}"
 
-    to, to_strides = ("y", (0, *y_strides)) if parts == 1 else ("partial", (batch * m, m, 1))
+    to, to_strides = ("y", (0, *y_strides)) if parts == cluster else ("partial", (batch * m, m, 1))
     real = _REAL[dtype]
     first = Launch(
         source=source,
@@ -114,7 +150,7 @@ def matvec(
         block=lanes * groups,
         arguments=("A", "x", to, m, k, tiles, parts, chunk, *a_strides, *x_strides, *to_strides),
     )
-    if parts == 1:
+    if parts == cluster:
         return Steps((first,), 0, variant)
     second = sum_partials(
         real=real,
@@ -138,18 +174,33 @@ def _along_rows(m: int, k: int, a_row: int, a_col: int) -> bool:
 
 
 def _rows_shape(
-    m: int, k: int, batch: int, dtype: str, width: int, multiprocessors: int, block_limit: int
+    m: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    width: int,
+    rows: int,
+    multiprocessors: int,
+    block_limit: int,
 ) -> tuple[int, int, int, int, int]:
-    """Return lanes, groups, row tiles, parts and chunk for matvec_rows."""
+    """Return lanes, groups, row tiles, parts and chunk for matvec_rows or matvec_shifted_rows."""
     threads = _ROW_THREADS if block_limit >= _ROW_THREADS else _LEAST_THREADS
     vectors = ceil_div(k, width)
-    # Short rows get more threads than they need, so that a warp's loads touch fewer lines.
-    lanes = _power_of_two(ceil_div(vectors, _ROW_DEPTH if vectors > 32 else _ROW_DEPTH // 2))
-    lanes = min(max(lanes, 2), threads)
-    groups = threads // lanes
-    tiles = ceil_div(m, groups)
     least = threads * width * _ROW_DEPTH
-    if tiles * batch < multiprocessors and k >= 2 * least:
+    if rows == _SHORT_ROWS:
+        lanes = _power_of_two(ceil_div(vectors, _SHORT_DEPTH))
+        lanes = max(lanes, min(_power_of_two(vectors), 8), 2)
+    elif rows > 1:
+        lanes = min(_SHIFTED_ROW_LANES, threads // width)
+        least = lanes * width * _ROW_DEPTH
+        k += width - 1  # a row's vectors begin up to so many elements before it
+    else:
+        # Short rows get more threads than they need, so that a warp's loads touch fewer lines.
+        lanes = _power_of_two(ceil_div(vectors, _ROW_DEPTH if vectors > 32 else _ROW_DEPTH // 2))
+        lanes = min(max(lanes, 2), threads)
+    groups = threads // lanes
+    tiles = ceil_div(m, groups * rows)
+    if rows == 1 and tiles * batch < multiprocessors and k >= 2 * least:
         lanes, groups, tiles = threads, 1, m
     bytes_read = m * k * batch * check_dtype(dtype)
     parts = _parts(bytes_read, tiles * batch, multiprocessors, _ROW_BLOCKS, 4, k // least)
@@ -194,6 +245,43 @@ def _columns_shape(
             best = cost, lanes, groups, tiles, parts
     _, lanes, groups, tiles, parts = best
     return lanes, groups, tiles, *_chunks(k, parts, groups)
+
+
+def _cluster_shape(
+    m: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    width: int,
+    multiprocessors: int,
+    block_limit: int,
+) -> tuple[int, int, int, int, int] | None:
+    """Return lanes, groups, row tiles, blocks in a cluster and chunk for matvec_shifted.
+
+    None if so few rows are better split among more blocks than a cluster has.
+    """
+    for lanes in (32, 16):
+        tiles = ceil_div(m, (lanes - 1) * width)
+        if tiles * batch * _MOST_IN_CLUSTER >= multiprocessors:
+            break
+    used = min(multiprocessors, tiles * batch * _MOST_IN_CLUSTER)
+    bytes_read = m * k * batch * check_dtype(dtype)
+    if block_limit < _COLUMN_THREADS or bytes_read / used > (
+        bytes_read / multiprocessors + _LAUNCH_BYTES
+    ):
+        return None
+    wanted = max(_CLUSTERED_THREADS * multiprocessors // (tiles * batch), _CLUSTER_THREADS)
+    blocks = min(_MOST_IN_CLUSTER, _power_of_two(wanted // _CLUSTER_THREADS + 1) // 2)
+    threads = _CLUSTER_THREADS
+    if 4 * wanted >= 3 * blocks * _COLUMN_THREADS:
+        threads = _COLUMN_THREADS
+    # With few columns, fewer blocks and threads.
+    groups = max(min(threads // lanes, _power_of_two(ceil_div(k, 8 * blocks))), width)
+    while blocks > 1 and k < 4 * groups * blocks:
+        blocks //= 2
+    lanes = max(lanes, _COLUMN_LEAST // groups)
+    tiles = ceil_div(m, (lanes - 1) * width)
+    return lanes, groups, tiles, blocks, ceil_div(ceil_div(k, blocks), groups) * groups
 
 
 def _power_of_two(number: int) -> int:

@@ -291,6 +291,56 @@ def test_matvec_columns_that_begin_anywhere(pocl, dtype, offset):
     assert len(steps.launches) == 2
 
 
+@pytest.mark.parametrize("offset", range(4))
+def test_matvec_rows_that_begin_anywhere(pocl, offset):
+    """Every remainder of columns and addresses; several tiles, batches, parts; no overrun."""
+    for m, k in itertools.product((1, 3, 8, 33), (512, 513, 514, 515, 1030)):
+        steps = run_matvec(pocl, m, k, 1, "float32", offset=offset)
+        aligned = k % 4 == 0 and offset % 4 == 0
+        assert steps.variant.startswith("rows" if aligned else "shifted_rows"), steps.variant
+    for layouts in (
+        ("row, odd padding", "row, strided", "row"),
+        ("row", "column", "row, reversed"),
+    ):
+        steps = run_matvec(pocl, 37, 701, 3, "float32", layouts, offset=offset)
+        assert steps.variant.startswith("shifted_rows")
+    steps = run_matvec(pocl, 3, 60_001, 2, "float32", offset=offset, multiprocessors=132)
+    assert steps.variant.startswith("shifted_rows")
+    assert len(steps.launches) == 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matvec_short_rows(pocl, dtype):
+    """Several rows to a thread, with some of them missing at the end."""
+    for m, k in itertools.product((16, 17, 66, 259), (4, 8, 12, 20, 36, 64)):
+        steps = run_matvec(pocl, m, k, 1, dtype)
+        assert ("ROWS", 4) in steps.launches[0].defines
+    run_matvec(pocl, 19, 8, 3, dtype, ("row, padded", "row", "row, strided"))
+
+
+def test_matvec_clusters():
+    """Blocks of a cluster take all columns, in one launch; few rows need more blocks than that."""
+    options = {"batch": 1, "multiprocessors": 132, "alignment": 4, "capability": (9, 0)}
+    for dtype, m, k in itertools.product(DTYPES, (17, 1001, 3001, 12011, 100_001), (17, 40, 3001)):
+        strides = {"a_strides": (0, 1, m), "x_strides": (0, 1), "y_strides": (0, 1)}
+        (launch,) = kernels.matvec(m=m, k=k, dtype=dtype, **strides, **options).launches
+        blocks = dict(launch.defines)["CLUSTER"]
+        tiles, parts, chunk = launch.arguments[5:8]
+        assert parts == blocks
+        assert launch.grid == tiles * parts
+        assert chunk * parts >= k
+    strides = {"a_strides": (0, 1, 33), "x_strides": (0, 1), "y_strides": (0, 1)}
+    steps = kernels.matvec(m=33, k=1_000_001, dtype="float32", **strides, **options)
+    assert len(steps.launches) == 2
+    assert ("CLUSTER", 1) in steps.launches[0].defines
+    for older in (None, (8, 9)):
+        steps = kernels.matvec(
+            m=3001, k=3001, dtype="float32", **{**strides, "a_strides": (0, 1, 3001)},
+            **{**options, "capability": older},
+        )  # fmt: skip
+        assert ("CLUSTER", 1) in steps.launches[0].defines
+
+
 @pytest.mark.parametrize("block_limit", [64, 100, 128, 256])
 def test_no_block_is_larger_than_allowed(block_limit):
     """No plan asks for more threads than the device takes."""
@@ -298,8 +348,11 @@ def test_no_block_is_larger_than_allowed(block_limit):
     for dtype, m, k in itertools.product(DTYPES, (17, 100, 1001), (17, 100, 3000)):
         for a in ((m * k, k, 1), (m * k, 1, m), (m * (k + 1), 1, m + 1)):
             strides = {"a_strides": a, "x_strides": (k, 1), "y_strides": (m, 1)}
-            steps = kernels.matvec(m=m, k=k, dtype=dtype, **strides, **options)
-            assert all(launch.block <= block_limit for launch in steps.launches), steps
+            for capability in (None, (9, 0)):
+                steps = kernels.matvec(
+                    m=m, k=k, dtype=dtype, capability=capability, **strides, **options
+                )
+                assert all(launch.block <= block_limit for launch in steps.launches), steps
         strides = {"a_strides": (0, k, 1), "b_strides": (0, m, 1), "c_strides": (0, m, 1)}
         for capability in (None, (7, 0), (9, 0), (12, 0)):
             steps = kernels.matmul(
@@ -417,9 +470,22 @@ def plans(**options):
     sizes = (1, 3, 8, 20, 64, 130, 260, 520, 1028, 2048, 4096, 16384, 1 << 20)
     options = {"batch": 1, "multiprocessors": 132} | options
     for dtype, m, k, alignment in itertools.product(DTYPES, sizes, sizes, (4, 16)):
-        for a in ((m * k, k, 1), (m * k, 1, m)):
-            strides = {"a_strides": a, "x_strides": (k, 1), "y_strides": (m, 1)}
-            yield kernels.matvec(m=m, k=k, dtype=dtype, alignment=alignment, **strides, **options)
+        for a, capability in (
+            ((m * k, k, 1), None),
+            ((m * k, 1, m), None),
+            ((m * k, 1, m), (9, 0)),
+        ):
+            yield kernels.matvec(
+                m=m,
+                k=k,
+                dtype=dtype,
+                a_strides=a,
+                x_strides=(k, 1),
+                y_strides=(m, 1),
+                alignment=alignment,
+                capability=capability,
+                **options,
+            )
     sizes = (8, 64, 256, 520, 1024, 4096)
     for m, n, k in itertools.product(sizes, repeat=3):
         for capability, alignment, dtype in itertools.product((None, (9, 0)), (4, 16), DTYPES):
@@ -455,6 +521,10 @@ def test_plans_are_whole():
             assert 0 < launch.grid < 2**31
             assert launch.block in (64, 128, 256, 512)
             assert {type(a) for a in launch.arguments} == {int, str}
+
+
+def test_clusters_are_planned():
+    assert any(clustered(launch) for launch in every_launch())
 
 
 def test_every_tile_is_chosen():
@@ -498,11 +568,16 @@ def compile_cuda(launch, arch, *options):
     return sum(map(int, spilled))
 
 
+def clustered(launch):
+    return dict(launch.defines).get("CLUSTER", 1) > 1
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_compiles_without_spills(arch):
+    launches = [launch for launch in every_launch() if arch >= "sm_90" or not clustered(launch)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        spilled = pool.map(lambda launch: compile_cuda(launch, arch), every_launch())
-        bad = [launch for launch, size in zip(every_launch(), spilled, strict=True) if size]
+        spilled = pool.map(lambda launch: compile_cuda(launch, arch), launches)
+        bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]
     assert not bad, f"{len(bad)} variants spill: {bad[:4]}"
 
 

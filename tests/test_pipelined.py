@@ -25,6 +25,8 @@ TILES = {
         {"WARP_M": 64, "WARP_N": 32, "WARPS_M": 2, "WARPS_N": 4, "STAGES": 4},
         {"WARP_M": 32, "WARP_N": 32, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 3},
         {"WARP_M": 16, "WARP_N": 32, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 2},
+        {"WARP_M": 16, "WARP_N": 16, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4, "SLICES": 2},
+        {"WARP_M": 32, "WARP_N": 16, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 3, "SLICES": 2},
     ),
 }
 LAYOUTS = [{"A_K": a, "B_K": b, "ALIGNED": v} for a in (0, 1) for b in (0, 1) for v in (0, 1)]

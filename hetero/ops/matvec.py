@@ -119,6 +119,7 @@ def _steps(
     alignment: int,
     multiprocessors: int,
     block_limit: int,
+    capability: tuple[int, int] | None,
 ) -> Any:
     from hetero import kernels
 
@@ -135,6 +136,7 @@ def _steps(
         multiprocessors=multiprocessors,
         alignment=alignment,
         block_limit=block_limit,
+        capability=capability,
     )
 
 
@@ -147,6 +149,7 @@ def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
         aligned,
         device.multiprocessors,
         device.block_limit,
+        device.capability,
     )
 
 

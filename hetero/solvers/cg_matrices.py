@@ -263,6 +263,7 @@ class DenseMatrix(Matrix):
             multiprocessors=part.device.multiprocessors,
             alignment=16 if part.is_aligned("A", vector) else dtype.itemsize,
             block_limit=part.device.block_limit,
+            capability=part.device.capability,
         )
 
     def _multiply(self, vector: str) -> None:

@@ -1,0 +1,84 @@
+// y = A x for a batch: A is m x k with contiguous rows that begin anywhere, so that not all of them, or
+// none, begin at a multiple of a vector. What matvec.cu would load element by element.
+//
+// A thread loads vectors from where vectors may lie: of a row that begins `shift` elements behind such
+// a place, those from that place on. The rows WIDTH apart have the same shift, and LANES threads take
+// ROWS of these at once, so that the elements of x they need, loaded one by one, serve them all.
+// k is taken in `parts` chunks as in matvec.cu, counted from where the vectors begin.
+// Per product: 2 m k flops, (m k + k + m) elements; A is read once, so memory is the limit.
+//
+// Preconditions. A's column stride is 1. GROUPS is a multiple of WIDTH, and so is chunk.
+// chunk * parts >= k + WIDTH - 1.
+
+#include "matvec_words.cu"
+
+KERNEL(THREADS, 1)
+matvec_shifted_rows(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
+                    GLOBAL REAL *RESTRICT y, index_t m, index_t k, index_t tiles, index_t parts,
+                    index_t chunk, index_t a_batch, index_t a_row, index_t a_col, index_t x_batch,
+                    index_t x_element, index_t y_part, index_t y_batch, index_t y_element)
+{
+    SHARED REAL sums[ROWS * THREADS];
+    const int lane = (int)(threadIdx.x % LANES);
+    const int group = (int)(threadIdx.x / LANES);
+    const unsigned int tile = blockIdx.x % (unsigned int)tiles;
+    const unsigned int part = blockIdx.x / (unsigned int)tiles % (unsigned int)parts;
+    const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts;
+    const index_t row =
+        (index_t)tile * (GROUPS * ROWS) + group / WIDTH * (ROWS * WIDTH) + group % WIDTH;
+
+    A += b * a_batch;
+    const int shift =
+        (int)((((index_t)(size_t)A) / (int)sizeof(REAL) + row * a_row) & (WIDTH - 1));
+    const index_t begin = part * chunk;
+    const index_t end = begin + chunk < k + shift ? begin + chunk : k + shift;
+    A += row * a_row - shift;
+    x += b * x_batch - shift * x_element;
+    a_row *= WIDTH;
+
+    REAL sum[ROWS];
+    UNROLL
+    for (int i = 0; i < ROWS; ++i) sum[i] = 0;
+
+    NO_UNROLL
+    for (index_t j = begin + lane * WIDTH; j < end; j += LANES * WIDTH * DEPTH) {
+        VECTOR a[DEPTH][ROWS];
+        VECTOR xs[DEPTH];
+        // Where a row begins or ends within the vector, its elements one by one: in this loop, so that
+        // a warp waits for both at once.
+        UNROLL
+        for (int u = 0; u < DEPTH; ++u) {
+            const index_t at = j + u * LANES * WIDTH;
+            SET_ZERO(xs[u]);
+            UNROLL
+            for (int i = 0; i < ROWS; ++i) { SET_ZERO(a[u][i]); }
+            if (at >= shift && at + WIDTH <= k + shift && at < end) {
+                LOAD_PARTLY(xs[u], x + at * x_element, x_element, 0, WIDTH);
+                UNROLL
+                for (int i = 0; i < ROWS; ++i)
+                    if (row + i * WIDTH < m) a[u][i] = AT_ONCE(A, at + i * a_row);
+            } else if (at < end) {
+                LOAD_PARTLY(xs[u], x + at * x_element, x_element, shift - at, k + shift - at);
+                UNROLL
+                for (int i = 0; i < ROWS; ++i) {
+                    if (row + i * WIDTH < m) {
+                        LOAD_PARTLY(a[u][i], A + at + i * a_row, 1, shift - at, k + shift - at);
+                    }
+                }
+            }
+        }
+        UNROLL
+        for (int u = 0; u < DEPTH; ++u) {
+            UNROLL
+            for (int i = 0; i < ROWS; ++i) { ADD_DOT(sum[i], a[u][i], xs[u]); }
+        }
+    }
+
+    ADD_LANES(sum, sums, lane)
+    if (lane == 0) {
+        y += part * y_part + b * y_batch;
+        UNROLL
+        for (int i = 0; i < ROWS; ++i)
+            if (row + i * WIDTH < m) y[(row + i * WIDTH) * y_element] = sum[i];
+    }
+}

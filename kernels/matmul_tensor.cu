@@ -73,7 +73,8 @@
 #include "ptx.cu"
 
 // Pieces of a tile are numbered so that neighbouring threads copy neighbours; a thread has the pieces
-// thread + slot * THREADS. With powers of two, each slot lies at a fixed distance from the first.
+// thread + slot * THREADS. With powers of two, and slots of 4 rows or more, each slot lies at a fixed
+// distance from the first.
 #define PER_ROW (TILE_K / PIECE)
 #define PIECE_K(p, fast, tile) ((fast) ? (p) % PER_ROW * PIECE : (p) / ((tile) / PIECE))
 #define PIECE_OUTER(p, fast, tile) ((fast) ? (p) / PER_ROW : (p) % ((tile) / PIECE) * PIECE)

@@ -11,7 +11,7 @@ from .launch import ELEMENT_BYTES
 __all__ = ["CHUNK_MULTIPLE", "Tile", "choose", "tiles"]
 
 _LEAST_CHUNK = 64  # of k, in a part
-CHUNK_MULTIPLE = 32  # of every TILE_K
+CHUNK_MULTIPLE = 64  # of every TILE_K
 
 
 class _Machine(NamedTuple):
@@ -184,7 +184,8 @@ _TENSOR = (
     _tensor(32, 16, 2, 2, 4, (0.48, 88), 274, 367, 384, 396),
     _tensor(16, 16, 2, 2, 4, (0.80, 223), 217, 281, 277, 285, 282),
     _tensor(32, 16, 2, 2, 3, (0.53, 30), 336, 379, slices=2),
-    _tensor(16, 16, 2, 2, 4, (0.55, 38), 283, 293, slices=2),
+    _tensor(16, 16, 2, 2, 5, (0.45, 38), 288, 298, slices=2),
+    _tensor(16, 16, 1, 2, 4, (0.40, 40), 170, 250, slices=4),
 )
 
 

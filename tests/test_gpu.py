@@ -275,6 +275,27 @@ def tells_its_device(library):
         pytest.skip("memory of PyCUDA does not tell which of several devices it is on")
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "shape",
+    [(17, 600), (255, 515), (1001, 1003), (3001, 3001), (6007, 130), (33, 9001), (70_001, 40)],
+)
+def test_matrices_that_begin_anywhere(cupy, shape, dtype, order):
+    """Lines that are no whole number of vectors; and the same result every time."""
+    m, k = shape
+    for offset in range(4):
+        room = (rng.random(m * k + 8) - 0.5).astype(dtype)
+        a = room[offset : offset + m * k].reshape(m, k, order=order)
+        A = cupy.asarray(room)[offset : offset + m * k].reshape(m, k, order=order)
+        x = (rng.random(k + 1) - 0.5).astype(dtype)
+        first, *others = (
+            hetero.matvec(A, cupy.asarray(x)[1:], device="cuda", method="tiled") for _ in range(3)
+        )
+        close(cupy.asnumpy(first), a, x[1:], function=np.matvec)
+        assert all((first == other).all() for other in others)
+
+
 @pytest.mark.parametrize("method", ["tiled", "library"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(64, 48, 32), (40, 3, 5000), (512, 512, 512)])

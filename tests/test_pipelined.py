@@ -25,7 +25,8 @@ TILES = {
         {"WARP_M": 64, "WARP_N": 32, "WARPS_M": 2, "WARPS_N": 4, "STAGES": 4},
         {"WARP_M": 32, "WARP_N": 32, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 3},
         {"WARP_M": 16, "WARP_N": 32, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 2},
-        {"WARP_M": 16, "WARP_N": 16, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4, "SLICES": 2},
+        {"WARP_M": 16, "WARP_N": 16, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 5, "SLICES": 2},
+        {"WARP_M": 16, "WARP_N": 16, "WARPS_M": 1, "WARPS_N": 2, "STAGES": 4, "SLICES": 4},
         {"WARP_M": 32, "WARP_N": 16, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 3, "SLICES": 2},
     ),
 }
@@ -114,7 +115,7 @@ def errors(launch, source, tile, layout):
             continue
         A = operand(rng, batch, m, k, layout["A_K"], aligned, dtype)
         B = operand(rng, batch, k, n, not layout["B_K"], aligned, dtype)
-        chunk = max(-(-k // parts // 32) * 32, 32)
+        chunk = max(-(-k // parts // 64) * 64, 64)
         parts = -(-k // chunk)
         C = np.full((parts, batch, m, n), np.nan, dtype)
         grid = -(-m // tile_m) * -(-n // tile_n) * parts * batch

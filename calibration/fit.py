@@ -219,14 +219,13 @@ def waves(
     Parameters
     ----------
     axes, seconds, held_out
-        As in `surface`.
+        As in `surface`, but of the device alone.
     overhead : float
-        The host's share of ``seconds``, which the estimate leaves out.
+        The host's share.
     estimate : callable
-        Seconds that the implementation itself expects, of dimensions.
+        Seconds that the implementation itself expects of the device, for dimensions.
     """
-    overhead = min(overhead, 0.95 * min(seconds.values()))
-    ratios = {dims: (value - overhead) / estimate(dims) for dims, value in seconds.items()}
+    ratios = {dims: value / estimate(dims) for dims, value in seconds.items()}
     ratios = _all_ratios(axes, ratios)
     constants = {
         "overhead": overhead,
@@ -237,7 +236,7 @@ def waves(
     if held_out:
         cost = bind(model)
         works = (Work(dims, 0.0, 0.0, estimate=estimate(dims)) for dims in held_out)
-        predicted = [sum(cost(work)) for work in works]
+        predicted = [compute for _, compute in map(cost, works)]
         model["residuals"] = residuals(predicted, list(held_out.values()))
     model["samples"] = {
         "held_out": [[list(dims), value] for dims, value in held_out.items()],

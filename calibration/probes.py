@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import numpy as np
 from hetero import planner
 from hetero.arrays import HOST, spec
 from hetero.calibration import fit
-from hetero.calibration.measure import measure
+from hetero.calibration.measure import center, measure
 from hetero.calibration.workbench import Bench
 from hetero.devices.base import Device
 from hetero.ops import calling, matvec, module_of
@@ -25,6 +26,9 @@ _PASSES = 3
 _WAVES_STEP = 4.0  # ratio of neighbouring sizes where waves are counted
 _HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter
 _CLEARLY = 1.5
+_LOOKS = 4
+_SMALLEST = {"matvec": (16, 16), "matmul": (16, 16, 16)}
+_HOST_ROUNDS, _HOST_CALLS = 40, 8
 _LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
 
 
@@ -140,15 +144,7 @@ def subjects(
                 def problem(
                     dims: tuple[int, ...], dtype: str = dtype, order: str = order
                 ) -> Problem:
-                    if operation == "matvec":
-                        m, k = dims
-                        shapes = (m, k), (k,)
-                    else:
-                        m, n, k = dims
-                        shapes = (m, k), (k, n)
-                    first = spec(shapes[0], dtype, on=on, order=order[0])
-                    second = spec(shapes[1], dtype, on=on, order=order[-1])
-                    return module_of(operation).problem(first, second)
+                    return product(operation, dims, on, dtype, order)
 
                 if not odd_too:
                     layout = order if operation == "matvec" else "*"
@@ -165,6 +161,16 @@ def subjects(
                 elif odd:
                     reference = f"{order} aligned"
                 yield Subject(implementation, dtype, layout, axes, problem, reference)
+
+
+def product(
+    operation: str, dims: tuple[int, ...], on: str, dtype: str = "float32", order: str = "C"
+) -> Problem:
+    """A matvec of dimensions (m, k), or matmul of (m, n, k), whose operands lie in one place."""
+    m, *n, k = dims
+    first = spec((m, k), dtype, on=on, order=order[0])
+    second = spec((k, *n), dtype, on=on, order=order[-1])
+    return module_of(operation).problem(first, second)
 
 
 def _by_waves(implementation: Implementation) -> bool:
@@ -193,11 +199,13 @@ def works(
 
 
 def measure_subject(
-    subject: Subject, bench: Bench, effort: Effort, seconds_left: float
-) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float], float]:
-    """Seconds on the grid, seconds of held-out shapes between its knots, the host's share of them.
+    subject: Subject, bench: Bench, effort: Effort, seconds_left: float, host: float
+) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
+    """Seconds on the grid, and seconds of held-out shapes between its knots.
 
-    Knots that are not reached in ``seconds_left`` are missing, the largest ones.
+    Knots that are not reached in ``seconds_left`` are missing, the largest ones. ``host`` is the
+    host's share, from `host_shares`; it is in all these seconds, but not in those of an
+    implementation that estimates the device's time.
     """
     end = time.perf_counter() + seconds_left
     seconds: dict[tuple[int, ...], float] = {}
@@ -205,19 +213,29 @@ def measure_subject(
     implementation = subject.implementation
     smallest = subject.problem(tuple(axis[0] for axis in subject.axes))
     alone = bench.seconds(implementation, smallest, effort.budget)
-    host = bench.host_seconds(implementation, smallest, alone, 200)
+    least = 0.0 if subject.by_waves else bench.host_seconds(implementation, smallest, alone, 100)
 
-    def seconds_of(dims: tuple[int, ...]) -> float:
-        """Device time and the host's: the same for all shapes, but where it is clearly more.
+    def more(problem: Problem, device_seconds: float) -> float:
+        """What the host does for this shape beyond its share, if that is clearly more.
 
         A library may launch several kernels for some shapes; that costs the host, not the device.
+        What does not last is a slow spell of the machine.
         """
+        seen = []
+        while len(seen) < _LOOKS:
+            seen.append(bench.host_seconds(implementation, problem, device_seconds, 7))
+            if seen[-1] <= _CLEARLY * least:
+                return 0.0
+        return min(seen) - least
+
+    def seconds_of(dims: tuple[int, ...]) -> float:
         problem = subject.problem(dims)
         device_seconds = bench.seconds(implementation, problem, effort.budget)
+        if subject.by_waves:
+            return device_seconds
         if device_seconds > _HOST_HIDDEN:
             return host + device_seconds
-        here = bench.host_seconds(implementation, problem, device_seconds, 7)
-        return device_seconds + (here if here > _CLEARLY * host else host)
+        return host + device_seconds + more(problem, device_seconds)
 
     def volume(dims: tuple[int, ...]) -> int:
         return int(np.prod([float(d) for d in dims]))
@@ -243,7 +261,46 @@ def measure_subject(
         )
         if min(dims) > 1 and volume(dims) / rate <= effort.longest / 4:
             held_out[dims] = seconds_of(dims)
-    return seconds, held_out, host
+    return seconds, held_out
+
+
+def host_shares(
+    device: Device, info: dict[str, Any], dispatch: float
+) -> dict[tuple[str, str], float]:
+    """What the host adds to a product on a CUDA device, however small, beside ``dispatch`` seconds.
+
+    Operation and method -> seconds: of calls by the public function on arrays of the device, as a
+    program makes them, less the device's own time. They are measured in turn, so that a slow spell
+    of the machine hits all alike, and are one figure for all layouts and dtypes: of each alone it
+    would be too uncertain to choose by.
+    """
+    samples: dict[tuple[str, str], list[float]] = {}
+    calls: list[tuple[tuple[str, str], Callable[[], object], float]] = []
+    with device.active():
+        bench = Bench(device)
+        for operation, dims in _SMALLEST.items():
+            for implementation, dtype in itertools.product(lookup(operation), DEVICE_DTYPES):
+                problem = product(operation, dims, device.name, dtype)
+                if implementation.kind != device.kind or implementation.excludes(problem, info):
+                    continue
+                arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
+                function = getattr(module_of(operation), operation)
+                method = implementation.method
+                call = partial(function, *arrays, device=device.name, method=method)
+                calls.append(((operation, method), call, bench.seconds(implementation, problem, 0)))
+
+    def timed(call: Callable[[], object]) -> float:
+        begin = time.perf_counter()
+        call()
+        with device.active():
+            device.synchronize()
+        return time.perf_counter() - begin
+
+    for _ in range(_HOST_ROUNDS):
+        for key, call, alone in calls:
+            timed(call)  # not counted: another one ran before
+            samples.setdefault(key, []).extend(timed(call) - alone for _ in range(_HOST_CALLS))
+    return {key: max(center(found) - dispatch, 0.0) for key, found in samples.items()}
 
 
 def transfers(

@@ -54,6 +54,9 @@ def products(
                 host["dispatch"][device.name] = probes.dispatch(device, effort)
 
             tasks.append((f"links of {name}", link, 1.0))
+        shares: dict[tuple[str, str], float] = {}
+        if info["kind"] == "cuda":
+            tasks.append((f"calls on {name}", _measuring_shares(device, info, shares), 0.1))
         bench = functools.cache(functools.partial(workbench.Bench, device))
         for operation in registry.operations():
             for implementation in registry.lookup(operation):
@@ -68,11 +71,23 @@ def products(
                     tasks.append(
                         (
                             f"{operation} {implementation.method} {subject.dtype} on {name}",
-                            _measuring(subject, bench, device, effort, name, info),
+                            _measuring(subject, bench, device, effort, name, info, shares),
                             0.1 if subject.reference else 1.0,
                         )
                     )
     return tasks
+
+
+def _measuring_shares(
+    device: Any, info: dict[str, Any], shares: dict[tuple[str, str], float]
+) -> Task:
+    """A task after the links of a device: what the host adds to its products."""
+
+    def task(models: dict, links: dict, host: dict, share: float) -> None:
+        dispatch = host["dispatch"][device.name]["device"]
+        shares.update(probes.host_shares(device, info, dispatch))
+
+    return task
 
 
 def _measuring(
@@ -82,11 +97,13 @@ def _measuring(
     effort: probes.Effort,
     name: str,
     info: dict[str, Any],
+    shares: dict[tuple[str, str], float],
 ) -> Task:
     def task(models: dict, links: dict, host: dict, share: float) -> None:
-        with device.active() if device is not None else contextlib.nullcontext():
-            *measured, host_share = probes.measure_subject(subject, bench(), effort, share)
         implementation = subject.implementation
+        host_share = shares.get((implementation.operation, implementation.method), 0.0)
+        with device.active() if device is not None else contextlib.nullcontext():
+            measured = probes.measure_subject(subject, bench(), effort, share, host_share)
         key = [name, implementation.operation, implementation.method, subject.dtype, subject.layout]
 
         def estimate(dims: tuple[int, ...]) -> float:

@@ -16,6 +16,7 @@ from hetero.problem import Problem
 
 OPERATION = "matmul"
 VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
+_SPLIT_CALLS = 1.15  # what a second launch and its buffer add to what a call costs the host
 _shortcuts = planner.shortcut_table()
 _express = express.Express()
 _remembered, _MISS = _express.find, express.MISS
@@ -165,7 +166,7 @@ def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
 
 
 def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
-    """As `products.gpu_work`, with the seconds that the kernels' own plan counts on."""
+    """As `products.gpu_work`, with the device's seconds that the kernels' own plan counts on."""
     work = products.gpu_work(problem, info)
     if not problem.strides or "arch" not in info:
         return work
@@ -181,7 +182,8 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
         info["shared_limit"],
         (major, minor),
     )
-    return replace(work, estimate=steps.seconds)
+    calls = 1.0 if len(steps.launches) == 1 else _SPLIT_CALLS
+    return replace(work, estimate=steps.seconds, calls=calls)
 
 
 def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:

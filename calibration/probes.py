@@ -199,13 +199,13 @@ def works(
 
 
 def measure_subject(
-    subject: Subject, bench: Bench, effort: Effort, seconds_left: float, host: float
-) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float]]:
-    """Seconds on the grid, and seconds of held-out shapes between its knots.
+    subject: Subject, bench: Bench, effort: Effort, seconds_left: float, host: float | None
+) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], float], float]:
+    """Seconds on the grid, seconds of held-out shapes between its knots, the host's share.
 
     Knots that are not reached in ``seconds_left`` are missing, the largest ones. ``host`` is the
-    host's share, from `host_shares`; it is in all these seconds, but not in those of an
-    implementation that estimates the device's time.
+    host's share from `host_shares`, if it is known; it is in all these seconds, but not in those of
+    an implementation that estimates the device's time.
     """
     end = time.perf_counter() + seconds_left
     seconds: dict[tuple[int, ...], float] = {}
@@ -213,7 +213,8 @@ def measure_subject(
     implementation = subject.implementation
     smallest = subject.problem(tuple(axis[0] for axis in subject.axes))
     alone = bench.seconds(implementation, smallest, effort.budget)
-    least = 0.0 if subject.by_waves else bench.host_seconds(implementation, smallest, alone, 100)
+    least = bench.host_seconds(implementation, smallest, alone, 100)
+    host = least if host is None else host
 
     def more(problem: Problem, device_seconds: float) -> float:
         """What the host does for this shape beyond its share, if that is clearly more.
@@ -261,7 +262,7 @@ def measure_subject(
         )
         if min(dims) > 1 and volume(dims) / rate <= effort.longest / 4:
             held_out[dims] = seconds_of(dims)
-    return seconds, held_out
+    return seconds, held_out, host
 
 
 def host_shares(
@@ -389,7 +390,7 @@ def dispatch(device: Device, effort: Effort) -> dict[str, float]:
         on_device = [device.new_array(a.shape, a.dtype)[0] for a in (A, x)]
 
         def call(name: str) -> None:
-            matvec.matvec(*on_device, device=name)
+            matvec.matvec(*on_device, device=name, method="tiled" if name != planner.CPU else None)
             with device.active():
                 device.synchronize()
 

@@ -84,8 +84,8 @@ def _measuring_shares(
     """A task after the links of a device: what the host adds to its products."""
 
     def task(models: dict, links: dict, host: dict, share: float) -> None:
-        dispatch = host["dispatch"][device.name]["device"]
-        shares.update(probes.host_shares(device, info, dispatch))
+        if (dispatch := host["dispatch"].get(device.name)) is not None:
+            shares.update(probes.host_shares(device, info, dispatch["device"]))
 
     return task
 
@@ -101,9 +101,11 @@ def _measuring(
 ) -> Task:
     def task(models: dict, links: dict, host: dict, share: float) -> None:
         implementation = subject.implementation
-        host_share = shares.get((implementation.operation, implementation.method), 0.0)
+        host_share = shares.get((implementation.operation, implementation.method))
         with device.active() if device is not None else contextlib.nullcontext():
-            measured = probes.measure_subject(subject, bench(), effort, share, host_share)
+            *measured, host_share = probes.measure_subject(
+                subject, bench(), effort, share, host_share
+            )
         key = [name, implementation.operation, implementation.method, subject.dtype, subject.layout]
 
         def estimate(dims: tuple[int, ...]) -> float:

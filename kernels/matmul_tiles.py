@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from .launch import ELEMENT_BYTES
 
-__all__ = ["CHUNK_MULTIPLE", "Tile", "choose", "tiles"]
+__all__ = ["Tile", "choose", "chunk_of", "tiles"]
 
 _LEAST_CHUNK = 64  # of k, in a part
-CHUNK_MULTIPLE = 64  # of every TILE_K
+_CHUNK_MULTIPLE = 32  # and of the tile's own depth
 
 
 class _Machine(NamedTuple):
@@ -199,6 +199,12 @@ def tiles(dtype: str, capability: tuple[int, int] | None) -> tuple[Tile, ...]:
     return _PORTABLE[dtype]
 
 
+def chunk_of(tile: Tile, k: int, parts: int) -> int:
+    """How much of k a part has, if it is taken in about so many: whole steps of the tile."""
+    multiple = max(_CHUNK_MULTIPLE, tile.depth)
+    return -(-k // (parts * multiple)) * multiple
+
+
 def choose(
     m: int,
     n: int,
@@ -239,8 +245,10 @@ def choose(
             most = k // _LEAST_CHUNK
             for blocks in (active, 2 * multiprocessors, multiprocessors):
                 choices.add(max(min(blocks // count, most), 1))
-        for parts in choices:
-            steps = -(-k // (parts * tile.depth))
+        for wanted in choices:
+            chunk = chunk_of(tile, k, wanted)
+            parts = -(-k // chunk)
+            steps = -(-min(chunk, k) // tile.depth)
             flops = 2.0 * tile.m * tile.n * tile.depth * steps
             waves, rest = divmod(count * parts, active)
             computing = waves * (tile.start + resident * (stored + flops / rates[resident - 1]))

@@ -11,7 +11,7 @@
 // Per product: 2 m k flops, (m k + k + m) elements; A is read once, so memory is the limit.
 //
 // Preconditions. A's row stride is 1. GROUPS is a multiple of WIDTH.
-// chunk * parts >= k > chunk * (parts - 1).
+// chunk * parts >= k; without clusters, k > chunk * (parts - 1).
 
 #include "matvec_words.cu"
 #include "cluster.cu"

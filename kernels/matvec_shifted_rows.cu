@@ -7,8 +7,8 @@
 // k is taken in `parts` chunks as in matvec.cu, counted from where the vectors begin.
 // Per product: 2 m k flops, (m k + k + m) elements; A is read once, so memory is the limit.
 //
-// Preconditions. A's column stride is 1. GROUPS is a multiple of WIDTH, and so is chunk.
-// chunk * parts >= k + WIDTH - 1.
+// Preconditions. A's column stride is 1. GROUPS is a multiple of WIDTH, and so is chunk if there are
+// several parts. chunk * parts >= k + WIDTH - 1.
 
 #include "matvec_words.cu"
 
@@ -52,17 +52,21 @@ matvec_shifted_rows(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x
             SET_ZERO(xs[u]);
             UNROLL
             for (int i = 0; i < ROWS; ++i) { SET_ZERO(a[u][i]); }
-            if (at >= shift && at + WIDTH <= k + shift && at < end) {
-                LOAD_PARTLY(xs[u], x + at * x_element, x_element, 0, WIDTH);
-                UNROLL
-                for (int i = 0; i < ROWS; ++i)
-                    if (row + i * WIDTH < m) a[u][i] = AT_ONCE(A, at + i * a_row);
-            } else if (at < end) {
-                LOAD_PARTLY(xs[u], x + at * x_element, x_element, shift - at, k + shift - at);
-                UNROLL
-                for (int i = 0; i < ROWS; ++i) {
-                    if (row + i * WIDTH < m) {
-                        LOAD_PARTLY(a[u][i], A + at + i * a_row, 1, shift - at, k + shift - at);
+            if (at < end) {
+                const int first = at < shift ? shift - (int)at : 0;
+                const int last = k + shift - at < WIDTH ? (int)(k + shift - at) : WIDTH;
+                if (first == 0 && last == WIDTH) {
+                    LOAD_PARTLY(xs[u], x + at * x_element, x_element, 0, WIDTH);
+                    UNROLL
+                    for (int i = 0; i < ROWS; ++i)
+                        if (row + i * WIDTH < m) a[u][i] = AT_ONCE(A, at + i * a_row);
+                } else {
+                    LOAD_PARTLY(xs[u], x + at * x_element, x_element, first, last);
+                    UNROLL
+                    for (int i = 0; i < ROWS; ++i) {
+                        if (row + i * WIDTH < m) {
+                            LOAD_PARTLY(a[u][i], A + at + i * a_row, 1, first, last);
+                        }
                     }
                 }
             }

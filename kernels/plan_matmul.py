@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
-from .matmul_tiles import CHUNK_MULTIPLE, choose
+from .matmul_tiles import choose, chunk_of
 from .plan_matvec import matvec
 from .plan_partial import sum_partials
 
@@ -82,7 +82,7 @@ def matmul(
     tile, parts, seconds = choose(
         m, n, k, batch, dtype, (a_k, b_k), multiprocessors, block_limit, shared_limit, capability
     )
-    chunk = ceil_div(ceil_div(k, parts), CHUNK_MULTIPLE) * CHUNK_MULTIPLE
+    chunk = chunk_of(tile, k, parts)
     parts = ceil_div(k, chunk)
     to, to_strides = (
         ("C", (0, *c_strides)) if parts == 1 else ("partial", (batch * m * n, m * n, n, 1))

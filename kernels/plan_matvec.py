@@ -18,10 +18,11 @@ _SHORT_VECTORS = 32
 _SHORT_ROWS = 4
 _SHORT_DEPTH = 2
 # Rows that begin anywhere, in float32, if they are at least so long: two at once with 32 threads.
-# Those of float64 are as fast element by element.
+# A few of them, if they are so many bytes. Those of float64 are as fast element by element.
 _LEAST_SHIFTED_ROW = 512
 _SHIFTED_ROWS = 2
 _SHIFTED_ROW_LANES = 32
+_FEW_SHIFTED_BYTES = 1 << 25
 # Columns: 128 to 512 threads. Threads side by side that together load 128, 64 or 32 bytes of a
 # column, and the share of the memory's speed that such pieces leave.
 _COLUMN_THREADS = 512
@@ -104,15 +105,20 @@ def matvec(
             and (batch == 1 or x_batch % width == 0)
         )
         kernel, rows, depth = "matvec_rows", 1, _ROW_DEPTH
-        if not whole and width == 4 and a_col == 1 and k >= _LEAST_SHIFTED_ROW:
-            kernel, source, rows = "matvec_shifted_rows", "matvec_shifted_rows.cu", _SHIFTED_ROWS
-        elif not whole:
-            width = 1
-        elif k <= _SHORT_VECTORS * width and m * batch >= _SHORT_ROWS * multiprocessors:
-            rows, depth = _SHORT_ROWS, _SHORT_DEPTH
-        lanes, groups, tiles, parts, chunk = _rows_shape(
-            m, k, batch, dtype, width, rows, multiprocessors, block_limit
-        )
+        shape = None
+        if whole and k <= _SHORT_VECTORS * width:
+            shape = _short_rows_shape(m, k, batch, width, multiprocessors, block_limit)
+            if shape is not None:
+                rows, depth = _SHORT_ROWS, _SHORT_DEPTH
+        elif not whole and width == 4 and a_col == 1:
+            shape = _shifted_rows_shape(m, k, batch, width, multiprocessors, block_limit)
+            if shape is not None:
+                kernel, source = "matvec_shifted_rows", "matvec_shifted_rows.cu"
+                rows = _SHIFTED_ROWS
+        if shape is None:
+            width = width if whole else 1
+            shape = _rows_shape(m, k, batch, dtype, width, multiprocessors, block_limit)
+        lanes, groups, tiles, parts, chunk = shape
         layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", depth), ("ROWS", rows))
     else:
         whole = aligned and m % width == 0 and (k == 1 or a_col % width == 0)
@@ -126,12 +132,10 @@ def matvec(
         if shifted and capability is not None and capability >= _CLUSTERS:
             shape = _cluster_shape(m, k, batch, dtype, width, multiprocessors, block_limit)
         if shape is not None:
-            lanes, groups, tiles, parts, chunk = shape
-            cluster = parts
+            cluster = shape[3]
         else:
-            lanes, groups, tiles, parts, chunk = _columns_shape(
-                m, k, batch, dtype, width, multiprocessors, block_limit, shifted
-            )
+            shape = _columns_shape(m, k, batch, dtype, width, multiprocessors, block_limit, shifted)
+        lanes, groups, tiles, parts, chunk = shape
         depth = 8 if 2 * tiles * parts * batch < 3 * multiprocessors else 4
         layout = (("LANES", lanes), ("GROUPS", groups), ("DEPTH", depth))
         if shifted:
@@ -173,38 +177,65 @@ def _along_rows(m: int, k: int, a_row: int, a_col: int) -> bool:
     return m == 1 or a_row == 0 or abs(a_col) <= abs(a_row)
 
 
+# Lanes, groups, row tiles, parts and chunk of a launch.
+_Shape = tuple[int, int, int, int, int]
+
+
 def _rows_shape(
-    m: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    width: int,
-    rows: int,
-    multiprocessors: int,
-    block_limit: int,
-) -> tuple[int, int, int, int, int]:
-    """Return lanes, groups, row tiles, parts and chunk for matvec_rows or matvec_shifted_rows."""
-    threads = _ROW_THREADS if block_limit >= _ROW_THREADS else _LEAST_THREADS
+    m: int, k: int, batch: int, dtype: str, width: int, multiprocessors: int, block_limit: int
+) -> _Shape:
+    """Return the shape of matvec_rows."""
+    threads = _row_threads(block_limit)
     vectors = ceil_div(k, width)
-    least = threads * width * _ROW_DEPTH
-    if rows == _SHORT_ROWS:
-        lanes = _power_of_two(ceil_div(vectors, _SHORT_DEPTH))
-        lanes = max(lanes, min(_power_of_two(vectors), 8), 2)
-    elif rows > 1:
-        lanes = min(_SHIFTED_ROW_LANES, threads // width)
-        least = lanes * width * _ROW_DEPTH
-        k += width - 1  # a row's vectors begin up to so many elements before it
-    else:
-        # Short rows get more threads than they need, so that a warp's loads touch fewer lines.
-        lanes = _power_of_two(ceil_div(vectors, _ROW_DEPTH if vectors > 32 else _ROW_DEPTH // 2))
-        lanes = min(max(lanes, 2), threads)
+    # Short rows get more threads than they need, so that a warp's loads touch fewer lines.
+    lanes = _power_of_two(ceil_div(vectors, _ROW_DEPTH if vectors > 32 else _ROW_DEPTH // 2))
+    lanes = min(max(lanes, 2), threads)
     groups = threads // lanes
-    tiles = ceil_div(m, groups * rows)
-    if rows == 1 and tiles * batch < multiprocessors and k >= 2 * least:
+    tiles = ceil_div(m, groups)
+    least = threads * width * _ROW_DEPTH
+    if tiles * batch < multiprocessors and k >= 2 * least:
         lanes, groups, tiles = threads, 1, m
     bytes_read = m * k * batch * check_dtype(dtype)
     parts = _parts(bytes_read, tiles * batch, multiprocessors, _ROW_BLOCKS, 4, k // least)
     return lanes, groups, tiles, *_chunks(k, parts, least)
+
+
+def _short_rows_shape(
+    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int
+) -> _Shape | None:
+    """Return the shape of matvec_rows with several rows to a thread; None if there are too few."""
+    vectors = ceil_div(k, width)
+    lanes = _power_of_two(ceil_div(vectors, _SHORT_DEPTH))
+    lanes = max(lanes, min(_power_of_two(vectors), 8), 2)
+    groups = _row_threads(block_limit) // lanes
+    tiles = ceil_div(m, groups * _SHORT_ROWS)
+    if tiles * batch < multiprocessors or 4 * tiles * groups * _SHORT_ROWS > 5 * m:
+        return None
+    return lanes, groups, tiles, 1, k
+
+
+def _shifted_rows_shape(
+    m: int, k: int, batch: int, width: int, multiprocessors: int, block_limit: int
+) -> _Shape | None:
+    """Return the shape of matvec_shifted_rows; None if rows are too few or too short."""
+    lanes = min(_SHIFTED_ROW_LANES, _row_threads(block_limit) // width)
+    groups = _row_threads(block_limit) // lanes
+    tiles = ceil_div(m, groups * _SHIFTED_ROWS)
+    k_shifted = k + width - 1  # a row's vectors begin up to so many elements before it
+    if k < _LEAST_SHIFTED_ROW or m < groups:
+        return None
+    if tiles * batch >= multiprocessors:
+        return lanes, groups, tiles, 1, k_shifted
+    bytes_read = m * k * batch * VECTOR_BYTES // width
+    if m * batch >= multiprocessors or bytes_read < _FEW_SHIFTED_BYTES:
+        return None
+    least = lanes * width * _ROW_DEPTH
+    parts = max(min(4 * multiprocessors // (tiles * batch), k // least), 1)
+    return lanes, groups, tiles, *_chunks(k_shifted, parts, least)
+
+
+def _row_threads(block_limit: int) -> int:
+    return _ROW_THREADS if block_limit >= _ROW_THREADS else _LEAST_THREADS
 
 
 def _columns_shape(
@@ -216,8 +247,8 @@ def _columns_shape(
     multiprocessors: int,
     block_limit: int,
     shifted: bool,
-) -> tuple[int, int, int, int, int]:
-    """Return lanes, groups, row tiles, parts and chunk for matvec_columns or matvec_shifted."""
+) -> _Shape:
+    """Return the shape of matvec_columns or matvec_shifted."""
     element = check_dtype(dtype)
     bytes_read = m * k * batch * element
     threads = _COLUMN_THREADS
@@ -255,20 +286,25 @@ def _cluster_shape(
     width: int,
     multiprocessors: int,
     block_limit: int,
-) -> tuple[int, int, int, int, int] | None:
-    """Return lanes, groups, row tiles, blocks in a cluster and chunk for matvec_shifted.
+) -> _Shape | None:
+    """Return the shape of matvec_shifted with a cluster of blocks for the parts of k.
 
-    None if so few rows are better split among more blocks than a cluster has.
+    None if there are so few rows that a cluster has too few blocks, or so many that one block for
+    all columns is enough, or if the tiles would have many rows that are not there.
     """
-    for lanes in (32, 16):
+    chosen = None
+    for lanes in (32, 16, 8):
         tiles = ceil_div(m, (lanes - 1) * width)
-        if tiles * batch * _MOST_IN_CLUSTER >= multiprocessors:
-            break
+        if 4 * tiles * lanes * width <= 5 * m:
+            chosen = lanes, tiles
+            if tiles * batch * _MOST_IN_CLUSTER >= multiprocessors:
+                break
+    if chosen is None or block_limit < _COLUMN_THREADS:
+        return None
+    lanes, tiles = chosen
     used = min(multiprocessors, tiles * batch * _MOST_IN_CLUSTER)
     bytes_read = m * k * batch * check_dtype(dtype)
-    if block_limit < _COLUMN_THREADS or bytes_read / used > (
-        bytes_read / multiprocessors + _LAUNCH_BYTES
-    ):
+    if bytes_read / used > bytes_read / multiprocessors + _LAUNCH_BYTES:
         return None
     wanted = max(_CLUSTERED_THREADS * multiprocessors // (tiles * batch), _CLUSTER_THREADS)
     blocks = min(_MOST_IN_CLUSTER, _power_of_two(wanted // _CLUSTER_THREADS + 1) // 2)
@@ -276,11 +312,12 @@ def _cluster_shape(
     if 4 * wanted >= 3 * blocks * _COLUMN_THREADS:
         threads = _COLUMN_THREADS
     # With few columns, fewer blocks and threads.
-    groups = max(min(threads // lanes, _power_of_two(ceil_div(k, 8 * blocks))), width)
+    groups = min(threads // lanes, _power_of_two(ceil_div(k, 8 * blocks)))
+    groups = max(groups, width, _COLUMN_LEAST // lanes)
     while blocks > 1 and k < 4 * groups * blocks:
         blocks //= 2
-    lanes = max(lanes, _COLUMN_LEAST // groups)
-    tiles = ceil_div(m, (lanes - 1) * width)
+    if blocks == 1:
+        return None
     return lanes, groups, tiles, blocks, ceil_div(ceil_div(k, blocks), groups) * groups
 
 

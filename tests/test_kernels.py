@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from hetero import kernels
-from hetero.kernels import matmul_tiles
+from hetero.kernels import matmul_tiles, plan_matvec
 
 cl = pytest.importorskip("pyopencl")
 
@@ -294,7 +294,7 @@ def test_matvec_columns_that_begin_anywhere(pocl, dtype, offset):
 @pytest.mark.parametrize("offset", range(4))
 def test_matvec_rows_that_begin_anywhere(pocl, offset):
     """Every remainder of columns and addresses; several tiles, batches, parts; no overrun."""
-    for m, k in itertools.product((1, 3, 8, 33), (512, 513, 514, 515, 1030)):
+    for m, k in itertools.product((25, 27, 33), (512, 513, 514, 515, 1030)):
         steps = run_matvec(pocl, m, k, 1, "float32", offset=offset)
         aligned = k % 4 == 0 and offset % 4 == 0
         assert steps.variant.startswith("rows" if aligned else "shifted_rows"), steps.variant
@@ -304,41 +304,72 @@ def test_matvec_rows_that_begin_anywhere(pocl, offset):
     ):
         steps = run_matvec(pocl, 37, 701, 3, "float32", layouts, offset=offset)
         assert steps.variant.startswith("shifted_rows")
-    steps = run_matvec(pocl, 3, 60_001, 2, "float32", offset=offset, multiprocessors=132)
+    steps = run_matvec(pocl, 6, 2_000_001, 1, "float32", offset=offset, multiprocessors=132)
     assert steps.variant.startswith("shifted_rows")
     assert len(steps.launches) == 2
+    for m, k, batch in ((3, 515, 1), (25, 511, 1), (7, 515, 1), (140, 4001, 1)):
+        steps = run_matvec(pocl, m, k, batch, "float32", offset=offset, multiprocessors=132)
+        assert steps.variant.startswith("rows"), "too few, or too short"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matvec_short_rows(pocl, dtype):
-    """Several rows to a thread, with some of them missing at the end."""
-    for m, k in itertools.product((16, 17, 66, 259), (4, 8, 12, 20, 36, 64)):
-        steps = run_matvec(pocl, m, k, 1, dtype)
+    """Several rows to a thread, with some of them missing at the end; not if many would be."""
+    for m, k in itertools.product((1024, 1279, 1281), (4, 8, 12, 20, 36, 64)):
+        steps = run_matvec(pocl, m, k, 1, dtype, multiprocessors=2)
         assert ("ROWS", 4) in steps.launches[0].defines
-    run_matvec(pocl, 19, 8, 3, dtype, ("row, padded", "row", "row, strided"))
+    run_matvec(pocl, 509, 8, 3, dtype, ("row, padded", "row", "row, strided"))
+    for m, k, batch in ((4, 4, 100), (1, 64, 100), (528, 64, 1)):
+        steps = run_matvec(pocl, m, k, batch, dtype, multiprocessors=132)
+        assert ("ROWS", 1) in steps.launches[0].defines
+
+
+def column_plan(dtype, m, k, **options):
+    options = {"batch": 1, "multiprocessors": 132, "alignment": 4, "capability": (9, 0)} | options
+    strides = {"a_strides": (m * k, 1, m), "x_strides": (k, 1), "y_strides": (m, 1)}
+    return kernels.matvec(m=m, k=k, dtype=dtype, **strides, **options)
 
 
 def test_matvec_clusters():
-    """Blocks of a cluster take all columns, in one launch; few rows need more blocks than that."""
-    options = {"batch": 1, "multiprocessors": 132, "alignment": 4, "capability": (9, 0)}
-    for dtype, m, k in itertools.product(DTYPES, (17, 1001, 3001, 12011, 100_001), (17, 40, 3001)):
-        strides = {"a_strides": (0, 1, m), "x_strides": (0, 1), "y_strides": (0, 1)}
-        (launch,) = kernels.matvec(m=m, k=k, dtype=dtype, **strides, **options).launches
+    """Blocks of a cluster take all columns, in one launch."""
+    for dtype, m, k in itertools.product(DTYPES, (501, 1001, 3001, 12011), (140, 515, 3001)):
+        (launch,) = column_plan(dtype, m, k).launches
         blocks = dict(launch.defines)["CLUSTER"]
         tiles, parts, chunk = launch.arguments[5:8]
-        assert parts == blocks
+        assert parts == blocks > 1
         assert launch.grid == tiles * parts
         assert chunk * parts >= k
-    strides = {"a_strides": (0, 1, 33), "x_strides": (0, 1), "y_strides": (0, 1)}
-    steps = kernels.matvec(m=33, k=1_000_001, dtype="float32", **strides, **options)
-    assert len(steps.launches) == 2
-    assert ("CLUSTER", 1) in steps.launches[0].defines
-    for older in (None, (8, 9)):
-        steps = kernels.matvec(
-            m=3001, k=3001, dtype="float32", **{**strides, "a_strides": (0, 1, 3001)},
-            **{**options, "capability": older},
-        )  # fmt: skip
-        assert ("CLUSTER", 1) in steps.launches[0].defines
+        assert ("CLUSTER", 1) in column_plan(dtype, m, k, capability=(8, 9)).launches[0].defines
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "batch"),
+    [(33, 1_000_001, 1), (17, 513, 10_000), (33, 33, 10_000), (125, 125, 10_000), (100_001, 40, 1)],
+)
+def test_no_clusters(m, k, batch):
+    """Where a cluster has too few blocks, or one block is enough, or rows would be missing."""
+    for dtype in DTYPES:
+        assert column_plan(dtype, m, k, batch=batch) == column_plan(
+            dtype, m, k, batch=batch, capability=None
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cluster_shapes(pocl, monkeypatch, dtype):
+    """The shapes that clusters have, with the parts summed by a second launch instead."""
+    shape_of, shapes = plan_matvec._cluster_shape, []
+
+    def as_columns(m, k, batch, dtype, width, multiprocessors, block_limit, shifted):
+        shape = shape_of(m, k, batch, dtype, width, multiprocessors, block_limit)
+        shapes.append(shape)
+        return shape
+
+    monkeypatch.setattr(plan_matvec, "_columns_shape", as_columns)
+    for m, k, batch in ((251, 515, 1), (501, 140, 2), (1003, 130, 1), (416, 130, 1)):
+        layouts = ("column, odd padding", "row", "row")
+        run_matvec(pocl, m, k, batch, dtype, layouts, 1, multiprocessors=132)
+    assert all(shape is not None for shape in shapes)
+    assert len(shapes) == 4
 
 
 @pytest.mark.parametrize("block_limit", [64, 100, 128, 256])
@@ -614,6 +645,14 @@ def simulate(case):
         return
     for layout, (m, k) in itertools.product(("row", "column"), ((5, 7), (8, 40), (4, 300))):
         run_matvec(runner, m, k, 1, "float64", (layout, "row", "row"), block_limit=64)
+    small = {"block_limit": 64, "multiprocessors": 1}
+    steps = [
+        run_matvec(runner, 9, 513, 1, "float32", **small),
+        run_matvec(runner, 130, 8, 1, "float64", **small),
+        run_matvec(runner, 19, 18, 1, "float32", ("column", "row", "row"), **small),
+    ]
+    kinds = [plan.variant.split("v")[0].rstrip("0123456789") for plan in steps]
+    assert kinds == ["shifted_rows", "rows", "shifted"]
     for la, lb, (m, n, k) in itertools.product(
         ("row", "column"), ("row", "column"), ((5, 7, 9), (36, 4, 40))
     ):

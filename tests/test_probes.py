@@ -26,11 +26,11 @@ class FakeBench:
         return self.host(problem.dims)
 
 
-def measured(host):
+def measured(host, share=15e-6):
     implementation = next(i for i in lookup("matvec") if i.kind == "cuda" and i.method == "library")
     effort = replace(probes.FULL, held_out=0, device_step=4.0)
     subject = next(iter(probes.subjects(implementation, "cuda:0", effort, {"matvec": 4096})))
-    return probes.measure_subject(subject, FakeBench(host), effort, 10.0, 15e-6)[0]
+    return probes.measure_subject(subject, FakeBench(host), effort, 10.0, share)[0]
 
 
 def test_shapes_that_cost_the_host_clearly_more_keep_their_own_share():
@@ -59,3 +59,7 @@ def test_noise_of_the_host_does_not_tell_shapes_apart():
 def test_beside_long_device_time_the_share_is_not_looked_at():
     seconds = measured(lambda dims: 12e-6 if max(dims) < 4096 else 1.0)
     assert seconds[4096, 4096] == pytest.approx(215e-6)
+
+
+def test_an_unknown_share_is_measured():
+    assert measured(lambda dims: 12e-6, None)[64, 64] == pytest.approx(22e-6)

@@ -65,3 +65,11 @@ def test_phases_go_on_after_a_failure(monkeypatch, caplog):
     calibrate.measure_machine(True, ["cpu"], None)
     assert done == [1]
     assert "calibration leaves out first: no memory" in caplog.text
+
+
+def test_shares_need_what_the_links_task_found():
+    """Without it each subject's own host time is taken."""
+    device = type("Device", (), {"name": "cuda:0"})()
+    shares = {}
+    tasks._measuring_shares(device, {}, shares)({}, {}, {"dispatch": {}}, 1.0)
+    assert shares == {}

@@ -99,8 +99,11 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
     if (mine_to_store) sums[thread] = total;
     cluster_barrier();
     if (mine_to_store && part == 0) {
-        NO_UNROLL
-        for (int other = 1; other < CLUSTER; ++other) total += of_block(sums + thread, other);
+        REAL others[CLUSTER];
+        UNROLL
+        for (int other = 1; other < CLUSTER; ++other) others[other] = of_block(sums + thread, other);
+        UNROLL
+        for (int other = 1; other < CLUSTER; ++other) total += others[other];
     }
     cluster_barrier(); // none may end while its sums are read
     const bool whole = part == 0;

@@ -23,6 +23,8 @@ from hetero.problem import DEVICE_DTYPES, Problem
 from hetero.registry import Implementation, lookup
 
 _PASSES = 3
+_LEAST_EXTENT, _LEAST_KNOT = 4, 16
+_BETWEEN = [48, 96]
 _WAVES_STEP = 4.0  # ratio of neighbouring sizes where waves are counted
 _HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter
 _CLEARLY = 1.5
@@ -112,9 +114,9 @@ def axis(smallest: int, largest: int, step: float) -> list[int]:
 class Subject:
     """What one model is fitted to: an implementation, a dtype, a layout, and its problems.
 
-    Where there is a ``reference``, every second knot is measured, and how far it is from that
-    layout's model is interpolated between them. With ``by_waves`` the implementation estimates its
-    own time, and how far off it is gets interpolated.
+    ``axes`` are the knots that are measured. Where there is a ``reference``, these are few, and how
+    far it is from that layout's model is interpolated between them. With ``by_waves`` the
+    implementation estimates its own time, and how far off it is gets interpolated.
     """
 
     implementation: Implementation
@@ -136,10 +138,7 @@ def subjects(
     for dtype in DEVICE_DTYPES:
         for odd in (False, True) if odd_too else (False,):
             for order in _orders(operation, odd_too):
-                smallest, end = 16 if odd_too else 4, largest[operation]
-                step = effort.device_step if odd_too else effort.step
-                sizes = [n - odd for n in axis(smallest, end, step)]
-                axes = [sizes] * (2 if operation == "matvec" else 3)
+                end, extents = largest[operation], 2 if operation == "matvec" else 3
 
                 def problem(
                     dims: tuple[int, ...], dtype: str = dtype, order: str = order
@@ -148,19 +147,35 @@ def subjects(
 
                 if not odd_too:
                     layout = order if operation == "matvec" else "*"
+                    axes = [axis(_LEAST_EXTENT, end, effort.step)] * extents
                     yield Subject(implementation, dtype, layout, axes, problem)
                     continue
                 fit_for = "odd" if odd else "aligned"
                 layout, reference = f"{order} {fit_for}", None
-                if _by_waves(implementation):
-                    axes = [[n - odd for n in axis(smallest, end, max(step, _WAVES_STEP))]] * 3
-                    yield Subject(implementation, dtype, layout, axes, problem, by_waves=True)
-                    continue
-                if operation == "matmul" and order != "CC":
-                    reference = f"CC {fit_for}"
-                elif odd:
-                    reference = f"{order} aligned"
-                yield Subject(implementation, dtype, layout, axes, problem, reference)
+                if by_waves := _by_waves(implementation):
+                    sizes = axis(_LEAST_KNOT, end, max(effort.device_step, _WAVES_STEP))
+                else:
+                    if operation == "matmul" and order != "CC":
+                        reference = f"CC {fit_for}"
+                    elif odd:
+                        reference = f"{order} aligned"
+                    sizes = _knots(operation, end, effort.device_step, few=reference is not None)
+                axes = [[n - odd for n in sizes]] * extents
+                yield Subject(implementation, dtype, layout, axes, problem, reference, by_waves)
+
+
+def _knots(operation: str, largest: int, step: float, few: bool) -> list[int]:
+    """Sizes to measure on a device: powers of two, and what lies beside them.
+
+    A library takes other ways for tiny sizes. Between 32 and 128 it works in tiles that fit some
+    sizes and not others.
+    """
+    sizes = axis(_LEAST_KNOT, largest, step)
+    if few:
+        sizes = sizes[::2]
+    elif operation == "matmul" and step <= 2.0:
+        sizes += _BETWEEN
+    return [_LEAST_EXTENT, *sorted(sizes)]
 
 
 def product(
@@ -194,7 +209,7 @@ def works(
 ) -> Iterator[tuple[Implementation, Problem, list[Any]]]:
     """What `measure_subject` does on a device, with addresses that stand for nothing."""
     for subject in subjects(implementation, place, effort, largest):
-        for dims in fit.grid([axis[:: 2 if subject.reference else 1] for axis in subject.axes]):
+        for dims in fit.grid(subject.axes):
             yield implementation, subject.problem(dims), [0, 0]
 
 
@@ -241,8 +256,7 @@ def measure_subject(
     def volume(dims: tuple[int, ...]) -> int:
         return int(np.prod([float(d) for d in dims]))
 
-    axes = [axis[::2] for axis in subject.axes] if subject.reference else subject.axes
-    grid = sorted(fit.grid(axes), key=volume)
+    grid = sorted(fit.grid(subject.axes), key=volume)
     rate = 0.0  # the best seen: volume per second
     for dims in grid:
         if rate and (volume(dims) / rate > effort.longest or time.perf_counter() > end):

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from hetero import kernels
-from hetero.kernels import matmul_tiles, plan_matvec
+from hetero.kernels import matmul_tiles, matvec_shapes
 
 cl = pytest.importorskip("pyopencl")
 
@@ -304,12 +304,21 @@ def test_matvec_rows_that_begin_anywhere(pocl, offset):
     ):
         steps = run_matvec(pocl, 37, 701, 3, "float32", layouts, offset=offset)
         assert steps.variant.startswith("shifted_rows")
-    steps = run_matvec(pocl, 6, 2_000_001, 1, "float32", offset=offset, multiprocessors=132)
-    assert steps.variant.startswith("shifted_rows")
-    assert len(steps.launches) == 2
+    for dtype in DTYPES:
+        steps = run_matvec(pocl, 6, 1_000_001, 1, dtype, offset=offset, multiprocessors=132)
+        assert steps.variant.startswith("shifted_rows")
+        assert len(steps.launches) == 2
     for m, k, batch in ((3, 515, 1), (25, 511, 1), (7, 515, 1), (140, 4001, 1)):
         steps = run_matvec(pocl, m, k, batch, "float32", offset=offset, multiprocessors=132)
         assert steps.variant.startswith("rows"), "too few, or too short"
+
+
+def rows_of(steps):
+    return dict(steps.launches[0].defines).get("ROWS", 1)
+
+
+def cluster_of(launch):
+    return dict(launch.defines).get("CLUSTER", 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -317,11 +326,11 @@ def test_matvec_short_rows(pocl, dtype):
     """Several rows to a thread, with some of them missing at the end; not if many would be."""
     for m, k in itertools.product((1024, 1279, 1281), (4, 8, 12, 20, 36, 64)):
         steps = run_matvec(pocl, m, k, 1, dtype, multiprocessors=2)
-        assert ("ROWS", 4) in steps.launches[0].defines
+        assert rows_of(steps) == 4
     run_matvec(pocl, 509, 8, 3, dtype, ("row, padded", "row", "row, strided"))
     for m, k, batch in ((4, 4, 100), (1, 64, 100), (528, 64, 1)):
         steps = run_matvec(pocl, m, k, batch, dtype, multiprocessors=132)
-        assert ("ROWS", 1) in steps.launches[0].defines
+        assert rows_of(steps) == 1
 
 
 def column_plan(dtype, m, k, **options):
@@ -332,44 +341,42 @@ def column_plan(dtype, m, k, **options):
 
 def test_matvec_clusters():
     """Blocks of a cluster take all columns, in one launch."""
-    for dtype, m, k in itertools.product(DTYPES, (501, 1001, 3001, 12011), (140, 515, 3001)):
+    for dtype, m, k in itertools.product(DTYPES, (501, 1001, 3001, 12011), (768, 1515, 3001)):
         (launch,) = column_plan(dtype, m, k).launches
-        blocks = dict(launch.defines)["CLUSTER"]
+        blocks = cluster_of(launch)
         tiles, parts, chunk = launch.arguments[5:8]
         assert parts == blocks > 1
+        assert launch.block == 256
         assert launch.grid == tiles * parts
         assert chunk * parts >= k
-        assert ("CLUSTER", 1) in column_plan(dtype, m, k, capability=(8, 9)).launches[0].defines
+        assert cluster_of(column_plan(dtype, m, k, capability=(8, 9)).launches[0]) == 1
 
 
 @pytest.mark.parametrize(
     ("m", "k", "batch"),
-    [(33, 1_000_001, 1), (17, 513, 10_000), (33, 33, 10_000), (125, 125, 10_000), (100_001, 40, 1)],
+    [(33, 1_000_001, 1), (17, 999, 10_000), (33, 33, 10_000), (125, 999, 10_000), (100_001, 40, 1)],
 )
 def test_no_clusters(m, k, batch):
-    """Where a cluster has too few blocks, or one block is enough, or rows would be missing."""
+    """Where a cluster has too few blocks, or columns are few, or rows would be missing, or many."""
     for dtype in DTYPES:
-        assert column_plan(dtype, m, k, batch=batch) == column_plan(
-            dtype, m, k, batch=batch, capability=None
-        )
+        plan = column_plan(dtype, m, k, batch=batch)
+        assert cluster_of(plan.launches[0]) == 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_cluster_shapes(pocl, monkeypatch, dtype):
     """The shapes that clusters have, with the parts summed by a second launch instead."""
-    shape_of, shapes = plan_matvec._cluster_shape, []
+    found = []
 
     def as_columns(m, k, batch, dtype, width, multiprocessors, block_limit, shifted):
-        shape = shape_of(m, k, batch, dtype, width, multiprocessors, block_limit)
-        shapes.append(shape)
-        return shape
+        found.append(matvec_shapes.clusters(m, k, batch, width, multiprocessors, block_limit))
+        return found[-1]._replace(cluster=1)
 
-    monkeypatch.setattr(plan_matvec, "_columns_shape", as_columns)
-    for m, k, batch in ((251, 515, 1), (501, 140, 2), (1003, 130, 1), (416, 130, 1)):
+    monkeypatch.setattr(matvec_shapes, "columns", as_columns)
+    for m, k, batch in ((251, 815, 1), (501, 777, 2), (1003, 769, 1), (499, 1303, 1)):
         layouts = ("column, odd padding", "row", "row")
         run_matvec(pocl, m, k, batch, dtype, layouts, 1, multiprocessors=132)
-    assert all(shape is not None for shape in shapes)
-    assert len(shapes) == 4
+    assert [shape.cluster > 1 for shape in found] == [True] * 4
 
 
 @pytest.mark.parametrize("block_limit", [64, 100, 128, 256])
@@ -555,7 +562,7 @@ def test_plans_are_whole():
 
 
 def test_clusters_are_planned():
-    assert any(clustered(launch) for launch in every_launch())
+    assert any(cluster_of(launch) > 1 for launch in every_launch())
 
 
 def test_every_tile_is_chosen():
@@ -599,13 +606,9 @@ def compile_cuda(launch, arch, *options):
     return sum(map(int, spilled))
 
 
-def clustered(launch):
-    return dict(launch.defines).get("CLUSTER", 1) > 1
-
-
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_compiles_without_spills(arch):
-    launches = [launch for launch in every_launch() if arch >= "sm_90" or not clustered(launch)]
+    launches = [launch for launch in every_launch() if arch >= "sm_90" or cluster_of(launch) == 1]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         spilled = pool.map(lambda launch: compile_cuda(launch, arch), launches)
         bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]

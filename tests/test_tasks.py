@@ -73,3 +73,12 @@ def test_shares_need_what_the_links_task_found():
     shares = {}
     tasks._measuring_shares(device, {}, shares)({}, {}, {"dispatch": {}}, 1.0)
     assert shares == {}
+
+
+def test_more_work_takes_no_less_time():
+    """A knot that met a slow spell is no dearer than the larger ones."""
+    seconds = {(16, 1): 2e-6, (16, 9): 9e-5, (16, 25): 3e-5, (64, 1): 4e-6, (64, 9): 2e-5}
+    seconds[64, 25] = 5e-5
+    least = {dims: convolutions._least_above(dims, seconds) for dims in seconds}
+    assert least.pop((16, 9)) == 2e-5
+    assert all(least[dims] == seconds[dims] for dims in least)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero import inventory, planner, profile
-from hetero.calibration import probes, solves, tasks
+from hetero.calibration import efforts, solves, tasks
 from hetero.errors import DeviceError, DeviceNotAvailable
 
 
@@ -70,7 +70,7 @@ def measure_machine(
     quick: bool, devices: list[str] | None, progress: Callable[[float, str], None] | None
 ) -> dict[str, Any]:
     """The content of a profile of this machine."""
-    effort = probes.QUICK if quick else probes.FULL
+    effort = efforts.QUICK if quick else efforts.FULL
     infos = inventory.devices()
     names = _chosen(devices, infos)
     seconds = effort.total + effort.device_total * (len(names) - 1)

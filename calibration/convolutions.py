@@ -18,8 +18,8 @@ import numpy as np
 from hetero import planner
 from hetero.arrays import HOST, Operand, spec
 from hetero.calibration import fit
+from hetero.calibration.efforts import Effort
 from hetero.calibration.measure import measure
-from hetero.calibration.probes import Effort
 from hetero.calibration.workbench import Bench
 from hetero.devices.base import Device
 from hetero.filtering.request import Filter, Request

@@ -17,8 +17,8 @@ import numpy as np
 
 from hetero.arrays import spec
 from hetero.calibration import fit
+from hetero.calibration.efforts import QUICK, Effort
 from hetero.calibration.measure import measure
-from hetero.calibration.probes import QUICK, Effort
 from hetero.devices.base import Device
 from hetero.models import Work, bind
 from hetero.ops import conjugate_gradient, poisson

@@ -10,7 +10,8 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero import planner, pricing, registry
-from hetero.calibration import compiling, convolutions, fit, probes, solves, workbench
+from hetero.calibration import compiling, convolutions, fit, overheads, probes, solves, workbench
+from hetero.calibration.efforts import Effort
 from hetero.problem import DEVICE_DTYPES, Problem
 
 # Largest extent of a matrix, by kind of device.
@@ -31,13 +32,13 @@ Task = Callable[[dict[str, Any], dict[str, Any], dict[str, Any], float], None]
 
 
 def products(
-    names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
+    names: list[str], infos: dict[str, dict[str, Any]], effort: Effort, quick: bool
 ) -> list[tuple[str, Task, float]]:
     """What to measure, in order, each with a text for the progress bar."""
     tasks: list[tuple[str, Task, float]] = []
 
     def pack(models: dict, links: dict, host: dict, share: float) -> None:
-        host["pack"] = probes.pack(effort)
+        host["pack"] = overheads.pack(effort)
 
     tasks.append(("copies in host memory", pack, 1.0))
     for name in names:
@@ -50,8 +51,8 @@ def products(
                 models: dict, links: dict, host: dict, share: float, device: Any = device
             ) -> None:
                 with device.active():
-                    links[device.name] = probes.links(device, effort)
-                host["dispatch"][device.name] = probes.dispatch(device, effort)
+                    links[device.name] = overheads.links(device, effort)
+                host["dispatch"][device.name] = overheads.dispatch(device, effort)
 
             tasks.append((f"links of {name}", link, 1.0))
         shares: dict[tuple[str, str], float] = {}
@@ -85,7 +86,7 @@ def _measuring_shares(
 
     def task(models: dict, links: dict, host: dict, share: float) -> None:
         if (dispatch := host["dispatch"].get(device.name)) is not None:
-            shares.update(probes.host_shares(device, info, dispatch["device"]))
+            shares.update(overheads.host_shares(device, info, dispatch["device"]))
 
     return task
 
@@ -94,7 +95,7 @@ def _measuring(
     subject: probes.Subject,
     bench: Callable[[], workbench.Bench],
     device: Any,
-    effort: probes.Effort,
+    effort: Effort,
     name: str,
     info: dict[str, Any],
     shares: dict[tuple[str, str], float],
@@ -123,7 +124,7 @@ def _measuring(
 
 
 def filters(
-    names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
+    names: list[str], infos: dict[str, dict[str, Any]], effort: Effort, quick: bool
 ) -> list[list[tuple[str, Task, float]]]:
     """The convolutions on each device."""
     found: list[list[tuple[str, Task, float]]] = []
@@ -175,7 +176,7 @@ def _measuring_filter(
     subject: convolutions.Subject,
     bench: Callable[[], convolutions.FilterBench],
     device: Any,
-    effort: probes.Effort,
+    effort: Effort,
     name: str,
     measured: dict[str, convolutions.Measurement],
 ) -> Task:
@@ -200,7 +201,7 @@ def _measuring_filter(
 
 
 def all_solves(
-    names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
+    names: list[str], infos: dict[str, dict[str, Any]], effort: Effort, quick: bool
 ) -> list[list[tuple[str, Task, float]]]:
     """The solves on each device, and on each group of devices."""
     found: list[list[tuple[str, Task, float]]] = []
@@ -235,7 +236,7 @@ def all_solves(
 
 
 def compilations(
-    names: list[str], infos: dict[str, dict[str, Any]], effort: probes.Effort, quick: bool
+    names: list[str], infos: dict[str, dict[str, Any]], effort: Effort, quick: bool
 ) -> list[tuple[str, Task, float]]:
     """A task for each CUDA device: compile the kernels of its products and convolutions."""
     largest = (_LARGEST_QUICK if quick else _LARGEST_FULL)["cuda"]
@@ -288,7 +289,7 @@ def _solve_tasks(
     name: str,
     info: dict[str, Any],
     used: list[Any] | None,
-    effort: probes.Effort,
+    effort: Effort,
 ) -> list[tuple[str, Task, float]]:
     alone = used[0] if used is not None and len(used) == 1 else None
 

@@ -15,7 +15,7 @@ import numpy as np
 from hetero import devices as backends
 from hetero import planner, profile
 from hetero.arrays import HOST, Operand, describe, spec
-from hetero.calibration import probes, verify_convolutions
+from hetero.calibration import overheads, verify_convolutions
 from hetero.calibration.fit import residuals
 from hetero.calibration.measure import center
 from hetero.errors import DeviceError
@@ -274,7 +274,7 @@ def verify_links(device_name: str, seed: int = 0, count: int = 24) -> dict[str, 
     sizes = sorted(round(2.0 ** draw.uniform(12, limit)) // 8 * 8 for _ in range(count))
     constants = profile.current()
     with device.active():
-        measured = probes.transfers(device, sizes, budget=0.1)
+        measured = overheads.transfers(device, sizes, budget=0.1)
     return {
         f"{direction}, {memory}": residuals(
             [constants.link(device_name, direction, memory)(n) for n in sizes], seconds

@@ -1,4 +1,22 @@
-// What a block of the matmul kernels has to do. Included by them; sizes of tiles are set.
+// What a block of the matmul kernels has to do, and what all of them are compiled with. Included by them;
+// sizes of tiles may be macros that follow.
+
+#ifndef WARPS_M
+#define WARPS_M 2
+#define WARPS_N 4
+#endif
+#ifndef A_K
+#define A_K 1
+#endif
+#ifndef B_K
+#define B_K 0
+#endif
+#ifndef ALIGNED
+#define ALIGNED 0
+#endif
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
 
 // Blocks in flight cover a band of this many tiles in height, so that they share what the L2 holds.
 #define BAND 16

@@ -1,6 +1,8 @@
 // What the kernels share that multiply in registers: their sizes, which lane has what of a tile, the
 // product of one k, and the way to C. Included by them.
 
+#include "matmul_blocks.cu"
+
 #ifndef REAL
 #define REAL float
 #define WIDTH 4
@@ -9,24 +11,8 @@
 #define THREAD_M 8
 #define THREAD_N 8
 #endif
-#ifndef WARPS_M
-#define WARPS_M 2
-#define WARPS_N 4
-#endif
 #ifndef TILE_K
 #define TILE_K 8
-#endif
-#ifndef A_K
-#define A_K 1
-#endif
-#ifndef B_K
-#define B_K 0
-#endif
-#ifndef ALIGNED
-#define ALIGNED 0
-#endif
-#ifndef RESIDENT
-#define RESIDENT 1
 #endif
 
 #define JOIN_(a, b) a##b
@@ -102,5 +88,3 @@
             } \
         } \
     }
-
-#include "matmul_blocks.cu"

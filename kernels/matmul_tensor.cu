@@ -15,28 +15,14 @@
 // fast extent, and the address, of A and of B, are even (16 bytes). c_vector = 1: the same holds of C
 // with n fast. chunk is a multiple of TILE_K; chunk * parts >= k > chunk * (parts - 1).
 
+#include "matmul_blocks.cu"
+
 #ifndef WARP_M
 #define WARP_M 64
 #define WARP_N 32
 #endif
-#ifndef WARPS_M
-#define WARPS_M 2
-#define WARPS_N 4
-#endif
 #ifndef STAGES
 #define STAGES 4
-#endif
-#ifndef A_K
-#define A_K 1
-#endif
-#ifndef B_K
-#define B_K 0
-#endif
-#ifndef ALIGNED
-#define ALIGNED 1
-#endif
-#ifndef RESIDENT
-#define RESIDENT 1
 #endif
 #ifndef SLICES
 #define SLICES 1
@@ -46,7 +32,7 @@
 #define TILE_N (WARP_N * WARPS_N)
 #define THREADS (32 * WARPS_M * WARPS_N * SLICES)
 
-// Where an element lies. With k fast a row begins at a bank 0, and its quarters change places from row to row;
+// Where an element lies. With k fast a row begins at bank 0, and its quarters change places from row to row;
 // with k slow a row is 4 elements longer than the tile. So the 16 lanes that read together, 4 rows by
 // 4 of k, meet 32 banks.
 #define PITCH_A (A_K ? TILE_K : TILE_M + 4)
@@ -69,7 +55,6 @@
 #define SLOT_B (B_K ? THREADS * PIECE / TILE_K : THREADS * PIECE / TILE_N)
 
 #define REAL double
-#include "matmul_blocks.cu"
 #include "ptx.cu"
 
 // Pieces of a tile are numbered so that neighbouring threads copy neighbours; a thread has the pieces

@@ -23,11 +23,7 @@ matvec_rows(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x, GLOBAL
             index_t y_batch, index_t y_element)
 {
     SHARED REAL sums[ROWS * THREADS];
-    const int lane = (int)(threadIdx.x % LANES);
-    const int group = (int)(threadIdx.x / LANES);
-    const unsigned int tile = blockIdx.x % (unsigned int)tiles;
-    const unsigned int part = blockIdx.x / (unsigned int)tiles % (unsigned int)parts;
-    const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts;
+    FIND_BLOCK
     const index_t row = ((index_t)tile * GROUPS + group) * ROWS;
     const index_t begin = part * chunk;
     const index_t end = begin + chunk < k ? begin + chunk : k;
@@ -83,11 +79,7 @@ matvec_columns(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
                index_t x_element, index_t y_part, index_t y_batch, index_t y_element)
 {
     SHARED VECTOR sums[GROUPS * LANES];
-    const int lane = (int)(threadIdx.x % LANES);
-    const int group = (int)(threadIdx.x / LANES);
-    const unsigned int tile = blockIdx.x % (unsigned int)tiles;
-    const unsigned int part = blockIdx.x / (unsigned int)tiles % (unsigned int)parts;
-    const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts;
+    FIND_BLOCK
     const index_t row = ((index_t)tile * LANES + lane) * WIDTH;
     const index_t begin = part * chunk;
     const index_t end = begin + chunk < k ? begin + chunk : k;

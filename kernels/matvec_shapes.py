@@ -24,8 +24,8 @@ _SHIFTED_ROW_DEPTH = 8
 _FEW_SHIFTED_BYTES = 1 << 24
 _FEW_SHIFTED_DEPTH = 4
 _FEW_SHIFTED_BLOCKS = 4
-# Columns: 128 to 512 threads. Threads side by side that together load 128, 64 or 32 bytes of a
-# column, and the share of the memory's speed that such pieces leave.
+# Columns: 128 to 512 threads. Threads side by side that together load 256, 128, 64 or 32 bytes of a
+# column, and the memory's speed with such pieces, as a share of that with 128.
 _COLUMN_THREADS = 512
 _COLUMN_LEAST = 128
 _COLUMN_LANES = ((16, 1.02), (8, 1.0), (4, 0.9), (2, 0.42))

@@ -91,3 +91,12 @@
             } \
         } \
     }
+
+// Declares the thread's place in its group and the group's in the block; the block's tile of rows, part
+// of k and matrix b of the batch.
+#define FIND_BLOCK \
+    const int lane = (int)(threadIdx.x % LANES); \
+    const int group = (int)(threadIdx.x / LANES); \
+    const unsigned int tile = blockIdx.x % (unsigned int)tiles; \
+    const unsigned int part = blockIdx.x / (unsigned int)tiles % (unsigned int)parts; \
+    const unsigned int b = blockIdx.x / (unsigned int)tiles / (unsigned int)parts;

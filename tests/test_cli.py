@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from hetero import cli, devices, profile
-from hetero.calibration import probes
+from hetero.calibration import efforts
 
 OK, FAILED, USAGE, NO_CHOICE = 0, 1, 2, 3
 
@@ -20,7 +20,7 @@ OK, FAILED, USAGE, NO_CHOICE = 0, 1, 2, 3
 def short(monkeypatch):
     """Calibrating takes a second here: what is measured does not matter, only that all is there."""
     hasty = dataclasses.replace(
-        probes.QUICK,
+        efforts.QUICK,
         budget=0.0002,
         longest=0.002,
         step=16.0,
@@ -29,7 +29,7 @@ def short(monkeypatch):
         largest_transfer=2**16,
         total=1.0,
     )
-    monkeypatch.setattr(probes, "QUICK", hasty)
+    monkeypatch.setattr(efforts, "QUICK", hasty)
 
 
 @pytest.fixture

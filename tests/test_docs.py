@@ -15,7 +15,7 @@ import pytest
 
 import hetero
 from hetero import cli
-from hetero.calibration import probes
+from hetero.calibration import efforts
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -47,7 +47,7 @@ EXAMPLES = examples()
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
 def test_docstrings(example, monkeypatch):
     hasty = {"budget": 1e-4, "longest": 1e-3, "step": 16.0, "device_step": 16.0, "total": 0.5}
-    monkeypatch.setattr(probes, "QUICK", dataclasses.replace(probes.QUICK, **hasty))
+    monkeypatch.setattr(efforts, "QUICK", dataclasses.replace(efforts.QUICK, **hasty))
     output = []
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     failed = runner.run(example, out=output.append).failed

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hetero.calibration import probes
+from hetero.calibration import overheads, probes
+from hetero.calibration.efforts import FULL
 from hetero.registry import lookup
 
 
@@ -28,7 +29,7 @@ class FakeBench:
 
 def measured(host, share=15e-6):
     implementation = next(i for i in lookup("matvec") if i.kind == "cuda" and i.method == "library")
-    effort = replace(probes.FULL, held_out=0, device_step=4.0)
+    effort = replace(FULL, held_out=0, device_step=4.0)
     subject = next(iter(probes.subjects(implementation, "cuda:0", effort, {"matvec": 4096})))
     return probes.measure_subject(subject, FakeBench(host), effort, 10.0, share)[0]
 
@@ -63,3 +64,20 @@ def test_beside_long_device_time_the_share_is_not_looked_at():
 
 def test_an_unknown_share_is_measured():
     assert measured(lambda dims: 12e-6, None)[64, 64] == pytest.approx(22e-6)
+
+
+def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
+    class Bench:
+        def __init__(self, device):
+            assert device is cuda
+
+        def seconds(self, implementation, problem, budget):
+            return 1e-9
+
+    monkeypatch.setattr(overheads, "Bench", Bench)
+    shares = overheads.host_shares(cuda, cuda.describe(), 0.0)
+    assert {("matvec", "tiled"), ("matmul", "tiled")} <= set(shares)
+    assert all(seconds > 0.0 for seconds in shares.values())
+    calls = 2 * len(shares) * overheads._HOST_ROUNDS * (1 + overheads._HOST_CALLS)
+    assert cuda.log.count("compute") == calls
+    assert set(overheads.host_shares(cuda, cuda.describe(), 10.0).values()) == {0.0}

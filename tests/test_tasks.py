@@ -7,7 +7,8 @@ import importlib
 import pytest
 
 from hetero import inventory
-from hetero.calibration import convolutions, probes, tasks
+from hetero.calibration import convolutions, tasks
+from hetero.calibration.efforts import FULL
 from hetero.errors import DeviceError
 
 
@@ -35,7 +36,7 @@ def test_a_method_that_cannot_be_measured_leaves_the_others(monkeypatch):
     monkeypatch.setattr(convolutions, "Measurement", Measured)
     infos = inventory.devices()
     models = {}
-    (phase,) = tasks.filters(["cpu"], {"cpu": infos["cpu"]}, probes.FULL, quick=False)
+    (phase,) = tasks.filters(["cpu"], {"cpu": infos["cpu"]}, FULL, quick=False)
     failed = 0
     for _, task, _ in phase:
         try:

@@ -1,12 +1,136 @@
-"""Where hetero keeps files."""
+"""Where hetero keeps files, and whom it believes that they are its own."""
 
 from __future__ import annotations
 
+import logging
 import os
+import stat
+import tempfile
+import time
 from pathlib import Path
+
+_ABANDONED = 3600.0  # seconds after which nobody still writes a temporary file
+_TEMPORARY = ".tmp"
+_refused: set[Path] = set()
+
+log = logging.getLogger("hetero")
 
 
 def cache_directory() -> Path:
-    """The user's cache directory for hetero; who writes there makes it, private (0700)."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "hetero"
+    """The user's cache directory for hetero; who writes there makes it, private (0700).
+
+    It lies in ``XDG_CACHE_HOME`` or in the home directory. A user who has neither gets one in the
+    system's folder for temporary files.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):  # a relative one is invalid and to be ignored, says its standard
+        return Path(base) / "hetero"
+    home = os.path.expanduser("~")
+    if os.path.isabs(home):
+        return Path(home) / ".cache" / "hetero"
+    return Path(tempfile.gettempdir()) / f"hetero-{os.getuid()}"
+
+
+def private_folder(*names: str, root: Path | None = None) -> Path | None:
+    """A folder below the cache directory that is this user's alone; made where it is not there.
+
+    What lies in it can be believed: nobody else could have written it.
+
+    Parameters
+    ----------
+    *names : str
+        The folder's name, and those of the folders that it lies in.
+    root : Path, optional
+        Another folder than `cache_directory`.
+
+    Returns
+    -------
+    Path or None
+        None where it cannot be made, or where another user may have written: then a line is logged.
+    """
+    folder = cache_directory() if root is None else root
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for part in ("", *names):
+            folder /= part
+            folder.mkdir(exist_ok=True, mode=0o700)
+            obstacle = distrust(folder)
+            if obstacle is not None:
+                if folder not in _refused:
+                    _refused.add(folder)
+                    log.warning("the folder %s is not used: %s", folder, obstacle)
+                return None
+    except OSError as error:
+        log.info("nothing can be kept in %s: %s", folder, error)
+        return None
+    return folder
+
+
+def distrust(path: Path) -> str | None:
+    """Why others than this user (and root) may have written a file or folder; None if only they.
+
+    Raises
+    ------
+    OSError
+        If it cannot be looked at.
+    """
+    trusted = (os.geteuid(), 0)
+    for info in (os.lstat(path), os.stat(path)):  # a link can be theirs, and what it leads to
+        if info.st_uid not in trusted:
+            return f"it belongs to user {info.st_uid}"
+        if not stat.S_ISLNK(info.st_mode) and info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"others may write to it (mode {stat.S_IMODE(info.st_mode):o})"
+    above = os.stat(path.parent)
+    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+        return f"anybody may replace it (mode {stat.S_IMODE(above.st_mode):o} of {path.parent})"
+    return None
+
+
+def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Put a file in place as a whole, or leave what is there.
+
+    Parameters
+    ----------
+    path : Path
+        In a folder that is there.
+    content : bytes
+    durable : bool
+        Whether it must outlast a loss of power right after.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    handle, temporary = tempfile.mkstemp(_TEMPORARY, f"{path.name}.", path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def sweep(folder: Path, prefix: str = "", seconds: float = _ABANDONED) -> None:
+    """Remove the temporary files that `replace_file` left where its process was killed.
+
+    Parameters
+    ----------
+    folder : Path
+    prefix : str
+        Only those for files whose names begin like this.
+    seconds : float
+        How old they must be.
+    """
+    try:
+        for entry in os.scandir(folder):
+            if not (entry.name.startswith(prefix) and entry.name.endswith(_TEMPORARY)):
+                continue
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime >= seconds:
+                os.unlink(entry.path)
+    except OSError as error:  # another process swept too, or may not be disturbed
+        log.debug("%s was not swept: %s", folder, error)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from hetero import inventory, profile, registry
+from hetero import inventory, locks, profile, registry
 from hetero.errors import MethodNotAvailable
 from hetero.pricing import CPU, Candidate, Plan, matching_devices, method_names, price, show
 from hetero.problem import Problem
@@ -26,7 +25,7 @@ class _Memory:
     """Plans by key, forgotten as a whole when profile or devices change."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = locks.new(self.forget)
         self.plans: dict[Any, Plan] = {}
         self.shortcuts: list[dict[Any, Any]] = []
         self.generation = 0

@@ -27,12 +27,11 @@ import json
 import logging
 import math
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hetero import inventory, paths
+from hetero import inventory, locks, paths
 from hetero.errors import ProfileError
 from hetero.models import Cost, Work, bind, bind_link
 
@@ -289,7 +288,7 @@ def named(name: str) -> Profile:
     return read(name) if os.path.exists(name) else shipped(name)
 
 
-_lock = threading.RLock()
+_lock = locks.new()
 _current: Profile | None = None
 _listeners: list[Callable[[], None]] = []
 

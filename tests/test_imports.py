@@ -6,8 +6,8 @@
     devices -> kernels             kernels imports nothing of hetero
 
 `pricing` belongs to planner, `overview` to profile and inventory; cli and calibration stand on top
-and may use whatever those below them may. `errors`, `arrays`, `paths`, `models`, `problem` are
-leaves: words that everything is written in.
+and may use whatever those below them may. `errors`, `arrays`, `paths`, `locks`, `kept`, `models`,
+`problem` are leaves: words that everything is written in.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ import pytest
 import hetero
 from hetero import calibration, kernels
 
-LEAVES = {"errors", "arrays", "paths", "models", "problem"}
+LEAVES = {"errors", "arrays", "paths", "locks", "kept", "models", "problem"}
 BELOW = {
     "errors": set(),
     "arrays": set(),
     "paths": set(),
+    "locks": set(),
+    "kept": {"paths"},
     "models": set(),
     "problem": {"arrays"},
     "registry": set(),

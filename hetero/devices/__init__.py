@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hetero import locks
 from hetero.errors import DeviceNotAvailable
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
 _BACKENDS = ("cuda", "opencl")
-_lock = threading.RLock()
+_lock = locks.new()
 _found: dict[str, Device] | None = None
 _missing: list[str] = []
 _listeners: list[Callable[[], None]] = []
@@ -38,7 +38,8 @@ def available() -> dict[str, Device]:
                     devices, missing = module.find()
                     found.update((device.name, device) for device in devices)
                     _missing.extend(missing)
-                _found = found
+                if _found is None:  # else a signal handler's call found them meanwhile
+                    _found = found
     return _found
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import atexit
 import os
 import struct
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from hetero import locks
 from hetero.devices import cubin
 from hetero.devices.base import Device, kernel_text
 from hetero.devices.cuda_context import Active, Local, State
@@ -75,7 +75,7 @@ class CudaDevice(Device):
         self._device = driver.Device(ordinal)
         self._primary: Any = None
         self._states: dict[Any, State] = {}
-        self._lock = threading.RLock()
+        self._lock = locks.new()
         self.local = Local()
         self._bus_id = self._device.pci_bus_id()
         attribute = driver.device_attribute

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from typing import Any
 
+from hetero import locks
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _R2C, _C2R, _D2Z, _Z2D = 0x2A, 0x2C, 0x6A, 0x6C  # cufftType
@@ -88,7 +88,7 @@ class RealTransform2D:
     def __init__(self, device: Any, lengths: tuple[int, int], batch: int, dtype: str) -> None:
         from nvmath.bindings import cufft
 
-        self._cufft, self._device, self._lock = cufft, device, threading.Lock()
+        self._cufft, self._device, self._lock = cufft, device, locks.new()
         self._plans: list[int] = []
         double = dtype == "float64"
         ly, lx = lengths

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero import locks
 from hetero.devices.base import Device, kernel_text
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
@@ -77,7 +78,7 @@ class OpenCLDevice(Device):
         self.cl = cl
         self.name = f"opencl:{ordinal}"
         self._device = device
-        self._lock = threading.RLock()
+        self._lock = locks.new()
         self._opened: tuple[Any, Any] | None = None
         self._kernels: dict[Any, Any] = {}
         self.multiprocessors = device.max_compute_units

@@ -8,11 +8,11 @@ therefore trusted only after random bytes crossed it whole, in both directions, 
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero import locks
 from hetero.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _PATTERN_BYTES = (1 << 20) + 24  # several pieces of any path, and a rest
 _STAGING_BYTES = 8 << 20
 
 _trusted: dict[frozenset[str], bool] = {}
-_lock = threading.RLock()
+_lock = locks.new()
 log = logging.getLogger("hetero")
 
 

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero import locks
 from hetero.arrays import Operand
 from hetero.filtering import factors
 from hetero.filtering.window import LARGEST_REMEMBERED
 
 _KEPT = 8  # things kept on devices
+
+
+class _computed_once:
+    """As `functools.cached_property`, whose lock, in Python 3.11, a fork leaves taken."""
+
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        found = instance.__dict__[self._name] = self._compute(instance)
+        return found
 
 
 class Filter:
@@ -46,18 +62,18 @@ class Filter:
 
         return Filter(np.ascontiguousarray(transfer.to_host(self._held, self._operand)))
 
-    @functools.cached_property
+    @_computed_once
     def content(self) -> bytes | None:
         """The values of a small filter; what is kept for it is found by them."""
         small = self.array is not None and self.array.size <= LARGEST_REMEMBERED
         return self.array.tobytes() if small else None
 
-    @functools.cached_property
+    @_computed_once
     def taps(self) -> np.ndarray:
         """The values turned by 180 degrees, C-contiguous: convolution by correlation."""
         return np.ascontiguousarray(self.array[::-1, ::-1])
 
-    @functools.cached_property
+    @_computed_once
     def _both_factors(self) -> Any:
         if self.array is None:
             return None
@@ -88,16 +104,17 @@ class _Kept:
     """The last few things that were made on devices for filters: taps, spectra."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = locks.new()
         self._entries: OrderedDict[Any, Any] = OrderedDict()
 
     def find(self, key: Any) -> Any:
         """What is there, or None."""
         with self._lock:
-            if key not in self._entries:
+            try:
+                self._entries.move_to_end(key)
+                return self._entries[key]
+            except KeyError:
                 return None
-            self._entries.move_to_end(key)
-            return self._entries[key]
 
     def put(self, key: Any, made: Any) -> None:
         with self._lock:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import threading
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from hetero import planner
+from hetero import locks, planner
 from hetero.arrays import Operand, alignment
 from hetero.errors import DeviceError
 
@@ -183,7 +182,7 @@ class Remembered:
     def __init__(self) -> None:
         self.find: dict[type, Callable[..., Any]] = {}
         self._entries: dict[type, dict[Any, Callable[..., Any]]] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.new()
 
     def _keep(
         self,

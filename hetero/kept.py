@@ -1,0 +1,99 @@
+"""What was compiled, kept on disk for the next process, and believed only where that is safe.
+
+It is kept in a folder that is this user's alone (`paths.private_folder`), and each file begins with
+a digest of its name and content, made with a key of that user's. A file that was damaged, put in
+another's place or made elsewhere is not read. Where nothing can be kept, everything works, and is
+compiled again in the next process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+from pathlib import Path
+
+from hetero import paths
+
+_BYTES = 32  # of a digest, and of the key
+_swept: set[Path] = set()
+
+log = logging.getLogger("hetero")
+
+
+def read(kind: str, name: str, root: Path | None = None) -> bytes | None:
+    """What was kept under a name; None where there is nothing, or it cannot be believed.
+
+    Parameters
+    ----------
+    kind : str
+        Of things, a folder's name: "cubin".
+    name : str
+        A file's name, which says all that the content depends on.
+    root : Path, optional
+        Another folder than the user's cache directory.
+    """
+    folder = paths.private_folder(kind, root=root)
+    if folder is None:
+        return None
+    try:
+        content = (folder / name).read_bytes()
+        key = (folder.parent / "key").read_bytes()
+    except OSError:
+        return None
+    digest, content = content[:_BYTES], content[_BYTES:]
+    if len(key) != _BYTES or not hmac.compare_digest(digest, _digest(key, name, content)):
+        log.info("the file %s is damaged and is not used", folder / name)
+        return None
+    return content
+
+
+def write(kind: str, name: str, content: bytes, root: Path | None = None) -> None:
+    """Keep bytes under a name for `read`. What cannot be kept costs time, nothing else."""
+    folder = paths.private_folder(kind, root=root)
+    if folder is None:
+        return
+    try:
+        if folder not in _swept:
+            _swept.add(folder)
+            paths.sweep(folder)
+        paths.replace_file(folder / name, _digest(_key(folder.parent), name, content) + content)
+    except OSError as error:
+        log.info("%s cannot be kept in %s: %s", name, folder, error)
+
+
+def _digest(key: bytes, name: str, content: bytes) -> bytes:
+    """Of `_BYTES` bytes."""
+    found = hashlib.blake2b(name.encode() + b"\0", digest_size=_BYTES, key=key)
+    found.update(content)
+    return found.digest()
+
+
+def _key(folder: Path) -> bytes:
+    """The user's key, made where there is none."""
+    path, new = folder / "key", secrets.token_bytes(_BYTES)
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        _put_first(path, new)
+        return path.read_bytes()
+    if len(found) == _BYTES:
+        return found
+    paths.replace_file(path, new)  # it is damaged: what was made with it is lost
+    return path.read_bytes()
+
+
+def _put_first(path: Path, content: bytes) -> None:
+    """Make a file unless another process was faster; it is whole as soon as it is there."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    paths.replace_file(temporary, content)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError:  # no links in this file system
+        os.replace(temporary, path)
+        return
+    os.unlink(temporary)

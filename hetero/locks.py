@@ -1,0 +1,52 @@
+"""Locks that outlive a fork and a signal.
+
+A thread that holds a lock does not exist in a forked child: an ordinary lock stays taken there for
+ever. And a signal handler runs in the middle of whatever its thread does, which may be holding the
+lock that the handler needs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+_all: weakref.WeakKeyDictionary[Any, Callable[[], None] | None] = weakref.WeakKeyDictionary()
+
+
+def new(mend: Callable[[], None] | None = None) -> Any:
+    """A reentrant lock that is free in a forked child.
+
+    What it guards must be right at every step for the thread that holds it, since a signal handler
+    or a KeyboardInterrupt can come in between.
+
+    Parameters
+    ----------
+    mend : callable, optional
+        Called in a forked child where another thread held the lock: what that thread was changing
+        is half changed, and will not be finished.
+
+    Returns
+    -------
+    threading.RLock
+    """
+    lock = threading.RLock()
+    _all[lock] = mend
+    return lock
+
+
+def _after_fork() -> None:
+    for lock, mend in list(_all.items()):
+        if lock.acquire(blocking=False):  # free, or held by the thread that forked
+            lock.release()
+            continue
+        lock._at_fork_reinit()  # as the standard library renews its own
+        if mend is not None:
+            mend()
+
+
+# Hooks run in the order of registration: who needs a lock in a hook of his own imports this first.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -6,6 +6,8 @@ as they are worth: so rows of zeros, and rows without a result, need no transfor
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy import fft
 
@@ -61,28 +63,43 @@ def whole(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
     ----------
     image : (batch, h, w) ndarray of float32 or float64
     """
-    y, x = tiles_cpu.whole(window)
-    filter = fft.rfft(request.filter.array, x.length, axis=1)
-    if len(image) > 1:  # once for all; for one image by parts, on all threads
-        filter = fft.fft(filter, y.length, axis=0)
+    spectrum = _spectrum(request.filter.array, window, len(image))
     out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
     for plane, result in zip(image, out, strict=True):
-        _filter_plane(plane, filter, request.fillvalue, window, result)
+        _filter_plane(plane, spectrum, request.fillvalue, window, result)
     return out if cpu.finite(out) else cpu.direct(image, request, window)
 
 
+def _spectrum(filter: np.ndarray, window: Window, images: int) -> Callable[[slice], np.ndarray]:
+    """The filter's transform as a function of a range of its columns.
+
+    For several images it is made once, here; for one image by parts, on all threads.
+    """
+    y, x = tiles_cpu.whole(window)
+    rows = fft.rfft(filter, x.length, axis=1)
+    if images == 1:
+        return lambda part: fft.fft(rows[:, part], y.length, axis=0)
+    whole = fft.fft(rows, y.length, axis=0)
+    return lambda part: whole[:, part]
+
+
 def _filter_plane(
-    plane: np.ndarray, filter: np.ndarray, fillvalue: float, window: Window, result: np.ndarray
+    plane: np.ndarray,
+    spectrum: Callable[[slice], np.ndarray],
+    fillvalue: float,
+    window: Window,
+    result: np.ndarray,
 ) -> None:
-    """One image; the filter's rows are transformed already, or rows and columns."""
+    """One image."""
     y, x = tiles_cpu.whole(window)
     threads = workers.threads_for(y.length * x.length)
-    width = filter.shape[1]
+    width = x.length // 2 + 1
+    kind = np.result_type(plane.dtype, np.complex64)
     high, wide = plane.shape
     if window.extended:
         high, wide = y.step + window.filter_height - 1, x.step + window.filter_width - 1
-    forth = np.empty((high, width), filter.dtype)
-    back = np.empty((y.step, width), filter.dtype)
+    forth = np.empty((high, width), kind)
+    back = np.empty((y.step, width), kind)
 
     def rows_forth(part: slice) -> None:
         source = plane[part]
@@ -93,8 +110,7 @@ def _filter_plane(
 
     def columns(part: slice) -> None:
         product = fft.fft(forth[:, part], y.length, axis=0)
-        whole_filter = len(filter) == y.length
-        product *= filter[:, part] if whole_filter else fft.fft(filter[:, part], y.length, axis=0)
+        product *= spectrum(part)
         values = fft.ifft(product, axis=0, overwrite_x=True)
         back[:, part] = values[y.first : y.first + y.step]
 

@@ -1,0 +1,253 @@
+"""convolve2d at the thresholds of its own code, with every method on every device.
+
+Image and filter extents are drawn around the lengths at which the code takes another way: those of
+transforms and of their tiles, of blocks and tiles of the direct sum, and powers of two. Values are
+small whole numbers, so that the exact result is known, and a wrong one is wrong by 1 at least.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.signal import convolve2d, fftconvolve
+from test_convolve2d import BOUNDARIES, MODES, each_way
+
+import hetero
+from hetero import devices, inventory, registry
+from hetero.errors import MethodNotAvailable
+from hetero.filtering import fft_device, tiles_cpu, tiles_device
+from hetero.kernels import cpu_convolve, plan_convolve
+from hetero.ops import convolving
+
+PRODUCTS = 3 << 20  # of a sum that SciPy, and the direct methods, are asked for at most
+LARGEST = {"cpu": 1100, "cuda": 700, "opencl": 140}
+
+
+def thresholds(kind):
+    """Lengths at which the code takes another way, for the two axes."""
+    rows = {1, 2, 4, 8, 16, 64, 128}
+    columns = set(rows)
+    if kind == "cpu":
+        for dtype in ("f4", "f8"):
+            width = cpu_convolve.block_width(np.dtype(dtype))
+            columns |= {width, 2 * width, cpu_convolve._TILE // np.dtype(dtype).itemsize}
+        rows |= {cpu_convolve._ROWS, cpu_convolve._TILE_ROWS}
+    else:
+        columns |= {*plan_convolve._LANES, plan_convolve._STAGE_COLUMNS, plan_convolve._CHUNK}
+        rows |= {*plan_convolve._ROWS}
+        if kind == "cuda":
+            columns |= {256}
+            rows |= {256}
+    return sorted(rows), sorted(columns)
+
+
+def good_length(kind):
+    return (tiles_cpu if kind == "cpu" else tiles_device).good_length
+
+
+def extents(values, kind, marks, mode):
+    """(image, filter) of an axis: one of several relations to a threshold."""
+    mark = int(values.choice(marks))
+    near = max(mark + int(values.integers(-1, 2)), 1)
+    way = int(values.integers(0, 6))
+    if way == 0:  # a filter that is as long as a transform, or one off, and an image that is not
+        filter = max(good_length(kind)(mark) + int(values.integers(-1, 2)), 1)
+        return int(values.integers(1, filter + 2)), filter
+    if way == 1:  # a transform, or a tile's step, that is as long as the mark
+        filter = int(values.integers(1, min(mark, 40) + 1))
+        beyond = {"full": filter - 1, "same": filter // 2, "valid": 0}[mode]
+        return max(near - beyond, 1), filter
+    if way == 2:  # an image shorter than the filter
+        return max(near // int(values.integers(2, 9)), 1), near
+    if way == 3:  # equal, or one off
+        return near, max(near + int(values.integers(-1, 2)), 1)
+    if way == 4:
+        return near, int(values.integers(1, 8))
+    return near, max(int(values.choice(marks)) + int(values.integers(-1, 2)), 1)
+
+
+def cases(kind, number, seed=0):
+    """(shape, filter's shape, mode, boundary), as many as asked for."""
+    values = np.random.default_rng(seed)
+    rows, columns = thresholds(kind)
+    found = []
+    while len(found) < number:
+        mode, boundary = MODES[len(found) % 3], BOUNDARIES[len(found) // 3 % 3]
+        (h, fh), (w, fw) = extents(values, kind, rows, mode), extents(values, kind, columns, mode)
+        products = (h + fh) * (w + fw) * min(fh * fw, h * w if mode == "valid" else fh * fw)
+        fits = (h >= fh and w >= fw) or (fh >= h and fw >= w)
+        if products > PRODUCTS or max(h, w, fh, fw) > LARGEST[kind] or (mode, fits) == ("valid", 0):
+            continue
+        front = (int(values.integers(2, 4)),) if values.random() < 0.25 else ()
+        if front and mode == "valid" and (h < fh or w < fw):
+            front = ()
+        found.append(((*front, h, w), (fh, fw), mode, boundary))
+    return found
+
+
+def operands(shape, filter_shape, dtype, rank_one, seed):
+    """Whole numbers; a filter that is a product of a column and a row, or not."""
+    values = np.random.default_rng(seed)
+    image = values.integers(-3, 4, shape).astype(dtype)
+    if rank_one:
+        column, row = (values.integers(1, 4, n).astype(dtype) for n in filter_shape)
+        return image, np.outer(column, row)
+    return image, values.integers(-3, 4, filter_shape).astype(dtype)
+
+
+def exact(image, filter, mode, boundary, fillvalue):
+    planes = image.reshape(-1, *image.shape[-2:]).astype("f8")
+    found = [convolve2d(p, filter.astype("f8"), mode, boundary, fillvalue) for p in planes]
+    return np.reshape(found, (*image.shape[:-2], *found[0].shape))
+
+
+def compare(case, number, device, method):
+    """Whether the method takes a case, and then gets it right."""
+    shape, filter_shape, mode, boundary = case
+    dtype = ("float32", "float64")[number // 9 % 2]
+    fillvalue = number % 2
+    image, filter = operands(shape, filter_shape, dtype, method == "separable", number)
+    options = {"mode": mode, "boundary": boundary, "fillvalue": fillvalue}
+    try:
+        result = hetero.convolve2d(image, filter, **options, device=device, method=method)
+    except MethodNotAvailable:
+        return False
+    expected = exact(image, filter, **options)
+    assert result.dtype == dtype
+    assert result.shape == expected.shape, (case, dtype, fillvalue)
+    wrong = abs(result - expected) > 0.3
+    assert not wrong.any(), (case, dtype, fillvalue, int(wrong.sum()))
+    assert not devices._strikes, "the device failed, the CPU answered"
+    return True
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda", "opencl"])
+def test_the_shapes_are_where_they_are_meant_to_be(kind):
+    tiling = tiles_cpu if kind == "cpu" else tiles_device
+    relations = {"as long": 0, "one less": 0, "one more": 0, "shorter image": 0}
+    relations |= {"power of two": 0, "as long, one image": 0}
+    for shape, filter_shape, mode, boundary in cases(kind, 400):
+        h, w, *f = *shape[-2:], *filter_shape
+        if mode == "valid" and convolving.swapped((h, w), filter_shape):
+            (h, w), f = filter_shape, [h, w]
+        window = convolving.window((h, w), tuple(f), mode, boundary)
+        for axis, n, taps in zip(tiling.whole(window), (h, w), f, strict=True):
+            difference = taps - axis.length
+            relations["as long"] += difference == 0
+            relations["as long, one image"] += difference == 0 and len(shape) == 2
+            relations["one less"] += difference == -1
+            relations["one more"] += taps == n + 1
+            relations["shorter image"] += n < taps
+            relations["power of two"] += axis.length & (axis.length - 1) == 0
+    assert min(relations.values()) >= 5, relations
+
+
+# As many as run in a few seconds: on devices the direct sum has a kernel of its own for each shape.
+NUMBER = {"cpu": 360, "cuda": 12, "opencl": 3}
+TRANSFORMS = ("fft", "overlap_save")
+
+
+@each_way
+def test_every_method(device, method):
+    kind = device.partition(":")[0]
+    number = 360 if method in TRANSFORMS else NUMBER[kind]
+    done = [compare(case, i, device, method) for i, case in enumerate(cases(kind, number))]
+    if not any(done):
+        reason = "no OpenCV here" if method == "library" else "nothing that this method takes"
+        pytest.skip(reason)
+    if method in ("direct", "fft"):
+        assert all(done)
+
+
+def test_what_is_chosen():
+    """By default, and by default on the CPU."""
+    for i, case in enumerate(cases("cpu", 360, seed=1)):
+        compare(case, i, None if i % 2 else "cpu", None)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("shape", "filter_shape", "mode"),
+    [
+        ((20, 1000), (64, 400), "same"),
+        ((1, 3000), (64, 1500), "full"),
+        ((1, 4096), (128, 512), "full"),
+        ((10, 300), (64, 300), "same"),
+        ((32, 2000), (128, 600), "same"),
+    ],
+)
+def test_a_transform_as_long_as_the_filter_is_high(shape, filter_shape, mode, dtype):
+    image, filter = operands(shape, filter_shape, dtype, False, 3)
+    plan = hetero.plan("convolve2d", image, filter, mode=mode, device="cpu")
+    assert plan.chosen.method in TRANSFORMS
+    found = hetero.convolve2d(image, filter, mode)
+    expected = fftconvolve(image.astype("f8"), filter.astype("f8"), mode)
+    assert abs(found - expected).max() < 0.3
+
+
+@pytest.fixture
+def transforms_of_cuda(opencl, monkeypatch):
+    """CUDA's transforms on an OpenCL device, where NumPy stands in for cuFFT."""
+
+    class Transform:
+        def __init__(self, device, lengths, batch, dtype):
+            self.device, (self.ly, self.lx), self.batch = device, lengths, batch
+            self.dtype = np.dtype(dtype)
+
+        def _planes(self, buffer):
+            half = self.lx // 2 + 1
+            host = np.empty((self.batch, self.ly, 2 * half), self.dtype)
+            self.device.download(buffer, host)
+            return host, host.view(np.result_type(self.dtype, "c8"))
+
+        def forward(self, buffer):
+            reals, complexes = self._planes(buffer)
+            complexes[...] = np.fft.rfft2(reals[:, :, : self.lx])
+            self.device.upload(reals, buffer)
+
+        def inverse(self, buffer):
+            reals, complexes = self._planes(buffer)
+            size = self.ly * self.lx
+            reals[:, :, : self.lx] = np.fft.irfft2(complexes, (self.ly, self.lx)) * size
+            self.device.upload(reals, buffer)
+
+    def row(entry):
+        axes = tiles_device.whole if entry.method == "fft" else tiles_device.tiles
+
+        def excludes(problem, info):
+            return None if axes(problem.window) else "one tile is all there is"
+
+        def run(device, problem, inputs, output):
+            fft_device.run(device, problem, *inputs, output, axes(problem.window))
+
+        return dataclasses.replace(entry, kind="opencl", run=run, excludes=excludes)
+
+    def repaired(device, problem, image, request, out, only_if):
+        host = np.empty(1, np.int32)
+        device.download(only_if, host)
+        assert not host[0], "taken for not finite"
+
+    monkeypatch.setattr(fft_device, "RealTransform2D", Transform)
+    monkeypatch.setattr(fft_device.own, "direct", repaired)
+    monkeypatch.setattr(devices.get(opencl), "place", lambda: opencl, raising=False)
+    rows = [
+        row(entry)
+        for entry in registry.lookup("convolve2d")
+        if entry.kind == "cuda" and entry.method in TRANSFORMS
+    ]
+    entries = [*registry.lookup("convolve2d"), *rows]
+    monkeypatch.setitem(registry._implementations, "convolve2d", entries)
+    fft_device._transform.cache_clear()
+    inventory.changed()
+    yield opencl
+    fft_device._transform.cache_clear()
+
+
+@pytest.mark.parametrize("method", TRANSFORMS)
+def test_the_transforms_of_cuda(transforms_of_cuda, method):
+    done = [
+        compare(case, i, transforms_of_cuda, method) for i, case in enumerate(cases("cuda", 240))
+    ]
+    assert sum(done) > 20

@@ -19,10 +19,10 @@ def pytest_configure(config):
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     os.environ.setdefault("POCL_CACHE_DIR", os.path.join(home, "pocl", "kcache"))
     _private = tempfile.mkdtemp(prefix="hetero-tests-")
-    for name, value in (
-        ("XDG_CACHE_HOME", os.path.join(_private, "cache")),
-        ("HETERO_PROFILE", os.path.join(_private, "profile.json")),
-    ):
+    private = {"HETERO_PROFILE": os.path.join(_private, "profile.json")}
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers compile for one another
+        private["XDG_CACHE_HOME"] = os.path.join(_private, "cache")
+    for name, value in private.items():
         _saved[name] = os.environ.get(name)
         os.environ[name] = value
 

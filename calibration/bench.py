@@ -6,13 +6,15 @@ Input sets are rotated, so that operands do not lie in the cache from one call t
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from hetero import devices as backends
 from hetero import inventory, planner, registry
-from hetero.arrays import Operand, spec
+from hetero.arrays import HOST, Operand, spec
+from hetero.calibration.measure import measure
 from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
 from hetero.ops import module_of
@@ -20,6 +22,7 @@ from hetero.problem import Problem
 
 _COLD_BYTES = 200 << 20  # several times the largest cache
 
+_LARGEST_ON_CPU = 2.0e10  # flops of a product
 _PEER_SECONDS = 5e-5  # that CuPy and torch take to launch, at most
 # Of a multiprocessor, by compute capability: multiply-adds count twice, float64 on tensor cores.
 _FLOPS_PER_CLOCK: dict[str, dict[Any, int]] = {
@@ -184,6 +187,48 @@ def bench(
                     "bytes": footprint,
                 }
             )
+    return rows
+
+
+def bench_on_cpu(operation: str, dtype: str, order: str = "C") -> list[dict[str, Any]]:
+    """The same shapes with operands on the host: a call of hetero's beside NumPy's own.
+
+    Without a GPU both are the same BLAS, so the difference is what hetero's look-up takes.
+
+    Returns
+    -------
+    list of dict
+        case, what, seconds by caller, chosen.
+    """
+    function = module_of(operation)
+    ours, numpys = getattr(function, operation), getattr(np, operation)
+    draw = np.random.default_rng(0)
+    rows = []
+    for dims in ((32,) * len(SHAPES[operation][0]), *SHAPES[operation]):
+        problem = problem_of(operation, dims, dtype, HOST, order)
+        if 2.0 * prod(dims) > _LARGEST_ON_CPU:
+            continue
+        A, B = (
+            draw.random(o.shape[::-1] if i == 0 and order == "F" else o.shape, dtype)
+            for i, o in enumerate(problem.inputs)
+        )
+        A = A.T if order == "F" else A
+        plan = planner.plan(problem)
+        calls = {
+            "automatic": partial(ours, A, B),
+            f"NumPy {operation}": partial(numpys, A, B),
+        }
+        rows.append(
+            {
+                "case": f"{operation} {'x'.join(map(str, dims))}, operands on host, {dtype}",
+                "what": "call",
+                "seconds": {
+                    name: measure(call, budget=0.1, least=3, most=200).seconds
+                    for name, call in calls.items()
+                },
+                "chosen": f"{plan.chosen.method} on {plan.chosen.device}",
+            }
+        )
     return rows
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 HOST = "host"
+_LARGEST = 2**63 - 1  # bytes, and elements along an axis: what NumPy's own sizes hold
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL; PyCUDA has no call for it
 
 
@@ -118,6 +119,11 @@ class Spec:
         if any(extent < 0 for extent in self.shape):
             raise ValueError(f"shape must not be negative, got {self.shape}")
         self.dtype = np.dtype(dtype)
+        if max(*self.shape, 0, prod(self.shape) * self.dtype.itemsize) > _LARGEST:
+            raise ValueError(
+                "shape is too large: an array has less than 2^63 elements along an axis, and less "
+                "than 2^63 bytes"
+            )
         self.on = on
         self.order = order
 
@@ -146,7 +152,8 @@ def spec(shape: Any, dtype: Any = "float64", *, on: str = HOST, order: str = "C"
     Raises
     ------
     ValueError
-        For a negative shape, an unknown order, or an ``on`` that names no kind of device.
+        For a negative shape, one that no array can have (2^63 bytes or more), an unknown order,
+        or an ``on`` that names no kind of device.
 
     Examples
     --------

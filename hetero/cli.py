@@ -2,7 +2,8 @@
 
 Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails); 2 wrong
 arguments (unknown operation, device, method or profile, dimensions that do not fit); 3 no candidate
-could be chosen, as the printed reasons say. Every command prints JSON with ``--json``.
+could be chosen, as the printed reasons say; 130 interrupted. Every command prints JSON with
+``--json``.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from hetero import __version__
 from hetero.errors import HeteroError, NotPriced, ProfileError
 
-DONE, FAILED, USAGE, NO_CHOICE = 0, 1, 2, 3
+DONE, FAILED, USAGE, NO_CHOICE, INTERRUPTED = 0, 1, 2, 3, 130
 
 _DIMS = (
-    "matvec M K | matmul M N K | convolve2d H W FH FW | cg N (dense) or a grid's NY NX [NZ] | "
-    "poisson NY NX or NZ NY NX"
+    "matvec M K | matmul M N K | convolve2d H W FH FW | solve_cg N (a dense matrix), or NY NX or "
+    "NZ NY NX (hetero.Poisson) | solve_poisson NY NX or NZ NY NX"
 )
+_OPERATIONS = ("matvec", "matmul", "convolve2d", "cg", "solve_cg", "poisson", "solve_poisson")
+_LONGEST_MESSAGE = 2000  # characters of an error that are shown
+log = logging.getLogger("hetero")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,27 +42,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except NotPriced as error:
-        print(f"hetero: {error}", file=sys.stderr)
-        return NO_CHOICE
-    except (HeteroError, ValueError) as error:
-        print(f"hetero: {error}", file=sys.stderr)
-        return USAGE if isinstance(error, ValueError) else FAILED
-    except OSError as error:
-        print(f"hetero: {error}", file=sys.stderr)
-        return FAILED
     except KeyboardInterrupt:
         print("hetero: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+    except _REPORTED as error:
+        log.debug("%s failed", arguments.run.__name__, exc_info=True)
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"hetero: {text[:_LONGEST_MESSAGE]}", file=sys.stderr)
+        return _code(error)
+
+
+# What arguments can cause; anything else is a mistake of hetero's own and keeps its traceback.
+_REPORTED = (HeteroError, ValueError, TypeError, ArithmeticError, OSError, MemoryError)
+
+
+def _code(error: Exception) -> int:
+    """The exit code of an error that a command ended with."""
+    if isinstance(error, NotPriced):
+        return NO_CHOICE
+    if isinstance(error, (ValueError, TypeError, ArithmeticError)):
+        return USAGE
+    return FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hetero",
-        description="Measures this machine once, then runs every matrix operation where it is "
-        "fastest.",
+        description="Measures this machine once, then computes matrix-vector and matrix-matrix "
+        "products, 2-D convolutions, conjugate gradients and Poisson's equation where they are "
+        "fastest: on the CPU or on a GPU.",
         epilog="Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 no candidate could be chosen.",
     )
+    parser.add_argument("--version", action="version", version=f"hetero {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
@@ -65,24 +82,38 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=run)
         return sub
 
-    command("info", _info, "What is here: CPU, BLAS, devices, links, and what is missing.")
+    command(
+        "info",
+        _info,
+        "What is here: CPU, BLAS, devices, links, the profile, and what is missing.",
+    )
 
     sub = command("calibrate", _calibrate, "Measure this machine and store its profile.")
-    sub.add_argument("--quick", action="store_true", help="seconds instead of a minute or two")
+    sub.add_argument(
+        "--quick", action="store_true", help="ten seconds instead of a minute or two, less exact"
+    )
     sub.add_argument("--path", help="file to write (default: HETERO_PROFILE, or the user's cache)")
     sub.add_argument(
-        "--device", action="append", metavar="NAME", help="only these; may be repeated"
+        "--device",
+        action="append",
+        metavar="NAME",
+        help="only this device, such as cuda:0, and the CPU; may be repeated (default: all)",
     )
 
     sub = command("explain", _explain, "Price every candidate for a problem; run nothing.")
     sub.add_argument("operation", help=_DIMS)
-    sub.add_argument("dims", nargs="+", type=int, metavar="DIM")
-    sub.add_argument("--dtype", default="float32")
-    sub.add_argument("--on", default="host", help="where the operands lie: host, cuda:0, ...")
-    sub.add_argument("--device", help="force a device")
-    sub.add_argument("--method", help="force a method")
+    sub.add_argument("dims", nargs="+", type=_whole, metavar="DIM", help="extents, 1 or more each")
+    sub.add_argument("--dtype", default="float64", help="of the operands (default: float64)")
+    sub.add_argument("--mode", help="of convolve2d: full, same or valid (default: full)")
     sub.add_argument(
-        "--profile", metavar="NAME|FILE", help="constants of another machine, such as tesla-t10"
+        "--on", default="host", help="where the operands lie: host, cuda:0, ... (default: host)"
+    )
+    sub.add_argument("--device", help="only this device, such as cpu or cuda:0")
+    sub.add_argument("--method", help="only this method, such as blas or tiled")
+    sub.add_argument(
+        "--profile",
+        metavar="NAME|FILE",
+        help="answer for another machine, by its constants: tesla-t10, h200, or a profile's file",
     )
 
     sub = command("verify", _verify, "Measure every candidate of random problems.")
@@ -90,23 +121,48 @@ def _parser() -> argparse.ArgumentParser:
         "operation", nargs="*", help="matvec, matmul, convolve2d (default: the first two)"
     )
     sub.add_argument("--on", default="host", help="where the operands lie: host, cuda:0")
-    sub.add_argument("--count", type=int, default=100, help="problems for each operation")
-    sub.add_argument("--seconds", type=float, default=60.0, help="stop drawing after this time")
-    sub.add_argument("--seed", type=int, default=0)
-    sub.add_argument("--largest", type=int, help="largest extent of a matrix")
+    sub.add_argument(
+        "--count", type=_whole, default=100, help="problems for each operation (default: 100)"
+    )
+    sub.add_argument(
+        "--seconds", type=float, default=60.0, help="stop drawing after this time (default: 60)"
+    )
+    sub.add_argument("--seed", type=_whole, default=0, help="of the random problems (default: 0)")
+    sub.add_argument(
+        "--largest", type=_whole, help="largest extent of a matrix (default: 4096; 16384 on a GPU)"
+    )
 
     sub = command("bench", _bench, "Every method side by side, beside the libraries that are here.")
-    sub.add_argument("operation", choices=("matvec", "matmul", "convolve2d", "cg", "poisson"))
+    sub.add_argument(
+        "operation", choices=_OPERATIONS, metavar="OPERATION", help=", ".join(_OPERATIONS)
+    )
     sub.add_argument(
         "--dtype", choices=("float32", "float64"), help="default: float32; solves: float64"
     )
-    sub.add_argument("--device", default="cuda:0", help="of products; solves run on all")
-    sub.add_argument("--order", default="C", choices=("C", "F"), help="of A: by rows or by columns")
+    sub.add_argument(
+        "--device",
+        help="of matvec and matmul (default: cuda:0, or cpu without a GPU); the others run on all",
+    )
+    sub.add_argument(
+        "--order",
+        default="C",
+        choices=("C", "F"),
+        help="A of matvec and matmul by rows (C, the default) or by columns (F)",
+    )
 
     sub = command("demo", _demo, "Calibrate quickly, then run real products and compare.")
-    sub.add_argument("--largest", type=int, help="largest extent (default: 4096; 8192 on a GPU)")
+    sub.add_argument("--largest", type=_whole, help="largest extent (default: 4096; 8192 on a GPU)")
     sub.add_argument("--picture", metavar="FILE", help="save the filtered photograph (PGM)")
     return parser
+
+
+def _whole(text: str) -> int:
+    """A whole number from an argument."""
+    try:
+        return int(text)
+    except ValueError:  # not a number, or of thousands of digits
+        shown = text if len(text) < 40 else f"{text[:20]}... ({len(text)} characters)"
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {shown!r}") from None
 
 
 def progress_bar() -> Callable[[float, str], None] | None:
@@ -127,9 +183,9 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
-def _at_least(largest: int | None, least: int) -> None:
-    if largest is not None and largest < least:
-        raise ValueError(f"--largest must be at least {least}, got {largest}")
+def _check(option: str, value: float | None, least: float, most: float) -> None:
+    if value is not None and not least <= value <= most:
+        raise ValueError(f"{option} must be from {least:g} to {most:g}, got {value}")
 
 
 def _info(arguments: argparse.Namespace) -> int:
@@ -162,12 +218,11 @@ def _explain(arguments: argparse.Namespace) -> int:
     from hetero import inventory, planner, profile
     from hetero.ops import module_of
 
-    try:
-        problem = module_of(arguments.operation).from_dims(
-            tuple(arguments.dims), arguments.dtype, arguments.on
-        )
-    except TypeError as error:  # a dtype that NumPy does not know
-        raise ValueError(str(error)) from None
+    module = module_of(arguments.operation)
+    options = {} if arguments.mode is None else {"mode": arguments.mode}
+    if options and module.OPERATION != "convolve2d":
+        raise ValueError(f"--mode is an option of convolve2d, not of {arguments.operation}")
+    problem = module.from_dims(tuple(arguments.dims), arguments.dtype, arguments.on, **options)
     if arguments.profile is None:
         constants, devices = profile.current(), inventory.devices()
     else:
@@ -175,7 +230,7 @@ def _explain(arguments: argparse.Namespace) -> int:
             constants = profile.named(arguments.profile)
         except (ProfileError, OSError) as error:
             raise ValueError(f"--profile: {error}") from None
-        devices = constants.devices or inventory.devices()
+        devices = constants.machine() or inventory.devices()
     if arguments.on != "host" and arguments.on not in devices:
         names = ", ".join(map(repr, ("host", *devices)))
         raise ValueError(f"--on must be one of {names}, got {arguments.on!r}")
@@ -184,7 +239,21 @@ def _explain(arguments: argparse.Namespace) -> int:
         _print_json(plan.to_dict())
     else:
         print(plan)
-    return DONE if plan.to_dict()["chosen"] else NO_CHOICE
+    if plan.to_dict()["chosen"]:
+        return DONE
+    print(f"hetero: {_what_it_covers(constants, problem)}", file=sys.stderr)
+    return NO_CHOICE
+
+
+def _what_it_covers(constants: Any, problem: Any) -> str:
+    known = ", ".join(
+        f"{operation} ({', '.join(sorted(dtypes))})"
+        for operation, dtypes in constants.dtypes().items()
+    )
+    return (
+        f"no candidate could be chosen for {problem.operation} {problem.dtype}; "
+        f"the profile {constants.name!r} has constants for: {known or 'nothing'}"
+    )
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -198,7 +267,9 @@ def _verify(arguments: argparse.Namespace) -> int:
             raise ValueError(f"operation must be one of {names}, got {operation!r}")
     if arguments.on != "host" and backends.get(arguments.on).kind != "cuda":
         raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
-    _at_least(arguments.largest, 8)
+    _check("--largest", arguments.largest, 8, 2**24)
+    _check("--count", arguments.count, 0, 10**6)
+    _check("--seconds", arguments.seconds, 0, 10**6)
     rows = verify.verify(
         operations,
         on=arguments.on,
@@ -222,21 +293,27 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    from hetero import devices as backends
     from hetero.calibration import bench, bench_convolutions, bench_solves
 
-    if arguments.operation == "convolve2d":
+    operation = arguments.operation.removeprefix("solve_")
+    device = arguments.device or next(
+        (name for name in backends.available() if name.startswith("cuda")), "cpu"
+    )
+    if device != "cpu":
+        backends.get(device)  # or says which there are
+    if operation == "convolve2d":
         rows = bench_convolutions.bench(arguments.dtype or "float32")
         text = bench_solves.table(rows)
-    elif arguments.operation in ("cg", "poisson"):
-        rows = bench_solves.bench(arguments.operation, arguments.dtype or "float64")
+    elif operation in ("cg", "poisson"):
+        rows = bench_solves.bench(operation, arguments.dtype or "float64")
+        text = bench_solves.table(rows)
+    elif device == "cpu":
+        rows = bench.bench_on_cpu(operation, arguments.dtype or "float32", arguments.order)
         text = bench_solves.table(rows)
     else:
-        rows = bench.bench(
-            arguments.operation,
-            arguments.dtype or "float32",
-            device_name=arguments.device,
-            order=arguments.order,
-        )
+        dtype, order = arguments.dtype or "float32", arguments.order
+        rows = bench.bench(operation, dtype, device_name=device, order=order)
         text = bench.table(rows)
     if arguments.json:
         _print_json(rows)
@@ -248,7 +325,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from hetero.calibration import demo
 
-    _at_least(arguments.largest, 16)
+    _check("--largest", arguments.largest, 16, 2**24)
+    if arguments.picture is not None and not Path(arguments.picture).parent.is_dir():
+        raise FileNotFoundError(f"there is no folder for --picture {arguments.picture}")
     rows, found = demo.demo(
         largest=arguments.largest,
         picture=arguments.picture,

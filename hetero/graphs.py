@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from hetero import devices, inventory, planner
+from hetero.devices import install
 from hetero.errors import DeviceError, DeviceNotAvailable, GraphError
 
 _LEGACY_STREAM = 0
@@ -145,9 +146,7 @@ def _driver() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise DeviceNotAvailable(
-            f"graphs need cuda-bindings; pip install 'hetero[cuda]' ({error})"
-        ) from None
+        raise DeviceNotAvailable(f"graphs need cuda-bindings; {install.CUDA} ({error})") from None
     return driver
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hetero import devices, inventory, profile
@@ -25,7 +26,7 @@ def _lines(value: dict[str, Any], depth: int) -> list[str]:
             lines.append(f"{pad}{key}:" + ("" if item else " none"))
             lines += [f"{pad}  - {entry}" for entry in item]
         else:
-            lines.append(f"{pad}{key}: {item}")
+            lines.append(f"{pad}{key}: {'none' if item is None else item}")
     return lines
 
 
@@ -37,7 +38,8 @@ def machine() -> Inventory:
     Inventory
         ``cpu``, ``devices`` (name -> description), ``links`` (device -> GB/s of large transfers
         by direction and memory, as calibrated), ``missing`` (what is not here and what would
-        bring it), ``profile`` (name and file).
+        bring it), ``profile`` (its name; the file it was read from, None where there is none that
+        can be used; and the file that `hetero.calibrate` writes).
 
     Examples
     --------
@@ -47,6 +49,8 @@ def machine() -> Inventory:
     """
     here = inventory.devices()
     constants = profile.current()
+    stored = str(profile.default_path())
+    is_used = bool(constants.data["fingerprint"]) and os.path.isfile(stored)
     size = 2**28
     links: dict[str, Any] = {}
     for name in here:
@@ -59,7 +63,11 @@ def machine() -> Inventory:
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,
         missing=list(devices.missing()),
-        profile={"name": constants.name, "file": str(profile.default_path())},
+        profile={
+            "name": constants.name,
+            "file": stored if is_used else None,
+            "calibrate_writes": stored,
+        },
     )
 
 

@@ -19,6 +19,7 @@ from hetero.registry import Implementation
 
 CPU = "cpu"
 _UNKNOWN = "no constants in this profile; hetero.calibrate() measures them"
+_UNKNOWN_THERE = "no constants in this profile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +104,14 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"{self.problem}   (profile: {self.profile_name})"]
+        alone = sum(c.reason is None for c in self.candidates) == 1
         for position, c in enumerate(self.candidates):
             mark = "->" if position == 0 and c.reason is None else "  "
             head = f"{mark} {c.method + ' on ' + c.device:<22}"
             if c.reason is not None:
                 lines.append(f"{head} {'-':>12}  {c.reason}")
             elif c.seconds is None:
-                lines.append(f"{head} {'-':>12}  the only way; not priced")
+                lines.append(f"{head} {'-':>12}  {'the only way; ' * alone}not priced")
             else:
                 terms = " + ".join(f"{name} {show(value)}" for name, value in c.terms.items())
                 lines.append(f"{head} {show(c.seconds):>12}  = {terms}")
@@ -139,7 +141,7 @@ def price(
     constants : Profile
         Of this machine or of any other.
     devices : dict
-        Device name -> description, as `hetero.machine()` gives it.
+        Device name -> description, as `hetero.machine()` gives it, or `Profile.machine()`.
     device, method : str, optional
         Forced placement.
     """
@@ -184,7 +186,8 @@ def price(
             and all(c.implementation is not implementation for c in candidates)
         ]
         possible = [c for c in candidates if c.reason is None]
-    if (device or method) and not possible:
+    there = any(c.reason == _UNKNOWN_THERE for c in candidates)
+    if (device or method) and not possible and not there:
         reasons = "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in candidates)
         raise MethodNotAvailable(
             f"{problem} cannot be done as asked: "
@@ -277,7 +280,8 @@ def _candidate(
         problem.layout,
     )
     terms: dict[str, float] | None = None
-    unknown: str | None = _UNKNOWN
+    elsewhere = info.get("elsewhere", False)
+    unknown: str | None = _UNKNOWN_THERE if elsewhere else _UNKNOWN
     if cost is not None:
         try:
             work = implementation.work(problem, info)
@@ -294,7 +298,7 @@ def _candidate(
             for term, seconds in after.items():
                 terms[term] = terms.get(term, 0.0) + seconds
     if terms is None:
-        reason = None if name == CPU or asked_for else unknown
+        reason = None if (name == CPU or asked_for) and not elsewhere else unknown
         return Candidate(name, method, None, {}, reason, implementation)
     return Candidate(name, method, sum(terms.values()), terms, None, implementation)
 

@@ -116,6 +116,24 @@ class Problem:
         return f"{self.operation} {self.dtype}: {shapes} -> {result}"
 
 
+def check_dims(operation: str, dims: tuple[int, ...], *forms: str) -> None:
+    """Raise ValueError unless the dimensions are as many as a form names, and at least 1 each.
+
+    Parameters
+    ----------
+    operation : str
+    dims : tuple of int
+    *forms : str
+        The dimensions' names, such as "M N K", one form for each number that there may be.
+    """
+    if all(len(dims) != len(form.split()) for form in forms):
+        number = "/".join(str(len(form.split())) for form in forms)
+        names = " or ".join(forms)
+        raise ValueError(f"{operation} takes {number} dimensions, {names}, got {len(dims)}")
+    if min(dims) < 1:
+        raise ValueError(f"a dimension must be at least 1, got {min(dims)}")
+
+
 def dtype_obstacle(*operands: Operand) -> str | None:
     """Why the devices cannot compute with these dtypes, None where they can."""
     first = operands[0].dtype

@@ -131,6 +131,21 @@ class Profile:
         same_as = self.devices.get(device, {}).get("same_as")
         return (device, *((same_as,) if same_as else ()), f"{kind}:*")
 
+    def machine(self) -> dict[str, dict[str, Any]]:
+        """Its devices as another machine's: none of its packages is looked for on this one.
+
+        What was measured there was there, and what has no constants is not considered.
+        """
+        return {name: {**info, "elsewhere": True} for name, info in self.devices.items()}
+
+    def dtypes(self) -> dict[str, set[str]]:
+        """What it has constants for: operation -> dtypes."""
+        found: dict[str, set[str]] = {}
+        for key in self.data["models"]:
+            _, operation, _, dtype, _ = key.split("|")
+            found.setdefault(operation, set()).add(dtype)
+        return found
+
     def residuals(self) -> dict[str, dict[str, float]]:
         """Model key -> relative errors of the fit: mean, p95, worst."""
         rows = {key: m["residuals"] for key, m in self.data["models"].items() if "residuals" in m}

@@ -85,10 +85,11 @@ def profile_file(tmp_path, monkeypatch):
 def opencl():
     """The name of an OpenCL device that is here: every machine can have PoCL."""
     from hetero import devices
+    from hetero.devices import install
 
     names = [name for name in devices.available() if name.startswith("opencl")]
     if not names:
-        pytest.skip("no OpenCL device: pip install 'hetero[opencl]'")
+        pytest.skip(f"no OpenCL device: {install.OPENCL}")
     return names[0]
 
 

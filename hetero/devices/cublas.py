@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.devices import install
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.problem import Problem
 
@@ -35,8 +36,8 @@ def _leading(row: int, column: int, rows: int, columns: int) -> tuple[int, int] 
 
 def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     """Why cuBLAS cannot do this matmul, None where it can."""
-    if not info.get("library"):
-        return "cuBLAS is not here; pip install 'hetero[library]'"
+    if not (info.get("library") or info.get("elsewhere")):
+        return f"cuBLAS is not here; {install.LIBRARY}"
     if not problem.strides:
         return None
     m, n, k = problem.dims
@@ -56,8 +57,8 @@ def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 def gemv_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     """Why cuBLAS cannot do this matvec, None where it can."""
-    if not info.get("library"):
-        return "cuBLAS is not here; pip install 'hetero[library]'"
+    if not (info.get("library") or info.get("elsewhere")):
+        return f"cuBLAS is not here; {install.LIBRARY}"
     if not problem.strides:
         return None
     m, k = problem.dims

@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.devices import cubin
+from hetero.devices import cubin, install
 from hetero.devices.base import Device, kernel_text
 from hetero.devices.cuda_context import Active, Local, State
 from hetero.errors import GraphError
 from hetero.kernels import Launch, Steps
 
-_INSTALL = "pip install 'hetero[cuda]'"
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 _UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after an attribute is set
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
@@ -38,7 +37,7 @@ def find() -> tuple[list[Device], list[str]]:
             warnings.simplefilter("ignore")
             import pycuda.driver as driver
     except ModuleNotFoundError:
-        return [], [f"cuda: PyCUDA is not installed; {_INSTALL}"]
+        return [], [f"cuda: PyCUDA is not installed; {install.CUDA}"]
     except Exception as error:
         return [], [f"cuda: PyCUDA finds no NVIDIA driver; install the driver ({error})"]
     try:
@@ -50,13 +49,11 @@ def find() -> tuple[list[Device], list[str]]:
         return [], ["cuda: the driver finds no device"]
     missing = []
     if cubin.compiler() is None:
-        missing.append(f"cuda: neither NVRTC nor nvcc to compile kernels with; {_INSTALL}")
+        missing.append(f"cuda: neither NVRTC nor nvcc to compile kernels with; {install.CUDA}")
     try:
         import nvmath.bindings.cublas  # noqa: F401
     except Exception:
-        missing.append(
-            "cuda: nvmath-python or cuBLAS for method='library'; pip install 'hetero[library]'"
-        )
+        missing.append(f"cuda: nvmath-python or cuBLAS for method='library'; {install.LIBRARY}")
     return [CudaDevice(ordinal) for ordinal in range(count)], missing
 
 

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from hetero import locks
+from hetero.devices import install
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _R2C, _C2R, _D2Z, _Z2D = 0x2A, 0x2C, 0x6A, 0x6C  # cufftType
@@ -22,7 +23,7 @@ def obstacle() -> str | None:
 
         cufft.get_version()
     except Exception:  # package or library missing, or too old
-        return "cuFFT is not here; pip install 'hetero[library]'"
+        return f"cuFFT is not here; {install.LIBRARY}"
     return None
 
 

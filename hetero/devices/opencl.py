@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
+from hetero.devices import install
 from hetero.devices.base import Device, kernel_text
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
 _SCALARS = {int: np.int64, float: np.float64}
-_INSTALL = "pip install 'hetero[opencl]'"
 
 
 def find() -> tuple[list[Device], list[str]]:
@@ -22,7 +22,7 @@ def find() -> tuple[list[Device], list[str]]:
     try:
         import pyopencl as cl
     except ImportError:
-        return [], [f"opencl: PyOpenCL is not installed; {_INSTALL}"]
+        return [], [f"opencl: PyOpenCL is not installed; {install.OPENCL}"]
     except Exception as error:
         return [], [f"opencl: PyOpenCL cannot be imported ({error})"]
     found: list[Any] = []
@@ -32,9 +32,9 @@ def find() -> tuple[list[Device], list[str]]:
             if "NVIDIA" not in platform.name and "Oclgrind" not in platform.name:
                 found += platform.get_devices()
     except cl.Error as error:
-        return [], [f"opencl: no platform found ({error}); {_INSTALL} brings PoCL"]
+        return [], [f"opencl: no platform found ({error}); {install.OPENCL} brings PoCL"]
     if not found:
-        return [], [f"opencl: no device found; {_INSTALL} brings PoCL"]
+        return [], [f"opencl: no device found; {install.OPENCL} brings PoCL"]
     return [OpenCLDevice(ordinal, device) for ordinal, device in enumerate(found)], []
 
 

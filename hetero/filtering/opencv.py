@@ -7,6 +7,7 @@ import importlib.util
 
 import numpy as np
 
+from hetero.devices import install
 from hetero.filtering.request import Request
 from hetero.problem import Window
 
@@ -19,10 +20,10 @@ def is_here() -> bool:
     return importlib.util.find_spec("cv2") is not None
 
 
-def obstacle(window: Window) -> str | None:
-    """Why OpenCV's filter2D cannot do it."""
-    if not is_here():
-        return "OpenCV is not here; pip install opencv-python-headless"
+def obstacle(window: Window, here: bool = True) -> str | None:
+    """Why OpenCV's filter2D cannot do it: here, or on any machine that has OpenCV."""
+    if here and not is_here():
+        return f"OpenCV is not here; {install.OPENCV}"
     if window.boundary == "wrap":
         return "OpenCV does not extend periodically"
     if window.filled:

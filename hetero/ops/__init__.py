@@ -11,10 +11,12 @@ MODULES = {
     module.OPERATION: module
     for module in (matvec, matmul, convolution, conjugate_gradient, poisson)
 }
+# A solve may be called by its function's name too.
+_FUNCTIONS = {"solve_cg": conjugate_gradient.OPERATION, "solve_poisson": poisson.OPERATION}
 
 
 def module_of(operation: str) -> Any:
-    """The module of an operation.
+    """The module of an operation, by the operation's name or by its public function's.
 
     Raises
     ------
@@ -22,9 +24,9 @@ def module_of(operation: str) -> Any:
         The message names the operations there are.
     """
     try:
-        return MODULES[operation]
-    except KeyError:
-        names = ", ".join(map(repr, MODULES))
+        return MODULES[_FUNCTIONS.get(operation, operation)]
+    except (KeyError, TypeError):
+        names = ", ".join(map(repr, (*MODULES, *_FUNCTIONS)))
         raise ValueError(f"operation must be one of {names}, got {operation!r}") from None
 
 

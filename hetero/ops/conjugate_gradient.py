@@ -13,7 +13,7 @@ from hetero.arrays import HOST, Operand, Spec, describe, is_device_array
 from hetero.models import Work
 from hetero.ops import solving
 from hetero.ops.solving import Request
-from hetero.problem import Problem
+from hetero.problem import Problem, check_dims
 
 OPERATION = "cg"
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
@@ -135,10 +135,9 @@ def problem(
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """A Poisson problem of NY NX or NZ NY NX points, or with N alone a dense one of n unknowns."""
+    check_dims(OPERATION, dims, "N", "NY NX", "NZ NY NX")
     if len(dims) == 1:
         return problem(Spec(dims * 2, dtype, on=on), Spec(dims, dtype, on=on))
-    if len(dims) not in (2, 3):
-        raise ValueError(f"cg takes N, or a grid NY NX or NZ NY NX, got {len(dims)} dimensions")
     from hetero.solvers.operators import Poisson
 
     return problem(Poisson(dims, dtype=dtype), Spec((math.prod(dims),), dtype, on=on))

@@ -80,7 +80,7 @@ def _spreads(problem: Problem) -> str | None:
 
 
 def _fft_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    if info["kind"] == "cuda":
+    if info["kind"] == "cuda" and not info.get("elsewhere"):
         from hetero.devices import cufft
 
         return _spreads(problem) or cufft.obstacle()
@@ -115,7 +115,8 @@ def _separable_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     from hetero.filtering import opencv
 
-    return _not_real(problem) or opencv.obstacle(problem.window)
+    here = not info.get("elsewhere")
+    return _not_real(problem) or opencv.obstacle(problem.window, here)
 
 
 def _on_cpu(name: str, module: str) -> Callable[..., Any]:

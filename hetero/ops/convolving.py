@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, Operand, Spec, describe, element_strides, is_device_array
-from hetero.problem import Problem, Window, dtype_obstacle
+from hetero.problem import Problem, Window, check_dims, dtype_obstacle
 
 OPERATION = "convolve2d"
 MODES = ("full", "same", "valid")
@@ -161,14 +161,10 @@ def problem(
     return described(image, kernel, dtype, found)
 
 
-def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
-    """The problem with dimensions H W FH FW, the result as large as the image.
-
-    As ``hetero explain convolve2d H W FH FW`` asks for it.
-    """
-    if len(dims) != 4:
-        raise ValueError(f"convolve2d takes 4 dimensions, H W FH FW, got {len(dims)}")
-    return problem(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), "same")
+def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") -> Problem:
+    """The problem with dimensions H W FH FW, as ``hetero explain convolve2d`` asks for it."""
+    check_dims(OPERATION, dims, "H W FH FW")
+    return problem(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), mode)
 
 
 def filter_of(kernel: np.ndarray, dtype: np.dtype) -> Any:

@@ -12,7 +12,7 @@ from hetero import planner, registry
 from hetero.arrays import alignment
 from hetero.models import Work
 from hetero.ops import calling, express, products
-from hetero.problem import Problem
+from hetero.problem import Problem, check_dims
 
 OPERATION = "matmul"
 VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
@@ -108,8 +108,7 @@ def problem(A: Any, B: Any) -> Problem:
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with dimensions M N K, as ``hetero explain matmul M N K`` asks for it."""
-    if len(dims) != 3:
-        raise ValueError(f"matmul takes 3 dimensions, M N K, got {len(dims)}")
+    check_dims(OPERATION, dims, "M N K")
     m, n, k = dims
     return products.from_shapes("matmul", (m, k), (k, n), dtype, on)
 

@@ -10,7 +10,7 @@ import numpy as np
 from hetero import planner, registry
 from hetero.arrays import alignment
 from hetero.ops import calling, express, products
-from hetero.problem import Problem
+from hetero.problem import Problem, check_dims
 
 OPERATION = "matvec"
 _shortcuts = planner.shortcut_table()
@@ -101,8 +101,7 @@ def problem(A: Any, x: Any) -> Problem:
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with dimensions M K, as ``hetero explain matvec M K`` asks for it."""
-    if len(dims) != 2:
-        raise ValueError(f"matvec takes 2 dimensions, M K, got {len(dims)}")
+    check_dims(OPERATION, dims, "M K")
     return products.from_shapes("matvec", dims, dims[1:], dtype, on)
 
 

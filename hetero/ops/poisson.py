@@ -13,7 +13,7 @@ from hetero.arrays import HOST, Spec, describe
 from hetero.models import Work
 from hetero.ops import solving
 from hetero.ops.solving import Request
-from hetero.problem import Problem
+from hetero.problem import Problem, check_dims
 
 OPERATION = "poisson"
 _CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
@@ -162,8 +162,7 @@ def problem(
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with NY NX or NZ NY NX points, as ``hetero explain poisson`` asks for it."""
-    if len(dims) not in (2, 3):
-        raise ValueError(f"poisson takes NY NX or NZ NY NX, got {len(dims)} dimensions")
+    check_dims(OPERATION, dims, "NY NX", "NZ NY NX")
     return problem(Spec(dims, dtype, on=on))
 
 
@@ -238,10 +237,13 @@ def _steps(problem: Problem, method: str) -> int:
     elif problem.rtol == 0.0:
         steps = problem.iterations
     else:
-        steps = logarithm / -math.log(math.cos(math.pi / (max(longest, 2) + 1)))
+        # -log cos(angle), also where cos is 1
+        angle = math.pi / (max(longest, 2) + 1)
+        steps = logarithm / -math.log1p(-2.0 * math.sin(0.5 * angle) ** 2)
     return max(1, min(math.ceil(steps), problem.iterations))
 
 
+_LARGEST_FACTOR = 386  # from here on all prime factors cost the same
 _PASSES = {"dst": 40.0, "multigrid": _SWEEPS_PER_CYCLE, "cg": 10.0, "jacobi": 3.0}
 
 
@@ -252,9 +254,9 @@ def _transform_factor(n: int, kind: str) -> float:
     cuFFT's 2.5 times beyond 127.
     """
     rest, prime, largest = n + 1, 2, 1
-    while prime * prime <= rest:
+    while prime * prime <= rest and prime < _LARGEST_FACTOR:
         while rest % prime == 0:
-            rest, largest = rest // prime, max(largest, prime)
+            rest, largest = rest // prime, prime
         prime += 1
     largest = max(largest, rest)
     if kind == "cpu":
@@ -275,9 +277,9 @@ def _working(method: str) -> Callable[[Problem, dict[str, Any]], Work]:
 
 
 def _cufft_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    from hetero.solvers import dst_device
+    from hetero.devices import cufft
 
-    return dst_device.obstacle()
+    return None if info.get("elsewhere") else cufft.obstacle()
 
 
 def _on_cpu(method: str) -> Callable[..., Any]:

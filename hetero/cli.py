@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetero import __version__
+import hetero
 from hetero.errors import HeteroError, NotPriced, ProfileError
 
 DONE, FAILED, USAGE, NO_CHOICE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         "fastest: on the CPU or on a GPU.",
         epilog="Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 no candidate could be chosen.",
     )
-    parser.add_argument("--version", action="version", version=f"hetero {__version__}")
+    parser.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
@@ -189,7 +189,6 @@ def _check(option: str, value: float | None, least: float, most: float) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    import hetero
 
     found = hetero.machine()
     if arguments.json:
@@ -200,7 +199,6 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    import hetero
     from hetero.calibration import report
     from hetero.profile import default_path
 

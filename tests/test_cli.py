@@ -446,7 +446,11 @@ def test_no_arguments_of_explain_end_in_a_traceback(run, seed):
     assert codes.count(USAGE) >= 50
 
 
-@pytest.mark.parametrize("extent", [2**61, 2**62, 2**63 - 1, 2**63, 10**30, int("9" * 400)])
+@pytest.mark.parametrize(
+    "extent",
+    [2**61, 2**62, 2**63 - 1, 2**63, 10**30, int("9" * 400)],
+    ids=["2^61", "2^62", "2^63 - 1", "2^63", "10^30", "400 digits"],
+)
 @pytest.mark.parametrize(
     "shape",
     ["matvec 5 {}", "matmul 5 5 {}", "convolve2d {} 5 3 3", "cg {}", "cg 5 {}", "poisson {} 5"],

@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
 CUDA := $(shell command -v nvcc >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 
-.PHONY: demo test lint clean
+.PHONY: demo test mutants lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -19,6 +19,13 @@ test: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
 	$(BIN)/python -m pytest -m timing
+
+# Plants mistakes one by one and lists those that no test sees: make mutants SEED=7 COUNT=150 JOBS=2.
+SEED ?= 1
+COUNT ?= 150
+JOBS ?= 1
+mutants: $(VENV)/.tested
+	$(BIN)/python tests/mutants.py --seed $(SEED) --count $(COUNT) -j $(JOBS)
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check --fix .

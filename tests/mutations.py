@@ -145,9 +145,7 @@ class _Finder:
         ):
             yield self._replaced(node, "pass", function)
         elif isinstance(node, ast.With) and "lock" in ast.unparse(node.items[0].context_expr):
-            yield self._replaced(
-                node.items[0].context_expr, "__import__('io').StringIO()", function
-            )
+            yield self._replaced(node.items[0].context_expr, _NO_LOCK, function)
         elif isinstance(node, ast.AugAssign) and type(node.op) in _ARITHMETIC:
             old, new = _ARITHMETIC[type(node.op)]
             yield from self._between(node.target, node.value, old + "=", new + "=", function)

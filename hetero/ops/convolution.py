@@ -184,7 +184,8 @@ def convolve2d(
     except TypeError:
         return by_scipy(image, kernel, mode, boundary, fillvalue)
     if dtype.kind == "c":
-        return by_parts(image, kernel, *rest)
+        on_host = a.location == b.location == HOST
+        return (by_parts if on_host else by_the_host)(image, kernel, *rest)
     if dtype.char not in "fd" or not a.size * b.size:
         planner.check_placement(OPERATION, device, method)
         if method not in (None, "direct"):  # the plan says why not

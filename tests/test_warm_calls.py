@@ -1,0 +1,598 @@
+"""A call is remembered by all that it depends on: cold, warm, warm with each option changed.
+
+Each function has a `warm.Space`: the values that each of its parameters is tried with. A parameter
+without values fails `test_every_parameter_has_values`. Each result is compared with NumPy's or
+SciPy's, or put to the test as a solution, and with that of the same call when nothing is
+remembered; and what ran is what had been asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+
+import fakes
+import numpy as np
+import pytest
+import scipy.signal
+import scipy.sparse
+from warm import NOTHING, Machine, Space, close, dense, memory, placed, refused, same
+
+import hetero
+
+rng = np.random.default_rng(3)
+USE = {
+    "none": [],
+    "cpu": [{"device": "cpu"}],
+    "cuda": [{"device": "cuda"}],
+    "cpu in cuda": [{"device": "cuda"}, {"device": "cpu"}],
+    "nothing in cuda": [{"device": "cuda"}, {}],
+}
+THREADS = {"all": None, "one": 1}
+DEVICE = {"none": NOTHING, "None": None, "cpu": "cpu", "cuda": "cuda", "cuda:1": "cuda:1"}
+CUDA = fakes.FakeCuda()
+
+
+def given(values, dtype=None):
+    """A maker of copies: C-contiguous, of a dtype."""
+    return lambda: np.array(values, dtype)
+
+
+def laid(values, how):
+    """A maker of arrays with the same values in another layout."""
+
+    def make():
+        if how == "F":
+            return np.array(values, order="F")
+        if how == "backwards":
+            return np.array(values[::-1])[::-1]
+        if how == "strided":
+            wide = np.full([2 * n for n in values.shape], np.nan)
+            wide[(slice(None, None, 2),) * values.ndim] = values
+            return wide[(slice(None, None, 2),) * values.ndim]
+        if how == "readonly":
+            made = np.array(values)
+            made.flags.writeable = False
+            return made
+        return fakes.Array.of(values, CUDA)
+
+    return make
+
+
+def on_host(x):
+    """A copy of a device array, anything else as it is."""
+    return x.get() if isinstance(x, fakes.Array) else x
+
+
+# -- Products ------------------------------------------------------------------------------------
+
+SQUARE, OTHER, TALL, WIDE, STACK, VECTOR = (
+    rng.standard_normal(shape) for shape in [(5, 5), (5, 5), (7, 5), (5, 6), (3, 5, 5), 5]
+)
+WITH_NAN = np.where(np.eye(5) > 0, np.nan, SQUARE)
+
+
+def operand(values):
+    return {
+        "plain": given(values),
+        "float32": given(values, "f4"),
+        **{how: laid(values, how) for how in ("F", "backwards", "strided", "readonly", "on cuda")},
+        "stack": given(STACK),
+        "vector": given(VECTOR),
+        "integers": given(10 * values, int),
+        "complex": given(values + 1j),
+        "list": values.tolist,
+        "matrix": lambda: np.matrix(values),
+        "NaN": given(WITH_NAN),
+    }
+
+
+def out_of(space, how):
+    """A maker of an ``out`` for operands: of the shape that NumPy's result has."""
+
+    def make(operands):
+        hosts = [np.asarray(on_host(x)) for x in operands]
+        try:
+            like = np.asarray(NUMPYS[space](*hosts))
+        except ValueError:
+            like = np.zeros((5, 5))
+        if how == "gaps":
+            wide = np.full([2 * n for n in like.shape], 7.0, like.dtype)
+            return wide[(slice(None, None, 2),) * like.ndim]
+        if how == "on cuda":
+            return fakes.Array.of(np.zeros_like(like), CUDA)
+        if how == "complex":
+            return np.zeros(like.shape, complex)
+        if how == "float32":
+            return np.zeros(like.shape, "f4")
+        if how == "readonly":
+            like.flags.writeable = False
+            return like
+        if how == "tuple":
+            return (np.zeros_like(like),)
+        return np.zeros_like(like, order=how)
+
+    return make
+
+
+def outs(name):
+    hows = ("C", "F", "gaps", "on cuda", "complex", "float32", "readonly", "tuple")
+    return {
+        "none": NOTHING,
+        "None": None,
+        **{how: out_of(name, how) for how in hows},
+        "first operand": lambda operands: operands[0],
+    }
+
+
+def judge_product(space, point, outcome):
+    """As NumPy does it with the operands on the host, in the caller's memory too."""
+    if refused(outcome):
+        return
+    positional, named = space.arguments(point)
+    on_cuda = any(isinstance(x, fakes.Array) for x in (*positional, *named.values()))
+    if on_cuda and (space.values["options"][point["options"]] or point["out"] == "tuple"):
+        assert isinstance(outcome.result, TypeError)
+        return
+    hosts = [on_host(x) for x in positional]
+    into = named.get("out")
+    if point["out"] == "first operand":
+        named["out"] = hosts[0]
+    elif isinstance(into, fakes.Array):
+        named["out"] = into.get()
+    named = {k: v for k, v in named.items() if k not in ("device", "method")}
+    try:
+        expected = NUMPYS[space.function.__name__](*hosts, **named)
+    except Exception as error:
+        same(outcome.result, error, point)
+        return
+    result = outcome.result
+    if on_cuda and into is None:
+        assert isinstance(result, fakes.Array), point
+    if isinstance(result, fakes.Array):
+        expected, result = np.asarray(expected), result.get()
+    same(result, expected, point, 64.0)
+    if named.get("out") is not None and not on_cuda:
+        after = [memory(x) for x in (*hosts, *named.values())]
+        after = [x for x in after if x is not None]
+        for one, other in zip(outcome.written, after, strict=True):
+            close(one, other, point, 64.0)
+
+
+def product(name, second, options):
+    ours = getattr(hetero, name)
+    names = list(inspect.signature(ours).parameters)[:2]
+    return Space(
+        ours,
+        {
+            names[0]: operand(SQUARE) | {"tall": given(TALL)},
+            names[1]: second,
+            "out": outs(name),
+            "device": DEVICE,
+            "method": {"none": NOTHING, "blas": "blas", "tiled": "tiled", "other": "other"},
+            "options": {
+                "none": {},
+                "dtype": {"dtype": "f4"},
+                "complex": {"dtype": complex},
+                "order": {"order": "F"},
+                "casting": {"casting": "no", "dtype": "f4"},
+                "subok": {"subok": False},
+                "axes": {"axes": [(-1, -2), (-2, -1), (-2, -1)]},
+                "unknown": {"unknown": 1},
+                **options,
+            },
+            "use": USE | {"tiled": [{"method": "tiled"}], "blas": [{"method": "blas"}]},
+            "threads": THREADS,
+        },
+        judge_product,
+    )
+
+
+NUMPYS = {"matmul": np.matmul, "matvec": np.matvec}
+MATMUL = product(
+    "matmul",
+    operand(OTHER) | {"wide": given(WIDE)},
+    {"axis": {"axis": 0}},
+)
+MATVEC = product(
+    "matvec",
+    operand(VECTOR)
+    | {"stack": given(STACK[0]), "wide": given(OTHER), "NaN": given(VECTOR * np.nan)},
+    {"axes": {"axes": [(-1, -2), (-1,), (-1,)]}},
+)
+
+# -- Convolution ---------------------------------------------------------------------------------
+
+IMAGE = rng.standard_normal((14, 11))
+COLUMN, ROW = rng.standard_normal((2, 3))
+RANK_1 = np.outer(COLUMN, ROW)
+FULL_RANK = rng.standard_normal((3, 3))
+FIFTEEN = rng.standard_normal(15)
+
+
+def judge_convolution(space, point, outcome):
+    """As SciPy does it, plane by plane."""
+    if refused(outcome):
+        return
+    (image, kernel), named = space.arguments(point)
+    options = {k: v for k, v in named.items() if k not in ("device", "method")}
+    on_cuda = isinstance(image, fakes.Array) or isinstance(kernel, fakes.Array)
+    image, kernel = (
+        np.asarray(x.get() if isinstance(x, fakes.Array) else x) for x in (image, kernel)
+    )
+    image = np.asarray(image)
+    planes = image.reshape(-1, *image.shape[-2:])
+    try:
+        expected = [scipy.signal.convolve2d(plane, kernel, **options) for plane in planes]
+    except Exception as error:
+        same(outcome.result, error, point)
+        return
+    expected = np.reshape(expected, (*image.shape[:-2], *expected[0].shape))
+    assert isinstance(outcome.result, fakes.Array if on_cuda else np.ndarray), point
+    result = outcome.result.get() if on_cuda else outcome.result
+    assert result.dtype == expected.dtype, point
+    rounding = 1e3 if np.isfinite(expected).all() else 1e5
+    close(result, expected, point, rounding)
+
+
+CONVOLVE2D = Space(
+    hetero.convolve2d,
+    {
+        "in1": {
+            "plain": given(IMAGE),
+            "float32": given(IMAGE, "f4"),
+            **{how: laid(IMAGE, how) for how in ("F", "backwards", "strided", "on cuda")},
+            "large": given(rng.standard_normal((64, 90))),
+            "stack": given(rng.standard_normal((3, 14, 11))),
+            "NaN": given(np.where(IMAGE > 1.5, np.nan, IMAGE)),
+            "infinite": given(np.where(IMAGE > 1.5, np.inf, IMAGE)),
+            "integers": given(IMAGE * 10, int),
+            "complex": given(IMAGE * (1 + 2j)),
+            "list": IMAGE.tolist,
+        },
+        "in2": {
+            "plain": given(FULL_RANK),
+            "rank 1": given(RANK_1),
+            "rank 2": given(RANK_1 + np.outer(ROW, COLUMN)),
+            "float32": given(FULL_RANK, "f4"),
+            "3 x 5": given(FIFTEEN.reshape(3, 5)),
+            "5 x 3": given(FIFTEEN.reshape(5, 3)),
+            "integers": given([[1, 2], [3, 4]]),
+            "complex": given(RANK_1 * 1j + FULL_RANK),
+            "larger": given(rng.standard_normal((16, 13))),
+            "F": laid(FULL_RANK, "F"),
+            "NaN": given(FULL_RANK * [1, np.nan, 1]),
+            "on cuda": laid(RANK_1, "on cuda"),
+        },
+        "mode": {
+            "none": NOTHING,
+            "same": "same",
+            "valid": "valid",
+            "full": "full",
+            "other": "other",
+        },
+        "boundary": {
+            "none": NOTHING,
+            "wrap": "wrap",
+            "symm": "symm",
+            "fill": "fill",
+            "circular": "circular",
+            "other": "other",
+        },
+        "fillvalue": {
+            "none": NOTHING,
+            "2": 2,
+            "2.5": 2.5,
+            "0.0": 0.0,
+            "NaN": np.nan,
+            "inf": np.inf,
+            "complex": 2 + 3j,
+            "array": [[1.5]],
+            "text": "x",
+        },
+        "device": DEVICE,
+        "method": {
+            "none": NOTHING,
+            "direct": "direct",
+            "fft": "fft",
+            "separable": "separable",
+            "overlap_save": "overlap_save",
+            "library": "library",
+            "other": "other",
+        },
+        "use": USE | {"fft": [{"method": "fft"}], "direct": [{"method": "direct"}]},
+        "threads": THREADS,
+    },
+    judge_convolution,
+)
+
+# -- Solves --------------------------------------------------------------------------------------
+
+N = 40
+LAPLACE = hetero.Poisson((5, 8))
+MATRIX = dense(LAPLACE)
+WEIGHTED = MATRIX * np.sqrt(np.outer(np.arange(1.0, N + 1), np.arange(1.0, N + 1)))
+RHS = rng.standard_normal(N)
+
+
+def judge_cg(space, point, outcome):
+    """A solution as good as its ``info`` says."""
+    positional, named = space.arguments(point)
+    A, b = positional
+    if refused(outcome) or isinstance(outcome.result, (ValueError, TypeError)):
+        hidden = point["M"] == "jacobi" and point["A"] == "operator"  # A's diagonal
+        assert hidden or point["M"] == "multigrid" or refused(outcome), (point, outcome.result)
+        return
+    x, info = outcome.result
+    kinds = [np.asarray(v).dtype for v in (b, named.get("x0", np.zeros(0, "f4")))]
+    single = A.dtype == np.float32 and all(k == np.float32 for k in kinds)
+    if "x0" not in point or point["x0"] == "none":
+        assert x.dtype == (np.float32 if single else np.float64), point
+    assert x.shape == (N,), point
+    A, b, x = dense(A).astype(float), np.asarray(b, float).reshape(-1), x.astype(float)
+    limit = max(named.get("rtol", 1e-5) * np.linalg.norm(b), named.get("atol", 0.0))
+    residual = np.linalg.norm(b - A @ x)
+    if info == 0:
+        assert residual <= limit * (1 + 1e-3), (point, residual, limit)
+    else:
+        assert residual > limit * (1 - 1e-3), (point, residual, limit)
+        assert info == -1 or 0 < info <= max(named.get("maxiter", 10 * N) or 10 * N, 1), (
+            point,
+            info,
+        )
+    assert info >= 0 or point["A"] == "indefinite", point
+
+
+CALLS = []
+SOLVE_CG = Space(
+    hetero.solve_cg,
+    {
+        "A": {
+            "plain": given(MATRIX),
+            "weighted": given(WEIGHTED),
+            "F": laid(WEIGHTED, "F"),
+            "strided": laid(WEIGHTED, "strided"),
+            "float32": given(MATRIX, "f4"),
+            "csr": lambda: scipy.sparse.csr_array(WEIGHTED),
+            "csr float32": lambda: scipy.sparse.csr_array(MATRIX.astype("f4")),
+            "coo": lambda: scipy.sparse.coo_array(MATRIX),
+            "operator": lambda: scipy.sparse.linalg.aslinearoperator(MATRIX),
+            "Poisson": lambda: hetero.Poisson((5, 8)),
+            "other Poisson": lambda: hetero.Poisson((5, 8), spacing=(1.0, 0.5)),
+            "indefinite": given(-MATRIX),
+        },
+        "b": {
+            "plain": given(RHS),
+            "float32": given(RHS, "f4"),
+            "column": given(RHS[:, None]),
+            "integers": given(10 * RHS, int),
+            "other": given(RHS**2),
+            "strided": laid(RHS, "strided"),
+        },
+        "x0": {
+            "none": NOTHING,
+            "ones": given(np.ones(N)),
+            "float32": given(RHS, "f4"),
+            "column": given(RHS[:, None]),
+        },
+        "rtol": {"none": NOTHING, "1e-10": 1e-10, "0.3": 0.3},
+        "atol": {"none": NOTHING, "0.5": 0.5, "50": 50.0},
+        "maxiter": {"none": NOTHING, "0": 0, "1": 1, "3": 3, "None": None},
+        "M": {
+            "none": NOTHING,
+            "jacobi": "jacobi",
+            "vector": given(1.0 / np.arange(1.0, N + 1)),
+            "matrix": given(np.diag(1.0 / np.arange(1.0, N + 1))),
+            "multigrid": "multigrid",
+        },
+        "callback": {"none": NOTHING, "append": lambda x: CALLS.append(1)},
+        "device": DEVICE,
+        "method": {
+            "none": NOTHING,
+            "blas": "blas",
+            "numba": "numba",
+            "operator": "operator",
+            "fused": "fused",
+            "other": "other",
+        },
+        "use": USE | {"fused": [{"method": "fused"}]},
+        "threads": THREADS,
+    },
+    judge_cg,
+    # Its hierarchy is made of kernels, which the fake device does not have.
+    impossible=lambda point: point["M"] == "multigrid" and point["A"].endswith("Poisson"),
+)
+
+FIELD = rng.standard_normal((9, 12))
+EDGES = [(rng.standard_normal(12), 2.0), (rng.standard_normal(9), rng.standard_normal(9))]
+
+
+def judge_poisson(space, point, outcome):
+    """A solution of the equations written out as a matrix."""
+    if refused(outcome):
+        return
+    assert not isinstance(outcome.result, Exception), (point, outcome.result)
+    (f,), named = space.arguments(point)
+    u, info = outcome.result if named.get("return_info") else (outcome.result, None)
+    f = np.asarray(f)
+    x0 = named.get("x0", f)
+    single = f.dtype == np.float32 == x0.dtype
+    assert u.dtype == (np.float32 if single else np.float64), point
+    assert u.shape == f.shape, point
+    steps = np.broadcast_to(np.asarray(named.get("spacing", 1.0), float), (f.ndim,))
+    b = f.astype(float)
+    sides = named.get("boundary", 0.0)
+    sides = sides if isinstance(sides, list) else [(sides, sides)] * f.ndim
+    for axis in range(f.ndim):
+        for side, value in zip((0, -1), sides[axis], strict=True):
+            index = (slice(None),) * axis + (side,)
+            b[index] += np.asarray(value) / steps[axis] ** 2
+    A = dense(hetero.Poisson(f.shape, spacing=tuple(steps)).tocsr())
+    residual = np.linalg.norm(b.ravel() - A @ u.ravel().astype(float))
+    limit = named.get("rtol", 1e-8) * np.linalg.norm(b)
+    eps = np.finfo(u.dtype).eps
+    rounding = 10 * eps * np.linalg.norm(A, 2) * np.linalg.norm(u)
+    if info is None:
+        if point["maxiter"] == "none":
+            assert residual <= limit * (1 + 1e-3) + rounding, (point, residual, limit)
+        return
+    assert abs(info["residual"] - residual) <= 1e-2 * residual + rounding, (point, info, residual)
+    if info["converged"]:
+        assert residual <= limit * (1 + 1e-3) + rounding, (point, residual, limit)
+    else:
+        assert residual > limit * (1 - 1e-3) - rounding, (point, residual, limit)
+    assert info["iterations"] <= named.get("maxiter", 10**9), point
+    assert {(info["device"], info["method"])} <= set(outcome.ran), point
+
+
+SOLVE_POISSON = Space(
+    hetero.solve_poisson,
+    {
+        "f": {
+            "plain": given(FIELD),
+            "float32": given(FIELD, "f4"),
+            "other": given(FIELD.T),
+            "box": given(rng.standard_normal((5, 4, 6))),
+            "F": laid(FIELD, "F"),
+            "integers": given(10 * FIELD, int),
+            "zeros": given(np.zeros((9, 12))),
+        },
+        "return_info": {"True": True, "none": NOTHING, "False": False},
+        "spacing": {"none": NOTHING, "0.1": 0.1, "10": 10.0},
+        "boundary": {"none": NOTHING, "1.5": 1.5, "sides": EDGES},
+        "x0": {"none": NOTHING, "ones": given(np.ones((9, 12))), "float32": given(FIELD, "f4")},
+        "method": {
+            "none": NOTHING,
+            "dst": "dst",
+            "multigrid": "multigrid",
+            "cg": "cg",
+            "jacobi": "jacobi",
+            "other": "other",
+        },
+        "rtol": {"none": NOTHING, "1e-3": 1e-3, "0.5": 0.5},
+        "maxiter": {"none": NOTHING, "1": 1, "7": 7, "2000": 2000},
+        "device": DEVICE,
+        "use": USE | {"jacobi": [{"method": "jacobi"}]},
+        "threads": THREADS,
+    },
+    judge_poisson,
+    operands=1,
+    impossible=lambda point: (
+        point["f"] in ("box", "other") and (point["boundary"] == "sides" or point["x0"] != "none")
+    ),
+)
+
+SPACES = {
+    space.function.__name__: space
+    for space in (MATMUL, MATVEC, CONVOLVE2D, SOLVE_CG, SOLVE_POISSON)
+}
+
+
+# -- The walks -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch)
+
+
+def test_every_public_function_has_a_space():
+    calls = {name for name in hetero.__all__ if "device" in _parameters(getattr(hetero, name))}
+    assert calls - {"plan", "use", "calibrate", "graph"} == set(SPACES)
+
+
+def _parameters(function):
+    return inspect.signature(function).parameters if inspect.isfunction(function) else {}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_every_parameter_has_values(name):
+    space = SPACES[name]
+    assert set(space.values) - {"use", "threads"} == set(_parameters(space.function))
+    assert all(len(values) > 1 for values in space.values.values())
+    blocks = {key for blocks in space.values["use"].values() for block in blocks for key in block}
+    assert blocks == set(_parameters(hetero.use.__wrapped__))
+    if "options" in space.values:
+        text = space.function.__doc__.partition("**options")[2].partition("Returns")[0]
+        tried = {key for value in space.values["options"].values() for key in value}
+        assert set(re.findall(r"``(\w+)``", text)) <= tried
+
+
+def cold(space, point, machine):
+    """The outcome of a call when nothing is remembered: right, and placed as it was asked to be."""
+    machine.forget()
+    outcome = space.run(point, machine)
+    space.judge(space, point, outcome)
+    if not isinstance(outcome.result, Exception) and _computes(space, point):
+        placed(space, point, outcome)
+    return outcome
+
+
+def _computes(space, point):
+    """Whether the operands are of a kind that every device takes."""
+    operands = [point[name] for name in list(space.values)[: space.operands]]
+    if {"integers", "complex", "matrix", "list", "operator"} & set(operands):
+        return False
+    if point.get("options", "none") != "none" or point.get("M") == "matrix":
+        return False
+    if point.get("out") in ("complex", "tuple", "float32", "first operand"):
+        return False
+    mixed = len({"float32" in label for label in operands}) > 1
+    return not mixed or space.function is hetero.solve_cg
+
+
+def agree(space, point, found, expected, path):
+    where = (point, path)
+    same(found.result, expected.result, where)
+    same(found.written, expected.written, where)
+    assert found.ran == expected.ran, where
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.filterwarnings("ignore")  # as below
+def test_each_option_changed(name, machine):
+    """Cold, warm, warm with one option changed, changed again, and as at first."""
+    space = SPACES[name]
+    plain = space.plain
+    first = cold(space, plain, machine)
+    for parameter in space.values:
+        for changed in space.changes(plain, parameter):
+            expected = cold(space, changed, machine)
+            machine.forget()
+            for point, outcome in (
+                *((plain, first),) * 2,
+                *((changed, expected),) * 2,
+                (plain, first),
+            ):
+                agree(space, point, space.run(point, machine), outcome, changed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.filterwarnings("ignore")  # by np.matrix, and of complex numbers that SciPy cuts off
+def test_walk(name, seed, machine):
+    """From call to call another option is changed, and some are made twice."""
+    space, choose = SPACES[name], random.Random(seed)
+    steps = STEPS.get(name, 400)
+    path = [space.plain]
+    while len(path) < steps:
+        options = space.changes(path[-1], choose.choice(list(space.values)))
+        if choose.random() < 0.05:
+            options = [space.plain]
+        if options:
+            path.append(choose.choice(options))
+    known = {}
+    for point in path:
+        key = tuple(point.values())
+        if key not in known:
+            known[key] = cold(space, point, machine)
+    machine.forget()
+    previous = None
+    for point in path:
+        outcome = known[tuple(point.values())]
+        agree(space, point, space.run(point, machine), outcome, previous)
+        previous = point
+
+
+STEPS = {"matmul": 800, "matvec": 800, "solve_poisson": 100}

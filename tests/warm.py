@@ -1,0 +1,284 @@
+"""What the calls of one public function can differ in, and what each call must come to.
+
+A `Space` lists for every parameter of a function the values it is tried with, and "use" and
+"threads" for what else a call depends on. A point is one call: a label for each of them. Operands
+are made anew for every call, so that nothing is told apart by where it lies in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import fakes
+import numpy as np
+import threadpoolctl
+from scipy.sparse import issparse
+
+import hetero
+from hetero import inventory, planner, registry
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+
+Point = dict[str, str]
+NOTHING = object()  # the parameter is not given at all
+rng = np.random.default_rng(12)
+
+
+class Outcome(NamedTuple):
+    """What a call came to.
+
+    Attributes
+    ----------
+    result
+        The result, or the exception.
+    written : list of ndarray
+        The memory of the operands and of ``out`` afterwards, whole.
+    ran : list of (device, method)
+        Which implementations the registry has were run.
+    """
+
+    result: Any
+    written: list[np.ndarray]
+    ran: list[tuple[str, str]]
+
+
+@dataclasses.dataclass
+class Space:
+    """The calls of one function.
+
+    Attributes
+    ----------
+    function : callable
+    values : dict
+        Parameter -> label -> value. A callable value is called for it, with ``expected`` where it
+        is the value of "out". The first label of each is the plain call's.
+    judge : callable
+        ``judge(space, point, outcome)`` asserts that a result is right; see `test_warm_calls`.
+    operands : int
+        How many of the parameters, the first ones, are given by position.
+    impossible : callable
+        Of a point: whether the machine of these tests has no such call.
+    """
+
+    function: Callable[..., Any]
+    values: dict[str, dict[str, Any]]
+    judge: Callable[[Space, Point, Outcome], None]
+    operands: int = 2
+    impossible: Callable[[Point], bool] = lambda point: False
+
+    @property
+    def plain(self) -> Point:
+        return {name: next(iter(values)) for name, values in self.values.items()}
+
+    def changes(self, point: Point, name: str) -> list[Point]:
+        """The possible points that differ from this one in a parameter."""
+        others = ({**point, name: label} for label in self.values[name] if label != point[name])
+        return [other for other in others if not self.impossible(other)]
+
+    def arguments(self, point: Point) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments, new ones."""
+        made: dict[str, Any] = {}
+        for name, label in point.items():
+            value = self.values[name][label]
+            if name in ("use", "threads", "out", "options") or value is NOTHING:
+                continue
+            made[name] = value() if callable(value) and name != "callback" else value
+        positional = [made.pop(name) for name in list(self.values)[: self.operands]]
+        made |= self.values["options"][point["options"]] if "options" in point else {}
+        if "out" in point and (out := self.values["out"][point["out"]]) is not NOTHING:
+            made["out"] = out(positional) if callable(out) else out
+        return positional, made
+
+    def run(self, point: Point, machine: Machine) -> Outcome:
+        """Make the call."""
+        positional, named = self.arguments(point)
+        machine.ran.clear()
+        use = self.values["use"][point["use"]]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            if (threads := self.values["threads"][point["threads"]]) is not None:
+                stack.enter_context(machine.pools.limit(limits=threads))
+            try:
+                for placement in use:
+                    stack.enter_context(hetero.use(**placement))
+                result = self.function(*positional, **named)
+            except Exception as error:
+                result = error
+        kept = [memory(x) for x in (*positional, *named.values())]
+        return Outcome(result, [x for x in kept if x is not None], list(machine.ran))
+
+
+def memory(x: Any) -> np.ndarray | None:
+    """All the memory that an array is a view of, on the host."""
+    if isinstance(x, fakes.Array):
+        return x.get()
+    if isinstance(x, np.ndarray):
+        while isinstance(x.base, np.ndarray):
+            x = x.base
+        return np.array(x)
+    return None
+
+
+class Machine:
+    """A CPU and a fake "cuda:0" that can do every operation; ``ran`` tells what did."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.ran: list[tuple[str, str]] = []
+        self.pools = threadpoolctl.ThreadpoolController()
+        fakes.install(monkeypatch)
+        for operation in registry.operations():
+            entries = [
+                dataclasses.replace(entry, run=self._counted(entry))
+                for entry in registry.lookup(operation)
+            ]
+            monkeypatch.setitem(registry._implementations, operation, entries)
+        inventory.changed()
+
+    def _counted(self, entry: registry.Implementation) -> Callable[..., Any]:
+        run = entry.run
+        if entry.kind == "cuda":
+            run = on_fake(entry)
+
+        def counted(device: Any, *arguments: Any) -> Any:
+            used = device[0] if isinstance(device, list) else device
+            self.ran.append(("cpu" if used is None else used.name, entry.method))
+            return run(device, *arguments)
+
+        return counted
+
+    @staticmethod
+    def forget() -> None:
+        """As in a new process: no plan and no call is remembered."""
+        planner._memory.forget()
+
+
+def on_fake(entry: registry.Implementation) -> Callable[..., Any]:
+    """What stands for a CUDA implementation on the fake device."""
+    if entry.operation in ("matvec", "matmul"):
+        return fakes.compute
+    if entry.operation == "convolve2d":
+        return convolve
+    cpu = [i for i in registry.lookup(entry.operation) if i.kind == "cpu"]
+    same = [i for i in cpu if i.method == entry.method]
+
+    def solve(devices: Any, problem: Any, request: Any) -> Any:
+        able = [i for i in same or cpu if i.excludes(problem, {"kind": "cpu"}) is None]
+        return able[0].run(None, problem, request)
+
+    return solve
+
+
+def convolve(device: Any, problem: Any, inputs: list[Any], output: int) -> None:
+    """The direct sum in the fake device's memory."""
+    address, request = inputs
+    w, size = problem.window, np.dtype(problem.dtype).itemsize
+    strides = [size * s for s in problem.strides[0]]
+    image = fakes.view(address, (problem.batch, w.height, w.width), problem.dtype, strides)
+    below = w.out_height + w.filter_height - 1 - w.top - w.height
+    right = w.out_width + w.filter_width - 1 - w.left - w.width
+    pad = ((0, 0), (w.top, below), (w.left, right))
+    if w.boundary == "fill":
+        image = np.pad(image, pad, constant_values=request.fillvalue)
+    else:
+        image = np.pad(image, pad, {"wrap": "wrap", "symm": "symmetric"}[w.boundary])
+    taps = request.filter.downloaded().taps
+    windows = np.lib.stride_tricks.sliding_window_view(image, taps.shape, (1, 2))
+    shape = (problem.batch, w.out_height, w.out_width)
+    strides = [size * s for s in problem.strides[1]]
+    fakes.view(output, shape, problem.dtype, strides)[...] = np.einsum(
+        "bijuv,uv->bij", windows, taps
+    )
+
+
+def refused(outcome: Outcome) -> bool:
+    """Whether a placement was asked for that is not here."""
+    return isinstance(outcome.result, (DeviceNotAvailable, MethodNotAvailable))
+
+
+def forced(space: Space, point: Point) -> tuple[str | None, str | None]:
+    """The (device, method) that a point asks for: the call's own, else the innermost block's."""
+    found: dict[str, Any] = {}
+    for block in space.values["use"][point["use"]]:
+        found |= {key: value for key, value in block.items() if value is not None}
+    for key in ("device", "method"):
+        own = space.values[key][point[key]]
+        if own not in (NOTHING, None):
+            found[key] = own
+    return found.get("device"), found.get("method")
+
+
+def placed(space: Space, point: Point, outcome: Outcome) -> None:
+    """Assert that a forced placement is where the call ran."""
+    device, method = forced(space, point)
+    ran = set(outcome.ran)
+    if device == "cpu":
+        assert {name for name, _ in ran} <= {"cpu"}, (point, ran)
+    elif device is not None:
+        assert {name for name, _ in ran} == {"cuda:0"}, (point, ran)
+    if method == "blas" and space.function is not hetero.solve_cg:  # NumPy itself, not counted
+        assert ran <= {("cpu", "blas")}, (point, ran)
+    elif method is not None:
+        assert {used for _, used in ran} == {method}, (point, ran)
+
+
+def same(found: Any, expected: Any, where: Any, rounding: float = 1e3) -> None:
+    """Equal in type, dtype, shape and order; values to ``rounding`` eps of the largest."""
+    if isinstance(expected, BaseException):
+        assert type(found) is type(expected), (where, found, expected)
+        return
+    assert not isinstance(found, BaseException), (where, found)
+    assert type(found) is type(expected), (where, type(found), type(expected))
+    if isinstance(expected, (tuple, list)):
+        assert len(found) == len(expected), where
+        for one, other in zip(found, expected, strict=True):
+            same(one, other, where, rounding)
+        return
+    if isinstance(expected, dict):
+        assert set(found) == set(expected), where
+        for key in expected:
+            same(found[key], expected[key], (where, key), rounding)
+        return
+    if isinstance(expected, fakes.Array):
+        assert (found.shape, found.dtype, found.strides) == (
+            *(expected.shape, expected.dtype, expected.strides),
+        ), where
+        found, expected = found.get(), expected.get()
+    if isinstance(expected, (np.ndarray, np.generic)):
+        assert found.dtype == expected.dtype, where
+        assert found.shape == expected.shape, where
+        if isinstance(expected, np.ndarray) and expected.size:
+            assert found.flags.c_contiguous == expected.flags.c_contiguous, where
+            assert found.flags.f_contiguous == expected.flags.f_contiguous, where
+        close(found, expected, where, rounding)
+    elif isinstance(expected, float):
+        close(found, expected, where, rounding)
+    elif isinstance(expected, planner.Plan):
+        assert (found.chosen.device, found.chosen.method) == (
+            *(expected.chosen.device, expected.chosen.method),
+        ), where
+    else:
+        assert found == expected, where
+
+
+def close(found: Any, expected: Any, where: Any, rounding: float) -> None:
+    """Values to ``rounding`` eps of the largest finite one."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    if expected.dtype.kind not in "fc":
+        np.testing.assert_array_equal(found, expected, str(where))
+        return
+    finite = abs(expected[np.isfinite(expected)])
+    bound = rounding * np.finfo(expected.dtype).eps * float(finite.max(initial=0.0))
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=bound, err_msg=str(where))
+
+
+def dense(A: Any) -> np.ndarray:
+    """A matrix of any kind as an array."""
+    if issparse(A):
+        return A.toarray()
+    if isinstance(A, np.ndarray):
+        return A
+    return np.asarray(A @ np.eye(A.shape[0]))

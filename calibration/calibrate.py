@@ -32,8 +32,9 @@ def calibrate(
     path : path-like, optional
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.
     devices : list of str, optional
-        Only these, such as ``["cpu", "cuda:0"]``; the CPU is always measured. Default: all, but one
-        of several equal GPUs, and no OpenCL device that is this machine's CPU.
+        Only these, such as ``["cpu", "cuda:0"]``; the CPU is always measured. Default: all devices;
+        of identical GPUs only one is measured, and an OpenCL device that is this machine's CPU is
+        left out.
     progress : callable, optional
         Called as ``progress(fraction, text)``, fraction from 0 to 1.
 

@@ -29,8 +29,8 @@ class Measurement:
 def center(samples: Sequence[float]) -> float:
     """Median of the samples within five median deviations of the median.
 
-    A fifth of the samples may be a hundred times too large without moving the result by more than
-    the spread of the others.
+    Up to a fifth of the samples may be a hundred times too large: the result stays within the
+    spread of the others.
     """
     middle = median(samples)
     deviation = median(abs(s - middle) for s in samples)

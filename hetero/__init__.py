@@ -1,7 +1,22 @@
-"""hetero measures this machine once, then runs every matrix operation where it is fastest.
+"""Matrix products, 2-D convolution, conjugate gradients and Poisson's equation, on CPU or GPU.
 
-The public names are imported on first use: ``import hetero`` imports neither PyCUDA, PyOpenCL,
-Numba nor SciPy.
+hetero measures a machine once (`calibrate`). From then on it predicts before each call how long it
+would take on the CPU and on each GPU, copies between host and GPU included. The fastest runs.
+
+==================================  ==========================================================
+`matvec`, `matmul`                  products, with the semantics of NumPy's
+`convolve2d`                        2-D convolution, with the semantics of SciPy's
+`solve_cg`                          conjugate gradients, with the contract of SciPy's
+`solve_poisson`                     Poisson's equation on a rectangle or a box
+`Poisson`                           its operator, matrix-free, for `solve_cg`
+`graph`                             many calls on GPU arrays, recorded once and replayed
+`plan`, `Plan`, `spec`              what a call would do and how long it would take; nothing runs
+`use`                               choose device or method yourself
+`machine`, `calibrate`, `Profile`   what is here, and its measured constants
+==================================  ==========================================================
+
+The exceptions are in `hetero.errors`. The public names are imported on first use: ``import hetero``
+imports neither PyCUDA, PyOpenCL, Numba nor SciPy.
 """
 
 from __future__ import annotations

@@ -328,6 +328,23 @@ def test_demo_stores_nothing(run, profile_file):
     assert not profile_file.exists()
 
 
+def test_the_demos_equation_is_an_ordinary_one():
+    """Conjugate gradients take about the steps that are priced; the error is of second order."""
+    from hetero.calibration.demo import poisson_example
+
+    errors_seen = []
+    for n in (31, 63):
+        f, exact, h = poisson_example(n)
+        u, info = hetero.solve_poisson(
+            f, spacing=h, method="cg", device="cpu", rtol=1e-8, return_info=True
+        )
+        (row,) = info["plan"].candidates
+        expected = row.implementation.work(info["plan"].problem, {"kind": "cpu"}).repeat
+        assert 0.5 * expected < info["iterations"] < 2.0 * expected
+        errors_seen.append(abs(u - exact).max())
+    assert 3.5 < errors_seen[0] / errors_seen[1] < 4.5
+
+
 def test_demo_refuses(run):
     refused(run, "demo", "--largest", 3, naming=("--largest", "16", "3"))
 

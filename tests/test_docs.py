@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import dataclasses
 import doctest
 import importlib
@@ -93,14 +94,175 @@ def test_readme_python(number, capsys):
     assert "blas" in printed
 
 
-def test_readme_commands_exist(capsys):
-    named = set(re.findall(r"`hetero (\w+)", README.read_text("utf-8")))
-    assert {"info", "calibrate", "explain", "verify", "demo"} <= named
-    for command in named:
-        with pytest.raises(SystemExit) as stop:
-            cli.main([command, "--help"])
-        assert stop.value.code == 0
+def commands(page):
+    """Every command line of hetero's that a page shows: in backquotes, or in a block of code.
+
+    What stands in brackets may be left out; lines with '...' are no whole commands.
+    """
+    text = page.read_text("utf-8")
+    found = re.findall(r"`(hetero [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S):
+        for line in block.splitlines():
+            line = re.sub(r"\s+#.*", "", line).removeprefix("$ ")
+            found += [c.strip() for c in line.split("&&") if re.match(r"\s*hetero [a-z]", c)]
+    return [command.split() for command in found if "..." not in command]
+
+
+COMMANDS = sorted(
+    {
+        " ".join(words).replace("[", "").replace("]", "")
+        for page in PAGES
+        for words in commands(page)
+    }
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_are_shown_are_ones(command, monkeypatch, capsys):
+    """The command, its options and their values are accepted; explain is run."""
+    _, *words = command.split()
+    if words[0] != "explain":
+        name = "_" + words[0].lstrip("-")
+        monkeypatch.setattr(cli, name, lambda arguments: cli.DONE, raising=False)
+    elif len(words) == 1 or not any(word.isdigit() for word in words):
+        words.append("--help")  # a mere mention
+    try:
+        code = cli.main(words)
+    except SystemExit as stop:
+        code = stop.code
+    assert not code, capsys.readouterr().err
+
+
+def test_every_command_is_in_the_readme():
+    shown = {words[1] for words in commands(README)}
+    assert shown >= {"info", "calibrate", "explain", "verify", "bench", "demo"}
+    operations = {words[2] for words in commands(README) if words[1:2] == ["bench"]}
+    assert operations == {"matmul", "convolve2d", "solve_poisson"}
+
+
+def console_blocks():
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"^```console\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
+            first, _, output = block.partition("\n")
+            found.append(pytest.param(first, output, id=f"{page.name}: {first}"))
+    return found
+
+
+@pytest.mark.parametrize(("line", "output"), console_blocks())
+def test_what_is_shown_as_printed_is_printed(line, output, capsys):
+    prompt, name, *words = line.split()
+    assert (prompt, name) == ("$", "hetero")
+    assert cli.main(words) == cli.DONE
+    assert capsys.readouterr().out == output
+
+
+@pytest.mark.parametrize("form", ["matvec M K", "convolve2d H W FH FW", "solve_cg NY NX"])
+def test_forms_of_explain_take_that_many_numbers(form, capsys):
+    """As the README's table lists them."""
+    assert form in README.read_text("utf-8")
+    operation, *names = form.split()
+    assert cli.main(["explain", operation, *("7" for _ in names)]) == cli.DONE
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_names_that_are_shown_exist(page):
+    """`hetero.name`, and dotted names below it, in text and in code."""
+    for name in set(re.findall(r"\bhetero((?:\.[A-Za-z_]\w*)+)", page.read_text("utf-8"))):
+        if name.split(".")[-1] in ("json", "py"):  # a file's name
+            continue
+        value = hetero
+        for part in name[1:].split("."):
+            try:
+                value = getattr(value, part)
+            except AttributeError:
+                value = importlib.import_module(f"{value.__name__}.{part}")
+
+
+def test_public_names_are_in_the_packages_docstring():
+    named = set(re.findall(r"`(\w+)`", hetero.__doc__))
+    assert named >= set(hetero.__all__)
+    for operation in ("convolution", "conjugate gradients", "Poisson's equation"):
+        assert operation in hetero.__doc__
+
+
+def numbers(text):
+    return re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\d)", text)
+
+
+def test_figures_of_the_readme_are_measured_ones():
+    """Each figure of the first table, rounded as it is there, is one of docs/benchmarks.md."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    measured = {float(number) for number in numbers(text)}
+    table = README.read_text("utf-8").partition("| function |")[2].partition("\n\n")[0]
+    shown = numbers(re.sub(r"1e-8|H200|`[^`]*`", "", table))
+    assert len(shown) > 20
+    for number in shown:
+        digits = len(number.partition(".")[2])
+        assert any(round(value, digits) == float(number) for value in measured), number
+
+
+def test_requirements_of_the_readme_are_those_of_the_package():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    text = README.read_text("utf-8")
+    python = setup["options"]["python_requires"].removeprefix(">=")
+    assert f"Python {python} or newer" in text
+    for line in setup["options"]["install_requires"].split():
+        name, _, version = line.partition(">=")
+        assert re.search(rf"(?i)\b{name} {re.escape(version)}\b", text), line
+    for extra in set(re.findall(r"'\.\[(.*?)\]'", text)):
+        for name in extra.split(","):
+            assert name in setup["options.extras_require"], name
+
+
+def test_what_to_install_is_what_the_extras_hold():
+    """The commands in messages name packages, and all that an extra has."""
+    from hetero.devices import install
+
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    for extra, command in (
+        ("cuda", install.CUDA),
+        ("library", install.LIBRARY),
+        ("opencl", install.OPENCL),
+    ):
+        wanted = setup["options.extras_require"][extra].strip().splitlines()
+        assert command.split()[:2] == ["pip", "install"]
+        assert command.split()[2:] == [re.match(r"[\w-]+", line)[0] for line in wanted]
+
+
+def test_nothing_names_a_package_index_that_has_no_hetero():
+    """An extra of hetero's can be asked for in this folder only: '.[cuda]'."""
+    folders = ("hetero", "kernels", "calibration", "tests", "docs")
+    files = [*ROOT.glob("*.md"), *(f for folder in folders for f in (ROOT / folder).rglob("*.*"))]
+    for file in files:
+        if file.suffix in (".py", ".md", ".cu", ".h"):
+            text = file.read_text("utf-8")
+            assert not re.search(r"pip install '?hetero\[[a-z]", text), file
+
+
+def test_the_exit_codes_of_the_readme_are_the_commands(capsys):
+    rows = dict(re.findall(r"^\| (\d) \| (\w+)", README.read_text("utf-8"), re.M))
+    assert rows == {"0": "done", "1": "failed", "2": "wrong", "3": "no"}
+    assert (cli.DONE, cli.FAILED, cli.USAGE, cli.NO_CHOICE) == (0, 1, 2, 3)
+
+
+def test_the_methods_of_the_readme_are_those_registered():
+    """The table 'What runs where', the CPU's column; every method of a GPU is named too."""
+    from hetero import registry
+
+    text = README.read_text("utf-8").partition("## What runs where")[2].partition("\n\nfloat32")[0]
+    for operation in registry.operations():
+        (row,) = re.findall(rf"^\| (?:solve_)?{operation} \|(.*)\|(.*)\|$", text, re.M)
+        on_cpu, on_gpu = (set(re.findall(r"`(\w+)`", cell)) for cell in row)
+        methods = {
+            kind: {i.method for i in registry.lookup(operation) if i.kind == kind}
+            for kind in ("cpu", "cuda")
+        }
+        assert on_cpu == methods["cpu"]
+        assert (on_cpu if "the same" in row[1] else on_gpu) == methods["cuda"]
 
 
 def test_readme_make_targets_exist():

@@ -37,30 +37,36 @@ def plan(
     method: str | None = None,
     **options: Any,
 ) -> planner.Plan:
-    """The priced candidates for a call, nothing run.
+    """What a call would do, and how long each way to do it would take; nothing is computed.
 
     Parameters
     ----------
     operation : str
-        "matvec", "matmul", "convolve2d", "cg" or "poisson".
+        "matvec", "matmul", "convolve2d", "solve_cg" (or "cg"), "solve_poisson" (or "poisson").
     *operands
-        What the call would be given: arrays, or `hetero.spec` stand-ins for them.
+        What the call would be given: arrays, or `hetero.spec` stand-ins for them, which have a
+        shape and a dtype only.
     device, method : str, optional
         Forced placement, as in the call.
     **options
-        What else the call would be given and the price depends on: ``rtol``, ``maxiter``, ``M``.
+        What else the call would be given and the price depends on. convolve2d: ``mode``,
+        ``boundary``, ``fillvalue``. solve_cg: ``x0``, ``rtol``, ``atol``, ``maxiter``, ``M``.
+        solve_poisson: ``spacing``, ``x0``, ``rtol``, ``maxiter``. Defaults are the functions' own.
 
     Returns
     -------
     Plan
-        ``print(plan)`` shows every candidate with its terms, or the reason why it is out.
+        ``print(plan)`` shows every candidate with its predicted seconds as a sum of terms, or the
+        reason why it is out. ``plan.chosen`` is the one that the call would run.
 
     Raises
     ------
     ValueError
         For an unknown operation, or shapes that do not fit.
+    TypeError
+        For an option that the operation does not have.
     DeviceNotAvailable, MethodNotAvailable
-        If the forced placement is not possible.
+        If the forced placement is not possible; both are in `hetero.errors`.
 
     Examples
     --------
@@ -68,6 +74,9 @@ def plan(
     >>> p = hetero.plan("matmul", hetero.spec((64, 64)), hetero.spec((64, 64)), device="cpu")
     >>> p.chosen.method
     'blas'
+    >>> f = hetero.spec((300, 200))
+    >>> [c.method for c in hetero.plan("solve_poisson", f, rtol=1e-6, method="cg").candidates][:1]
+    ['cg']
     """
     problem = module_of(operation).problem(*operands, **options)
     return planner.plan(problem, *planner.placement(device, method))

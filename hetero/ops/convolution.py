@@ -101,11 +101,8 @@ def convolve2d(
     NaN and infinity spread as in the direct sum: where another method's result is not finite, the
     direct sum takes its place.
 
-    Of random problems the fastest method, or one within 5 %, was chosen in 91 to 98 % on two cores
-    without a GPU; the call took 1.01 times as long as the best one in the geometric mean, 1.1 to
-    1.4 at the 99th percentile. On a host with an H200 in 90 % from host to host (1.02 and 1.34; on
-    two of four such hosts some calls on the CPU took 10 ms, and the latter was 22 and 26), in 97 %
-    on the device (1.003 and 1.08). `hetero verify convolve2d` measures it on this machine.
+    How often the fastest method is chosen, and how much time a wrong choice costs, is in
+    ``docs/benchmarks.md``; ``hetero verify convolve2d`` measures it on this machine.
 
     See Also
     --------

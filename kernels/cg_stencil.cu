@@ -135,9 +135,9 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
     const REAL alpha = (REAL)step, beta = (REAL)growth;
     const REAL alpha_before = (REAL)(add == 2 ? before[ALPHA] : 0);
 
-    REAL p_q = 0, z_q = 0, q_mq = 0, r_z = 0;
+    double p_q = 0, z_q = 0, q_mq = 0, r_z = 0;
 #ifdef DIAGONAL
-    REAL r_r = 0;
+    double r_r = 0;
 #endif
 
     for (index_t tile = blockIdx.x; tile < tiles; tile += blocks) {
@@ -227,14 +227,15 @@ cg_sweep(GLOBAL REAL *RESTRICT x, GLOBAL const REAL *RESTRICT now, GLOBAL REAL *
                 if (owned) {
                     EACH(v)
                     {
-                        p_q += new_here[v] * q[v];
-                        z_q += z_above[v] * q[v];
-                        r_z += r_above[v] * z_above[v];
+                        const double qv = q[v], zv = z_above[v];
+                        p_q += new_here[v] * qv;
+                        z_q += zv * qv;
+                        r_z += r_above[v] * zv;
 #ifdef DIAGONAL
-                        q_mq += m_above[v] * q[v] * q[v];
-                        r_r += r_above[v] * r_above[v];
+                        q_mq += m_above[v] * qv * qv;
+                        r_r += (double)r_above[v] * r_above[v];
 #else
-                        q_mq += q[v] * q[v];
+                        q_mq += qv * qv;
 #endif
                     }
                 }

@@ -17,12 +17,13 @@ import contextlib
 import functools
 import os
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
 
-__all__ = ["inlined", "prange", "serial", "share", "threaded"]
+__all__ = ["inlined", "prange", "serial", "share", "threaded", "unshared"]
 
 prange = numba.prange
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
@@ -73,6 +74,21 @@ def _unthreaded(function: Callable[..., Any]) -> Callable[..., Any]:
 def serial(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that runs on the calling thread, for what is too small to share."""
     return numba.njit(**_OPTIONS)(function)
+
+
+def unshared(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function with `prange` loops for the calling thread alone.
+
+    Numba hands even one thread's share to another thread of its own and waits for it. On busy cores
+    that takes milliseconds. The function gets a name of its own, for on disk Numba does not tell it
+    from the `threaded` one.
+    """
+    name = f"{function.__name__}_unshared"
+    alone = types.FunctionType(
+        function.__code__, function.__globals__, name, function.__defaults__, function.__closure__
+    )
+    alone.__qualname__ = name
+    return serial(alone)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from .cpu import prange, serial, threaded
+from .cpu import prange, serial, threaded, unshared
 from .cpu_csr import CHUNK, block_times
 
 __all__ = [
@@ -48,14 +48,17 @@ CONVERGED, LIMIT, INDEFINITE, NOT_FINITE = 0, 1, 2, 3
 SHARE = 4096  # unknowns per thread at least
 
 
-def _shared(kernel: Callable[..., Any], vector: int) -> Callable[..., Any]:
-    """Call a threaded kernel with as many threads as argument ``vector`` is long enough for."""
+def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
+    """Compile for as many threads as argument ``vector`` is long enough for."""
+    kernel, alone = threaded(function), unshared(function)
 
-    @functools.wraps(kernel)
+    @functools.wraps(function)
     def call(*arguments: Any) -> Any:
+        threads = arguments[vector].size // SHARE
+        if threads < 2:
+            return alone(*arguments)
         most = numba.get_num_threads()
-        threads = min(most, max(1, arguments[vector].size // SHARE))
-        if threads == most:
+        if threads >= most:
             return kernel(*arguments)
         numba.set_num_threads(threads)
         try:
@@ -169,7 +172,6 @@ def _total(sums, n):
     return total
 
 
-@threaded
 def cg_csr(
     indptr,
     indices,
@@ -247,7 +249,6 @@ def cg_csr(
     return code, done
 
 
-@threaded
 def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bound_squared, steps):
     """As `cg_csr`, for the 5- or 7-point operator on a grid; ``sums``: a float64 per line."""
     rows = nz * ny
@@ -306,7 +307,6 @@ def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bo
     return code, done
 
 
-@threaded
 def csr_times(indptr, indices, data, cut, repeats, first, p, q, sums):
     """q = A p; returns p.q. ``sums``: scratch, a float64 per chunk."""
     n = q.size
@@ -316,7 +316,6 @@ def csr_times(indptr, indices, data, cut, repeats, first, p, q, sums):
     return _total(sums, chunks)
 
 
-@threaded
 def stencil_times(nz, ny, nx, weights, p, q, sums):
     """q = A p; returns p.q. ``sums``: scratch, a float64 per line of the grid."""
     rows = nz * ny

@@ -11,16 +11,19 @@ first[c + 1].
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 
-from .cpu import prange, serial, threaded
+from .cpu import prange, serial, threaded, unshared
 
 __all__ = ["CHUNK", "Blocks", "block_times", "runs"]
 
 CHUNK = 2048  # rows: four such vectors of float64 are 64 KB, in reach of an L1 or L2 cache
 _LEAST = 16  # rows that a run must have
+_FEW = 256  # rows of a matrix whose runs are not worth looking for
+_SHARED = 4 * CHUNK  # rows from which threads look for them
 
 
 class Blocks(NamedTuple):
@@ -38,7 +41,6 @@ class Blocks(NamedTuple):
     first: np.ndarray
 
 
-@threaded
 def _same_as_previous(indptr, indices, data, same):
     """Mark the rows that are the row before, one column further."""
     n = same.size
@@ -54,6 +56,9 @@ def _same_as_previous(indptr, indices, data, same):
             same[i] = equal
 
 
+_marked, _marked_alone = threaded(_same_as_previous), unshared(_same_as_previous)
+
+
 def runs(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> Blocks:
     """Cut a square matrix into runs of repeated rows and the rest.
 
@@ -63,8 +68,11 @@ def runs(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> Blocks:
         Compressed rows; column indices need not be sorted.
     """
     n = indptr.size - 1
+    if n < _FEW:
+        return _whole(n)
     same = np.zeros(n, np.bool_)
-    _same_as_previous(indptr, indices, data, same)
+    mark = _marked if n > _SHARED else _marked_alone
+    mark(indptr, indices, data, same)
     starts = np.flatnonzero(~same)
     ends = np.append(starts[1:], n)
     long = ends - starts >= _LEAST
@@ -76,6 +84,12 @@ def runs(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> Blocks:
     inside[ends[long]] -= 1
     chunks = np.append(np.arange(0, n, CHUNK), n)
     return Blocks(cut, np.cumsum(inside)[cut[:-1]] > 0, np.searchsorted(cut, chunks))
+
+
+@functools.lru_cache(maxsize=_FEW)
+def _whole(n: int) -> Blocks:
+    """A matrix of no more than one chunk as one block without repeats."""
+    return Blocks(np.array([0, n]), np.zeros(1, np.bool_), np.array([0, 1]))
 
 
 @serial

@@ -191,13 +191,23 @@ BAD = {
     "one axis": (lambda: (np.ones(3), np.ones(3)), {}, "A must be square"),
     "b too long": (lambda: (np.eye(3), np.ones(4)), {}, r"b must have shape \(3,\)"),
     "b a matrix": (lambda: (np.eye(3), np.ones((3, 2))), {}, r"b must have shape"),
-    "complex A": (lambda: (np.eye(3) * 1j, np.ones(3)), {}, "A must be real, got dtype complex128"),
-    "complex b": (lambda: (np.eye(3), np.ones(3) * 1j), {}, "b must be real"),
+    "A of objects": (lambda: (np.eye(3).astype(object), np.ones(3)), {}, "A must be real or"),
+    "b of strings": (lambda: (np.eye(3), np.array(["a"] * 3)), {}, "b must be real or complex"),
     "complex x0": (lambda: (np.eye(3), np.ones(3)), {"x0": np.ones(3) * 1j}, "x0 must be real"),
     "x0 too short": (lambda: (np.eye(3), np.ones(3)), {"x0": np.ones(2)}, r"x0 must have shape"),
     "rtol": (lambda: (np.eye(3), np.ones(3)), {"rtol": -1.0}, r"rtol must be at least 0, got -1.0"),
     "atol": (lambda: (np.eye(3), np.ones(3)), {"atol": float("nan")}, r"atol must be at least 0"),
+    "no rtol": (lambda: (np.eye(3), np.ones(3)), {"rtol": None}, r"rtol must be a number"),
+    "no atol": (lambda: (np.eye(3), np.ones(3)), {"atol": None}, r"atol must be a number"),
+    "legacy": (lambda: (np.eye(3), np.ones(3)), {"atol": "legacy"}, r"atol must be a number"),
     "maxiter": (lambda: (np.eye(3), np.ones(3)), {"maxiter": -1}, r"maxiter must be at least 0"),
+    "maxiter 2.5": (
+        lambda: (np.eye(3), np.ones(3)),
+        {"maxiter": 2.5},
+        "maxiter must be a whole number, got 2.5",
+    ),
+    "x0's name": (lambda: (np.eye(3), np.ones(3)), {"x0": "Ab"}, "x0 must be a vector or 'Mb'"),
+    "complex M": (lambda: (np.eye(3), np.ones(3)), {"M": np.ones(3) * 1j}, "M must be real where"),
     "M": (lambda: (np.eye(3), np.ones(3)), {"M": "ilu"}, r"M must be 'jacobi', 'multigrid'"),
     "M of a matrix": (lambda: (np.eye(3), np.ones(3)), {"M": "multigrid"}, r"hetero\.Poisson"),
     "M's shape": (lambda: (np.eye(3), np.ones(3)), {"M": np.eye(2)}, r"M must have shape"),
@@ -209,8 +219,12 @@ BAD = {
 @pytest.mark.parametrize("case", list(BAD))
 def test_bad_input(case):
     make, options, message = BAD[case]
-    with pytest.raises(ValueError, match=message):
-        hetero.solve_cg(*make(), **options)
+    A, b = make()
+    for _ in range(2):  # what is wrong once is wrong again, also beside a remembered call
+        with pytest.raises(ValueError, match=message):
+            hetero.solve_cg(A, b, **options)
+        if A.shape == (3, 3) and A.dtype == b.dtype == float and b.shape == (3,):
+            hetero.solve_cg(A, b, maxiter=2)
 
 
 def test_the_operator_is_scipys_too():

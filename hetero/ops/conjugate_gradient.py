@@ -33,20 +33,20 @@ def solve_cg(
     device: str | None = None,
     method: str | None = None,
 ) -> tuple[Any, int]:
-    """Solve A x = b for a symmetric positive definite A, with `scipy.sparse.linalg.cg`'s contract.
+    """Solve A x = b for a symmetric or Hermitian positive definite A, as `scipy.sparse.linalg.cg`.
 
     Parameters
     ----------
     A : (n, n) array_like, sparse matrix or array, LinearOperator, or `hetero.Poisson`
-        Dense on the host or on a device; any SciPy format; a LinearOperator computes on the CPU.
-        Symmetry is not checked.
+        Dense on the host or on a device; any SciPy format. A LinearOperator computes on the CPU,
+        and so does whatever is complex. Symmetry is not checked.
     b : (n,) or (n, 1) array
-    x0 : (n,) or (n, 1) array, optional
-        Start; it is not changed. Default: zero.
+    x0 : (n,) or (n, 1) array, or "Mb", optional
+        Start; it is not changed. "Mb": the preconditioner times b. Default: zero.
     rtol, atol : float
         Done when norm(b - A x) <= max(rtol norm(b), atol).
     maxiter : int, optional
-        Default: 10 n.
+        Default: 10 n. With 0, x is the start, and info 1 unless that meets the tolerance.
     M : optional
         Approximate inverse of A: "jacobi" (the diagonal's inverse), "multigrid" (one cycle, for
         `hetero.Poisson`), a vector (a diagonal matrix), or an array, sparse matrix or
@@ -62,17 +62,22 @@ def solve_cg(
     Returns
     -------
     x : (n,) array
-        float32 if A and b are no wider, else float64; on the device where b lies.
+        float32 if A and b are no wider, else float64; complex64 or complex128 if one of them is
+        complex; on the device where b lies. The dtypes of x0 and M do not count.
     info : int
         0: the true residual b - A x, computed anew, meets the tolerance. Positive: iterations
         done when they ran out, or when rounding kept the residual from falling. Negative, with a
-        RuntimeWarning: -1 where p.Ap <= 0 showed that A is not positive definite, -2 where
-        something was not finite; x is the last finite iterate.
+        RuntimeWarning: -1 where p.Ap <= 0 or r.Mr <= 0 showed that A or M is not positive
+        definite; -2 where something was not finite. Then x is the last iterate that was finite;
+        where x itself overflows on a device, or b needed scaling, it is the start.
 
     Raises
     ------
     ValueError
-        For shapes that do not fit, complex operands, a negative tolerance or limit.
+        For shapes that do not fit, a tolerance or limit that is negative or no number, complex x0
+        or M where A and b are real.
+    TypeError
+        If a LinearOperator returns complex numbers where A and b are real.
     DeviceNotAvailable, MethodNotAvailable
         If ``device`` or ``method`` is not available; the message names what is.
 
@@ -94,20 +99,31 @@ def solve_cg(
     (0, array([0.0909, 0.6364]))
     """
     device, method = planner.placement(device, method)
-    matrix = _matrix(A)
-    rhs = solving.array_like(b)
-    found = _problem(matrix, rhs, x0, rtol, atol, maxiter, M)
+    matrix, rhs = _matrix(A), solving.array_like(b)
     n = matrix.shape[0]
-    atol, limit = float(atol), solving.checked_limit(maxiter, 10 * n)
-    plan = planner.plan(found, device, method)
+    rtol = solving.checked_tolerance("rtol", rtol)
+    atol = solving.checked_tolerance("atol", atol)
+    limit = solving.checked_limit(maxiter, 10 * n)
+    if x0 is not None and not isinstance(x0, str):
+        x0 = solving.array_like(x0)
+    key = _key(matrix, rhs, x0, rtol, limit, M, device, method)
+    plan = None if key is None else _plans.get(key)
+    if plan is None:
+        generation = planner.generation()
+        plan = planner.plan(_problem(matrix, rhs, x0, rtol, atol, limit, M), device, method)
+        if key is not None:
+            planner.remember(_plans, key, plan, generation)
+    dtype = np.dtype(plan.problem.dtype)
     if len(rhs.shape) == 2:
         rhs = rhs.reshape(n)
-    if x0 is not None:
-        x0 = solving.array_like(x0).reshape(n)
     if not n:
-        return np.zeros(0, found.dtype), 0
-    system = System(matrix, np.dtype(found.dtype), M)
-    request = Request(None, None, None, float(rtol), atol, limit, None, callback)
+        return np.zeros(0, dtype), 0
+    system = System(matrix, dtype, M)
+    if isinstance(x0, str):
+        x0 = system.times_preconditioner(solving.on_host(rhs, describe(rhs), dtype))
+    elif x0 is not None:
+        x0 = x0.reshape(n)
+    request = Request(None, None, None, rtol, atol, limit, None, callback)
     solved = solving.execute(plan, request, rhs, x0, system.to_request)
     outcome = solved.outcome
     if outcome.status == "converged":
@@ -117,6 +133,38 @@ def solve_cg(
         solving.warn("solve_cg", outcome)
         return solved.x, sign
     return solved.x, max(outcome.iterations, 1)
+
+
+_plans = planner.shortcut_table()
+
+
+def _key(A: Any, b: Any, x0: Any, rtol: float, limit: int, M: Any, device: Any, method: Any) -> Any:
+    """What the plan of a call from host memory depends on; None for any other call."""
+    if type(b) is not np.ndarray:
+        return None
+    if type(A) is np.ndarray:
+        matrix = (A.shape, A.strides, A.dtype)
+    elif hasattr(A, "stencil"):
+        matrix = (A.stencil, A.dtype)
+    elif hasattr(A, "indptr"):
+        matrix = (A.shape, A.nnz, A.data.dtype, A.indices.dtype, A.indptr.dtype)
+    elif isinstance(A, Spec) or is_device_array(A):
+        return None
+    else:
+        matrix = ("operator", A.shape, A.dtype)
+    if x0 is None or isinstance(x0, str):
+        start = x0
+    elif type(x0) is np.ndarray:
+        start = (x0.shape, x0.strides, x0.dtype)
+    else:
+        return None
+    if M is None or isinstance(M, str):
+        inverse = M
+    elif hasattr(M, "shape") and hasattr(M, "dtype"):
+        inverse = (tuple(M.shape), M.dtype)
+    else:
+        return None
+    return matrix, b.shape, b.strides, b.dtype, start, rtol, limit, inverse, device, method
 
 
 def problem(
@@ -145,7 +193,9 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
 
 def _matrix(A: Any) -> Any:
     """A as ndarray, device array, spec, CSR array or LinearOperator; ValueError if not square."""
-    if not (isinstance(A, (np.ndarray, Spec)) or is_device_array(A)):
+    if isinstance(A, np.ndarray):
+        A = np.asarray(A)  # np.matrix has a diagonal of its own kind
+    elif not (isinstance(A, Spec) or is_device_array(A)):
         from scipy.sparse import issparse
         from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
@@ -162,18 +212,27 @@ def _problem(
     A: Any, b: Any, x0: Any, rtol: float, atol: float, maxiter: int | None, M: Any
 ) -> Problem:
     n = A.shape[0]
-    operands = {"b": b} if x0 is None else {"b": b, "x0": solving.array_like(x0)}
+    operands = {"b": b}
+    if isinstance(x0, str):
+        if x0 != "Mb":
+            raise ValueError(f"x0 must be a vector or 'Mb', got {x0!r}")
+    elif x0 is not None:
+        operands["x0"] = solving.array_like(x0)
     for name, vector in operands.items():
         if tuple(vector.shape) not in ((n,), (n, 1)):
             raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
     solving.checked_tolerance("atol", atol)
     limit = solving.checked_limit(maxiter, 10 * n)
     vectors = {name: describe(vector) for name, vector in operands.items()}
-    dtype = solving.real_dtype(A=_dtype(A), **{k: v.dtype for k, v in vectors.items()})
+    dtype = solving.number_dtype(A=_dtype(A), b=vectors["b"].dtype)
+    if dtype.kind != "c" and "x0" in vectors:
+        solving.real_dtype(x0=vectors["x0"].dtype)
     rtol = solving.checked_tolerance("rtol", rtol)
     layout, entries, obstacle = _layout(A)
     matrix = _matrix_operands(A, dtype) if layout != "operator" else ()
-    layout, obstacle, factor = _preconditioned(A, M, layout, obstacle)
+    layout, obstacle, factor = _preconditioned(A, M, layout, obstacle, dtype)
+    if dtype.kind == "c":
+        layout, obstacle, matrix = "operator", "complex numbers compute on the CPU", ()
     place = vectors["b"].location
     inputs = (*matrix, *(v._replace(pointer=0) for v in vectors.values()))
     iterations = max(1, min(round(_expected(A, rtol, dtype) * factor), limit))
@@ -220,7 +279,7 @@ def _matrix_operands(A: Any, dtype: np.dtype) -> tuple[Operand, ...]:
 
 
 def _preconditioned(
-    A: Any, M: Any, layout: str, obstacle: str | None
+    A: Any, M: Any, layout: str, obstacle: str | None, dtype: np.dtype
 ) -> tuple[str, str | None, float]:
     """Layout, obstacle, and the share of iterations that are left, with a preconditioner."""
     if M is None:
@@ -239,8 +298,9 @@ def _preconditioned(
     shape = tuple(M.shape) if hasattr(M, "shape") else np.shape(M)
     if shape not in ((n,), (n, n)):
         raise ValueError(f"M must have shape ({n}, {n}) or ({n},), got {shape}")
-    if np.dtype(M.dtype if getattr(M, "dtype", None) is not None else float).kind == "c":
-        raise ValueError(f"M must be real, got dtype {M.dtype}")
+    given = M.dtype if hasattr(M, "dtype") else np.asarray(M).dtype
+    if dtype.kind != "c" and np.dtype(given or float).kind == "c":
+        raise ValueError(f"M must be real where A and b are, got dtype {given}")
     if shape == (n,):
         return layout, obstacle, 1.0
     return layout, obstacle or "the preconditioner M computes on the CPU", 0.5
@@ -275,10 +335,26 @@ class System:
             system=self._system(used), preconditioner=self._preconditioner(used)
         )
 
+    def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
+        """M b on the host."""
+        from hetero.solvers.scaling import real_view
+
+        M = self._preconditioner(None)
+        if M is None:
+            return b.copy()
+        real, z = real_view(b), np.empty_like(b)
+        if callable(M):
+            M(real, real_view(z))
+        else:
+            np.multiply(M, real, out=real_view(z))
+        return z
+
     def _system(self, used: list[Any] | None) -> Any:
         from hetero.solvers import words
 
         A, dtype = self._matrix, self._dtype
+        if dtype.kind == "c":
+            return self._complex()
         if hasattr(A, "stencil"):
             return A.stencil
         if hasattr(A, "indptr"):
@@ -297,24 +373,35 @@ class System:
             A = np.ascontiguousarray(A)
         return words.Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
 
+    def _complex(self) -> Any:
+        from scipy.sparse.linalg import aslinearoperator
+
+        A = self._matrix
+        if is_device_array(A):
+            A = solving.on_host(A, describe(A), self._dtype)
+        elif isinstance(A, np.ndarray):
+            A = np.asarray(A, self._dtype)
+        return aslinearoperator(A)
+
     def _preconditioner(self, used: list[Any] | None) -> Any:
         M, dtype = self._M, self._dtype
         if M is None:
             return None
         if isinstance(M, str) and M == "jacobi":
-            return self._inverse_diagonal()
+            inverse = self._inverse_diagonal()
+            return np.repeat(inverse, 2) if dtype.kind == "c" and inverse is not None else inverse
         if isinstance(M, str):
             return self._multigrid(used)
+        from hetero.solvers.cg_cpu import into
+
         if np.ndim(M) == 1:
-            return np.ascontiguousarray(M, dtype)
+            inverse = np.ascontiguousarray(M, dtype)
+            if dtype.kind != "c":
+                return inverse
+            return into("M times a vector", lambda r: inverse * r, dtype)
         from scipy.sparse.linalg import aslinearoperator
 
-        apply = aslinearoperator(M).matvec
-
-        def times(r: np.ndarray, z: np.ndarray) -> None:
-            z[...] = apply(r)
-
-        return times
+        return into("M times a vector", aslinearoperator(M).matvec, dtype)
 
     def _inverse_diagonal(self) -> np.ndarray | None:
         A = self._matrix
@@ -326,23 +413,35 @@ class System:
             diagonal = solving.on_host(A, describe(A), self._dtype).diagonal()
         else:
             diagonal = A.diagonal()
-        with np.errstate(divide="ignore"):
-            return (1.0 / diagonal.astype(self._dtype)).astype(self._dtype)
+        with np.errstate(all="ignore"):
+            return 1.0 / diagonal.real.astype(self._dtype.type(0).real.dtype)
 
     def _multigrid(self, used: list[Any] | None) -> Any:
-        stencil = self._matrix.stencil
-        if used is None:
-            from hetero.solvers import multigrid_cpu
+        stencil, dtype = self._matrix.stencil, self._dtype
+        if used is not None:
+            from hetero.solvers import multigrid_device
 
-            return multigrid_cpu.Hierarchy(stencil, self._dtype).apply
-        from hetero.solvers import multigrid_device
+            with used[0].active():
+                return multigrid_device.Hierarchy(used[0], stencil, dtype)
+        from hetero.solvers import multigrid_cpu
 
-        with used[0].active():
-            return multigrid_device.Hierarchy(used[0], stencil, self._dtype)
+        if dtype.kind != "c":
+            return multigrid_cpu.Hierarchy(stencil, dtype).apply
+        apply = multigrid_cpu.Hierarchy(stencil, dtype.type(0).real.dtype).apply
+
+        def by_parts(r: np.ndarray, z: np.ndarray) -> None:
+            for part in (0, 1):
+                of_z = np.empty(r.size // 2, r.dtype)
+                apply(np.ascontiguousarray(r[part::2]), of_z)
+                z[part::2] = of_z
+
+        return by_parts
 
 
 def _obstacle(*layouts: str) -> Callable[[Problem, dict[str, Any]], str | None]:
     def excludes(problem: Problem, info: dict[str, Any]) -> str | None:
+        if problem.dtype.startswith("complex") and "operator" not in layouts:
+            return "is for real numbers"
         if problem.layout.partition("-")[0] not in layouts:
             return f"is for {' and '.join(layouts)} matrices"
         return None

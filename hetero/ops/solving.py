@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -53,20 +54,27 @@ class Solved(NamedTuple):
 
 
 def checked_tolerance(name: str, value: Any) -> float:
-    """A tolerance as float; ValueError where it is negative or NaN."""
-    number = float(value)
+    """A tolerance as float; ValueError where it is no number, negative or NaN."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}") from None
     if not number >= 0.0:
         raise ValueError(f"{name} must be at least 0, got {value!r}")
     return number
 
 
 def checked_limit(maxiter: Any, default: int) -> int:
-    """``maxiter`` as int; ValueError where it is negative."""
+    """``maxiter`` as int; ValueError where it is no whole number, or negative."""
     if maxiter is None:
         return default
-    if maxiter < 0:
+    try:
+        number = operator.index(maxiter)
+    except TypeError:
+        raise ValueError(f"maxiter must be a whole number, got {maxiter!r}") from None
+    if number < 0:
         raise ValueError(f"maxiter must be at least 0, got {maxiter!r}")
-    return int(maxiter)
+    return number
 
 
 def real_dtype(**dtypes: Any) -> np.dtype:
@@ -74,9 +82,28 @@ def real_dtype(**dtypes: Any) -> np.dtype:
     for name, dtype in dtypes.items():
         if np.dtype(dtype).kind not in "fiub":
             raise ValueError(f"{name} must be real, got dtype {np.dtype(dtype)}")
-    floats = [np.dtype(d) for d in dtypes.values()]
-    small = all(d.kind == "f" and d.itemsize <= 4 for d in floats)
-    return np.dtype(np.float32 if small else np.float64)
+    return number_dtype(**dtypes)
+
+
+def number_dtype(**dtypes: Any) -> np.dtype:
+    """`real_dtype`, or complex64 or complex128 where one of them is complex."""
+    small, kind = True, "f"
+    for name, dtype in dtypes.items():
+        dtype = np.dtype(dtype)
+        if dtype.kind not in "fiubc":
+            raise ValueError(f"{name} must be real or complex, got dtype {dtype}")
+        if dtype.kind == "c":
+            kind = "c"
+        small = small and dtype.char in "efF"
+    return _DTYPES[kind, small]
+
+
+_DTYPES = {
+    ("f", True): np.dtype(np.float32),
+    ("f", False): np.dtype(np.float64),
+    ("c", True): np.dtype(np.complex64),
+    ("c", False): np.dtype(np.complex128),
+}
 
 
 def array_like(value: Any) -> Any:

@@ -2,8 +2,11 @@
 
 After M. R. Hestenes and E. Stiefel, "Methods of conjugate gradients for solving linear systems",
 J. Res. Nat. Bur. Stand. 49 (1952). CSR matrices and stencils run as whole compiled loops
-(`hetero.kernels.cpu_cg`); dense matrices through BLAS; operators and preconditioners that are
-functions in a loop in Python.
+(`hetero.kernels.cpu_cg`); dense matrices through BLAS, operators and preconditioners that are
+functions in a loop in Python. All sums are made in float64.
+
+For a Hermitian A, p^H A p and r^H M r are real, and so are alpha and beta. The vectors of a complex
+solve are therefore updated as real ones of twice the length; only A and M see them as complex.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.kernels import cpu_cg, cpu_csr, cpu_vectors
-from hetero.kernels.cpu_vectors import norm
-from hetero.solvers import words
+from hetero.kernels import cpu_cg, cpu_csr
+from hetero.kernels.cpu_vectors import dot, norm, scale_and_add, step, times_zero
+from hetero.solvers import scaling, words
 from hetero.solvers.words import Csr, Dense, Outcome, Stencil
 
 _STATUS = {
@@ -28,28 +31,6 @@ _STATUS = {
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
 
 
-class _Numpy:
-    """What `cpu_vectors` does, beside BLAS: its threads and those of compiled loops collide."""
-
-    @staticmethod
-    def dot(x: np.ndarray, y: np.ndarray) -> float:
-        return float(np.dot(x, y))
-
-    @staticmethod
-    def add_scaled(y: np.ndarray, scale: float, x: np.ndarray) -> None:
-        y += y.dtype.type(scale) * x
-
-    @staticmethod
-    def scale_and_add(y: np.ndarray, scale: float, x: np.ndarray) -> None:
-        y *= y.dtype.type(scale)
-        y += x
-
-    @staticmethod
-    def subtract_scaled(y: np.ndarray, scale: float, x: np.ndarray) -> float:
-        y -= y.dtype.type(scale) * x
-        return float(np.dot(y, y))
-
-
 class _Loop(NamedTuple):
     """A system's parts.
 
@@ -59,13 +40,10 @@ class _Loop(NamedTuple):
         ``times(p, q)`` writes q = A p.
     run : callable or None
         Compiled: ``run(inverse, x, r, p, q, sums, sums_z, state, bound, steps)``.
-    vectors : module or class
-        What works on vectors where there is no such loop.
     """
 
     times: Callable[[np.ndarray, np.ndarray], object]
-    run: Callable[..., tuple[int, int]] | None
-    vectors: Any = cpu_vectors
+    run: Callable[..., tuple[int, int]] | None = None
 
 
 def _box(stencil: Stencil, dtype: np.dtype) -> tuple[int, int, int, np.ndarray]:
@@ -97,12 +75,29 @@ def _loop(system: Any, dtype: np.dtype, sums: np.ndarray) -> _Loop:
             lambda *rest: cpu_cg.cg_csr(*matrix, *rest),
         )
     if isinstance(system, Dense):
-        return _Loop(lambda p, q: np.dot(system.array, p, out=q), None, _Numpy)
+        return _Loop(lambda p, q: np.dot(system.array, p, q))
+    return _Loop(into("A @ p", system.matvec, dtype))
 
-    def times(p: np.ndarray, q: np.ndarray) -> None:
-        q[...] = system.matvec(p)
 
-    return _Loop(times, None)
+def into(
+    name: str, function: Callable[[np.ndarray], Any], dtype: np.dtype
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """``f(p, q)`` that writes ``function(p)`` to q; TypeError where q cannot hold it.
+
+    p and q are vectors of ``dtype``. If that is complex, they may be passed as real ones of twice
+    the length.
+    """
+    is_complex = dtype.kind == "c"
+
+    def write(p: np.ndarray, q: np.ndarray) -> None:
+        if is_complex:
+            p, q = p.view(dtype), q.view(dtype)
+        result = function(p)
+        if not is_complex and result.dtype.kind == "c":
+            raise TypeError(f"{name} must be real, got dtype {result.dtype}")
+        q[...] = result
+
+    return write
 
 
 def solve(
@@ -121,14 +116,16 @@ def solve(
     Parameters
     ----------
     system : Stencil, Csr, Dense or LinearOperator
-    b : (n,) ndarray of float32 or float64
+        A LinearOperator if b is complex.
+    b : (n,) ndarray of float32, float64, complex64 or complex128
     x : (n,) ndarray of b's dtype
         Start in, result out.
     rtol, atol : float
         Done when norm(b - A x) <= max(rtol norm(b), atol).
     maxiter : int
     preconditioner : None, (n,) ndarray or callable
-        The diagonal of an approximate inverse of A, or ``apply(r, z)`` that writes z = M r.
+        The diagonal of an approximate inverse of A, or ``apply(r, z)`` that writes z = M r. If b
+        is complex, the callable takes what `into` makes.
     callback : callable, optional
         Called with x after each iteration.
 
@@ -139,18 +136,44 @@ def solve(
         and the true one does not, the iteration starts anew from there; when that no longer halves
         the true residual, rounding has the last word and the status is LIMIT.
     """
+
+    def run(
+        b: np.ndarray, x: np.ndarray, atol: float, maxiter: int, callback: Any, norm_b: float = -1.0
+    ) -> Outcome:
+        norm_b = norm(scaling.real_view(b)) if norm_b < 0.0 else norm_b
+        return _solve(system, b, x, norm_b, rtol, atol, maxiter, preconditioner, callback)
+
+    norm_b = norm(scaling.real_view(b))
+    if scaling.is_safe(norm_b, b.real.itemsize):
+        return run(b, x, atol, maxiter, callback, norm_b)
+    return scaling.solve(run, b, x, atol=atol, maxiter=maxiter, callback=callback)
+
+
+def _solve(
+    system: Any,
+    b: np.ndarray,
+    x: np.ndarray,
+    norm_b: float,
+    rtol: float,
+    atol: float,
+    maxiter: int,
+    preconditioner: Any,
+    callback: Callable[[np.ndarray], object] | None,
+) -> Outcome:
+    bound = max(rtol * norm_b, atol)
+    rows = b.size // max(system.shape[-1], 1) if isinstance(system, Stencil) else 0
+    sums = np.empty(max(rows, -(-b.size // cpu_cg.CHUNK)))
+    loop = _loop(system, b.dtype, sums)
+    if b.dtype.kind == "c":
+        whole, notify = x, callback
+        b, x = scaling.real_view(b), scaling.real_view(x)
+        callback = notify and (lambda _: notify(whole))
+    q = np.empty_like(b)
+    done = 0
+    before = math.inf
+    compiled = loop.run is not None and not callable(preconditioner)
+    start = x.copy() if compiled else x
     with np.errstate(all="ignore"):
-        size = norm(b)
-        if size == 0.0:
-            x[...] = 0.0
-            return Outcome(words.CONVERGED, 0, 0.0)
-        bound = max(rtol * size, atol)
-        rows = b.size // max(system.shape[-1], 1) if isinstance(system, Stencil) else 0
-        sums = np.empty(max(rows, -(-b.size // cpu_cg.CHUNK)))
-        loop = _loop(system, b.dtype, sums)
-        q = np.empty_like(b)
-        done = 0
-        before = math.inf
         while True:
             loop.times(x, q)
             r = b - q
@@ -162,11 +185,16 @@ def solve(
             if done >= maxiter or residual > 0.5 * before:
                 return Outcome(words.LIMIT, done, residual)
             before = residual
-            run = _compiled if loop.run and not callable(preconditioner) else _generic
+            run = _compiled if compiled else _generic
             status, steps = run(
                 loop, x, r, q, sums, preconditioner, bound, maxiter - done, callback
             )
             done += steps
+            if compiled and times_zero(x) != 0.0:
+                # The compiled loops do not look at x; those in Python do, at each step.
+                compiled, done, before = False, 0, math.inf
+                x[...] = start
+                continue
             if status in (words.INDEFINITE, words.NOT_FINITE):
                 loop.times(x, q)
                 return Outcome(status, done, norm(b - q))
@@ -186,8 +214,8 @@ def _compiled(
     """Iterations as compiled loops, with a way back to Python now and then for Ctrl-C."""
     assert loop.run is not None
     diagonal = np.empty(0, x.dtype) if inverse is None else inverse
-    rr = norm(r) ** 2
-    rz = rr if inverse is None else float((r * inverse * r).sum())
+    rr = dot(r, r)
+    rz = rr if inverse is None else dot(r, inverse * r)
     state = np.array([rr, rz, 0.0])
     p = np.zeros_like(x)
     sums_z = np.empty_like(sums)
@@ -215,34 +243,37 @@ def _generic(
     callback: Callable[[np.ndarray], object] | None,
 ) -> tuple[str, int]:
     """Iterations in Python."""
-    vectors = loop.vectors
     z = r if preconditioner is None else np.empty_like(r)
     p = np.zeros_like(x)
+    times, isfinite = loop.times, math.isfinite
+    square = dot(r, r)
     rho = 1.0
     for k in range(limit):
         # (1) z = M r, rho = r.z
-        if callable(preconditioner):
-            preconditioner(r, z)
-        elif preconditioner is not None:
-            np.multiply(preconditioner, r, out=z)
-        rho, previous = vectors.dot(r, z), rho
+        previous = rho
+        if preconditioner is None:
+            rho = square
+        else:
+            if callable(preconditioner):
+                preconditioner(r, z)
+            else:
+                np.multiply(preconditioner, r, out=z)
+            rho = dot(r, z)
         # (2) p = z + beta p
-        vectors.scale_and_add(p, 0.0 if k == 0 else rho / previous, z)
+        scale_and_add(p, 0.0 if k == 0 else rho / previous, z)
         # (3) alpha = rho / p.Ap
-        loop.times(p, q)
-        curvature = vectors.dot(p, q)
-        if not (math.isfinite(curvature) and math.isfinite(rho)):
+        times(p, q)
+        curvature = dot(p, q)
+        if not (isfinite(curvature) and isfinite(rho)):
             return words.NOT_FINITE, k
-        if curvature <= 0.0:
+        if curvature <= 0.0 or rho <= 0.0:  # A, or the preconditioner
             return words.INDEFINITE, k
-        alpha = rho / curvature
         # (4) r -= alpha q, x += alpha p
-        residual = math.sqrt(vectors.subtract_scaled(r, alpha, q))
-        if not math.isfinite(residual):
+        square = step(x, r, p, q, rho / curvature)
+        if not isfinite(square):
             return words.NOT_FINITE, k
-        vectors.add_scaled(x, alpha, p)
         if callback:
             callback(x)
-        if residual <= bound:
+        if math.sqrt(square) <= bound:
             return words.CONVERGED, k + 1
     return words.LIMIT, limit

@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
+from hetero.solvers import scaling
 from hetero.solvers.cg_loops import HALO, Loop, Preconditioned, Steps, Sweeps
 from hetero.solvers.cg_matrices import CsrMatrix, DenseMatrix, StencilMatrix
 from hetero.solvers.cg_parts import RECORD
@@ -97,12 +98,43 @@ def solve(
     Comput. 42 (2020), A3084-A3108: algorithm PR-CG. M. R. Hestenes and E. Stiefel, "Methods of
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
-    run = _Run(rtol, atol, maxiter, callback, check_every)
     dtype = _dtype(dtype, b, x, system)
+    run = _Run(rtol, atol, maxiter, callback, check_every)
+    try:
+        return _run(run, devices, system, b, x, dtype, preconditioner)
+    except _OutOfRange:
+        pass
+
+    def scaled(b: Any, x: Any, atol: float, maxiter: int, callback: Any) -> Outcome:
+        run = _Run(rtol, atol, maxiter, callback, check_every, checked=True)
+        return _run(run, devices, system, b, x, dtype, preconditioner)
+
+    limits = {"atol": atol, "maxiter": maxiter, "callback": callback}
+    if isinstance(b, np.ndarray) and isinstance(x, np.ndarray):
+        return scaling.solve(scaled, b, x, **limits)
+    with devices[0].active():
+        rhs, start = (np.empty(_unknowns(system), dtype) for _ in range(2))
+        devices[0].download(b, rhs)
+        devices[0].download(x, start)
+        outcome = scaling.solve(scaled, rhs, start, **limits)
+        devices[0].upload(start, x)
+    return outcome
+
+
+def _run(
+    run: _Run,
+    devices: Sequence[Device],
+    system: Any,
+    b: Any,
+    x: Any,
+    dtype: np.dtype,
+    preconditioner: Any,
+) -> Outcome:
+    """Make what a solve needs on the devices, and run it."""
     try:
         with _entered(devices, system, preconditioner) as used:
             vectors = Vectors(used, system, b, x, dtype, preconditioner)
-            loop = _loop(vectors, system, dtype, preconditioner, callback is not None)
+            loop = _loop(vectors, system, dtype, preconditioner, run.every)
             try:
                 return run.solve(loop, vectors)
             except BaseException:
@@ -115,6 +147,10 @@ def solve(
         raise DeviceFailed(error, run.saved, run.saved_at) from error
 
 
+class _OutOfRange(Exception):
+    """The squares of b are not safe to work with: see `hetero.solvers.scaling`."""
+
+
 class _Run:
     """One solve: when to look, when to start again, what to save."""
 
@@ -125,7 +161,9 @@ class _Run:
         maxiter: int,
         callback: Callable[[np.ndarray], object] | None,
         check_every: int | None,
+        checked: bool = False,
     ) -> None:
+        self._checked = checked
         self._rtol, self._atol, self._maxiter = rtol, atol, maxiter
         self._callback = callback
         self._check_every = 1 if callback is not None else check_every
@@ -135,16 +173,22 @@ class _Run:
         self.saved_at = 0
         self._saved_time = time.monotonic()
 
+    @property
+    def every(self) -> bool:
+        """Whether x must be whole after each iteration."""
+        return self._callback is not None
+
     def solve(self, loop: Loop, vectors: Vectors) -> Outcome:
-        loop.every = self._callback is not None
+        loop.every = self.every
         squared, of_b = loop.residual()
+        if not (self._checked or scaling.is_safe(math.sqrt(of_b), vectors.dtype.itemsize)):
+            raise _OutOfRange
         self.begun = True
         done = 0
-        if of_b == 0:
-            vectors.set_zero()
-            return self._end(vectors, CONVERGED, 0, 0.0)
         if not math.isfinite(squared + of_b):
             return self._end(vectors, NOT_FINITE, 0, squared)
+        vectors.keep_start()
+        first = squared
         tolerance = max(self._rtol * math.sqrt(of_b), self._atol)
         target = tolerance * tolerance
         status = CONVERGED
@@ -157,6 +201,9 @@ class _Run:
             done += count
             loop.finish()
             before, (squared, _) = squared, loop.residual()
+            if not math.isfinite(squared) and not vectors.is_finite():
+                vectors.return_to_start()
+                return self._end(vectors, NOT_FINITE, done, first)
             if squared <= target:
                 status = CONVERGED
             elif status == CONVERGED and not squared <= before / 4:
@@ -206,6 +253,12 @@ class _Run:
     def _end(vectors: Vectors, status: str, done: int, squared: float) -> Outcome:
         vectors.hand_back()
         return Outcome(status, done, math.sqrt(squared) if squared >= 0 else math.nan)
+
+
+def _unknowns(system: Any) -> int:
+    if isinstance(system, Stencil):
+        return math.prod(system.shape)
+    return system.n if isinstance(system, Dense) else len(system.indptr) - 1
 
 
 def _dtype(dtype: Any, b: Any, x: Any, system: Any) -> np.dtype:

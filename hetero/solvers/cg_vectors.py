@@ -99,7 +99,22 @@ class Vectors:
         if isinstance(self.result, np.ndarray):
             self.result[...] = self.fetch().reshape(self.result.shape)
 
-    def set_zero(self) -> None:
-        """Make x zero."""
-        for part, (begin, end), (above, _) in self._each():
-            part.put("x", np.zeros(end - begin, self.dtype), above * self.dtype.itemsize)
+    def keep_start(self) -> None:
+        """Keep a copy of x on the devices, for `return_to_start`."""
+        self._copy("start", "x")
+
+    def return_to_start(self) -> None:
+        """Make x what it was at `keep_start`."""
+        self._copy("x", "start")
+
+    def _copy(self, to: str, source: str) -> None:
+        for part, (begin, end), (above, below) in self._each():
+            nbytes = (above + end - begin + below) * self.dtype.itemsize
+            if to not in part.buffers:
+                part.room(nbytes, to)
+            with part.active():
+                part.device.copy(part.buffers[to], part.buffers[source], nbytes, 0, 0, part.stream)
+
+    def is_finite(self) -> bool:
+        """Whether all of x is finite; fetches it."""
+        return bool(np.isfinite(self.fetch()).all())

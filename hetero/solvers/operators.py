@@ -76,8 +76,12 @@ class Poisson(LinearOperator):
     def _matvec(self, x: np.ndarray) -> np.ndarray:
         from hetero.solvers.cg_cpu import apply_stencil
 
-        x = np.ascontiguousarray(x.reshape(-1), self.dtype)
-        return apply_stencil(self.stencil, x)
+        x = x.reshape(-1)
+        if x.dtype.kind == "c":
+            result = np.empty(x.size, np.result_type(self.dtype, np.complex64))
+            result.real, result.imag = self._matvec(x.real), self._matvec(x.imag)
+            return result
+        return apply_stencil(self.stencil, np.ascontiguousarray(x, self.dtype))
 
     def _adjoint(self) -> Poisson:
         return self

@@ -76,7 +76,7 @@ def _loop(system: Any, dtype: np.dtype, sums: np.ndarray) -> _Loop:
         )
     if isinstance(system, Dense):
         return _Loop(lambda p, q: np.dot(system.array, p, q))
-    return _Loop(into("A @ p", system.matvec, dtype))
+    return _Loop(into("A times a vector", system.matvec, dtype))
 
 
 def into(

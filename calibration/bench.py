@@ -5,6 +5,7 @@ Input sets are rotated, so that operands do not lie in the cache from one call t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 from hetero import devices as backends
 from hetero import inventory, planner, registry
 from hetero.arrays import HOST, Operand, spec
+from hetero.calibration import left_out
+from hetero.calibration.left_out import leaving_out
 from hetero.calibration.measure import measure
 from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
@@ -121,7 +124,12 @@ def _flops_roof(device: Any, dtype: str) -> float | None:
 
 
 def bench(
-    operation: str, dtype: str, *, device_name: str = "cuda:0", order: str = "C"
+    operation: str,
+    dtype: str,
+    *,
+    device_name: str = "cuda:0",
+    order: str = "C",
+    progress: Callable[[float, str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Device time of each method for the standard shapes of an operation.
 
@@ -132,10 +140,14 @@ def bench(
         ``device=`` alone chooses, floor (seconds that the bytes take at copy bandwidth), roof
         (FLOP/s), flops, bytes.
     """
+    backends.believed(device_name)
     device = backends.get(device_name)
     info = inventory.devices()[device_name]
     rows = []
+    failed: dict[str, str] = {}
     with device.active():
+        if progress is not None:
+            progress(0.0, f"filling the memory of {device_name}")
         queue = Queue(device)
         bandwidth = queue.copy_bandwidth()
         pools = [device.allocate(3 << 30) for _ in range(3)]
@@ -144,7 +156,10 @@ def bench(
             for offset in range(0, 3 << 30, noise.nbytes):
                 if offset + noise.nbytes <= 3 << 30:
                     device.upload(noise, buffer + offset)
-        for dims in SHAPES[operation]:
+        for number, dims in enumerate(SHAPES[operation]):
+            if progress is not None:
+                shape = "x".join(map(str, dims))
+                progress(number / len(SHAPES[operation]), f"{operation} {shape}, {dtype}")
             problem = problem_of(operation, dims, dtype, device_name, order)
             operands = (*problem.inputs, problem.output)
             footprint = sum(o.nbytes for o in operands)
@@ -165,7 +180,11 @@ def bench(
                 ]
                 call = partial(_call, run, device, problem, addresses)
                 count = max(sets, 10 if footprint < 1 << 28 else 3)
-                seconds[implementation.method] = queue.seconds(call, count)
+                name = f"{implementation.method} on {device_name}"
+                with leaving_out(name, failed), device.active():  # whose errors are ours
+                    seconds[implementation.method] = queue.seconds(call, count)
+            if not seconds:
+                continue
             peers = {
                 name: queue.seconds(call, count, 3, _PEER_SECONDS)
                 for name, call in _peers(problem, addresses).items()
@@ -187,10 +206,16 @@ def bench(
                     "bytes": footprint,
                 }
             )
+    left_out.warn(failed)
     return rows
 
 
-def bench_on_cpu(operation: str, dtype: str, order: str = "C") -> list[dict[str, Any]]:
+def bench_on_cpu(
+    operation: str,
+    dtype: str,
+    order: str = "C",
+    progress: Callable[[float, str], None] | None = None,
+) -> list[dict[str, Any]]:
     """The same shapes with operands on the host: a call of hetero's beside NumPy's own.
 
     Without a GPU both are the same BLAS, so the difference is what hetero's look-up takes.
@@ -204,7 +229,10 @@ def bench_on_cpu(operation: str, dtype: str, order: str = "C") -> list[dict[str,
     ours, numpys = getattr(function, operation), getattr(np, operation)
     draw = np.random.default_rng(0)
     rows = []
-    for dims in ((32,) * len(SHAPES[operation][0]), *SHAPES[operation]):
+    shapes = [(32,) * len(SHAPES[operation][0]), *SHAPES[operation]]
+    for number, dims in enumerate(shapes):
+        if progress is not None:
+            progress(number / len(shapes), f"{operation} {'x'.join(map(str, dims))}, {dtype}")
         problem = problem_of(operation, dims, dtype, HOST, order)
         if 2.0 * prod(dims) > _LARGEST_ON_CPU:
             continue
@@ -234,6 +262,9 @@ def bench_on_cpu(operation: str, dtype: str, order: str = "C") -> list[dict[str,
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as a Markdown table, with the geometric means below."""
+    rows = [row for row in rows if {"tiled", row["chosen"]} <= row["seconds"].keys()]
+    if not rows:
+        return "no shape could be measured"
     first = rows[0]
     is_matvec = first["operation"] == "matvec"
     unit, scale = ("GB/s", 1e-9) if is_matvec else ("TFLOP/s", 1e-12)

@@ -5,6 +5,7 @@ On the CPU NumPy operands; on a GPU operands that lie there, device time of call
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 
 from hetero import devices as backends
 from hetero import planner
+from hetero.calibration import left_out
+from hetero.calibration.left_out import leaving_out
 from hetero.calibration.measure import measure
 from hetero.calibration.queue import Queue
 from hetero.calibration.verify_convolutions import caller
@@ -24,7 +27,7 @@ _LONGEST = 3.0  # seconds that a peer's call may take
 _TORCH_LARGEST = 63
 
 
-def bench(dtype: str) -> list[dict[str, Any]]:
+def bench(dtype: str, progress: Callable[[float, str], None] | None = None) -> list[dict[str, Any]]:
     """Seconds of mode "same" for random square images and filters.
 
     Returns
@@ -33,12 +36,23 @@ def bench(dtype: str) -> list[dict[str, Any]]:
         case, what, seconds by "method on device" or peer, chosen, floor_bytes (one read, one
         write).
     """
-    gpu = next((d for d in backends.available().values() if d.kind == "cuda"), None)
-    rows = [_on_cpu(n, f, dtype) for n, f in _ON_CPU]
-    if gpu is not None:
-        with gpu.active():
-            queue = Queue(gpu)
-            rows += [_on_gpu(queue, n, f, dtype) for n, f in _ON_GPU]
+    gpu = next((d for d in backends.proven().values() if d.kind == "cuda"), None)
+    failed: dict[str, str] = {}
+    cases = [(n, f, "cpu") for n, f in _ON_CPU]
+    cases += [(n, f, gpu.name) for n, f in _ON_GPU] if gpu is not None else []
+    rows = []
+    with contextlib.ExitStack() as stack:
+        for number, (n, f, place) in enumerate(cases):
+            if progress is not None:
+                progress(number / len(cases), f"{n} x {n} with {f} x {f} on {place}, {dtype}")
+            if place == "cpu":
+                rows.append(_on_cpu(n, f, dtype, failed))
+                continue
+            if number == len(_ON_CPU):
+                stack.enter_context(gpu.active())
+                queue = Queue(gpu)
+            rows.append(_on_gpu(queue, n, f, dtype, failed))
+    left_out.warn(failed)
     return rows
 
 
@@ -58,7 +72,7 @@ def _data(n: int, f: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     return rng.random((n, n)).astype(dtype) - 0.5, rng.random((f, f)).astype(dtype) - 0.5
 
 
-def _on_cpu(n: int, f: int, dtype: str) -> dict[str, Any]:
+def _on_cpu(n: int, f: int, dtype: str, failed: dict[str, str]) -> dict[str, Any]:
     image, filter = _data(n, f, dtype)
     plan = planner.plan(problem(image, filter, "same"))
     calls: dict[str, Callable[[], Any]] = {"automatic": lambda: convolve2d(image, filter, "same")}
@@ -69,14 +83,15 @@ def _on_cpu(n: int, f: int, dtype: str) -> dict[str, Any]:
                 planner.plan(problem(image, filter, "same"), **placed), image, filter
             )
     calls |= _cpu_peers(image, filter)
-    return _row(n, f, dtype, "host", _in_turn(calls), plan)
+    return _row(n, f, dtype, "host", _in_turn(calls, failed), plan)
 
 
-def _in_turn(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+def _in_turn(calls: dict[str, Callable[[], Any]], failed: dict[str, str]) -> dict[str, float]:
     """Each call's seconds; slow ones once."""
     found = {}
     for name, call in calls.items():
-        found[name] = measure(call, budget=0.3, least=3, most=25).seconds
+        with leaving_out(name, failed):
+            found[name] = measure(call, budget=0.3, least=3, most=25).seconds
     return found
 
 
@@ -103,7 +118,7 @@ def _cpu_peers(image: np.ndarray, filter: np.ndarray) -> dict[str, Callable[[], 
     return calls
 
 
-def _on_gpu(queue: Queue, n: int, f: int, dtype: str) -> dict[str, Any]:
+def _on_gpu(queue: Queue, n: int, f: int, dtype: str, failed: dict[str, str]) -> dict[str, Any]:
     from pycuda import gpuarray
 
     image, filter = _data(n, f, dtype)
@@ -122,7 +137,8 @@ def _on_gpu(queue: Queue, n: int, f: int, dtype: str) -> dict[str, Any]:
         def call(turn: int, method: str = candidate.method) -> None:
             convolve2d(images[turn % turns], there, "same", device=name, method=method)
 
-        found[f"{candidate.method} on {name}"] = queue.quickly(call)
+        with leaving_out(f"{candidate.method} on {name}", failed), queue.device.active():
+            found[f"{candidate.method} on {name}"] = queue.quickly(call)
     for peer, call in _gpu_peers(image, filter, turns):
         found[peer] = queue.quickly(call)
     row = _row(n, f, dtype, name, found, plan)

@@ -10,12 +10,15 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero import devices as backends
 from hetero import inventory, planner, registry
+from hetero.calibration import left_out
+from hetero.calibration.left_out import leaving_out
 from hetero.calibration.measure import measure
 from hetero.ops import conjugate_gradient, poisson
 from hetero.ops.solving import Request
@@ -23,11 +26,12 @@ from hetero.ops.solving import Request
 _DENSE = (512, 1024, 2048, 4096, 8192, 16384)
 _GRIDS = (512, 1024, 2048, 4096)
 _POISSON = (256, 1024, 4096)
+Case = tuple[str, Callable[[], dict[str, Any]]]
 _LONGEST = 20.0  # seconds that one solve may be expected to take
 
 
 def bench(
-    operation: str, dtype: str, progress: Callable[[str], None] | None = None
+    operation: str, dtype: str, progress: Callable[[float, str], None] | None = None
 ) -> list[dict[str, Any]]:
     """Seconds of whole solves, or of one iteration.
 
@@ -36,16 +40,19 @@ def bench(
     list of dict
         case, what ("iteration" or "solve"), seconds by "method on device" or peer, chosen.
     """
+    failed: dict[str, str] = {}
+    cases = list((_cg_cases if operation == "cg" else _poisson_cases)(dtype, failed))
     rows = []
-    for row in _cg_rows(dtype) if operation == "cg" else _poisson_rows(dtype):
+    for number, (text, row) in enumerate(cases):
         if progress is not None:
-            progress(row["case"])
-        rows.append(row)
+            progress(number / len(cases), text)
+        rows.append({"case": text, **row()})
+    left_out.warn(failed)
     return rows
 
 
 def _gpu() -> str | None:
-    return next((name for name in backends.available() if name.startswith("cuda")), None)
+    return next((name for name in backends.proven() if name.startswith("cuda")), None)
 
 
 def _places() -> list[str]:
@@ -53,34 +60,36 @@ def _places() -> list[str]:
     return ["cpu", gpu] if gpu else ["cpu"]
 
 
-def _cg_rows(dtype: str) -> Iterator[dict[str, Any]]:
-    from hetero.solvers.operators import Poisson
-
+def _cg_cases(dtype: str, failed: dict[str, str]) -> Iterator[Case]:
+    """Text and row of each system, which is made when its turn comes."""
     for n in _GRIDS:
-        A = Poisson((n, n), dtype=dtype)
-        b = np.random.default_rng(0).random(n * n).astype(dtype)
-        for kind, matrix in (("matrix-free", A), ("CSR", A.tocsr())):
+        for kind in ("matrix-free", "CSR"):
             if kind == "CSR" and n > 2048 and _gpu() is None:
                 continue
-            seconds = {f"{m} on {p}": s for p, m, s in _iterations(matrix, b)}
-            yield {
-                "case": f"{n}^2 five-point, {kind}, {dtype}",
-                "what": "iteration",
-                "seconds": {**seconds, **_peer_iterations(A, b, slow=n > 1024)},
-                "floor_bytes": 10.0 * b.nbytes,
-                "passes": " in ten passes",
-            }
-    rng = np.random.default_rng(1)
+            text = f"{n}^2 five-point, {kind}, {dtype}"
+            yield text, partial(_stencil_row, n, kind, dtype, failed)
     for n in _DENSE if _gpu() else _DENSE[:3]:
-        A = rng.random((n, n), dtype=np.float32).astype(dtype)
-        A += A.T
-        A[np.diag_indices(n)] += 4.0 * math.sqrt(n)
-        b = rng.random(n).astype(dtype)
         for count in (8, 256):
-            yield _dense_row(A, b, count)
+            text = f"dense {n}, {count} iterations, host to host, {dtype}"
+            yield text, partial(_dense_row, n, count, dtype, failed)
 
 
-def _iterations(A: Any, b: np.ndarray) -> Iterator[tuple[str, str, float]]:
+def _stencil_row(n: int, kind: str, dtype: str, failed: dict[str, str]) -> dict[str, Any]:
+    from hetero.solvers.operators import Poisson
+
+    A = Poisson((n, n), dtype=dtype)
+    b = np.random.default_rng(0).random(n * n).astype(dtype)
+    matrix = A if kind == "matrix-free" else A.tocsr()
+    seconds = {f"{m} on {p}": s for p, m, s in _iterations(matrix, b, failed)}
+    return {
+        "what": "iteration",
+        "seconds": {**seconds, **_peer_iterations(A, b, slow=n > 1024)},
+        "floor_bytes": 10.0 * b.nbytes,
+        "passes": " in ten passes",
+    }
+
+
+def _iterations(A: Any, b: np.ndarray, failed: dict[str, str]) -> Iterator[tuple[str, str, float]]:
     """Seconds of one iteration of every implementation, b on its device."""
     problem = conjugate_gradient.problem(A, b)
     for place in _places():
@@ -88,7 +97,11 @@ def _iterations(A: Any, b: np.ndarray) -> Iterator[tuple[str, str, float]]:
         for implementation in registry.lookup("cg"):
             if implementation.kind != info["kind"] or implementation.excludes(problem, info):
                 continue
-            yield place, implementation.method, _iteration(implementation, place, problem, A, b)
+            seconds = None
+            with leaving_out(f"{implementation.method} on {place}", failed):
+                seconds = _iteration(implementation, place, problem, A, b)
+            if seconds is not None:
+                yield place, implementation.method, seconds
 
 
 def _iteration(implementation: Any, place: str, problem: Any, A: Any, b: np.ndarray) -> float:
@@ -167,8 +180,13 @@ def _difference(run: Callable[[int], object], few: int, many: int) -> float:
     return float(np.median([(seconds(many) - seconds(few)) / (many - few) for _ in range(3)]))
 
 
-def _dense_row(A: np.ndarray, b: np.ndarray, count: int) -> dict[str, Any]:
+def _dense_row(n: int, count: int, dtype: str, failed: dict[str, str]) -> dict[str, Any]:
     """A whole solve of so many iterations from host to host, transfers included."""
+    rng = np.random.default_rng(1)
+    A = rng.random((n, n), dtype=np.float32).astype(dtype)
+    A += A.T
+    A[np.diag_indices(n)] += 4.0 * math.sqrt(n)
+    b = rng.random(n).astype(dtype)
     found: dict[str, float] = {}
     chosen = planner.plan(conjugate_gradient.problem(A, b, rtol=0.0, maxiter=count)).chosen
     for place in (None, *_places()):
@@ -177,7 +195,8 @@ def _dense_row(A: np.ndarray, b: np.ndarray, count: int) -> dict[str, Any]:
             conjugate_gradient.solve_cg(A, b, rtol=0.0, maxiter=count, device=place)
 
         name = "automatic" if place is None else f"hetero on {place}"
-        found[name] = measure(run, budget=1.0, least=3, most=9).seconds
+        with leaving_out(name, failed):
+            found[name] = measure(run, budget=1.0, least=3, most=9).seconds
     if _gpu() is not None:
         try:
             import cupy
@@ -192,36 +211,40 @@ def _dense_row(A: np.ndarray, b: np.ndarray, count: int) -> dict[str, Any]:
 
             found["CuPy, dense"] = measure(by_cupy, budget=1.0, least=3, most=9).seconds
     return {
-        "case": f"dense {len(A)}, {count} iterations, host to host, {A.dtype}",
         "what": "solve",
         "seconds": found,
         "chosen": f"{chosen.method} on {chosen.device}",
     }
 
 
-def _poisson_rows(dtype: str) -> Iterator[dict[str, Any]]:
+def _poisson_cases(dtype: str, failed: dict[str, str]) -> Iterator[Case]:
     rtol = 1e-8 if dtype == "float64" else 1e-4
     for n in _POISSON:
-        f = np.random.default_rng(2).random((n, n)).astype(dtype)
-        plan = planner.plan(poisson.problem(f, rtol=rtol))
-        found = {"automatic": _solve_seconds(f, rtol)}
-        for candidate in plan.candidates:
-            expected = candidate.seconds
-            if candidate.reason is None and (expected is None or expected < _LONGEST):
-                name = f"{candidate.method} on {candidate.device}"
-                if candidate.method == "jacobi" and n > 256:
-                    continue
+        text = f"Poisson {n}^2 to {rtol:g}, host to host, {dtype}"
+        yield text, partial(_poisson_row, n, rtol, dtype, failed)
+
+
+def _poisson_row(n: int, rtol: float, dtype: str, failed: dict[str, str]) -> dict[str, Any]:
+    f = np.random.default_rng(2).random((n, n)).astype(dtype)
+    plan = planner.plan(poisson.problem(f, rtol=rtol))
+    found = {"automatic": _solve_seconds(f, rtol)}
+    for candidate in plan.candidates:
+        expected = candidate.seconds
+        if candidate.reason is None and (expected is None or expected < _LONGEST):
+            name = f"{candidate.method} on {candidate.device}"
+            if candidate.method == "jacobi" and n > 256:
+                continue
+            with leaving_out(name, failed):
                 found[name] = _solve_seconds(
                     f, rtol, device=candidate.device, method=candidate.method
                 )
-        if n <= 1024 and dtype == "float64":
-            found.update(_pyamg(f, rtol))
-        yield {
-            "case": f"Poisson {n}^2 to {rtol:g}, host to host, {dtype}",
-            "what": "solve",
-            "seconds": found,
-            "chosen": f"{plan.chosen.method} on {plan.chosen.device}",
-        }
+    if n <= 1024 and dtype == "float64":
+        found.update(_pyamg(f, rtol))
+    return {
+        "what": "solve",
+        "seconds": found,
+        "chosen": f"{plan.chosen.method} on {plan.chosen.device}",
+    }
 
 
 def _solve_seconds(f: np.ndarray, rtol: float, **forced: str) -> float:

@@ -72,6 +72,9 @@ def measure_machine(
 ) -> dict[str, Any]:
     """The content of a profile of this machine."""
     effort = efforts.QUICK if quick else efforts.FULL
+    for name, info in inventory.devices().items():
+        if name in devices if devices is not None else not info.get("is_host_cpu"):
+            inventory.believed(name)  # or it is not in the list that follows
     infos = inventory.devices()
     names = _chosen(devices, infos)
     seconds = effort.total + effort.device_total * (len(names) - 1)
@@ -131,7 +134,8 @@ def _chosen(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list
         ]
     for name in devices:
         if name not in infos:
+            reason = f": it is broken, {why}" if (why := inventory.broken().get(name)) else ""
             raise DeviceNotAvailable(
-                f"devices must be among {', '.join(map(repr, infos))}, got {name!r}"
+                f"devices must be among {', '.join(map(repr, infos))}, got {name!r}{reason}"
             )
     return [planner.CPU, *(name for name in devices if name != planner.CPU)]

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from hetero import devices as backends
-from hetero import overview, planner, profile
+from hetero import overview, planner, profile, terminal
 from hetero.arrays import HOST, spec
 from hetero.calibration import demo_picture, report
 from hetero.calibration.calibrate import measure_machine
+from hetero.calibration.left_out import leaving_out
 from hetero.calibration.verify import Operands, measure_candidates, summary
 from hetero.ops import module_of
 from hetero.ops.poisson import solve_poisson
@@ -49,12 +50,16 @@ def demo(
         and measured seconds, the best alternative; and the figures of chosen over best.
     """
     start = time.perf_counter()
+    tell = progress or (lambda fraction, text: None)
+    tell(0.0, "trying the devices")
     here = overview.summary()
     show(here)
-    constants = profile.parse(profile.encode(measure_machine(True, None, progress)))
+    quick = measure_machine(True, None, terminal.part(progress, 0.0, 0.5))
+    constants = profile.parse(profile.encode(quick))
     profile.set_current(constants)
     show(f"calibrated in {time.perf_counter() - start:.1f} s (hetero calibrate stores it)\n")
-    gpus = [n for n, d in backends.available().items() if not d.describe().get("is_host_cpu")]
+    infos = {name: device.describe() for name, device in backends.proven().items()}
+    gpus = [name for name, info in infos.items() if not info.get("is_host_cpu")]
     largest = largest or (8192 if gpus else 4096)
     places = [HOST, *(name for name in gpus[:1] if name.startswith("cuda"))]
     head = (
@@ -63,23 +68,29 @@ def demo(
     )
     show(head)
     rows = []
-    for place in places:
+    failed: dict[str, str] = {}
+    calls = _calls(largest)
+    for turn, place in enumerate(places):
         operands = Operands(place)
-        for operation, first, second in _calls(largest):
+        for number, (operation, first, second) in enumerate(calls):
+            call = f"{operation} {'x'.join(map(str, first))} {'x'.join(map(str, second))}"
+            tell(0.5 + 0.35 * (turn + number / len(calls)) / len(places), call)
             problem = module_of(operation).problem(
                 spec(first, "float32", on=place), spec(second, "float32", on=place)
             )
             also = tuple(
                 (name, "tiled")
-                for name, device in backends.available().items()
-                if device.describe().get("is_host_cpu") and _work(problem) < _SLOW
+                for name, info in infos.items()
+                if info.get("is_host_cpu") and _work(problem) < _SLOW and name not in failed
             )
             row = measure_candidates(problem, operands, budget=0.02, longest=5.0, also=also[:1])
             if row is None:
                 continue
+            for (name, method), reason in row.failed.items():
+                if failed.setdefault(name, reason) is reason:
+                    show(f"{method} on {name} is left out: {reason}")
             others = {name: s for name, s in row.measured.items() if name != row.chosen}
             best = min(others, key=lambda name: others[name]) if others else None
-            call = f"{operation} {'x'.join(map(str, first))} {'x'.join(map(str, second))}"
             rows.append((row, _as_dict(call, place, row, best)))
             alternative = (
                 f"{best[1]} on {best[0]} {readable(others[best])}" if best else "none here"
@@ -91,10 +102,12 @@ def demo(
             )
     found = summary([row for row, _ in rows])
     show("")
-    show(report.chosen_over_best(found["chosen_over_best"]) + f", {found['problems']} calls")
-    example = planner.plan(rows[-1][0].problem)
-    show(f"\nwhy, for the last one:\n{example}")
+    if rows:
+        show(report.chosen_over_best(found["chosen_over_best"]) + f", {found['problems']} calls")
+        show(f"\nwhy, for the last one:\n{planner.plan(rows[-1][0].problem)}")
+    tell(0.85, "Poisson's equation")
     solve = _poisson(2048 if gpus else 512, show)
+    tell(0.95, "a photograph")
     filtered = demo_picture.filter_picture(show, picture)
     show(f"\n{time.perf_counter() - start:.0f} s in all")
     return [entry for _, entry in rows], {**found, "poisson": solve, "picture": filtered}
@@ -104,16 +117,20 @@ def _poisson(n: int, show: Callable[[str], None]) -> dict[str, Any]:
     """Solve -div grad u = f on the unit square by the chosen method and by the others."""
     f, exact, h = poisson_example(n)
     u, info = solve_poisson(f, spacing=h, return_info=True)  # the first one compiles
-    times = {}
+    times, failed = {}, {}
     for candidate in info["plan"].candidates:
         if candidate.reason is None and (candidate.seconds is None or candidate.seconds < 2.0):
             placed = {"device": candidate.device, "method": candidate.method}
-            solve_poisson(f, spacing=h, **placed)
-            start = time.perf_counter()
-            solve_poisson(f, spacing=h, **placed)
-            times[f"{candidate.method} on {candidate.device}"] = time.perf_counter() - start
+            name = f"{candidate.method} on {candidate.device}"
+            with leaving_out(name, failed):
+                solve_poisson(f, spacing=h, **placed)
+                start = time.perf_counter()
+                solve_poisson(f, spacing=h, **placed)
+                times[name] = time.perf_counter() - start
     chosen = f"{info['method']} on {info['device']}"
     show(f"\nPoisson's equation on {n} x {n} points to 1e-8: {info['plan']}")
+    for name, reason in failed.items():
+        show(f"{name} is left out: {reason}")
     show("measured: " + ", ".join(f"{name} {readable(t)}" for name, t in times.items()))
     show(
         f"{chosen}: relative residual {info['residual'] / np.linalg.norm(f):.1e}, "

@@ -44,8 +44,9 @@ def chosen_over_best(figures: dict[str, float]) -> str:
 
 def verification(found: dict[str, Any], rows: list[Any]) -> str:
     """Summary of `hetero.calibration.verify`, with the worst choices."""
+    left_out = [f"left out: {name}: {why}" for name, why in found["left_out"].items()]
     if not rows:
-        return "no problem could be measured"
+        return "\n".join(["no problem could be measured", *left_out])
     lines = [f"{found['problems']} random problems", chosen_over_best(found["chosen_over_best"])]
     lines += [
         f"  fastest {count} times: {name}" for name, count in sorted(found["fastest"].items())
@@ -66,4 +67,4 @@ def verification(found: dict[str, Any], rows: list[Any]) -> str:
             f"best {row.best[1]} on {row.best[0]} "
             f"({show(row.measured[row.best])}, predicted {show(row.predicted[row.best])})"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *left_out])

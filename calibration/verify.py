@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import time
@@ -17,13 +18,15 @@ from hetero import planner, profile
 from hetero.arrays import HOST, Operand, describe, spec
 from hetero.calibration import overheads, verify_convolutions
 from hetero.calibration.fit import residuals
+from hetero.calibration.left_out import leaving_out
 from hetero.calibration.measure import center
-from hetero.errors import DeviceError
+from hetero.errors import DeviceError, MethodNotAvailable
 from hetero.ops import calling, module_of
 from hetero.problem import DEVICE_DTYPES, Problem
 
 MEASURED = ("matvec", "matmul", "convolve2d")
 DEFAULT = MEASURED[:2]
+log = logging.getLogger("hetero")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Row:
     predicted, measured : dict
         (device, method) -> seconds.
     chosen, best : (device, method)
+    failed : dict
+        (device, method) -> why it could not be measured.
     """
 
     problem: Problem
@@ -43,6 +48,7 @@ class Row:
     measured: dict[tuple[str, str], float]
     chosen: tuple[str, str]
     best: tuple[str, str]
+    failed: dict[tuple[str, str], str]
 
     @property
     def ratio(self) -> float:
@@ -94,7 +100,9 @@ def verify(
         As in `hetero.calibrate`.
     """
     draw = random.Random(seed)
-    gpu = any(not d.describe().get("is_host_cpu") for d in backends.available().values())
+    if progress is not None:
+        progress(0.0, "trying the devices")
+    gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
     largest = largest or (16384 if gpu else 4096)
     bench = Operands(on)
     rows: list[Row] = []
@@ -108,11 +116,11 @@ def verify(
         problem = random_problem(
             draw, operation, on, largest if operation == "matvec" else largest // 2
         )
+        if progress is not None:
+            progress(max(number / total, spent / seconds), str(problem))
         row = measure_candidates(problem, bench)
         if row is not None:
             rows.append(row)
-        if progress is not None:
-            progress(max(number / total, spent / seconds), str(problem))
     return rows
 
 
@@ -124,6 +132,8 @@ def measure_candidates(
     also: tuple[tuple[str, str], ...] = (),
 ) -> Row | None:
     """Predict and measure every candidate of a problem; None if one would take too long.
+
+    A candidate that fails is left out, and the choice is the best of those that are left.
 
     Parameters
     ----------
@@ -142,35 +152,51 @@ def measure_candidates(
     if len(predicted) < len(candidates) or max(predicted.values()) > longest:
         return None
     arrays, operands = bench.arrays(problem)
-    calls = {
-        name: _caller(planner.plan(problem, *name), arrays, operands)
-        for name in (*predicted, *also)
-    }
-    samples: dict[tuple[str, str], list[float]] = {name: [] for name in calls}
+    calls: dict[tuple[str, str], Callable[[], object]] = {}
+    samples: dict[tuple[str, str], list[float]] = {}
+    failed: dict[tuple[str, str], str] = {}
+    for name in (*predicted, *also):
+        with leaving_out(name, failed):
+            calls[name] = _caller(_placed(problem, name), arrays, operands)
+            calls[name]()
+            samples[name] = []
     begin = time.perf_counter()
     draw = random.Random(0)
     while True:  # in turn, so that a slower spell of the machine hits all alike
-        order = list(calls.items())
+        order = [name for name in calls if name not in failed]
         draw.shuffle(order)  # threads that still spin after a call on the CPU hit all alike
-        for name, call in order:
-            call()  # not counted: the one before ran elsewhere, caches and threads have gone cold
-            for _ in range(3):
-                start = time.perf_counter()
-                call()
-                samples[name].append(time.perf_counter() - start)
-        done = len(next(iter(samples.values())))
+        for name in order:
+            with leaving_out(name, failed):
+                call = calls[name]
+                call()  # not counted: the one before ran elsewhere, caches and threads went cold
+                for _ in range(3):
+                    start = time.perf_counter()
+                    call()
+                    samples[name].append(time.perf_counter() - start)
+        done = max([len(values) for values in samples.values()], default=15)
         if done >= 15 or time.perf_counter() - begin > budget * len(calls):
             break
-    measured = {name: center(values) for name, values in samples.items()}
+    measured = {name: center(samples[name]) for name in calls if name not in failed}
+    predicted = {name: seconds for name, seconds in predicted.items() if name in measured}
+    if not predicted:
+        return None
     best = min(measured, key=lambda name: measured[name])
-    chosen = (plan.chosen.device, plan.chosen.method)
-    return Row(problem, predicted, measured, chosen, best)
+    chosen = min(predicted, key=lambda name: predicted[name])
+    return Row(problem, predicted, measured, chosen, best, failed)
+
+
+def _placed(problem: Problem, name: tuple[str, str]) -> planner.Plan:
+    """The plan of a candidate, or an error if it would not run where it says."""
+    plan = planner.plan(problem, *name)
+    if (plan.chosen.device, plan.chosen.method) != name:
+        raise MethodNotAvailable(backends.set_aside(name[0]) or f"{name[0]} cannot run it now")
+    return plan
 
 
 def _caller(
     plan: planner.Plan, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
 ) -> Callable[[], object]:
-    """Run a plan and wait until the result is there; a failing device is an error here."""
+    """Run a plan and wait until the result is there."""
     chosen = plan.chosen
     waits = {o.location for o in operands if o.location != HOST} | {chosen.device}
     waits -= {planner.CPU}
@@ -189,9 +215,6 @@ def _caller(
         for device in used:
             with device.active():
                 device.synchronize()
-        for device in used:
-            if reason := backends.set_aside(device.name):
-                raise DeviceError(reason)
 
     return call
 
@@ -235,7 +258,7 @@ class Operands:
 def summary(rows: list[Row]) -> dict[str, Any]:
     """Chosen over best (geometric mean, 95th and 99th percentile, worst), prediction errors."""
     if not rows:
-        return {"problems": 0}
+        return {"problems": 0, "left_out": {}}
     ratios = np.array([row.ratio for row in rows])
     errors: dict[str, dict[str, float]] = {}
     wins: dict[str, int] = {}
@@ -263,7 +286,34 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         },
         "fastest": wins,
         "prediction_error": errors,
+        "left_out": left_out(rows),
     }
+
+
+def left_out(rows: list[Row]) -> dict[str, str]:
+    """Device -> why measuring something there failed first; what is broken from the start, too."""
+    found = {f"{name}": reason for name, reason in backends.broken().items()}
+    for row in rows:
+        for (device, method), reason in row.failed.items():
+            found.setdefault(device, f"{method}, {row.problem}: {reason}")
+    return found
+
+
+def all_links(
+    progress: Callable[[float, str], None] | None = None,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """`verify_links` of every device that is not the CPU itself and does not fail."""
+    found = {}
+    for name, device in backends.proven().items():
+        if device.describe().get("is_host_cpu"):
+            continue
+        if progress is not None:
+            progress(0.9, f"copies to and from {name}")
+        try:
+            found[name] = verify_links(name)
+        except DeviceError as error:
+            log.warning("the links of %s are left out: %s", name, error)
+    return found
 
 
 def verify_links(device_name: str, seed: int = 0, count: int = 24) -> dict[str, dict[str, float]]:

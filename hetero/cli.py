@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import hetero
+from hetero import terminal
 from hetero.errors import HeteroError, NotPriced, ProfileError
+from hetero.terminal import progress_bar
 
 DONE, FAILED, USAGE, NO_CHOICE, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -33,10 +35,14 @@ log = logging.getLogger("hetero")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    handler = terminal.LogHandler(sys.stderr)
+    logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, handlers=[handler])
     arguments = _parser().parse_args(argv)
     try:
-        code = arguments.run(arguments)
+        try:
+            code = arguments.run(arguments)
+        finally:
+            terminal.clear()
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
@@ -165,20 +171,6 @@ def _whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"must be a whole number, got {shown!r}") from None
 
 
-def progress_bar() -> Callable[[float, str], None] | None:
-    """A bar on a terminal, None elsewhere."""
-    if not sys.stderr.isatty():
-        return None
-
-    def show(fraction: float, text: str) -> None:
-        filled = round(30 * fraction)
-        bar = "#" * filled + "." * (30 - filled)
-        end = "\n" if fraction >= 1.0 else ""
-        print(f"\r[{bar}] {text[:46]:<46}", end=end, file=sys.stderr, flush=True)
-
-    return show
-
-
 def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
@@ -190,7 +182,10 @@ def _check(option: str, value: float | None, least: float, most: float) -> None:
 
 def _info(arguments: argparse.Namespace) -> int:
 
+    if (bar := progress_bar()) is not None:
+        bar(0.0, "trying the devices")
     found = hetero.machine()
+    terminal.clear()
     if arguments.json:
         _print_json(found)
     else:
@@ -203,6 +198,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from hetero.profile import default_path
 
     found = hetero.calibrate(arguments.quick, arguments.path, arguments.device, progress_bar())
+    terminal.clear()
     path = str(arguments.path or default_path())
     if arguments.json:
         _print_json({"path": path, "devices": found.devices, "residuals": found.residuals()})
@@ -268,6 +264,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     _check("--largest", arguments.largest, 8, 2**24)
     _check("--count", arguments.count, 0, 10**6)
     _check("--seconds", arguments.seconds, 0, 10**6)
+    progress = progress_bar()
     rows = verify.verify(
         operations,
         on=arguments.on,
@@ -275,14 +272,11 @@ def _verify(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
         seed=arguments.seed,
         largest=arguments.largest,
-        progress=progress_bar(),
+        progress=terminal.part(progress, 0.0, 0.9),
     )
-    links = {
-        name: verify.verify_links(name)
-        for name, device in backends.available().items()
-        if not device.describe().get("is_host_cpu") and arguments.on == "host"
-    }
+    links = verify.all_links(progress) if arguments.on == "host" else {}
     found = {**verify.summary(rows), "links": links}
+    terminal.clear()
     if arguments.json:
         _print_json(found)
     else:
@@ -294,25 +288,29 @@ def _bench(arguments: argparse.Namespace) -> int:
     from hetero import devices as backends
     from hetero.calibration import bench, bench_convolutions, bench_solves
 
+    progress = progress_bar()
     operation = arguments.operation.removeprefix("solve_")
     device = arguments.device or next(
-        (name for name in backends.available() if name.startswith("cuda")), "cpu"
+        (name for name in backends.proven() if name.startswith("cuda")), "cpu"
     )
     if device != "cpu":
         backends.get(device)  # or says which there are
     if operation == "convolve2d":
-        rows = bench_convolutions.bench(arguments.dtype or "float32")
+        rows = bench_convolutions.bench(arguments.dtype or "float32", progress)
         text = bench_solves.table(rows)
     elif operation in ("cg", "poisson"):
-        rows = bench_solves.bench(operation, arguments.dtype or "float64")
+        rows = bench_solves.bench(operation, arguments.dtype or "float64", progress)
         text = bench_solves.table(rows)
     elif device == "cpu":
-        rows = bench.bench_on_cpu(operation, arguments.dtype or "float32", arguments.order)
+        rows = bench.bench_on_cpu(
+            operation, arguments.dtype or "float32", arguments.order, progress
+        )
         text = bench_solves.table(rows)
     else:
         dtype, order = arguments.dtype or "float32", arguments.order
-        rows = bench.bench(operation, dtype, device_name=device, order=order)
+        rows = bench.bench(operation, dtype, device_name=device, order=order, progress=progress)
         text = bench.table(rows)
+    terminal.clear()
     if arguments.json:
         _print_json(rows)
     else:
@@ -330,8 +328,9 @@ def _demo(arguments: argparse.Namespace) -> int:
         largest=arguments.largest,
         picture=arguments.picture,
         progress=progress_bar(),
-        show=(lambda text: None) if arguments.json else print,
+        show=(lambda text: None) if arguments.json else terminal.line,
     )
+    terminal.clear()
     if arguments.json:
         _print_json({"calls": rows, **found})
     return DONE

@@ -7,6 +7,9 @@ one warning; a device that fails a second time is set aside for the process.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +23,7 @@ from hetero.problem import Problem
 from hetero.registry import Implementation
 
 log = logging.getLogger("hetero")
+_without_fallback: ContextVar[bool] = ContextVar("hetero_without_fallback", default=False)
 
 
 class Call(NamedTuple):
@@ -80,8 +84,20 @@ def execute(plan: Plan, call: Call) -> Any:
     return _on_cpu(implementation, problem, call)
 
 
+@contextmanager
+def without_fallback() -> Iterator[None]:
+    """Inside the block a device that fails is an error of the call, as measuring wants it."""
+    token = _without_fallback.set(True)
+    try:
+        yield
+    finally:
+        _without_fallback.reset(token)
+
+
 def report(name: str, error: DeviceError) -> None:
     """Count a device's failure, and say once what becomes of the call."""
+    if _without_fallback.get():
+        raise error
     if devices.strike(name, error):
         log.warning("%s failed again (%s) and is set aside; its calls run on the CPU", name, error)
         inventory.changed()

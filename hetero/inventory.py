@@ -38,6 +38,9 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return all(a.get(key) == b.get(key) for key in ("kind", "name", "memory_bytes", "driver"))
 
 
+believed, broken = backends.believed, backends.broken
+
+
 def on_change(listener: Callable[[], None]) -> None:
     """Call ``listener`` whenever the devices at hand change."""
     _listeners.append(listener)
@@ -62,8 +65,9 @@ def fingerprint() -> dict[str, Any]:
                 key: info.get(key)
                 for key in ("name", "pci_bus_id", "memory_bytes", "driver", "toolkit")
             }
-            for name, info in devices().items()
-            if name != "cpu"
+            # Also of broken ones: they are here, whether or not that is known by now.
+            for name, device in backends.everything().items()
+            for info in (device.describe(),)
         },
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
         "hetero": _version("hetero"),

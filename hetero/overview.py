@@ -37,9 +37,10 @@ def machine() -> Inventory:
     -------
     Inventory
         ``cpu``, ``devices`` (name -> description), ``links`` (device -> GB/s of large transfers
-        by direction and memory, as calibrated), ``missing`` (what is not here and what would
-        bring it), ``profile`` (its name; the file it was read from, None where there is none that
-        can be used; and the file that `hetero.calibrate` writes).
+        by direction and memory, as calibrated), ``broken`` (device -> why it is not used: it
+        could not compile or run a small kernel, or made wrong values), ``missing`` (what is not
+        here and what would bring it), ``profile`` (its name; the file it was read from, None where
+        there is none that can be used; and the file that `hetero.calibrate` writes).
 
     Examples
     --------
@@ -47,6 +48,7 @@ def machine() -> Inventory:
     >>> hetero.machine()["cpu"]["cores"] >= 1
     True
     """
+    devices.proven()
     here = inventory.devices()
     constants = profile.current()
     stored = str(profile.default_path())
@@ -62,6 +64,7 @@ def machine() -> Inventory:
         cpu={key: value for key, value in here["cpu"].items() if key != "kind"},
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,
+        broken=devices.broken(),
         missing=list(devices.missing()),
         profile={
             "name": constants.name,
@@ -72,11 +75,14 @@ def machine() -> Inventory:
 
 
 def summary() -> str:
-    """One line: the CPU, its BLAS, and the devices beside it."""
+    """The CPU, its BLAS, and the devices beside it in one line; one more for each broken device."""
+    devices.proven()
     here = inventory.devices()
     processor = here["cpu"]
     others = [f"{info['name']} ({name})" for name, info in here.items() if name != "cpu"]
-    return (
+    first = (
         f"{processor['name']}, {processor['cores']} cores, {processor['blas']} "
         f"{processor['blas_version']}; " + (", ".join(others) or "no other device")
     )
+    broken = [f"{name} is broken and left out: {why}" for name, why in devices.broken().items()]
+    return "\n".join([first, *broken])

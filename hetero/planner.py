@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from hetero import inventory, locks, profile, registry
-from hetero.errors import MethodNotAvailable
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.pricing import CPU, Candidate, Plan, matching_devices, method_names, price, show
 from hetero.problem import Problem
 
 __all__ = ["CPU", "Candidate", "Plan", "plan", "price", "show", "use"]
 
 _REMEMBERED = 4096
+log = logging.getLogger("hetero")
 
 forced: ContextVar[tuple[str | None, str | None] | None] = ContextVar("hetero_forced", default=None)
 # The CUDA device whose work becomes part of a graph in this thread.
@@ -92,7 +94,7 @@ def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
     np.float64(2.0)
     """
     if device is not None:
-        matching_devices(device, inventory.devices())
+        _require(device)
     outer = forced.get() or (None, None)
     token = forced.set((device or outer[0], method or outer[1]))
     try:
@@ -112,13 +114,22 @@ def placement(device: str | None, method: str | None) -> tuple[str | None, str |
 def check_placement(operation: str, device: str | None, method: str | None) -> None:
     """Raise what a plan would if ``device=`` or ``method=`` names nothing that is here."""
     if device is not None:
-        matching_devices(device, inventory.devices())
+        _require(device)
     if method is not None:
         implementations = registry.lookup(operation)
         if method not in {i.method for i in implementations}:
             raise MethodNotAvailable(
                 f"method must be one of {method_names(implementations)}, got {method!r}"
             )
+
+
+def _require(device: str) -> None:
+    """Raise `DeviceNotAvailable` if a name stands for no device that works here."""
+    if device in inventory.devices():
+        inventory.believed(device)
+    if device in inventory.broken():
+        raise DeviceNotAvailable(f"{device} is broken: {inventory.broken()[device]}")
+    matching_devices(device, inventory.devices())
 
 
 def plan(problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
@@ -144,7 +155,24 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     found = _memory.plans.get(key)
     if found is not None:
         return found
-    now = _memory.generation
-    result = price(problem, profile.current(), inventory.devices(), device, method)
+    if device is not None:
+        _require(device)
+    while True:
+        now = _memory.generation
+        result = price(problem, profile.current(), inventory.devices(), device, method)
+        doubted = [name for name in _places(result) if not inventory.believed(name)]
+        if not doubted:
+            break
+        for name in doubted:
+            log.warning("%s is broken and not used: %s", name, inventory.broken().get(name))
     _memory.keep(_memory.plans, key, result, now)
     return result
+
+
+def _places(plan: Plan) -> list[str]:
+    """The devices on which a plan's choice runs."""
+    chosen = plan.candidates[0] if plan.candidates else None
+    if chosen is None or chosen.reason is not None or chosen.device == CPU:
+        return []
+    here = inventory.devices()
+    return [chosen.device] if chosen.device in here else matching_devices(chosen.device, here)

@@ -30,6 +30,7 @@ BELOW = {
     "models": set(),
     "problem": {"arrays"},
     "registry": set(),
+    "terminal": set(),
     "kernels": set(),
     "devices": {"kernels", *LEAVES},
     "inventory": {"devices", *LEAVES},

@@ -1,4 +1,10 @@
-"""The devices at hand, beside the CPU: found once, on first use, and never a reason to fail."""
+"""The devices at hand, beside the CPU: found once, on first use, and never a reason to fail.
+
+A device is believed when it has compiled and run a small kernel with the right result. That takes
+a context and a compiler, so it is asked of a device when a plan would first use it (`believed`), or
+of all of them by what shows or measures the machine (`proven`). One that fails is broken: from then
+on it is not `available`.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +27,14 @@ _missing: list[str] = []
 _listeners: list[Callable[[], None]] = []
 _strikes: dict[str, str] = {}
 _set_aside: dict[str, str] = {}
+_believed: set[str] = set()
+_broken: dict[str, tuple[Device, str]] = {}
 
 log = logging.getLogger("hetero")
 
 
 def available() -> dict[str, Device]:
-    """Device name -> `Device`. Empty without packages, driver or device."""
+    """Device name -> `Device`. Empty without packages, driver or device that works."""
     global _found
     if _found is None:
         with _lock:
@@ -41,6 +49,50 @@ def available() -> dict[str, Device]:
                 if _found is None:  # else a signal handler's call found them meanwhile
                     _found = found
     return _found
+
+
+def believed(name: str) -> bool:
+    """Whether a device works, as far as a small kernel can tell; "cpu" does. Asked only once."""
+    global _found
+    if name in _believed:
+        return True
+    with _lock:
+        device = available().get(name)
+        if device is None:
+            return name == "cpu"
+        if name in _believed or name in _set_aside or device.capturing:
+            return True  # the last two: for now; a graph would take the probe in
+        try:
+            device.probe()
+        except Exception as error:  # of a backend that breaks in ways of its own
+            log.debug("the probe of %s failed", name, exc_info=True)
+            _broken[name] = device, _one_line(error)
+            _found = {other: it for other, it in available().items() if other != name}
+        else:
+            _believed.add(name)
+            return True
+    for listener in _listeners:
+        listener()
+    return False
+
+
+def proven() -> dict[str, Device]:
+    """`available`, when each of them was asked whether it works."""
+    return {name: device for name, device in available().items() if believed(name)}
+
+
+def broken() -> dict[str, str]:
+    """Device name -> why it is not used, of the devices that are here and do not work."""
+    return {name: reason for name, (_, reason) in _broken.items()}
+
+
+def everything() -> dict[str, Device]:
+    """`available`, and the broken ones: what is here does not depend on what was asked of it."""
+    return {**available(), **{name: device for name, (device, _) in _broken.items()}}
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:200]
 
 
 def missing() -> tuple[str, ...]:
@@ -60,8 +112,14 @@ def get(name: str) -> Device:
     try:
         return available()[name]
     except KeyError:
-        names = ", ".join(map(repr, ("cpu", *available())))
-        raise DeviceNotAvailable(f"device must be one of {names}, got {name!r}") from None
+        raise not_available(name) from None
+
+
+def not_available(name: str) -> DeviceNotAvailable:
+    """The error for a name that stands for no device here, or for a broken one."""
+    names = ", ".join(map(repr, ("cpu", *available())))
+    reason = f": it is broken, {_broken[name][1]}" if name in _broken else ""
+    return DeviceNotAvailable(f"device must be one of {names}, got {name!r}{reason}")
 
 
 def set_aside(name: str) -> str | None:
@@ -91,7 +149,7 @@ def _after_fork() -> None:
     global _found
     if _found is None:
         return
-    for name, device in _found.items():
+    for name, device in everything().items():
         _set_aside[name] = "this process was forked from one that used the device"
         device.abandon()
     for listener in _listeners:

@@ -13,6 +13,8 @@ from hetero import kernels
 from hetero.devices import peers
 from hetero.errors import DeviceError
 
+_PROBE_BLOCK = 32  # threads
+
 
 class Device(abc.ABC):
     """A place that computes, other than the CPU.
@@ -200,6 +202,26 @@ class Device(abc.ABC):
     def staging(self, nbytes: int) -> np.ndarray:
         """Host memory to copy through, the same at each call; `peers` sees to it that all wait."""
         return np.empty(nbytes, np.uint8)
+
+    def probe(self) -> None:
+        """Compile and run a small kernel.
+
+        Raises
+        ------
+        DeviceError
+            If it fails, or makes other values than it should.
+        """
+        x = np.arange(2 * _PROBE_BLOCK, dtype=np.float32)
+        y = np.zeros_like(x)
+        with self.active():
+            (source, _first), (target, _second) = self.allocate(x.nbytes), self.allocate(x.nbytes)
+            self.upload(x, source)
+            self.upload(y, target)
+            kernel = self.build("probe.cu", "probe", (("BLOCK", _PROBE_BLOCK),))
+            self.launch(kernel, 2, _PROBE_BLOCK, [source, target, 2])
+            self.download(target, y)
+        if not np.array_equal(y.reshape(2, -1), 2 * x.reshape(2, -1)[:, ::-1]):
+            raise DeviceError("a kernel ran without an error and made wrong values")
 
     def run_steps(self, steps: kernels.Steps, buffers: dict[str, Any], itemsize: int) -> None:
         """Launch a kernel plan on named buffers of elements of ``itemsize`` bytes."""

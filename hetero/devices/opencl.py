@@ -1,41 +1,58 @@
-"""OpenCL devices through PyOpenCL: other vendors' GPUs, and any CPU through PoCL."""
+"""OpenCL devices through PyOpenCL: other vendors' GPUs, and any CPU that has a runtime."""
 
 from __future__ import annotations
 
 import functools
+import logging
 import threading
+import warnings
 import weakref
 from typing import Any
 
 import numpy as np
 
 from hetero import locks
-from hetero.devices import install
+from hetero.devices import install, opencl_runtime
 from hetero.devices.base import Device, kernel_text
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
 _SCALARS = {int: np.int64, float: np.float64}
+log = logging.getLogger("hetero")
 
 
 def find() -> tuple[list[Device], list[str]]:
     """The OpenCL devices here, and a sentence for each thing that is missing."""
     try:
-        import pyopencl as cl
+        import pyopencl  # noqa: F401
     except ImportError:
         return [], [f"opencl: PyOpenCL is not installed; {install.OPENCL}"]
     except Exception as error:
         return [], [f"opencl: PyOpenCL cannot be imported ({error})"]
-    found: list[Any] = []
+    brings = f"{install.OPENCL} brings one for x86-64 CPUs on Linux"
     try:
-        for platform in cl.get_platforms():
-            # NVIDIA's are the cuda devices again; the simulator is for tests, which open it alone.
-            if "NVIDIA" not in platform.name and "Oclgrind" not in platform.name:
-                found += platform.get_devices()
-    except cl.Error as error:
-        return [], [f"opencl: no platform found ({error}); {install.OPENCL} brings PoCL"]
-    if not found:
-        return [], [f"opencl: no device found; {install.OPENCL} brings PoCL"]
-    return [OpenCLDevice(ordinal, device) for ordinal, device in enumerate(found)], []
+        platforms = opencl_runtime.platforms()
+    except Exception as error:  # PyOpenCL's, or what a damaged runtime makes of it
+        return [], [f"opencl: there is no runtime ({error}); {brings}"]
+    found: list[Device] = []
+    missing: list[str] = []
+    for platform in platforms:
+        # NVIDIA's are the cuda devices again; the simulator is for tests, which open it alone.
+        if "NVIDIA" in platform.name or "Oclgrind" in platform.name:
+            continue
+        try:
+            found += [OpenCLDevice(len(found) + i, d) for i, d in enumerate(platform.get_devices())]
+        except Exception as error:  # of one runtime; another may still do
+            missing.append(f"opencl: no device of {platform.name} can be used ({error})")
+    if not found and not missing:
+        missing.append(f"opencl: no runtime has a device; {brings}")
+    return found, missing
+
+
+def _cause(error: Exception) -> str:
+    """The line of a compiler's output that tells why, or what kind of error it is."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "error" in line.lower() and "BUILD_PROGRAM" not in line]
+    return f"{type(error).__name__}: {[*telling, *lines, 'no message'][0][:160]}"
 
 
 @functools.cache
@@ -161,13 +178,21 @@ class OpenCLDevice(Device):
             pass
         options = [f"-D{name}={value}" for name, value in defines]
         try:
-            with self._lock:
-                program = self.cl.Program(self._open()[0], kernel_text(text, self.dialect)).build(
-                    options=options
-                )
-        except self.cl.Error as error:
-            raise KernelCompileError(f"OpenCL compiler of {self.name}: {error}") from error
-        self._kernels[key] = self.cl.Kernel(program, kernel)
+            with self._lock, warnings.catch_warnings():
+                # PyOpenCL warns of every compiler that says anything at all.
+                warnings.simplefilter("ignore", self.cl.CompilerWarning)
+                program = self.cl.Program(self._open()[0], kernel_text(text, self.dialect))
+                # PyOpenCL's cache is unchecked pickles in a folder that others may read.
+                program.build(options=options, cache_dir=False)
+                self._kernels[key] = self.cl.Kernel(program, kernel)
+        except (self.cl.MemoryError, MemoryError) as error:
+            raise DeviceMemoryError(f"out of memory compiling {text}: {error}") from error
+        except Exception as error:  # PyOpenCL's own, and whatever its Python code stumbles over
+            log.debug("OpenCL compiler of %s, %s: %s", self.name, text, error)
+            raise KernelCompileError(
+                f"the OpenCL compiler of {self._device.platform.name} cannot build {text}: "
+                f"{_cause(error)}"
+            ) from error
         return self._kernels[key]
 
     def launch(

@@ -1,0 +1,66 @@
+"""The OpenCL platforms of this process, with Intel's CPU runtime where pip installed it.
+
+OpenCL's loader learns of a runtime from an .icd file in a folder: /etc/OpenCL/vendors, or what
+``OCL_ICD_VENDORS`` names. The package ``intel-opencl-rt`` puts its library where Python's other
+data is, with an .icd file that names a place of the vendor's own making, so the loader never finds
+it. For the moment in which the loader looks, it is shown a folder with the right file, and with
+links to the machine's own. Where the user names a folder, that one alone counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = "intel-opencl-rt"
+_FOLDERS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # the user's word to the loader
+_SYSTEM = Path("/etc/OpenCL/vendors")
+
+
+def platforms() -> list[Any]:
+    """Every OpenCL platform, as PyOpenCL gives them; the loader looks for them only once."""
+    import pyopencl as cl
+
+    with _shown(installed()):
+        return cl.get_platforms()
+
+
+def installed() -> Path | None:
+    """The library of Intel's CPU runtime as pip installed it, None if it did not."""
+    try:
+        files = metadata.files(_PACKAGE) or ()
+    except metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if file.name.startswith("libintelocl.so."):
+            path = Path(str(file.locate())).resolve()
+            if path.is_file():
+                return path
+    return None
+
+
+@contextlib.contextmanager
+def _shown(library: Path | None) -> Iterator[None]:
+    """Let the loader find a library, unless the user names the folder to look in."""
+    if library is None or any(os.environ.get(name) for name in _FOLDERS):
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hetero-icd-"))
+            Path(folder, "intel.icd").write_bytes(os.fsencode(library) + b"\n")
+            for file in _SYSTEM.glob("*.icd"):
+                Path(folder, f"system-{file.name}").symlink_to(file)
+        except OSError:  # nowhere to write: then without it
+            yield
+            return
+        os.environ["OCL_ICD_VENDORS"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["OCL_ICD_VENDORS"]

@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Where a CUDA compiler and a driver are, PyCUDA and cuBLAS are installed too. PyCUDA is built from
-# source: with nvcc's own folder first on PATH, without the cuRAND it has no use for here, and with
-# the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
-CUDA := $(shell command -v nvcc >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
+# Where compilers for CUDA and C++ and a driver are, PyCUDA and cuBLAS are installed too. PyCUDA is
+# built from source: with nvcc's own folder first on PATH, without the cuRAND it has no use for here,
+# and with the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
+CUDA := $(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 
 .PHONY: demo test mutants lint clean
 
@@ -32,19 +32,19 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff format .
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-NVCC_BIN := $(dir $(realpath $(shell command -v nvcc 2>/dev/null)))
+NVCC_BIN := $(shell nvcc=$$(command -v nvcc) && dirname "$$(readlink -f "$$nvcc")")
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "hetero needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.installed: setup.cfg pyproject.toml | $(BIN)/python
 ifneq ($(CUDA),)
 	mkdir -p $(VENV)/home
 	echo 'CUDA_ENABLE_CURAND = False' > $(VENV)/home/.aksetup-defaults.py
-	HOME=$(CURDIR)/$(VENV)/home PATH="$(NVCC_BIN):$$PATH" \
-	  LIBRARY_PATH="$(NVCC_BIN)../lib64/stubs:$$LIBRARY_PATH" $(PIP) 'pycuda>=2024.1'
+	HOME="$$PWD/$(VENV)/home" PATH="$(NVCC_BIN):$$PATH" \
+	  LIBRARY_PATH="$(NVCC_BIN)/../lib64/stubs:$$LIBRARY_PATH" $(PIP) 'pycuda>=2024.1'
 endif
 	$(PIP) -e '.[$(CUDA)opencl,demo]'
 	touch $@

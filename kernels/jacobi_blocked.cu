@@ -45,7 +45,7 @@
 // How a lane gets its neighbours' ends of a row: through shared memory, in turn in two halves of it,
 // so that one barrier a row is enough. CUDA has something better (jacobi_warp.cu).
 // The loop over rows is unrolled PHASES times, so that registers need not be moved for the row that
-// moves on. Here this is 2, with moves for f: of loops with many barriers, PoCL makes wrong code.
+// moves on. Here this is 2, with moves for f: of loops with many barriers, PoCL 3.0 makes wrong code.
 #ifndef LEFT
 #define PHASES 2
 #define EXCHANGE_ELEMENTS (2 * 2 * DEPTH * (THREADS + 2))

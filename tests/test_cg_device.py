@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import runtimes
 import scipy.sparse as sp
 import test_kernels
 
@@ -132,6 +132,8 @@ class Diagonal:
 @pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request):
     """A device of each kind that is here."""
+    if request.param == "opencl":
+        return runtimes.opencl_device()
     found = [d for name, d in devices.available().items() if name.startswith(request.param)]
     if not found:
         pytest.skip(f"no {request.param} device")
@@ -565,7 +567,7 @@ def simulate(case):
             return text(name, dialect).replace("barrier(CLK_LOCAL_MEM_FENCE)", "")
 
         opencl.kernel_text = edited
-    device = opencl.OpenCLDevice(0, test_kernels.device("Oclgrind"))
+    device = opencl.OpenCLDevice(0, runtimes.simulator())
     device.multiprocessors, device.block_limit = 2, 64
     if case == "race":
         b, x0 = vectors(99, "float64")
@@ -592,16 +594,8 @@ def simulate(case):
 
 
 def oclgrind(case):
-    """Simulate in a process of its own, since the checks are switched on by the environment."""
-    environment = os.environ | {
-        "OCLGRIND_DATA_RACES": "1",
-        "OCLGRIND_MAX_ERRORS": "10",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    command = [sys.executable, "-W", "ignore", __file__, case]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    """What the simulator says of `simulate`."""
+    return runtimes.simulated(__file__, case)
 
 
 def test_no_races_nor_bounds():

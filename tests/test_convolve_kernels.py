@@ -1,8 +1,8 @@
 """The kernels of 2-D correlation and their plans, against SciPy.
 
-They run on PoCL, also those that plans give to CUDA alone, and on an NVIDIA GPU if there is one.
-As a script this file is what Oclgrind simulates: ``python tests/test_convolve_kernels.py good``, or
-``race in convolve``, ``race in convolve_lines``.
+They run on an OpenCL device, also those that plans give to CUDA alone, and on an NVIDIA GPU if
+there is one. As a script this file is what Oclgrind simulates:
+``python tests/test_convolve_kernels.py good``, or ``race in convolve``, ``race in convolve_lines``.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
 import pytest
+import runtimes
 import test_kernels
 from scipy import signal
 from test_kernels import LAYOUTS, WRITABLE, elements, operand
@@ -25,7 +25,10 @@ from hetero import devices
 from hetero.kernels import plan_convolve
 from hetero.kernels.plan_convolve import BOUNDARIES
 
-cl = pytest.importorskip("pyopencl")
+try:
+    import pyopencl as cl
+except ImportError:  # what needs it is skipped
+    cl = None
 
 DTYPES = ("float32", "float64")
 MODES = ("full", "same", "valid")
@@ -90,15 +93,15 @@ def run(runner, steps, **named):
 
 
 @pytest.fixture(scope="module")
-def pocl():
-    return test_kernels.Runner(test_kernels.device("Portable"))
+def portable():
+    return test_kernels.Runner(runtimes.opencl_device()._device)
 
 
-@pytest.fixture(scope="module", params=["pocl", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(scope="module", params=["portable", pytest.param("cuda", marks=pytest.mark.gpu)])
 def runner(request):
-    """PoCL, or a GPU."""
-    if request.param == "pocl":
-        return request.getfixturevalue("pocl")
+    """An OpenCL device, or an NVIDIA GPU."""
+    if request.param == "portable":
+        return request.getfixturevalue("portable")
     found = [device for name, device in devices.available().items() if name.startswith("cuda")]
     if not found:
         pytest.skip("no CUDA device")
@@ -472,7 +475,7 @@ def simulate(case):
         return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if "race" in case else text
 
     plan_convolve._SMALL_LEAST = 1
-    simulator = test_kernels.BufferRunner(test_kernels.device("Oclgrind"), edit)
+    simulator = test_kernels.BufferRunner(runtimes.simulator(), edit)
     if "race" in case:
         with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too
             check(simulator, (3, 9), (2, 2), rank=1 if "lines" in case else None)
@@ -487,16 +490,8 @@ def simulate(case):
 
 
 def oclgrind(case):
-    """Simulate in a process of its own, since the checks are switched on by the environment."""
-    environment = os.environ | {
-        "OCLGRIND_DATA_RACES": "1",
-        "OCLGRIND_MAX_ERRORS": "10",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    command = [sys.executable, __file__, case]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    """What the simulator says of `simulate`."""
+    return runtimes.simulated(__file__, case)
 
 
 def test_no_races_nor_bounds():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import runtimes
 from scipy.fft import dstn
 
 from hetero import devices
@@ -33,11 +34,11 @@ class NumpyTransform:
 @pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
 def place(request, monkeypatch):
     """(device, transform)."""
+    if request.param == "opencl":
+        return runtimes.opencl_device(), NumpyTransform
     names = [n for n in devices.available() if n.startswith(request.param)]
     if not names:
         pytest.skip(f"no {request.param} device")
-    if request.param == "opencl":
-        return devices.get(names[0]), NumpyTransform
     if reason := cufft.obstacle():
         pytest.skip(reason)
     return devices.get(names[0]), cufft.RealTransform

@@ -1,4 +1,4 @@
-"""Jacobi's method: against sweeps written down plainly, on the CPU, PoCL and GPUs."""
+"""Jacobi's method: against sweeps written down plainly, on the CPU, OpenCL devices and GPUs."""
 
 from __future__ import annotations
 

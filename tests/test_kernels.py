@@ -1,8 +1,9 @@
 """The portable kernels and their launch plans, with no GPU.
 
-They are compiled for NVIDIA's GPUs by NVRTC, run on PoCL, and simulated by Oclgrind, which reports
-data races and accesses out of bounds. As a script this file is what Oclgrind simulates:
-``python tests/test_kernels.py good``, or ``bounds``, ``race in matvec``, ``race in matmul``.
+They are compiled for NVIDIA's GPUs by NVRTC, run on an OpenCL device, and simulated by Oclgrind,
+which reports data races and accesses out of bounds. As a script this file is what Oclgrind
+simulates: ``python tests/test_kernels.py good``, or ``bounds``, ``race in matvec``,
+``race in matmul``.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ import contextlib
 import itertools
 import os
 import re
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
 import pytest
+import runtimes
 
 from hetero import kernels
 from hetero.kernels import matmul_tiles, matvec_shapes
 
-cl = pytest.importorskip("pyopencl")
+try:
+    import pyopencl as cl
+except ImportError:  # what needs it is skipped
+    cl = None
 
 DTYPES = ("float32", "float64")
 MULTIPROCESSORS = 4
@@ -51,7 +55,9 @@ class Runner:
         if key not in self.kernels:
             text = self.edit(kernels.prelude("opencl") + kernels.source(launch.source))
             options = [f"-D{name}={value}" for name, value in launch.defines]
-            program = cl.Program(self.context, text).build(options=[*options, "-cl-std=CL1.2"])
+            program = cl.Program(self.context, text).build(
+                [*options, "-cl-std=CL1.2"], cache_dir=False
+            )
             self.kernels[key] = cl.Kernel(program, launch.kernel)
         return self.kernels[key]
 
@@ -99,16 +105,10 @@ def memory_of(view):
     return np.lib.stride_tricks.as_strided(view, (max(last, 0) + 1,), (view.itemsize,))
 
 
-def device(name):
-    for platform in cl.get_platforms():
-        if name in platform.name:
-            return platform.get_devices()[0]
-    raise RuntimeError(f"no OpenCL platform {name!r}, got {cl.get_platforms()}")
-
-
 @pytest.fixture(scope="module")
-def pocl():
-    return Runner(device("Portable"))
+def portable():
+    """Runs plans on an OpenCL device, of this machine's CPU or other."""
+    return Runner(runtimes.opencl_device()._device)
 
 
 # -- Operands in every layout --------------------------------------------------------------------
@@ -252,7 +252,7 @@ def run_matmul(
     return steps
 
 
-# -- On PoCL -------------------------------------------------------------------------------------
+# -- On OpenCL -------------------------------------------------------------------------------------
 
 WRITABLE = [name for name in LAYOUTS if "broadcast" not in name]
 
@@ -261,55 +261,57 @@ WRITABLE = [name for name in LAYOUTS if "broadcast" not in name]
 @pytest.mark.parametrize(
     ("m", "k"), [(1, 1), (1, 5000), (7, 33), (64, 64), (130, 516), (1000, 3), (3, 1000)]
 )
-def test_matvec(pocl, m, k, dtype):
+def test_matvec(portable, m, k, dtype):
     for layout in LAYOUTS:
-        run_matvec(pocl, m, k, 2, dtype, (layout, "row", "row"))
+        run_matvec(portable, m, k, 2, dtype, (layout, "row", "row"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_matvec_other_operands(pocl, dtype):
+def test_matvec_other_operands(portable, dtype):
     for layout, x, y in itertools.product(("row", "column"), LAYOUTS, WRITABLE):
-        run_matvec(pocl, 12, 20, 2, dtype, (layout, x, y))
-    run_matvec(pocl, 64, 64, 3, dtype, offset=1)
-    run_matvec(pocl, 64, 64, 3, dtype, shared=True)
+        run_matvec(portable, 12, 20, 2, dtype, (layout, x, y))
+    run_matvec(portable, 64, 64, 3, dtype, offset=1)
+    run_matvec(portable, 64, 64, 3, dtype, shared=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", range(4))
-def test_matvec_columns_that_begin_anywhere(pocl, dtype, offset):
+def test_matvec_columns_that_begin_anywhere(portable, dtype, offset):
     """Every remainder of rows, columns and addresses; several tiles, batches, parts; no overrun."""
     for m, k in itertools.product((16, 17, 18, 35, 127, 250), (16, 33, 140)):
-        steps = run_matvec(pocl, m, k, 1, dtype, ("column", "row", "row"), offset=offset)
+        steps = run_matvec(portable, m, k, 1, dtype, ("column", "row", "row"), offset=offset)
         aligned = steps.variant.startswith("columns")
         width = 16 // np.dtype(dtype).itemsize
         assert aligned == (m % width == 0 and offset % width == 0), steps.variant
         assert aligned or steps.variant.startswith("shifted")
-    steps = run_matvec(pocl, 37, 90, 3, dtype, ("column", "column", "row"), offset=offset)
+    steps = run_matvec(portable, 37, 90, 3, dtype, ("column", "column", "row"), offset=offset)
     assert steps.variant.startswith("shifted")
-    steps = run_matvec(pocl, 19, 60_001, 1, dtype, ("column", "row", "row"), multiprocessors=132)
+    steps = run_matvec(
+        portable, 19, 60_001, 1, dtype, ("column", "row", "row"), multiprocessors=132
+    )
     assert steps.variant.startswith("shifted")
     assert len(steps.launches) == 2
 
 
 @pytest.mark.parametrize("offset", range(4))
-def test_matvec_rows_that_begin_anywhere(pocl, offset):
+def test_matvec_rows_that_begin_anywhere(portable, offset):
     """Every remainder of columns and addresses; several tiles, batches, parts; no overrun."""
     for m, k in itertools.product((25, 27, 33), (512, 513, 514, 515, 1030)):
-        steps = run_matvec(pocl, m, k, 1, "float32", offset=offset)
+        steps = run_matvec(portable, m, k, 1, "float32", offset=offset)
         aligned = k % 4 == 0 and offset % 4 == 0
         assert steps.variant.startswith("rows" if aligned else "shifted_rows"), steps.variant
     for layouts in (
         ("row, odd padding", "row, strided", "row"),
         ("row", "column", "row, reversed"),
     ):
-        steps = run_matvec(pocl, 37, 701, 3, "float32", layouts, offset=offset)
+        steps = run_matvec(portable, 37, 701, 3, "float32", layouts, offset=offset)
         assert steps.variant.startswith("shifted_rows")
     for dtype in DTYPES:
-        steps = run_matvec(pocl, 6, 1_000_001, 1, dtype, offset=offset, multiprocessors=132)
+        steps = run_matvec(portable, 6, 1_000_001, 1, dtype, offset=offset, multiprocessors=132)
         assert steps.variant.startswith("shifted_rows")
         assert len(steps.launches) == 2
     for m, k, batch in ((3, 515, 1), (25, 511, 1), (7, 515, 1), (140, 4001, 1)):
-        steps = run_matvec(pocl, m, k, batch, "float32", offset=offset, multiprocessors=132)
+        steps = run_matvec(portable, m, k, batch, "float32", offset=offset, multiprocessors=132)
         assert steps.variant.startswith("rows"), "too few, or too short"
 
 
@@ -322,14 +324,14 @@ def cluster_of(launch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_matvec_short_rows(pocl, dtype):
+def test_matvec_short_rows(portable, dtype):
     """Several rows to a thread, with some of them missing at the end; not if many would be."""
     for m, k in itertools.product((1024, 1279, 1281), (4, 8, 12, 20, 36, 64)):
-        steps = run_matvec(pocl, m, k, 1, dtype, multiprocessors=2)
+        steps = run_matvec(portable, m, k, 1, dtype, multiprocessors=2)
         assert rows_of(steps) == 4
-    run_matvec(pocl, 509, 8, 3, dtype, ("row, padded", "row", "row, strided"))
+    run_matvec(portable, 509, 8, 3, dtype, ("row, padded", "row", "row, strided"))
     for m, k, batch in ((4, 4, 100), (1, 64, 100), (528, 64, 1)):
-        steps = run_matvec(pocl, m, k, batch, dtype, multiprocessors=132)
+        steps = run_matvec(portable, m, k, batch, dtype, multiprocessors=132)
         assert rows_of(steps) == 1
 
 
@@ -364,7 +366,7 @@ def test_no_clusters(m, k, batch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_cluster_shapes(pocl, monkeypatch, dtype):
+def test_cluster_shapes(portable, monkeypatch, dtype):
     """The shapes that clusters have, with the parts summed by a second launch instead."""
     found = []
 
@@ -375,7 +377,7 @@ def test_cluster_shapes(pocl, monkeypatch, dtype):
     monkeypatch.setattr(matvec_shapes, "columns", as_columns)
     for m, k, batch in ((251, 815, 1), (501, 777, 2), (1003, 769, 1), (499, 1303, 1)):
         layouts = ("column, odd padding", "row", "row")
-        run_matvec(pocl, m, k, batch, dtype, layouts, 1, multiprocessors=132)
+        run_matvec(portable, m, k, batch, dtype, layouts, 1, multiprocessors=132)
     assert [shape.cluster > 1 for shape in found] == [True] * 4
 
 
@@ -411,10 +413,10 @@ def test_small_shared_memory():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_matvec_splits_k(pocl, dtype):
+def test_matvec_splits_k(portable, dtype):
     for layout, m in itertools.product(("row", "column"), (1, 3, 8)):
         layouts = (layout, "row", "row")
-        steps = run_matvec(pocl, m, 60_000, 1, dtype, layouts, multiprocessors=132)
+        steps = run_matvec(portable, m, 60_000, 1, dtype, layouts, multiprocessors=132)
         assert len(steps.launches) == 2
         assert steps.workspace >= 2 * m
 
@@ -429,73 +431,73 @@ def single_tile(monkeypatch, dtype, index):
     ("dtype", "index"),
     [(dtype, i) for dtype in DTYPES for i in range(len(matmul_tiles.tiles(dtype, None)))],
 )
-def test_matmul_tiles(pocl, monkeypatch, index, dtype):
+def test_matmul_tiles(portable, monkeypatch, index, dtype):
     """Every tile and transpose, at sizes below, at and above the tile's."""
     tile = single_tile(monkeypatch, dtype, index)
     for la, lb in itertools.product(("row", "column"), repeat=2):
-        steps = run_matmul(pocl, tile.m + 4, tile.n + 8, 36, 1, dtype, (la, lb, "row"))
+        steps = run_matmul(portable, tile.m + 4, tile.n + 8, 36, 1, dtype, (la, lb, "row"))
         assert steps.variant == f"tile{tile.m}x{tile.n}"
     for layout in ("row", "column"):
-        run_matmul(pocl, 17, tile.n + 1, 21, 1, dtype, (layout, layout, "row"))
-        run_matmul(pocl, tile.m, tile.n, 40, 1, dtype, (layout, layout, "column"), 1)
+        run_matmul(portable, 17, tile.n + 1, 21, 1, dtype, (layout, layout, "row"))
+        run_matmul(portable, tile.m, tile.n, 40, 1, dtype, (layout, layout, "column"), 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(1, 1, 1), (5, 3, 7), (1, 40, 50), (40, 1, 50), (64, 64, 1)]
 )
-def test_matmul_small(pocl, m, n, k, dtype):
+def test_matmul_small(portable, m, n, k, dtype):
     for layouts in itertools.product(("row", "column"), repeat=3):
-        run_matmul(pocl, m, n, k, 2, dtype, layouts)
+        run_matmul(portable, m, n, k, 2, dtype, layouts)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_matmul_layouts(pocl, layout, dtype):
-    run_matmul(pocl, 36, 44, 20, 2, dtype, (layout, "row", "column"), 0, True)
-    run_matmul(pocl, 36, 44, 20, 2, dtype, ("column", layout, "row"))
+def test_matmul_layouts(portable, layout, dtype):
+    run_matmul(portable, 36, 44, 20, 2, dtype, (layout, "row", "column"), 0, True)
+    run_matmul(portable, 36, 44, 20, 2, dtype, ("column", layout, "row"))
     if layout in WRITABLE:
-        run_matmul(pocl, 36, 44, 20, 2, dtype, ("row", "column", layout))
+        run_matmul(portable, 36, 44, 20, 2, dtype, ("row", "column", layout))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_matmul_splits_k(pocl, dtype):
-    steps = run_matmul(pocl, 20, 24, 20_000, 2, dtype)
+def test_matmul_splits_k(portable, dtype):
+    steps = run_matmul(portable, 20, 24, 20_000, 2, dtype)
     assert len(steps.launches) == 2
     assert steps.workspace >= 2 * 2 * 20 * 24
 
 
-def test_small_blocks(pocl):
+def test_small_blocks(portable):
     for limit in (64, 128, 256, 512):
         plans = [
-            run_matvec(pocl, 300, 200, 1, "float32", (layout, "row", "row"), block_limit=limit)
+            run_matvec(portable, 300, 200, 1, "float32", (layout, "row", "row"), block_limit=limit)
             for layout in ("row", "column")
         ]
-        plans.append(run_matmul(pocl, 100, 100, 40, 1, "float64", block_limit=limit))
+        plans.append(run_matmul(portable, 100, 100, 40, 1, "float64", block_limit=limit))
         assert all(launch.block <= limit for steps in plans for launch in steps.launches)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["row", "column"])
-def test_infinities_stay_where_they_belong(pocl, layout, dtype):
+def test_infinities_stay_where_they_belong(portable, layout, dtype):
     """Padding must make no NaN of an infinity: sizes leave a rest in every direction."""
     m, n, k = 21, 19, 13
-    _, A = operand(pocl, 1, m, k, dtype, layout)
-    _, B = operand(pocl, 1, k, n, dtype, layout)
-    _, C = operand(pocl, 1, m, n, dtype)
+    _, A = operand(portable, 1, m, k, dtype, layout)
+    _, B = operand(portable, 1, k, n, dtype, layout)
+    _, C = operand(portable, 1, m, n, dtype)
     fill(A, 1)
     fill(B, 2)
     A[0, 3, 5] = A[0, m - 1, k - 1] = np.inf
     B[0, 7, 11], B[0, k - 1, n - 1] = np.nan, -np.inf
     common = {"batch": 1, "dtype": dtype, "multiprocessors": MULTIPROCESSORS, "alignment": 16}
     strides = {"a_strides": elements(A), "b_strides": elements(B), "c_strides": elements(C)}
-    pocl.run(kernels.matmul(m=m, n=n, k=k, **strides, **common), A=A, B=B, C=C)
+    portable.run(kernels.matmul(m=m, n=n, k=k, **strides, **common), A=A, B=B, C=C)
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(C, A.astype(float) @ B.astype(float), rtol=1e-4, atol=1e-5)
         for x, y, size in ((B[:, :, 11:12], C[:, :, :1], m), (B[:, :, n - 1 :], C[:, :, 1:2], m)):
             vectors = {"x_strides": elements(x)[:2], "y_strides": elements(y)[:2]}
             steps = kernels.matvec(m=size, k=k, a_strides=elements(A), **vectors, **common)
-            pocl.run(steps, A=A, x=x, y=y)
+            portable.run(steps, A=A, x=x, y=y)
             expected = A.astype(float) @ x.astype(float)
             np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
@@ -638,7 +640,7 @@ def simulate(case):
     def edit(text):
         return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if "race" in case else text
 
-    runner = BufferRunner(device("Oclgrind"), edit)
+    runner = BufferRunner(runtimes.simulator(), edit)
     if case == "bounds":
         _, A = operand(runner, 1, 4, 8, "float32")
         _, x = operand(runner, 1, 1, 8, "float32")
@@ -672,16 +674,8 @@ def simulate(case):
 
 
 def oclgrind(case):
-    """Simulate in a process of its own, since the checks are switched on by the environment."""
-    environment = os.environ | {
-        "OCLGRIND_DATA_RACES": "1",
-        "OCLGRIND_MAX_ERRORS": "10",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    command = [sys.executable, __file__, case]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    """What the simulator says of `simulate`."""
+    return runtimes.simulated(__file__, case)
 
 
 def test_no_races_nor_bounds():

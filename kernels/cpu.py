@@ -23,18 +23,20 @@ from typing import Any
 
 import numba
 
+from . import cpu_kept
+
 __all__ = ["inlined", "prange", "serial", "share", "threaded", "unshared"]
 
 prange = numba.prange
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
-_OPTIONS = {"nogil": True, "cache": True, "fastmath": {"reassoc", "contract", "nsz"}}
+_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
 _lock = threading.RLock()
 _state = {"started": False, "forked": False, "turns": None}
 
 
 def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function whose `prange` loops run on all threads."""
-    parallel = numba.njit(parallel=True, **_OPTIONS)(function)
+    parallel = cpu_kept.njit(function, parallel=True, **_OPTIONS)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -67,33 +69,32 @@ def share(elements: int) -> Iterator[None]:
 
 @functools.cache
 def _unthreaded(function: Callable[..., Any]) -> Callable[..., Any]:
-    # Not kept on disk: there Numba does not tell it from the threaded one.
-    return numba.njit(**{**_OPTIONS, "cache": False})(function)
+    return unshared(function)
 
 
 def serial(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that runs on the calling thread, for what is too small to share."""
-    return numba.njit(**_OPTIONS)(function)
+    return cpu_kept.njit(function, **_OPTIONS)
 
 
 def unshared(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function with `prange` loops for the calling thread alone.
 
     Numba hands even one thread's share to another thread of its own and waits for it. On busy cores
-    that takes milliseconds. The function gets a name of its own, for on disk Numba does not tell it
-    from the `threaded` one.
+    that takes milliseconds. The function gets a name of its own, for in one process the names of
+    machine code that was read from disk must differ.
     """
     name = f"{function.__name__}_unshared"
     alone = types.FunctionType(
         function.__code__, function.__globals__, name, function.__defaults__, function.__closure__
     )
-    alone.__qualname__ = name
+    alone.__module__, alone.__qualname__ = function.__module__, name
     return serial(alone)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a helper that kernels call."""
-    return numba.njit(inline="always", **{**_OPTIONS, "cache": False})(function)
+    return numba.njit(inline="always", **_OPTIONS)(function)
 
 
 def _after_fork() -> None:

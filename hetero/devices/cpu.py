@@ -8,6 +8,11 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from hetero import kept
+from hetero.kernels import keeping
+
+keeping.store = kept  # of the compiled loops, once there are any
+
 
 @functools.cache
 def describe() -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hetero import inventory, planner, profile
+from hetero import inventory, paths, planner, profile
 from hetero.calibration import efforts, solves, tasks
 from hetero.errors import DeviceError, DeviceNotAvailable
 
@@ -47,7 +47,12 @@ def calibrate(
     DeviceNotAvailable
         If ``devices`` names one that is not here; the message names those that are.
     OSError
-        If the profile cannot be written.
+        If the profile cannot be written: before anything is measured, where that shows.
+
+    Notes
+    -----
+    A second calibration of the same user waits for the first one's end, since both would measure
+    how they disturb each other.
 
     References
     ----------
@@ -60,17 +65,34 @@ def calibrate(
     >>> hetero.calibrate(quick=True, path="/tmp/hetero-example.json").name
     'measured'
     """
-    data = measure_machine(quick, devices, progress)
-    found = profile.parse(profile.encode(data))
-    found.save(path)
-    profile.set_current(found)
+    profile.place(path)  # fails before anything is measured, not after
+    found = profile.parse(profile.encode(measure_machine(quick, devices, progress)))
+    try:
+        found.save(path)
+    finally:
+        profile.set_current(found)
     return found
 
 
 def measure_machine(
     quick: bool, devices: list[str] | None, progress: Callable[[float, str], None] | None
 ) -> dict[str, Any]:
-    """The content of a profile of this machine."""
+    """The content of a profile of this machine; one process of a user's measures at a time."""
+    folder = paths.private_folder()
+    if folder is None:
+        return _measure(quick, devices, progress)
+
+    def waiting() -> None:
+        profile.log.warning("another calibration is running on this machine: waiting for its end")
+
+    # The folder may be one of several machines.
+    with paths.locked(folder / f"calibrating-{os.uname().nodename}.lock", waiting):
+        return _measure(quick, devices, progress)
+
+
+def _measure(
+    quick: bool, devices: list[str] | None, progress: Callable[[float, str], None] | None
+) -> dict[str, Any]:
     effort = efforts.QUICK if quick else efforts.FULL
     for name, info in inventory.devices().items():
         if name in devices if devices is not None else not info.get("is_host_cpu"):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import logging
 import os
 import stat
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _ABANDONED = 3600.0  # seconds after which nobody still writes a temporary file
 _TEMPORARY = ".tmp"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # in this file system
 _refused: set[Path] = set()
 
 log = logging.getLogger("hetero")
@@ -113,6 +118,71 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def read_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """The content of a regular file of at most so many bytes.
+
+    Raises
+    ------
+    ValueError
+        If it is something else (a pipe would never end), or longer.
+    OSError
+        If it cannot be read.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        info = os.fstat(handle)
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError("it must be a regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it must have at most {most} bytes, got {max(info.st_size, most + 1)}")
+    return content
+
+
+@contextlib.contextmanager
+def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold a lock among processes; the file is made where it is not there, and stays.
+
+    Parameters
+    ----------
+    path : Path
+    waiting : callable, optional
+        Called once if another process holds the lock, before waiting for it.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened, or is a link or anything but a regular file.
+    """
+    # Not through a link, and nothing is cut off: somebody may have put another's name here.
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "the lock must be a regular file", str(path))
+        try:
+            _lock(handle, waiting)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            log.info("%s cannot be locked: %s", path, error)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # else a forked child, which has the file too, keeps it
+                fcntl.flock(handle, fcntl.LOCK_UN)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, waiting: Callable[[], None] | None) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if waiting is not None:
+            waiting()
+        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def sweep(folder: Path, prefix: str = "", seconds: float = _ABANDONED) -> None:

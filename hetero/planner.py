@@ -85,8 +85,9 @@ def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
 
     Raises
     ------
-    DeviceNotAvailable
-        At once, if the device is not here; the message names those that are.
+    DeviceNotAvailable, MethodNotAvailable
+        At once, if the device is not here or no operation has the method; the message names those
+        that there are.
 
     Examples
     --------
@@ -97,6 +98,12 @@ def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
     """
     if device is not None:
         _require(device)
+    if method is not None:
+        everything = [i for o in registry.operations() for i in registry.lookup(o)]
+        if method not in {i.method for i in everything}:
+            raise MethodNotAvailable(
+                f"method must be one of {method_names(everything)}, got {method!r}"
+            )
     outer = forced.get() or (None, None)
     token = forced.set((device or outer[0], method or outer[1]))
     try:

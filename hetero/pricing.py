@@ -50,7 +50,8 @@ class Candidate:
 class Plan:
     """The priced candidates of a problem, the chosen one first.
 
-    ``print(plan)`` shows them as a table; ``to_dict()`` is what ``hetero explain --json`` prints.
+    ``print(plan)``, or a prompt, shows them as a table; ``to_dict()`` is what
+    ``hetero explain --json`` prints.
     """
 
     problem: Problem
@@ -101,6 +102,9 @@ class Plan:
             "chosen": first and {key: first[key] for key in ("device", "method", "seconds")},
             "candidates": rows,
         }
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         lines = [f"{self.problem}   (profile: {self.profile_name})"]

@@ -20,13 +20,13 @@ and "C odd", "* odd" for everything odd.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
+import errno
 import hashlib
 import json
 import logging
 import math
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from hetero.errors import ProfileError
 from hetero.models import Cost, Work, bind, bind_link
 
 SCHEMA_VERSION = 2
+LARGEST = 16 << 20  # bytes of a profile file; a full one of a machine with a GPU has half a million
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
 _DIMENSIONS = {"matvec": 2, "matmul": 3, "convolve2d": 4, "cg": 1, "poisson": 1}
 _DIMENSIONS |= {"convolve2d fft": 1, "convolve2d overlap_save": 1}
@@ -158,34 +159,21 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the profile atomically, under a lock; the default place is `default_path`."""
-        import tempfile
-
-        target = Path(path) if path is not None else default_path()
-        if not target.parent.exists():
-            target.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+        target = place(path)
         content = encode(self.data)
-        with _locked(target):
-            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, target)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+        with paths.locked(target.with_name(target.name + ".lock")):
+            paths.sweep(target.parent, target.name + ".", 0.0)  # of killed runs: none writes now
+            paths.replace_file(target, content, durable=True)
         return target
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self.data}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["data"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<Profile {self.name!r}: {', '.join(self.devices)}>"
-
-
-@contextlib.contextmanager
-def _locked(target: Path):
-    with open(target.with_name(target.name + ".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def digest(data: dict[str, Any]) -> str:
@@ -213,6 +201,25 @@ def default_path() -> Path:
     return Path(named) if named else paths.cache_directory() / "profile.json"
 
 
+def place(path: str | os.PathLike[str] | None = None) -> Path:
+    """Where a profile will be stored; its folder is made.
+
+    Raises
+    ------
+    OSError
+        If nothing can be stored there.
+    """
+    import tempfile
+
+    target = Path(path) if path is not None else default_path()
+    if not target.parent.exists():
+        target.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    tempfile.TemporaryFile(dir=target.parent).close()
+    return target
+
+
 def read(path: str | os.PathLike[str]) -> Profile:
     """Read and check a profile file, whatever machine it is of.
 
@@ -222,15 +229,26 @@ def read(path: str | os.PathLike[str]) -> Profile:
     ProfileError
         If it is corrupt, truncated, or of another schema; the message says which part.
     """
-    with open(path, "rb") as file:
-        return parse(file.read())
+    try:
+        content = paths.read_file(path, LARGEST)
+    except ValueError as error:
+        raise ProfileError(str(error)) from None
+    return parse(content)
 
 
 def parse(content: bytes) -> Profile:
     """Check the bytes of a profile file."""
     try:
+        return _parse(content)
+    except (RecursionError, MemoryError) as error:
+        message = f"its JSON is nested too deeply or too large ({type(error).__name__})"
+        raise ProfileError(message) from None
+
+
+def _parse(content: bytes) -> Profile:
+    try:
         data = json.loads(content)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ProfileError(f"it is not complete JSON ({error})") from None
     if not isinstance(data, dict):
         raise ProfileError(f"it must hold a JSON object, got {type(data).__name__}")
@@ -338,10 +356,24 @@ def set_current(new: Profile | None) -> None:
         listener()
 
 
+def _believed(path: Path) -> Profile:
+    """As `read`, unless anybody could have put the file there."""
+    file, folder = os.stat(path), os.stat(path.parent)
+    theirs = file.st_uid not in (os.geteuid(), 0)
+    if stat.S_ISREG(file.st_mode) and (
+        file.st_mode & stat.S_IWOTH or (theirs and folder.st_mode & stat.S_IWOTH)
+    ):
+        raise ProfileError(
+            f"anybody may have written it (it belongs to user {file.st_uid}, "
+            f"mode {stat.S_IMODE(file.st_mode):o})"
+        )
+    return read(path)
+
+
 def _load() -> Profile:
     path = default_path()
     try:
-        found = read(path)
+        found = _believed(path)
         difference = inventory.difference(found.data["fingerprint"])
         if difference is None:
             return found

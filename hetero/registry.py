@@ -6,6 +6,7 @@ register theirs when they are imported; planner, calibration and tests walk the 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,25 @@ class Implementation:
     shared: Callable[[Problem], bool] | None = None
     prepare: Callable[[Any, Problem, int], Callable[[int, int, int], None]] | None = None
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A registered one is pickled and copied by its name: its functions can be local ones.
+        if any(self is entry for entry in lookup(self.operation)):
+            return _registered, (self.operation, self.kind, self.method)
+        return object.__reduce_ex__(self, protocol)
+
+    def _made_of(self) -> list[tuple[Any, ...]]:
+        """Modules and names of its functions, which a reloaded module defines again."""
+        functions = (self.excludes, self.work, self.run, self.shared, self.prepare)
+        return [(getattr(f, "__module__", f), getattr(f, "__qualname__", f)) for f in functions]
+
+
+def _registered(operation: str, kind: str, method: str) -> Implementation:
+    importlib.import_module("hetero.ops")  # a process that only unpickles has none yet
+    for entry in lookup(operation):
+        if (entry.kind, entry.method) == (kind, method):
+            return entry
+    raise ValueError(f"{operation} has no implementation {method!r} on {kind}")
+
 
 def no_obstacle(problem: Problem, info: dict[str, Any]) -> None:
     """``excludes`` of an implementation that can do whatever the operation accepts."""
@@ -57,10 +77,16 @@ _implementations: dict[str, list[Implementation]] = {}
 
 
 def register(implementation: Implementation) -> Implementation:
-    """Add an implementation; a second one of the same operation, kind and method is an error."""
+    """Add an implementation; a second one of the same operation, kind and method is an error.
+
+    The same functions of a module that was reloaded take the place of the former ones.
+    """
     entries = _implementations.setdefault(implementation.operation, [])
-    for entry in entries:
+    for position, entry in enumerate(entries):
         if (entry.kind, entry.method) == (implementation.kind, implementation.method):
+            if entry._made_of() == implementation._made_of():
+                entries[position] = implementation
+                return implementation
             raise ValueError(
                 f"{implementation.operation} has an implementation {implementation.method!r} "
                 f"on {implementation.kind} already"

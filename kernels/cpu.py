@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
+from llvmlite.binding import ffi
+from numba.core import compiler_lock
 
 from . import cpu_kept
 
@@ -44,8 +46,8 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
             return _unthreaded(function)(*arguments)
         if _state["turns"] is None:
             with _lock:
+                _state["started"] = True  # before the threads do
                 result = parallel(*arguments)
-                _state["started"] = True
                 _state["turns"] = numba.threading_layer() == "workqueue"
                 return result
         if _state["turns"]:
@@ -101,6 +103,14 @@ def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
     _state["forked"] = _state["started"]
+    # A thread that compiles while its process is forked is not there in the child, and would leave
+    # the compiler locked for ever.
+    for holder in (compiler_lock.global_compiler_lock, getattr(ffi.lib, "_lock", None)):
+        lock = getattr(holder, "_lock", None)
+        if lock is not None and not lock.acquire(blocking=False):
+            holder._lock = threading.RLock()
+        elif lock is not None:
+            lock.release()
 
 
 if hasattr(os, "register_at_fork"):

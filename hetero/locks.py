@@ -7,10 +7,11 @@ lock that the handler needs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _all: weakref.WeakKeyDictionary[Any, Callable[[], None] | None] = weakref.WeakKeyDictionary()
@@ -35,6 +36,30 @@ def new(mend: Callable[[], None] | None = None) -> Any:
     lock = threading.RLock()
     _all[lock] = mend
     return lock
+
+
+@contextlib.contextmanager
+def sole(shared: Any, make: Callable[[], Any]) -> Iterator[Any]:
+    """Something that two cannot use at once, for the calling thread alone.
+
+    A signal handler in the middle of its own thread's use gets another one.
+
+    Parameters
+    ----------
+    shared : object
+        With attributes ``lock``, from `new`, and ``user``, None at first.
+    make : callable
+        ``make()`` gives another one.
+    """
+    with shared.lock:
+        if shared.user == os.getpid():  # a forked child's copy is not in use
+            yield make()
+            return
+        try:
+            shared.user = os.getpid()
+            yield shared
+        finally:
+            shared.user = None
 
 
 def _after_fork() -> None:

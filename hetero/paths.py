@@ -170,7 +170,9 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[No
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):  # else a forked child, which has the file too, keeps it
+            with contextlib.suppress(
+                OSError
+            ):  # else a forked child, which has the file too, keeps it
                 fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
         os.close(handle)

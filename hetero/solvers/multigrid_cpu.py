@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import threading
 from typing import Any
 
 import numpy as np
 
+from hetero import locks
 from hetero.kernels import cpu
 from hetero.kernels import cpu_multigrid as kernels
 from hetero.solvers import grids
@@ -82,7 +82,8 @@ class Hierarchy:
         finest = self.grids[0]
         self._box = (*finest.shape, np.array(finest.weights, self.dtype))
         self._sums = np.empty((finest.shape[0] * finest.shape[1], 2))
-        self.lock = threading.Lock()  # for those who share it
+        self.lock = locks.new()  # for those who share it
+        self.user: int | None = None  # the process that is at work with it
 
     def norms(self, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
         """2-norms of f - A u and of f, flat arrays."""
@@ -152,9 +153,10 @@ def solve(
     Outcome
         LIMIT too where a cycle no longer reduces the residual: rounding keeps it.
     """
-    hierarchy = Hierarchy(stencil, f.dtype) if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
+    shared = Hierarchy(stencil, f.dtype) if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
     rhs, x = f.reshape(-1), u.reshape(-1)
-    with hierarchy.lock, np.errstate(all="ignore"):
+    again = functools.partial(Hierarchy, stencil, f.dtype)
+    with locks.sole(shared, again) as hierarchy, np.errstate(all="ignore"):
         residual, whole = hierarchy.norms(rhs, x)
         bound = max(rtol * whole, atol)
         for done in range(maxiter + 1):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from typing import Any
 
 import numpy as np
 
+from hetero import locks
 from hetero.devices.base import Device
 from hetero.kernels import plan_multigrid
 from hetero.solvers import grids
@@ -166,7 +166,9 @@ class Hierarchy:
         self._sums = memory.room(16 * self._blocks)
         self._box = [*finest.shape, *finest.weights]
         self._memory = memory
-        self.lock = threading.Lock()  # for those who share it
+        self.lock = locks.new()  # for those who share it
+        self.user: int | None = None  # the process that is at work with it
+        self.again = functools.partial(Hierarchy, device, stencil, dtype)
 
     def norms(self, f: Any, u: Any) -> tuple[float, float]:
         """2-norms of f - A u and of f."""
@@ -260,8 +262,8 @@ def solve(
 
 
 def _solve(hierarchy: Hierarchy, f: Any, u: Any, rtol: float, atol: float, maxiter: int) -> Outcome:
-    with hierarchy.lock:
-        return _cycles(hierarchy, f, u, rtol, atol, maxiter)
+    with locks.sole(hierarchy, hierarchy.again) as own:
+        return _cycles(own, f, u, rtol, atol, maxiter)
 
 
 def _cycles(

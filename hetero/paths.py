@@ -170,9 +170,8 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[No
         try:
             yield
         finally:
-            with contextlib.suppress(
-                OSError
-            ):  # else a forked child, which has the file too, keeps it
+            # Else a forked child, which has the file open too, keeps it.
+            with contextlib.suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
         os.close(handle)

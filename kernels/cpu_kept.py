@@ -75,7 +75,7 @@ class _Kept(NullCache):
         keeping.store.write(_KIND, name, content, _root())
 
     def _name(self, sig: Any, codegen: Any) -> str | None:
-        """A file's name, by all that the machine code depends on; None where it is not to be kept."""
+        """A file's name, by all that the code depends on; None where it is not to be kept."""
         function = self._function
         if keeping.store is None or function.__closure__ is not None:
             return None

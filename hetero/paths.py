@@ -131,13 +131,16 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
         If it cannot be read.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
+    try:
         info = os.fstat(handle)
         if not stat.S_ISREG(info.st_mode):
-            raise ValueError("it must be a regular file")
-        content = file.read(most + 1)
+            raise ValueError(f"{os.fspath(path)} must be a regular file")
+        with open(handle, "rb", closefd=False) as file:
+            content = file.read(most + 1)
+    finally:
+        os.close(handle)
     if len(content) > most:
-        raise ValueError(f"it must have at most {most} bytes, got {max(info.st_size, most + 1)}")
+        raise ValueError(f"{os.fspath(path)} must have at most {most} bytes, got {info.st_size}")
     return content
 
 

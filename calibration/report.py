@@ -7,9 +7,16 @@ from typing import Any
 from hetero.planner import show
 from hetero.profile import Profile
 
+_DOUBTFUL = 1.0  # mean relative error of a model beyond which it is no good
+
+
+def doubtful(profile: Profile) -> list[str]:
+    """The models whose predictions are off by a factor: something else ran meanwhile."""
+    return [name for name, found in profile.residuals().items() if not found["mean"] < _DOUBTFUL]
+
 
 def calibration(profile: Profile) -> str:
-    """What was fitted and how well: one line for each model."""
+    """What was fitted and how well: one line for each model, and which not to trust."""
     lines = []
     for device, directions in profile.data["links"].items():
         for direction, kinds in directions.items():
@@ -30,6 +37,10 @@ def calibration(profile: Profile) -> str:
         text = name.replace("|", " ")
         cells = " ".join(f"{errors[key]:7.1%}" for key in ("mean", "p95", "worst"))
         lines.append(f"{text:<52} {cells}")
+    if found := doubtful(profile):
+        names = ", ".join(name.replace("|", " ") for name in found)
+        lines += ["", f"off by more than {_DOUBTFUL:.0%} in the mean: {names}"]
+        lines.append("Something else was running, it seems; calibrate again when nothing is.")
     return "\n".join(lines)
 
 

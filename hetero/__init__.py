@@ -13,16 +13,19 @@ would take on the CPU and on each GPU, copies between host and GPU included. The
 `plan`, `Plan`, `spec`              what a call would do and how long it would take; nothing runs
 `use`                               choose device or method yourself
 `machine`, `calibrate`, `Profile`   what is here, and its measured constants
+`errors`                            the exceptions
 ==================================  ==========================================================
 
-The exceptions are in `hetero.errors`. The public names are imported on first use: ``import hetero``
-imports neither PyCUDA, PyOpenCL, Numba nor SciPy.
+The public names are imported on first use: ``import hetero`` imports neither PyCUDA, PyOpenCL,
+Numba nor SciPy.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from hetero import errors
 
 if TYPE_CHECKING:
     from hetero.arrays import spec
@@ -64,6 +67,7 @@ __all__ = [
     "Profile",
     "calibrate",
     "convolve2d",
+    "errors",
     "graph",
     "machine",
     "matmul",

@@ -201,7 +201,14 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     terminal.clear()
     path = str(arguments.path or default_path())
     if arguments.json:
-        _print_json({"path": path, "devices": found.devices, "residuals": found.residuals()})
+        _print_json(
+            {
+                "path": path,
+                "devices": found.devices,
+                "residuals": found.residuals(),
+                "doubtful": report.doubtful(found),
+            }
+        )
     else:
         print(report.calibration(found))
         print(f"\nwritten to {path}")

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import hetero
-from hetero import cli, devices, errors, profile
+from hetero import cli, devices, errors, inventory, profile
 from hetero.calibration import efforts
+from hetero.devices import cpu
+from hetero.filtering import tiles_cpu
 
 OK, FAILED, USAGE, NO_CHOICE = 0, 1, 2, 3
 
@@ -190,7 +192,7 @@ def test_no_candidate_has_an_exit_code_of_its_own(run, tmp_path):
 
 def test_calibrate(data, run, profile_file):
     found = data("calibrate", "--quick")
-    assert found.keys() == {"path", "devices", "residuals"}
+    assert found.keys() == {"path", "devices", "residuals", "doubtful"}
     assert found["path"] == str(profile_file)
     assert "cpu" in found["devices"]
     for key, figures in found["residuals"].items():
@@ -231,6 +233,27 @@ def test_calibrate_refuses(run, tmp_path, profile_file):
     blocked.write_text("in the way")
     target = ("--quick", "--device", "cpu", "--path", blocked / "p.json")
     refused(run, "calibrate", *target, naming=(str(blocked),), code=FAILED)
+
+
+def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch):
+    """A fit that is off by a factor is named, in the text and in the JSON."""
+    from hetero.calibration import report
+
+    content = json.loads(json.dumps(profile.shipped("h200").data))
+    assert report.doubtful(profile.Profile(content)) == []
+    assert "calibrate again" not in report.calibration(profile.Profile(content))
+    key = "cpu|matmul|blas|float32|*"
+    for wrong in (54.05, float("nan")):
+        content["models"][key]["residuals"] = {"mean": wrong, "p95": 448.9, "worst": 448.9}
+        measured = profile.Profile(content)
+        assert report.doubtful(measured) == [key]
+        text = report.calibration(measured)
+        assert "off by more than 100% in the mean: cpu matmul blas float32 *" in text
+        assert "calibrate again" in text
+        monkeypatch.setattr(hetero, "calibrate", lambda *arguments: measured)  # noqa: B023
+        code, out, _ = run("calibrate", "--json")
+        assert code == OK
+        assert json.loads(out)["doubtful"] == [key]
 
 
 # -- verify, demo, bench -------------------------------------------------------------------------
@@ -638,6 +661,26 @@ def test_another_machine_has_its_own_packages(data, monkeypatch):
     assert any(row["method"] == "library" and row["seconds"] for row in rows)
 
 
+@pytest.mark.parametrize("cores", [1, 2, 3, 64])
+def test_another_machine_has_its_own_cores(data, monkeypatch, cores):
+    """Nothing of this machine is in the answer: cores, packages, devices."""
+    lines = [
+        ("convolve2d", 2000, 3000, 33, 33, "--dtype", "float32"),
+        ("convolve2d", 700, 900, 65, 65),
+        ("poisson", 300, 400),
+        ("solve_cg", 300, 400),
+        ("matmul", 300, 200, 100),
+    ]
+    here = [data("explain", *line, "--profile", "h200") for line in lines]
+    lacking(monkeypatch)
+    monkeypatch.setattr(cpu, "describe", lambda: {**inventory.devices()["cpu"], "cores": cores})
+    tiles_cpu.tiles.cache_clear()
+    try:
+        assert [data("explain", *line, "--profile", "h200") for line in lines] == here
+    finally:
+        tiles_cpu.tiles.cache_clear()
+
+
 def test_this_machine_has_only_what_is_installed(data, monkeypatch, cuda):
     lacking(monkeypatch)
     rows = data("explain", "poisson", 1024, 1024)["candidates"]
@@ -678,8 +721,6 @@ def test_the_only_way_there_is_no_matter_of_constants(data):
 
 
 def test_info_names_a_profile_file_only_where_there_is_one(data, profile_file):
-    from hetero import inventory
-
     found = data("info")["profile"]
     assert found == {
         "name": "conservative",

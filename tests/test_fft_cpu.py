@@ -22,7 +22,7 @@ NUMPY_MODE = {"wrap": "wrap", "symm": "symmetric"}
 @pytest.fixture
 def many_threads(monkeypatch):
     """Three threads, for however little work."""
-    monkeypatch.setattr(workers, "threads_for", lambda points: 3)
+    monkeypatch.setattr(workers, "threads_for", lambda points, cores=None: 3)
     tiles_cpu.tiles.cache_clear()
     yield
     tiles_cpu.tiles.cache_clear()
@@ -77,11 +77,11 @@ def test_the_number_of_threads_changes_no_more_than_the_last_bits(monkeypatch):
     image, kernel = rng.random((300, 200)), rng.random((9, 9))
     window = convolving.window(image.shape, kernel.shape, "same")
     axes = tiles_cpu.tiles(window)
-    monkeypatch.setattr(tiles_cpu, "tiles", lambda window: axes)
+    monkeypatch.setattr(tiles_cpu, "tiles", lambda window, cores=None: axes)
     for method in ("fft", "overlap_save"):
         results = []
         for threads in (1, 2, 5):
-            monkeypatch.setattr(workers, "threads_for", lambda points, n=threads: n)
+            monkeypatch.setattr(workers, "threads_for", lambda points, cores=None, n=threads: n)
             results.append(hetero.convolve2d(image, kernel, "same", device="cpu", method=method))
         for other in results[1:]:  # a transform's last bits depend on those done beside it
             np.testing.assert_allclose(other, results[0], rtol=0, atol=1e-13 * kernel.sum())
@@ -143,7 +143,7 @@ def test_a_long_line_is_planned_at_once():
 AT_EXIT = """
 import atexit, numpy as np, hetero
 from hetero.filtering import workers
-workers.threads_for = lambda points: 3
+workers.threads_for = lambda points, cores=None: 3
 image, kernel = np.ones((300, 300)), np.ones((3, 3))
 def last():
     for method in ("fft", "overlap_save"):

@@ -28,16 +28,17 @@ def whole(window: Window) -> tuple[Axis, Axis]:
 
 
 @functools.lru_cache(maxsize=1024)
-def tiles(window: Window) -> tuple[Axis, Axis] | None:
+def tiles(window: Window, cores: int | None = None) -> tuple[Axis, Axis] | None:
     """The cheapest cut into several overlapping tiles; None where one tile is all there is.
 
-    Threads share them: one tile more than they have in turn costs as much as one for each.
+    Threads share them: one tile more than they have in turn costs as much as one for each. There
+    are as many as this machine has cores, or another one of which this is asked.
     """
     w = window
     along_y = _cuts(w.out_height, w.filter_height, w.top)
     along_x = _cuts(w.out_width, w.filter_width, w.left)
     found = [
-        (cost_y * cost_x * _unbalanced((y, x), 1), (y, x))
+        (cost_y * cost_x * _unbalanced((y, x), 1, cores), (y, x))
         for cost_y, y in along_y
         for cost_x, x in along_x
         if y.count * x.count > 1
@@ -45,11 +46,11 @@ def tiles(window: Window) -> tuple[Axis, Axis] | None:
     return min(found)[1] if found else None
 
 
-def _unbalanced(axes: tuple[Axis, Axis], batch: int) -> float:
+def _unbalanced(axes: tuple[Axis, Axis], batch: int, cores: int | None) -> float:
     """How much longer than the mean thread the one with most tiles works."""
     y, x = axes
     number = batch * y.count * x.count
-    threads = workers.threads_for(number * y.length * x.length)
+    threads = workers.threads_for(number * y.length * x.length, cores)
     return -(-number // threads) * threads / number
 
 
@@ -76,7 +77,7 @@ def _passes(length: int) -> float:
     return log2(length) + 2.0
 
 
-def weight(window: Window, axes: tuple[Axis, Axis], batch: int) -> int:
+def weight(window: Window, axes: tuple[Axis, Axis], batch: int, cores: int | None = None) -> int:
     """A convolution's cost in proportion: points, each as often as it is passed over.
 
     Rows are transformed where they are not zero, and back where a result lies.
@@ -88,5 +89,5 @@ def weight(window: Window, axes: tuple[Axis, Axis], batch: int) -> int:
     tile = (rows + y.step) * along_rows + 2 * x.length * along_columns
     filter = w.filter_height * along_rows + x.length * along_columns
     if tiled:
-        tile *= _unbalanced(axes, batch)
+        tile *= _unbalanced(axes, batch, cores)
     return round(batch * y.count * x.count * tile + filter)

@@ -14,9 +14,9 @@ from hetero.devices import cpu as host
 _SHARE = 1 << 17  # points of a transform for each thread; with fewer, waking it costs more
 
 
-def threads_for(points: int) -> int:
-    """How many threads transforms of so many points are worth."""
-    return max(min(host.describe()["cores"], points // _SHARE), 1)
+def threads_for(points: int, cores: int | None = None) -> int:
+    """How many threads transforms of so many points are worth, on so many cores or on these."""
+    return max(min(cores or host.describe()["cores"], points // _SHARE), 1)
 
 
 def parts(extent: int, most: int, threads: int) -> list[slice]:

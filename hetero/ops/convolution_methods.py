@@ -43,9 +43,10 @@ def _transform_work(method: str) -> Callable[..., Work]:
     def work(problem: Problem, info: dict[str, Any]) -> Work:
         """All tiles' points, each counted as often as a transform passes over it."""
         kind, calls = info["kind"], 1.0
-        axes = _axes(problem, kind, method)
+        cores = _cores_elsewhere(info)
+        axes = _axes(problem, kind, method, cores)
         if kind == "cpu":
-            weight = _tiling(kind).weight(problem.window, axes, problem.batch)
+            weight = _tiling(kind).weight(problem.window, axes, problem.batch, cores)
         else:
             new = _tiling(kind).is_new(problem.inputs[1])
             weight = _tiling(kind).weight(problem.window, axes, problem.batch, new)
@@ -59,9 +60,16 @@ def _tiling(kind: str) -> Any:
     return import_module(f"hetero.filtering.tiles_{'cpu' if kind == 'cpu' else 'device'}")
 
 
-def _axes(problem: Problem, kind: str, method: str) -> Any:
+def _cores_elsewhere(info: dict[str, Any]) -> int | None:
+    """The cores of another machine, whose profile is asked; None for this one."""
+    return info.get("cores") if info.get("elsewhere") else None
+
+
+def _axes(problem: Problem, kind: str, method: str, cores: int | None = None) -> Any:
     tiling = _tiling(kind)
-    return (tiling.tiles if method == "overlap_save" else tiling.whole)(problem.window)
+    if method != "overlap_save":
+        return tiling.whole(problem.window)
+    return tiling.tiles(problem.window, cores) if kind == "cpu" else tiling.tiles(problem.window)
 
 
 def _not_real(problem: Problem) -> str | None:
@@ -90,7 +98,7 @@ def _fft_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 def _tiles_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     if (reason := _fft_obstacle(problem, info)) is not None:
         return reason
-    if _axes(problem, info["kind"], "overlap_save") is None:
+    if _axes(problem, info["kind"], "overlap_save", _cores_elsewhere(info)) is None:
         return (
             "one tile is all there is: the filter is about as large as the image, or both are small"
         )

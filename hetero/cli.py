@@ -181,7 +181,6 @@ def _check(option: str, value: float | None, least: float, most: float) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-
     if (bar := progress_bar()) is not None:
         bar(0.0, "trying the devices")
     found = hetero.machine()

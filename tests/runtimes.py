@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from hetero import devices
+from hetero.devices import install
 
 
 def opencl_device():
@@ -19,7 +20,7 @@ def opencl_device():
             return device
     why = [f"{name} is broken: {reason}" for name, reason in devices.broken().items()]
     why += [text for text in devices.missing() if text.startswith("opencl")]
-    pytest.skip("; ".join(why) or "no OpenCL device: pip install 'hetero[opencl]'")
+    pytest.skip("; ".join(why) or f"no OpenCL device: {install.OPENCL}")
 
 
 @cache

@@ -5,5 +5,5 @@ They are named one by one, because 'pip install hetero[...]' would ask an index 
 
 CUDA = "pip install pycuda cuda-bindings nvidia-cuda-nvrtc"
 LIBRARY = "pip install nvmath-python nvidia-cublas nvidia-cufft"
-OPENCL = "pip install pyopencl pocl-binary-distribution"
+OPENCL = "pip install pyopencl intel-opencl-rt intel-cmplr-lib-rt"
 OPENCV = "pip install opencv-python-headless"

@@ -27,6 +27,13 @@ def pytest_configure(config):
         os.environ[name] = value
 
 
+def pytest_sessionstart(session):
+    """Find out which devices work, so that no test meets one that does not."""
+    from hetero import devices
+
+    devices.proven()
+
+
 def pytest_unconfigure(config):
     """Put the environment back and remove the directory."""
     for name, value in _saved.items():
@@ -118,3 +125,15 @@ def two(monkeypatch):
     yield both
     for device in both:
         assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Calibrating takes a second: what is measured does not matter, only that all is there."""
+    import dataclasses
+
+    from hetero.calibration import efforts
+
+    quick = {"budget": 0.0002, "longest": 0.002, "step": 16.0, "device_step": 16.0}
+    quick |= {"held_out": 2, "largest_transfer": 2**16, "total": 1.0}
+    monkeypatch.setattr(efforts, "QUICK", dataclasses.replace(efforts.QUICK, **quick))

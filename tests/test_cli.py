@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -15,7 +14,6 @@ import pytest
 
 import hetero
 from hetero import cli, devices, errors, inventory, profile
-from hetero.calibration import efforts
 from hetero.devices import cpu
 from hetero.filtering import tiles_cpu
 
@@ -23,19 +21,8 @@ OK, FAILED, USAGE, NO_CHOICE = 0, 1, 2, 3
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch):
-    """Calibrating takes a second here: what is measured does not matter, only that all is there."""
-    hasty = dataclasses.replace(
-        efforts.QUICK,
-        budget=0.0002,
-        longest=0.002,
-        step=16.0,
-        device_step=16.0,
-        held_out=2,
-        largest_transfer=2**16,
-        total=1.0,
-    )
-    monkeypatch.setattr(efforts, "QUICK", hasty)
+def short(hasty):
+    """Calibrating takes a second here."""
 
 
 @pytest.fixture

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import os
+import tempfile
 import threading
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -46,6 +50,37 @@ def find() -> tuple[list[Device], list[str]]:
     if not found and not missing:
         missing.append(f"opencl: no runtime has a device; {brings}")
     return found, missing
+
+
+@contextlib.contextmanager
+def own_words() -> Iterator[None]:
+    """Keep what a block that fails prints to the standard error for the log.
+
+    Compilers print there by themselves, whatever their caller wants. Where the block does not fail
+    all of it is printed afterwards: some of it may be another thread's.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            saved = os.dup(2)
+            stack.callback(os.close, saved)
+            kept = stack.enter_context(tempfile.TemporaryFile())
+            os.dup2(kept.fileno(), 2)
+        except OSError:  # no standard error, or no room for what comes there
+            yield
+            return
+        text = b""
+        try:
+            try:
+                yield
+            finally:
+                os.dup2(saved, 2)
+                kept.seek(0)
+                text = kept.read()
+        except Exception:
+            log.debug("printed by the compiler: %s", text.decode(errors="replace"))
+            raise
+        if text:
+            os.write(2, text)
 
 
 def _cause(error: Exception) -> str:
@@ -119,6 +154,10 @@ class OpenCLDevice(Device):
             "toolkit": device.version.strip(),
             "is_host_cpu": bool(device.type & self.cl.device_type.CPU),
         }
+
+    def probe(self) -> None:
+        with own_words():
+            super().probe()
 
     def _open(self) -> tuple[Any, Any]:
         if self._opened is None:

@@ -1,0 +1,69 @@
+"""What `python -m build` makes holds all that the package needs: kernels, profiles, modules."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PLACES = {"hetero": "hetero", "kernels": "hetero/kernels", "calibration": "hetero/calibration"}
+WANTED = (".py", ".cu", ".h", ".json", ".typed")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with the wheel's content, built in a path with a space and an umlaut."""
+    pytest.importorskip("build")
+    top = tmp_path_factory.mktemp("größe und wert")
+    source = top / "source"
+    hidden = shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
+    for place in PLACES:
+        shutil.copytree(ROOT / place, source / place, ignore=hidden)
+    for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", top, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = top.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(top / "installed")
+    return top / "installed"
+
+
+def test_a_wheel_holds_every_file(installed):
+    wanted = {
+        f"{target}/{file.relative_to(ROOT / place).as_posix()}"
+        for place, target in PLACES.items()
+        for file in (ROOT / place).rglob("*")
+        if file.suffix in WANTED
+    }
+    assert len([name for name in wanted if name.endswith(".cu")]) > 20
+    here = {file.relative_to(installed).as_posix() for file in installed.rglob("*")}
+    assert not wanted - here
+
+
+def test_what_was_built_runs(installed, tmp_path):
+    code = """if True:
+        import hetero, pathlib
+        from hetero import kernels, profile
+        from hetero.calibration import demo
+        here = pathlib.Path(hetero.__file__).parent
+        assert here.parent == pathlib.Path("%s"), here
+        for file in (here / "kernels").glob("*.cu"):
+            assert kernels.source(file.name)
+        for file in (here / "calibration" / "profiles").glob("*.json"):
+            assert profile.shipped(file.stem).name
+        assert hetero.matmul([[2.0]], [[3.0]]) == 6.0
+    """
+    environment = dict(os.environ, PYTHONPATH=str(installed))
+    command = [sys.executable, "-c", code % installed]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

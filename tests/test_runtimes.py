@@ -1,0 +1,420 @@
+"""Which devices are believed: those that run a small kernel right. And what becomes of the others.
+
+A runtime whose every build fails is planted by an option that PyOpenCL hands to the compiler; one
+that is missing, by the lack of PyOpenCL.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import runtimes
+
+import hetero
+from hetero import cli, devices, inventory, planner
+from hetero.devices import opencl as backend
+from hetero.devices import opencl_runtime
+from hetero.devices.base import Device
+from hetero.errors import DeviceError, DeviceNotAvailable, KernelCompileError
+
+NO_BUILD = {"PYOPENCL_BUILD_OPTIONS": "-Dfloat=@@ -Dlong=@@"}  # errors in every line of a kernel
+A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
+
+
+def afresh(monkeypatch):
+    """Look for devices again, and forget them after the test."""
+    for name, value in (("_found", None), ("_believed", set()), ("_broken", {})):
+        monkeypatch.setattr(devices, name, value)
+    monkeypatch.setattr(devices, "_missing", [])
+    inventory.changed()
+
+
+@pytest.fixture
+def no_build(monkeypatch, opencl):
+    """A runtime whose every build fails; the name of its first device."""
+    for name, value in NO_BUILD.items():
+        monkeypatch.setenv(name, value)
+    afresh(monkeypatch)
+    yield opencl
+    inventory.changed()
+
+
+@pytest.fixture
+def none(request, monkeypatch):
+    """No OpenCL at all: no package, or with the parameter "no runtime" none that it finds."""
+    if getattr(request, "param", "") != "no runtime":
+        monkeypatch.setitem(sys.modules, "pyopencl", None)
+    else:
+        monkeypatch.setattr(opencl_runtime, "platforms", list)
+    afresh(monkeypatch)
+    yield
+    inventory.changed()
+
+
+def others():
+    """The names of OpenCL devices that plans can see."""
+    return [name for name in inventory.devices() if name.startswith("opencl")]
+
+
+# -- A runtime that builds nothing ---------------------------------------------------------------
+
+
+def test_a_broken_device_is_listed_with_the_reason(no_build, capsys):
+    found = hetero.machine()
+    reason = found["broken"][no_build]
+    assert "probe.cu" in reason
+    assert len(reason.splitlines()) == 1
+    assert len(reason) < 250
+    assert not [name for name in found["devices"] if name.startswith("opencl")]
+    assert cli.main(["info"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("probe.cu") == len(found["broken"])
+    assert not captured.err
+
+
+def test_no_plan_sees_a_broken_device(no_build, warnings_of):
+    with pytest.raises(DeviceNotAvailable, match=f"{no_build} is broken: .*probe.cu"):
+        hetero.matmul(A32, B32, device=no_build)
+    with pytest.raises(DeviceNotAvailable, match="broken"), hetero.use(device=no_build):
+        pass
+    with pytest.raises(DeviceNotAvailable, match="broken"):
+        devices.get(no_build)
+    with pytest.raises(DeviceNotAvailable, match="broken"):
+        hetero.calibrate(True, devices=[no_build])
+    assert no_build not in others()
+    plan = hetero.plan("matmul", A32, B32)
+    assert no_build not in {candidate.device for candidate in plan.candidates}
+    np.testing.assert_array_equal(hetero.matmul(A32, B32), A32 @ B32)
+    assert not warnings_of()
+
+
+def test_the_whole_text_is_in_the_log_for_debugging_alone(no_build, caplog):
+    with caplog.at_level(logging.DEBUG, "hetero"):
+        devices.proven()
+    texts = [r for r in caplog.records if r.name == "hetero"]
+    assert all(record.levelno == logging.DEBUG for record in texts)
+    assert any("error" in r.getMessage() and r.getMessage().count("\n") > 2 for r in texts)
+
+
+def test_a_broken_device_stays_part_of_the_fingerprint(monkeypatch, opencl):
+    """What is known of it must not decide whether a stored profile is this machine's."""
+    for name, value in NO_BUILD.items():
+        monkeypatch.setenv(name, value)
+    afresh(monkeypatch)
+    before = inventory.fingerprint()
+    assert not devices.proven().keys() & {opencl}
+    assert inventory.fingerprint() == before
+    assert opencl in before["devices"]
+
+
+def test_demo_goes_on(no_build, capsys, hasty):
+    assert cli.main(["demo", "--largest", "64"]) == 0
+    captured = capsys.readouterr()
+    told = [line for line in (captured.out + captured.err).splitlines() if "broken" in line]
+    assert len(told) == len(devices.broken())
+    assert "probe.cu" in told[0]
+    assert "error" not in captured.err
+    assert "geometric mean" in captured.out
+
+
+def test_demo_goes_on_without_any(none, capsys, hasty):
+    assert cli.main(["demo", "--largest", "64"]) == 0
+    captured = capsys.readouterr()
+    assert "no other device" in captured.out or "cuda" in captured.out
+    assert "opencl" not in captured.out + captured.err
+
+
+@pytest.mark.parametrize("none", ["no package", "no runtime"], indirect=True)
+def test_none_says_what_to_install(none):
+    found = hetero.machine()
+    assert not found["broken"]
+    (text,) = [line for line in found["missing"] if line.startswith("opencl")]
+    assert "pip install" in text
+
+
+@pytest.mark.parametrize("planted", ["no build", "no package"])
+def test_calls_of_a_new_process(planted, tmp_path):
+    """Import and calls, from the very start, with one line for the missing profile and no more."""
+    environment = dict(os.environ, HETERO_PROFILE=str(tmp_path / "none.json"))
+    if planted == "no build":
+        environment |= NO_BUILD
+    else:
+        (tmp_path / "pyopencl.py").write_text("raise ImportError('planted')")
+        environment["PYTHONPATH"] = str(tmp_path)
+    code = """if True:
+        import numpy as np, hetero
+        A = np.arange(12.0).reshape(3, 4)
+        assert (hetero.matmul(A, A.T) == A @ A.T).all()
+        assert (hetero.matvec(A, A[0]) == A @ A[0]).all()
+        assert hetero.convolve2d(A, A).shape == (5, 7)
+        assert hetero.solve_poisson(A).shape == A.shape
+        assert hetero.solve_cg(np.eye(3), np.ones(3))[1] == 0
+        from hetero import devices
+        assert not devices._believed, "nobody asked for a device"
+        print(hetero.plan("matmul", A, A.T), hetero.machine())
+        assert not [name for name in devices.available() if name.startswith("opencl")]
+    """
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) <= 1, done.stderr
+
+
+# -- A device that fails later -------------------------------------------------------------------
+
+
+@pytest.fixture
+def dying(monkeypatch, opencl):
+    """A device that was believed, and of which every launch fails from then on."""
+    import pyopencl as cl
+
+    devices.proven()
+    calls = []
+
+    def launch(self, *_, **__):
+        calls.append(self.name)
+        raise cl.RuntimeError("planted: the device has gone")
+
+    monkeypatch.setattr("hetero.devices.opencl.OpenCLDevice.launch", launch)
+    yield calls
+    inventory.changed()
+
+
+def test_demo_leaves_out_what_fails(dying, capsys, hasty, warnings_of):
+    assert cli.main(["demo", "--largest", "64"]) == 0
+    out = capsys.readouterr().out
+    assert dying
+    assert out.count("planted") == len(set(dying))
+    assert "is left out" in out
+    assert not warnings_of()
+
+
+def test_verify_leaves_out_what_fails(dying, opencl, monkeypatch):
+    from hetero.calibration import verify
+
+    problem = hetero.ops.matmul.problem(A32, B32)
+    bench = verify.Operands("host")
+    row = verify.measure_candidates(problem, bench, also=((opencl, "tiled"),))
+    assert row.chosen == ("cpu", "blas")
+    assert row.measured.keys() == {("cpu", "blas")}
+    assert "planted" in row.failed[opencl, "tiled"]
+    found = verify.summary([row])
+    assert "planted" in found["left_out"][opencl]
+    assert devices.set_aside(opencl) is None, "measuring does not count as failing"
+
+
+def test_a_choice_that_fails_is_replaced(cuda, monkeypatch):
+    """The best of those that are left counts as chosen."""
+    from hetero.calibration import verify
+
+    problem = hetero.ops.matmul.problem(A32, B32)
+    candidates = planner.plan(problem).candidates
+    assert {"cuda:0", "cpu"} <= {c.device for c in candidates}
+
+    def gone(*_):
+        raise DeviceError("planted")
+
+    monkeypatch.setattr(cuda, "upload", gone)
+    row = verify.measure_candidates(problem, verify.Operands("host"), longest=1e9)
+    assert row.chosen == ("cpu", "blas")
+    assert set(row.failed) == {("cuda:0", "tiled")}
+
+
+def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl):
+    """A plan for it would run on the CPU, and be taken for the device."""
+    from hetero.calibration import verify
+
+    for _ in range(2):
+        devices.strike(opencl, DeviceError("planted"))
+    inventory.changed()
+    row = verify.measure_candidates(
+        hetero.ops.matmul.problem(A32, B32), verify.Operands("host"), also=((opencl, "tiled"),)
+    )
+    assert "planted" in row.failed[opencl, "tiled"]
+    assert (opencl, "tiled") not in row.measured
+
+
+def test_bench_leaves_out_what_fails(warnings_of):
+    from hetero.calibration import bench_convolutions, left_out
+
+    def gone():
+        raise DeviceError("planted\nand more")
+
+    failed = {}
+    found = bench_convolutions._in_turn({"fft on x": gone, "direct": lambda: None}, failed)
+    assert found.keys() == {"direct"}
+    left_out.warn(failed)
+    assert warnings_of() == ["fft on x is left out: planted"]
+
+
+# -- The probe -----------------------------------------------------------------------------------
+
+
+def test_a_device_is_asked_once(cuda, monkeypatch):
+    asked = []
+    monkeypatch.setattr(cuda, "probe", lambda: asked.append(1))
+    hetero.matmul(A32, B32)  # too small for a GPU: nobody asks
+    assert not asked
+    for _ in range(2):
+        inventory.changed()
+        hetero.matmul(A32, B32, device="cuda:0")
+    assert asked == [1]
+
+
+def test_a_plan_drops_a_device_that_is_broken(two, monkeypatch, warnings_of):
+    """Of two that are equal the second takes the calls; one warning."""
+
+    def wrong():
+        raise DeviceError("planted")
+
+    monkeypatch.setattr(two[0], "probe", wrong)
+    plan = hetero.plan("matmul", A32, B32, device="cuda")
+    assert plan.chosen.device == "cuda:1"
+    assert "cuda:0" not in {c.device for c in plan.candidates}
+    (text,) = warnings_of()
+    assert "cuda:0 is broken and not used" in text
+    assert "planted" in text
+
+
+def test_no_probe_goes_into_a_graph(cuda, monkeypatch):
+    asked = []
+    monkeypatch.setattr(cuda, "probe", lambda: asked.append(1))
+    monkeypatch.setattr(Device, "capturing", property(lambda self: True))
+    assert devices.believed("cuda:0")
+    assert not asked
+    monkeypatch.setattr(Device, "capturing", property(lambda self: False))
+    assert devices.believed("cuda:0")
+    assert asked
+
+
+@pytest.mark.parametrize("mistake", [("BLOCK - 1 - ", ""), ("(float)factor", "3")])
+def test_wrong_values_are_seen(opencl, monkeypatch, mistake):
+    device = devices.get(opencl)
+    device.probe()
+    text = backend.kernel_text
+    monkeypatch.setattr(device, "_kernels", {})
+
+    def edited(name, dialect):
+        assert mistake[0] in text(name, dialect)
+        return text(name, dialect).replace(*mistake)
+
+    monkeypatch.setattr("hetero.devices.opencl.kernel_text", edited)
+    with pytest.raises(DeviceError, match="wrong values"):
+        device.probe()
+
+
+def test_what_a_compiler_prints_by_itself_goes_to_the_log(caplog, capfd):
+    """Only of a probe that fails: whatever else was printed in that time must not get lost."""
+
+    def print_and_fail():
+        with backend.own_words():
+            os.write(2, b"7221 errors generated.\n")
+            raise DeviceError("planted")
+
+    with caplog.at_level(logging.DEBUG, "hetero"):
+        with pytest.raises(DeviceError):
+            print_and_fail()
+        assert "7221 errors" in caplog.text
+        with backend.own_words():
+            os.write(2, b"another thread's line\n")
+    assert capfd.readouterr().err == "another thread's line\n"
+    assert "another" not in caplog.text
+
+
+# -- Building ------------------------------------------------------------------------------------
+
+
+def test_whatever_pyopencl_stumbles_over_is_a_compile_error(opencl, monkeypatch, warnings_of):
+    """A damaged file in PyOpenCL's own cache ends in a KeyError."""
+    import pyopencl as cl
+
+    device = devices.get(opencl)
+    monkeypatch.setattr(device, "_kernels", {})
+
+    def build(*_, **__):
+        raise KeyError("PYOPENCL_CACHE_FAILURE_FATAL")
+
+    monkeypatch.setattr(cl.Program, "build", build)
+    with pytest.raises(KernelCompileError, match="PYOPENCL_CACHE_FAILURE_FATAL"):
+        device.build("probe.cu", "probe", ())
+    np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
+    assert len(warnings_of()) == 1
+
+
+def test_building_is_silent_and_keeps_no_pickles(opencl, monkeypatch, tmp_path):
+    import pyopencl as cl
+
+    device = devices.get(opencl)
+    monkeypatch.setattr(device, "_kernels", {})
+    build, caches = cl.Program.build, []
+
+    def noted(self, *arguments, **options):
+        caches.append(options["cache_dir"])
+        return build(self, *arguments, **options)
+
+    monkeypatch.setattr(cl.Program, "build", noted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        device.build("probe.cu", "probe", (("BLOCK", 16),))
+    assert caches == [False]
+
+
+# -- Finding Intel's runtime ---------------------------------------------------------------------
+
+
+def test_the_loader_is_shown_the_library_for_a_moment(monkeypatch, tmp_path):
+    for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    system = tmp_path / "vendors"
+    system.mkdir()
+    (system / "other.icd").write_text("libother.so")
+    monkeypatch.setattr(opencl_runtime, "_SYSTEM", system)
+    library = tmp_path / "with space and ü" / "libintelocl.so.1"
+    with opencl_runtime._shown(library):
+        folder = Path(os.environ["OCL_ICD_VENDORS"])
+        assert folder.stat().st_mode & 0o777 == 0o700
+        texts = {file.read_text().strip() for file in folder.glob("*.icd")}
+        assert texts == {"libother.so", str(library)}
+    assert not folder.exists()
+    assert "OCL_ICD_VENDORS" not in os.environ
+
+
+@pytest.mark.parametrize("name", ["OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"])
+def test_the_folder_that_the_user_names_counts(monkeypatch, name):
+    monkeypatch.setenv(name, "/somewhere")
+    before = dict(os.environ)
+    with opencl_runtime._shown(Path("/x/libintelocl.so.1")):
+        assert dict(os.environ) == before
+
+
+def test_no_room_for_the_file_is_no_error(monkeypatch):
+    for name in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(opencl_runtime.tempfile, "TemporaryDirectory", full)
+    with opencl_runtime._shown(Path("/x/libintelocl.so.1")):
+        assert "OCL_ICD_VENDORS" not in os.environ
+
+
+def test_one_runtime_that_fails_leaves_the_others(monkeypatch):
+    class Platform:
+        name = "planted"
+
+        def get_devices(self):
+            raise RuntimeError("planted")
+
+    device = runtimes.opencl_device()
+    monkeypatch.setattr(opencl_runtime, "platforms", lambda: [Platform(), device._device.platform])
+    found, missing = backend.find()
+    assert [d.describe()["platform"] for d in found] == [device.describe()["platform"]]
+    assert missing == ["opencl: no device of planted can be used (planted)"]

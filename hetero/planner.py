@@ -178,6 +178,26 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     return result
 
 
+_only = shortcut_table()
+
+
+def only_choice(operation: str) -> registry.Implementation | None:
+    """The implementation that each plan for operands on the host comes down to unless placement is
+    forced; None where there are several, so that prices decide."""
+    if operation not in _only:
+        now = _memory.generation
+        usable = [
+            info
+            for info in inventory.devices().values()
+            if not (info.get("is_host_cpu") or info.get("set_aside"))
+        ]
+        rows = [i for i in registry.lookup(operation) if any(i.kind == u["kind"] for u in usable)]
+        found = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
+        _memory.keep(_only, operation, found, now)
+        return found
+    return _only.get(operation)
+
+
 def _places(plan: Plan) -> list[str]:
     """The devices on which a plan's choice runs."""
     chosen = plan.candidates[0] if plan.candidates else None

@@ -11,7 +11,7 @@ import pytest
 import hetero
 from hetero import devices, inventory, planner, profile
 from hetero.arrays import Spec
-from hetero.errors import DeviceNotAvailable, MethodNotAvailable, NotPriced
+from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable, NotPriced
 from hetero.ops import matmul, matvec
 
 # -- A machine made up: numbers that can be added up by hand -------------------------------------
@@ -447,3 +447,28 @@ def test_matvec_problem():
         hetero.plan("matvec", Spec((3, 4)), Spec((3,)))
     with pytest.raises(ValueError, match=r"'convolve2d', 'cg', 'poisson', .*got 'sort'"):
         hetero.plan("sort", Spec((3, 4)))
+
+
+def test_only_choice(cuda):
+    """One where the CPU is all that plans would take; asked again when devices change."""
+    assert planner.only_choice("matmul") is None
+    devices.strike("cuda:0", DeviceError("gone"))
+    devices.strike("cuda:0", DeviceError("gone"))
+    inventory.changed()
+    assert planner.only_choice("matmul").method == "blas"
+    assert planner.only_choice("convolve2d") is None, "several methods on the CPU"
+    devices._strikes.clear()
+    devices._set_aside.clear()
+    inventory.changed()
+    assert planner.only_choice("matmul") is None
+
+
+def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):
+    alone = {"cpu": inventory.devices()["cpu"]}
+    monkeypatch.setattr(inventory, "devices", lambda: alone)
+    planner._memory.forget()
+    monkeypatch.setattr(planner, "plan", None)
+    A = np.ones((3, 4))
+    np.testing.assert_array_equal(hetero.matmul(A, A.T), A @ A.T)
+    np.testing.assert_array_equal(hetero.matvec(A, A[0]), A @ A[0])
+    planner._memory.forget()

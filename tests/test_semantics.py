@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import LAYOUTS
+from scipy.sparse import coo_array, csr_array, csr_matrix
 
 import hetero
 from hetero import devices
@@ -240,6 +241,41 @@ def test_types_with_a_device_forced(opencl):
 
 
 # -- out= ----------------------------------------------------------------------------------------
+
+
+class Wrapping:
+    """As CPU tensors of other libraries: an array whose results are of its own type."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+    def __array_wrap__(self, values, context=None, return_scalar=False):
+        return Wrapping(values)
+
+    def __eq__(self, other):
+        return bool((self.values == other.values).all())
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_types_that_wrap_results(name):
+    values = np.array([[3.0, 2], [1, 4]])
+    for a, b in [(Wrapping(values), values), (values, Wrapping(values))]:
+        assert type(check(name, a, b)) is Wrapping
+        check(name, a, b, out=np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("make", [csr_array, csr_matrix, coo_array])
+@pytest.mark.parametrize("name", PAIRS)
+def test_sparse_operands_are_named(name, make):
+    sparse, values = make(np.eye(3)), np.ones((3, 3))
+    for a, b in [(sparse, values), (values, sparse)]:
+        assert outcome(PAIRS[name][0], a, b) is ValueError
+        for _ in range(2):
+            with pytest.raises(ValueError, match=rf"{name} takes dense.*{make.__name__}.*A @ x"):
+                PAIRS[name][1](a, b)
 
 
 def out_cases(dtype):

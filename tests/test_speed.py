@@ -48,6 +48,31 @@ def test_a_small_matmul_costs_two_microseconds_more_than_numpys():
     assert best_round(overhead, 2e-6) <= 2e-6
 
 
+@pytest.mark.parametrize("name", ["matmul", "matvec"])
+def test_a_small_product_of_any_shape_costs_little_more_than_numpys(name):
+    """Where the CPU is the only place: new shapes, and the same ones again."""
+    ours, numpys = getattr(hetero, name), getattr(np, name)
+    if planner.only_choice("matmul") is None or planner.only_choice("matvec") is None:
+        pytest.skip("prices decide between the CPU and a GPU here")
+    shapes = [(m, k, n) for m in range(2, 12) for k in range(2, 12) for n in range(2, 12)]
+    operands = [(np.ones((m, k)), np.ones((k, n) if name == "matmul" else k)) for m, k, n in shapes]
+    operands = operands if name == "matmul" else operands[::10]
+
+    def seconds(function):
+        start = perf_counter()
+        for A, B in operands:
+            function(A, B)
+        return (perf_counter() - start) / len(operands)
+
+    def excess():
+        planner._memory.forget()
+        ours(np.ones((99, 3)), np.ones((3, 3) if name == "matmul" else 3))
+        numpy, new, again = seconds(numpys), seconds(ours), seconds(ours)
+        return max((new - 1.3 * numpy) / 15e-6, (again - 1.3 * numpy) / 3e-6)
+
+    assert best_round(excess, 1.0) <= 1.0
+
+
 def test_a_new_shape_is_planned_in_a_hundred_microseconds(cuda):
     """With three devices: the CPU, a GPU with two methods, and OpenCL where it is here."""
     shapes = iter(range(100, 10**6))

@@ -45,14 +45,37 @@ def call(
     if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is np.ndarray):
         planner.check_placement(function.__name__, device, method)
         return function(A, B, out=out, **options)
-    A, B = np.asarray(A), np.asarray(B)
+    A, B = _dense(function, A), _dense(function, B)
     key = host_key(A, B, out, device, method)
     run = shortcuts.get(key)
     if run is None:
         now = planner.generation()
-        run = _plan_on_host(function, A, B, out, device, method)
+        if device is None and method is None and _is_numpy_alone():
+            run = function
+        else:
+            run = _plan_on_host(function, A, B, out, device, method)
         planner.remember(shortcuts, key, run, now)
     return run(A, B, out)
+
+
+def _is_numpy_alone() -> bool:
+    """Whether every product of host operands comes down to NumPy here, whatever it costs."""
+    for operation in ("matvec", "matmul"):  # a row times a matrix is a matvec, by either function
+        only = planner.only_choice(operation)
+        if only is None or only.method != "blas":
+            return False
+    return True
+
+
+def _dense(function: Function, x: Any) -> np.ndarray:
+    if type(x) is np.ndarray:
+        return x
+    if hasattr(x, "tocsr"):
+        raise ValueError(
+            f"{function.__name__} takes dense arrays, got {type(x).__name__}: "
+            "multiply with A @ x, or convert it with toarray()"
+        )
+    return np.asarray(x)
 
 
 def host_key(
@@ -99,9 +122,9 @@ def shortcut(plan: planner.Plan, function: Function) -> Function:
 
 
 def _hands_over(x: Any) -> bool:
-    """Whether NumPy's own dispatch must decide: subclasses and types with their own arithmetic."""
+    """Whether NumPy must decide: subclasses, types with their own arithmetic or kind of result."""
     return type(x) is not np.ndarray and (
-        isinstance(x, np.ndarray) or hasattr(x, "__array_ufunc__")
+        isinstance(x, np.ndarray) or hasattr(x, "__array_ufunc__") or hasattr(x, "__array_wrap__")
     )
 
 

@@ -51,12 +51,13 @@ def matvec(
     -------
     (..., m) array
         float32 and float64 run on devices, every other dtype on the CPU. A NumPy array where both
-        operands lie on the host; where one lies on a device, an array of that one's type, there.
+        operands lie on the host (of types with ``__array_ufunc__`` or ``__array_wrap__`` what NumPy
+        makes of them, on the CPU); where one lies on a device, an array of that one's type, there.
 
     Raises
     ------
     ValueError, TypeError
-        As NumPy, for shapes and casting.
+        As NumPy, for shapes and casting, and for sparse matrices.
     DeviceNotAvailable, MethodNotAvailable
         If ``device`` or ``method`` is not available; the message names what is.
 

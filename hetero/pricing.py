@@ -197,6 +197,16 @@ def price(
             f"{problem} cannot be done as asked: "
             + (reasons or f"there is no {problem.operation} on {', '.join(names)}")
         )
+    short = {
+        c.implementation.method: c.implementation.falls_short(problem)
+        for c in possible
+        if c.implementation.falls_short is not None
+    }
+    if not all(short.get(c.method) for c in possible):
+        candidates = [
+            replace(c, reason=short.get(c.method)) if c.reason is None else c for c in candidates
+        ]
+        possible = [c for c in candidates if c.reason is None]
     if any(c.seconds is not None for c in possible):
         # A candidate without constants is taken only where there is no other.
         candidates = [

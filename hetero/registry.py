@@ -38,6 +38,9 @@ class Implementation:
     prepare : callable or None
         ``prepare(device, problem, alignment)`` gives what ``run`` comes down to for operands at
         addresses that ``alignment`` divides, as ``launch(a, b, c)``, in the current context.
+    falls_short : callable or None
+        ``falls_short(problem)`` gives the reason why the implementation is not expected to reach
+        the tolerance within the caller's limit; it is chosen only where all others are out.
     """
 
     operation: str
@@ -48,6 +51,7 @@ class Implementation:
     run: Callable[..., Any] | None = None
     shared: Callable[[Problem], bool] | None = None
     prepare: Callable[[Any, Problem, int], Callable[[int, int, int], None]] | None = None
+    falls_short: Callable[[Problem], str | None] | None = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A registered one is pickled and copied by its name: its functions can be local ones.

@@ -233,7 +233,8 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
             _residual(above, here, below, fs[p % _SLOTS], y - low, odd, nx, weights, r)
             if not down:
                 for i in range(pairs):
-                    total += r[0, 0, i] * r[0, 0, i] + r[1, 0, i] * r[1, 0, i]
+                    here_r, other_r = np.float64(r[0, 0, i]), np.float64(r[1, 0, i])
+                    total += here_r * here_r + other_r * other_r
                 continue
             _merge(r, odd, 0, 0, row, nx)
             _restrict(row, x_first, taps, line)
@@ -317,6 +318,6 @@ def squares(u, f, nz, ny, nx, weights, sums):
             r[x] += wx * here[x + 1]
         part, whole = 0.0, 0.0
         for x in range(nx):
-            part += r[x] * r[x]
-            whole += rhs[x] * rhs[x]
+            part += np.float64(r[x]) * np.float64(r[x])
+            whole += np.float64(rhs[x]) * np.float64(rhs[x])
         sums[row, 0], sums[row, 1] = part, whole

@@ -8,7 +8,7 @@ from scipy.sparse.linalg import spsolve
 
 from hetero.solvers import dst_cpu
 from hetero.solvers.operators import Poisson
-from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, Stencil
+from hetero.solvers.words import CONVERGED, NOT_FINITE, ROUNDING, Stencil
 
 SHAPES = [(1, 1), (2, 1), (1, 7), (16, 31), (33, 40), (3, 4, 5), (9, 1, 34), (17, 12, 20)]
 
@@ -33,7 +33,7 @@ def test_the_residual_is_the_true_one(shape, dtype):
     u = np.empty_like(f)
     stencil = Stencil(shape, (1.0, 0.5, 2.0)[: len(shape)])
     outcome = dst_cpu.solve(stencil, f, u, rtol=0.0, refinements=0)
-    assert (outcome.status, outcome.iterations) == (LIMIT, 1)
+    assert (outcome.status, outcome.iterations) == (ROUNDING, 1)
     assert u.dtype == dtype
     A = Poisson(shape, stencil.spacing)
     residual = np.linalg.norm(f.astype("f8").ravel() - A @ u.astype("f8").ravel())
@@ -50,6 +50,28 @@ def test_a_residual_too_large_is_refined():
     refined = dst_cpu.solve(stencil, f, better, rtol=1e-9, refinements=3)
     assert plain.iterations == 1 < refined.iterations
     assert refined.residual <= plain.residual
+
+
+def test_a_refinement_that_is_worse_is_not_kept(monkeypatch):
+    """The solution before it stays, with its residual."""
+    f = np.random.default_rng(3).random((20, 30)).astype("f4")
+    stencil = Stencil(f.shape, (1.0, 1.0))
+    plain = np.empty_like(f)
+    expected = dst_cpu.solve(stencil, f, plain, rtol=1e-12, refinements=0)
+    apply, calls = dst_cpu.apply, []
+
+    def spoiled(*arguments):
+        calls.append(arguments)
+        result = apply(*arguments)
+        return result + 1 if len(calls) > 1 else result
+
+    monkeypatch.setattr(dst_cpu, "apply", spoiled)
+    u = np.empty_like(f)
+    outcome = dst_cpu.solve(stencil, f, u, rtol=1e-12, refinements=3)
+    assert len(calls) == 2
+    np.testing.assert_array_equal(u, plain)
+    assert outcome.residual == expected.residual
+    assert outcome.status == ROUNDING
 
 
 def test_error_is_of_second_order():

@@ -15,7 +15,7 @@ from hetero.errors import DeviceError
 from hetero.kernels import plan_jacobi
 from hetero.solvers import jacobi_cpu, jacobi_device
 from hetero.solvers.jacobi_schedule import Schedule
-from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, DeviceFailed, Stencil
+from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, DeviceFailed, Stencil
 
 SHAPES = [(1, 1), (2, 9), (26, 67), (41, 300), (1, 2, 3), (7, 9, 11), (12, 6, 64)]
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14}
@@ -141,6 +141,17 @@ def test_converges(opencl, shape):
     assert solve(stencil, f, u, atol=1e-3, maxiter=10**6).residual <= 1e-3
 
 
+def test_the_larger_tolerance_decides(opencl):
+    """Rtol and atol both given: the residual stops at the larger one, not far below it."""
+    stencil, f, start = problem((15, 21), "float64")
+    for rtol, atol in ((1e-3, 1e-9), (1e-9, 1e-3), (None, 1e-3)):
+        bound = max((rtol or 0.0) * norm(f), atol)
+        for name, solve in solvers(devices.get(opencl)):
+            outcome = solve(stencil, f, start.copy(), rtol=rtol, atol=atol, maxiter=10**6)
+            assert outcome.status == CONVERGED, name
+            assert 0.1 * bound < outcome.residual <= bound, name
+
+
 def test_stops(opencl):
     """At the limit, where rounding keeps the residual up, at a zero f, at what isn't finite."""
     stencil, f, start = problem((12, 9), "float32")
@@ -151,11 +162,11 @@ def test_stops(opencl):
         np.testing.assert_allclose(u, swept(stencil, f, start, 71), atol=1e-5)
 
         outcome = solve(stencil, f, u, rtol=1e-12, maxiter=10**6)
-        assert outcome.status == LIMIT
+        assert outcome.status == ROUNDING
         assert outcome.iterations < 3000
         assert outcome.residual < 1e-5 * norm(f)
 
-        assert solve(stencil, f * 0, u, rtol=1e-6, maxiter=99) == (CONVERGED, 0, 0.0)
+        assert solve(stencil, f * 0, u, rtol=1e-6, maxiter=99) == (CONVERGED, 0, 0.0, 0.0)
         assert not u.any()
 
         for bad in (math.nan, math.inf):

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero import planner, registry
+from hetero import planner
 from hetero.arrays import HOST, Spec, describe
-from hetero.models import Work
-from hetero.ops import solving
-from hetero.ops.solving import Request
+from hetero.ops import poisson_sides, solving
+from hetero.ops.poisson_methods import OPERATION, UNLIMITED
+from hetero.ops.solving import Request, Solved
 from hetero.problem import Problem, check_dims
 
-OPERATION = "poisson"
-_CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
-_LEAST_ROWS = 16  # a device's share, at least
-_SWEEPS_PER_CYCLE = 10.0  # passes over the finest grid, for profiles without measured constants
+if TYPE_CHECKING:
+    from hetero.solvers.words import Outcome
+
+_RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
+_ROUNDINGS = 4.0  # how often that of u may be in what a method leaves
+# Residuals below are those of numbers whose squares may have vanished.
+_LEAST_RESIDUAL = {"float32": 1e-30, "float64": 1e-150}
 
 
 def solve_poisson(
@@ -28,7 +31,7 @@ def solve_poisson(
     boundary: Any = 0.0,
     x0: Any = None,
     method: str | None = None,
-    rtol: float = 1e-8,
+    rtol: float | None = None,
     maxiter: int | None = None,
     device: str | None = None,
     return_info: bool = False,
@@ -93,33 +96,151 @@ def solve_poisson(
     """
     device, method = planner.placement(device, method)
     f = solving.array_like(f)
-    limit = solving.checked_limit(maxiter, 10**9)
     found = problem(f, spacing=spacing, x0=x0, rtol=rtol, maxiter=maxiter)
-    steps = _spacing(spacing, len(f.shape))
-    f = _with_boundary(f, steps, boundary, np.dtype(found.dtype))
+    faces = poisson_sides.checked_faces(tuple(f.shape), boundary)
     plan = planner.plan(found, device, method)
-    if 0 in f.shape:
-        u = np.zeros(f.shape, found.dtype)
-        return (u, {"iterations": 0, "residual": 0.0, "converged": True}) if return_info else u
-    from hetero.solvers.words import CONVERGED, NOT_FINITE, Stencil
-
-    stencil = Stencil(tuple(f.shape), steps)
-    request = Request(stencil, None, None, float(rtol), 0.0, limit)
-    solved = solving.execute(plan, request, f, x0, lambda request, used: request)
-    outcome = solved.outcome
-    if outcome.status == NOT_FINITE:
-        solving.warn("solve_poisson", outcome)
+    equation = _Equation(f, x0, _spacing(spacing, len(f.shape)), faces, np.dtype(found.dtype))
+    exactly = found.rtol == 0.0 and maxiter is not None
+    least = solving.least_tolerance(found.dtype)
+    request = Request(
+        None, None, None, max(found.rtol, least), 0.0, found.iterations, exactly=exactly
+    )
+    solved = equation.solve(plan, request)
+    as_asked = exactly and solved.method == "jacobi" and solved.outcome.iterations == maxiter
+    converged = equation.converged(solved.outcome, to_rounding=not rtol)
+    if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
+        _warn(solved, found.rtol, equation)
     if not return_info:
         return solved.x
     return solved.x, {
         "device": solved.device,
         "method": solved.method,
-        "iterations": outcome.iterations,
-        "residual": outcome.residual,
-        "converged": outcome.status == CONVERGED,
-        "status": outcome.status,
+        "iterations": solved.outcome.iterations,
+        "residual": equation.residual(solved.outcome),
+        "relative_residual": equation.relative_residual(solved.outcome),
+        "converged": converged,
+        "status": "converged" if converged else solved.outcome.status,
         "plan": plan,
     }
+
+
+class _Equation:
+    """What is to be solved, in its own units or in those of `poisson_sides.Scaled`."""
+
+    def __init__(
+        self,
+        f: Any,
+        x0: Any,
+        spacing: tuple[float, ...],
+        faces: list[poisson_sides.Face],
+        dtype: np.dtype,
+    ) -> None:
+        self.f, self.x0, self.spacing, self.faces, self.dtype = f, x0, spacing, faces, dtype
+        self._rhs = f
+        self._scaled: poisson_sides.Scaled | None = None
+
+    def solve(self, plan: planner.Plan, request: Request) -> Solved:
+        """Run the plan; in other units where the numbers at hand turn out to need it."""
+        from hetero.solvers.words import CONVERGED, Outcome, Stencil
+
+        shape = tuple(self.f.shape)
+        if 0 in shape:
+            nothing = Outcome(CONVERGED, 0, 0.0, 0.0)
+            return Solved(
+                np.zeros(shape, self.dtype), nothing, plan.chosen.device, plan.chosen.method
+            )
+        if not poisson_sides.unusual(self.spacing, self.dtype):
+            self._rhs = poisson_sides.with_boundary(self.f, self.spacing, self.faces, self.dtype)
+            solved = self._run(plan, request, Stencil(shape, self.spacing), self._rhs, self.x0)
+            least = _LEAST_RESIDUAL[self.dtype.name]
+            outcome = solved.outcome
+            if outcome.status == CONVERGED and least <= outcome.residual < math.inf:
+                return solved
+            given = self.f, self.x0, self.spacing, self.faces, self.dtype
+            if not poisson_sides.out_of_range(*given):
+                return solved
+        self._scaled = scaled = poisson_sides.scaled(
+            self.f, self.x0, self.spacing, self.faces, self.dtype
+        )
+        self._rhs = scaled.f
+        stencil = Stencil(shape, scaled.spacing)
+        solved = self._run(plan, request, stencil, scaled.f, scaled.x0)
+        return self._in_own_units(solved, stencil, request.rtol)
+
+    @staticmethod
+    def _run(plan: planner.Plan, request: Request, stencil: Any, rhs: Any, x0: Any) -> Solved:
+        request = request._replace(system=stencil)
+        return solving.execute(plan, request, rhs, x0, lambda request, used: request)
+
+    def _in_own_units(self, solved: Solved, stencil: Any, rtol: float) -> Solved:
+        """The solution as it is to be returned, judged anew where its dtype has not the range."""
+        from hetero.solvers import dst_cpu, words
+
+        assert self._scaled is not None
+        exponent = self._scaled.solution
+        outcome = solved.outcome
+        with np.errstate(all="ignore"):
+            u = np.ldexp(solved.x, exponent)
+            returned = np.ldexp(u, -exponent)
+            if not np.array_equal(returned, solved.x):
+                residual = dst_cpu.residual_norm(stencil, self._scaled.f, returned)
+                status = words.ROUNDING
+                if not math.isfinite(residual):
+                    status = words.NOT_FINITE
+                elif residual <= rtol * self._right_side(outcome):
+                    status = words.CONVERGED
+                outcome = outcome._replace(status=status, residual=residual)
+        if describe(self.f).location != HOST:
+            u = solving.like(self.f, u)
+        return solved._replace(x=u, outcome=outcome)
+
+    def _right_side(self, outcome: Outcome) -> float:
+        """2-norm of the right-hand side as it was solved for."""
+        if outcome.right_side is not None:
+            return outcome.right_side
+        from hetero.kernels.cpu_vectors import norm
+
+        return norm(solving.on_host(self._rhs, describe(self._rhs), self.dtype).reshape(-1))
+
+    def converged(self, outcome: Outcome, *, to_rounding: bool) -> bool:
+        """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.
+
+        Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
+        """
+        from hetero.solvers import words
+        from hetero.solvers.operators import Poisson
+
+        if outcome.status != words.ROUNDING or not to_rounding:
+            return outcome.status == words.CONVERGED
+        spacing = self._scaled.spacing if self._scaled else self.spacing
+        condition = Poisson(tuple(self.f.shape), spacing).condition_number()
+        most = _ROUNDINGS * float(np.finfo(self.dtype).eps) * condition
+        return outcome.residual <= most * self._right_side(outcome)
+
+    def residual(self, outcome: Outcome) -> float:
+        """2-norm of f - A u, in f's units."""
+        if self._scaled is None:
+            return outcome.residual
+        with np.errstate(all="ignore"):
+            return float(np.ldexp(outcome.residual, self._scaled.residual))
+
+    def relative_residual(self, outcome: Outcome) -> float:
+        """norm(f - A u) / norm(f); 0 where f is."""
+        if outcome.residual == 0.0:
+            return 0.0
+        whole = self._right_side(outcome)
+        return outcome.residual / whole if whole > 0.0 else math.inf
+
+
+def _warn(solved: Solved, rtol: float, equation: _Equation) -> None:
+    outcome = solved.outcome
+    relative = equation.relative_residual(outcome)
+    warnings.warn(
+        f"solve_poisson ({solved.method}) stopped after {outcome.iterations} iterations: "
+        f"{outcome.status}; norm(f - A u) is {relative:.3g} of norm(f), rtol is {rtol:.3g}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def problem(
@@ -128,7 +249,7 @@ def problem(
     spacing: Any = 1.0,
     boundary: Any = 0.0,
     x0: Any = None,
-    rtol: float = 1e-8,
+    rtol: float | None = None,
     maxiter: int | None = None,
 ) -> Problem:
     """The problem of ``solve_poisson(f, ...)``, for an array or a `hetero.spec` stand-in."""
@@ -136,15 +257,16 @@ def problem(
     if len(f.shape) not in (2, 3):
         raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
     steps = _spacing(spacing, len(f.shape))
-    rtol = solving.checked_tolerance("rtol", rtol)
-    limit = solving.checked_limit(maxiter, 10**9)
+    limit = solving.checked_limit(maxiter, UNLIMITED)
     inputs = {"f": describe(f)._replace(pointer=0)}
     if x0 is not None:
         x0 = solving.array_like(x0)
         if tuple(x0.shape) != tuple(f.shape):
             raise ValueError(f"x0 must have f's shape {tuple(f.shape)}, got {tuple(x0.shape)}")
         inputs["x0"] = describe(x0)._replace(pointer=0)
-    dtype = solving.real_dtype(**{name: operand.dtype for name, operand in inputs.items()})
+        solving.real_dtype(x0=inputs["x0"].dtype)
+    dtype = solving.real_dtype(f=inputs["f"].dtype)
+    rtol = _RTOL[dtype.name] if rtol is None else solving.checked_tolerance("rtol", rtol)
     even = max(steps) <= 1.0001 * min(steps)
     return Problem(
         OPERATION,
@@ -177,251 +299,3 @@ def _spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
     if not all(0.0 < h < math.inf for h in steps):
         raise ValueError(f"spacing must be positive, got {spacing!r}")
     return steps
-
-
-def _with_boundary(f: Any, steps: tuple[float, ...], boundary: Any, dtype: np.dtype) -> Any:
-    """F plus what the boundary's values add next to it: value / spacing**2 of its axis."""
-    ndim = len(f.shape)
-    if not isinstance(boundary, (tuple, list)) and np.ndim(boundary) == 0:
-        sides = ((boundary, boundary),) * ndim
-    else:
-        sides = tuple(boundary)
-        if len(sides) != ndim or any(len(pair) != 2 for pair in sides):
-            raise ValueError(f"boundary must be a number or {ndim} pairs, got {boundary!r}")
-    checked = []
-    for axis, pair in enumerate(sides):
-        face = tuple(f.shape[:axis]) + tuple(f.shape[axis + 1 :])
-        for value in pair:
-            value = np.asarray(value)
-            if value.dtype.kind not in "fiub":
-                raise ValueError(f"boundary must be real, got dtype {value.dtype}")
-            if value.shape not in ((), face):
-                raise ValueError(
-                    f"boundary of axis {axis} must be a number or of shape {face}, "
-                    f"got shape {value.shape}"
-                )
-            checked.append((axis, value))
-    if not any(np.any(value) for _, value in checked):
-        return f
-    operand = describe(f)
-    total = np.array(solving.on_host(f, operand, dtype))
-    for number, (axis, value) in enumerate(checked):
-        layer = [slice(None)] * ndim
-        layer[axis] = -1 if number % 2 else 0
-        if 0 not in f.shape:
-            total[tuple(layer)] += value / steps[axis] ** 2
-    if operand.location == HOST:
-        return total
-    from hetero import transfer
-
-    made, _ = transfer.empty_like(f, operand, total.shape, dtype)
-    transfer.from_host(total, made, describe(made))
-    return made
-
-
-def _steps(problem: Problem, method: str) -> int:
-    """Cycles, iterations or sweeps to expect; spacings are taken as equal.
-
-    Multigrid: a cycle leaves 0.07 of the residual in 2-D, 0.1 in 3-D. Conjugate gradients: a
-    quarter of the square root of the condition number times ln(2 / rtol), as
-    `Poisson.expected_iterations`. Jacobi: ln(1 / rtol) / -ln cos(pi / (n + 1)), n the longest axis.
-    """
-    longest = max(problem.dims)
-    logarithm = solving.digits(problem.rtol, np.dtype(problem.dtype))
-    if method == "dst":
-        return 1
-    if method == "multigrid":
-        steps = logarithm / -math.log(_CYCLE_FACTOR[len(problem.dims)])
-    elif method == "cg":
-        steps = (longest + 1) / (2.0 * math.pi) * (logarithm + math.log(2.0))
-    elif problem.rtol == 0.0:
-        steps = problem.iterations
-    else:
-        # -log cos(angle), also where cos is 1
-        angle = math.pi / (max(longest, 2) + 1)
-        steps = logarithm / -math.log1p(-2.0 * math.sin(0.5 * angle) ** 2)
-    return max(1, min(math.ceil(steps), problem.iterations))
-
-
-_LARGEST_FACTOR = 386  # from here on all prime factors cost the same
-_PASSES = {"dst": 40.0, "multigrid": _SWEEPS_PER_CYCLE, "cg": 10.0, "jacobi": 3.0}
-
-
-def _transform_factor(n: int, kind: str) -> float:
-    """How much longer a sine transform of n points takes for the prime factors of n + 1.
-
-    Measured: SciPy's 1.4 to 1.8 times with a prime factor of 29 to 43, 5 to 11 times beyond 250;
-    cuFFT's 2.5 times beyond 127.
-    """
-    rest, prime, largest = n + 1, 2, 1
-    while prime * prime <= rest and prime < _LARGEST_FACTOR:
-        while rest % prime == 0:
-            rest, largest = rest // prime, prime
-        prime += 1
-    largest = max(largest, rest)
-    if kind == "cpu":
-        return 1.0 + min(largest / 55.0, 7.0)
-    return 2.5 if largest > 127 else 1.0
-
-
-def _working(method: str) -> Callable[[Problem, dict[str, Any]], Work]:
-    def work(problem: Problem, info: dict[str, Any]) -> Work:
-        n = math.prod(problem.dims)
-        if method == "dst":  # counted as points
-            factors = [_transform_factor(extent, info["kind"]) for extent in problem.dims]
-            n = max(round(n * sum(factors) / len(factors)), 1)
-        moved = _PASSES[method] * n * np.dtype(problem.dtype).itemsize
-        return Work((n,), 10.0 * n, moved, _steps(problem, method))
-
-    return work
-
-
-def _cufft_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    from hetero.devices import cufft
-
-    return None if info.get("elsewhere") else cufft.obstacle()
-
-
-def _on_cpu(method: str) -> Callable[..., Any]:
-    def run(device: None, problem: Problem, request: Request) -> Any:
-        return _METHODS_CPU[method](request)
-
-    return run
-
-
-def _dst_cpu(request: Request) -> Any:
-    from hetero.solvers import dst_cpu
-
-    return dst_cpu.solve(request.system, request.b, request.x, rtol=request.rtol)
-
-
-def _multigrid_cpu(request: Request) -> Any:
-    from hetero.solvers import multigrid_cpu
-
-    return multigrid_cpu.solve(
-        request.system, request.b, request.x, rtol=request.rtol, maxiter=request.maxiter
-    )
-
-
-def _cg_cpu(request: Request) -> Any:
-    from hetero.solvers import cg_cpu
-
-    return cg_cpu.solve(
-        request.system,
-        request.b.reshape(-1),
-        request.x.reshape(-1),
-        rtol=request.rtol,
-        atol=0.0,
-        maxiter=min(request.maxiter, 10 * request.b.size),
-    )
-
-
-def _jacobi_cpu(request: Request) -> Any:
-    from hetero.solvers import jacobi_cpu
-
-    sweeps = request.maxiter if request.rtol == 0.0 else None
-    return jacobi_cpu.solve(
-        request.system,
-        request.b,
-        request.x,
-        sweeps=sweeps,
-        rtol=None if sweeps is not None else request.rtol,
-        maxiter=request.maxiter,
-    )
-
-
-_METHODS_CPU = {
-    "dst": _dst_cpu,
-    "multigrid": _multigrid_cpu,
-    "cg": _cg_cpu,
-    "jacobi": _jacobi_cpu,
-}
-
-
-def _on_devices(method: str) -> Callable[..., Any]:
-    def run(devices: list[Any], problem: Problem, request: Request) -> Any:
-        return _METHODS_DEVICE[method](devices, request, problem.dtype)
-
-    return run
-
-
-def _dst_device(devices: list[Any], request: Request, dtype: str) -> Any:
-    from hetero.solvers import dst_device
-
-    return dst_device.solve(
-        devices[0], request.system, request.b, request.x, dtype=dtype, rtol=request.rtol
-    )
-
-
-def _multigrid_device(devices: list[Any], request: Request, dtype: str) -> Any:
-    from hetero.solvers import multigrid_device
-
-    return multigrid_device.solve(
-        devices[0],
-        request.system,
-        request.b,
-        request.x,
-        dtype=dtype,
-        rtol=request.rtol,
-        maxiter=request.maxiter,
-    )
-
-
-def _cg_device(devices: list[Any], request: Request, dtype: str) -> Any:
-    from hetero.solvers import cg_device
-
-    flat = [v.reshape(-1) if isinstance(v, np.ndarray) else v for v in (request.b, request.x)]
-    return cg_device.solve(
-        devices,
-        request.system,
-        *flat,
-        rtol=request.rtol,
-        atol=0.0,
-        maxiter=min(request.maxiter, 10 * math.prod(request.system.shape)),
-        dtype=dtype,
-    )
-
-
-def _jacobi_device(devices: list[Any], request: Request, dtype: str) -> Any:
-    from hetero.solvers import jacobi_device
-
-    sweeps = request.maxiter if request.rtol == 0.0 else None
-    return jacobi_device.solve(
-        devices,
-        request.system,
-        request.b,
-        request.x,
-        sweeps=sweeps,
-        rtol=None if sweeps is not None else request.rtol,
-        maxiter=request.maxiter,
-        dtype=dtype,
-    )
-
-
-def _shared(problem: Problem) -> bool:
-    """Several devices need some rows each."""
-    return problem.dims[0] >= 2 * _LEAST_ROWS
-
-
-_METHODS_DEVICE = {
-    "dst": _dst_device,
-    "multigrid": _multigrid_device,
-    "cg": _cg_device,
-    "jacobi": _jacobi_device,
-}
-
-for _method in ("dst", "multigrid", "cg", "jacobi"):
-    for _kind in ("cpu", "cuda", "opencl"):
-        if _kind == "opencl" and _method == "dst":
-            continue
-        registry.register(
-            registry.Implementation(
-                OPERATION,
-                _method,
-                _kind,
-                _cufft_obstacle if (_kind, _method) == ("cuda", "dst") else registry.no_obstacle,
-                _working(_method),
-                _on_cpu(_method) if _kind == "cpu" else _on_devices(_method),
-                _shared if _kind != "cpu" and _method in ("cg", "jacobi") else None,
-            )
-        )

@@ -29,9 +29,12 @@ class Request(NamedTuple):
     rtol, atol : float
         Done when norm(b - A x) <= max(rtol norm(b), atol).
     maxiter : int
+        Most steps.
     preconditioner : object or None
     callback : callable or None
         Called with x after each iteration.
+    exactly : bool
+        Make ``maxiter`` steps whatever the residual is; for methods that can.
     """
 
     system: Any
@@ -42,6 +45,7 @@ class Request(NamedTuple):
     maxiter: int
     preconditioner: Any = None
     callback: Callable[[Any], object] | None = None
+    exactly: bool = False
 
 
 class Solved(NamedTuple):
@@ -122,6 +126,15 @@ def on_host(array: Any, operand: Operand, dtype: np.dtype) -> np.ndarray:
     return np.ascontiguousarray(array, dtype)
 
 
+def like(array: Any, values: np.ndarray) -> Any:
+    """Host values as a new array of the kind of a device array, on its device."""
+    from hetero import transfer
+
+    made, _ = transfer.empty_like(array, describe(array), values.shape, values.dtype)
+    transfer.from_host(values, made, describe(made))
+    return made
+
+
 def result_operand(shape: tuple[int, ...], dtype: np.dtype, location: str) -> Operand:
     """A C-contiguous operand without data."""
     strides = tuple(step * dtype.itemsize for step in element_strides(shape))
@@ -176,11 +189,7 @@ def execute(
     outcome = outcome._replace(iterations=outcome.iterations + done)
     if described.location == HOST:
         return Solved(x, outcome, planner.CPU, implementation.method)
-    from hetero import transfer
-
-    made, _ = transfer.empty_like(b, described, x.shape, dtype)
-    transfer.from_host(x, made, describe(made))
-    return Solved(made, outcome, planner.CPU, implementation.method)
+    return Solved(like(b, x), outcome, planner.CPU, implementation.method)
 
 
 def devices_info() -> dict[str, dict[str, Any]]:
@@ -221,9 +230,7 @@ def _on_devices(plan: planner.Plan, used: list[Any], request: Request, b: Any, x
         outcome = run(used, problem, request._replace(b=rhs, x=x))
         if described.location == HOST:
             return Solved(x, outcome, chosen.device, chosen.method)
-        made, _ = transfer.empty_like(b, described, x.shape, dtype)
-        transfer.from_host(x, made, describe(made))
-        return Solved(made, outcome, chosen.device, chosen.method)
+        return Solved(like(b, x), outcome, chosen.device, chosen.method)
     with device.active():
         if transfer.needs_synchronizing(described):
             device.synchronize()
@@ -247,6 +254,11 @@ def warn(what: str, outcome: Any) -> None:
         RuntimeWarning,
         stacklevel=3,
     )
+
+
+def least_tolerance(dtype: Any) -> float:
+    """What stands for a relative tolerance of 0: a thousandth of rounding."""
+    return float(np.finfo(dtype).eps) / 1024.0
 
 
 def digits(rtol: float, dtype: np.dtype) -> float:

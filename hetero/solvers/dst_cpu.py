@@ -14,7 +14,7 @@ import numpy as np
 from scipy.fft import dstn, idstn
 
 from hetero.devices import cpu
-from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, Outcome, Stencil
+from hetero.solvers.words import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 
 _SERIAL = 1 << 14  # points below which SciPy's threads cost more than they save
 _BLOCK = 1 << 15  # points that NumPy's passes take at a time: their temporaries stay in the cache
@@ -68,6 +68,11 @@ def _norm(pieces: Iterator[np.ndarray]) -> float:
     return math.sqrt(sum(float(np.sum(np.square(p, dtype=np.float64))) for p in pieces))
 
 
+def residual_norm(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> float:
+    """2-norm of f - A u."""
+    return _norm(residual(stencil, f, u, part) for part in _blocks(f.shape))
+
+
 def solve(
     stencil: Stencil, f: np.ndarray, u: np.ndarray, *, rtol: float = 0.0, refinements: int = 1
 ) -> Outcome:
@@ -86,11 +91,12 @@ def solve(
     Returns
     -------
     Outcome
-        LIMIT where rounding leaves the residual above the tolerance.
+        ROUNDING where that leaves the residual above the tolerance.
     """
     blocks = list(_blocks(f.shape))
     with np.errstate(all="ignore"):
-        bound = rtol * _norm(f[part] for part in blocks)
+        whole = _norm(f[part] for part in blocks)
+        bound = rtol * whole
         u[...] = apply(stencil, f)
         size = _norm(residual(stencil, f, u, part) for part in blocks)
         done = 1
@@ -103,5 +109,5 @@ def solve(
             u[...] = better
             size = refined
     if not math.isfinite(size):
-        return Outcome(NOT_FINITE, done, size)
-    return Outcome(CONVERGED if size <= bound else LIMIT, done, size)
+        return Outcome(NOT_FINITE, done, size, whole)
+    return Outcome(CONVERGED if size <= bound else ROUNDING, done, size, whole)

@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero.devices import cufft
 from hetero.devices.base import Device
-from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, Outcome, Stencil
+from hetero.solvers.words import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 
 _THREADS = 256
 _TILE = 32
@@ -133,9 +133,14 @@ class Solver:
         return float(r), float(whole)
 
     def refine(self, u: Any) -> None:
-        """Enqueue u += A^-1 r for the residual kept."""
+        """Enqueue u += A^-1 r for the residual kept; `undo` takes it back."""
         self.apply(self._residual, self._residual)
+        self._device.copy(self._work[0], u, self._points * self._dtype.itemsize)
         self._launch("add_to", self._points, [u, self._residual, self._points])
+
+    def undo(self, u: Any) -> None:
+        """Enqueue what makes u what it was before the last `refine`."""
+        self._device.copy(u, self._work[0], self._points * self._dtype.itemsize)
 
 
 @functools.lru_cache(maxsize=4)
@@ -171,7 +176,7 @@ def solve(
     Returns
     -------
     Outcome
-        LIMIT where rounding leaves the residual above the tolerance.
+        ROUNDING where that leaves the residual above the tolerance.
     """
     with device.active():
         solver = _solver(device, stencil, np.dtype(dtype))
@@ -192,10 +197,14 @@ def _solve(solver: Solver, f: Any, u: Any, rtol: float, refinements: int) -> Out
         solver.refine(u)
         refined, _ = solver.residual(f, u)
         done += 1
-        if not refined < 0.5 * residual:
-            residual = refined
+        if not refined < residual:
+            solver.undo(u)
             break
+        stalled = refined > 0.5 * residual
         residual = refined
+        if stalled:
+            break
     if not math.isfinite(residual):
-        return Outcome(NOT_FINITE, done, residual)
-    return Outcome(CONVERGED if residual <= rtol * whole else LIMIT, done, residual)
+        return Outcome(NOT_FINITE, done, residual, whole)
+    status = CONVERGED if residual <= rtol * whole else ROUNDING
+    return Outcome(status, done, residual, whole)

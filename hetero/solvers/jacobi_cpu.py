@@ -51,21 +51,21 @@ def solve(
     Returns
     -------
     Outcome
-        CONVERGED, LIMIT (also when rounding keeps the residual from falling) or NOT_FINITE; the
-        residual is that of the ``u`` returned, computed in double.
+        CONVERGED, LIMIT, ROUNDING (the residual no longer falls) or NOT_FINITE; the residual is
+        that of the ``u`` returned, computed in double.
     """
     with cpu.share(f.size):
         run = _Run(stencil, f, u, blocking)
-        target = None
+        target = norm = None
         if sweeps is None:
             norm = run.residual(of_zero=True)
             if norm == 0.0:
                 u[...] = 0.0
-                return Outcome(CONVERGED, 0, 0.0)
+                return Outcome(CONVERGED, 0, 0.0, 0.0)
             target = max((rtol or 0.0) * norm, atol)
         outcome = iterate(run, Schedule(target, maxiter if sweeps is None else sweeps))
         run.store(u)
-        return outcome
+        return outcome._replace(right_side=norm)
 
 
 class _Run:

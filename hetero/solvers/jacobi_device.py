@@ -69,8 +69,8 @@ def solve(
     Returns
     -------
     Outcome
-        CONVERGED, LIMIT (also when rounding keeps the residual from falling) or NOT_FINITE; the
-        residual is that of the ``u`` returned, computed in double.
+        CONVERGED, LIMIT, ROUNDING (the residual no longer falls) or NOT_FINITE; the residual is
+        that of the ``u`` returned, computed in double.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def solve(
     """
     target = None if sweeps is not None else (rtol or 0.0)
     limit = maxiter if sweeps is None else sweeps
-    run = None
+    run = norm = None
     try:
         with contextlib.ExitStack() as stack:
             if len(devices) == 1:  # one context for all that follows, not one for each launch
@@ -91,11 +91,11 @@ def solve(
                 if norm == 0.0:
                     run.zero()
                     run.store(u)
-                    return Outcome(CONVERGED, 0, 0.0)
+                    return Outcome(CONVERGED, 0, 0.0, 0.0)
                 target = max(target * norm, atol)
             outcome = iterate(run, Schedule(target, limit))
             run.store(u)
-            return outcome
+            return outcome._replace(right_side=norm)
     except DeviceError as error:
         saved = (run.saved, run.saved_sweeps) if run is not None else (None, 0)
         raise DeviceFailed(error, *saved) from error

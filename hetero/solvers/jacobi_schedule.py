@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, Outcome
+from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome
 
 _FEWEST = 64
 _MOST = 8192
@@ -69,7 +69,7 @@ class Schedule:
             else:
                 self._stalled += 1
                 if self._stalled == 2:
-                    return Verdict(LIMIT, 0)
+                    return Verdict(ROUNDING, 0)
         self._last = done, residual
         return Verdict(None, min(sweeps, self._limit - done))
 

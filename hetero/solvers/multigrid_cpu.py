@@ -18,7 +18,7 @@ from hetero import locks
 from hetero.kernels import cpu
 from hetero.kernels import cpu_multigrid as kernels
 from hetero.solvers import grids
-from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, Outcome, Stencil
+from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
 
 _COARSEST = 256
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
@@ -151,22 +151,25 @@ def solve(
     Returns
     -------
     Outcome
-        LIMIT too where a cycle no longer reduces the residual: rounding keeps it.
+        ROUNDING where a cycle no longer reduces the residual.
     """
     shared = Hierarchy(stencil, f.dtype) if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
     rhs, x = f.reshape(-1), u.reshape(-1)
     again = functools.partial(Hierarchy, stencil, f.dtype)
     with locks.sole(shared, again) as hierarchy, np.errstate(all="ignore"):
         residual, whole = hierarchy.norms(rhs, x)
+        if whole == 0.0:
+            x[...] = 0
+            return Outcome(CONVERGED, 0, 0.0, 0.0)
         bound = max(rtol * whole, atol)
         for done in range(maxiter + 1):
             if not math.isfinite(residual):
-                return Outcome(NOT_FINITE, done, residual)
+                return Outcome(NOT_FINITE, done, residual, whole)
             if residual <= bound:
-                return Outcome(CONVERGED, done, residual)
+                return Outcome(CONVERGED, done, residual, whole)
             if done == maxiter:
                 break
             before, residual = residual, hierarchy.cycle(rhs, x)
-            if residual > _STALLED * before and done:
-                return Outcome(LIMIT, done + 1, residual)
-    return Outcome(LIMIT, maxiter, residual)
+            if _STALLED * before < residual < math.inf and done and residual > bound:
+                return Outcome(ROUNDING, done + 1, residual, whole)
+    return Outcome(LIMIT, maxiter, residual, whole)

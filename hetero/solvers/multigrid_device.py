@@ -19,7 +19,7 @@ from hetero import locks
 from hetero.devices.base import Device
 from hetero.kernels import plan_multigrid
 from hetero.solvers import grids
-from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, Outcome, Stencil
+from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
 
 _COARSEST = 64  # points that an inverse takes care of
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
@@ -178,6 +178,10 @@ class Hierarchy:
         self._device.launch(kernel, self._blocks, _SUM_THREADS, arguments)
         return self._roots(self._sums, (self._blocks, 2))
 
+    def zero(self, u: Any) -> None:
+        """Enqueue u = 0."""
+        self._device.fill(u, self.grids[0].points * self._dtype.itemsize)
+
     def residual(self) -> float:
         """2-norm of f - A u as the last `cycle` left it."""
         if not self._levels:
@@ -247,7 +251,7 @@ def solve(
     Returns
     -------
     Outcome
-        LIMIT too where a cycle no longer reduces the residual: rounding keeps it.
+        ROUNDING where a cycle no longer reduces the residual.
     """
     with device.active():
         hierarchy = _hierarchy(device, stencil, np.dtype(dtype))
@@ -270,6 +274,9 @@ def _cycles(
     hierarchy: Hierarchy, f: Any, u: Any, rtol: float, atol: float, maxiter: int
 ) -> Outcome:
     residual, whole = hierarchy.norms(f, u)
+    if whole == 0.0:
+        hierarchy.zero(u)
+        return Outcome(CONVERGED, 0, 0.0, 0.0)
     bound = max(rtol * whole, atol)
     done, stalled = 0, False
     while math.isfinite(residual) and residual > bound and done < maxiter and not stalled:
@@ -281,5 +288,6 @@ def _cycles(
         if not residual > bound or stalled or done == maxiter:
             residual = hierarchy.norms(f, u)[0]
     if not math.isfinite(residual):
-        return Outcome(NOT_FINITE, done, residual)
-    return Outcome(CONVERGED if residual <= bound else LIMIT, done, residual)
+        return Outcome(NOT_FINITE, done, residual, whole)
+    ended = ROUNDING if stalled else LIMIT
+    return Outcome(CONVERGED if residual <= bound else ended, done, residual, whole)

@@ -10,6 +10,7 @@ from hetero.errors import DeviceError
 
 CONVERGED = "converged"
 LIMIT = "iteration limit"
+ROUNDING = "rounding"  # it keeps the residual above the tolerance
 INDEFINITE = "not positive definite"
 NOT_FINITE = "not finite"
 
@@ -61,16 +62,19 @@ class Outcome(NamedTuple):
     Attributes
     ----------
     status : str
-        CONVERGED, LIMIT, INDEFINITE or NOT_FINITE.
+        CONVERGED, LIMIT, ROUNDING, INDEFINITE or NOT_FINITE.
     iterations : int
         Iterations, sweeps or cycles done.
     residual : float
         2-norm of the true residual b - A x of the x that is returned.
+    right_side : float or None
+        2-norm of b; None from a solver that did not need it.
     """
 
     status: str
     iterations: int
     residual: float
+    right_side: float | None = None
 
 
 class DeviceFailed(DeviceError):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from scipy.sparse.linalg import spsolve
 
 import hetero
 from hetero import devices, registry
+from hetero.ops import poisson_methods
 
 
 def ways():
@@ -95,6 +99,140 @@ def test_single_precision_goes_as_far_as_it_can(device, method):
     assert info["residual"] <= 1e-4 * np.linalg.norm(f)
 
 
+KEYS = ["device", "method", "iterations", "residual", "relative_residual", "converged", "status"]
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_all_that_is_promised_of_info(device, method, dtype):
+    for shape in ((0, 4), (3, 0, 2), (1, 1), (12, 13), (4, 5, 6)):
+        f = np.random.default_rng(6).random(shape).astype(dtype)
+        u, info = hetero.solve_poisson(f, device=device, method=method, return_info=True)
+        assert list(info) == [*KEYS, "plan"]
+        assert info["converged"] is True
+        assert info["status"] == "converged"
+        left = f.ravel() - (hetero.Poisson(shape) @ u.ravel() if f.size else 0.0)
+        whole = np.linalg.norm(f) if f.size else 1.0
+        tolerance = 3e-6 if dtype == "float32" else 1e-14
+        assert info["relative_residual"] == pytest.approx(
+            np.linalg.norm(left) / whole, rel=0.3, abs=tolerance
+        )
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (2, 60), (60, 2), (31, 30), (60, 45), (9, 10, 11), (1, 9, 40)]
+)
+def test_single_precision_reaches_its_default_tolerance(device, method, shape):
+    """Smooth f are the hard ones: rounding u alone leaves a share of f that grows with n^2."""
+    grids = np.meshgrid(*(np.linspace(0, 1, n + 2)[1:-1] for n in shape), indexing="ij")
+    smooth = math.prod(np.sin(np.pi * x) for x in grids)
+    rough = np.random.default_rng(7).random(shape) - 0.5
+    for f in (np.ones(shape), smooth, rough):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            u, info = hetero.solve_poisson(
+                f.astype("f4"), device=device, method=method, return_info=True
+            )
+        assert info["converged"]
+        expected = exact(f, 1.0)
+        assert np.abs(u - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def test_single_precision_on_a_large_grid():
+    """Where it leaves a hundredth of f, though u is right to five digits."""
+    f = np.ones((900, 1000), "f4")
+    expected = hetero.solve_poisson(f.astype("f8"), device="cpu", method="dst")
+    for method in ("dst", "multigrid"):
+        u, info = hetero.solve_poisson(f, device="cpu", method=method, return_info=True)
+        assert info["converged"]
+        assert info["relative_residual"] > 1e-3
+        assert np.abs(u - expected).max() <= 2e-4 * expected.max()
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+def test_stopping_short_is_said_once(device, method):
+    """For the caller's limit, and for a tolerance that rounding does not let it meet."""
+    f = np.random.default_rng(8).random((40, 50))
+    options = {"device": device, "method": method}
+    cases = [(f.astype("f4"), {"rtol": 1e-12}, "rounding")]
+    if method != "dst":
+        cases += [(f, {"maxiter": 3, "rtol": 1e-10}, "3 iterations: iteration limit")]
+    for values, more, words in cases:
+        for asked in (True, False):
+            with pytest.warns(RuntimeWarning, match=f"^solve_poisson .*{words}") as seen:
+                got = hetero.solve_poisson(values, **options, **more, return_info=asked)
+            assert len(seen) == 1
+            assert seen[0].filename == __file__
+        hetero.solve_poisson(values, **options)  # silent: warnings are errors here
+    with pytest.warns(RuntimeWarning):
+        _, info = hetero.solve_poisson(cases[-1][0], **options, **cases[-1][1], return_info=True)
+    assert info["converged"] is False
+    assert got.shape == f.shape
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+def test_a_tolerance_of_zero_is_as_far_as_rounding_lets_it(device, method):
+    for dtype in ("float32", "float64"):
+        f = np.random.default_rng(9).random((21, 30)).astype(dtype)
+        u, info = hetero.solve_poisson(f, rtol=0.0, device=device, method=method, return_info=True)
+        assert info["converged"]
+        assert info["iterations"] < 20_000
+        assert info["relative_residual"] < 100 * np.finfo(dtype).eps
+        assert np.abs(u - exact(f.astype("f8"), 1.0)).max() < 2e3 * np.finfo(dtype).eps
+
+
+def test_a_method_that_cannot_get_there_is_not_chosen():
+    """Whatever it would cost to make as many steps as are allowed."""
+    f = np.random.default_rng(10).random((500, 400))
+    for limit, out in (
+        (0, {"jacobi", "cg", "multigrid"}),
+        (5, {"jacobi", "cg", "multigrid"}),
+        (10, {"jacobi", "cg"}),
+        (10_000, {"jacobi"}),
+        (None, set()),
+    ):
+        plan = hetero.plan("poisson", f, device="cpu", maxiter=limit)
+        short = {c.method: c.reason for c in plan.candidates if c.reason is not None}
+        assert set(short) == out
+        assert all(f" {limit} are allowed" in reason for reason in short.values())
+    for limit in (0, 5, 10):
+        u, info = hetero.solve_poisson(f, maxiter=limit, return_info=True)
+        assert info["converged"]
+        assert np.linalg.norm(f.ravel() - hetero.Poisson(f.shape) @ u.ravel()) <= 1e-8 * (
+            np.linalg.norm(f)
+        )
+    # Where it is the only one, it does what it can.
+    plan = hetero.plan("poisson", f, device="cpu", method="jacobi", maxiter=5)
+    assert plan.chosen.method == "jacobi"
+
+
+@pytest.mark.parametrize("shape", [(30, 20), (9, 200), (1, 50), (12, 13, 14), (3, 80, 3)])
+def test_expected_steps_are_about_what_it_takes(shape):
+    f = np.random.default_rng(11).random(shape)
+    for method in ("jacobi", "cg", "multigrid"):
+        _, info = hetero.solve_poisson(f, device="cpu", method=method, return_info=True)
+        problem = info["plan"].problem
+        expected = poisson_methods.expected_steps(problem, method)
+        assert info["iterations"] <= 1.3 * expected + 64
+        assert expected <= 6 * info["iterations"] + 8
+
+
+def test_the_start_does_not_decide_the_dtype():
+    f = np.ones((4, 5), "f4")
+    assert hetero.solve_poisson(f, x0=np.zeros((4, 5))).dtype == np.float32
+    with pytest.raises(ValueError, match="x0 must be real, got dtype complex128"):
+        hetero.solve_poisson(f, x0=np.zeros((4, 5), complex))
+
+
+@pytest.mark.parametrize("limit", [2.5, 2.0, "3", np.float64(4)])
+def test_a_limit_is_an_integer(limit):
+    message = re.escape(f"maxiter must be a whole number, got {limit!r}")
+    with pytest.raises(ValueError, match=message):
+        hetero.solve_poisson(np.ones((3, 3)), maxiter=limit)
+    assert hetero.solve_poisson(np.ones((3, 3)), maxiter=np.int32(9)).shape == (3, 3)
+
+
 def test_sweeps_are_counted_and_the_start_is_used():
     f = np.random.default_rng(3).random((10, 11))
     full = np.zeros((12, 13))
@@ -135,6 +273,11 @@ BAD = {
     "rtol": (np.ones((3, 3)), {"rtol": -1e-3}, "rtol must be at least 0, got -0.001"),
     "maxiter": (np.ones((3, 3)), {"maxiter": -2}, "maxiter must be at least 0, got -2"),
     "x0": (np.ones((3, 3)), {"x0": np.ones((3, 4))}, "x0 must have f's shape"),
+    "two numbers": (
+        np.ones((3, 3)),
+        {"boundary": (1, 2)},
+        r"boundary must be a number or 2 pairs, got \(1, 2\)",
+    ),
     "sides": (np.ones((3, 3)), {"boundary": ((0, 0),)}, "boundary must be a number or 2 pairs"),
     "a side": (
         np.ones((3, 4)),

@@ -20,7 +20,7 @@ from hetero.ops import solving
 _SPACING = {"float32": 16, "float64": 100}
 _VALUES = {"float32": 32, "float64": 300}
 _FARTHEST = 100  # a spacing 2^100 times the least decouples its axis whatever the extents
-_START = 40  # an initial guess may be 2^40 times as large as f, not more
+_START = 40  # an initial guess 2^40 times as large as f h^2 is farther from u than zero
 
 
 class Face(NamedTuple):
@@ -128,11 +128,12 @@ def scaled(
     farther = [min(math.frexp(h)[1] - e, _FARTHEST) for h in spacing]
     steps = tuple(math.ldexp(math.frexp(h)[0], n) for h, n in zip(spacing, farther, strict=True))
     magnitudes = [_shifted(_exponent(values), 2 * e), *_shares(steps, faces)]
-    if x0 is not None:
-        x0 = solving.on_host(x0, describe(x0), np.dtype(np.float64)).reshape(values.shape)
-        magnitudes.append(_shifted(_exponent(x0), -_START))
     known = [m for m in magnitudes if m is not None]
     k = max(known, default=0)
+    if x0 is not None:
+        x0 = solving.on_host(x0, describe(x0), np.dtype(np.float64)).reshape(values.shape)
+        if (_exponent(x0) or 0) - k > _START:
+            x0 = None
     with np.errstate(all="ignore"):
         total = np.ldexp(values, 2 * e - k)
         _add(total, steps, faces, -k)

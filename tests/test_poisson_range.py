@@ -1,0 +1,124 @@
+"""solve_poisson is right for all numbers its dtypes have: f, spacings, boundaries, starts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from test_solve_poisson import WAYS
+
+import hetero
+
+MAGNITUDES = [("float32", e) for e in (-120, -80, -60, 62, 100)]
+MAGNITUDES += [("float64", e) for e in (-1000, -664, -565, -520, 505, 664, 990)]
+
+
+def right_side(dtype, shape=(23, 17)):
+    return (np.random.default_rng(0).random(shape) - 0.3).astype(dtype)
+
+
+def reference(f, **options):
+    return hetero.solve_poisson(f.astype("f8"), device="cpu", method="dst", **options)
+
+
+def close(u, expected, dtype):
+    tolerance = 1e-4 if dtype == "float32" else 1e-6
+    np.testing.assert_allclose(u, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+@pytest.mark.parametrize(("dtype", "exponent"), MAGNITUDES)
+def test_any_magnitude_of_f(device, method, dtype, exponent):
+    """No square of it vanishes or overflows: u follows f, and what is said of it holds."""
+    plain = right_side(dtype)
+    f = np.ldexp(plain, exponent)
+    u, info = hetero.solve_poisson(f, device=device, method=method, return_info=True)
+    assert u.dtype == dtype
+    close(np.ldexp(u.astype("f8"), -exponent), reference(plain), dtype)
+    assert info["converged"]
+    v = np.ldexp(u.astype("f8"), -exponent)
+    left = plain.astype("f8").ravel() - hetero.Poisson(plain.shape) @ v.ravel()
+    relative = np.linalg.norm(left) / np.linalg.norm(plain)
+    assert info["relative_residual"] == pytest.approx(relative, rel=0.5, abs=1e-13)
+    assert info["residual"] == pytest.approx(
+        math.ldexp(info["relative_residual"] * np.linalg.norm(plain.astype("f8")), exponent),
+        rel=1e-5,
+    )
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("spacing", [2.0**-60, 2.0**60, (2.0**-70, 2.0**-71)], ids=str)
+def test_any_spacing(device, method, dtype, spacing):
+    """In float32 1 / h^2 has no room, in float64 its products have not."""
+    factor = 1 if dtype == "float32" else 8
+    steps = np.ldexp(1.0, factor * np.rint(np.log2(spacing)).astype(int))
+    least = float(np.min(steps))
+    f = right_side(dtype)
+    u, info = hetero.solve_poisson(
+        np.ldexp(f, -int(math.log2(least))),
+        spacing=tuple(map(float, np.broadcast_to(steps, 2))),
+        device=device,
+        method=method,
+        return_info=True,
+    )
+    expected = reference(f, spacing=tuple(map(float, np.broadcast_to(steps / least, 2))))
+    close(np.ldexp(u.astype("f8"), -int(math.log2(least))), expected, dtype)
+    assert info["converged"]
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+def test_boundary_values_at_spacings_whose_squares_vanish(device, method):
+    """Without f, the spacing does not matter, and a constant boundary is the solution."""
+    for spacing in (1e-200, 1.0, 1e200):
+        u = hetero.solve_poisson(
+            np.zeros((9, 12)), spacing=spacing, boundary=3.0, device=device, method=method
+        )
+        np.testing.assert_allclose(u, 3.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+def test_what_no_number_holds_is_said(device, method):
+    """U beyond the largest number, or below the smallest."""
+    f = right_side("float64")
+    options = {"device": device, "method": method, "return_info": True}
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        _, info = hetero.solve_poisson(f, spacing=1e200, **options)
+    assert not info["converged"]
+    with pytest.warns(RuntimeWarning, match=r"norm\(f - A u\) is 1 of norm\(f\)"):
+        u, info = hetero.solve_poisson(f, spacing=1e-200, **options)
+    assert not u.any()
+    assert not info["converged"]
+    assert info["relative_residual"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+def test_a_start_far_from_f(device, method):
+    f = right_side("float32")
+    u, info = hetero.solve_poisson(
+        f, x0=np.full_like(f, 1e38), device=device, method=method, return_info=True
+    )
+    assert info["converged"]
+    close(u, reference(f), "float32")
+
+
+@pytest.mark.parametrize(("device", "method"), WAYS)
+def test_zero(device, method):
+    """Zeros at once, whatever the start."""
+    for shape in ((5, 4), (40, 50), (9, 10, 11)):
+        for start in (None, np.ones(shape)):
+            u, info = hetero.solve_poisson(
+                np.zeros(shape), x0=start, device=device, method=method, return_info=True
+            )
+            assert not u.any()
+            assert info["converged"]
+            assert info["iterations"] <= 1
+            assert info["residual"] == info["relative_residual"] == 0.0
+
+
+def test_the_largest_axis_has_a_price():
+    """cos(pi / (n + 1)) rounds to 1 there."""
+    for shape in ((2, 300_000_000), (300_000_000, 1), (2**40, 2**20)):
+        plan = hetero.plan("poisson", hetero.spec(shape, "float32"))
+        assert all(c.seconds > 0 for c in plan.candidates if c.reason is None)

@@ -198,9 +198,7 @@ class _Equation:
         """2-norm of the right-hand side as it was solved for."""
         if outcome.right_side is not None:
             return outcome.right_side
-        from hetero.kernels.cpu_vectors import norm
-
-        return norm(solving.on_host(self._rhs, describe(self._rhs), self.dtype).reshape(-1))
+        return poisson_sides.norm(solving.on_host(self._rhs, describe(self._rhs), self.dtype))
 
     def converged(self, outcome: Outcome, *, to_rounding: bool) -> bool:
         """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.

@@ -142,6 +142,15 @@ def scaled(
         return Scaled(total.astype(dtype), x0, steps, k, k - 2 * e)
 
 
+def norm(values: np.ndarray) -> float:
+    """2-norm, also where squares overflow or vanish."""
+    from hetero.kernels import cpu_vectors
+
+    exponent = _exponent(values) or 0
+    with np.errstate(all="ignore"):
+        return float(np.ldexp(cpu_vectors.norm(np.ldexp(values, -exponent).reshape(-1)), exponent))
+
+
 def _shares(spacing: tuple[float, ...], faces: list[Face]) -> list[int | None]:
     """Exponents of the boundary's shares, or one more."""
     return [

@@ -129,11 +129,14 @@ def two(monkeypatch):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Calibrating takes a second: what is measured does not matter, only that all is there."""
+    """Calibrating takes a second: what is measured does not matter, only that all is there.
+
+    It may take a few on a busy machine, or nothing would be held out to check the fit with.
+    """
     import dataclasses
 
     from hetero.calibration import efforts
 
     quick = {"budget": 0.0002, "longest": 0.002, "step": 16.0, "device_step": 16.0}
-    quick |= {"held_out": 2, "largest_transfer": 2**16, "total": 1.0}
+    quick |= {"held_out": 2, "largest_transfer": 2**16, "total": 4.0}
     monkeypatch.setattr(efforts, "QUICK", dataclasses.replace(efforts.QUICK, **quick))

@@ -65,9 +65,10 @@ class OnGpu:
 
 def whole(view):
     """The array that a view is of, in one dimension, and the bytes in it before the view."""
-    base = view
-    while isinstance(base.base, np.ndarray):
-        base = base.base
+    base = owner = view
+    while owner.base is not None:  # NumPy's as_strided puts an object that is no array in between
+        owner = owner.base
+        base = owner if isinstance(owner, np.ndarray) else base
     start = base.__array_interface__["data"][0]
     return base.reshape(-1), view.__array_interface__["data"][0] - start
 

@@ -106,9 +106,14 @@ def _without_array_libraries() -> Any:
         import scipy._lib._array_api as array_api
     except ImportError:
         return ExitStack()
-    if not hasattr(array_api, "make_xp_test_case"):
+    if not hasattr(array_api, "make_xp_pytest_marks"):
         return ExitStack()
-    return mock.patch.object(array_api, "make_xp_test_case", _unmarked)
+    marks = {"make_xp_pytest_marks": _no_marks, "make_xp_test_case": _unmarked}
+    return mock.patch.multiple(array_api, **marks)
+
+
+def _no_marks(*functions: Any, **options: Any) -> list[Any]:
+    return []
 
 
 def _unmarked(*functions: Any, **options: Any) -> Any:

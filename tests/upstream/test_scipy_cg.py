@@ -5,6 +5,8 @@ They are shared by SciPy's ten iterative solvers, which the fixtures here narrow
 
 from __future__ import annotations
 
+import inspect
+
 import installed
 import numpy as np
 import pytest
@@ -27,8 +29,17 @@ test_x0_working = suite.test_x0_working
 test_zero_rhs = suite.test_zero_rhs
 
 
+def run(test):
+    """A test of all solvers with cg; from SciPy 1.18 on it takes an array library and batches."""
+    newer = {"xp": np, "batch_A": (), "batch_b": ()}
+    test(
+        suite.cg,
+        **{name: newer[name] for name in inspect.signature(test).parameters & newer.keys()},
+    )
+
+
 def test_x0_solves_problem_exactly():
-    suite.test_x0_solves_problem_exactly(suite.cg)  # its own parameters are all solvers
+    run(suite.test_x0_solves_problem_exactly)  # its own parameters are all solvers
 
 
 # Tests of the module that are not run, and why.
@@ -37,6 +48,7 @@ NOT_OF_CG = {
     "test_show": "of tfqmr",
     "TestQMR": "of qmr",
     "TestGMRES": "of gmres",
+    "test_nD": "from SciPy 1.18 on: the wording of an error, where solve_cg has its own",
 }
 
 
@@ -55,12 +67,12 @@ def case(request):
 def test_every_test_is_run_or_has_a_reason():
     names = {name for name in vars(suite) if name.startswith(("test", "Test"))}
     run = {name for name in globals() if name.startswith("test")}
-    assert names - run == set(NOT_OF_CG)
+    assert names - run == set(NOT_OF_CG) & names
 
 
 def test_that_heteros_function_is_called():
     before = suite.calls[CG]
-    test_x0_working(suite.cg)
+    run(test_x0_working)
     assert suite.calls[CG] == before + 2
     kinds = {np.dtype(case.A.dtype).char for case in suite.cases if case.solver is suite.cg}
     assert kinds == set("fdFD")

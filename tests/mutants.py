@@ -183,30 +183,25 @@ def run(table: dict[str, Any], drawn: list, log: Path, jobs: int, head: dict[str
         for job in range(jobs):
             trees.put(Tree(Path(folder) / str(job)))
 
-        def unmutated(module: str) -> None:
-            tests = tuple(tests_of(table, module))
-            if tests in limits:
-                return
-            tree = trees.get()
-            try:
-                outcome, seconds, tail = tree.run(list(tests), 1800.0, module.startswith("kernels"))
-            finally:
-                trees.put(tree)
-            if outcome != "survived":
-                raise SystemExit(f"{' '.join(tests)} fail without a mutant:\n{tail}")
-            limits[tests] = _SLOWER * seconds + _SECONDS_MORE
+        def limit(tree: Tree, module: str, tests: list[str]) -> float:
+            """Seconds that a mutant may take; the tests must pass without one."""
+            if tuple(tests) not in limits:
+                outcome, seconds, tail = tree.run(tests, 1800.0, module.startswith("kernels/"))
+                if outcome != "survived":
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise SystemExit(f"{' '.join(tests)} fail without a mutant:\n{tail}")
+                limits[tuple(tests)] = _SLOWER * seconds + _SECONDS_MORE
+            return limits[tuple(tests)]
 
         def one(item: tuple[str, Mutation]) -> dict:
             tests = tests_of(table, item[0])
             tree = trees.get()
             try:
-                return test(tree, *item, tests, limits[tuple(tests)])
+                return test(tree, *item, tests, limit(tree, item[0], tests))
             finally:
                 trees.put(tree)
 
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            for module, _ in left:
-                unmutated(module)
             for done in concurrent.futures.as_completed([pool.submit(one, x) for x in left]):
                 entry = done.result()
                 entries.append(entry)

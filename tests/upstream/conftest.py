@@ -10,7 +10,7 @@ import pytest
 MARKERS = (
     "slow", "xslow", "fail_slow", "timeout", "parallel_threads_limit", "thread_unsafe",
     "iterations", "skip_xp_backends", "xfail_xp_backends", "array_api_backends",
-    "xfail_on_32bit",
+    "xfail_on_32bit", "leaks_references", "valgrind_error",
 )  # fmt: skip
 
 

@@ -98,7 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--quick", action="store_true", help="ten seconds instead of a minute or two, less exact"
     )
-    sub.add_argument("--path", help="file to write (default: HETERO_PROFILE, or the user's cache)")
+    sub.add_argument(
+        "--path", type=_file, help="file to write (default: HETERO_PROFILE, or the user's cache)"
+    )
     sub.add_argument(
         "--device",
         action="append",
@@ -118,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--method", help="only this method, such as blas or tiled")
     sub.add_argument(
         "--profile",
+        type=_file,
         metavar="NAME|FILE",
         help="answer for another machine, by its constants: tesla-t10, h200, or a profile's file",
     )
@@ -158,7 +161,9 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("demo", _demo, "Calibrate quickly, then run real products and compare.")
     sub.add_argument("--largest", type=_whole, help="largest extent (default: 4096; 8192 on a GPU)")
-    sub.add_argument("--picture", metavar="FILE", help="save the filtered photograph (PGM)")
+    sub.add_argument(
+        "--picture", type=_file, metavar="FILE", help="save the filtered photograph (PGM)"
+    )
     return parser
 
 
@@ -169,6 +174,22 @@ def _whole(text: str) -> int:
     except ValueError:  # not a number, or of thousands of digits
         shown = text if len(text) < 40 else f"{text[:20]}... ({len(text)} characters)"
         raise argparse.ArgumentTypeError(f"must be a whole number, got {shown!r}") from None
+
+
+def _file(text: str) -> str:
+    """A file's name from an argument."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"must name a file, got {text[:40]!r}")
+    return text
+
+
+def _check_file(option: str, path: str) -> None:
+    """Raise OSError, before anything is measured, if the file cannot be written."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"{option} must name a file, {path} is a folder")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(f"{option}: {path} cannot be written")
 
 
 def _print_json(value: Any) -> None:
@@ -196,6 +217,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     from hetero.calibration import report
     from hetero.profile import default_path
 
+    if arguments.path is not None:
+        _check_file("--path", arguments.path)
     found = hetero.calibrate(arguments.quick, arguments.path, arguments.device, progress_bar())
     terminal.clear()
     path = str(arguments.path or default_path())
@@ -328,8 +351,10 @@ def _demo(arguments: argparse.Namespace) -> int:
     from hetero.calibration import demo
 
     _check("--largest", arguments.largest, 16, 2**24)
-    if arguments.picture is not None and not Path(arguments.picture).parent.is_dir():
-        raise FileNotFoundError(f"there is no folder for --picture {arguments.picture}")
+    if arguments.picture is not None:
+        _check_file("--picture", arguments.picture)
+        if not Path(arguments.picture).parent.is_dir():
+            raise FileNotFoundError(f"there is no folder for --picture {arguments.picture}")
     rows, found = demo.demo(
         largest=arguments.largest,
         picture=arguments.picture,

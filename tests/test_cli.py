@@ -526,6 +526,13 @@ def test_the_largest_arrays_have_a_plan_at_once(run, words):
         (("bench", "matmul", "--order", "Z"), ("'C'", "'Z'")),
         (("explain", "matmul", "9" * 5000, "5", "5"), ("whole number", "5000 characters")),
         (("explain", "matmul", "5", "5", "5", "--mode", "same"), ("--mode", "convolve2d")),
+        (("demo", "--picture", ""), ("--picture", "''")),
+        (("demo", "--picture", "a\0b"), ("--picture", "a")),
+        (("calibrate", "--path", "\0"), ("--path", "file")),
+        (("calibrate", "--device", ""), ("'cpu'", "''")),
+        (("verify", "--on", "\0"), ("'cpu'", "x00")),
+        (("verify", "\0"), ("'matvec'", "x00")),
+        (("info", "please"), ("please",)),
     ],
     ids=lambda a: str(a)[:40],
 )
@@ -536,6 +543,8 @@ def test_refused_at_the_door(run, arguments, naming):
 def test_a_picture_that_cannot_be_saved_is_refused_before_anything_runs(run, tmp_path):
     path = tmp_path / "nowhere" / "picture.pgm"
     refused(run, "demo", "--picture", path, naming=(str(path),), code=FAILED)
+    refused(run, "demo", "--picture", tmp_path, naming=(str(tmp_path), "folder"), code=FAILED)
+    refused(run, "calibrate", "--path", tmp_path, naming=(str(tmp_path), "folder"), code=FAILED)
 
 
 @pytest.mark.parametrize(

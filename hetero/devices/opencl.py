@@ -38,7 +38,8 @@ def find() -> tuple[list[Device], list[str]]:
     except Exception as error:  # PyOpenCL's, or what a damaged runtime makes of it
         return [], [f"opencl: there is no runtime ({error}); {brings}"]
     found: list[Device] = []
-    missing: list[str] = []
+    obstacle = opencl_runtime.obstacle()
+    missing = [f"opencl: {obstacle}"] if obstacle else []
     for platform in platforms:
         # NVIDIA's are the cuda devices again; the simulator is for tests, which open it alone.
         if "NVIDIA" in platform.name or "Oclgrind" in platform.name:

@@ -9,13 +9,19 @@ links to the machine's own. Where the user names a folder, that one alone counts
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import importlib
 import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from hetero import paths
 
 _PACKAGE = "intel-opencl-rt"
 _FOLDERS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # the user's word to the loader
@@ -26,8 +32,49 @@ def platforms() -> list[Any]:
     """Every OpenCL platform, as PyOpenCL gives them; the loader looks for them only once."""
     import pyopencl as cl
 
+    _keep_to_ourselves()
     with _shown(installed()):
         return cl.get_platforms()
+
+
+def obstacle() -> str | None:
+    """Why Intel's runtime cannot work as it is installed, a sentence or None."""
+    library = installed()
+    if library is not None and " " in str(library):
+        return f"Intel's runtime does not work in a folder with a space in its path: {library}"
+    return None
+
+
+def _keep_to_ourselves() -> None:
+    """Let PyOpenCL keep its pickles in a folder that is this user's alone.
+
+    Launching kernels needs a module that makes a folder in the user's cache as it is imported, and
+    fails where it cannot.
+    """
+    if "pyopencl.invoker" in sys.modules:
+        return
+    folder = paths.private_folder("pyopencl")
+    if folder is None:
+        try:
+            folder = tempfile.mkdtemp(prefix="hetero-pyopencl-")
+        except OSError:  # then the first launch fails, and says why
+            return
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with _environment("XDG_CACHE_HOME", str(folder)):
+        importlib.import_module("pyopencl.invoker")
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def installed() -> Path | None:
@@ -59,8 +106,5 @@ def _shown(library: Path | None) -> Iterator[None]:
         except OSError:  # nowhere to write: then without it
             yield
             return
-        os.environ["OCL_ICD_VENDORS"] = folder
-        try:
+        with _environment("OCL_ICD_VENDORS", folder):
             yield
-        finally:
-            del os.environ["OCL_ICD_VENDORS"]

@@ -1,0 +1,85 @@
+"""Commands that take long show on a terminal what they do and how far it is; in a pipe, nothing."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from hetero import cli
+from hetero.calibration import bench, bench_convolutions, bench_solves
+
+COMMANDS = {
+    "info": (),
+    "calibrate": ("--quick", "--device", "cpu"),
+    "verify": ("matvec", "--count", "2", "--largest", "32"),
+    "bench matvec": ("--device", "cpu"),
+    "bench convolve2d": (),
+    "bench cg": (),
+    "bench poisson": (),
+    "demo": ("--largest", "16"),
+}
+
+
+@pytest.fixture
+def small(monkeypatch, hasty):
+    """Benches of a single small case each."""
+    monkeypatch.setitem(bench.SHAPES, "matvec", [(64, 64)])
+    monkeypatch.setattr(bench_convolutions, "_ON_CPU", ((32, 3),))
+    monkeypatch.setattr(bench_convolutions, "_ON_GPU", ())
+    for name in ("_GRIDS", "_DENSE", "_POISSON"):
+        monkeypatch.setattr(bench_solves, name, (32,))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_bar_on_a_terminal_and_none_in_a_pipe(command, small, monkeypatch, capsys, profile_file):
+    arguments = [*command.split(), *COMMANDS[command], "--json"]
+    assert cli.main(arguments) == 0
+    assert "\r" not in capsys.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.main(arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("\r[") >= 1, "no bar"
+    assert "\r" not in captured.out
+    # In the end the line is free: the bar is taken away, or a new line was begun.
+    assert captured.err.endswith(("\n", " \r"))
+
+
+def test_on_a_real_terminal():
+    """The bar goes to the terminal, the answer to the pipe, and the last line is clean."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "hetero", "verify", "matvec", "--count", "1"]
+    with subprocess.Popen(
+        [*command, "--largest", "16", "--json"], stdout=subprocess.PIPE, stderr=follower
+    ) as running:
+        os.close(follower)
+        out = running.stdout.read()
+        shown = b""
+        try:
+            while part := os.read(leader, 4096):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
+    os.close(leader)
+    assert running.returncode == 0
+    assert out.startswith(b"{")
+    assert b"[" in shown
+    assert b"matvec" in shown
+
+
+def test_a_warning_has_a_line_of_its_own(monkeypatch, capsys):
+    import logging
+
+    from hetero import terminal
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    bar = terminal.progress_bar()
+    bar(0.5, "half")
+    handler = terminal.LogHandler(sys.stderr)
+    handler.emit(logging.LogRecord("hetero", logging.WARNING, "", 0, "a warning", (), None))
+    before, _, after = capsys.readouterr().err.rpartition("\r")
+    assert before.endswith(" ")
+    assert after == "a warning\n"

@@ -121,6 +121,7 @@ def test_demo_goes_on(no_build, capsys, hasty):
     assert len(told) == len(devices.broken())
     assert "probe.cu" in told[0]
     assert "error" not in captured.err
+    assert "\r" not in captured.err, "no bar in a pipe"
     assert "geometric mean" in captured.out
 
 

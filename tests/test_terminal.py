@@ -37,8 +37,9 @@ def small(monkeypatch, hasty):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_bar_on_a_terminal_and_none_in_a_pipe(command, small, monkeypatch, capsys, profile_file):
     arguments = [*command.split(), *COMMANDS[command], "--json"]
-    assert cli.main(arguments) == 0
-    assert "\r" not in capsys.readouterr().err
+    if command != "demo":  # which test_runtimes.py runs in a pipe
+        assert cli.main(arguments) == 0
+        assert "\r" not in capsys.readouterr().err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert cli.main(arguments) == 0
     captured = capsys.readouterr()

@@ -110,7 +110,7 @@ def _iteration(implementation: Any, place: str, problem: Any, A: Any, b: np.ndar
     device = None if place == planner.CPU else backends.get(place)
     used = None if device is None else [device]
     system = conjugate_gradient.System(A, b.dtype, None)
-    request = system.to_request(Request(None, b, np.zeros_like(b), 0.0, 0.0, 0), used)
+    request = Request(system.on(used)[0], b, np.zeros_like(b), 0.0, 0.0, 0)
     few, many = (4, 24) if device is None else (20, 220)
     owners = []
     with nullcontext() if device is None else device.active():

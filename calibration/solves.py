@@ -345,9 +345,9 @@ def _cg_request(layout: str, dtype: str) -> Callable[..., Request]:
         else:
             matrix = operators.Poisson(_grid(n, int(kind[-1])), dtype=dtype)
         b = _right_hand_side(matrix.shape[:1], dtype)
-        request = Request(None, b, np.zeros_like(b), 0.0, 0.0, 1)
         system = conjugate_gradient.System(matrix, np.dtype(dtype), preconditioner or None)
-        return system.to_request(request, used)
+        whole, inverse = system.on(used)
+        return Request(whole, b, np.zeros_like(b), 0.0, 0.0, 1, inverse)
 
     return request
 

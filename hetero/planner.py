@@ -120,6 +120,16 @@ def placement(device: str | None, method: str | None) -> tuple[str | None, str |
     return device or outer[0], method or outer[1]
 
 
+def is_host_alone(device: str | None) -> bool:
+    """Whether a call from host memory that names this device, or none, can only run on the CPU."""
+    return device == CPU or (
+        device is None
+        and all(
+            name == CPU or info.get("is_host_cpu") for name, info in inventory.devices().items()
+        )
+    )
+
+
 def check_placement(operation: str, device: str | None, method: str | None) -> None:
     """Raise what a plan would if ``device=`` or ``method=`` names nothing that is here."""
     if device is not None:

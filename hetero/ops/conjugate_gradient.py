@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -110,7 +111,15 @@ def solve_cg(
     plan = None if key is None else _plans.get(key)
     if plan is None:
         generation = planner.generation()
-        plan = planner.plan(_problem(matrix, rhs, x0, rtol, atol, limit, M), device, method)
+        kind = _inspected(matrix, rhs, x0, M)
+        of_any_size = None
+        if key is not None and planner.is_host_alone(device):
+            of_any_size = (kind.layout, kind.dtype, device, method)
+            plan = _plans.get(of_any_size)
+        if plan is None:
+            plan = planner.plan(_problem(matrix, kind, rtol, limit), device, method)
+            if of_any_size is not None:
+                planner.remember(_plans, of_any_size, plan, generation)
         if key is not None:
             planner.remember(_plans, key, plan, generation)
     dtype = np.dtype(plan.problem.dtype)
@@ -124,7 +133,7 @@ def solve_cg(
     elif x0 is not None:
         x0 = x0.reshape(n)
     request = Request(None, None, None, rtol, atol, limit, None, callback)
-    solved = solving.execute(plan, request, rhs, x0, system.to_request)
+    solved = solving.execute(plan, request, rhs, x0, system.on)
     outcome = solved.outcome
     if outcome.status == "converged":
         return solved.x, 0
@@ -135,6 +144,8 @@ def solve_cg(
     return solved.x, max(outcome.iterations, 1)
 
 
+# By what `_key` gives; and, where nothing but the CPU can be chosen, one for all sizes of a layout:
+# it has one method for each.
 _plans = planner.shortcut_table()
 
 
@@ -178,7 +189,13 @@ def problem(
     M: Any = None,
 ) -> Problem:
     """The problem of ``solve_cg(A, b, ...)``, for arrays or `hetero.spec` stand-ins."""
-    return _problem(_matrix(A), solving.array_like(b), x0, rtol, atol, maxiter, M)
+    A = _matrix(A)
+    solving.checked_tolerance("atol", atol)
+    rtol = solving.checked_tolerance("rtol", rtol)
+    limit = solving.checked_limit(maxiter, 10 * A.shape[0])
+    if x0 is not None and not isinstance(x0, str):
+        x0 = solving.array_like(x0)
+    return _problem(A, _inspected(A, solving.array_like(b), x0, M), rtol, limit)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
@@ -196,9 +213,7 @@ def _matrix(A: Any) -> Any:
     if isinstance(A, np.ndarray):
         A = np.asarray(A)  # np.matrix has a diagonal of its own kind
     elif not (isinstance(A, Spec) or is_device_array(A)):
-        from scipy.sparse import issparse
-        from scipy.sparse.linalg import LinearOperator, aslinearoperator
-
+        issparse, LinearOperator, aslinearoperator = _scipy()
         if issparse(A):
             A = A.tocsr()
         elif not isinstance(A, LinearOperator):
@@ -208,45 +223,78 @@ def _matrix(A: Any) -> Any:
     return A
 
 
-def _problem(
-    A: Any, b: Any, x0: Any, rtol: float, atol: float, maxiter: int | None, M: Any
-) -> Problem:
+@functools.cache
+def _scipy() -> tuple[Any, Any, Any]:
+    """issparse, LinearOperator, aslinearoperator: a statement of imports takes 2 us each time."""
+    from scipy.sparse import issparse
+    from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+    return issparse, LinearOperator, aslinearoperator
+
+
+class _Kind(NamedTuple):
+    """What a call is, but for its tolerances.
+
+    Attributes
+    ----------
+    vectors : tuple of Operand
+        b, and x0 where it is a vector.
+    dtype : numpy.dtype
+    layout : str
+        Of A, with the preconditioner that counts.
+    entries : int
+        Of A.
+    obstacle : str or None
+        Why no device can do it.
+    share : float
+        Of the iterations without M, that are left with it.
+    """
+
+    vectors: tuple[Operand, ...]
+    dtype: np.dtype
+    layout: str
+    entries: int
+    obstacle: str | None
+    share: float
+
+
+def _inspected(A: Any, b: Any, x0: Any, M: Any) -> _Kind:
+    """Look at the arguments; ValueError where they do not fit together."""
     n = A.shape[0]
     operands = {"b": b}
     if isinstance(x0, str):
         if x0 != "Mb":
             raise ValueError(f"x0 must be a vector or 'Mb', got {x0!r}")
     elif x0 is not None:
-        operands["x0"] = solving.array_like(x0)
+        operands["x0"] = x0
     for name, vector in operands.items():
         if tuple(vector.shape) not in ((n,), (n, 1)):
             raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
-    solving.checked_tolerance("atol", atol)
-    limit = solving.checked_limit(maxiter, 10 * n)
-    vectors = {name: describe(vector) for name, vector in operands.items()}
-    dtype = solving.number_dtype(A=_dtype(A), b=vectors["b"].dtype)
-    if dtype.kind != "c" and "x0" in vectors:
-        solving.real_dtype(x0=vectors["x0"].dtype)
-    rtol = solving.checked_tolerance("rtol", rtol)
+    dtype = solving.number_dtype(A=_dtype(A), b=b.dtype)
+    if dtype.kind != "c" and "x0" in operands:
+        solving.real_dtype(x0=x0.dtype)
+    vectors = tuple(describe(vector)._replace(pointer=0) for vector in operands.values())
     layout, entries, obstacle = _layout(A)
-    matrix = _matrix_operands(A, dtype) if layout != "operator" else ()
-    layout, obstacle, factor = _preconditioned(A, M, layout, obstacle, dtype)
+    layout, obstacle, share = _preconditioned(A, M, layout, obstacle, dtype)
     if dtype.kind == "c":
-        layout, obstacle, matrix = "operator", "complex numbers compute on the CPU", ()
-    place = vectors["b"].location
-    inputs = (*matrix, *(v._replace(pointer=0) for v in vectors.values()))
-    iterations = max(1, min(round(_expected(A, rtol, dtype) * factor), limit))
+        layout, obstacle = "operator", "complex numbers compute on the CPU"
+    return _Kind(vectors, dtype, layout, entries, obstacle, share)
+
+
+def _problem(A: Any, kind: _Kind, rtol: float, limit: int) -> Problem:
+    n, dtype = A.shape[0], kind.dtype
+    matrix = () if kind.layout == "operator" else _matrix_operands(A, dtype)
     return Problem(
         OPERATION,
-        (n, entries),
+        (n, kind.entries),
         dtype.name,
-        inputs,
-        solving.result_operand((n,), dtype, place),
-        layout=layout,
+        (*matrix, *kind.vectors),
+        solving.result_operand((n,), dtype, kind.vectors[0].location),
+        layout=kind.layout,
         function="solve_cg",
-        device_obstacle=obstacle or (None if n else "nothing to solve"),
+        device_obstacle=kind.obstacle or (None if n else "nothing to solve"),
         rtol=rtol,
-        iterations=iterations,
+        iterations=max(1, min(round(_expected(A, rtol, dtype) * kind.share), limit)),
     )
 
 
@@ -329,11 +377,9 @@ class System:
         self._dtype = dtype
         self._M = M
 
-    def to_request(self, request: Request, used: list[Any] | None) -> Request:
-        """The request with system and preconditioner; ``used`` is None for the CPU."""
-        return request._replace(
-            system=self._system(used), preconditioner=self._preconditioner(used)
-        )
+    def on(self, used: list[Any] | None) -> tuple[Any, Any]:
+        """System and preconditioner as those devices want them; None: the CPU."""
+        return self._system(used), self._preconditioner(used)
 
     def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
         """M b on the host."""
@@ -374,14 +420,12 @@ class System:
         return words.Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
 
     def _complex(self) -> Any:
-        from scipy.sparse.linalg import aslinearoperator
-
         A = self._matrix
         if is_device_array(A):
             A = solving.on_host(A, describe(A), self._dtype)
         elif isinstance(A, np.ndarray):
             A = np.asarray(A, self._dtype)
-        return aslinearoperator(A)
+        return _scipy()[2](A)
 
     def _preconditioner(self, used: list[Any] | None) -> Any:
         M, dtype = self._M, self._dtype
@@ -399,9 +443,7 @@ class System:
             if dtype.kind != "c":
                 return inverse
             return into("M times a vector", lambda r: inverse * r, dtype)
-        from scipy.sparse.linalg import aslinearoperator
-
-        return into("M times a vector", aslinearoperator(M).matvec, dtype)
+        return into("M times a vector", _scipy()[2](M).matvec, dtype)
 
     def _inverse_diagonal(self) -> np.ndarray | None:
         A = self._matrix

@@ -142,7 +142,11 @@ def result_operand(shape: tuple[int, ...], dtype: np.dtype, location: str) -> Op
 
 
 def execute(
-    plan: planner.Plan, request: Request, b: Any, x0: Any, to_request: Callable[..., Request]
+    plan: planner.Plan,
+    request: Request,
+    b: Any,
+    x0: Any,
+    system_on: Callable[[Any], tuple[Any, Any]],
 ) -> Solved:
     """Run a solve's plan; a device that fails hands over to the CPU.
 
@@ -155,8 +159,9 @@ def execute(
         The caller's right-hand side.
     x0 : array or None
         The caller's start.
-    to_request : callable
-        ``to_request(request, used)`` puts in the system as those devices want it; None: the CPU.
+    system_on : callable
+        ``system_on(used)`` gives system and preconditioner as those devices want them; None: the
+        CPU.
     """
     from hetero import execution
     from hetero.errors import DeviceError
@@ -167,7 +172,9 @@ def execute(
     if name != planner.CPU:
         used = matching(name)
         try:
-            return _on_devices(plan, used, to_request(request, used), b, x0)
+            system, preconditioner = system_on(used)
+            request = request._replace(system=system, preconditioner=preconditioner)
+            return _on_devices(plan, used, request, b, x0)
         except DeviceError as error:
             if used[0].capturing:
                 raise
@@ -184,9 +191,14 @@ def execute(
     x = np.zeros(rhs.shape, dtype)
     if x0 is not None:
         x[...] = on_host(x0, describe(x0), dtype).reshape(rhs.shape)
-    request = to_request(request, None)._replace(b=rhs, x=x, maxiter=max(request.maxiter - done, 0))
+    system, preconditioner = system_on(None)
+    limit = max(request.maxiter - done, 0)
+    request = request._replace(
+        system=system, b=rhs, x=x, maxiter=limit, preconditioner=preconditioner
+    )
     outcome = implementation.run(None, problem, request)
-    outcome = outcome._replace(iterations=outcome.iterations + done)
+    if done:
+        outcome = outcome._replace(iterations=outcome.iterations + done)
     if described.location == HOST:
         return Solved(x, outcome, planner.CPU, implementation.method)
     return Solved(like(b, x), outcome, planner.CPU, implementation.method)

@@ -173,11 +173,15 @@ def _solve(
     before = math.inf
     compiled = loop.run is not None and not callable(preconditioner)
     start = x.copy() if compiled else x
+    at_zero = not np.count_nonzero(x)
     with np.errstate(all="ignore"):
         while True:
-            loop.times(x, q)
-            r = b - q
-            residual = norm(r)
+            if at_zero:
+                r, residual, at_zero = b.copy(), norm_b, False
+            else:
+                loop.times(x, q)
+                r = b - q
+                residual = norm(r)
             if not math.isfinite(residual):
                 return Outcome(words.NOT_FINITE, done, residual)
             if residual <= bound:

@@ -169,8 +169,7 @@ class _Equation:
 
     @staticmethod
     def _run(plan: planner.Plan, request: Request, stencil: Any, rhs: Any, x0: Any) -> Solved:
-        request = request._replace(system=stencil)
-        return solving.execute(plan, request, rhs, x0, lambda used: (request.system, None))
+        return solving.execute(plan, request, rhs, x0, lambda used: (stencil, None))
 
     def _in_own_units(self, solved: Solved, stencil: Any, rtol: float) -> Solved:
         """The solution as it is to be returned, judged anew where its dtype has not the range."""

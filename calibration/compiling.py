@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hetero.calibration.solves import FAMILIES
@@ -82,6 +81,9 @@ def compile_kernels(
         assert implementation.run is not None
         with contextlib.suppress(ValueError, HeteroError):
             implementation.run(listing, problem, inputs, 0)
+
+    # Not above: whatever imports this for the first time when the interpreter ends could not.
+    from concurrent.futures import ThreadPoolExecutor
 
     def compiled(wanted: tuple[str, cubin.Defines]) -> None:
         with contextlib.suppress(HeteroError):  # who measures it will say so

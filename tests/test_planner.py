@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import importlib
 import math
+import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 
 import hetero
-from hetero import devices, inventory, planner, profile
-from hetero.arrays import Spec
+from hetero import devices, inventory, planner, pricing, profile, registry
+from hetero.arrays import Operand, Spec
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable, NotPriced
 from hetero.ops import matmul, matvec
 
@@ -152,6 +158,54 @@ def test_library_wins_where_it_is_faster():
     assert priced(square(4096, "cuda:0"), WITH_LIBRARY).chosen.method == "library"
 
 
+@pytest.mark.parametrize("calls", [1.0, 1.15, 3.0])
+def test_an_implementation_of_several_calls_pays_for_each(calls, monkeypatch):
+    def several(implementation):
+        def work(problem, info):
+            return dataclasses.replace(implementation.work(problem, info), calls=calls)
+
+        return dataclasses.replace(implementation, work=work)
+
+    once = candidate(priced(square(100)), "cuda:0", "tiled")
+    found = tuple(map(several, registry.lookup("matmul")))
+    monkeypatch.setattr(registry, "lookup", lambda operation: found)
+    plan = priced(square(100))
+    assert candidate(plan, "cpu").terms["overhead"] == pytest.approx(calls * 1e-6)
+    gpu = candidate(plan, "cuda:0", "tiled")
+    assert gpu.terms["overhead"] == pytest.approx(calls * 5e-6 + 7e-6)
+    for term in ("upload", "compute", "download"):
+        assert gpu.terms[term] == once.terms[term]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_equal_gpus_together_are_a_candidate(number):
+    here = {"cpu": CPU, "cuda:0": GPU}
+    for n in range(1, number):
+        here[f"cuda:{n}"] = {**GPU, "same_as": "cuda:0"}
+    found = pricing.groups(here)
+    if number == 1:
+        assert not found
+        return
+    (group,) = found.values()
+    assert list(found) == ["cuda:*"]
+    assert group["members"] == tuple(name for name in here if name != "cpu")
+    assert group["constants"] == f"cuda*{number}"
+    assert group["memory_bytes"] == number * GPU["memory_bytes"]
+    together = dataclasses.replace(
+        next(i for i in registry.lookup("matmul") if i.kind == "cuda"), shared=lambda problem: True
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "lookup", lambda operation: (together,))
+        constants = machine(
+            models={f"cuda*{number}|matmul|tiled|float32|*": roofline(1e-6, 1e12, 1e12)}
+        )
+        plan = priced(square(100), here, constants)
+        assert candidate(plan, "cuda:*").terms["overhead"] == pytest.approx(1e-6)
+        here["cuda:1"]["set_aside"] = "it failed twice"
+        left = pricing.groups(here)
+        assert list(left) == (["cuda:*"] if number > 2 else [])
+
+
 def test_batches():
     one, many = (
         matmul.problem(Spec((*b, 64, 64), "float32"), Spec((*b, 64, 64), "float32"))
@@ -284,6 +338,16 @@ def test_use_names_what_is_there_at_once():
         pytest.fail("the block must not run")
 
 
+def test_use_names_methods_at_once():
+    with (
+        pytest.raises(MethodNotAvailable, match=r"'blas'.*'multigrid'.*got 'magic'"),
+        hetero.use(method="magic"),
+    ):
+        pytest.fail("the block must not run")
+    with hetero.use(method="multigrid"):  # of some operation: a call of another one says so
+        assert planner.placement(None, None) == (None, "multigrid")
+
+
 def test_use_holds_in_its_own_thread_only(opencl):
     seen = {}
 
@@ -329,6 +393,52 @@ def test_plans_are_remembered_until_something_changes():
     assert second is not first
     inventory.changed()
     assert planner.plan(problem) is not second
+
+
+CHANGED = {
+    "operation": "matvec",
+    "dims": (9, 9, 9),
+    "dtype": "float64",
+    "inputs": (),
+    "output": square(9).output,
+    "batch": 3,
+    "strides": ((1, 2, 3),),
+    "layout": "F",
+    "function": "vecmat",
+    "device_obstacle": "because",
+    "rtol": 1e-3,
+    "iterations": 17,
+    "window": "another",
+}
+UNPRICED = {"pointer", "readonly", "stream"}  # of an operand: no price depends on them
+
+
+def test_a_plan_is_remembered_by_every_field():
+    """One that is forgotten would give a problem another one's plan."""
+    problem = square(8)
+    key = planner._key(problem)
+    assert planner._key(square(8)) == key
+    for field in dataclasses.fields(problem):
+        changed = dataclasses.replace(problem, **{field.name: CHANGED.get(field.name, "changed")})
+        assert planner._key(changed) != key, field.name
+    values = {"shape": (9, 9), "strides": (4, 32), "dtype": np.dtype("float64"), "location": "x"}
+    for name in Operand._fields:
+        for which in ("first", "second", "output"):
+            one = {name: values.get(name, 7)}
+            a, b, c = *problem.inputs, problem.output
+            a = a._replace(**one) if which == "first" else a
+            b = b._replace(**one) if which == "second" else b
+            c = c._replace(**one) if which == "output" else c
+            changed = dataclasses.replace(problem, inputs=(a, b), output=c)
+            assert (planner._key(changed) == key) == (name in UNPRICED), (name, which)
+
+
+def test_another_tolerance_is_another_plan():
+    f = np.ones((40, 40))
+    loose = hetero.plan("poisson", f, rtol=1e-2)
+    tight = hetero.plan("poisson", f, rtol=1e-9)
+    assert (loose.problem.rtol, tight.problem.rtol) == (1e-2, 1e-9)
+    assert hetero.plan("poisson", f, rtol=1e-2) is loose
 
 
 def test_calls_follow_the_profile(cuda):
@@ -400,6 +510,84 @@ def test_a_plan_prints_every_candidate():
     assert sum(line.startswith("->") for line in lines) == 1
     for word in ("tiled on cuda:0", "blas on cpu", "library on cuda:0", "upload", "cuBLAS is not"):
         assert word in text
+
+
+def test_a_prompt_shows_the_table():
+    plan = priced(square(999))
+    assert repr(plan) == str(plan)
+    assert len(repr(plan).splitlines()) == 1 + len(plan.candidates)
+
+
+def every_plan():
+    A = np.arange(64.0).reshape(8, 8) + 30 * np.eye(8)
+    return [
+        hetero.plan("matmul", A, A),
+        hetero.plan("matvec", A, A[0]),
+        hetero.plan("convolve2d", A, A[:3, :3]),
+        hetero.plan("cg", A, A[0]),
+        hetero.plan("poisson", A),
+    ]
+
+
+UNPICKLE = """
+import pickle, sys
+plan = pickle.load(sys.stdin.buffer)
+print(plan.chosen.method, plan.chosen.implementation.run.__module__)
+"""
+
+
+def test_plans_can_be_pickled_and_copied():
+    plans = every_plan()
+    assert {plan.problem.operation for plan in plans} == set(registry.operations())
+    for plan in plans:
+        for again in (pickle.loads(pickle.dumps(plan)), copy.copy(plan), copy.deepcopy(plan)):
+            assert again == plan
+            assert again.chosen.implementation is plan.chosen.implementation
+
+
+def test_plans_can_be_unpickled_in_another_process():
+    plan = every_plan()[2]
+    done = subprocess.run(
+        [sys.executable, "-c", UNPICKLE],
+        input=pickle.dumps(plan),
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    chosen = plan.chosen
+    expected = f"{chosen.method} {chosen.implementation.run.__module__}"
+    assert done.stdout.decode().strip() == expected
+
+
+def test_an_implementation_of_ones_own_is_copied_as_it_is():
+    own = dataclasses.replace(registry.lookup("matmul")[0], method="mine")
+    again = copy.copy(own)
+    assert again == own
+    assert again is not own
+
+
+def test_two_implementations_of_one_name():
+    (blas, *others) = registry.lookup("matmul")
+    with pytest.raises(ValueError, match="'blas' on cpu already"):
+        registry.register(dataclasses.replace(blas, work=lambda problem, info: None))
+    assert registry.lookup("matmul") == (blas, *others)
+
+
+def test_a_module_can_be_reloaded():
+    before = registry.lookup("matvec")
+    state = dict(vars(matvec))
+    try:
+        importlib.reload(matvec)
+        after = registry.lookup("matvec")
+        assert [(i.method, i.kind) for i in after] == [(i.method, i.kind) for i in before]
+        assert after[0].run is matvec._run_blas
+        A = np.ones((3, 3))
+        assert matvec.matvec(A, A[0])[0] == 3.0
+    finally:
+        vars(matvec).update(state)
+        for implementation in before:
+            registry.register(implementation)
+    assert registry.lookup("matvec") == before
 
 
 def test_a_plan_as_plain_data():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import os
+import pickle
 import stat
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -132,6 +134,57 @@ def test_writers_in_several_processes(tmp_path):
         assert writer.wait() == 0, writer.stderr.read().decode()
         writer.stderr.close()
     assert {f.name for f in tmp_path.iterdir()} == {"profile.json", "profile.json.lock"}
+
+
+def test_the_lock_is_not_opened_through_a_link(data, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    target = tmp_path / "shared" / "p.json"
+    target.parent.mkdir()
+    (target.parent / "p.json.lock").symlink_to(victim)
+    with pytest.raises(OSError, match=r"p\.json\.lock"):
+        profile.Profile(data).save(target)
+    assert victim.read_text() == "precious"
+    assert not target.exists()
+
+
+def test_what_is_in_the_lock_file_stays(data, tmp_path):
+    (tmp_path / "p.json.lock").write_text("a hard link's other name")
+    profile.Profile(data).save(tmp_path / "p.json")
+    assert (tmp_path / "p.json.lock").read_text() == "a hard link's other name"
+
+
+def test_a_lock_that_is_no_file(data, tmp_path):
+    os.mkfifo(tmp_path / "p.json.lock")
+    with pytest.raises(OSError, match="regular file"):
+        profile.Profile(data).save(tmp_path / "p.json")
+
+
+def test_temporary_files_of_killed_runs_are_swept(data, tmp_path):
+    (tmp_path / "p.json.abcdef.tmp").write_text("half a profile")
+    (tmp_path / "other.json.abcdef.tmp").write_text("another's")
+    profile.Profile(data).save(tmp_path / "p.json")
+    assert {f.name for f in tmp_path.iterdir()} == {
+        "p.json",
+        "p.json.lock",
+        "other.json.abcdef.tmp",
+    }
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere/p.json", "/dev/null/p.json", "/"])
+def test_where_nothing_can_be_stored(place):
+    with pytest.raises(OSError, match=r"."):
+        profile.place(place)
+
+
+def test_a_used_profile_can_be_pickled_and_copied(data):
+    found = profile.Profile(data)
+    planner.price(hetero.ops.matmul.problem(A, A.T), found, inventory.devices())
+    found.pack(100)
+    for again in (pickle.loads(pickle.dumps(found)), copy.copy(found), copy.deepcopy(found)):
+        assert again.data == found.data
+        assert again.name == "mine"
+        assert again.pack(100) == found.pack(100)
 
 
 # -- Reading -------------------------------------------------------------------------------------
@@ -325,6 +378,88 @@ def test_reading_a_damaged_file_says_so(case, data, tmp_path):
     write(tmp_path / "p.json", content)
     with pytest.raises(ProfileError):
         profile.named(str(tmp_path / "p.json"))
+
+
+# name -> (makes it at a path, what the warning must name)
+def _fifo(path):
+    os.mkfifo(path)
+
+
+def _large(path):
+    with open(path, "wb") as file:
+        file.truncate(200 << 20)
+
+
+def _anybodys(path):
+    path.write_bytes(profile.encode(profile.shipped("conservative").data))
+    path.chmod(0o666)
+
+
+def _theirs(path):
+    path.write_bytes(profile.encode(profile.shipped("conservative").data))
+    path.parent.chmod(0o1777)
+    os.chown(path, 12345, -1)
+
+
+NO_FILES = {
+    "FIFO": (_fifo, "regular file"),
+    "directory": (lambda path: path.mkdir(), "regular file"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "regular file"),
+    "200 MB": (_large, "at most"),
+    "anybody may write it": (_anybodys, "anybody"),
+    "somebody else put it there": (_theirs, "user 12345"),
+}
+
+
+@pytest.mark.parametrize("case", NO_FILES)
+def test_what_is_no_file_of_ones_own_gives_one_warning(case, profile_file, warnings_of):
+    make, named = NO_FILES[case]
+    if make is _theirs and os.geteuid() != 0:
+        pytest.skip("only root may give files away")
+    profile_file.parent.mkdir(parents=True)
+    make(profile_file)
+    done = threading.Thread(target=hetero.matmul, args=(A, A.T), daemon=True)
+    done.start()
+    done.join(30)
+    assert not done.is_alive(), "hangs"
+    (text,) = warnings_of()
+    assert named in text
+    assert profile.current().name == "conservative"
+
+
+def test_a_profile_of_the_whole_machine_is_believed(data, profile_file, warnings_of):
+    """One that an administrator, root or not, put where only he may write."""
+    write(profile_file, data)
+    if os.geteuid() == 0:
+        os.chown(profile_file, 12345, -1)
+    profile_file.chmod(0o644)
+    profile_file.parent.chmod(0o755)
+    assert profile.current().name == "mine"
+    assert not warnings_of()
+
+
+def test_nesting_of_any_depth_gives_one_warning(profile_file, warnings_of, data):
+    """What can be read can still be nested too deeply for what comes after reading."""
+    for depth in (*range(sys.getrecursionlimit() - 300, sys.getrecursionlimit() + 10), 100000):
+        nested = b"[" * depth + b"]" * depth
+        with pytest.raises(ProfileError):
+            profile.parse(b'{"schema_version": 2, "sha256": "", "name": %s}' % nested)
+    write(profile_file, b'{"schema_version": 2, "name": %s}' % nested)
+    assert profile.current().name == "conservative"
+    assert len(warnings_of()) == 1
+
+
+def test_no_memory_for_it_gives_one_warning(data, profile_file, warnings_of, monkeypatch):
+    write(profile_file, data)
+
+    def full(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(profile.json, "loads", full)
+        profile.set_current(None)
+        with pytest.raises(ProfileError):
+            profile.read(profile_file)
 
 
 def test_a_foreign_profile_can_still_be_asked(data, tmp_path):

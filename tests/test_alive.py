@@ -1,0 +1,381 @@
+"""Forks, signals, interrupts and the end of the process: nothing hangs and nothing is half done.
+
+What could hang runs in processes of its own, which an alarm ends.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero import calibration, kernels, locks, planner, profile
+from hetero.ops import matmul
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
+def run(code, *arguments, seconds=60):
+    """Run a script in a process of its own, ended by an alarm if it hangs."""
+    script = f"import signal; signal.alarm({seconds})\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=seconds + 30,
+        check=False,
+    )
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-3000:])
+    return done.stdout
+
+
+# -- Forks ---------------------------------------------------------------------------------------
+
+
+def modules():
+    """Every module of hetero that can be imported here."""
+    for package in (hetero, kernels, calibration):
+        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if found.name.endswith("__main__"):
+                continue
+            module = importlib.import_module(found.name)
+            yield module
+            if found.ispkg and module not in (kernels, calibration):
+                for inner in pkgutil.iter_modules(module.__path__, f"{found.name}."):
+                    yield importlib.import_module(inner.name)
+
+
+def module_locks():
+    """(where, lock) of all locks that modules hold: theirs, their objects', their classes'."""
+    for module in modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, LOCKS):
+                yield f"{module.__name__}.{name}", value
+            elif getattr(value, "__module__", "").startswith("hetero"):
+                for inner, lock in list(getattr(value, "__dict__", {}).items()):
+                    if isinstance(lock, LOCKS):
+                        yield f"{module.__name__}.{name}.{inner}", lock
+
+
+def test_every_lock_is_free_in_a_forked_child():
+    found = dict(module_locks())
+    assert len(found) >= 4, "planner, profile, devices and kernels have one each"
+    taken, done = threading.Event(), threading.Event()
+
+    def hold():
+        for lock in found.values():
+            lock.acquire()
+        taken.set()
+        done.wait()
+        for lock in found.values():
+            lock.release()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            held = [where for where, lock in module_locks() if not lock.acquire(blocking=False)]
+            os.write(writing, " ".join(held).encode() or b"none")
+        finally:
+            os._exit(0)
+    done.set()
+    thread.join()
+    os.close(writing)
+    held = os.read(reading, 10000)
+    os.close(reading)
+    os.waitpid(child, 0)
+    assert held == b"none"
+
+
+def test_locks_are_made_in_one_place():
+    """One made elsewhere, also inside an object, would stay taken in a forked child."""
+    allowed = {Path(locks.__file__).name: True, "cpu.py": True}
+    for package in (hetero, kernels, calibration):
+        for file in sorted(Path(package.__file__).parent.rglob("*.py")):
+            if file.name in allowed and file.parent.name in ("hetero", "kernels"):
+                continue
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+                # In Python 3.11 a cached property takes a lock of its class.
+                assert name not in ("Lock", "RLock", "Condition", "Semaphore", "cached_property"), (
+                    f"{file}:{node.lineno} has a {name}: take hetero.locks.new()"
+                )
+
+
+def test_a_lock_keeps_its_holder_and_mends_what_is_half_changed():
+    mended = []
+    lock = locks.new(lambda: mended.append(1))
+    with lock:
+        locks._after_fork()  # as in a child of the thread that holds it
+        with lock:
+            pass
+        seen = []
+        other = threading.Thread(target=lambda: seen.append(lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        assert seen == [False], "it is still held"
+    assert not mended
+    thread = threading.Thread(target=lock.acquire)
+    thread.start()
+    thread.join()
+    locks._after_fork()
+    assert lock.acquire(blocking=False)
+    assert mended == [1]
+
+
+FORKS = """
+import os, sys, threading, numpy as np, hetero
+from hetero import inventory, planner
+from hetero.ops import matmul
+A = np.ones((700, 700))
+hetero.matmul(A, A)
+stop = False
+
+def plan(first):
+    n = first
+    while not stop:
+        n += 4
+        planner.plan(matmul.problem(A[: n % 699 + 1], A))
+        if n % 400 < 4:
+            inventory.changed()
+
+threads = [threading.Thread(target=plan, args=(n,), daemon=True) for n in range(3)]
+for thread in threads:
+    thread.start()
+sys.setswitchinterval(1e-5)
+for turn in range(12):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        n = 100 + turn
+        right = np.array_equal(hetero.matmul(A[:n], A), A[:n] @ A)
+        os._exit(0 if right else 3)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+stop = True
+"""
+
+
+def test_children_of_a_process_that_plans():
+    run(FORKS)
+
+
+COMPILING = """
+import os, threading
+from numba.core.compiler_lock import global_compiler_lock
+from llvmlite.binding import ffi
+from hetero.kernels import cpu
+
+def twice(x):
+    return 2 * x
+
+taken = threading.Event()
+
+def compiling():
+    with global_compiler_lock, ffi.lib._lock:
+        taken.set()
+        threading.Event().wait()
+
+threading.Thread(target=compiling, daemon=True).start()
+taken.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    loop = cpu.serial(twice)
+    os._exit(0 if loop(2) == 4 else 3)
+_, status = os.waitpid(child, 0)
+os._exit(1 if status else 0)
+"""
+
+
+def test_a_child_of_a_process_that_compiles():
+    run(COMPILING)
+
+
+# -- Signals and interrupts ----------------------------------------------------------------------
+
+
+def test_a_handler_may_call_in_the_middle_of_planning():
+    """Whatever lock the interrupted thread holds: that of planning, of the profile, of devices."""
+    code = """
+import numpy as np, hetero
+from hetero import devices, planner, profile
+from hetero.ops import matmul
+A = np.ones((5, 5))
+for lock in (planner._memory.lock, profile._lock, devices._lock):
+    with lock:
+        profile.set_current(None)
+        assert hetero.matmul(A, A)[0, 0] == 5.0
+"""
+    run(code)
+
+
+HANDLER = """
+import numpy as np, time, hetero
+from hetero import inventory, planner
+from hetero.ops import matmul
+A = np.ones((300, 300))
+hetero.matmul(A, A)
+calls = []
+
+def handler(*_):
+    n = len(calls) % 290 + 1
+    calls.append(n)
+    assert hetero.matmul(A[:n], A)[0, 0] == 300.0
+    if n % 50 == 0:
+        inventory.changed()
+
+signal.signal(signal.SIGPROF, handler)
+signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
+end, n = time.monotonic() + 1.5, 0
+while time.monotonic() < end:
+    n += 1
+    planner.plan(matmul.problem(A[: n % 290 + 1], A))
+signal.setitimer(signal.ITIMER_PROF, 0)
+assert len(calls) > 20, len(calls)
+"""
+
+
+def test_a_handler_that_calls_again_and_again():
+    run(HANDLER)
+
+
+def test_a_handler_in_the_middle_of_a_solve_gets_its_own_room():
+    class Room:
+        def __init__(self):
+            self.lock, self.user = locks.new(), None
+
+    room = Room()
+    with locks.sole(room, Room) as own:
+        assert own is room
+        with locks.sole(room, Room) as another:
+            assert another is not room
+        waited = []
+
+        def elsewhere():
+            with locks.sole(room, Room) as later:
+                waited.append(later is room)
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        time.sleep(0.05)
+        assert not waited, "another thread waits for its turn"
+    thread.join()
+    assert waited == [True]
+    assert room.user is None
+
+
+class _Interrupting:
+    """Raises KeyboardInterrupt at the k-th line that hetero runs: a Ctrl-C at every place."""
+
+    def __init__(self, at):
+        self.left = at
+
+    def __call__(self, frame, event, argument):
+        if "hetero" not in frame.f_globals.get("__name__", ""):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_an_interrupt_leaves_planner_and_profile_whole(profile_file, warnings_of):
+    """At every line of a first call; afterwards other threads can plan, and plans are right."""
+    A = np.ones((6, 7))
+    expected = A @ A.T
+    at = interrupted = 0
+    while True:
+        at += 1 + at // 40  # every line at first, fewer later
+        profile.set_current(None)
+        before = sys.gettrace()
+        sys.settrace(_Interrupting(at))
+        try:
+            planner.plan(matmul.problem(A, A.T))
+            hetero.matmul(A, A.T)
+            finished = True
+        except KeyboardInterrupt:
+            finished = False
+        finally:
+            sys.settrace(before)
+        interrupted += not finished
+        seen = []
+        other = threading.Thread(
+            target=lambda seen=seen: seen.append(
+                (hetero.matmul(A, A.T), planner.plan(matmul.problem(A, A.T)).chosen.device)
+            ),
+            daemon=True,
+        )
+        other.start()
+        other.join(30)
+        assert seen, f"hangs after an interrupt at line {at}"
+        np.testing.assert_array_equal(seen[0][0], expected)
+        assert seen[0][1] == "cpu"
+        if finished:
+            break
+    assert interrupted > 20
+
+
+# -- The end of the process ----------------------------------------------------------------------
+
+AT_EXIT = """
+import atexit, sys, threading, time, numpy as np, hetero
+A = np.arange(64.0).reshape(8, 8)
+used = sys.argv[1] == "used before"
+
+def call(where):
+    assert np.array_equal(hetero.matmul(A, A), A @ A), where
+    assert np.array_equal(hetero.matvec(A, A[0]), A @ A[0]), where
+    assert hetero.plan("matmul", A, A).chosen.device == "cpu", where
+    x, info = hetero.solve_cg(np.eye(8) * 2, A[0])
+    assert info == 0 and np.allclose(x, A[0] / 2), where
+    if used:
+        assert np.allclose(hetero.convolve2d(A, np.ones((1, 1)), "same"), A), where
+    print(where)
+
+if used:
+    call("main")
+
+def late():
+    time.sleep(0.3)
+    call("thread")
+
+class Last:
+    def __del__(self):
+        try:
+            assert np.array_equal(hetero.matmul(A, A), A @ A)
+        except ImportError:  # so near the end nothing can be imported any more
+            pass
+
+atexit.register(call, "exit")
+threading.Thread(target=late).start()
+last = Last()
+"""
+
+
+@pytest.mark.parametrize("before", ["used before", "not used before"])
+def test_calls_at_the_interpreters_end(before):
+    assert run(AT_EXIT, before, seconds=200).split()[-2:] == ["thread", "exit"]
+
+
+def test_this_test_sees_locks():
+    """What is looked for is found: a lock of a module's, and one of a module's object."""
+    found = {where for where, _ in module_locks()}
+    assert {"hetero.profile._lock", "hetero.planner._memory.lock"} <= found

@@ -418,7 +418,7 @@ def test_what_is_no_file_of_ones_own_gives_one_warning(case, profile_file, warni
         pytest.skip("only root may give files away")
     profile_file.parent.mkdir(parents=True)
     make(profile_file)
-    done = threading.Thread(target=hetero.matmul, args=(A, A.T), daemon=True)
+    done = threading.Thread(target=hetero.plan, args=("matmul", A, A.T), daemon=True)
     done.start()
     done.join(30)
     assert not done.is_alive(), "hangs"

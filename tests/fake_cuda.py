@@ -1,0 +1,115 @@
+"""Real PyCUDA on a driver of our own, `fake_libcuda.c`, in processes of its own.
+
+`build` compiles the driver; `Driver` is for scripts, which call `load` before anything else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_KINDS = ("memory", "pinned", "module", "stream", "event", "context", "pushed")
+
+
+def obstacle() -> str | None:
+    """Why real PyCUDA cannot run on the fake driver here, None where it can."""
+    if shutil.which("cc") is None or shutil.which("nm") is None:
+        return "no C compiler (cc, nm) to build the fake libcuda.so.1 with"
+    if importlib.util.find_spec("pycuda") is None:
+        return "PyCUDA is not installed: 'make pycuda' builds it where nvcc is"
+    if importlib.util.find_spec("cuda") is None:
+        return "no NVRTC to compile kernels with: pip install cuda-bindings nvidia-cuda-nvrtc"
+    return None
+
+
+@functools.cache
+def build(directory: str) -> str:
+    """Compile the driver into a directory; its path."""
+    target = os.path.join(directory, "libcuda.so.1")
+    package = Path(importlib.util.find_spec("pycuda").origin).parent
+    (extension,) = package.glob("_driver*.so")
+    wanted = _symbols(extension, "--undefined-only")
+    source = _HERE / "fake_libcuda.c"
+    with tempfile.TemporaryDirectory() as scratch:
+        first = os.path.join(scratch, "first.so")
+        _compile(first, source)
+        rest = sorted(wanted - _symbols(first, "--defined-only"))
+        others = os.path.join(scratch, "others.c")
+        lines = [f'int {name}(void) {{ return fake_gate("{name}"); }}' for name in rest]
+        Path(others).write_text("\n".join(["int fake_gate(const char *);", *lines, ""]))
+        _compile(target, source, others)
+    return target
+
+
+def _compile(target, *sources) -> None:
+    options = ["-shared", "-fPIC", "-O1", "-w", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run(["cc", *options, "-o", target, *sources, "-lpthread", "-ldl"], check=True)
+
+
+def _symbols(library, which: str) -> set[str]:
+    listed = subprocess.run(
+        ["nm", "-D", which, library], check=True, capture_output=True, text=True
+    ).stdout
+    names = (line.split()[-1] for line in listed.splitlines())
+    return {name for name in names if name.startswith("cu") and name[2].isupper()}
+
+
+def run(script: str, *arguments: str, library: str, **environment: str):
+    """Run a script of this folder in a new process on the driver; the completed process."""
+    here = {**os.environ, "HETERO_FAKE_CUDA": library, **environment}
+    here["PYTHONPATH"] = os.pathsep.join([str(_HERE), here.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, str(_HERE / script), *arguments],
+        env=here,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+class Driver:
+    """The loaded driver, for the script that runs on it."""
+
+    def __init__(self) -> None:
+        # Loaded first, it is what PyCUDA gets for the name libcuda.so.1.
+        self._library = ctypes.CDLL(os.environ["HETERO_FAKE_CUDA"], ctypes.RTLD_GLOBAL)
+        self._library.fake_failed.restype = ctypes.c_char_p
+        self._library.fake_room.argtypes = [ctypes.c_size_t]
+        for name in ("fake_calls", "fake_failures", "fake_live"):
+            getattr(self._library, name).restype = ctypes.c_long
+
+    def fail(self, k: int, function: str = "", good: bool = False, status: int = 0) -> None:
+        """Let the k-th call from now on fail, of any function or of one; 0: none."""
+        self._library.fake_fail(ctypes.c_long(k), function.encode(), int(good), status)
+
+    def room(self, nbytes: int) -> None:
+        """Set how much memory the device has."""
+        self._library.fake_room(nbytes)
+
+    @property
+    def calls(self) -> int:
+        """How many calls there were since `fail`."""
+        return self._library.fake_calls()
+
+    @property
+    def failures(self) -> int:
+        """How many of them failed."""
+        return self._library.fake_failures()
+
+    @property
+    def failed(self) -> str:
+        """The function whose call failed first."""
+        return self._library.fake_failed().decode()
+
+    def live(self) -> dict[str, int]:
+        """Kind of thing -> how many were made and not given back."""
+        return {kind: self._library.fake_live(i) for i, kind in enumerate(_KINDS)}

@@ -1,0 +1,331 @@
+/* A libcuda.so.1 for tests on machines without a GPU: device memory is the host's, kernels do nothing.
+ *
+ * Any call can be made to fail: the k-th of all calls, or the k-th of one function, once or from
+ * then on. HETERO_FAKE_CUDA_FAIL="k[,function][,good]" tells it before the process starts ("good":
+ * for good), fake_fail() later. A copy to the host that fails has written rubbish to half of its
+ * target. fake_live() tells what was made and not yet given back.
+ *
+ * Functions that PyCUDA links to and that are not here are generated as successful no-ops; see
+ * fake_cuda.py, which compiles this.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_FOUND = 500, LAUNCH_FAILED = 719 };
+enum { MEMORY, PINNED, MODULE, STREAM, EVENT, CONTEXT, PUSHED, KINDS };
+typedef unsigned long long Address;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char function_that_fails[64];
+static long at, calls, failures;
+static int for_good, code = LAUNCH_FAILED;
+static char failed[64];
+static long live[KINDS];
+static size_t room = 1ull << 30, used;
+static FILE *record;
+
+static void from_environment(void) {
+    char *wish = getenv("HETERO_FAKE_CUDA_FAIL");
+    char *file = getenv("HETERO_FAKE_CUDA_LOG");
+    if (file) record = fopen(file, "w");
+    if (!wish) return;
+    char *copy = strdup(wish), *rest = NULL, *part = strtok_r(copy, ",", &rest);
+    if (part) at = atol(part);
+    while ((part = strtok_r(NULL, ",", &rest))) {
+        if (!strcmp(part, "good")) for_good = 1;
+        else snprintf(function_that_fails, sizeof function_that_fails, "%s", part);
+    }
+    free(copy);
+}
+
+__attribute__((constructor)) static void begin(void) { from_environment(); }
+
+/* k = 0: nothing fails. function: "" for any. status: what the failing call returns. */
+void fake_fail(long k, const char *function, int good, int status) {
+    pthread_mutex_lock(&lock);
+    at = k, for_good = good, code = status ? status : LAUNCH_FAILED;
+    snprintf(function_that_fails, sizeof function_that_fails, "%s", function);
+    calls = failures = 0;
+    failed[0] = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+long fake_calls(void) { return calls; }
+long fake_failures(void) { return failures; }
+const char *fake_failed(void) { return failed; }
+long fake_live(int kind) { return live[kind]; }
+void fake_room(size_t bytes) { room = bytes; }
+
+int fake_gate(const char *name) {
+    int status = SUCCESS;
+    pthread_mutex_lock(&lock);
+    if (record) fprintf(record, "%s\n", name), fflush(record);
+    if (!function_that_fails[0] || !strcmp(function_that_fails, name)) {
+        calls++;
+        if (at && (calls == at || (for_good && calls > at))) {
+            status = code;
+            if (!failures++) snprintf(failed, sizeof failed, "%s", name);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+#define GATE do { int status_ = fake_gate(__func__); if (status_) return status_; } while (0)
+
+static void *new_object(int kind) {
+    __atomic_add_fetch(&live[kind], 1, __ATOMIC_SEQ_CST);
+    return calloc(1, 16);
+}
+
+static int drop(int kind, void *object) {
+    __atomic_sub_fetch(&live[kind], 1, __ATOMIC_SEQ_CST);
+    free(object);
+    return SUCCESS;
+}
+
+/* The driver and its device */
+
+int cuInit(unsigned flags) { GATE; return SUCCESS; }
+int cuDriverGetVersion(int *version) { GATE; *version = 13000; return SUCCESS; }
+int cuGetErrorString(int status, const char **text) {
+    *text = status == OUT_OF_MEMORY ? "out of memory" : "planted failure";
+    return SUCCESS;
+}
+int cuGetErrorName(int status, const char **text) { return cuGetErrorString(status, text); }
+int cuDeviceGetCount(int *count) { GATE; *count = 1; return SUCCESS; }
+int cuDeviceGet(int *device, int ordinal) { GATE; *device = ordinal; return SUCCESS; }
+int cuDeviceGetName(char *name, int size, int device) {
+    GATE;
+    snprintf(name, size, "fake device");
+    return SUCCESS;
+}
+int cuDeviceGetPCIBusId(char *name, int size, int device) {
+    GATE;
+    snprintf(name, size, "0000:0%d:00.0", device);
+    return SUCCESS;
+}
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { GATE; *bytes = 1ull << 30; return SUCCESS; }
+int cuDeviceComputeCapability(int *major, int *minor, int device) {
+    GATE;
+    *major = 9, *minor = 0;
+    return SUCCESS;
+}
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    GATE;
+    switch (attribute) {
+    case 1: *value = 1024; break;        /* threads of a block */
+    case 8: *value = 48 << 10; break;    /* shared memory of a block */
+    case 10: *value = 32; break;         /* warp */
+    case 13: *value = 1980000; break;    /* clock, kHz */
+    case 16: *value = 132; break;        /* multiprocessors */
+    case 75: *value = 9; break;          /* compute capability */
+    case 76: *value = 0; break;
+    case 97: *value = 227 << 10; break;  /* shared memory of a block that asks for it */
+    default: *value = 1;
+    }
+    return SUCCESS;
+}
+
+/* Contexts: a stack for each thread */
+
+static __thread void *stack[64];
+static __thread int depth;
+static void *primary;
+static long retained;
+
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    GATE;
+    if (!retained++) primary = new_object(CONTEXT);
+    *context = primary;
+    return SUCCESS;
+}
+int cuDevicePrimaryCtxRelease_v2(int device) {
+    GATE;
+    if (retained && !--retained) drop(CONTEXT, primary);
+    return SUCCESS;
+}
+int cuCtxPushCurrent_v2(void *context) {
+    GATE;
+    if (depth == 64) return INVALID_VALUE;
+    stack[depth++] = context;
+    __atomic_add_fetch(&live[PUSHED], 1, __ATOMIC_SEQ_CST);
+    return SUCCESS;
+}
+int cuCtxPopCurrent_v2(void **context) {
+    GATE;
+    if (!depth) return 201;
+    __atomic_sub_fetch(&live[PUSHED], 1, __ATOMIC_SEQ_CST);
+    depth--;
+    if (context) *context = stack[depth];
+    return SUCCESS;
+}
+int cuCtxGetCurrent(void **context) {
+    GATE;
+    *context = depth ? stack[depth - 1] : NULL;
+    return SUCCESS;
+}
+int cuCtxGetDevice(int *device) { GATE; *device = 0; return SUCCESS; }
+int cuCtxGetApiVersion(void *context, unsigned *version) { GATE; *version = 13000; return SUCCESS; }
+int cuCtxSynchronize(void) { GATE; return SUCCESS; }
+
+/* Memory */
+
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    GATE;
+    *free_bytes = room > used ? room - used : 0, *total = room;
+    return SUCCESS;
+}
+int cuMemAlloc_v2(Address *address, size_t bytes) {
+    GATE;
+    pthread_mutex_lock(&lock);
+    int fits = used + bytes <= room;
+    if (fits) used += bytes, live[MEMORY]++;
+    pthread_mutex_unlock(&lock);
+    if (!fits) return OUT_OF_MEMORY;
+    size_t *block = NULL;
+    if (posix_memalign((void **)&block, 512, bytes + 512)) return OUT_OF_MEMORY;
+    block[0] = bytes;
+    memset((char *)block + 512, 0xFF, bytes);
+    *address = (Address)block + 512;
+    return SUCCESS;
+}
+int cuMemFree_v2(Address address) {
+    GATE;
+    size_t *block = (size_t *)(address - 512);
+    pthread_mutex_lock(&lock);
+    used -= block[0], live[MEMORY]--;
+    pthread_mutex_unlock(&lock);
+    free(block);
+    return SUCCESS;
+}
+int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
+    GATE;
+    __atomic_add_fetch(&live[PINNED], 1, __ATOMIC_SEQ_CST);
+    *memory = malloc(bytes ? bytes : 1);
+    return SUCCESS;
+}
+int cuMemFreeHost(void *memory) { GATE; return drop(PINNED, memory); }
+int cuMemcpyHtoD_v2(Address to, const void *from, size_t bytes) {
+    GATE;
+    memcpy((void *)to, from, bytes);
+    return SUCCESS;
+}
+int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *stream) {
+    GATE;
+    memcpy((void *)to, from, bytes);
+    return SUCCESS;
+}
+static int to_host(const char *name, void *to, Address from, size_t bytes) {
+    int status = fake_gate(name);
+    if (status) memset(to, 0xAB, bytes / 2);
+    else memcpy(to, (void *)from, bytes);
+    return status;
+}
+int cuMemcpyDtoH_v2(void *to, Address from, size_t bytes) {
+    return to_host(__func__, to, from, bytes);
+}
+int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *stream) {
+    return to_host(__func__, to, from, bytes);
+}
+int cuMemcpyDtoD_v2(Address to, Address from, size_t bytes) {
+    GATE;
+    memmove((void *)to, (void *)from, bytes);
+    return SUCCESS;
+}
+int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *stream) {
+    GATE;
+    memmove((void *)to, (void *)from, bytes);
+    return SUCCESS;
+}
+int cuMemsetD8_v2(Address to, unsigned char value, size_t bytes) {
+    GATE;
+    memset((void *)to, value, bytes);
+    return SUCCESS;
+}
+int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void *stream) {
+    GATE;
+    memset((void *)to, value, bytes);
+    return SUCCESS;
+}
+int cuPointerGetAttribute(void *value, int attribute, Address address) {
+    GATE;
+    *(int *)value = 0;
+    return SUCCESS;
+}
+
+/* Kernels, streams, events */
+
+int cuModuleLoadData(void **module, const void *image) {
+    GATE;
+    *module = new_object(MODULE);
+    return SUCCESS;
+}
+int cuModuleLoadDataEx(void **module, const void *image, unsigned n, void *o, void *v) {
+    GATE;
+    *module = new_object(MODULE);
+    return SUCCESS;
+}
+int cuModuleUnload(void *module) { GATE; return drop(MODULE, module); }
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+    GATE;
+    *function = module;
+    return SUCCESS;
+}
+int cuFuncGetAttribute(int *value, int attribute, void *function) {
+    GATE;
+    *value = attribute ? 0 : 1024;
+    return SUCCESS;
+}
+int cuFuncSetAttribute(void *function, int attribute, int value) { GATE; return SUCCESS; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block, size_t s) {
+    GATE;
+    *blocks = 2;
+    return SUCCESS;
+}
+int cuLaunchKernel(void) { GATE; return SUCCESS; }
+int cuLaunchCooperativeKernel(void) { GATE; return SUCCESS; }
+int cuStreamCreate(void **stream, unsigned flags) {
+    GATE;
+    *stream = new_object(STREAM);
+    return SUCCESS;
+}
+int cuStreamDestroy_v2(void *stream) { GATE; return drop(STREAM, stream); }
+int cuStreamSynchronize(void *stream) { GATE; return SUCCESS; }
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { GATE; return SUCCESS; }
+int cuEventCreate(void **event, unsigned flags) {
+    GATE;
+    *event = new_object(EVENT);
+    return SUCCESS;
+}
+int cuEventDestroy_v2(void *event) { GATE; return drop(EVENT, event); }
+int cuEventRecord(void *event, void *stream) { GATE; return SUCCESS; }
+int cuEventSynchronize(void *event) { GATE; return SUCCESS; }
+int cuEventElapsedTime(float *ms, void *a, void *b) { GATE; *ms = 1.0f; return SUCCESS; }
+int cuEventElapsedTime_v2(float *ms, void *a, void *b) { GATE; *ms = 1.0f; return SUCCESS; }
+
+/* How cuda.bindings finds functions */
+
+int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned long long flags,
+                        int *how) {
+    static const char *suffixes[] = {"_v2", ""};
+    char full[128];
+    Dl_info here;
+    *found = NULL;
+    if (!dladdr((void *)cuInit, &here)) return NOT_FOUND;
+    void *self = dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    for (int i = 0; i < 2 && !*found; i++) {
+        snprintf(full, sizeof full, "%s%s", name, suffixes[i]);
+        *found = self ? dlsym(self, full) : NULL;
+    }
+    if (self) dlclose(self);
+    if (how) *how = *found ? 0 : 1;
+    return *found ? SUCCESS : NOT_FOUND;
+}
+int cuGetProcAddress(const char *name, void **found, int version, unsigned long long flags) {
+    return cuGetProcAddress_v2(name, found, version, flags, NULL);
+}

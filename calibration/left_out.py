@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from hetero import execution
+from hetero import failures
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
 
 log = logging.getLogger("hetero")
@@ -28,7 +28,7 @@ def leaving_out(name: Name, failed: dict[Name, str]) -> Iterator[None]:
         Name -> why, in one line; the first reason stays. All of it is in the log at DEBUG.
     """
     try:
-        with execution.without_fallback():
+        with failures.without_fallback():
             yield
     except (DeviceError, DeviceNotAvailable, MethodNotAvailable) as error:
         failed.setdefault(name, str(error).partition("\n")[0])

@@ -30,6 +30,7 @@ from hetero import errors
 if TYPE_CHECKING:
     from hetero.arrays import spec
     from hetero.calibration import calibrate
+    from hetero.failures import reset
     from hetero.graphs import graph
     from hetero.ops import plan
     from hetero.ops.conjugate_gradient import solve_cg
@@ -55,6 +56,7 @@ _HOMES = {
     "Plan": "hetero.planner",
     "Poisson": "hetero.solvers.operators",
     "Profile": "hetero.profile",
+    "reset": "hetero.failures",
     "solve_cg": "hetero.ops.conjugate_gradient",
     "solve_poisson": "hetero.ops.poisson",
     "spec": "hetero.arrays",
@@ -73,6 +75,7 @@ __all__ = [
     "matmul",
     "matvec",
     "plan",
+    "reset",
     "solve_cg",
     "solve_poisson",
     "spec",

@@ -18,7 +18,15 @@ class NotPriced(HeteroError, ValueError):
 
 
 class DeviceError(HeteroError, RuntimeError):
-    """A device reported an error while it moved data or computed."""
+    """A device reported an error while it moved data or computed.
+
+    Attributes
+    ----------
+    device : str or None
+        Its name, such as "cuda:0", where it is known.
+    """
+
+    device: str | None = None
 
 
 class DeviceMemoryError(DeviceError, MemoryError):

@@ -1,29 +1,25 @@
 """Running a plan: operands to the chosen device, compute, the result to where it must be.
 
 What runs is what the plan chose. If the device fails, the result still comes, from the CPU, with
-one warning; a device that fails a second time is set aside for the process.
+one warning; a device that fails a second time is set aside. If it has no room, the call is tried
+with the memory that we keep freed, then in pieces, before it is the CPU's. The operands stay
+as they are until the result is there whole, so that the CPU can begin anew.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import devices, inventory, registry, transfer
+from hetero import devices, failures, registry, transfer
 from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
-from hetero.errors import DeviceError, GraphError
+from hetero.errors import DeviceError, DeviceMemoryError, GraphError
 from hetero.planner import CPU, Plan, capturing
 from hetero.problem import Problem
 from hetero.registry import Implementation
-
-log = logging.getLogger("hetero")
-_without_fallback: ContextVar[bool] = ContextVar("hetero_without_fallback", default=False)
 
 
 class Call(NamedTuple):
@@ -37,6 +33,9 @@ class Call(NamedTuple):
         The caller's ``out`` and its description, or None.
     also
         What the implementation gets after the arrays, as it is.
+    pieces
+        ``pieces(plan, call)`` does the call in smaller pieces on the plan's device, by `attempt`;
+        None where it cannot be cut further.
     """
 
     arrays: tuple[Any, ...]
@@ -44,6 +43,7 @@ class Call(NamedTuple):
     out: Any = None
     target: Operand | None = None
     also: tuple[Any, ...] = ()
+    pieces: Callable[[Plan, Call], Any] | None = None
 
     def with_output(self, problem: Problem) -> Call:
         """This call with an ``out`` on the device: the caller's, or a new array of their type."""
@@ -71,38 +71,46 @@ def execute(plan: Plan, call: Call) -> Any:
     if graph not in (None, chosen.device) and devices.get(graph).capturing:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     if chosen.device != CPU:
-        device = devices.get(chosen.device)
         try:
-            return _on_device(device, chosen.implementation, problem, call)
+            return attempt(plan, call)
         except DeviceError as error:
-            if device.capturing:
+            if devices.get(chosen.device).capturing:
                 raise
-            report(device.name, error)
+            failures.report(chosen.device, error)
+            failures.release(error)
     implementation = chosen.implementation
     if implementation.kind != CPU:
         implementation = next(i for i in registry.lookup(problem.operation) if i.kind == CPU)
     return _on_cpu(implementation, problem, call)
 
 
-@contextmanager
-def without_fallback() -> Iterator[None]:
-    """Inside the block a device that fails is an error of the call, as measuring wants it."""
-    token = _without_fallback.set(True)
+def attempt(plan: Plan, call: Call) -> Any:
+    """Run a plan on its device, in pieces where there is no room for the whole.
+
+    Raises
+    ------
+    DeviceError
+        With the operands as they were.
+    """
+    device = devices.get(plan.chosen.device)
+    run = plan.chosen.implementation
     try:
-        yield
-    finally:
-        _without_fallback.reset(token)
-
-
-def report(name: str, error: DeviceError) -> None:
-    """Count a device's failure, and say once what becomes of the call."""
-    if _without_fallback.get():
-        raise error
-    if devices.strike(name, error):
-        log.warning("%s failed again (%s) and is set aside; its calls run on the CPU", name, error)
-        inventory.changed()
-    elif devices.set_aside(name) is None:
-        log.warning("%s failed (%s); the CPU computes this call", name, error)
+        return _on_device(device, run, plan.problem, call)
+    except DeviceMemoryError as error:
+        if device.capturing:
+            raise
+        short = error
+        failures.release(short)
+    if device.trim():
+        try:
+            return _on_device(device, run, plan.problem, call)
+        except DeviceMemoryError as error:
+            short = error
+            failures.release(short)
+    made = None if call.pieces is None else call.pieces(plan, call)
+    if made is None:
+        raise short
+    return made
 
 
 def _on_cpu(implementation: Implementation, problem: Problem, call: Call) -> Any:
@@ -133,6 +141,9 @@ def _on_device(device: Device, implementation: Implementation, problem: Problem,
         device.name
     }:
         raise GraphError(f"a graph of {device.name} takes operands and results there")
+    out = call.out if result.location == HOST else None
+    if out is not None and _overlap(out, call.arrays):
+        out = None  # or the CPU would find operands half overwritten
     with device.active():
         described = call.operands if call.target is None else (*call.operands, call.target)
         unordered = any(map(transfer.needs_synchronizing, described))
@@ -153,9 +164,17 @@ def _on_device(device: Device, implementation: Implementation, problem: Problem,
             return call.out
         buffer, owner = device.allocate(max(result.nbytes, 1))
         run(device, problem, inputs, buffer)
-        if result.location == HOST:
-            values = transfer.fetch(device, buffer, result.shape, result.dtype, call.out)
-            return values[()] if call.out is None else values  # NumPy gives a scalar for no axes
-        values = transfer.fetch(device, buffer, result.shape, result.dtype, None)
+        values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
         del owner
+    if result.location != HOST:
         return _to_caller(values, problem, call)
+    if call.out is None:
+        return values[()]  # NumPy gives a scalar for no axes
+    if out is None:
+        call.out[...] = values
+    return call.out
+
+
+def _overlap(out: np.ndarray, arrays: tuple[Any, ...]) -> bool:
+    """Whether ``out`` may share memory with an operand on the host."""
+    return any(isinstance(x, np.ndarray) and np.may_share_memory(out, x) for x in arrays)

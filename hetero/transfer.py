@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero import failures
 from hetero.arrays import HOST, Operand, describe
 from hetero.devices.base import Device
 
@@ -66,12 +67,16 @@ def to_host(array: Any, operand: Operand) -> np.ndarray:
     device = devices.get(operand.location)
     if not operand.size:
         return np.empty(operand.shape, operand.dtype)
-    with device.active():
-        if needs_synchronizing(operand):
-            device.synchronize()
-        low, raw = _span(operand)
-        device.download(operand.pointer + low, raw)
-    return _view(raw, operand, low)
+
+    def move() -> np.ndarray:
+        with device.active():
+            if needs_synchronizing(operand):
+                device.synchronize()
+            low, raw = _span(operand)
+            device.download(operand.pointer + low, raw)
+        return _view(raw, operand, low)
+
+    return failures.twice(device, move)
 
 
 def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
@@ -81,14 +86,18 @@ def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
     if not operand.size:
         return
     device = devices.get(operand.location)
-    with device.active():
-        low, raw = _span(operand)
-        if not operand.is_dense():
-            device.download(operand.pointer + low, raw)
-        _view(raw, operand, low)[...] = values
-        device.upload(raw, operand.pointer + low)
-        if needs_synchronizing(operand):
-            device.synchronize()
+
+    def move() -> None:
+        with device.active():
+            low, raw = _span(operand)
+            if not operand.is_dense():
+                device.download(operand.pointer + low, raw)  # what lies in the gaps stays
+            _view(raw, operand, low)[...] = values
+            device.upload(raw, operand.pointer + low)
+            if needs_synchronizing(operand):
+                device.synchronize()
+
+    failures.twice(device, move)
 
 
 def _span(operand: Operand) -> tuple[int, np.ndarray]:
@@ -127,4 +136,5 @@ def empty_like(
         return made, describe(made).pointer
     from hetero import devices
 
-    return devices.get(operand.location).new_array(shape, dtype)
+    device = devices.get(operand.location)
+    return failures.twice(device, lambda: device.new_array(shape, dtype))

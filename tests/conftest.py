@@ -64,6 +64,7 @@ def reset():
 
     devices._strikes.clear()
     devices._set_aside.clear()
+    devices._short.clear()
     inventory.changed()
     profile.set_current(profile.shipped("conservative"))
 

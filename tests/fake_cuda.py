@@ -110,6 +110,13 @@ class Driver:
         """The function whose call failed first."""
         return self._library.fake_failed().decode()
 
+    def unstack(self, primary_too: bool) -> None:
+        """Let no context be current in this thread; the primary one be gone, with all it held.
+
+        A driver that refuses everything also refuses to take them back.
+        """
+        self._library.fake_unstack(int(primary_too))
+
     def live(self) -> dict[str, int]:
         """Kind of thing -> how many were made and not given back."""
         return {kind: self._library.fake_live(i) for i, kind in enumerate(_KINDS)}

@@ -164,6 +164,11 @@ int cuCtxPopCurrent_v2(void **context) {
     if (context) *context = stack[depth];
     return SUCCESS;
 }
+void fake_unstack(int primary_too) {
+    __atomic_sub_fetch(&live[PUSHED], depth, __ATOMIC_SEQ_CST);
+    depth = 0;
+    if (primary_too) retained = 0, used = 0, memset(live, 0, sizeof live);
+}
 int cuCtxGetCurrent(void **context) {
     GATE;
     *context = depth ? stack[depth - 1] : NULL;
@@ -190,7 +195,7 @@ int cuMemAlloc_v2(Address *address, size_t bytes) {
     size_t *block = NULL;
     if (posix_memalign((void **)&block, 512, bytes + 512)) return OUT_OF_MEMORY;
     block[0] = bytes;
-    memset((char *)block + 512, 0xFF, bytes);
+    memset((char *)block + 512, 0x3F, bytes); /* small positive numbers: solves go on */
     *address = (Address)block + 512;
     return SUCCESS;
 }

@@ -103,7 +103,7 @@ def run(function, operands, device, method):
         if "cuBLAS needs" not in str(error):  # only cuBLAS has layouts that it does not take
             raise
         pytest.skip(str(error))
-    assert not devices._strikes, "the device failed and the CPU answered"
+    assert not devices.troubles(), "the device failed and the CPU answered"
     return result
 
 

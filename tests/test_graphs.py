@@ -29,7 +29,7 @@ def test_without_a_cuda_device_it_says_so():
 @pytest.fixture
 def cupy():
     yield pytest.importorskip("cupy")
-    assert not devices._strikes, "the device failed, the CPU answered"
+    assert not devices.troubles(), "the device failed, the CPU answered"
 
 
 def random(cupy, *shape, dtype="float32"):

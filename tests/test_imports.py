@@ -35,11 +35,12 @@ BELOW = {
     "devices": {"kernels", *LEAVES},
     "inventory": {"devices", *LEAVES},
     "profile": {"inventory", *LEAVES},
+    "failures": {"devices", "inventory", *LEAVES},
     "overview": {"profile", "inventory", "devices", *LEAVES},
     "pricing": {"registry", "profile", *LEAVES},
     "planner": {"pricing", "registry", "profile", "inventory", *LEAVES},
-    "transfer": {"devices", *LEAVES},
-    "execution": {"transfer", "planner", "registry", "inventory", "devices", *LEAVES},
+    "transfer": {"devices", "failures", *LEAVES},
+    "execution": {"transfer", "failures", "planner", "registry", "devices", *LEAVES},
     "graphs": {"devices", "inventory", "planner", *LEAVES},
     "solvers": {"devices", "transfer", "partition", "kernels", *LEAVES},
     "partition": {"devices", *LEAVES},
@@ -51,7 +52,10 @@ BELOW["calibration"] = EVERYTHING - {"transfer", "kernels"}
 BELOW["cli"] = {*EVERYTHING, "calibration"} - {"transfer", "kernels", "execution"}
 # What may be imported inside functions besides, when it is needed.
 LATER = {
-    "ops": {"devices", "inventory", "transfer", "execution", "kernels", "solvers", "filtering"}
+    "ops": {
+        *("devices", "inventory", "transfer", "failures", "execution"),
+        *("kernels", "solvers", "filtering"),
+    }
 }
 # The package itself and its entry point hand out what others define.
 FREE = {"hetero", "__main__"}

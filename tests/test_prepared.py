@@ -27,6 +27,7 @@ class Recorder:
     multiprocessors, block_limit, shared_limit, capability = 132, 1024, 227 << 10, (9, 0)
     capturing = False
     launch, prepared, _prepared = CudaDevice.launch, CudaDevice.prepared, CudaDevice._prepared
+    _queue = CudaDevice._queue
     run_steps = Device.run_steps
 
     def __init__(self):

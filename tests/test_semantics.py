@@ -63,7 +63,7 @@ def check_forced(name, device, *args, rounding=64.0, **options):
     same(
         outcome(ours, *args, device=device, **options), outcome(numpys, *args, **options), rounding
     )
-    assert not devices._strikes, "the device failed, the CPU answered"
+    assert not devices.troubles(), "the device failed, the CPU answered"
 
 
 # -- Shapes --------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hetero import locks
-from hetero.errors import DeviceNotAvailable
+from hetero.errors import DeviceMemoryError, DeviceNotAvailable
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -29,6 +29,8 @@ _strikes: dict[str, str] = {}
 _set_aside: dict[str, str] = {}
 _believed: set[str] = set()
 _broken: dict[str, tuple[Device, str]] = {}
+_short: set[str] = set()
+_FORKED = "this process was forked from one that used the device"
 
 log = logging.getLogger("hetero")
 
@@ -64,6 +66,9 @@ def believed(name: str) -> bool:
             return True  # the last two: for now; a graph would take the probe in
         try:
             device.probe()
+        except DeviceMemoryError as error:  # it has no room now, which is no defect
+            log.info("%s could not be asked whether it works: %s", name, error)
+            return True
         except Exception as error:  # of a backend that breaks in ways of its own
             log.debug("the probe of %s failed", name, exc_info=True)
             _broken[name] = device, _one_line(error)
@@ -139,6 +144,37 @@ def strike(name: str, error: Exception) -> bool:
         return False
 
 
+def troubles() -> dict[str, str]:
+    """Device name -> what it failed with in this process, or that it had no room."""
+    return {**dict.fromkeys(_short, "out of memory"), **_strikes}
+
+
+def was_short(name: str) -> bool:
+    """Note that a device had no room for a call; whether it was noted before."""
+    with _lock:
+        known = name in _short
+        _short.add(name)
+        return known
+
+
+def forgive(name: str) -> bool:
+    """Forget a device's failures, unless this process was forked; True if there were some.
+
+    Whether it works is asked of it again.
+    """
+    global _found
+    with _lock:
+        if _set_aside.get(name) == _FORKED:
+            return False
+        _short.discard(name)
+        failed = [_strikes.pop(name, None), _set_aside.pop(name, None), _broken.pop(name, None)]
+        if any(failed):
+            _believed.discard(name)
+        if failed[2] is not None:
+            _found = {**available(), name: failed[2][0]}
+        return any(failed)
+
+
 def on_change(listener: Callable[[], None]) -> None:
     """Call ``listener`` when devices cease to be usable without anybody's call having failed."""
     _listeners.append(listener)
@@ -150,7 +186,7 @@ def _after_fork() -> None:
     if _found is None:
         return
     for name, device in everything().items():
-        _set_aside[name] = "this process was forked from one that used the device"
+        _set_aside[name] = _FORKED
         device.abandon()
     for listener in _listeners:
         listener()

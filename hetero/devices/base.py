@@ -156,7 +156,7 @@ class Device(abc.ABC):
     def new_stream(self) -> Any:
         """A queue beside the default one, which stands for None wherever a stream is taken.
 
-        Nothing orders it but `record` and `wait`. To be dropped in the thread that made it.
+        Nothing orders it but `record` and `wait`.
         """
         raise DeviceError(f"{self.kind} has only one queue")
 
@@ -194,6 +194,14 @@ class Device(abc.ABC):
         One reference too many keeps this and all it holds from ever being finalized.
         """
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+    def trim(self) -> bool:
+        """Give memory that is kept for later calls back to the driver; True if there was some."""
+        return False
+
+    def reopen(self) -> None:
+        """Make the device usable again after failures, as far as its driver lets us."""
+        return
 
     @abc.abstractmethod
     def pinned(self, nbytes: int) -> np.ndarray:

@@ -10,8 +10,12 @@ made by `CudaDevice.new_stream`, which the legacy stream neither waits for nor h
 from __future__ import annotations
 
 import atexit
+import ctypes
+import functools
+import logging
 import os
 import struct
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,13 +25,14 @@ import numpy as np
 from hetero import locks
 from hetero.devices import cubin, install
 from hetero.devices.base import Device, kernel_text
-from hetero.devices.cuda_context import Active, Local, State
-from hetero.errors import GraphError
+from hetero.devices.cuda_context import Active, Lent, Local, State
+from hetero.errors import DeviceError, GraphError
 from hetero.kernels import Launch, Steps
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 _UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after an attribute is set
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
+log = logging.getLogger("hetero")
 
 
 def find() -> tuple[list[Device], list[str]]:
@@ -54,7 +59,13 @@ def find() -> tuple[list[Device], list[str]]:
         import nvmath.bindings.cublas  # noqa: F401
     except Exception:
         missing.append(f"cuda: nvmath-python or cuBLAS for method='library'; {install.LIBRARY}")
-    return [CudaDevice(ordinal) for ordinal in range(count)], missing
+    found: list[Device] = []
+    for ordinal in range(count):
+        try:
+            found.append(CudaDevice(ordinal))
+        except driver.Error as error:
+            missing.append(f"cuda:{ordinal}: the driver does not describe it ({error})")
+    return found, missing
 
 
 class CudaDevice(Device):
@@ -142,18 +153,53 @@ class CudaDevice(Device):
                 return self._states.setdefault(context, State(self.driver, self.ordinal))
 
     def _close(self) -> None:
-        if os.getpid() != self._process:  # a forked child must not touch its parent's context
-            return
-        primary, self._primary = self._primary, None
+        if os.getpid() != self._process or self._primary is None:
+            return  # a forked child must not touch its parent's context
         try:
-            primary.push()
-            for state in self._states.values():
-                state.pool.close()
-            self._states.clear()
-            self.driver.Context.pop()
-            primary.detach()
-        except Exception:  # the process is ending; the driver frees the rest
-            return
+            with self.active():
+                self.driver.Context.synchronize()
+                for state in self._states.values():
+                    state.close()
+        except DeviceError:  # the process is ending; the driver frees the rest
+            pass
+        self.give_up_context()
+
+    def give_up_context(self) -> None:
+        """Give the primary context back, whatever state it is in; the next use gets a new one.
+
+        From then on PyCUDA makes no call to the driver for what belongs to the old one.
+        """
+        with self._lock:
+            primary, self._primary = self._primary, None
+            if primary is None:
+                return
+            handle = primary.handle
+            try:  # in another thread than its own PyCUDA detaches without a call, nor a complaint
+                detach = threading.Thread(target=primary.detach)
+                detach.start()
+                detach.join()
+            except RuntimeError:  # the interpreter is ending and starts no threads
+                primary.detach()
+            self.driver.Context.get_current()  # here PyCUDA forgets one that is detached
+            library, current, ordinal = _driver_library(), ctypes.c_void_p(), ctypes.c_int()
+            library.cuCtxGetCurrent(ctypes.byref(current))
+            if current.value == handle:
+                library.cuCtxPopCurrent_v2(ctypes.byref(current))
+            library.cuDeviceGet(ctypes.byref(ordinal), self.ordinal)
+            library.cuDevicePrimaryCtxRelease_v2(ordinal)
+            self._states = {c: s for c, s in self._states.items() if c != primary}
+
+    def reopen(self) -> None:
+        try:
+            with self.active():
+                self.driver.Context.synchronize()
+        except DeviceError as error:
+            log.debug("%s gets a new context: %s", self.name, error)
+            self.give_up_context()
+
+    def trim(self) -> bool:
+        with self.active():
+            return self.state().pool.trim()
 
     def allocate(self, nbytes: int) -> tuple[int, Any]:
         owner = self.state().pool.allocate(nbytes)
@@ -193,7 +239,7 @@ class CudaDevice(Device):
         if stream is None:
             self.driver.memcpy_htod(target + offset, source)
         else:
-            self.driver.memcpy_htod_async(target + offset, source, stream)
+            self.driver.memcpy_htod_async(target + offset, source, stream.raw)
 
     def download(
         self, source: int, target: np.ndarray, offset: int = 0, stream: Any = None
@@ -202,12 +248,13 @@ class CudaDevice(Device):
             self._not_captured("bringing results to the host")
             self.driver.memcpy_dtoh(target, source + offset)
         else:
-            self.driver.memcpy_dtoh_async(target, source + offset, stream)
+            self.driver.memcpy_dtoh_async(target, source + offset, stream.raw)
 
     def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
+        queue = self._queue(stream)
         for done in range(0, nbytes, _COPY_BYTES):
             size = min(_COPY_BYTES, nbytes - done)
-            self.driver.memset_d8_async(buffer + offset + done, 0, size, stream or self.local.queue)
+            self.driver.memset_d8_async(buffer + offset + done, 0, size, queue)
 
     def copy(
         self,
@@ -218,10 +265,15 @@ class CudaDevice(Device):
         source_offset: int = 0,
         stream: Any = None,
     ) -> None:
-        to, begin = target + target_offset, source + source_offset
+        to, begin, queue = target + target_offset, source + source_offset, self._queue(stream)
         for done in range(0, nbytes, _COPY_BYTES):
             size = min(_COPY_BYTES, nbytes - done)
-            self.driver.memcpy_dtod_async(to + done, begin + done, size, stream or self.local.queue)
+            self.driver.memcpy_dtod_async(to + done, begin + done, size, queue)
+
+    def _queue(self, stream: Any) -> Any:
+        """PyCUDA's stream for one of ours; None for the default one."""
+        queue = stream or self.local.queue
+        return None if queue is None else queue.raw
 
     def link(self, peer: Device) -> bool:
         if not isinstance(peer, CudaDevice) or not self._device.can_access_peer(peer._device):
@@ -282,7 +334,7 @@ class CudaDevice(Device):
             (block, 1, 1),
             _packed(arguments),
             shared_bytes,
-            stream or self.local.queue,
+            self._queue(stream),
         )
 
     def prepared(
@@ -340,35 +392,36 @@ class CudaDevice(Device):
             allowed[kernel] = shared_bytes
 
     def event(self, stream: Any = None) -> Any:
-        mark = self.driver.Event()
-        mark.record(stream)
+        mark = Lent(self.state().marks, self.driver.Event)
+        mark.raw.record(stream and stream.raw)
         return mark
 
     def elapsed(self, start: Any, end: Any) -> float:
-        end.synchronize()
-        return end.time_since(start) * 1e-3
+        end.raw.synchronize()
+        return end.raw.time_since(start.raw) * 1e-3
 
     def synchronize(self, stream: Any = None) -> None:
         if stream is None:
             self._not_captured("waiting for the device")
             self.driver.Context.synchronize()
         else:
-            stream.synchronize()
+            stream.raw.synchronize()
 
     def new_stream(self) -> Any:
-        return self.driver.Stream(_NON_BLOCKING)
+        return Lent(self.state().streams, lambda: self.driver.Stream(_NON_BLOCKING))
 
     def record(self, stream: Any = None, event: Any = None) -> Any:
         if event is None:
-            event = self.driver.Event(self.driver.event_flags.DISABLE_TIMING)
-        event.record(stream)
+            untimed = self.driver.event_flags.DISABLE_TIMING
+            event = Lent(self.state().events, lambda: self.driver.Event(untimed))
+        event.raw.record(stream and stream.raw)
         return event
 
     def wait(self, event: Any, stream: Any = None) -> None:
         if stream is None:  # PyCUDA has no object for the default stream
-            event.synchronize()
+            event.raw.synchronize()
         else:
-            stream.wait_for_event(event)
+            stream.raw.wait_for_event(event.raw)
 
     def pinned(self, nbytes: int) -> np.ndarray:
         return self.driver.pagelocked_empty(nbytes, np.uint8)
@@ -378,6 +431,11 @@ class CudaDevice(Device):
         if state.staging is None or state.staging.nbytes < nbytes:
             state.staging = self.pinned(nbytes)
         return state.staging[:nbytes]
+
+
+@functools.cache
+def _driver_library() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def _packed(arguments: list[Any]) -> bytes:

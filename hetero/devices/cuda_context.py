@@ -1,8 +1,14 @@
-"""The context that a CUDA device works in, what belongs to it, and what a thread does there."""
+"""The context that a CUDA device works in, what belongs to it, and what a thread does there.
+
+PyCUDA gives back a stream or an event when it is dropped, in whatever context is current then, and
+ends the process if the driver refuses. Ours go back to their context's lists, without a call.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +18,8 @@ from hetero.errors import DeviceError, DeviceMemoryError
 
 if TYPE_CHECKING:
     from hetero.devices.cuda import CudaDevice
+
+log = logging.getLogger("hetero")
 
 
 def reported(error: Exception) -> DeviceError:
@@ -31,26 +39,56 @@ class Active:
 
     def __enter__(self) -> CudaDevice:
         device = self._device
-        driver = device.driver
-        current = driver.Context.get_current()
-        self._pushed = not (current is not None and device.owns(current))
-        if self._pushed:
-            try:
+        context = device.driver.Context
+        self._pushed = False
+        try:
+            current = context.get_current()
+            if current is None or not device.owns(current):
                 device.primary().push()
-            except driver.Error as error:
-                raise reported(error) from error
+                self._pushed = True
+            state = device.find_state()
+        except Exception as error:
+            if self._pushed:
+                self._pop()
+            raise self._ours(error) from error
         self._outer = device.local.state
-        device.local.state = device.find_state()
+        device.local.state = state
         return device
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._device.local.state = self._outer
-        if self._pushed:
-            self._device.driver.Context.pop()
-        if isinstance(error, (self._device.driver.Error, MemoryError)) and not isinstance(
-            error, DeviceError
-        ):
-            raise reported(error) from error
+        refused = self._pop() if self._pushed else None
+        if error is None:
+            if refused is not None:
+                raise self._ours(refused) from refused
+        elif isinstance(error, DeviceError):
+            error.device = error.device or self._device.name
+        elif isinstance(error, (self._device.driver.Error, MemoryError)):
+            raise self._ours(error) from error
+
+    def _ours(self, error: Exception) -> DeviceError:
+        made = error if isinstance(error, DeviceError) else reported(error)
+        made.device = made.device or self._device.name
+        return made
+
+    def _pop(self) -> Exception | None:
+        """Leave the context; what the driver says where it refuses.
+
+        PyCUDA ends the process where a thread ends in a context, so it is left all the same.
+        """
+        device, context = self._device, self._device.driver.Context
+        try:
+            context.pop()
+            return None
+        except device.driver.Error as error:
+            refused = error
+        try:
+            if context.get_current() == device.primary():
+                context.pop()
+        except device.driver.Error as error:
+            log.debug("%s: the context is given up: %s", device.name, error)
+            device.give_up_context()
+        return refused
 
 
 class State:
@@ -63,6 +101,46 @@ class State:
         self.handles: dict[str, Any] = {}
         self.shared_bytes: dict[Any, int] = {}
         self.staging: np.ndarray | None = None
+        # Unused ones of PyCUDA's, see `Lent`; marks are events that take the time.
+        self.streams: list[Any] = []
+        self.events: list[Any] = []
+        self.marks: list[Any] = []
+
+    def close(self) -> None:
+        """Give everything back to the driver, in this context."""
+        for kept in (self.shared_bytes, self.kernels, self.handles, self.modules):
+            kept.clear()
+        for unused in (self.streams, self.events, self.marks):
+            unused.clear()
+        self.staging = None
+        self.pool.close()
+
+
+class Lent:
+    """A stream or an event of PyCUDA's that goes back to a list when nobody holds it.
+
+    Attributes
+    ----------
+    raw : Stream or Event
+    """
+
+    __slots__ = ("_home", "raw")
+
+    def __init__(self, home: list[Any], make: Callable[[], Any]) -> None:
+        self._home = home
+        try:
+            self.raw = home.pop()
+        except IndexError:
+            self.raw = make()
+
+    @property
+    def handle(self) -> int:
+        """The driver's."""
+        return self.raw.handle
+
+    def __del__(self) -> None:
+        if hasattr(self, "raw"):
+            self._home.append(self.raw)
 
 
 class Local(threading.local):

@@ -52,22 +52,29 @@ class Pool:
             pass
         unused = sum(held * len(free) for held, free in self._free.items())
         if unused + size > self._driver.mem_get_info()[0] // 2:
-            self._trim()
+            self.trim()
         try:
             allocation = self._driver.mem_alloc(size)
         except self._driver.MemoryError:
-            self._trim()
+            if not self.trim():
+                raise
             allocation = self._driver.mem_alloc(size)
         self._all.append(allocation)
         return self._block(size, allocation)
 
-    def _trim(self) -> None:
-        """Give unused memory back to the driver, once nothing that runs can still touch it."""
+    def trim(self) -> bool:
+        """Give unused memory back to the driver, once nothing that runs can still touch it.
+
+        True if there was some.
+        """
         self._driver.Context.synchronize()
+        found = False
         for size in list(self._free):
             for unused in self._free.pop(size):
+                found = True
                 self._all.remove(unused)
                 unused.free()
+        return found
 
     def close(self) -> None:
         """Give everything back to the driver; called at exit, in the pool's context."""

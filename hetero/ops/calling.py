@@ -111,11 +111,14 @@ def shortcut(plan: planner.Plan, function: Function) -> Function:
     if chosen.device == planner.CPU and chosen.method == "blas":
         return function
     from hetero import execution
+    from hetero.ops.product_pieces import halves
+
+    inputs = plan.problem.inputs
 
     def run(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         if out is None:
-            return execution.execute(plan, execution.Call((A, B), plan.problem.inputs))
-        call = execution.Call((A, B), plan.problem.inputs, out, plan.problem.output)
+            return execution.execute(plan, execution.Call((A, B), inputs, pieces=halves))
+        call = execution.Call((A, B), inputs, out, plan.problem.output, pieces=halves)
         return execution.execute(plan, call)
 
     return run

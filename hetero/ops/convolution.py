@@ -295,7 +295,10 @@ def _planned(call: _Call) -> Any:
     else:
         from hetero import execution
 
-        result = execution.execute(plan, execution.Call((call.image,), (a,), also=(request,)))
+        halves = convolution_bands.halves
+        result = execution.execute(
+            plan, execution.Call((call.image,), (a,), also=(request,), pieces=halves)
+        )
         if a.location != HOST == b.location and b.size <= _SMALL and call.fillvalue == 0.0:
             rest = _rest(call.kernel, call.mode, call.boundary, call.device, call.method)
             _express.learn(plan, request, call.image, a, rest, now)

@@ -1,4 +1,7 @@
-"""Images that do not fit a device: convolved there in bands of rows, one after the other."""
+"""Images that do not fit a device: convolved there in bands of rows, one after the other.
+
+`attempt` cuts what is larger than a device's memory, `halves` what found no room in what is free.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from hetero import planner
-from hetero.arrays import Spec, describe
+from hetero.arrays import HOST, Spec, describe
+from hetero.errors import MethodNotAvailable
 from hetero.ops.convolving import described, rank_of, request_of, window
 from hetero.problem import Window
 
@@ -15,6 +19,7 @@ LARGE = 1 << 30  # bytes of image and result below which every device is taken t
 _SHARE = (
     0.3  # of a device's memory for a band and its result; transforms need as much again, or more
 )
+_SMALLEST = 1 << 20  # bytes; a device without room for them has none
 
 
 def attempt(call: Any, filter: Any) -> np.ndarray | None:
@@ -67,10 +72,67 @@ def attempt(call: Any, filter: Any) -> np.ndarray | None:
         part = _rows(call.image, top, number + found.filter_height - 1, found, call.fillvalue)
         also = (request_of(filter, call.fillvalue),)
         made = execution.execute(
-            plan(number), execution.Call((part,), (describe(part),), also=also)
+            plan(number), execution.Call((part,), (describe(part),), also=also, pieces=halves)
         )
         out[begin : begin + number] = made
     return out
+
+
+def halves(plan: planner.Plan, call: Any) -> np.ndarray | None:
+    """The convolution of a host image, or of a stack of them, in two halves on the plan's device.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the whole.
+    call : hetero.execution.Call
+
+    Returns
+    -------
+    array or None
+        None where the call is small, has nothing to cut, or uses arrays on devices.
+
+    Raises
+    ------
+    DeviceError
+        If a half, which is done whole or in halves again, fails too.
+    """
+    problem, (image,) = plan.problem, call.arrays
+    found, (request,) = problem.window, call.also
+    if (
+        any(o.location != HOST for o in (*call.operands, problem.output))
+        or call.operands[0].nbytes + problem.output.nbytes < _SMALLEST
+        or image.shape[0] < 2
+    ):
+        return None
+    out = np.empty(problem.output.shape, problem.output.dtype)
+    middle = out.shape[0] // 2
+    for begin, end in ((0, middle), (middle, out.shape[0])):
+        if image.ndim > 2:
+            part, band = image[begin:end], found
+        else:
+            band = _band(found, end - begin)
+            if band.height >= found.height:
+                return None
+            part = _rows(image, begin - found.top, band.height, found, request.fillvalue)
+        made = _attempt_half(plan, band, part, request)
+        if made is None:
+            return None
+        out[begin:end] = made
+    return out
+
+
+def _attempt_half(plan: planner.Plan, found: Window, image: np.ndarray, request: Any) -> Any:
+    from hetero import execution
+
+    operand, taps = describe(image), plan.problem.inputs[1]
+    problem = described(operand, taps, np.dtype(plan.problem.dtype), found)
+    try:
+        half = planner.plan(problem, plan.chosen.device, plan.chosen.method)
+    except MethodNotAvailable:
+        return None
+    call = execution.Call((image,), (operand,), also=(request,), pieces=halves)
+    return execution.attempt(half, call)
 
 
 def _band(whole: Window, rows: int) -> Window:

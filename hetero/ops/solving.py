@@ -163,7 +163,7 @@ def execute(
         ``system_on(used)`` gives system and preconditioner as those devices want them; None: the
         CPU.
     """
-    from hetero import execution
+    from hetero import failures
     from hetero.errors import DeviceError
 
     problem, chosen = plan.problem, plan.chosen
@@ -178,7 +178,8 @@ def execute(
         except DeviceError as error:
             if used[0].capturing:
                 raise
-            execution.report(used[0].name, error)
+            failures.report(used[0].name, error)
+            failures.release(error)
             if getattr(error, "x", None) is not None:
                 x0, done = error.x, error.iterations
         methods = {i.method: i for i in registry.lookup(problem.operation) if i.kind == "cpu"}

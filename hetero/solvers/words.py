@@ -88,7 +88,8 @@ class DeviceFailed(DeviceError):
         How many it had taken.
     """
 
-    def __init__(self, error: Exception, x: np.ndarray | None, iterations: int) -> None:
+    def __init__(self, error: DeviceError, x: np.ndarray | None, iterations: int) -> None:
         super().__init__(str(error))
+        self.device = error.device
         self.x = x
         self.iterations = iterations

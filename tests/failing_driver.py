@@ -1,0 +1,235 @@
+"""Every call to the driver fails once, and from then on: run by test_failing_driver.py.
+
+Kernels of the fake driver do nothing, so each implementation writes the right result behind them.
+What is checked is all that happens around: whichever call fails, the result is right, one warning
+tells of it, the context stack is as before, and no memory is lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import sys
+import types
+import warnings
+
+import fake_cuda
+
+driver = fake_cuda.Driver()
+
+import fakes  # noqa: E402  PyCUDA must find the fake driver loaded
+import numpy as np  # noqa: E402
+from scipy import signal, sparse  # noqa: E402
+
+import hetero  # noqa: E402
+import hetero.ops  # noqa: E402
+from hetero import devices, inventory, profile, registry  # noqa: E402
+from hetero.devices import cubin  # noqa: E402
+from hetero.solvers.words import CONVERGED, Outcome  # noqa: E402
+
+rng = np.random.default_rng(3)
+FREEING = {"cuMemFree_v2", "cuMemFreeHost", "cuModuleUnload", "cuEventDestroy_v2"}
+FREEING |= {"cuStreamDestroy_v2", "cuDevicePrimaryCtxRelease_v2"}
+answer = None  # of the solve that is under way
+
+
+class Messages(logging.Handler):
+    """Texts of hetero's warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record) -> None:
+        self.texts.append(record.getMessage())
+
+
+messages = Messages()
+logging.getLogger("hetero").addHandler(messages)
+logging.getLogger("hetero").propagate = False
+
+
+def product(device, problem, inputs, output) -> None:
+    fakes.compute(types.SimpleNamespace(log=[]), problem, inputs, output)
+
+
+def convolution(device, problem, inputs, output) -> None:
+    (address, request), found = inputs, problem.window
+    assert found.boundary == "fill"
+    size = np.dtype(problem.dtype).itemsize
+    steps = tuple(size * s for s in problem.strides[0][1:])
+    image = fakes.view(address, (found.height, found.width), problem.dtype, steps)
+    whole = signal.convolve2d(image, request.filter.array)
+    top, left = (n - 1 - m for n, m in zip(request.filter.array.shape, found[6:8], strict=True))
+    shape = found.out_height, found.out_width
+    into = fakes.view(output, shape, problem.dtype, (shape[1] * size, size))
+    into[...] = whole[top : top + shape[0], left : left + shape[1]]
+
+
+def really(implementation):
+    """An implementation that goes all the way of its launches, then has the right result."""
+    run = implementation.run
+
+    def call(device, problem, inputs, output) -> None:
+        run(device, problem, inputs, output)
+        compute = convolution if problem.operation == "convolve2d" else product
+        compute(device, problem, inputs, output)
+
+    def solve(used, problem, request):
+        run(used, problem, request._replace(maxiter=min(request.maxiter, 3)))
+        x = request.x
+        if not isinstance(x, np.ndarray):
+            strides = answer.strides
+            x = fakes.view(x, answer.shape, answer.dtype, strides)
+        x[...] = answer.reshape(x.shape)
+        return Outcome(CONVERGED, 3, 0.0)
+
+    solves = implementation.operation in ("cg", "poisson")
+    return dataclasses.replace(implementation, run=solve if solves else call)
+
+
+def install() -> None:
+    devices._BACKENDS = ("cuda",)
+    cubin._compile = lambda text, arch, options: b"machine code"
+    for operation, entries in registry._implementations.items():
+        registry._implementations[operation] = [
+            really(i) if i.kind == "cuda" and i.run else i for i in entries
+        ]
+    profile.set_current(profile.shipped("conservative"))
+
+
+def fresh() -> None:
+    """Devices as in a new process."""
+    for device in (devices._found or {}).values():
+        device._close()
+    devices._found = None
+    devices.available()
+    assert not any(driver.live().values()), driver.live()
+
+
+def forget() -> None:
+    for table in (devices._strikes, devices._set_aside, devices._short):
+        table.clear()
+    inventory.changed()
+    messages.texts.clear()
+
+
+def idle(device) -> bool:
+    """Whether all of the device's memory is in the pool."""
+    for state in device._states.values():
+        if len(state.pool._all) != sum(map(len, state.pool._free.values())):
+            return False
+    return True
+
+
+def sweep(name, call, cold: bool, good: bool) -> int:
+    """Let the k-th call to the driver fail, for every k; how many there are."""
+    global answer
+    forget()
+    with hetero.use(device="cpu"):
+        answer = None
+        expected = np.asarray(call()).copy()
+    answer = expected
+    fresh()
+    if not cold:
+        with hetero.use(device="cuda"):
+            call()
+    k = 0
+    while True:
+        k += 1
+        if cold:
+            fresh()
+        forget()
+        inventory.devices()
+        (device,) = devices.available().values()
+        driver.fail(k, good=good)
+        with hetero.use(device="cuda"), warnings.catch_warnings(record=True) as noise:
+            warnings.simplefilter("always")
+            result = np.asarray(call())
+        failures, failed = driver.failures, driver.failed
+        driver.fail(0)
+        where = f"{name}, {'cold' if cold else 'warm'}, call {k} ({failed}), for good: {good}"
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-7, err_msg=where)
+        assert not noise, (where, [str(w.message) for w in noise])
+        wanted = 1 if failures and failed not in FREEING else 0
+        assert len(messages.texts) == wanted, (where, messages.texts)
+        del result
+        gc.collect()
+        assert idle(device), where
+        if good:
+            driver.unstack(device._primary is None)
+        assert not driver.live()["pushed"], where
+        if not failures:
+            return k - 1
+
+
+def calls():
+    """Name -> a call that gives an array, on host operands."""
+    A, B, v = rng.random((40, 50)), rng.random((50, 30)), rng.random(50)
+    square, other = rng.random((40, 40)), rng.random((40, 40))
+    deep = rng.random((4, 3000)), rng.random((3000, 5))
+    image, filter = rng.random((40, 50)), rng.random((5, 4))
+    f, f3 = rng.random((33, 31)), rng.random((9, 9, 9))
+    poisson = hetero.Poisson((20, 20))
+    rhs = rng.random(400)
+    dense = square @ square.T + 40 * np.eye(40)
+    csr = sparse.csr_matrix(poisson @ np.eye(400))
+
+    def in_place():
+        A = square.copy()
+        return hetero.matmul(A, other, out=A)
+
+    def overlapping():
+        whole = np.concatenate([square, other])
+        return hetero.matmul(whole[:40], other, out=whole[20:60])
+
+    def strided():
+        out = np.zeros((80, 60))
+        hetero.matmul(A, B, out=out[::2, ::-2])
+        return out
+
+    def in_place_vector():
+        x = other[0].copy()
+        return hetero.matvec(square, x, out=x)
+
+    found = {
+        "matmul": lambda: hetero.matmul(A, B),
+        "matmul in parts": lambda: hetero.matmul(*deep),
+        "matmul out=A": in_place,
+        "matmul out overlaps A": overlapping,
+        "matmul strided out": strided,
+        "matvec": lambda: hetero.matvec(A, v),
+        "matvec out=x": in_place_vector,
+        "solve_cg dense": lambda: hetero.solve_cg(dense, rhs[:40], rtol=1e-10)[0],
+        "solve_cg csr": lambda: hetero.solve_cg(csr, rhs, rtol=1e-10)[0],
+        "solve_cg stencil": lambda: hetero.solve_cg(poisson, rhs, rtol=1e-10)[0],
+    }
+    for method in ("direct", "overlap_save", "fft", "separable"):
+        found[f"convolve2d {method}"] = lambda method=method: hetero.convolve2d(
+            image, np.outer(filter[:, 0], filter[0]), method=method
+        )
+    for method in ("multigrid", "cg", "jacobi"):
+        found[f"solve_poisson {method}"] = lambda method=method: hetero.solve_poisson(
+            f, rtol=1e-6, method=method
+        )
+    found["solve_poisson 3-D"] = lambda: hetero.solve_poisson(f3, rtol=1e-6)
+    return found
+
+
+def main(*names: str) -> None:
+    install()
+    total = 0
+    for name, call in calls().items():
+        if names and name not in names:
+            continue
+        for cold in (True, False):
+            for good in (False, True):
+                total += sweep(name, call, cold, good)
+        print(name, total, flush=True)
+    fresh()
+    print("whole", total)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -26,11 +26,15 @@ import hetero  # noqa: E402
 import hetero.ops  # noqa: E402
 from hetero import devices, inventory, profile, registry  # noqa: E402
 from hetero.devices import cubin  # noqa: E402
+from hetero.filtering import fft_device  # noqa: E402
+from hetero.filtering.request import _kept  # noqa: E402
+from hetero.solvers import dst_device, multigrid_device  # noqa: E402
 from hetero.solvers.words import CONVERGED, Outcome  # noqa: E402
 
 rng = np.random.default_rng(3)
 FREEING = {"cuMemFree_v2", "cuMemFreeHost", "cuModuleUnload", "cuEventDestroy_v2"}
 FREEING |= {"cuStreamDestroy_v2", "cuDevicePrimaryCtxRelease_v2"}
+ALL = "--all" in sys.argv  # every call; else some of each function
 answer = None  # of the solve that is under way
 
 
@@ -89,7 +93,42 @@ def really(implementation):
     return dataclasses.replace(implementation, run=solve if solves else call)
 
 
+def libraries() -> None:
+    """cuBLAS and cuFFT that do nothing, and fail as the driver does."""
+
+    class cuBLASError(Exception): ...  # noqa: N801, N818  as nvmath calls it
+
+    class cuFFTError(Exception): ...  # noqa: N801, N818
+
+    def function(name, error, result=None):
+        def call(*arguments):
+            if driver.gate(name):
+                raise error(f"{name}: planted failure")
+            return result
+
+        return call
+
+    cublas = types.ModuleType("nvmath.bindings.cublas")
+    cublas.cuBLASError = cuBLASError
+    for name, result in (("create", 1), ("set_stream", None), ("dgemm", None), ("dgemv", None)):
+        setattr(cublas, name, function(f"cublas_{name}", cuBLASError, result))
+    cublas.dgemm_strided_batched = cublas.dgemv_strided_batched = cublas.dgemm
+    cublas.get_property = lambda part: 1
+    cufft = types.ModuleType("nvmath.bindings.cufft")
+    cufft.cuFFTError = cuFFTError
+    cufft.get_version = lambda: 1
+    for name, result in (("create", 1), ("make_plan_many64", 4096), ("set_work_area", None)):
+        setattr(cufft, name, function(f"cufft_{name}", cuFFTError, result))
+    for name in ("set_auto_allocation", "exec_d2z", "exec_z2d", "set_stream", "destroy"):
+        setattr(cufft, name, function(f"cufft_{name}", cuFFTError))
+    package, bindings = types.ModuleType("nvmath"), types.ModuleType("nvmath.bindings")
+    package.bindings, bindings.cublas, bindings.cufft = bindings, cublas, cufft
+    for module in (package, bindings, cublas, cufft):
+        sys.modules[module.__name__] = module
+
+
 def install() -> None:
+    libraries()
     devices._BACKENDS = ("cuda",)
     cubin._compile = lambda text, arch, options: b"machine code"
     for operation, entries in registry._implementations.items():
@@ -115,6 +154,14 @@ def forget() -> None:
     messages.texts.clear()
 
 
+def drop() -> None:
+    """Let go of what is kept on devices for later calls."""
+    _kept._entries.clear()
+    for cache in (fft_device._transform, dst_device._solver, multigrid_device._hierarchy):
+        cache.cache_clear()
+    gc.collect()
+
+
 def idle(device) -> bool:
     """Whether all of the device's memory is in the pool."""
     for state in device._states.values():
@@ -123,50 +170,70 @@ def idle(device) -> bool:
     return True
 
 
-def sweep(name, call, cold: bool, good: bool) -> int:
+def sweep(name, call, method, cold: bool, good: bool) -> int:
     """Let the k-th call to the driver fail, for every k; how many there are."""
     global answer
     forget()
-    with hetero.use(device="cpu"):
-        answer = None
-        expected = np.asarray(call()).copy()
-    answer = expected
-    fresh()
-    if not cold:
-        with hetero.use(device="cuda"):
-            call()
-    k = 0
-    while True:
-        k += 1
+    own = method not in ("library", "tiled", "fused")
+    with hetero.use(device="cpu", method=method if own else None):
+        answer = expected = np.asarray(call()).copy()
+    ready(call, method, cold)
+    driver.fail(0)
+    with hetero.use(device="cuda", method=method):
+        call()
+    names = driver.names()
+    drop()
+    ks = range(1, len(names) + 1) if ALL else some(names)
+    for k in ks:
         if cold:
-            fresh()
+            ready(call, method, cold)
         forget()
         inventory.devices()
         (device,) = devices.available().values()
         driver.fail(k, good=good)
-        with hetero.use(device="cuda"), warnings.catch_warnings(record=True) as noise:
+        with hetero.use(device="cuda", method=method), warnings.catch_warnings(record=True) as noise:
             warnings.simplefilter("always")
             result = np.asarray(call())
         failures, failed = driver.failures, driver.failed
         driver.fail(0)
         where = f"{name}, {'cold' if cold else 'warm'}, call {k} ({failed}), for good: {good}"
+        assert failures, where
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-7, err_msg=where)
         assert not noise, (where, [str(w.message) for w in noise])
-        wanted = 1 if failures and failed not in FREEING else 0
-        assert len(messages.texts) == wanted, (where, messages.texts)
+        assert len(messages.texts) == (failed not in FREEING), (where, messages.texts)
         del result
-        gc.collect()
-        assert idle(device), where
         if good:
             driver.unstack(device._primary is None)
+        drop()
+        assert idle(device), where
         assert not driver.live()["pushed"], where
-        if not failures:
-            return k - 1
+    return len(ks)
+
+
+def ready(call, method, cold: bool) -> None:
+    """New devices; used once, unless cold."""
+    drop()
+    fresh()
+    if not cold:
+        with hetero.use(device="cuda", method=method):
+            call()
+        drop()
+    inventory.changed()
+    inventory.devices()
+
+
+def some(names: list[str]) -> list[int]:
+    """The first, the second and the last call of each function."""
+    where: dict[str, list[int]] = {}
+    for k, name in enumerate(names, 1):
+        where.setdefault(name, []).append(k)
+    return sorted({k for ks in where.values() for k in (*ks[:2], ks[-1])})
 
 
 def calls():
     """Name -> a call that gives an array, on host operands."""
     A, B, v = rng.random((40, 50)), rng.random((50, 30)), rng.random(50)
+    stack = rng.random((3, 40, 50))
     square, other = rng.random((40, 40)), rng.random((40, 40))
     deep = rng.random((4, 3000)), rng.random((3000, 5))
     image, filter = rng.random((40, 50)), rng.random((5, 4))
@@ -174,7 +241,8 @@ def calls():
     poisson = hetero.Poisson((20, 20))
     rhs = rng.random(400)
     dense = square @ square.T + 40 * np.eye(40)
-    csr = sparse.csr_matrix(poisson @ np.eye(400))
+    line = sparse.diags([-1.0, 2.0, -1.0], [-1, 0, 1], (20, 20))
+    csr = sparse.csr_matrix(sparse.kronsum(line, line))
 
     def in_place():
         A = square.copy()
@@ -193,43 +261,46 @@ def calls():
         x = other[0].copy()
         return hetero.matvec(square, x, out=x)
 
+    separable = np.outer(filter[:, 0], filter[0])
     found = {
-        "matmul": lambda: hetero.matmul(A, B),
-        "matmul in parts": lambda: hetero.matmul(*deep),
-        "matmul out=A": in_place,
-        "matmul out overlaps A": overlapping,
-        "matmul strided out": strided,
-        "matvec": lambda: hetero.matvec(A, v),
-        "matvec out=x": in_place_vector,
-        "solve_cg dense": lambda: hetero.solve_cg(dense, rhs[:40], rtol=1e-10)[0],
-        "solve_cg csr": lambda: hetero.solve_cg(csr, rhs, rtol=1e-10)[0],
-        "solve_cg stencil": lambda: hetero.solve_cg(poisson, rhs, rtol=1e-10)[0],
+        "matmul": (lambda: hetero.matmul(A, B), "tiled"),
+        "matmul in parts": (lambda: hetero.matmul(*deep), "tiled"),
+        "matmul out=A": (in_place, "tiled"),
+        "matmul out overlaps A": (overlapping, "tiled"),
+        "matmul strided out": (strided, "tiled"),
+        "matmul library": (lambda: hetero.matmul(A, B), "library"),
+        "matmul library, a batch": (lambda: hetero.matmul(stack, B), "library"),
+        "matvec": (lambda: hetero.matvec(A, v), "tiled"),
+        "matvec out=x": (in_place_vector, "tiled"),
+        "matvec library": (lambda: hetero.matvec(A, v), "library"),
+        "solve_cg dense": (lambda: hetero.solve_cg(dense, rhs[:40], rtol=1e-10)[0], "fused"),
+        "solve_cg csr": (lambda: hetero.solve_cg(csr, rhs, rtol=1e-10)[0], "fused"),
+        "solve_cg stencil": (lambda: hetero.solve_cg(poisson, rhs, rtol=1e-10)[0], "fused"),
+        "solve_poisson 3-D": (lambda: hetero.solve_poisson(f3, rtol=1e-6), "multigrid"),
     }
-    for method in ("direct", "overlap_save", "fft", "separable"):
-        found[f"convolve2d {method}"] = lambda method=method: hetero.convolve2d(
-            image, np.outer(filter[:, 0], filter[0]), method=method
-        )
-    for method in ("multigrid", "cg", "jacobi"):
-        found[f"solve_poisson {method}"] = lambda method=method: hetero.solve_poisson(
-            f, rtol=1e-6, method=method
-        )
-    found["solve_poisson 3-D"] = lambda: hetero.solve_poisson(f3, rtol=1e-6)
+    for method in ("direct", "fft", "separable"):
+        found[f"convolve2d {method}"] = lambda: hetero.convolve2d(image, separable), method
+    large = rng.random((400, 300))
+    found["convolve2d overlap_save"] = lambda: hetero.convolve2d(large, separable), "overlap_save"
+    for method in ("multigrid", "cg", "jacobi", "dst"):
+        found[f"solve_poisson {method}"] = lambda: hetero.solve_poisson(f, rtol=1e-6), method
     return found
 
 
 def main(*names: str) -> None:
     install()
+    gc.freeze()  # what is loaded by now is not looked at again
     total = 0
-    for name, call in calls().items():
+    for name, (call, method) in calls().items():
         if names and name not in names:
             continue
         for cold in (True, False):
             for good in (False, True):
-                total += sweep(name, call, cold, good)
+                total += sweep(name, call, method, cold, good)
         print(name, total, flush=True)
     fresh()
     print("whole", total)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*(name for name in sys.argv[1:] if name != "--all"))

@@ -83,6 +83,7 @@ class Driver:
         # Loaded first, it is what PyCUDA gets for the name libcuda.so.1.
         self._library = ctypes.CDLL(os.environ["HETERO_FAKE_CUDA"], ctypes.RTLD_GLOBAL)
         self._library.fake_failed.restype = ctypes.c_char_p
+        self._library.fake_name.restype = ctypes.c_char_p
         self._library.fake_room.argtypes = [ctypes.c_size_t]
         for name in ("fake_calls", "fake_failures", "fake_live"):
             getattr(self._library, name).restype = ctypes.c_long
@@ -90,6 +91,10 @@ class Driver:
     def fail(self, k: int, function: str = "", good: bool = False, status: int = 0) -> None:
         """Let the k-th call from now on fail, of any function or of one; 0: none."""
         self._library.fake_fail(ctypes.c_long(k), function.encode(), int(good), status)
+
+    def gate(self, function: str) -> int:
+        """Count a call of another library's function; its status, 0 for success."""
+        return self._library.fake_gate(function.encode())
 
     def room(self, nbytes: int) -> None:
         """Set how much memory the device has."""
@@ -99,6 +104,10 @@ class Driver:
     def calls(self) -> int:
         """How many calls there were since `fail`."""
         return self._library.fake_calls()
+
+    def names(self) -> list[str]:
+        """The functions that were called since `fail`, in order."""
+        return [self._library.fake_name(k).decode() for k in range(1, self.calls + 1)]
 
     @property
     def failures(self) -> int:

@@ -27,6 +27,7 @@ static char failed[64];
 static long live[KINDS];
 static size_t room = 1ull << 30, used;
 static FILE *record;
+static char names[8192][40]; /* of the calls since fake_fail */
 
 static void from_environment(void) {
     char *wish = getenv("HETERO_FAKE_CUDA_FAIL");
@@ -54,6 +55,7 @@ void fake_fail(long k, const char *function, int good, int status) {
     pthread_mutex_unlock(&lock);
 }
 
+const char *fake_name(long k) { return k > 0 && k <= 8192 ? names[k - 1] : ""; }
 long fake_calls(void) { return calls; }
 long fake_failures(void) { return failures; }
 const char *fake_failed(void) { return failed; }
@@ -65,7 +67,7 @@ int fake_gate(const char *name) {
     pthread_mutex_lock(&lock);
     if (record) fprintf(record, "%s\n", name), fflush(record);
     if (!function_that_fails[0] || !strcmp(function_that_fails, name)) {
-        calls++;
+        if (++calls <= 8192) snprintf(names[calls - 1], sizeof names[0], "%s", name);
         if (at && (calls == at || (for_good && calls > at))) {
             status = code;
             if (!failures++) snprintf(failed, sizeof failed, "%s", name);
@@ -146,7 +148,7 @@ int cuDevicePrimaryCtxRetain(void **context, int device) {
 }
 int cuDevicePrimaryCtxRelease_v2(int device) {
     GATE;
-    if (retained && !--retained) drop(CONTEXT, primary);
+    if (retained && !--retained) drop(CONTEXT, primary), live[MODULE] = 0; /* they go with it */
     return SUCCESS;
 }
 int cuCtxPushCurrent_v2(void *context) {

@@ -12,9 +12,13 @@ from typing import Any
 
 from hetero.devices import cubin
 from hetero.devices.base import Device, kernel_text
-from hetero.errors import DeviceError, KernelCompileError
+from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
 _LEGACY_STREAM = 0
+_OUT_OF_MEMORY = 2
+# Invalid value, no binary for this card, PTX of another version, not found, too many blocks for a
+# cooperative launch, not supported.
+_UNABLE = frozenset({1, 209, 218, 222, 500, 720, 801})
 log = logging.getLogger("hetero")
 
 Defines = tuple[tuple[str, int | str], ...]
@@ -79,7 +83,12 @@ def load(
     if key not in kernels:
         try:
             kernels[key] = _load(device, *key)
-        except Exception as error:  # no bindings, too old a driver or card: there is another way
+        except DeviceError as error:
+            if not isinstance(error, _Unable | KernelCompileError):
+                raise
+            log.info("no cooperative launches on %s: %s", device.name, error)
+            kernels[key] = None
+        except Exception as error:  # no bindings, or too old a driver: there is another way
             log.info("no cooperative launches on %s: %s", device.name, error)
             kernels[key] = None
     return kernels[key]
@@ -108,9 +117,15 @@ def _load(
     return CooperativeKernel(driver, function, block, shared_bytes, blocks)
 
 
+class _Unable(DeviceError):
+    """The card or the driver cannot do what was asked, and is well."""
+
+
 def _check(result: tuple) -> Any:
     """The value of a call to the driver; its status as an error where it failed."""
     status, *values = result
-    if int(status) != 0:
-        raise DeviceError(f"CUDA driver: {status!r}")
+    code = int(status)
+    if code != 0:
+        kind = DeviceMemoryError if code == _OUT_OF_MEMORY else DeviceError
+        raise (_Unable if code in _UNABLE else kind)(f"CUDA driver: {status!r}")
     return values[0] if values else None

@@ -80,14 +80,14 @@ def _handle(device: Any) -> tuple[Any, int]:
     key = "cublas" if queue is None else f"cublas of {threading.get_ident()}"
     found = handles.get(key)
     if found is None or queue is not None:
-        from nvmath.bindings import cublas
-
         try:
+            from nvmath.bindings import cublas
+
             if found is None:
                 found = handles[key] = cublas, cublas.create()
             if queue is not None:
                 cublas.set_stream(found[1], queue.handle)
-        except cublas.cuBLASError as error:
+        except Exception as error:  # cuBLAS's own, or of how its library is loaded
             raise _error(error) from error
     return found
 
@@ -119,12 +119,11 @@ def _gemm_arguments(
 
 def _checked(function: Any) -> Any:
     """A function of cuBLAS that reports failures as ours."""
-    from nvmath.bindings import cublas
 
     def call(*arguments: Any) -> None:
         try:
             function(*arguments)
-        except cublas.cuBLASError as error:
+        except Exception as error:
             raise _error(error) from error
 
     return call

@@ -143,6 +143,10 @@ class CudaDevice(Device):
     def place(self) -> State:
         return self.local.state
 
+    def holds(self, place: State) -> bool:
+        """Whether the context that something belongs to is still in use."""
+        return any(state is place for state in self._states.values())
+
     def find_state(self) -> State:
         """What belongs to the current context."""
         context = self.driver.Context.get_current()

@@ -91,6 +91,7 @@ class RealTransform2D:
 
         self._cufft, self._device, self._lock = cufft, device, locks.new()
         self._plans: list[int] = []
+        self._place = device.place()
         double = dtype == "float64"
         ly, lx = lengths
         half = lx // 2 + 1
@@ -113,7 +114,7 @@ class RealTransform2D:
             raise _error(error) from error
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        if not sys.is_finalizing() and self._device.holds(self._place):
             with contextlib.suppress(Exception), self._device.active():
                 for plan in self._plans:
                     self._cufft.destroy(plan)
@@ -146,6 +147,6 @@ class RealTransform2D:
 def _error(error: Exception) -> DeviceError:
     if isinstance(error, DeviceError):
         return error
-    if "ALLOC" in str(error):
+    if isinstance(error, MemoryError) or "ALLOC" in str(error) or "out of memory" in str(error):
         return DeviceMemoryError(f"cuFFT: {error}")
     return DeviceError(f"cuFFT: {error}")

@@ -144,7 +144,8 @@ class Solver:
 
 
 @functools.lru_cache(maxsize=4)
-def _solver(device: Device, stencil: Stencil, dtype: np.dtype) -> Solver:
+def _solver(device: Device, place: Any, stencil: Stencil, dtype: np.dtype) -> Solver:
+    """What it holds belongs to a context, ``place``."""
     return Solver(device, stencil, dtype)
 
 
@@ -179,7 +180,7 @@ def solve(
         ROUNDING where that leaves the residual above the tolerance.
     """
     with device.active():
-        solver = _solver(device, stencil, np.dtype(dtype))
+        solver = _solver(device, device.place(), stencil, np.dtype(dtype))
         if not isinstance(f, np.ndarray):
             return _solve(solver, f, u, rtol, refinements)
         buffers = [device.allocate(f.nbytes) for _ in range(2)]

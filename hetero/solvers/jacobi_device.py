@@ -85,7 +85,7 @@ def solve(
             if len(devices) == 1:  # one context for all that follows, not one for each launch
                 stack.enter_context(devices[0].active())
             run = _Run(devices, stencil, f, u, blocking, np.dtype(dtype or _dtype(f)))
-            stack.callback(run.close)
+            stack.push(run.close)
             if target is not None:
                 norm = run.right_side()
                 if norm == 0.0:
@@ -225,8 +225,13 @@ class _Run:
             with each.device.active():
                 each.device.synchronize(each.stream)
 
-    def close(self) -> None:
+    def close(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Wait for what still runs, so that memory may be given back, whatever happened."""
         for each in self._slices:
-            with contextlib.suppress(DeviceError), each.device.active():
-                each.device.synchronize()
+            try:
+                with each.device.active():
+                    each.device.synchronize()
+            except DeviceError as late:
+                error = error or late
+        if kind is None and error is not None:
+            raise error

@@ -219,7 +219,8 @@ class Hierarchy:
 
 
 @functools.lru_cache(maxsize=2)
-def _hierarchy(device: Device, stencil: Stencil, dtype: np.dtype) -> Hierarchy:
+def _hierarchy(device: Device, place: Any, stencil: Stencil, dtype: np.dtype) -> Hierarchy:
+    """What it holds belongs to a context, ``place``."""
     return Hierarchy(device, stencil, dtype)
 
 
@@ -254,7 +255,7 @@ def solve(
         ROUNDING where a cycle no longer reduces the residual.
     """
     with device.active():
-        hierarchy = _hierarchy(device, stencil, np.dtype(dtype))
+        hierarchy = _hierarchy(device, device.place(), stencil, np.dtype(dtype))
         if not isinstance(f, np.ndarray):
             return _solve(hierarchy, f, u, rtol, atol, maxiter)
         buffers = [device.allocate(f.nbytes) for _ in range(2)]

@@ -96,9 +96,9 @@ def really(implementation):
 def libraries() -> None:
     """cuBLAS and cuFFT that do nothing, and fail as the driver does."""
 
-    class cuBLASError(Exception): ...  # noqa: N801, N818  as nvmath calls it
+    class cuBLASError(Exception): ...
 
-    class cuFFTError(Exception): ...  # noqa: N801, N818
+    class cuFFTError(Exception): ...
 
     def function(name, error, result=None):
         def call(*arguments):
@@ -144,12 +144,14 @@ def fresh() -> None:
         device._close()
     devices._found = None
     devices.available()
+    forget()
     assert not any(driver.live().values()), driver.live()
 
 
 def forget() -> None:
-    for table in (devices._strikes, devices._set_aside, devices._short):
+    for table in (devices._strikes, devices._set_aside, devices._short, devices._broken):
         table.clear()
+    devices._believed.add("cuda:0")  # kernels that do nothing would not be
     inventory.changed()
     messages.texts.clear()
 
@@ -191,7 +193,10 @@ def sweep(name, call, method, cold: bool, good: bool) -> int:
         inventory.devices()
         (device,) = devices.available().values()
         driver.fail(k, good=good)
-        with hetero.use(device="cuda", method=method), warnings.catch_warnings(record=True) as noise:
+        with (
+            hetero.use(device="cuda", method=method),
+            warnings.catch_warnings(record=True) as noise,
+        ):
             warnings.simplefilter("always")
             result = np.asarray(call())
         failures, failed = driver.failures, driver.failed

@@ -1,5 +1,9 @@
 """Compiled kernels: made by NVRTC (or nvcc), kept in a cache of our own that is checked on reading.
 
+The cache's folder must be the user's alone, which keeps out code that others put there. Each file's
+digest is of its name, which stands for source and options, and its content, made with the user's
+secret key: neither a changed file nor one for another kernel is taken, wherever it came from.
+
 NVRTC comes first because it compiles in tens of milliseconds, in this process; nvcc takes the
 better part of a second.
 """
@@ -9,15 +13,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import os
 import shutil
-import tempfile
-from pathlib import Path
+import warnings
 
-from hetero import paths
+from hetero import kept
 from hetero.errors import KernelCompileError
 
-_DIGEST_BYTES = 32
 log = logging.getLogger("hetero")
 
 Defines = tuple[tuple[str, int | str], ...]
@@ -42,33 +43,11 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
     """
     options = tuple(f"-D{name}={value}" for name, value in defines)
     key = hashlib.sha256("\0".join((text, arch, *options, str(compiler()))).encode()).hexdigest()
-    path = paths.cache_directory() / "cubin" / f"{key}.cubin"
-    code = _read(path)
+    code = kept.read("cubin", f"{key}.cubin")
     if code is None:
         code = _compile(text, arch, options)
-        _write(path, code)
+        kept.write("cubin", f"{key}.cubin", code)
     return code
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    return code if hashlib.sha256(code).digest() == digest else None
-
-
-def _write(path: Path, code: bytes) -> None:
-    try:
-        path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(code).digest() + code)
-        os.replace(temporary, path)
-    except OSError as error:  # a cache that cannot be written costs time, nothing else
-        log.info("the cubin cache cannot be written: %s", error)
 
 
 @functools.cache
@@ -89,12 +68,17 @@ def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
         raise KernelCompileError(
             "there is neither NVRTC nor nvcc; pip install cuda-bindings nvidia-cuda-nvrtc"
         )
-    from pycuda import compiler as pycuda_compiler
-
     try:
-        return pycuda_compiler.compile(
-            text, options=list(options), arch=arch, no_extern_c=True, cache_dir=False
-        )
+        from pycuda import compiler as pycuda_compiler
+
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            code = pycuda_compiler.compile(
+                text, options=list(options), arch=arch, no_extern_c=True, cache_dir=False
+            )
+        for warning in said:
+            log.debug("nvcc: %s", warning.message)
+        return code
     except Exception as error:
         raise KernelCompileError(f"nvcc failed for {arch}: {error}") from error
 

@@ -1,5 +1,7 @@
 """Every call to the driver fails once, and from then on: run by test_failing_driver.py.
 
+    failing_driver.py [--all] [name of an operation ...]
+
 Kernels of the fake driver do nothing, so each implementation writes the right result behind them.
 What is checked is all that happens around: whichever call fails, the result is right, one warning
 tells of it, the context stack is as before, and no memory is lost.
@@ -26,6 +28,8 @@ import hetero  # noqa: E402
 import hetero.ops  # noqa: E402
 from hetero import devices, inventory, profile, registry  # noqa: E402
 from hetero.devices import cubin  # noqa: E402
+from hetero.devices.base import Device  # noqa: E402
+from hetero.errors import DeviceError  # noqa: E402
 from hetero.filtering import fft_device  # noqa: E402
 from hetero.filtering.request import _kept  # noqa: E402
 from hetero.solvers import dst_device, multigrid_device  # noqa: E402
@@ -127,9 +131,23 @@ def libraries() -> None:
         sys.modules[module.__name__] = module
 
 
+def trusting(probe):
+    """A device's probe that does not look at values: kernels do nothing."""
+
+    def run(device) -> None:
+        try:
+            probe(device)
+        except DeviceError as error:
+            if "wrong values" not in str(error):
+                raise
+
+    return run
+
+
 def install() -> None:
     libraries()
     devices._BACKENDS = ("cuda",)
+    Device.probe = trusting(Device.probe)
     cubin._compile = lambda text, arch, options: b"machine code"
     for operation, entries in registry._implementations.items():
         registry._implementations[operation] = [
@@ -185,6 +203,7 @@ def sweep(name, call, method, cold: bool, good: bool) -> int:
         call()
     names = driver.names()
     drop()
+    gc.freeze()  # what is loaded by now is not looked at again
     ks = range(1, len(names) + 1) if ALL else some(names)
     for k in ks:
         if cold:
@@ -242,7 +261,7 @@ def calls():
     square, other = rng.random((40, 40)), rng.random((40, 40))
     deep = rng.random((4, 3000)), rng.random((3000, 5))
     image, filter = rng.random((40, 50)), rng.random((5, 4))
-    f, f3 = rng.random((33, 31)), rng.random((9, 9, 9))
+    f = rng.random((33, 31))
     poisson = hetero.Poisson((20, 20))
     rhs = rng.random(400)
     dense = square @ square.T + 40 * np.eye(40)
@@ -281,7 +300,6 @@ def calls():
         "solve_cg dense": (lambda: hetero.solve_cg(dense, rhs[:40], rtol=1e-10)[0], "fused"),
         "solve_cg csr": (lambda: hetero.solve_cg(csr, rhs, rtol=1e-10)[0], "fused"),
         "solve_cg stencil": (lambda: hetero.solve_cg(poisson, rhs, rtol=1e-10)[0], "fused"),
-        "solve_poisson 3-D": (lambda: hetero.solve_poisson(f3, rtol=1e-6), "multigrid"),
     }
     for method in ("direct", "fft", "separable"):
         found[f"convolve2d {method}"] = lambda: hetero.convolve2d(image, separable), method
@@ -294,7 +312,6 @@ def calls():
 
 def main(*names: str) -> None:
     install()
-    gc.freeze()  # what is loaded by now is not looked at again
     total = 0
     for name, (call, method) in calls().items():
         if names and name not in names:

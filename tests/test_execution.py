@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import weakref
 
 import fakes
 import numpy as np
@@ -200,3 +201,150 @@ def test_a_refused_out_does_not_keep_later_calls_from_the_device(opencl, monkeyp
     hetero.matmul(A32, B32, out=out, device=opencl)
     np.testing.assert_allclose(out, A32 @ B32, rtol=1e-6)
     assert len(uploads) == 2
+
+
+# -- The operands stay whole until the result is there ---------------------------------------------
+
+
+class HalfWay:
+    """Downloads that fail with half of the target overwritten; the first, or all."""
+
+    def __init__(self, device, monkeypatch):
+        self.count = 0
+
+        def download(source, target, offset=0, stream=None):
+            self.count += 1
+            raw = target.reshape(-1).view(np.uint8)
+            raw[: raw.size // 2] = 0xAB
+            raise DeviceError("the bus broke")
+
+        monkeypatch.setattr(device, "download", download)
+
+
+@pytest.mark.parametrize("which", ["out=A", "out=B", "out overlaps A", "out=x", "apart"])
+def test_a_download_that_fails_half_way_leaves_the_operands(cuda, monkeypatch, warnings_of, which):
+    square, other = rng.random((8, 8)), rng.random((8, 8))
+    whole = np.concatenate([square, other])
+    A, B, x = whole[:8], other.copy(), other[0].copy()
+    operation, operands, out = {
+        "out=A": (hetero.matmul, (A, B), A),
+        "out=B": (hetero.matmul, (A, B), B),
+        "out overlaps A": (hetero.matmul, (A, B), whole[3:11]),
+        "out=x": (hetero.matvec, (A, x), x),
+        "apart": (hetero.matmul, (A, B), np.zeros((8, 8))),
+    }[which]
+    expected = operation(*operands, device="cpu")
+    broken = HalfWay(cuda, monkeypatch)
+    assert operation(*operands, out=out, device="cuda") is out
+    assert broken.count == 1
+    np.testing.assert_allclose(out, expected, rtol=1e-13)
+    assert len(warnings_of()) == 1
+
+
+def test_a_device_that_fails_when_it_is_left_has_not_touched_the_operands(
+    cuda, monkeypatch, warnings_of
+):
+    A, B = rng.random((8, 8)), rng.random((8, 8))
+    expected = A @ B
+
+    class Leaving:
+        def __enter__(self): ...
+
+        def __exit__(self, kind, error, trace):
+            raise DeviceError("the context stays")
+
+    monkeypatch.setattr(cuda, "active", Leaving)
+    hetero.matmul(A, B, out=A, device="cuda")
+    np.testing.assert_allclose(A, expected, rtol=1e-13)
+    assert len(warnings_of()) == 1
+
+
+# -- Memory ----------------------------------------------------------------------------------------
+
+
+def test_out_of_memory_is_no_failure(cuda, monkeypatch, warnings_of):
+    attempts = []
+
+    def allocate(nbytes):
+        attempts.append(nbytes)
+        raise DeviceMemoryError("full")
+
+    monkeypatch.setattr(cuda, "allocate", allocate)
+    for _ in range(5):
+        np.testing.assert_allclose(hetero.matmul(A32, B32, device="cuda"), A32 @ B32, rtol=1e-6)
+    (text,) = warnings_of()
+    assert "not enough free memory" in text
+    assert devices.set_aside("cuda:0") is None
+    assert not devices._strikes
+    assert len(attempts) >= 5, "each call asks again"
+    monkeypatch.undo()
+
+
+def test_what_a_failed_call_held_is_free_before_the_next_attempt(cuda, monkeypatch):
+    tried, kept, seen = [], [], []
+    upload = cuda.upload
+
+    def first_upload_has_no_room(source, target, offset=0, stream=None):
+        if not tried:
+            tried.append(1)
+            raise DeviceMemoryError("full")
+        upload(source, target, offset, stream)
+
+    def note(nbytes, allocate=cuda.allocate):
+        address, memory = allocate(nbytes)
+        cuda.memory.clear()  # which keeps them for its guards
+        kept.append(weakref.ref(memory))
+        return address, memory
+
+    monkeypatch.setattr(cuda, "allocate", note)
+    monkeypatch.setattr(cuda, "upload", first_upload_has_no_room)
+    monkeypatch.setattr(cuda, "trim", lambda: [seen.append(r() is None) for r in kept] != [])
+    hetero.matmul(A32, B32, device="cuda")
+    assert seen == [True]
+
+
+def test_reset_takes_a_device_back(fails, opencl, warnings_of):
+    attempts = fails(DeviceError("ill"))
+    for _ in range(3):
+        hetero.matmul(A32, B32, device=opencl)
+    assert len(attempts) == 2
+    assert f"hetero.reset('{opencl}')" in warnings_of()[1]
+    assert "ill" in hetero.machine()["devices"][opencl]["set_aside"]
+    hetero.reset(opencl)
+    assert "set_aside" not in hetero.machine()["devices"][opencl]
+    for _ in range(3):
+        hetero.matmul(A32, B32, device=opencl)
+    assert len(attempts) == 4
+    assert devices.set_aside(opencl)
+    hetero.reset()
+    assert devices.set_aside(opencl) is None
+
+
+def test_reset_of_a_device_that_is_not_here():
+    with pytest.raises(hetero.errors.DeviceNotAvailable, match="cuda:77"):
+        hetero.reset("cuda:77")
+
+
+def test_reset_asks_a_broken_device_again(cuda, monkeypatch):
+    monkeypatch.setattr(devices, "_believed", set())
+    monkeypatch.setattr(devices, "_broken", {})
+
+    def ill():
+        raise DeviceError("ill")
+
+    monkeypatch.setattr(cuda, "probe", ill)
+    assert not devices.believed("cuda:0")
+    assert "cuda:0" not in hetero.machine()["devices"]
+    hetero.reset("cuda:0")
+    assert not devices.believed("cuda:0")
+    monkeypatch.setattr(cuda, "probe", lambda: None)
+    hetero.reset("cuda:0")
+    assert devices.believed("cuda:0")
+
+
+def test_reset_leaves_a_forked_child_on_the_cpu(cuda, monkeypatch):
+    monkeypatch.setattr(cuda, "abandon", lambda: None)
+    devices._after_fork()
+    hetero.reset()
+    hetero.reset("cuda:0")
+    assert "forked" in devices.set_aside("cuda:0")

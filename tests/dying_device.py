@@ -1,0 +1,38 @@
+"""A process whose CUDA device fails from the k-th call on, from its discovery to the exit.
+
+Run by test_failing_driver.py; HETERO_FAKE_CUDA_FAIL tells k.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import fake_cuda
+
+driver = fake_cuda.Driver()
+
+import numpy as np  # noqa: E402
+
+import hetero  # noqa: E402
+from hetero import devices, profile  # noqa: E402
+from hetero.devices import cubin  # noqa: E402
+from hetero.devices.base import Device  # noqa: E402
+
+devices._BACKENDS = ("cuda",)
+Device.probe = lambda device: None
+cubin._compile = lambda text, arch, options: b"machine code"
+profile.set_current(profile.shipped("conservative"))
+rng = np.random.default_rng(5)
+A, B = rng.random((60, 60)), rng.random((60, 60))
+right = True
+for _ in range(3):
+    place = "cuda" if devices.available() else None
+    out = A.copy()
+    hetero.matmul(out, B, out=out, device=place)
+    if driver.failures or place is None:
+        right &= bool(np.allclose(out, A @ B))
+str(hetero.machine())
+if "count" in sys.argv:
+    print(driver.calls)
+else:
+    print("right" if right and driver.failures else "wrong")

@@ -1,0 +1,104 @@
+"""A CUDA device without room: pieces, the CPU, one warning, and the device stays.
+
+Run by test_failing_driver.py. Kernels do nothing there, so the right result is written behind them.
+"""
+
+from __future__ import annotations
+
+import failing_driver
+import numpy as np
+from failing_driver import driver, fresh, install, messages
+from scipy import signal
+
+import hetero
+from hetero import devices, execution
+
+rng = np.random.default_rng(6)
+MB = 1 << 20
+ran: list[tuple[str, tuple[int, ...]]] = []
+
+
+def watch() -> None:
+    """Note the operands of all that ran on the device to its end."""
+    whole = execution._on_device
+
+    def run(device, implementation, problem, call):
+        made = whole(device, implementation, problem, call)
+        ran.append((problem.operation, call.arrays[0].shape))
+        return made
+
+    execution._on_device = run
+
+
+def called(room: int, call, pieces: bool, expected) -> None:
+    fresh()
+    ran.clear()
+    driver.room(room)
+    with hetero.use(device="cuda"):
+        result = call()
+    np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
+    assert bool(ran) == pieces, ran
+    assert len(ran) != 1, "the whole found room"
+    assert len(messages.texts) == (not pieces), messages.texts
+    assert devices.set_aside("cuda:0") is None
+    assert not devices._strikes
+    for _ in range(2):  # neither a failure nor said again
+        with hetero.use(device="cuda"):
+            call()
+    assert len(messages.texts) == (not pieces), messages.texts
+    assert devices.set_aside("cuda:0") is None
+    driver.room(1 << 30)
+    ran.clear()
+    with hetero.use(device="cuda"):
+        call()
+    assert len(ran) == 1, "with room again the device does the whole"
+
+
+install()
+watch()
+stack, B = rng.random((8, 150, 150)), rng.random((150, 150))
+each = rng.random((8, 150, 150))
+A, wide = rng.random((700, 150)), rng.random((150, 700))
+v = rng.random(150)
+image, filter = rng.random((500, 300)), np.outer(rng.random(5), rng.random(4))
+tall = image[:490]
+
+
+def in_place():
+    A = stack.copy()
+    return hetero.matmul(A, B, out=A)
+
+
+def overlapping():
+    whole = np.concatenate([stack, stack])
+    return hetero.matmul(whole[:8], each, out=whole[3:11])
+
+
+called(2 * MB, lambda: hetero.matmul(stack, B), True, stack @ B)
+called(2 * MB, lambda: hetero.matmul(stack, each), True, stack @ each)
+called(2 * MB, in_place, True, stack @ B)
+called(2 * MB, overlapping, True, stack @ each)
+called(3 * MB, lambda: hetero.matmul(A, wide), True, A @ wide)
+called(3 * MB, lambda: hetero.matmul(wide.T, A.T), True, wide.T @ A.T)
+large = rng.random((1500, 150))
+called(3 * MB // 2, lambda: hetero.matvec(large, v), True, large @ v)
+called(3 * MB // 2, lambda: hetero.matmul(v, large.T), True, v @ large.T)
+for mode in ("full", "same", "valid"):
+    right = signal.convolve2d(image, filter, mode)
+    called(2 * MB, lambda mode=mode: hetero.convolve2d(image, filter, mode), True, right)
+called(1000, lambda: hetero.matmul(stack, B), False, stack @ B)
+called(1000, lambda: hetero.convolve2d(tall, filter), False, signal.convolve2d(tall, filter))
+
+# Memory that is kept for later calls makes room for others.
+fresh()
+driver.room(4 * MB)
+with hetero.use(device="cuda"):
+    hetero.matmul(stack[:6], B)
+    ran.clear()
+    hetero.matmul(A, wide[:, :200])
+assert len(ran) == 1, ran
+assert not messages.texts, messages.texts
+driver.room(1 << 30)
+failing_driver.drop()
+fresh()
+print("right")

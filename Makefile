@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 # and with the toolkit's stub of libcuda to link against where the driver's is not on the linker's path.
 CUDA := $(shell command -v nvcc >/dev/null 2>&1 && command -v g++ >/dev/null 2>&1 && { ldconfig -p; ls /usr/lib/x86_64-linux-gnu /usr/local/nvidia/lib64; } 2>/dev/null | grep -q libcuda.so.1 && echo cuda,library,)
 
-.PHONY: demo test mutants lint clean
+.PHONY: demo test mutants pycuda lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/hetero demo
@@ -26,6 +26,16 @@ COUNT ?= 150
 JOBS ?= 1
 mutants: $(VENV)/.tested
 	$(BIN)/python tests/mutants.py --seed $(SEED) --count $(COUNT) -j $(JOBS)
+
+# Builds PyCUDA on a machine with nvcc and no GPU, in two minutes: with it, make test runs
+# tests/test_failing_driver.py, which brings a driver of its own and links PyCUDA against that here.
+pycuda: $(VENV)/.tested
+	mkdir -p $(VENV)/home $(VENV)/stub
+	cc -shared -fPIC -w -Wl,-soname,libcuda.so.1 -o $(VENV)/stub/libcuda.so tests/fake_libcuda.c
+	echo 'CUDA_ENABLE_CURAND = False' > $(VENV)/home/.aksetup-defaults.py
+	HOME="$$PWD/$(VENV)/home" LIBRARY_PATH="$$PWD/$(VENV)/stub" \
+	  PATH="$$(nvcc -dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$$ TOP=//p')/bin:$$PATH" \
+	  CFLAGS="-O0 -g0" $(PIP) 'pycuda>=2024.1'
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check --fix .

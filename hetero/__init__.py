@@ -13,6 +13,7 @@ would take on the CPU and on each GPU, copies between host and GPU included. The
 `plan`, `Plan`, `spec`              what a call would do and how long it would take; nothing runs
 `use`                               choose device or method yourself
 `machine`, `calibrate`, `Profile`   what is here, and its measured constants
+`reset`                             use a device again that failed and was set aside
 `errors`                            the exceptions
 ==================================  ==========================================================
 

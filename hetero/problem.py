@@ -10,6 +10,11 @@ from hetero.arrays import HOST, Operand
 DEVICE_DTYPES = ("float32", "float64")
 
 
+# Products of one image's direct sum up to which SciPy's loop on one thread has ended before
+# another has begun, by the character of the dtype.
+FEW_PRODUCTS = {"f": 1 << 14, "d": 1 << 14, "F": 1 << 16, "D": 1 << 16}
+
+
 class Window(NamedTuple):
     """Which part of a convolution is wanted, and what lies beyond the image.
 
@@ -33,6 +38,8 @@ class Window(NamedTuple):
         its values are not known.
     finite : bool
         False where image or filter is known to hold NaN or infinity.
+    wide_range : bool
+        Whether values are known to differ so much in size that a transform would lose small ones.
     """
 
     height: int
@@ -47,6 +54,12 @@ class Window(NamedTuple):
     filled: bool = False
     rank: int = 0
     finite: bool = True
+    wide_range: bool = False
+
+    @property
+    def products(self) -> int:
+        """Of the direct sum for one image."""
+        return self.out_height * self.out_width * self.filter_height * self.filter_width
 
     @property
     def extended(self) -> bool:

@@ -8,8 +8,10 @@ import numpy as np
 
 _MOST = 8  # factors; more are not looked for
 _SAMPLE = 24  # rows and columns that are looked at first
+_LOST = 1e3  # eps by which a tap may be off, and how much larger its products may be
 
 
+@np.errstate(all="ignore")  # what underflows is too small to count, and NaN ends the search
 def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Factors of a filter whose rank is low enough to save work.
 
@@ -22,8 +24,8 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     (columns, rows) : (r, fh) and (r, fw) ndarray, or None
         Their products add up to the filter up to twice the rounding of its dtype, in the 1-norm:
         ``abs(filter - columns.T @ rows).sum() <= 2 eps abs(filter).sum()``, less than the bound on
-        the rounding of the direct sum. r is at most 8, and r (fh + fw) < fh fw. None where there
-        is no such r.
+        the rounding of the direct sum; and no tap is lost beside larger ones: see `_kept`. r is at
+        most 8, and r (fh + fw) < fh fw. None where there is no such r.
 
     Notes
     -----
@@ -36,6 +38,8 @@ def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     M. Bebendorf, "Approximation of boundary element matrices", Numer. Math. 86 (2000), 565-589.
     """
     fh, fw = filter.shape
+    if not filter.size:
+        return None
     most = min(_MOST, (fh * fw - 1) // (fh + fw))
     if most < 1:
         return None
@@ -53,7 +57,8 @@ def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | N
     total = float(np.abs(rest).sum())
     if not np.isfinite(total):
         return None
-    enough = 2.0 * float(np.finfo(filter.dtype).eps) * total
+    info = np.finfo(filter.dtype)
+    enough = 2.0 * float(info.eps) * total
     columns: list[np.ndarray] = []
     rows: list[np.ndarray] = []
     while len(rows) < most:
@@ -69,11 +74,22 @@ def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | N
         if float(np.abs(rest).sum()) > enough:
             continue
         rounded = np.array(columns).astype(filter.dtype), np.array(rows).astype(filter.dtype)
-        made = sum(c[:, None].astype(np.float64) * r for c, r in zip(*rounded, strict=True))
-        if float(np.abs(whole - made).sum()) <= enough:
-            return rounded
-        return None
+        products = [c[:, None].astype(np.float64) * r for c, r in zip(*rounded, strict=True)]
+        error, size = np.abs(whole - sum(products)), sum(map(np.abs, products))
+        right = float(error.sum()) <= enough and _kept(np.abs(whole), error, size, info)
+        return rounded if right else None
     return None
+
+
+def _kept(taps: np.ndarray, error: np.ndarray, size: np.ndarray, info: np.finfo) -> bool:
+    """Whether small taps count where the image is small, or 0, beneath the large ones.
+
+    Each tap is right to 1e3 eps of itself; or its products nearly cancel, and it is right to their
+    rounding. The products' ``size`` is no more than 1e3 times the taps around.
+    """
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(taps, 1), (3, 3)).max(axis=(2, 3))
+    right = (error <= _LOST * info.eps * taps + info.tiny) | (error <= 4.0 * info.eps * size)
+    return bool((right & (size <= _LOST * around + info.tiny)).all())
 
 
 @functools.lru_cache(maxsize=256)

@@ -56,6 +56,7 @@ def extended(
     return part
 
 
+@np.errstate(all="ignore")  # as SciPy's loops, which look at no flags
 def whole(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
     """One transform of each image; the direct sum where that is not finite.
 
@@ -124,6 +125,7 @@ def _filter_plane(
     workers.each(rows_back, workers.parts(y.step, most, threads), threads)
 
 
+@np.errstate(all="ignore")
 def overlap_save(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
     """Transforms of overlapping tiles; the direct sum where that is not finite."""
     axes = tiles_cpu.tiles(window)

@@ -7,9 +7,24 @@ from typing import NamedTuple
 
 from hetero.problem import Window
 
-__all__ = ["LARGEST_REMEMBERED", "Axis", "Window", "one_tile"]
+__all__ = ["LARGEST_REMEMBERED", "Axis", "Window", "mode_of", "one_tile"]
 
 LARGEST_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
+
+
+def mode_of(window: Window) -> str | None:
+    """The mode of SciPy that a window is of; None for a part of one, a band of rows."""
+    w = window
+    size, taps = (w.height, w.width), (w.filter_height, w.filter_width)
+    out, lead = (w.out_height, w.out_width), (w.top, w.left)
+    for mode, its_out, its_lead in (
+        ("full", [n + f - 1 for n, f in zip(size, taps, strict=True)], [f - 1 for f in taps]),
+        ("same", [*size], [f // 2 for f in taps]),
+        ("valid", [n - f + 1 for n, f in zip(size, taps, strict=True)], [0, 0]),
+    ):
+        if [*out] == its_out and [*lead] == its_lead:
+            return mode
+    return None
 
 
 class Axis(NamedTuple):

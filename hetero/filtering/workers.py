@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import Any
 
@@ -48,13 +47,16 @@ def each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> Non
     try:
         some()  # the calling thread works too: one less to wake, and to find a core for
     finally:
-        wait(others)
-    for other in others:
-        other.result()
+        errors = [other.exception() for other in others]  # waits for each
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 @functools.cache
-def _pool() -> ThreadPoolExecutor:
+def _pool() -> Any:
+    from concurrent.futures import ThreadPoolExecutor  # RuntimeError once the main thread has ended
+
     return ThreadPoolExecutor(host.describe()["cores"], "hetero-filter")
 
 

@@ -78,5 +78,9 @@ def plan(
     >>> [c.method for c in hetero.plan("solve_poisson", f, rtol=1e-6, method="cg").candidates][:1]
     ['cg']
     """
-    problem = module_of(operation).problem(*operands, **options)
-    return planner.plan(problem, *planner.placement(device, method))
+    module = module_of(operation)
+    device, method = planner.placement(device, method)
+    problem = module.problem(*operands, **options)
+    if method is not None and hasattr(module, "named"):
+        problem = module.named(problem, method)
+    return planner.plan(problem, device, method)

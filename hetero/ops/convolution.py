@@ -14,6 +14,7 @@ from hetero.ops import (
     convolution_bands,
     convolution_methods,  # noqa: F401  # registers them
     express_filters,
+    small_convolutions,
 )
 from hetero.ops.convolution_detours import by_parts, by_scipy, by_the_host, one_by_one
 from hetero.ops.convolving import (
@@ -22,11 +23,15 @@ from hetero.ops.convolving import (
     MODES,
     OPERATION,
     SPREADING,
+    TRANSFORMS,
     checked,
     described,
     filter_of,
     filter_there,
     from_dims,
+    is_wide,
+    named,
+    note_channels,
     problem,
     rank_of,
     request_of,
@@ -34,12 +39,13 @@ from hetero.ops.convolving import (
     window,
 )
 
-__all__ = ["OPERATION", "convolve2d", "from_dims", "problem"]
+__all__ = ["OPERATION", "convolve2d", "from_dims", "named", "problem"]
 
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
 _WORTH_A_DOWNLOAD = 2e-4
 _shortcuts = planner.shortcut_table()
 _host_calls = planner.shortcut_table()
+_known_call = _host_calls.get
 # Of a filter whose values tell a remembered call on a device.
 _SMALL = 256
 _express = express_filters.FilterExpress()
@@ -120,26 +126,18 @@ def convolve2d(
     array([[4., 4.],
            [4., 4.]])
     """
-    if (
-        type(in1) is _ndarray
-        and type(in2) is _ndarray
-        and in1.dtype == in2.dtype
-        and in1.dtype.char in "fd"
-        and in2.ndim == 2
-        and device is None
-        and method is None
-        and type(fillvalue) is int
-        and fillvalue == 0
-        and _forced() is None
-    ):
-        filter = filter_of(in2, in2.dtype)
-        try:
-            key = in1.shape, in1.strides, in1.dtype, in2.shape, mode, boundary, rank_of(filter)
-            run = _host_calls.get(key)
-        except TypeError:  # a mode that cannot be hashed: SciPy says so
-            run = None
-        if run is not None:
-            return run(in1, filter)
+    if type(in1) is _ndarray and type(in2) is _ndarray:
+        if device is None and method is None and _forced() is None:
+            key = in1.shape, in1.strides, in1.dtype, in2.shape, in2.dtype, mode, boundary
+            try:
+                run = _known_call(key)
+            except TypeError:  # a mode that cannot be hashed: SciPy says so
+                pass
+            else:
+                if run is None:
+                    run = small_convolutions.learn(_host_calls, key)
+                if run is not None and (result := run(in1, in2, fillvalue)) is not None:
+                    return result
     elif (
         type(in2) is _ndarray
         and in2.size <= _SMALL
@@ -168,7 +166,13 @@ def convolve2d(
         and boundary in BOUNDARIES
         and type(fillvalue) in (int, float)
     ):
+        if isinstance(mode, str) and mode == "valid":
+            swapped(a.shape[-2:], b.shape)  # as SciPy, which looks at the shapes first
         boundary, fillvalue = checked((a.dtype, b.dtype), mode, boundary, fillvalue)
+    if boundary != "fill":
+        fillvalue = 0
+    if len(a.shape) == 3:
+        note_channels(a.shape)
     if mode == "valid" and swapped(a.shape[-2:], b.shape):
         if len(a.shape) > 2:
             return one_by_one(image, kernel, mode, boundary, fillvalue, device, method)
@@ -232,33 +236,73 @@ def _plan(call: _Call, filter: Any) -> planner.Plan:
         hosts = [x for x in (call.image, call.kernel) if isinstance(x, np.ndarray)]
         finite = all(np.isfinite(x).all() for x in hosts)
     filled, rank, unknown = bool(call.fillvalue), rank_of(filter), filter.array is None
-    key = (
-        *(a.shape, a.strides, a.dtype, a.location, b.shape, mode, boundary, filled, rank),
-        *(bool(finite), unknown, call.device, call.method),
-    )
-    plan = _shortcuts.get(key)
-    if plan is None:
-        now = planner.generation()
-        found = window(a.shape[-2:], b.shape, mode, boundary, filled, rank, bool(finite))
-        taps = Spec(b.shape, call.dtype, on=b.location if unknown else HOST).operand()
-        plan = planner.plan(described(a, taps, call.dtype, found), call.device, call.method)
-        planner.remember(_shortcuts, key, plan, now)
-        if a.location == HOST and not filled and b.location == HOST and a.dtype == b.dtype:
-            _remember_host_call(call, plan, rank, now)
+
+    def planned(wide_range: bool) -> planner.Plan:
+        key = (
+            *(a.shape, a.strides, a.dtype, a.location, b.shape, mode, boundary, filled, rank),
+            *(bool(finite), wide_range, unknown, call.device, call.method),
+        )
+        plan = _shortcuts.get(key)
+        if plan is None:
+            now = planner.generation()
+            found = window(
+                *(a.shape[-2:], b.shape, mode, boundary, filled, rank, bool(finite), wide_range)
+            )
+            taps = Spec(b.shape, call.dtype, on=b.location if unknown else HOST).operand()
+            plan = planner.plan(described(a, taps, call.dtype, found), call.device, call.method)
+            planner.remember(_shortcuts, key, plan, now)
+            if not (wide_range or filled) and a.location == b.location == HOST:
+                _remember_host_call(call, plan, rank, now)
+        return plan
+
+    plan = planned(False)
+    if call.method is None and plan.chosen.method in TRANSFORMS:
+        pixels = call.image if a.location == HOST else None
+        if is_wide(pixels, filter, plan.problem.window, call.fillvalue):
+            return planned(True)
     return plan
+
+
+class _HostCall:
+    """What a call on the CPU comes down to, by the rank of its filter.
+
+    ``call(image, kernel, fillvalue)`` gives the result; None where another way is to be planned.
+    """
+
+    __slots__ = ("by_rank", "generation")
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.by_rank: dict[int, Any] = {}
+
+    def __call__(self, image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:
+        if type(fillvalue) is not int or fillvalue != 0:
+            return None
+        filter = filter_of(kernel, image.dtype)
+        run = self.by_rank.get(rank_of(filter))
+        return run and run(image, filter)
 
 
 def _remember_host_call(call: _Call, plan: planner.Plan, rank: int, now: int) -> None:
     """What the next call of this kind comes down to, if it was placed by the planner alone."""
-    if call.device is None and call.method is None and plan.chosen.device == planner.CPU:
-        compute, found = plan.chosen.implementation.run, plan.problem
+    a, b = call.a, call.b
+    placed = call.device is None and call.method is None and plan.chosen.device == planner.CPU
+    if not placed or a.dtype != b.dtype:
+        return
+    compute, found = plan.chosen.implementation.run, plan.problem
+    transform = plan.chosen.method in TRANSFORMS
 
-        def run(image: np.ndarray, filter: Any) -> np.ndarray:
-            return compute(None, found, [image, request_of(filter, 0.0)], None)
+    def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
+        if transform and is_wide(image, filter, found.window, 0.0):
+            return None
+        return compute(None, found, [image, request_of(filter, 0.0)], None)
 
-        a = call.a
-        key = a.shape, a.strides, a.dtype, call.b.shape, call.mode, call.boundary, rank
-        planner.remember(_host_calls, key, run, now)
+    key = a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
+    known = _host_calls.get(key)
+    if not isinstance(known, _HostCall) or known.generation != now:
+        known = _HostCall(now)
+    known.by_rank[rank] = run
+    planner.remember(_host_calls, key, known, now)
 
 
 def _planned(call: _Call) -> Any:

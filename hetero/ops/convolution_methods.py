@@ -8,10 +8,12 @@ from importlib import import_module
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from hetero import registry
 from hetero.models import Work
 from hetero.ops.convolving import OPERATION
-from hetero.problem import DEVICE_DTYPES, Problem
+from hetero.problem import DEVICE_DTYPES, FEW_PRODUCTS, Problem
 
 # What it costs the host to have a filter's spectrum made, beside what a convolution costs it.
 _SPECTRUM_CALLS = 0.7
@@ -32,9 +34,14 @@ def _direct_work(problem: Problem, info: dict[str, Any]) -> Work:
 
 
 def _separable_work(problem: Problem, info: dict[str, Any]) -> Work:
-    """As the direct sum with a filter of as many taps as the passes have together."""
+    """As the direct sum with a filter of as many taps as the passes have together.
+
+    On the CPU the direct sum of a few products is SciPy's, which two passes do not catch up with.
+    """
     w = problem.window
     taps = w.rank * (w.filter_height + w.filter_width)
+    if info["kind"] == "cpu" and w.products <= FEW_PRODUCTS[np.dtype(problem.dtype).char]:
+        taps = max(taps, w.filter_height * w.filter_width + 1)
     dims = (problem.batch * w.out_height, w.out_width, taps, 1)
     return Work(dims, 2.0 * prod(dims), _moved(problem))
 
@@ -88,11 +95,15 @@ def _spreads(problem: Problem) -> str | None:
 
 
 def _fft_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    if (reason := _spreads(problem)) is not None:
+        return reason
+    if problem.window.wide_range:
+        return "values differ so much in size that a transform would lose the small ones"
     if info["kind"] == "cuda" and not info.get("elsewhere"):
         from hetero.devices import cufft
 
-        return _spreads(problem) or cufft.obstacle()
-    return _spreads(problem)
+        return cufft.obstacle()
+    return None
 
 
 def _tiles_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:

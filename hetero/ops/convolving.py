@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+from functools import cache
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,12 +14,16 @@ import numpy as np
 from hetero.arrays import HOST, Operand, Spec, describe, element_strides, is_device_array
 from hetero.problem import Problem, Window, check_dims, dtype_obstacle
 
+log = logging.getLogger("hetero")
+
 OPERATION = "convolve2d"
 MODES = ("full", "same", "valid")
 BOUNDARIES = ("fill", "wrap", "symm")
-SPREADING = ("fft", "overlap_save", "separable")  # methods that add up more than the filter covers
+TRANSFORMS = ("fft", "overlap_save")
+SPREADING = (*TRANSFORMS, "separable")  # methods that add up more than the filter covers
+_NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, may be an image in colour
 LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
-_ALIASES = {"pad": "fill", "circular": "wrap", "symmetric": "symm"}  # as SciPy
+ALIASES = {"pad": "fill", "circular": "wrap", "symmetric": "symm"}  # as SciPy
 
 
 def swapped(shape: tuple[int, ...], filter_shape: tuple[int, ...]) -> bool:
@@ -39,13 +47,13 @@ def checked(
 
     for name, value, valid in (
         ("mode", mode, MODES),
-        ("boundary", boundary, (*BOUNDARIES, *_ALIASES)),
+        ("boundary", boundary, (*BOUNDARIES, *ALIASES)),
     ):
         if isinstance(value, str) and value not in valid:
             raise ValueError(f"{name} must be one of {', '.join(map(repr, valid))}, got {value!r}")
     nothing, one = np.zeros((0, 1), dtypes[0]), np.ones((1, 1), dtypes[1])
     reference(nothing, one, mode, boundary, fillvalue)
-    boundary = _ALIASES.get(boundary, boundary)
+    boundary = ALIASES.get(boundary, boundary)
     if boundary != "fill":
         return boundary, 0
     zero, taps = np.zeros((1, 1), dtypes[0]), np.zeros((1, 2), dtypes[1])
@@ -61,6 +69,7 @@ def window(
     filled: bool = False,
     rank: int = 0,
     finite: bool = True,
+    wide_range: bool = False,
 ) -> Window:
     """The window of a mode; for 'valid', the image is the larger one."""
     (h, w), (fh, fw) = shape, filter_shape
@@ -71,7 +80,22 @@ def window(
     else:
         out, lead, boundary, filled = (h - fh + 1, w - fw + 1), (0, 0), "fill", False
     filled = filled and boundary == "fill"
-    return Window(h, w, fh, fw, *out, *lead, boundary, filled, rank, finite)
+    return Window(h, w, fh, fw, *out, *lead, boundary, filled, rank, finite, wide_range)
+
+
+@cache
+def _say_once(message: str) -> None:
+    log.warning(message)
+
+
+def note_channels(shape: tuple[int, ...]) -> None:
+    """Say once that an image with its channels last is taken for a stack of narrow images."""
+    if shape[-1] in (3, 4) and min(shape[:-1]) > _NARROW:
+        _say_once(
+            f"convolve2d takes an array of shape {shape} for {shape[0]} images of "
+            f"{shape[1]} x {shape[2]}; of an image with its channels last give "
+            "np.moveaxis(image, -1, 0)"
+        )
 
 
 def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -> Problem:
@@ -116,7 +140,8 @@ def problem(
 ) -> Problem:
     """The problem of ``convolve2d(in1, in2, ...)`` for arrays or `hetero.spec` stand-ins.
 
-    With arrays the filter's rank is looked at, and whether all values on the host are finite.
+    With arrays the filter's rank is looked at, and whether all values on the host are finite and
+    of sizes that a transform keeps.
 
     Raises
     ------
@@ -131,7 +156,7 @@ def problem(
             "in1 must have at least 2 dimensions and in2 must have 2, "
             f"got {image.shape} and {kernel.shape}"
         )
-    boundary = _ALIASES.get(boundary, boundary)
+    boundary = ALIASES.get(boundary, boundary)
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
     if boundary not in BOUNDARIES:
@@ -144,7 +169,9 @@ def problem(
     if type(fillvalue) not in (int, float):
         boundary, fillvalue = checked((image.dtype, kernel.dtype), mode, boundary, fillvalue)
     dtype = np.result_type(image.dtype, kernel.dtype)
-    rank, finite = 0, True
+    rank, finite, wide_range = 0, True, False
+    if boundary != "fill":
+        fillvalue = 0
     if is_device_array(arrays[1]) and kernel.size <= LARGEST_DOWNLOADED:
         from hetero import transfer
 
@@ -155,10 +182,28 @@ def problem(
         if known and kernel.size:
             rank = rank_of(filter_of(arrays[1], dtype))
         finite = all(np.isfinite(x).all() for x in arrays if isinstance(x, np.ndarray))
-        finite = finite and (boundary != "fill" or bool(np.isfinite(fillvalue)))
-    filled = boundary == "fill" and bool(fillvalue)
+        finite = finite and bool(np.isfinite(fillvalue))
+    filled = bool(fillvalue)
     found = window(image.shape[-2:], kernel.shape, mode, boundary, filled, rank, bool(finite))
-    return described(image, kernel, dtype, found)
+    if dtype.char in "fd" and known and image.size and kernel.size:
+        filter = filter_of(arrays[1], dtype)
+        pixels = arrays[0] if isinstance(arrays[0], np.ndarray) else None
+        wide_range = is_wide(pixels, filter, found, fillvalue)
+    return described(image, kernel, dtype, found._replace(wide_range=wide_range))
+
+
+def named(problem: Problem, method: str) -> Problem:
+    """The problem where a method is asked for: it is taken, however values differ in size."""
+    if method not in TRANSFORMS or problem.window is None:
+        return problem
+    return replace(problem, window=problem.window._replace(wide_range=False))
+
+
+def is_wide(image: np.ndarray | None, filter: Any, found: Window, fillvalue: float) -> bool:
+    """Whether a transform would lose small values; see `hetero.filtering.ranges`."""
+    if filter.array is None:
+        return False
+    return _filtering().wide(image, filter, found, fillvalue)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") -> Problem:
@@ -167,25 +212,28 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") ->
     return problem(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), mode)
 
 
+@cache
+def _filtering() -> Any:
+    """What lives in `hetero.filtering`, loaded once: at the interpreter's end nothing can be."""
+    from hetero.filtering.ranges import wide
+    from hetero.filtering.request import Filter, Request
+
+    return SimpleNamespace(Filter=Filter, Request=Request, wide=wide)
+
+
 def filter_of(kernel: np.ndarray, dtype: np.dtype) -> Any:
     """The filter of a host array."""
-    from hetero.filtering.request import Filter
-
-    return Filter(np.ascontiguousarray(kernel, dtype))
+    return _filtering().Filter(np.ascontiguousarray(kernel, dtype))
 
 
 def filter_there(kernel: Any, operand: Operand) -> Any:
     """The filter that stays on its device, its values unknown."""
-    from hetero.filtering.request import Filter
-
-    return Filter(None, kernel, operand)
+    return _filtering().Filter(None, kernel, operand)
 
 
 def request_of(filter: Any, fillvalue: float) -> Any:
     """What an implementation gets beside the image."""
-    from hetero.filtering.request import Request
-
-    return Request(filter, fillvalue)
+    return _filtering().Request(filter, fillvalue)
 
 
 def rank_of(filter: Any) -> int:

@@ -329,6 +329,11 @@ def _bands(rows: int, most: int, each: int) -> int:
     return min(bands, -(-rows // _ROWS))
 
 
+def _address(array: np.ndarray) -> int:
+    """Where an array's values begin; ``array.ctypes`` imports, which fails at the very end."""
+    return array.__array_interface__["data"][0]
+
+
 def _run(
     image: np.ndarray,
     columns: np.ndarray,
@@ -372,10 +377,10 @@ def _run(
         make = np.zeros if most < _BLOCK else np.empty
         room = make((bands, 64 + _ROWS * _BLOCK + deep * (1 + terms) * pitch), np.uint8)
         _sum_image(
-            (image.ctypes.data, *image.strides[:2], *image.shape),
-            (out.ctypes.data, *out.strides[:2], *out.shape),
-            columns.ctypes.data,
-            0 if rows is None else rows.ctypes.data,
+            (_address(image), *image.strides[:2], *image.shape),
+            (_address(out), *out.strides[:2], *out.shape),
+            _address(columns),
+            0 if rows is None else _address(rows),
             (height, width, terms),
             corner,
             (down, across, pitch),

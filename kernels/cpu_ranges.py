@@ -15,17 +15,14 @@ def _block_sums(planes, sums, peaks):  # type: ignore
     height, width = planes.shape[1:]
     for task in prange(batch * down):
         b, i = task // down, task % down
-        peak = 0.0
-        for j in range(across):
-            sums[b, i, j] = 0.0
+        total = np.zeros(width)  # of each column: long loops vectorise
         for row in range(i * height // down, (i + 1) * height // down):
-            for j in range(across):
-                part = 0.0
-                for column in range(j * width // across, (j + 1) * width // across):
-                    part += np.float64(abs(planes[b, row, column]))
-                sums[b, i, j] += part
-                peak = max(peak, part)
-        peaks[b, i] = peak
+            line = planes[b, row]
+            for column in range(width):
+                total[column] += np.float64(abs(line[column]))
+        peaks[b, i] = total.max()
+        for j in range(across):
+            sums[b, i, j] = total[j * width // across : (j + 1) * width // across].sum()
 
 
 def block_sums(planes: np.ndarray, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,16 +31,18 @@ def block_sums(planes: np.ndarray, rows: int, columns: int) -> tuple[np.ndarray,
     Parameters
     ----------
     planes : (batch, h, w) ndarray of float32 or float64
+        Copied where it is not C-contiguous.
 
     Returns
     -------
     sums : (batch, down, across) ndarray of float64
     peaks : (batch,) ndarray of float64
-        The largest sum over one row of a block: no absolute value is larger.
+        The largest sum over one column of a block: no absolute value is larger.
     """
     batch, height, width = planes.shape
     down, across = max(height // rows, 1), max(width // columns, 1)
     sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
+    planes = np.ascontiguousarray(planes)  # a layout more would be compiled again, for seconds
     with share(planes.size):
         _block_sums(planes, sums, peaks)
     return sums, peaks.max(axis=1)

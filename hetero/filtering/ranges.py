@@ -23,7 +23,10 @@ _LEAST_ROWS, _LEAST_COLUMNS = 4, 16  # of a block
 
 
 class Size(NamedTuple):
-    """How large a filter's values are: 2-norm, mean, and mean in its smallest quarter."""
+    """How large a filter's values are: 2-norm, mean, and mean in its smallest quarter.
+
+    Means are those of all but the largest value: where that meets a zero, the others count.
+    """
 
     norm: float
     mean: float
@@ -45,9 +48,14 @@ def size_of(filter: np.ndarray) -> Size:
     h, w = (n // 2 for n in values.shape)
     height, width = values.shape
     halves = (slice(0, height - h), slice(h, None)), (slice(0, width - w), slice(w, None))
-    parts = [float(values[rows, columns].sum()) for rows in halves[0] for columns in halves[1]]
-    norm, mean = float(np.sqrt(np.vdot(values, values))), float(values.mean())
-    return Size(norm, mean, min(p for p in parts if p > 0.0) / ((height - h) * (width - w)))
+    parts = [values[rows, columns] for rows in halves[0] for columns in halves[1]]
+
+    def rest(part: np.ndarray) -> float:
+        return float(part.sum() - part.max())
+
+    norm = float(np.sqrt(np.vdot(values, values)))
+    quarter = min(rest(p) for p in parts if p.any()) / parts[0].size
+    return Size(norm, rest(values) / values.size, quarter)
 
 
 @functools.lru_cache(maxsize=256)

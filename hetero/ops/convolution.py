@@ -90,8 +90,9 @@ def convolve2d(
     -------
     (..., oh, ow) array
         float32 and float64 run on devices; complex numbers as two or four real convolutions; what
-        else there is, integers for example, by SciPy on the CPU. A NumPy array where the image lies
-        on the host and the filter too; else an array of the device array's type, there.
+        else there is, integers for example, by SciPy on the CPU, as are the smallest arrays. A
+        NumPy array where the image lies on the host and the filter too; else an array of the device
+        array's type, there.
 
     Raises
     ------
@@ -106,6 +107,16 @@ def convolve2d(
 
     NaN and infinity spread as in the direct sum: where another method's result is not finite, the
     direct sum takes its place.
+
+    "fft" and "overlap_save" are accurate relative to the largest values of the image, or of the
+    tile: one pixel of 1e20 leaves nothing of others of 1. They are not chosen where values on the
+    host, the fill value or the filter are seen to differ so much in size that an error could exceed
+    1e3 eps of the sum of the products' absolute values; parts of the image that are all zero, and
+    what "full" gives near its corners, do not count. By name they are taken whatever the values.
+    Images on a device are not looked at.
+
+    An array of shape (h, w, 3), an image with its channels last, counts as h images of w x 3. Give
+    ``np.moveaxis(image, -1, 0)``. The first such array is noted in the log "hetero".
 
     How often the fastest method is chosen, and how much time a wrong choice costs, is in
     ``docs/benchmarks.md``; ``hetero verify convolve2d`` measures it on this machine.

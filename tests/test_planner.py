@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -243,6 +244,14 @@ def test_every_excluded_candidate_has_its_reason():
     assert "upload of cuda:0" in reason(unlinked, "cuda:0", "tiled")
 
 
+def test_a_filter_of_unknown_values_is_of_no_known_rank():
+    plan = hetero.plan("convolve2d", Spec((512, 512), "float32"), Spec((15, 15), "float32"))
+    assert plan.problem.window.rank == 0
+    separable = candidate(plan, "cpu", "separable")
+    assert "not known to be of low rank" in separable.reason
+    assert plan.chosen.method != "separable"
+
+
 def test_a_twin_that_holds_the_operands_is_considered():
     twins = {**TWO, "cuda:1": {**GPU, "same_as": "cuda:0"}}
     plan = priced(square(999, "cuda:1"), twins)
@@ -470,6 +479,52 @@ def test_a_plan_made_before_a_change_is_not_kept():
     table = {}
     planner.remember(table, "key", "old", before)
     assert not table
+
+
+CHANGES = {
+    "forgetting": (lambda: planner._memory.lock, lambda: planner._memory.forget()),
+    "remembering": (
+        lambda: planner._memory.lock,
+        lambda: planner.remember({}, "key", "value", planner.generation()),
+    ),
+    "another profile": (lambda: profile._lock, lambda: profile.set_current(None)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_waits_for_another_ones_end(change):
+    lock, act = CHANGES[change]
+    thread = threading.Thread(target=act)
+    with lock():
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive(), "it came in between"
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_threads_that_need_the_profile_read_it_once(monkeypatch):
+    read, found = [], []
+    together = threading.Barrier(4)
+
+    def slowly():
+        read.append(1)
+        time.sleep(0.05)
+        return machine()
+
+    def look():
+        together.wait()
+        found.append(profile.current())
+
+    monkeypatch.setattr(profile, "_load", slowly)
+    profile.set_current(None)
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read) == 1
+    assert all(one is found[0] for one in found)
 
 
 def test_threads_that_plan_while_things_change():

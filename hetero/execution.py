@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import devices, failures, registry, transfer
+from hetero import devices, failures, inventory, planner, registry, transfer
 from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
-from hetero.errors import DeviceError, DeviceMemoryError, GraphError
+from hetero.errors import DeviceError, DeviceMemoryError, GraphError, HeteroError
 from hetero.planner import CPU, Plan, capturing
 from hetero.problem import Problem
 from hetero.registry import Implementation
@@ -78,10 +78,18 @@ def execute(plan: Plan, call: Call) -> Any:
                 raise
             failures.report(chosen.device, error)
             failures.release(error)
-    implementation = chosen.implementation
-    if implementation.kind != CPU:
-        implementation = next(i for i in registry.lookup(problem.operation) if i.kind == CPU)
-    return _on_cpu(implementation, problem, call)
+        return _on_cpu(_fallback(problem), problem, call)
+    return _on_cpu(chosen.implementation, problem, call)
+
+
+def _fallback(problem: Problem) -> Implementation:
+    """The CPU's fastest way, or any that can do the problem where none is priced."""
+    try:
+        return planner.plan(problem, CPU).chosen.implementation
+    except HeteroError:
+        info = inventory.devices()[CPU]
+        rows = (i for i in registry.lookup(problem.operation) if i.kind == CPU)
+        return next(i for i in rows if i.excludes(problem, info) is None)
 
 
 def attempt(plan: Plan, call: Call) -> Any:

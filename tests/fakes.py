@@ -205,6 +205,7 @@ class Array:
             "typestr": self.dtype.str,
             "data": (self.pointer, self.readonly),
             "strides": self.strides,
+            "descr": [("", self.dtype.str)],  # as CuPy's have it
             "version": 3,
             "stream": self.stream,
         }

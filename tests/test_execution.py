@@ -10,6 +10,7 @@ import weakref
 import fakes
 import numpy as np
 import pytest
+from scipy import signal
 
 import hetero
 from hetero import devices, inventory, planner, registry
@@ -201,6 +202,30 @@ def test_a_refused_out_does_not_keep_later_calls_from_the_device(opencl, monkeyp
     hetero.matmul(A32, B32, out=out, device=opencl)
     np.testing.assert_allclose(out, A32 @ B32, rtol=1e-6)
     assert len(uploads) == 2
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (60, 60)])
+def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
+    """Not by whichever is registered first: a direct sum of a large filter takes minutes."""
+    image, filter = rng.random((200, 200)), rng.random(shape)
+    wanted = hetero.plan("convolve2d", image, filter, device="cpu").chosen.method
+    ran = []
+
+    def instead(i):
+        def run(device, problem, inputs, output):
+            if device is not None:
+                raise DeviceError("ill")
+            ran.append(i.method)
+            return i.run(device, problem, inputs, output)
+
+        return dataclasses.replace(i, run=run)
+
+    entries = [instead(i) for i in registry.lookup("convolve2d")]
+    monkeypatch.setitem(registry._implementations, "convolve2d", entries)
+    inventory.changed()
+    result = hetero.convolve2d(image, filter, device=opencl, method="direct")
+    assert ran == [wanted]
+    np.testing.assert_allclose(result, signal.convolve2d(image, filter), rtol=1e-10)
 
 
 # -- The operands stay whole until the result is there ---------------------------------------------

@@ -40,7 +40,10 @@ BELOW = {
     "pricing": {"registry", "profile", *LEAVES},
     "planner": {"pricing", "registry", "profile", "inventory", *LEAVES},
     "transfer": {"devices", "failures", *LEAVES},
-    "execution": {"transfer", "failures", "planner", "registry", "devices", *LEAVES},
+    "execution": {
+        *("transfer", "failures", "planner", "registry", "inventory", "devices"),
+        *LEAVES,
+    },
     "graphs": {"devices", "inventory", "planner", *LEAVES},
     "solvers": {"devices", "transfer", "partition", "kernels", *LEAVES},
     "partition": {"devices", *LEAVES},

@@ -201,6 +201,20 @@ def test_out_that_overlaps_in_part(cuda, place):
     close(rows(3), expected)
 
 
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("which", [np.s_[::2, 1:8], np.s_[3:9, ::2], np.s_[10:4:-1, 7:0:-1]])
+def test_out_that_is_part_of_an_array_leaves_the_rest(cuda, place, which):
+    host = rng.random((12, 14), np.float32)
+    whole, part = fakes.Cupy.of(host, cuda), host[which]
+    offset = part.__array_interface__["data"][0] - host.__array_interface__["data"][0]
+    at = whole.pointer + offset
+    out = fakes.Cupy(whole.memory, at, part.shape, np.float32, part.strides, cuda, None, False)
+    first, second = fakes.Cupy.of(A32, cuda), fakes.Cupy.of(B32, cuda)
+    assert hetero.matmul(first, second, out=out, device=place) is out
+    part[...] = A32 @ B32
+    np.testing.assert_allclose(whole.get(), host, rtol=1e-6)
+
+
 def test_out_on_the_host_for_device_operands(cuda):
     first, second = fakes.Cupy.of(A32, cuda), fakes.Cupy.of(B32, cuda)
     for out in (np.zeros((6, 7), np.float32), np.zeros((12, 14), np.float32)[::2, ::-2]):

@@ -1,0 +1,59 @@
+"""The cache of compiled CUDA kernels is believed only where nobody else can have written it."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from hetero import paths
+from hetero.devices import cubin
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path):
+    """Compile without a compiler; what was compiled."""
+    seen = []
+
+    def compile_(text, arch, options):
+        seen.append(text)
+        return f"code of {text}".encode()
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cubin, "_compile", compile_)
+    monkeypatch.setattr(cubin, "compiler", lambda: "a compiler")
+    return seen
+
+
+def get(text):
+    return cubin.cubin(text, "sm_90", (("N", 4),))
+
+
+def test_a_kernel_is_compiled_once(compiled):
+    assert [get("a"), get("b"), get("a"), get("b")] == [b"code of a", b"code of b"] * 2
+    assert compiled == ["a", "b"]
+
+
+def test_another_kernels_file_in_its_place_is_not_taken(compiled):
+    get("a")
+    (first,) = (paths.cache_directory() / "cubin").glob("*.cubin")
+    get("b")
+    (second,) = {*(paths.cache_directory() / "cubin").glob("*.cubin")} - {first}
+    second.write_bytes(first.read_bytes())
+    assert get("b") == b"code of b"
+    assert compiled == ["a", "b", "b"]
+
+
+def test_a_file_that_carries_its_own_digest_is_not_taken(compiled):
+    get("a")
+    (file,) = (paths.cache_directory() / "cubin").glob("*.cubin")
+    file.write_bytes(hashlib.sha256(b"evil").digest() + b"evil")
+    assert get("a") == b"code of a"
+
+
+@pytest.mark.parametrize("folder", ["", "cubin"])
+def test_a_folder_that_others_may_write_to_is_not_believed(compiled, folder):
+    get("a")
+    (paths.cache_directory() / folder).chmod(0o777)
+    assert get("a") == b"code of a"
+    assert compiled == ["a", "a"]

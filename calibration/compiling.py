@@ -86,7 +86,5 @@ def compile_kernels(
         with contextlib.suppress(HeteroError):  # who measures it will say so
             device.compiled(*wanted)
 
-    from concurrent.futures import ThreadPoolExecutor  # cannot once the main thread has ended
-
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compiled, listing.wanted))

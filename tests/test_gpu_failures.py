@@ -1,0 +1,104 @@
+"""A real GPU that runs out of memory, and one whose context a kernel has destroyed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+BEGIN = """
+import numpy as np, hetero
+from hetero import devices
+rng = np.random.default_rng(1)
+device = devices.get("cuda:0")
+a = rng.random((300, 300), np.float32)
+assert np.allclose(hetero.matmul(a, a, device="cuda:0"), a @ a, rtol=1e-4)
+"""
+
+SHORT = """
+import pycuda.driver as driver
+held = []
+
+def leave(nbytes):
+    # Everything but so many bytes is somebody else's.
+    size = driver.mem_get_info()[0] - nbytes
+    while size > 1 << 20:
+        try:
+            held.append(driver.mem_alloc(size))
+            size = driver.mem_get_info()[0] - nbytes
+        except driver.MemoryError:
+            size -= 32 << 20
+
+def tried(call, expected):
+    found = call()
+    assert np.allclose(found, expected, rtol=1e-3), abs(found - expected).max()
+    assert not devices._strikes and devices.set_aside("cuda:0") is None
+
+stack, b = rng.random((64, 512, 512), np.float32), rng.random((512, 512), np.float32)
+image, filter = rng.random((4000, 4000), np.float32), rng.random((3, 3), np.float32)
+blurred = hetero.convolve2d(image, filter, "same", device="cpu")
+with device.active():
+    device.trim()
+    leave(48 << 20)
+    tried(lambda: hetero.matmul(stack, b, device="cuda:0"), stack @ b)
+    tried(lambda: hetero.convolve2d(image, filter, "same", device="cuda:0"), blurred)
+    assert not devices.troubles(), devices.troubles()  # it was done there, in pieces
+    leave(2 << 20)
+    tried(lambda: hetero.matmul(stack, b, device="cuda:0"), stack @ b)
+    held.clear()
+    devices._short.clear()
+    tried(lambda: hetero.matmul(stack, b, device="cuda:0"), stack @ b)
+    assert not devices.troubles(), devices.troubles()
+print("right")
+"""
+
+DEAD = """
+x = a.copy()
+with device.active():
+    kernel = device.build("probe.cu", "probe", (("BLOCK", 64),))
+    device.launch(kernel, 2, 64, [16, 16, 2])  # an address where nothing is
+for _ in range(4):
+    assert np.allclose(hetero.matmul(a, a, out=x, device="cuda:0"), a @ a, rtol=1e-4)
+    x = a.copy()
+    hetero.matmul(x, a, out=x, device="cuda:0")
+    assert np.allclose(x, a @ a, rtol=1e-4)
+assert "set_aside" in hetero.machine()["devices"]["cuda:0"]
+"""
+
+RESET = """
+hetero.reset("cuda:0")
+for _ in range(3):
+    assert np.allclose(hetero.matmul(a, a, device="cuda:0"), a @ a, rtol=1e-4)
+f = rng.random((65, 65))
+hetero.solve_poisson(f, device="cuda:0", method="multigrid")
+assert not devices.troubles(), devices.troubles()
+assert "set_aside" not in hetero.machine()["devices"]["cuda:0"]
+"""
+
+
+def run(*parts: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", "".join(parts)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_out_of_memory_is_done_in_pieces_and_the_device_stays():
+    done = run(BEGIN, SHORT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1:] == ["right"]
+
+
+@pytest.mark.parametrize("then", ["", RESET])
+def test_a_dead_context_is_two_warnings_and_reset_opens_another(then):
+    done = run(BEGIN, DEAD, then)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("cuda:0")]
+    assert len(lines) == 2, done.stderr
+    assert "PyCUDA" not in done.stderr, done.stderr

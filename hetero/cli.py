@@ -238,6 +238,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    from hetero import devices as backends
     from hetero import inventory, planner, profile
     from hetero.ops import module_of
 
@@ -247,6 +248,7 @@ def _explain(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--mode is an option of convolve2d, not of {arguments.operation}")
     problem = module.from_dims(tuple(arguments.dims), arguments.dtype, arguments.on, **options)
     if arguments.profile is None:
+        backends.proven()
         constants, devices = profile.current(), inventory.devices()
     else:
         try:

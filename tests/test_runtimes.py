@@ -95,6 +95,13 @@ def test_no_plan_sees_a_broken_device(no_build, warnings_of):
     assert not warnings_of()
 
 
+def test_explain_does_not_list_it(no_build, capsys):
+    assert cli.main(["explain", "matmul", "64", "64", "64"]) == 0
+    captured = capsys.readouterr()
+    assert "opencl" not in captured.out
+    assert "probe.cu" not in captured.err
+
+
 def test_the_whole_text_is_in_the_log_for_debugging_alone(no_build, caplog):
     with caplog.at_level(logging.DEBUG, "hetero"):
         devices.proven()

@@ -82,6 +82,9 @@ def compile_kernels(
         with contextlib.suppress(ValueError, HeteroError):
             implementation.run(listing, problem, inputs, 0)
 
+    # Not above: whatever imports this for the first time when the interpreter ends could not.
+    from concurrent.futures import ThreadPoolExecutor
+
     def compiled(wanted: tuple[str, cubin.Defines]) -> None:
         with contextlib.suppress(HeteroError):  # who measures it will say so
             device.compiled(*wanted)

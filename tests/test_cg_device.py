@@ -294,7 +294,7 @@ def test_nothing_to_do(device, kind):
     system, A = system_of(kind, "float64")
     b, x0 = vectors(A.shape[0], "float64")
     outcome, x = solve([device], system, np.zeros_like(b), x0)
-    assert outcome == (words.CONVERGED, 0, 0.0)
+    assert outcome[:3] == (words.CONVERGED, 0, 0.0)
     assert not x.any()
     outcome, x = solve([device], system, A @ x0, x0, atol=1e-8)
     assert outcome.status == words.CONVERGED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import fakes
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -283,6 +284,33 @@ def test_a_device_that_fails_hands_over(opencl, monkeypatch, warnings_of):
     assert np.linalg.norm(b - A @ x) <= 1e-9 * np.linalg.norm(b)
     assert len(warnings_of()) == 1
     assert "it fell over" in warnings_of()[0]
+
+
+class Foreign:
+    """An array on a device whose dtype is its library's own, as torch's are."""
+
+    dtype = "library.float32"
+
+    def __init__(self, array):
+        self.shape, self._array = array.shape, array
+
+    @property
+    def __cuda_array_interface__(self):
+        return self._array.__cuda_array_interface__
+
+
+def test_dtypes_of_other_libraries(cuda):
+    A, f, b = (
+        Foreign(fakes.Cupy.of(np.ones(shape, "f4"), cuda)) for shape in ((30, 30), (3, 10), (30,))
+    )
+    for operation, operands in {
+        "matvec": (A, b),
+        "matmul": (A, A),
+        "convolve2d": (A, f),
+        "cg": (A, b, b),
+        "poisson": (A,),
+    }.items():
+        assert hetero.plan(operation, *operands).problem.dtype == "float32"
 
 
 @pytest.mark.gpu

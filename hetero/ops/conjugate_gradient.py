@@ -270,10 +270,10 @@ def _inspected(A: Any, b: Any, x0: Any, M: Any) -> _Kind:
     for name, vector in operands.items():
         if tuple(vector.shape) not in ((n,), (n, 1)):
             raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
-    dtype = solving.number_dtype(A=_dtype(A), b=b.dtype)
-    if dtype.kind != "c" and "x0" in operands:
-        solving.real_dtype(x0=x0.dtype)
     vectors = tuple(describe(vector)._replace(pointer=0) for vector in operands.values())
+    dtype = solving.number_dtype(A=_dtype(A), b=vectors[0].dtype)
+    if dtype.kind != "c" and "x0" in operands:
+        solving.real_dtype(x0=vectors[1].dtype)
     layout, entries, obstacle = _layout(A)
     layout, obstacle, share = _preconditioned(A, M, layout, obstacle, dtype)
     if dtype.kind == "c":

@@ -13,12 +13,11 @@ be used by two threads at once, so there calls take turns.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -27,7 +26,7 @@ from numba.core import compiler_lock
 
 from . import cpu_kept
 
-__all__ = ["inlined", "prange", "serial", "share", "threaded", "unshared"]
+__all__ = ["inlined", "prange", "serial", "shared", "threaded", "unshared"]
 
 prange = numba.prange
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
@@ -58,15 +57,19 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@contextlib.contextmanager
-def share(elements: int) -> Iterator[None]:
-    """Let kernels work on as many threads as so many elements are worth, from this one."""
+def shared(elements: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function whose kernels are to use as many threads as so many elements are worth.
+
+    Whenever an interrupt comes, the number of threads is then what it was: Python looks for signals
+    when it enters a function of its own, and `_set_threads` is none, nor is a ``with`` in between.
+    """
     before = numba.get_num_threads()
-    numba.set_num_threads(min(before, max(1, elements // _SHARE)))
+    _set_threads(before)  # compiled by now
     try:
-        yield
+        _set_threads(min(before, max(1, elements // _SHARE)))
+        return function(*arguments)
     finally:
-        numba.set_num_threads(before)
+        _set_threads(before)
 
 
 @functools.cache
@@ -77,6 +80,11 @@ def _unthreaded(function: Callable[..., Any]) -> Callable[..., Any]:
 def serial(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that runs on the calling thread, for what is too small to share."""
     return cpu_kept.njit(function, **_OPTIONS)
+
+
+@serial
+def _set_threads(count):  # type: ignore[no-untyped-def]
+    numba.set_num_threads(count)
 
 
 def unshared(function: Callable[..., Any]) -> Callable[..., Any]:

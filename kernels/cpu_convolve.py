@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from .cpu import prange, serial, share, threaded
+from .cpu import prange, serial, shared, threaded
 
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 
@@ -365,7 +365,8 @@ def _run(
     height = columns.shape[0]
     terms, width = (0, columns.shape[1]) if rows is None else rows.shape
     taps = terms * (height + width) if terms else height * width
-    with share(max(out.size, out.size * taps // _TAPS_PER_ELEMENT)):
+
+    def sum_image() -> None:
         deep = max(_TILE_ROWS, 2 * height) if terms else _TILE_ROWS
         across = -(-wide * size // _TILE)
         down = _bands(tall, deep, batch * across)
@@ -389,6 +390,8 @@ def _run(
             size,
             room,
         )
+
+    shared(max(out.size, out.size * taps // _TAPS_PER_ELEMENT), sum_image)
 
 
 def direct(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .cpu import prange, share, threaded, unshared
+from .cpu import prange, shared, threaded, unshared
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
@@ -28,8 +28,7 @@ def _by_size(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(x: np.ndarray, *arguments: Any) -> Any:
         if x.size < SHARED:
             return one(x, *arguments)
-        with share(x.size):
-            return many(x, *arguments)
+        return shared(x.size, many, x, *arguments)
 
     return call
 

@@ -54,7 +54,8 @@ def solve(
         CONVERGED, LIMIT, ROUNDING (the residual no longer falls) or NOT_FINITE; the residual is
         that of the ``u`` returned, computed in double.
     """
-    with cpu.share(f.size):
+
+    def sweep() -> Outcome:
         run = _Run(stencil, f, u, blocking)
         target = norm = None
         if sweeps is None:
@@ -66,6 +67,8 @@ def solve(
         outcome = iterate(run, Schedule(target, maxiter if sweeps is None else sweeps))
         run.store(u)
         return outcome._replace(right_side=norm)
+
+    return cpu.shared(f.size, sweep)
 
 
 class _Run:

@@ -54,10 +54,8 @@ class _Level:
         self, u: Any, f: Any, out: Any, coarse: Any, *, omega: Any, first: int, mode: int
     ) -> None:
         """A pass over the grid, as `hetero.kernels.cpu_multigrid.sweep` tells."""
-        with cpu.share(u.size):
-            kernels.sweep(
-                *(u, f, out, coarse, self.sums, *self._before, omega, first, mode, *self._after)
-            )
+        given = u, f, out, coarse, self.sums, *self._before, omega, first, mode, *self._after
+        cpu.shared(u.size, kernels.sweep, *given)
 
 
 class Hierarchy:
@@ -87,8 +85,7 @@ class Hierarchy:
 
     def norms(self, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
         """2-norms of f - A u and of f, flat arrays."""
-        with cpu.share(f.size):
-            kernels.squares(u, f, *self._box, self._sums)
+        cpu.shared(f.size, kernels.squares, u, f, *self._box, self._sums)
         residual, whole = np.sqrt(self._sums.sum(axis=0))
         return float(residual), float(whole)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -13,6 +16,7 @@ from scipy.sparse.linalg import spsolve
 
 import hetero
 from hetero import devices, registry
+from hetero.devices import cpu
 from hetero.ops import poisson_methods
 
 
@@ -216,6 +220,64 @@ def test_expected_steps_are_about_what_it_takes(shape):
         expected = poisson_methods.expected_steps(problem, method)
         assert info["iterations"] <= 1.3 * expected + 64
         assert expected <= 6 * info["iterations"] + 8
+
+
+@pytest.mark.parametrize("method", ["dst", "multigrid", "jacobi"])
+def test_the_longest_axis_goes_first_where_planes_are_large(method, monkeypatch):
+    monkeypatch.setattr(poisson_methods, "_LARGEST_PLANE", 4)
+    for shape in ((2, 9), (3, 17), (2, 11, 3), (3, 4, 7), (1, 30)):
+        spacing = (0.5, 0.7, 0.9)[: len(shape)]
+        f = np.random.default_rng(12).random(shape)
+        u = hetero.solve_poisson(f, spacing=spacing, device="cpu", method=method, x0=f)
+        expected = exact(f, spacing)
+        np.testing.assert_allclose(u, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("method", ["dst", "multigrid", "cg", "jacobi"])
+def test_too_little_memory_is_said_before_it_is_used(method, monkeypatch):
+    monkeypatch.setattr(cpu, "available_memory", lambda: 200 << 20)
+    f = np.ones((2, 10_000_000), "f4")
+    with pytest.raises(MemoryError, match=r"GiB more for f of shape \(2, 10000000\), 0.2 GiB are"):
+        hetero.solve_poisson(f, device="cpu", method=method, maxiter=1)
+
+
+MEASURE = """
+import sys, numpy as np, hetero
+from hetero.ops import poisson_methods
+method, shape = sys.argv[1], tuple(map(int, sys.argv[2].split(",")))
+for small in ((40, 30), (3, 300)):
+    hetero.solve_poisson(np.ones(small, "f4"), device="cpu", method=method)
+f = np.ones(shape, "f4")
+def peak():
+    lines = open("/proc/self/status").read().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+open("/proc/self/clear_refs", "w").write("5")
+before = peak()
+hetero.solve_poisson(f, device="cpu", method=method, maxiter=3)
+print((peak() - before) / f.nbytes, poisson_methods.memory_needed(method, shape, 4) / f.nbytes)
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux")
+@pytest.mark.parametrize(
+    ("method", "shape"),
+    [
+        ("dst", "2,500003"),
+        ("dst", "1000,1000"),
+        ("multigrid", "1,1000003"),
+        ("multigrid", "1000,1000"),
+        ("cg", "2,500003"),
+        ("jacobi", "1,1000003"),
+    ],
+)
+def test_no_more_memory_than_estimated(method, shape):
+    """Lengths whose transforms take the most."""
+    command = [sys.executable, "-W", "ignore", "-c", MEASURE, method, shape]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    taken, estimated = map(float, done.stdout.split())
+    assert taken <= estimated + 1.0
+    assert estimated <= (8 if shape == "1000,1000" else 48)
 
 
 def test_the_start_does_not_decide_the_dtype():

@@ -41,6 +41,26 @@ def describe() -> dict[str, Any]:
     }
 
 
+def available_memory() -> int:
+    """Bytes that can be had now: of the machine, and of the container that the process is in."""
+    available = int(describe()["memory_bytes"])
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    try:
+        group = Path("/sys/fs/cgroup")
+        most = (group / "memory.max").read_text().strip()
+        if most != "max":
+            used = int((group / "memory.current").read_text())
+            available = min(available, max(int(most) - used, 0))
+    except (OSError, ValueError):
+        pass
+    return available
+
+
 def _cores() -> int:
     try:
         return len(os.sched_getaffinity(0))

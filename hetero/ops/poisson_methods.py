@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 OPERATION = "poisson"
 UNLIMITED = 10**9  # steps, where the caller sets no limit
 _CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
+_LARGEST_PLANE = 1 << 18  # points
+# Memory on the CPU beside f: so many times f, and of lines of the longest axis.
+_TIMES_F = {"dst": 4.0, "multigrid": 4.5, "cg": 8.0, "jacobi": 7.0}
+_LINES = {"dst": 40.0, "multigrid": 35.0, "cg": 0.0, "jacobi": 0.0}
+_SMALL = 1 << 26  # bytes that are not asked for
 _LEAST_ROWS = 16  # a device's share, at least
 _SWEEPS_PER_CYCLE = 10.0  # passes over the finest grid, for profiles without measured constants
 
@@ -110,9 +115,50 @@ def _cufft_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 def _on_cpu(method: str) -> Callable[..., Any]:
     def run(device: None, problem: Problem, request: Request) -> Any:
-        return _METHODS_CPU[method](request)
+        _check_memory(method, request)
+        return _METHODS_CPU[method](request) if method == "cg" else _longest_first(method, request)
 
     return run
+
+
+def memory_needed(method: str, shape: tuple[int, ...], itemsize: int) -> float:
+    """Bytes that a solve on the CPU takes beside f, its result included; an upper estimate."""
+    return itemsize * (_TIMES_F[method] * math.prod(shape) + _LINES[method] * max(shape))
+
+
+def _check_memory(method: str, request: Request) -> None:
+    """MemoryError where the solve would take more than there is: before it does, not by and by."""
+    needed = memory_needed(method, request.system.shape, request.b.itemsize)
+    if needed < _SMALL:
+        return
+    from hetero.devices import cpu
+
+    available = cpu.available_memory()
+    if needed > available:
+        raise MemoryError(
+            f"solve_poisson by {method!r} takes about {needed / 2**30:.1f} GiB more for f of shape "
+            f"{request.b.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' takes least"
+        )
+
+
+def _longest_first(method: str, request: Request) -> Outcome:
+    """Solve with the longest axis as the first one if the others make planes beyond the cache.
+
+    Room is taken for several planes, and a thin grid's could be the whole of it.
+    """
+    solve, shape = _METHODS_CPU[method], request.system.shape
+    axis = shape.index(max(shape))
+    if axis == 0 or math.prod(shape[1:]) <= _LARGEST_PLANE:
+        return solve(request)
+    order = [axis, *(a for a in range(len(shape)) if a != axis)]
+    system = request.system._replace(
+        shape=tuple(shape[a] for a in order),
+        spacing=tuple(request.system.spacing[a] for a in order),
+    )
+    f, u = (np.ascontiguousarray(v.transpose(order)) for v in (request.b, request.x))
+    outcome = solve(request._replace(system=system, b=f, x=u))
+    request.x.transpose(order)[...] = u
+    return outcome
 
 
 def _dst_cpu(request: Request) -> Any:

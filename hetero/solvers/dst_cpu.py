@@ -22,16 +22,21 @@ _BLOCK = 1 << 15  # points that NumPy's passes take at a time: their temporaries
 
 def eigenvalues(stencil: Stencil) -> list[np.ndarray]:
     """Eigenvalues of -d^2/dx^2 along each axis: 4 / h^2 sin^2(pi k / (2 (n + 1))), float64."""
-    return [
-        4.0 / h**2 * np.sin(np.pi * np.arange(1, n + 1) / (2 * (n + 1))) ** 2
-        for n, h in zip(stencil.shape, stencil.spacing, strict=True)
-    ]
+    found = []
+    for n, h in zip(stencil.shape, stencil.spacing, strict=True):
+        values = np.arange(1, n + 1, dtype=np.float64)  # in place: an axis may be all there is
+        values *= np.pi / (2 * (n + 1))
+        np.sin(values, out=values)
+        values *= values
+        values *= 4.0 / h**2
+        found.append(values)
+    return found
 
 
-def apply(stencil: Stencil, f: np.ndarray) -> np.ndarray:
-    """A^-1 f; f has the stencil's shape, float32 or float64."""
+def apply(stencil: Stencil, f: np.ndarray, *, overwrite: bool = False) -> np.ndarray:
+    """A^-1 f; f has the stencil's shape, float32 or float64, and may be overwritten."""
     workers = 1 if f.size < _SERIAL else cpu.describe()["cores"]
-    spectrum = dstn(f, type=1, workers=workers)
+    spectrum = dstn(f, type=1, workers=workers, overwrite_x=overwrite)
     along, *across = eigenvalues(stencil)
     plane = functools.reduce(np.add.outer, across)
     for part in _blocks(f.shape):
@@ -101,7 +106,8 @@ def solve(
         size = _norm(residual(stencil, f, u, part) for part in blocks)
         done = 1
         while size > bound and done <= refinements:
-            better = u + apply(stencil, residual(stencil, f, u, slice(0, len(f))))
+            better = apply(stencil, residual(stencil, f, u, slice(0, len(f))), overwrite=True)
+            better += u
             refined = _norm(residual(stencil, f, better, part) for part in blocks)
             done += 1
             if not refined < size:

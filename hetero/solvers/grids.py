@@ -105,16 +105,18 @@ def _transfer(n: int, m: int) -> Transfer:
     place = np.where(np.abs(place - np.rint(place)) < 1e-9, np.rint(place), place)
     below = np.floor(place).astype(np.int32)
     weight = place - below
-    matrix = {}
-    for i in range(n):
-        for j, w in ((below[i] - 1, 1.0 - weight[i]), (below[i], weight[i])):
-            if 0 <= j < m and w > 0.0:
-                matrix.setdefault(int(j), []).append((i, w))
-    first = np.array([matrix[j][0][0] for j in range(m)], np.int32)
+    # A coarse point takes from the fine ones whose right neighbour it is, then whose left one.
+    rising = np.flatnonzero((below < m) & (weight > 0.0)).astype(np.int32)
+    falling = np.flatnonzero(below > 0).astype(np.int32)
+    first = np.empty(m, np.int32)
+    first[below[falling[::-1]] - 1] = falling[::-1]  # of several, the first one stays
+    first[below[rising[::-1]]] = rising[::-1]
     taps = np.zeros((m, _TAPS))
-    for j in range(m):
-        for i, w in matrix[j]:
-            taps[j, i - first[j]] = w * (m + 1) / (n + 1)
+    for points, coarse, part in (
+        (rising, below[rising], weight[rising]),
+        (falling, below[falling] - 1, 1.0 - weight[falling]),
+    ):
+        taps[coarse, points - first[coarse]] = part * (m + 1) / (n + 1)
     return Transfer(below - np.int32(1), weight, first, taps)
 
 
@@ -140,16 +142,15 @@ def tiles(transfer: Transfer, points: int) -> np.ndarray:
 def coarsest_inverse(grid: Grid) -> np.ndarray:
     """The inverse of the coarsest grid's operator, dense, float64, symmetric."""
     # Along an axis the operator's eigenvectors are sines. Not by BLAS: see `cpu_vectors`.
-    projectors, values = [], np.zeros((1,) * len(grid.shape))
+    vectors, values = [], np.zeros((1,) * len(grid.shape))
     for axis, (n, w) in enumerate(zip(grid.shape, grid.weights, strict=True)):
         k = np.arange(1, n + 1)
-        sines = math.sqrt(2.0 / (n + 1)) * np.sin(np.pi / (n + 1) * np.outer(k, k))
-        projectors.append(sines[:, None, :] * sines[None, :, :])  # P_k[i, j]
+        vectors.append(math.sqrt(2.0 / (n + 1)) * np.sin(np.pi / (n + 1) * np.outer(k, k)))
         along = [1] * len(grid.shape)
         along[axis] = n
         values = values + (4.0 * w * np.sin(0.5 * np.pi / (n + 1) * k) ** 2).reshape(along)
-    inverse = np.einsum("iak,kyx->iayx", projectors[0], 1.0 / values)
-    inverse = np.einsum("jby,iayx->ijabx", projectors[1], inverse)
-    inverse = np.einsum("lcx,ijabx->ijlabc", projectors[2], inverse)
+    inverse = np.einsum("ik,ak,kyx->iayx", vectors[0], vectors[0], 1.0 / values)
+    inverse = np.einsum("jy,by,iayx->ijabx", vectors[1], vectors[1], inverse)
+    inverse = np.einsum("lx,cx,ijabx->ijlabc", vectors[2], vectors[2], inverse)
     inverse = inverse.reshape(grid.points, grid.points)
     return 0.5 * (inverse + inverse.T)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .cpu import prange, share, threaded
+from .cpu import prange, shared, threaded
 
 __all__ = ["block_sums"]
 
@@ -43,6 +43,5 @@ def block_sums(planes: np.ndarray, rows: int, columns: int) -> tuple[np.ndarray,
     down, across = max(height // rows, 1), max(width // columns, 1)
     sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
     planes = np.ascontiguousarray(planes)  # a layout more would be compiled again, for seconds
-    with share(planes.size):
-        _block_sums(planes, sums, peaks)
+    shared(planes.size, _block_sums, planes, sums, peaks)
     return sums, peaks.max(axis=1)

@@ -81,7 +81,8 @@ class Driver:
 
     def __init__(self) -> None:
         # Loaded first, it is what PyCUDA gets for the name libcuda.so.1.
-        self._library = ctypes.CDLL(os.environ["HETERO_FAKE_CUDA"], ctypes.RTLD_GLOBAL)
+        path = os.environ.get("HETERO_FAKE_CUDA") or build(tempfile.mkdtemp())
+        self._library = ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
         self._library.fake_failed.restype = ctypes.c_char_p
         self._library.fake_name.restype = ctypes.c_char_p
         self._library.fake_room.argtypes = [ctypes.c_size_t]

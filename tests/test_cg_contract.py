@@ -362,6 +362,11 @@ def test_a_plans_rows_are_the_registrys():
             assert [
                 c.method for c in plan.candidates if c.reason is None and c.device == "cpu"
             ] == [plan.chosen.method]
+    # Asked for what a LinearOperator cannot have, it falls back; the row asked for stands once.
+    plan = hetero.plan("cg", aslinearoperator(np.eye(40)), b, method="numba")
+    rows = [(c.device, c.method) for c in plan.candidates]
+    assert len(rows) == len(set(rows))
+    assert plan.chosen.method == "operator"
 
 
 SMALL = """

@@ -9,6 +9,7 @@ import pytest
 from test_solve_poisson import WAYS
 
 import hetero
+from hetero.ops import poisson_sides
 
 MAGNITUDES = [("float32", e) for e in (-120, -80, -60, 62, 100)]
 MAGNITUDES += [("float64", e) for e in (-1000, -664, -565, -520, 505, 664, 990)]
@@ -25,6 +26,23 @@ def reference(f, **options):
 def close(u, expected, dtype):
     tolerance = 1e-4 if dtype == "float32" else 1e-6
     np.testing.assert_allclose(u, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("device", "method"), [w for w in WAYS if w.values[0] != "cpu"])
+def test_an_ordinary_f_stays_on_its_device(device, method, monkeypatch):
+    """A solver's norm of f says that its values are ordinary, also where rounding ends it all."""
+
+    def looked_at(values):
+        raise AssertionError("the values were fetched")
+
+    monkeypatch.setattr(poisson_sides, "_exponent", looked_at)
+    for dtype in ("float32", "float64"):
+        f = right_side(dtype)
+        for rtol in (None, 0.0):
+            info = hetero.solve_poisson(
+                f, rtol=rtol, device=device, method=method, return_info=True
+            )[1]
+            assert info["converged"]
 
 
 @pytest.mark.parametrize(("device", "method"), WAYS)

@@ -177,7 +177,7 @@ class _Equation:
             if outcome.status == CONVERGED and least <= outcome.residual < math.inf:
                 return solved
             given = self.f, self.x0, self.spacing, self.faces, self.dtype
-            if not poisson_sides.out_of_range(*given):
+            if not poisson_sides.out_of_range(*given, outcome.right_side):
                 return solved
         self._scaled = scaled = poisson_sides.scaled(
             self.f, self.x0, self.spacing, self.faces, self.dtype

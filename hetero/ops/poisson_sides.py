@@ -109,11 +109,24 @@ def unusual(spacing: tuple[float, ...], dtype: np.dtype) -> bool:
 
 
 def out_of_range(
-    f: Any, x0: Any, spacing: tuple[float, ...], faces: list[Face], dtype: np.dtype
+    f: Any,
+    x0: Any,
+    spacing: tuple[float, ...],
+    faces: list[Face],
+    dtype: np.dtype,
+    right_side: float | None,
 ) -> bool:
-    """Whether right-hand side or initial guess are too large or too small for their squares."""
+    """Whether right-hand side or initial guess are too large or too small for their squares.
+
+    ``right_side`` is the 2-norm of the whole right-hand side, if a solver found it: mostly it
+    answers alone, and nothing is fetched from a device.
+    """
     most = _VALUES[dtype.name]
     start = None if x0 is None else _exponent(solving.on_host(x0, describe(x0), dtype))
+    if right_side is not None:
+        least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)
+        if least <= right_side <= math.ldexp(1.0, most):  # and so is the largest value
+            return (start or 0) > most
     found = [_exponent(solving.on_host(f, describe(f), dtype)), *_shares(spacing, faces)]
     known = [e for e in found if e is not None]
     return bool(known) and (abs(max(known)) > most or (start or 0) > most)

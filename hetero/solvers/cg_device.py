@@ -186,7 +186,7 @@ class _Run:
         self.begun = True
         done = 0
         if not math.isfinite(squared + of_b):
-            return self._end(vectors, NOT_FINITE, 0, squared)
+            return self._end(vectors, NOT_FINITE, 0, squared, of_b)
         vectors.keep_start()
         first = squared
         tolerance = max(self._rtol * math.sqrt(of_b), self._atol)
@@ -203,14 +203,14 @@ class _Run:
             before, (squared, _) = squared, loop.residual()
             if not math.isfinite(squared) and not vectors.is_finite():
                 vectors.return_to_start()
-                return self._end(vectors, NOT_FINITE, done, first)
+                return self._end(vectors, NOT_FINITE, done, first, of_b)
             if squared <= target:
                 status = CONVERGED
             elif status == CONVERGED and not squared <= before / 4:
                 status = LIMIT
             if status != CONVERGED:
                 break
-        return self._end(vectors, status, done, squared)
+        return self._end(vectors, status, done, squared, of_b)
 
     def _iterate(self, loop: Loop, vectors: Vectors, done: int) -> tuple[str, int]:
         """Iterate until the device says stop, or the limit; (status, iterations)."""
@@ -250,9 +250,10 @@ class _Run:
             self._callback(vectors.fetch())
 
     @staticmethod
-    def _end(vectors: Vectors, status: str, done: int, squared: float) -> Outcome:
+    def _end(vectors: Vectors, status: str, done: int, squared: float, of_b: float) -> Outcome:
         vectors.hand_back()
-        return Outcome(status, done, math.sqrt(squared) if squared >= 0 else math.nan)
+        residual = math.sqrt(squared) if squared >= 0 else math.nan
+        return Outcome(status, done, residual, math.sqrt(of_b) if of_b >= 0 else math.nan)
 
 
 def _unknowns(system: Any) -> int:

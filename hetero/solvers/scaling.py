@@ -85,8 +85,10 @@ def solve(
             if (rounded != y).any():
                 again = run(rhs, rounded, tolerance, 0, None)
                 status = LIMIT if outcome.status == CONVERGED != again.status else outcome.status
-                outcome = Outcome(status, outcome.iterations, again.residual)
-        return outcome._replace(residual=float(np.ldexp(outcome.residual, exponent)))
+                outcome = outcome._replace(status=status, residual=again.residual)
+        residual = float(np.ldexp(outcome.residual, exponent))
+        whole = outcome.right_side and float(np.ldexp(outcome.right_side, exponent))
+        return outcome._replace(residual=residual, right_side=whole)
 
 
 def real_view(x: np.ndarray) -> np.ndarray:

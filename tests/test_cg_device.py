@@ -562,6 +562,7 @@ def simulate(case):
     """Run every kernel once, whole or without the barriers."""
     from hetero.devices import opencl
 
+    simulator = runtimes.simulator()  # it is believed for a kernel that has its barriers
     if case == "race":
         text = opencl.kernel_text
 
@@ -569,7 +570,7 @@ def simulate(case):
             return text(name, dialect).replace("barrier(CLK_LOCAL_MEM_FENCE)", "")
 
         opencl.kernel_text = edited
-    device = opencl.OpenCLDevice(0, runtimes.simulator())
+    device = opencl.OpenCLDevice(0, simulator)
     device.multiprocessors, device.block_limit = 2, 64
     if case == "race":
         b, x0 = vectors(99, "float64")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -10,11 +11,12 @@ import pytest
 
 _saved: dict[str, str | None] = {}
 _private = ""
+_turns = ""  # where the locks of `gpu_turn` lie; the workers of a run share them
 
 
 def pytest_configure(config):
     """Point hetero at a directory of this process's own before any of it is imported."""
-    global _private
+    global _private, _turns
     # The CPU's compiled loops are no profile: leaving them where they are saves a minute a run.
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     os.environ.setdefault("NUMBA_CACHE_DIR", home)
@@ -25,6 +27,8 @@ def pytest_configure(config):
     for name, value in private.items():
         _saved[name] = os.environ.get(name)
         os.environ[name] = value
+    os.makedirs(os.environ["XDG_CACHE_HOME"], exist_ok=True)
+    _turns = os.path.join(os.environ["XDG_CACHE_HOME"], "gpu-turn")
 
 
 def pytest_sessionstart(session):
@@ -75,6 +79,23 @@ def clean():
     reset()
     yield
     reset()
+
+
+@pytest.fixture(autouse=True)
+def gpu_turn(request):
+    """Tests marked ``alone`` have the GPU to themselves among the processes of one run.
+
+    The others share a lock, which they ask for in turn, so that who wants it alone gets it.
+    """
+    if not request.node.get_closest_marker("gpu"):
+        yield
+        return
+    alone = request.node.get_closest_marker("alone")
+    with open(f"{_turns}.next", "w") as turn, open(f"{_turns}.lock", "w") as lock:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        yield
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_start_callback_and_limit(kind, rng):
 
 def test_zero_right_hand_side_gives_zero():
     x, outcome = solve(Poisson((9, 9)).stencil, np.zeros(81), x=np.ones(81))
-    assert outcome == (words.CONVERGED, 0, 0.0)
+    assert outcome[:3] == (words.CONVERGED, 0, 0.0)
     assert not x.any()
 
 

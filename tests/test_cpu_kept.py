@@ -159,8 +159,8 @@ def test_without_a_store_nothing_is_kept(folder, load, monkeypatch):
 
 NAME = """
 import numba, hetero.ops
-from hetero.kernels import cpu_vectors
-loop = cpu_vectors.{loop}.__wrapped__
+from hetero.kernels import cpu_multigrid
+loop = cpu_multigrid.{loop}.__wrapped__
 from hetero.kernels import cpu, cpu_kept
 kept = cpu_kept.njit(loop, parallel=True, **cpu._OPTIONS)
 print(kept._cache._name((numba.float64[::1],) * 3, kept.targetctx.codegen()))
@@ -168,9 +168,9 @@ print(kept._cache._name((numba.float64[::1],) * 3, kept.targetctx.codegen()))
 
 
 def test_every_process_gives_the_same_name():
-    from hetero.kernels import cpu_vectors
+    from hetero.kernels import cpu_multigrid
 
-    loop = next(n for n, f in vars(cpu_vectors).items() if hasattr(f, "__wrapped__"))
+    loop = next(n for n, f in vars(cpu_multigrid).items() if hasattr(f, "__wrapped__"))
     names = [
         subprocess.run(
             [sys.executable, "-c", NAME.format(loop=loop)],

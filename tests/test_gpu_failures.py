@@ -89,13 +89,14 @@ def run(*parts: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.alone
 def test_out_of_memory_is_done_in_pieces_and_the_device_stays():
     done = run(BEGIN, SHORT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1:] == ["right"]
 
 
-@pytest.mark.parametrize("then", ["", RESET])
+@pytest.mark.parametrize("then", ["", RESET], ids=["set aside", "reset"])
 def test_a_dead_context_is_two_warnings_and_reset_opens_another(then):
     done = run(BEGIN, DEAD, then)
     assert done.returncode == 0, done.stderr

@@ -363,6 +363,7 @@ def simulate(case):
     """One cycle in 2-D and in 3-D, over several tiles, or without the barriers."""
     from hetero.devices import opencl
 
+    simulator = runtimes.simulator()  # it is believed for a kernel that has its barriers
     if case == "race":
         text = opencl.kernel_text
 
@@ -370,7 +371,7 @@ def simulate(case):
             return text(name, dialect).replace("__syncthreads();", "")
 
         opencl.kernel_text = edited
-    device = opencl.OpenCLDevice(0, runtimes.simulator())
+    device = opencl.OpenCLDevice(0, simulator)
     device.multiprocessors, device.block_limit = 1, 256
     for shape in ((9, 30),) if case == "race" else ((13, 250), (4, 11, 9), (7, 13, 2)):
         stencil = Stencil(shape, (1.0,) * len(shape))

@@ -94,9 +94,10 @@ def reset(device: str | None = None) -> None:
     """Use devices again that failed and were set aside.
 
     A device that fails twice in a process is set aside: its calls run on the CPU; one that fails
-    the small kernel it is first asked to run is broken. After a reset a device starts anew, in a
-    new context where the driver has lost the old one; arrays that lay in that are gone. If it fails
-    again, it is set aside, or broken, again.
+    the small kernel it is first asked to run is broken. After a reset a device is asked anew. If it
+    fails again, it is set aside, or broken, again. After an illegal memory access the CUDA driver
+    refuses all work until the process ends: then a reset only turns set aside into broken, with
+    that reason, and calls go on on the CPU.
 
     Parameters
     ----------

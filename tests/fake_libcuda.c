@@ -151,11 +151,6 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
     if (retained && !--retained) drop(CONTEXT, primary), live[MODULE] = 0; /* they go with it */
     return SUCCESS;
 }
-int cuDevicePrimaryCtxReset_v2(int device) {
-    GATE;
-    if (retained) drop(CONTEXT, primary), live[MODULE] = retained = 0;
-    return SUCCESS;
-}
 int cuCtxPushCurrent_v2(void *context) {
     GATE;
     if (depth == 64) return INVALID_VALUE;

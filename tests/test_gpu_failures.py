@@ -68,10 +68,35 @@ for _ in range(4):
 assert "set_aside" in hetero.machine()["devices"]["cuda:0"]
 """
 
+# The driver refuses all work until the process ends: the CPU goes on, and the reason is told.
 RESET = """
 hetero.reset("cuda:0")
 for _ in range(3):
-    assert np.allclose(hetero.matmul(a, a, device="cuda:0"), a @ a, rtol=1e-4)
+    assert np.allclose(hetero.matmul(a, a), a @ a, rtol=1e-4)
+try:
+    hetero.matmul(a, a, device="cuda:0")
+    raise SystemExit("the driver has mended: let reset use it, and say so")
+except hetero.errors.DeviceNotAvailable as error:
+    assert "illegal memory access" in str(error)
+assert "illegal memory access" in hetero.machine()["broken"]["cuda:0"]
+"""
+
+# Failures that are over: `hetero.reset` brings the device back.
+OVER = """
+def failing(*arguments):
+    raise device.driver.LogicError("cuMemAlloc failed: it fell over")
+
+device.driver.mem_alloc, take = failing, device.driver.mem_alloc
+big = rng.random((2000, 2000), np.float32)
+for _ in range(3):
+    assert np.allclose(hetero.matmul(big, big, device="cuda:0"), big @ big, rtol=1e-4)
+assert "set_aside" in hetero.machine()["devices"]["cuda:0"]
+device.driver.mem_alloc = take
+hetero.matmul(big, big, device="cuda:0")
+assert devices.troubles()
+hetero.reset("cuda:0")
+for _ in range(3):
+    assert np.allclose(hetero.matmul(big, big, device="cuda:0"), big @ big, rtol=1e-4)
 f = rng.random((65, 65))
 hetero.solve_poisson(f, device="cuda:0", method="multigrid")
 assert not devices.troubles(), devices.troubles()
@@ -96,9 +121,9 @@ def test_out_of_memory_is_done_in_pieces_and_the_device_stays():
     assert done.stdout.split()[-1:] == ["right"]
 
 
-@pytest.mark.parametrize("then", ["", RESET], ids=["set aside", "reset"])
-def test_a_dead_context_is_two_warnings_and_reset_opens_another(then):
-    done = run(BEGIN, DEAD, then)
+@pytest.mark.parametrize("parts", [(DEAD,), (DEAD, RESET), (OVER,)], ids=["dead", "reset", "over"])
+def test_a_device_that_fails_is_two_warnings(parts):
+    done = run(BEGIN, *parts)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("cuda:0")]
     assert len(lines) == 2, done.stderr

@@ -168,11 +168,10 @@ class CudaDevice(Device):
             pass
         self.give_up_context()
 
-    def give_up_context(self, lost: bool = False) -> None:
+    def give_up_context(self) -> None:
         """Give the primary context back, whatever state it is in; the next use gets a new one.
 
-        From then on PyCUDA makes no call to the driver for what belongs to the old one. A ``lost``
-        context is destroyed even if others hold it, as cuBLAS does: it is of no use to them either.
+        From then on PyCUDA makes no call to the driver for what belongs to the old one.
         """
         with self._lock:
             primary, self._primary = self._primary, None
@@ -192,8 +191,6 @@ class CudaDevice(Device):
                 library.cuCtxPopCurrent_v2(ctypes.byref(current))
             library.cuDeviceGet(ctypes.byref(ordinal), self.ordinal)
             library.cuDevicePrimaryCtxRelease_v2(ordinal)
-            if lost:
-                library.cuDevicePrimaryCtxReset_v2(ordinal)
             self._states = {c: s for c, s in self._states.items() if c != primary}
 
     def reopen(self) -> None:
@@ -202,7 +199,7 @@ class CudaDevice(Device):
                 self.driver.Context.synchronize()
         except DeviceError as error:
             log.debug("%s gets a new context: %s", self.name, error)
-            self.give_up_context(lost=True)
+            self.give_up_context()
 
     def trim(self) -> bool:
         with self.active():

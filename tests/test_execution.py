@@ -126,6 +126,7 @@ def test_failures_of_several_threads_are_two_warnings(fails, opencl, warnings_of
 def test_kernel_that_does_not_compile(opencl, monkeypatch, warnings_of):
     device = devices.get(opencl)
     monkeypatch.setattr(device, "_kernels", {})
+    monkeypatch.setattr(device, "_programs", {})
     monkeypatch.setattr("hetero.devices.opencl.kernel_text", lambda *_: "this is no C")
     result = hetero.matmul(A32, B32, device=opencl)
     np.testing.assert_array_equal(result, A32 @ B32)

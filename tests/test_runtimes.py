@@ -308,6 +308,7 @@ def test_wrong_values_are_seen(opencl, monkeypatch, mistake):
     device.probe()
     text = backend.kernel_text
     monkeypatch.setattr(device, "_kernels", {})
+    monkeypatch.setattr(device, "_programs", {})
 
     def edited(name, dialect):
         assert mistake[0] in text(name, dialect)
@@ -345,6 +346,7 @@ def test_whatever_pyopencl_stumbles_over_is_a_compile_error(opencl, monkeypatch,
 
     device = devices.get(opencl)
     monkeypatch.setattr(device, "_kernels", {})
+    monkeypatch.setattr(device, "_programs", {})
 
     def build(*_, **__):
         raise KeyError("PYOPENCL_CACHE_FAILURE_FATAL")
@@ -361,6 +363,7 @@ def test_building_is_silent_and_keeps_no_pickles(opencl, monkeypatch, tmp_path):
 
     device = devices.get(opencl)
     monkeypatch.setattr(device, "_kernels", {})
+    monkeypatch.setattr(device, "_programs", {})
     build, caches = cl.Program.build, []
 
     def noted(self, *arguments, **options):

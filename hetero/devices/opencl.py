@@ -133,6 +133,7 @@ class OpenCLDevice(Device):
         self._device = device
         self._lock = locks.new()
         self._opened: tuple[Any, Any] | None = None
+        self._programs: dict[Any, Any] = {}
         self._kernels: dict[Any, Any] = {}
         self.multiprocessors = device.max_compute_units
         self.block_limit = device.max_work_group_size
@@ -216,15 +217,11 @@ class OpenCLDevice(Device):
             return self._kernels[key]
         except KeyError:
             pass
-        options = [f"-D{name}={value}" for name, value in defines]
         try:
-            with self._lock, warnings.catch_warnings():
-                # PyOpenCL warns of every compiler that says anything at all.
-                warnings.simplefilter("ignore", self.cl.CompilerWarning)
-                program = self.cl.Program(self._open()[0], kernel_text(text, self.dialect))
-                # PyOpenCL's cache is unchecked pickles in a folder that others may read.
-                program.build(options=options, cache_dir=False)
-                self._kernels[key] = self.cl.Kernel(program, kernel)
+            with self._lock:
+                if (text, defines) not in self._programs:  # which all threads share
+                    self._programs[text, defines] = self._built(text, defines)
+                self._kernels[key] = self.cl.Kernel(self._programs[text, defines], kernel)
         except (self.cl.MemoryError, MemoryError) as error:
             raise DeviceMemoryError(f"out of memory compiling {text}: {error}") from error
         except Exception as error:  # PyOpenCL's own, and whatever its Python code stumbles over
@@ -234,6 +231,15 @@ class OpenCLDevice(Device):
                 f"{_cause(error)}"
             ) from error
         return self._kernels[key]
+
+    def _built(self, text: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
+        options = [f"-D{name}={value}" for name, value in defines]
+        with warnings.catch_warnings():
+            # PyOpenCL warns of every compiler that says anything at all.
+            warnings.simplefilter("ignore", self.cl.CompilerWarning)
+            program = self.cl.Program(self._open()[0], kernel_text(text, self.dialect))
+            # PyOpenCL's cache is unchecked pickles in a folder that others may read.
+            return program.build(options=options, cache_dir=False)
 
     def launch(
         self,

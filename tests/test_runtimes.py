@@ -396,6 +396,26 @@ def test_a_home_that_cannot_be_written(opencl, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_a_forked_child_leaves_pyopencls_folder_to_its_parent(opencl, tmp_path):
+    """It is a temporary folder where there is no cache directory."""
+    code = """if True:
+        import os, sys
+        from hetero import devices
+        devices.get("%s")
+        if os.fork() == 0:
+            sys.exit(0)
+        assert os.wait()[1] == 0
+        print(len([f for f in os.listdir(os.environ["TMPDIR"]) if "hetero-pyopencl" in f]))
+    """
+    environment = {**os.environ, "XDG_CACHE_HOME": "/proc/nowhere", "TMPDIR": str(tmp_path)}
+    environment["POCL_CACHE_DIR"] = str(tmp_path / "pocl")
+    command = [sys.executable, "-c", code % opencl]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1\n"
+    assert not list(tmp_path.glob("hetero-pyopencl*")), "the parent removes it"
+
+
 # -- Finding Intel's runtime ---------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from scipy.sparse.linalg import spsolve
 
 import hetero
 from hetero import devices, registry
-from hetero.devices import cpu
+from hetero.devices import cgroup, cpu
 from hetero.ops import poisson_methods
 
 
@@ -239,6 +240,57 @@ def test_too_little_memory_is_said_before_it_is_used(method, monkeypatch):
     f = np.ones((2, 10_000_000), "f4")
     with pytest.raises(MemoryError, match=r"GiB more for f of shape \(2, 10000000\), 0.2 GiB are"):
         hetero.solve_poisson(f, device="cpu", method=method, maxiter=1)
+
+
+GROUP_FILES = {
+    2: ("", "memory.max", "memory.current", "", "0::"),
+    1: ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_", "4:cpu,memory:"),
+}
+
+
+@pytest.fixture(params=[2, 1], ids=["v2", "v1"])
+def control_group(request, tmp_path, monkeypatch):
+    """Plant memory limits: function of {path below the mount: (limit, used, page cache)}."""
+    top, most, used, prefix, mark = GROUP_FILES[request.param]
+    read = Path.read_text
+
+    def plant(own, groups):
+        for path, (limit, taken, cached) in groups.items():
+            folder = tmp_path / top / path
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / most).write_text(f"{limit}\n")
+            (folder / used).write_text(f"{taken}\n")
+            stat = f"anon 5\n{prefix}inactive_file {cached}\n{prefix}active_file {cached // 2}\n"
+            (folder / "memory.stat").write_text(stat)
+
+        def planted(self, *arguments, **options):
+            if str(self) == "/proc/self/cgroup":
+                return f"9:name=systemd:/init\n{mark}{own}\n"
+            return read(self, *arguments, **options)
+
+        monkeypatch.setattr(Path, "read_text", planted)
+        monkeypatch.setattr(cgroup, "_MOUNTED", tmp_path)
+
+    return plant
+
+
+@pytest.mark.parametrize("own", ["/", "/of/the/host", "/../elsewhere"])
+def test_the_page_cache_of_a_container_is_available(control_group, own):
+    control_group(own, {"": (1000, 990, 600)})
+    assert cpu.available_memory() == 1000 - (990 - 900)
+
+
+def test_the_tightest_of_nested_control_groups_counts(control_group):
+    free = {"": ("max", 7, 0), "a/b": (9000, 8900, 0), "other": (1, 1, 0)}
+    control_group("/a/b/c", {**free, "a": (5000, 4000, 100), "a/b/c": (10**18, 10, 0)})
+    assert cpu.available_memory() == 100
+    control_group("/a/b/c", {**free, "a": (5000, 5100, 100), "a/b/c": (10**18, 10, 0)})
+    assert cpu.available_memory() == 50
+
+
+def test_without_limits_the_machine_counts(control_group):
+    control_group("/a", {"": ("max", 7, 0), "a": (2**63 - 4096, 7, 0)})
+    assert cpu.available_memory() > 1 << 20
 
 
 MEASURE = """

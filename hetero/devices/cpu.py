@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import kept
+from hetero.devices import cgroup
 from hetero.kernels import keeping
 
 keeping.store = kept  # of the compiled loops, once there are any
@@ -50,15 +51,8 @@ def available_memory() -> int:
                 available = int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass
-    try:
-        group = Path("/sys/fs/cgroup")
-        most = (group / "memory.max").read_text().strip()
-        if most != "max":
-            used = int((group / "memory.current").read_text())
-            available = min(available, max(int(most) - used, 0))
-    except (OSError, ValueError):
-        pass
-    return available
+    limited = cgroup.available_memory()
+    return available if limited is None else min(available, limited)
 
 
 def _cores() -> int:

@@ -59,9 +59,15 @@ def _keep_to_ourselves() -> None:
             folder = tempfile.mkdtemp(prefix="hetero-pyopencl-")
         except OSError:  # then the first launch fails, and says why
             return
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        atexit.register(_remove, folder, os.getpid())
     with _environment("XDG_CACHE_HOME", str(folder)):
         importlib.import_module("pyopencl.invoker")
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Remove a folder at the end of the process that made it; not at the end of a forked child."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

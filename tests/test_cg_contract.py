@@ -404,3 +404,30 @@ def test_the_status_of_every_ending():
         parts._replace(data=-parts.data), np.ones(42), np.zeros(42), rtol=1e-8, atol=0.0, maxiter=9
     )
     assert outcome.status == words.INDEFINITE
+
+
+PLACES = [
+    pytest.param(name, marks=[pytest.mark.gpu] if name.startswith("cuda") else [])
+    for name in ("cpu", *devices.available())
+]
+
+
+@pytest.mark.parametrize("device", PLACES)
+@pytest.mark.parametrize("form", ["dense", "csr", "stencil"])
+@pytest.mark.parametrize("M", [None, "jacobi"])
+def test_a_tolerance_of_zero_is_no_breakdown(device, form, M):
+    """The recurrence's residual falls until its products vanish; A is definite all the same."""
+    values = np.random.default_rng(0)
+    for n in (10, 30):
+        S = values.standard_normal((n, n))
+        A = 1e-5 * (S @ S.T + n * np.eye(n))
+        if form == "csr":
+            A = sp.csr_array(A)
+        elif form == "stencil":
+            A = hetero.Poisson((n // 5, 5))
+        b = values.standard_normal(n)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            x, info = hetero.solve_cg(A, b, rtol=0.0, M=M, device=device)
+        assert info >= 0
+        assert np.linalg.norm(b - A @ x) <= 1e-13 * np.linalg.norm(b)

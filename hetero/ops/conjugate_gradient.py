@@ -70,7 +70,8 @@ def solve_cg(
         done when they ran out, or when rounding kept the residual from falling. Negative, with a
         RuntimeWarning: -1 where p.Ap <= 0 or r.Mr <= 0 showed that A or M is not positive
         definite; -2 where something was not finite. Then x is the last iterate that was finite;
-        where x itself overflows on a device, or b needed scaling, it is the start.
+        where x itself overflows on a device, or b needed scaling, it is the start. Unlike SciPy's,
+        0 also where the last iteration allowed converged, and not 0 where maxiter is 0.
 
     Raises
     ------

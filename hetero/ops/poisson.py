@@ -114,6 +114,8 @@ def solve_poisson(
     >>> bool(abs(u - np.outer(s, s)).max() < 3e-4)
     True
     """
+    from hetero.solvers.words import least_tolerance
+
     device, method = planner.placement(device, method)
     f = solving.array_like(f)
     found = problem(f, spacing=spacing, x0=x0, rtol=rtol, maxiter=maxiter)
@@ -121,7 +123,7 @@ def solve_poisson(
     plan = planner.plan(found, device, method)
     equation = _Equation(f, x0, _spacing(spacing, len(f.shape)), faces, np.dtype(found.dtype))
     exactly = found.rtol == 0.0 and maxiter is not None
-    least = solving.least_tolerance(found.dtype)
+    least = least_tolerance(found.dtype)
     request = Request(
         None, None, None, max(found.rtol, least), 0.0, found.iterations, exactly=exactly
     )

@@ -269,11 +269,6 @@ def warn(what: str, outcome: Any) -> None:
     )
 
 
-def least_tolerance(dtype: Any) -> float:
-    """What stands for a relative tolerance of 0: a thousandth of rounding."""
-    return float(np.finfo(dtype).eps) / 1024.0
-
-
 def digits(rtol: float, dtype: np.dtype) -> float:
     """ln of the factor a residual must shrink by, no further than rounding lets it."""
     return -math.log(min(max(rtol, float(np.finfo(dtype).eps)), 1.0))

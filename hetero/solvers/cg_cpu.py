@@ -161,6 +161,8 @@ def _solve(
     callback: Callable[[np.ndarray], object] | None,
 ) -> Outcome:
     bound = max(rtol * norm_b, atol)
+    # The recurrence's own residual falls without end; products that vanish look like indefinite A.
+    lowest = max(bound, words.least_tolerance(b.dtype) * norm_b)
     rows = b.size // max(system.shape[-1], 1) if isinstance(system, Stencil) else 0
     sums = np.empty(max(rows, -(-b.size // cpu_cg.CHUNK)))
     loop = _loop(system, b.dtype, sums)
@@ -191,7 +193,7 @@ def _solve(
             before = residual
             run = _compiled if compiled else _generic
             status, steps = run(
-                loop, x, r, q, sums, preconditioner, bound, maxiter - done, callback
+                loop, x, r, q, sums, preconditioner, lowest, maxiter - done, callback
             )
             done += steps
             if compiled and times_zero(x) != 0.0:

@@ -28,6 +28,7 @@ from hetero.solvers.words import (
     DeviceFailed,
     Outcome,
     Stencil,
+    least_tolerance,
 )
 
 _STATUS = {0: LIMIT, 1: CONVERGED, 2: INDEFINITE, 3: NOT_FINITE}
@@ -191,12 +192,14 @@ class _Run:
         first = squared
         tolerance = max(self._rtol * math.sqrt(of_b), self._atol)
         target = tolerance * tolerance
+        # As on the CPU: what the recurrence says is not to be followed down to nothing.
+        lowest = max(target, least_tolerance(vectors.dtype) ** 2 * of_b)
         status = CONVERGED
         while squared > target:
             if done >= self._maxiter:
                 status = LIMIT
                 break
-            loop.start(target)
+            loop.start(lowest)
             status, count = self._iterate(loop, vectors, done)
             done += count
             loop.finish()

@@ -77,6 +77,11 @@ class Outcome(NamedTuple):
     right_side: float | None = None
 
 
+def least_tolerance(dtype: Any) -> float:
+    """What stands for a relative tolerance of 0: a thousandth of rounding."""
+    return float(np.finfo(dtype).eps) / 1024.0
+
+
 class DeviceFailed(DeviceError):
     """A device failed in mid-solve.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +13,8 @@ from typing import Any
 from hetero import inventory, paths, planner, profile
 from hetero.calibration import efforts, solves, tasks
 from hetero.errors import DeviceError, DeviceNotAvailable
+
+_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def calibrate(
@@ -52,7 +56,7 @@ def calibrate(
     Notes
     -----
     A second calibration of the same user waits for the first one's end, since both would measure
-    how they disturb each other.
+    how they disturb each other. It does not where the user's cache directory cannot be written.
 
     References
     ----------
@@ -86,7 +90,14 @@ def measure_machine(
         profile.log.warning("another calibration is running on this machine: waiting for its end")
 
     # The folder may be one of several machines.
-    with paths.locked(folder / f"calibrating-{os.uname().nodename}.lock", waiting):
+    lock = folder / f"calibrating-{os.uname().nodename}.lock"
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(paths.locked(lock, waiting))
+        except OSError as error:
+            if error.errno not in _NOT_WRITABLE:
+                raise
+            profile.log.info("calibrating without a lock against others: %s", error)
         return _measure(quick, devices, progress)
 
 

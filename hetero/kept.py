@@ -39,9 +39,12 @@ def read(kind: str, name: str, root: Path | None = None) -> bytes | None:
     if folder is None:
         return None
     try:
-        content = (folder / name).read_bytes()
-        key = (folder.parent / "key").read_bytes()
+        content = paths.read_own_file(folder / name)
+        key = paths.read_own_file(folder.parent / "key")
     except OSError:
+        return None
+    except ValueError as error:  # put there while others could write to the folder
+        log.info("the file %s or its key is not used: %s", folder / name, error)
         return None
     digest, content = content[:_BYTES], content[_BYTES:]
     if len(key) != _BYTES or not hmac.compare_digest(digest, _digest(key, name, content)):
@@ -75,19 +78,21 @@ def _key(folder: Path) -> bytes:
     """The user's key, made where there is none."""
     path, new = folder / "key", secrets.token_bytes(_BYTES)
     try:
-        found = path.read_bytes()
+        found = paths.read_own_file(path)
     except FileNotFoundError:
         _put_first(path, new)
         return path.read_bytes()
+    except ValueError:  # others may know it
+        found = b""
     if len(found) == _BYTES:
         return found
-    paths.replace_file(path, new)  # it is damaged: what was made with it is lost
+    paths.replace_file(path, new)  # what was made with the old one is lost
     return path.read_bytes()
 
 
 def _put_first(path: Path, content: bytes) -> None:
     """Make a file unless another process was faster; it is whole as soon as it is there."""
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{paths.TEMPORARY}")
     paths.replace_file(temporary, content)
     try:
         os.link(temporary, path)

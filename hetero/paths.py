@@ -7,14 +7,15 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_ABANDONED = 3600.0  # seconds after which nobody still writes a temporary file
-_TEMPORARY = ".tmp"
+ABANDONED = 3600.0  # seconds after which nobody still writes a temporary file
+TEMPORARY = ".hetero-tmp"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # in this file system
 _refused: set[Path] = set()
 
@@ -79,15 +80,21 @@ def distrust(path: Path) -> str | None:
     OSError
         If it cannot be looked at.
     """
-    trusted = (os.geteuid(), 0)
     for info in (os.lstat(path), os.stat(path)):  # a link can be theirs, and what it leads to
-        if info.st_uid not in trusted:
-            return f"it belongs to user {info.st_uid}"
-        if not stat.S_ISLNK(info.st_mode) and info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return f"others may write to it (mode {stat.S_IMODE(info.st_mode):o})"
+        if (obstacle := _others(info)) is not None:
+            return obstacle
     above = os.stat(path.parent)
     if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
         return f"anybody may replace it (mode {stat.S_IMODE(above.st_mode):o} of {path.parent})"
+    return None
+
+
+def _others(info: os.stat_result) -> str | None:
+    """Why others than this user (and root) may have written a file; None if only they."""
+    if info.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to user {info.st_uid}"
+    if not stat.S_ISLNK(info.st_mode) and info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write to it (mode {stat.S_IMODE(info.st_mode):o})"
     return None
 
 
@@ -107,7 +114,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
     OSError
         If it cannot be written.
     """
-    handle, temporary = tempfile.mkstemp(_TEMPORARY, f"{path.name}.", path.parent)
+    handle, temporary = tempfile.mkstemp(TEMPORARY, f"{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -144,9 +151,38 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
     return content
 
 
+def read_own_file(path: Path) -> bytes:
+    """The content of a regular file that only this user (or root) can have written.
+
+    It is the opened file that is looked at, so that no other one can be put in its place meanwhile.
+
+    Raises
+    ------
+    ValueError
+        If others may have written it, or if it is a link or anything else but a regular file.
+    OSError
+        If it cannot be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError("it is a link") from None
+        raise
+    with open(handle, "rb") as file:
+        info = os.fstat(handle)
+        if not stat.S_ISREG(info.st_mode):
+            raise ValueError("it must be a regular file")
+        if (obstacle := _others(info)) is not None:
+            raise ValueError(obstacle)
+        return file.read()
+
+
 @contextlib.contextmanager
-def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
     """Hold a lock among processes; the file is made where it is not there, and stays.
+
+    The block gets True; or False where the file system has no locks, and others may be in it too.
 
     Parameters
     ----------
@@ -164,14 +200,16 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[No
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "the lock must be a regular file", str(path))
+        held = True
         try:
             _lock(handle, waiting)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
             log.info("%s cannot be locked: %s", path, error)
+            held = False
         try:
-            yield
+            yield held
         finally:
             # Else a forked child, which has the file open too, keeps it.
             with contextlib.suppress(OSError):
@@ -189,20 +227,22 @@ def _lock(handle: int, waiting: Callable[[], None] | None) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX)
 
 
-def sweep(folder: Path, prefix: str = "", seconds: float = _ABANDONED) -> None:
+def sweep(folder: Path, name: str | None = None, seconds: float = ABANDONED) -> None:
     """Remove the temporary files that `replace_file` left where its process was killed.
 
     Parameters
     ----------
     folder : Path
-    prefix : str
-        Only those for files whose names begin like this.
+    name : str, optional
+        Only those for the file of this name.
     seconds : float
         How old they must be.
     """
+    target = ".+" if name is None else re.escape(name)
+    ours = re.compile(rf"{target}\.[a-z0-9_]+{re.escape(TEMPORARY)}", re.DOTALL)
     try:
         for entry in os.scandir(folder):
-            if not (entry.name.startswith(prefix) and entry.name.endswith(_TEMPORARY)):
+            if not ours.fullmatch(entry.name):
                 continue
             if time.time() - entry.stat(follow_symlinks=False).st_mtime >= seconds:
                 os.unlink(entry.path)

@@ -158,11 +158,15 @@ class Profile:
         return rows
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write the profile atomically, under a lock; the default place is `default_path`."""
+        """Write the profile atomically, under a lock; the default place is `default_path`.
+
+        A link of this user's (or root's) stays, and the file that it leads to is replaced.
+        """
         target = place(path)
         content = encode(self.data)
-        with paths.locked(target.with_name(target.name + ".lock")):
-            paths.sweep(target.parent, target.name + ".", 0.0)  # of killed runs: none writes now
+        with paths.locked(target.with_name(target.name + ".lock")) as alone:
+            # Who holds the lock knows that none of them is being written now.
+            paths.sweep(target.parent, target.name, 0.0 if alone else paths.ABANDONED)
             paths.replace_file(target, content, durable=True)
         return target
 
@@ -202,7 +206,7 @@ def default_path() -> Path:
 
 
 def place(path: str | os.PathLike[str] | None = None) -> Path:
-    """Where a profile will be stored; its folder is made.
+    """Where a profile will be stored, at the end of the user's own links; its folder is made.
 
     Raises
     ------
@@ -212,6 +216,9 @@ def place(path: str | os.PathLike[str] | None = None) -> Path:
     import tempfile
 
     target = Path(path) if path is not None else default_path()
+    # In a folder of many users' a link can be another's, and lead to a file of this one's.
+    if target.is_symlink() and os.lstat(target).st_uid in (os.geteuid(), 0):
+        target = Path(os.path.realpath(target))
     if not target.parent.exists():
         target.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
     if target.is_dir():
@@ -379,9 +386,13 @@ def _load() -> Profile:
             return found
         reason = f"it was measured in other circumstances: {difference}"
     except FileNotFoundError:
+        missing = "no profile of this machine yet"
+        if os.environ.get("HETERO_PROFILE"):
+            missing = f"HETERO_PROFILE names the file {path}, which is not there"
         log.warning(
-            "no profile of this machine yet: taking conservative constants. "
-            "Run hetero.calibrate() once, or 'hetero calibrate'."
+            "%s: taking conservative constants. "
+            "Run hetero.calibrate() once, or 'hetero calibrate'.",
+            missing,
         )
         return shipped("conservative")
     except (ProfileError, OSError) as error:

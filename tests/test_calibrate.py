@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import errno
 import importlib
 import itertools
+import logging
+import os
 import threading
 import time
 
@@ -84,3 +87,34 @@ def test_nowhere_for_the_lock(content, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
     assert hetero.calibrate(True, tmp_path / "p.json").name == "mine"
+
+
+@pytest.mark.parametrize("reason", [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_a_cache_directory_that_is_read_only(reason, content, tmp_path, monkeypatch, caplog):
+    """It is there, so that nothing needs to be made; but the lock cannot be."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
+    real = os.open
+
+    def read_only(path, flags, *arguments, **options):
+        if flags & os.O_CREAT and str(path).startswith(str(tmp_path / "hetero")):
+            raise OSError(reason, os.strerror(reason), str(path))
+        return real(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with caplog.at_level(logging.INFO, "hetero"):
+        assert hetero.calibrate(True, tmp_path / "p.json").name == "mine"
+    assert "without a lock" in caplog.text
+    assert os.strerror(reason) in caplog.text
+
+
+def test_an_error_of_measuring_is_not_one_of_the_lock(tmp_path, monkeypatch):
+    def fail(*_):
+        measured.append(1)
+        raise PermissionError(errno.EACCES, "planted")
+
+    measured = []
+    monkeypatch.setattr(calibrate, "_measure", fail)
+    with pytest.raises(PermissionError, match="planted"):
+        hetero.calibrate(True, tmp_path / "p.json")
+    assert measured == [1]

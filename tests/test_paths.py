@@ -167,6 +167,39 @@ def test_nothing_is_read_from_or_written_to_a_folder_of_others(home):
     assert not (home / "cubin" / "b").exists()
 
 
+def spoil(file, how):
+    """Make a file one that others may have put there while they could write to the folder."""
+    if how == "writable by others":
+        file.chmod(0o602)
+    elif how == "writable by the group":
+        file.chmod(0o620)
+    elif how == "a link":
+        file.rename(file.with_name("elsewhere"))
+        file.symlink_to("elsewhere")
+    elif how == "a pipe":
+        file.unlink()
+        os.mkfifo(file)
+    elif os.geteuid() == 0:
+        os.chown(file, 12345, -1)
+    else:
+        pytest.skip("only root can give a file away")
+
+
+@pytest.mark.parametrize("which", ["key", "cubin/a"])
+@pytest.mark.parametrize(
+    "how", ["another user's", "writable by others", "writable by the group", "a link", "a pipe"]
+)
+def test_a_file_that_others_may_have_written_is_not_believed(which, how, home):
+    """Though the folder is this user's alone by now, and the digest is right."""
+    kept.write("cubin", "a", b"1")
+    key = (home / "key").read_bytes()
+    spoil(home / which, how)
+    assert kept.read("cubin", "a") is None
+    kept.write("cubin", "a", b"2")
+    assert kept.read("cubin", "a") == b"2", "it is replaced"
+    assert ((home / "key").read_bytes() == key) == (which != "key")
+
+
 def test_a_full_disk_costs_time_only(home, monkeypatch):
     kept.write("cubin", "a", b"1")
 
@@ -180,16 +213,34 @@ def test_a_full_disk_costs_time_only(home, monkeypatch):
 
 
 def test_temporary_files_of_killed_processes_are_swept(tmp_path):
-    old, young, other = (tmp_path / name for name in ("a.x.tmp", "a.y.tmp", "a.txt"))
-    for file in (old, young, other):
-        file.write_bytes(b"")
-    for file in (old, other):
-        os.utime(file, (time.time() - 7200,) * 2)
+    old, young, longer = (f"{name}.hetero-tmp" for name in ("a.x", "a.y_1", "a.b.z"))
+    theirs = {"a.txt", "a.notes.tmp", "a.notes.hetero-tmp.txt", "a.My notes.hetero-tmp"}
+    for name in {old, young, longer, *theirs}:
+        (tmp_path / name).write_bytes(b"")
+        if name != young:
+            os.utime(tmp_path / name, (time.time() - 7200,) * 2)
+    paths.sweep(tmp_path, "a")
+    assert set(os.listdir(tmp_path)) == {young, longer, *theirs}, "a.b is another file"
     paths.sweep(tmp_path)
-    assert {f.name for f in tmp_path.iterdir()} == {"a.y.tmp", "a.txt"}
+    assert set(os.listdir(tmp_path)) == {young, *theirs}
     paths.sweep(tmp_path, "b", 0.0)
     paths.sweep(tmp_path, "a", 0.0)
-    assert {f.name for f in tmp_path.iterdir()} == {"a.txt"}
+    assert set(os.listdir(tmp_path)) == theirs
+
+
+def test_what_a_killed_process_leaves_has_a_name_that_is_swept(tmp_path, monkeypatch):
+    """Killed between writing and renaming: nothing cleans up."""
+    for gone in ("unlink", "replace"):
+        monkeypatch.setattr(os, gone, lambda *_: (_ for _ in ()).throw(OSError("killed")))
+    for name in ("a", "p.json"):
+        with pytest.raises(OSError, match="killed"):
+            paths.replace_file(tmp_path / name, b"")
+    monkeypatch.undo()
+    assert len(os.listdir(tmp_path)) == 2
+    paths.sweep(tmp_path, "p.json", 0.0)
+    assert len(os.listdir(tmp_path)) == 1
+    paths.sweep(tmp_path, seconds=0.0)
+    assert not os.listdir(tmp_path)
 
 
 def test_processes_that_make_the_key_at_once_agree(home):

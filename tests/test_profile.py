@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import pickle
@@ -10,13 +11,14 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import hetero
 import hetero.ops
-from hetero import inventory, planner, pricing, profile
+from hetero import inventory, paths, planner, pricing, profile
 from hetero.arrays import spec
 from hetero.errors import ProfileError
 
@@ -161,14 +163,50 @@ def test_a_lock_that_is_no_file(data, tmp_path):
 
 
 def test_temporary_files_of_killed_runs_are_swept(data, tmp_path):
-    (tmp_path / "p.json.abcdef.tmp").write_text("half a profile")
-    (tmp_path / "other.json.abcdef.tmp").write_text("another's")
+    theirs = {"p.json.notes.tmp", "other.json.abcdef.hetero-tmp", "p.json.x.json.abc.hetero-tmp"}
+    for name in {"p.json.abcdef.hetero-tmp", *theirs}:
+        (tmp_path / name).write_text("something")
     profile.Profile(data).save(tmp_path / "p.json")
-    assert {f.name for f in tmp_path.iterdir()} == {
-        "p.json",
-        "p.json.lock",
-        "other.json.abcdef.tmp",
-    }
+    assert set(os.listdir(tmp_path)) == {"p.json", "p.json.lock", *theirs}
+
+
+def test_without_locks_only_old_temporary_files_are_swept(data, tmp_path, monkeypatch):
+    """A young one may be another process's, which is writing it."""
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(paths.fcntl, "flock", no_locks)
+    for name, age in (("young", 60), ("old", 7200)):
+        file = tmp_path / f"p.json.{name}.hetero-tmp"
+        file.write_text("half a profile")
+        os.utime(file, (time.time() - age,) * 2)
+    profile.Profile(data).save(tmp_path / "p.json")
+    assert set(os.listdir(tmp_path)) == {"p.json", "p.json.lock", "p.json.young.hetero-tmp"}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_profile_that_is_a_link_stays_one(data, there, tmp_path, monkeypatch):
+    """As in a folder of settings under version control, say."""
+    real = tmp_path / "elsewhere" / "real.json"
+    if there:
+        write(real, data)
+    (tmp_path / "p.json").symlink_to("elsewhere/real.json")
+    assert profile.Profile({**data, "name": "new"}).save(tmp_path / "p.json") == real
+    assert (tmp_path / "p.json").is_symlink()
+    assert profile.read(real).name == "new"
+    assert set(os.listdir(tmp_path)) == {"p.json", "elsewhere"}
+    assert set(os.listdir(real.parent)) == {"real.json", "real.json.lock"}
+
+
+def test_another_users_link_is_not_followed(data, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a link away")
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "p.json").symlink_to("victim")
+    os.chown(tmp_path / "p.json", 12345, -1, follow_symlinks=False)
+    profile.Profile(data).save(tmp_path / "p.json")
+    assert (tmp_path / "victim").read_text() == "precious"
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere/p.json", "/dev/null/p.json", "/"])
@@ -197,6 +235,15 @@ def test_no_file_gives_one_hint(profile_file, warnings_of, opencl):
     assert "hetero.calibrate()" in hint
     assert profile.current().name == "conservative"
     assert not profile_file.exists()
+
+
+def test_a_named_file_that_is_not_there_is_named(tmp_path, monkeypatch, warnings_of):
+    monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "typo.json"))
+    profile.set_current(None)
+    assert profile.current().name == "conservative"
+    (text,) = warnings_of()
+    assert "HETERO_PROFILE" in text
+    assert str(tmp_path / "typo.json") in text
 
 
 @pytest.mark.parametrize("place", ["/dev/null/x", "/proc/nowhere"])

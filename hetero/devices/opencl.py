@@ -54,12 +54,20 @@ def find() -> tuple[list[Device], list[str]]:
 
 
 @contextlib.contextmanager
-def own_words() -> Iterator[None]:
-    """Keep what a block that fails prints to the standard error for the log.
+def captured_stderr() -> Iterator[None]:
+    """Capture what is written to the standard error during a block; log it if the block fails.
 
-    Compilers print there by themselves, whatever their caller wants. Where the block does not fail
-    all of it is printed afterwards: some of it may be another thread's.
+    Compilers write there by themselves, whatever their caller wants. Where the block does not fail,
+    what was captured is written to the standard error afterwards.
+
+    The standard error belongs to the whole process. So nothing is captured while Python has other
+    threads: it could be theirs. A child process that is started during the block, by the compiler
+    say, inherits the redirection: what it writes until the block ends is captured too, and what it
+    writes later is lost.
     """
+    if threading.active_count() > 1:
+        yield
+        return
     with contextlib.ExitStack() as stack:
         try:
             saved = os.dup(2)
@@ -158,7 +166,7 @@ class OpenCLDevice(Device):
         }
 
     def probe(self) -> None:
-        with own_words():
+        with captured_stderr():
             super().probe()
 
     def _open(self) -> tuple[Any, Any]:

@@ -107,6 +107,15 @@ def test_a_damaged_file_is_compiled_anew(folder, load):
         assert (again(3), hits(again)) == (6, 1), "what was compiled has taken its place"
 
 
+def test_code_for_another_mathematical_library_is_not_loaded(folder, load, monkeypatch):
+    """With Intel's SVML Numba makes calls that need it."""
+    load()(3)
+    monkeypatch.setattr(numba.core.config, "USING_SVML", not numba.core.config.USING_SVML)
+    loop = load()
+    assert (loop(3), hits(loop)) == (6, 0)
+    assert len(list(folder.iterdir())) == 2
+
+
 def test_what_cannot_be_loaded_is_compiled_anew(folder, load, monkeypatch):
     """As by a Numba that wants something else, or lacks a library that the code calls."""
     load()(3)

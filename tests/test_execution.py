@@ -16,6 +16,7 @@ import hetero
 from hetero import devices, inventory, planner, registry
 from hetero.arrays import spec
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
+from hetero.ops import product_pieces
 
 rng = np.random.default_rng(7)
 A32 = rng.random((6, 5), np.float32)
@@ -374,3 +375,20 @@ def test_reset_leaves_a_forked_child_on_the_cpu(cuda, monkeypatch):
     hetero.reset()
     hetero.reset("cuda:0")
     assert "forked" in devices.set_aside("cuda:0")
+
+
+def test_nothing_is_cut_that_has_one_row_or_column():
+    """A half of it would be the whole again, and so on without end."""
+
+    def cut(a, b, function="matmul"):
+        operands = [spec(shape).operand() for shape in (a, b)]
+        shape = (*a[:-1], *b[-1:]) if len(b) > 1 else a[:-1]
+        return product_pieces._cut(function, *operands, shape)
+
+    assert cut((1, 9000), (9000, 1)) is None
+    assert cut((1, 9000), (9000,), "matvec") is None
+    assert cut((1, 90), (90, 5)) == (-1, None, -1)
+    assert cut((5, 9000), (9000, 1)) == (-2, -2, None)
+    assert cut((4, 9000), (9000, 9)) == (-1, None, -1)  # the larger operand is cut
+    assert cut((9, 9000), (9000, 4)) == (-2, -2, None)
+    assert cut((9, 9000), (9000,), "matvec") == (-1, -2, None)

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero import devices as backends
+from hetero import locks
 from hetero.devices import cpu
 
 _PACKAGES = ("numpy", "pycuda", "pyopencl", "nvmath-python", "nvidia-cublas")
 _listeners: list[Callable[[], None]] = []
-
-
+_lock = locks.new()
 _described: dict[str, dict[str, Any]] | None = None
+_generation = 0
 
 
 def devices() -> dict[str, dict[str, Any]]:
@@ -20,6 +21,7 @@ def devices() -> dict[str, dict[str, Any]]:
     global _described
     found = _described
     if found is None:
+        now = _generation
         found = {"cpu": dict(cpu.describe())}
         for name, device in backends.available().items():
             info = dict(device.describe())
@@ -30,7 +32,9 @@ def devices() -> dict[str, dict[str, Any]]:
             if reason:
                 info["set_aside"] = reason
             found[name] = info
-        _described = found
+        with _lock:
+            if now == _generation:  # else the devices changed meanwhile
+                _described = found
     return found
 
 
@@ -38,7 +42,7 @@ def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return all(a.get(key) == b.get(key) for key in ("kind", "name", "memory_bytes", "driver"))
 
 
-believed, broken = backends.believed, backends.broken
+believed, broken, newly_broken = backends.believed, backends.broken, backends.newly_broken
 
 
 def on_change(listener: Callable[[], None]) -> None:
@@ -48,8 +52,10 @@ def on_change(listener: Callable[[], None]) -> None:
 
 def changed() -> None:
     """Say that a device was set aside, or that devices must be looked for again."""
-    global _described
-    _described = None
+    global _described, _generation
+    with _lock:
+        _generation += 1
+        _described = None
     for listener in _listeners:
         listener()
 

@@ -176,16 +176,20 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
         return found
     if device is not None:
         _require(device)
-    while True:
+    for _ in inventory.devices():  # each round but the last finds a broken one
         now = _memory.generation
         result = price(problem, profile.current(), inventory.devices(), device, method)
         doubted = [name for name in _places(result) if not inventory.believed(name)]
         if not doubted:
-            break
+            _memory.keep(_memory.plans, key, result, now)
+            return result
         for name in doubted:
-            log.warning("%s is broken and not used: %s", name, inventory.broken().get(name))
-    _memory.keep(_memory.plans, key, result, now)
-    return result
+            reason = inventory.newly_broken(name)
+            if reason is not None:
+                log.warning("%s is broken and not used: %s", name, reason)
+        inventory.changed()  # the list that named them is out of date
+    # Other threads bring devices back as fast as they break.
+    return price(problem, profile.current(), inventory.devices(), device or CPU, method)
 
 
 _only = shortcut_table()

@@ -292,6 +292,44 @@ def test_a_plan_drops_a_device_that_is_broken(two, monkeypatch, warnings_of):
     assert "planted" in text
 
 
+def test_a_list_of_devices_that_is_out_of_date_is_not_kept(two, monkeypatch, warnings_of):
+    """A device breaks while another thread describes the devices; planning ends all the same."""
+    describe = two[0].describe
+
+    def wrong():
+        raise DeviceError("planted")
+
+    def broken_meanwhile():
+        devices.believed("cuda:0")
+        return describe()
+
+    monkeypatch.setattr(two[0], "probe", wrong)
+    monkeypatch.setattr(two[0], "describe", broken_meanwhile)
+    inventory.devices()
+    assert "cuda:0" not in inventory.devices()
+
+
+def test_planning_ends_with_a_list_that_is_out_of_date(two, monkeypatch, warnings_of):
+    stale, rounds, first = inventory.devices(), [], planner.price
+
+    def wrong():
+        raise DeviceError("planted")
+
+    def price(*arguments):
+        rounds.append(1)
+        assert len(rounds) < 10, "for ever"
+        return first(*arguments)
+
+    monkeypatch.setattr(two[0], "probe", wrong)
+    assert not devices.believed("cuda:0")
+    monkeypatch.setattr(planner, "price", price)
+    monkeypatch.setattr(inventory, "_described", stale)
+    assert hetero.plan("matmul", A32, B32, device="cuda").chosen.device == "cuda:1"
+    monkeypatch.setattr(inventory, "_described", stale)
+    hetero.plan("matmul", B32.T, A32.T, device="cuda")
+    assert len(warnings_of()) == 1
+
+
 def test_no_probe_goes_into_a_graph(cuda, monkeypatch):
     asked = []
     monkeypatch.setattr(cuda, "probe", lambda: asked.append(1))

@@ -29,6 +29,7 @@ _strikes: dict[str, str] = {}
 _set_aside: dict[str, str] = {}
 _believed: set[str] = set()
 _broken: dict[str, tuple[Device, str]] = {}
+_told: dict[str, tuple[Device, str]] = {}
 _short: set[str] = set()
 _FORKED = "this process was forked from one that used the device"
 
@@ -89,6 +90,16 @@ def proven() -> dict[str, Device]:
 def broken() -> dict[str, str]:
     """Device name -> why it is not used, of the devices that are here and do not work."""
     return {name: reason for name, (_, reason) in _broken.items()}
+
+
+def newly_broken(name: str) -> str | None:
+    """Why a device is broken, for the first who asks since it was found out; else None."""
+    with _lock:
+        found = _broken.get(name)
+        if found is None or _told.get(name) is found:
+            return None
+        _told[name] = found
+        return found[1]
 
 
 def everything() -> dict[str, Device]:

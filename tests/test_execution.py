@@ -347,6 +347,59 @@ def test_reset_takes_a_device_back(fails, opencl, warnings_of):
     assert devices.set_aside(opencl) is None
 
 
+@pytest.mark.parametrize("operation", ["matmul", "convolve2d"])
+def test_a_device_set_aside_while_a_call_is_cut_leaves_it_to_the_cpu(
+    opencl, monkeypatch, operation
+):
+    def full(nbytes):
+        for _ in range(2):
+            devices.strike(opencl, DeviceError("ill"))
+        inventory.changed()
+        raise DeviceMemoryError("full")
+
+    A, B = rng.random((400, 400)), rng.random((400, 400) if operation == "matmul" else (3, 3))
+    function = getattr(hetero, operation)
+    expected = function(A, B, device="cpu")
+    assert hetero.plan(operation, A, B, device=opencl).chosen.device == opencl
+    monkeypatch.setattr(devices.get(opencl), "allocate", full)
+    np.testing.assert_allclose(function(A, B, device=opencl), expected, rtol=1e-12)
+
+
+def test_reset_opens_an_opencl_device_anew(opencl, monkeypatch, warnings_of):
+    """Whatever is kept there belongs to the context that is given up."""
+    device = devices.get(opencl)
+    rhs = rng.random((16, 16))
+    solved = hetero.solve_poisson(rhs, device=opencl)
+    lost, queue = device._opened
+    copy = device.cl.enqueue_copy
+
+    def refused(used, *arguments, **options):
+        if used is queue:
+            raise device.cl.RuntimeError("enqueue_copy failed: INVALID_COMMAND_QUEUE")
+        return copy(used, *arguments, **options)
+
+    monkeypatch.setattr(device.cl, "enqueue_copy", refused)
+    for _ in range(2):
+        hetero.matmul(A32, B32, device=opencl)
+    assert devices.set_aside(opencl)
+    hetero.reset(opencl)
+    said = len(warnings_of())
+    hetero.matmul(A32, B32, device=opencl)
+    np.testing.assert_allclose(hetero.solve_poisson(rhs, device=opencl), solved, rtol=1e-9)
+    assert device.place() != lost
+    assert len(warnings_of()) == said
+    assert not devices.troubles()
+
+
+@pytest.mark.parametrize("refusing", [hetero.reset, devices.get])
+def test_no_choice_is_offered_and_refused(refusing, opencl):
+    with pytest.raises(hetero.errors.DeviceNotAvailable, match="must be one of") as caught:
+        refusing("cpu")
+    choices = str(caught.value).partition("got")[0]
+    assert opencl in choices
+    assert "cpu" not in choices
+
+
 def test_reset_of_a_device_that_is_not_here():
     with pytest.raises(hetero.errors.DeviceNotAvailable, match="cuda:77"):
         hetero.reset("cuda:77")

@@ -178,6 +178,16 @@ class OpenCLDevice(Device):
                     self._opened = context, self.cl.CommandQueue(context, properties=profiling)
         return self._opened
 
+    def place(self) -> Any:
+        return self._open()[0]
+
+    def reopen(self) -> None:
+        with self._lock:
+            self._opened = None
+            self._programs = {}
+            self._kernels = {}
+            self._streams = weakref.WeakSet()
+
     def active(self) -> _Active:
         return _Active(self)
 

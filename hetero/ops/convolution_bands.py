@@ -90,7 +90,8 @@ def halves(plan: planner.Plan, call: Any) -> np.ndarray | None:
     Returns
     -------
     array or None
-        None where the call is small, has nothing to cut, or uses arrays on devices.
+        None where the call is small, has nothing to cut, or uses arrays on devices, and where the
+        device is no longer used.
 
     Raises
     ------
@@ -130,6 +131,8 @@ def _attempt_half(plan: planner.Plan, found: Window, image: np.ndarray, request:
     try:
         half = planner.plan(problem, plan.chosen.device, plan.chosen.method)
     except MethodNotAvailable:
+        return None
+    if half.chosen.device != plan.chosen.device:  # which was set aside meanwhile
         return None
     call = execution.Call((image,), (operand,), also=(request,), pieces=halves)
     return execution.attempt(half, call)

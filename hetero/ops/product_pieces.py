@@ -26,7 +26,8 @@ def halves(plan: planner.Plan, call: Any) -> Any:
     Returns
     -------
     array or None
-        None where the call is small, has nothing to cut, or uses arrays on devices.
+        None where the call is small, has nothing to cut, or uses arrays on devices, and where the
+        device is no longer used.
 
     Raises
     ------
@@ -60,6 +61,8 @@ def halves(plan: planner.Plan, call: Any) -> Any:
         try:
             chosen = planner.plan(half, plan.chosen.device, plan.chosen.method)
         except MethodNotAvailable:
+            return None
+        if chosen.chosen.device != plan.chosen.device:  # which was set aside meanwhile
             return None
         execution.attempt(chosen, execution.Call(arrays, inputs, out, target, pieces=halves))
     if call.out is None or made is call.out:

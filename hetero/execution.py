@@ -71,12 +71,13 @@ def execute(plan: Plan, call: Call) -> Any:
     if graph not in (None, chosen.device) and devices.get(graph).capturing:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     if chosen.device != CPU:
+        begun = devices.failures()
         try:
             return attempt(plan, call)
         except DeviceError as error:
             if devices.get(chosen.device).capturing:
                 raise
-            failures.report(chosen.device, error)
+            failures.report(chosen.device, error, begun=begun)
             failures.release(error)
         return _on_cpu(_fallback(problem), problem, call)
     return _on_cpu(chosen.implementation, problem, call)
@@ -177,7 +178,7 @@ def _on_device(device: Device, implementation: Implementation, problem: Problem,
     if result.location != HOST:
         return _to_caller(values, problem, call)
     if call.out is None:
-        return values[()]  # NumPy gives a scalar for no axes
+        return values if values.ndim else values[()]  # NumPy gives a scalar for no axes
     if out is None:
         call.out[...] = values
     return call.out

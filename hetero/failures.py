@@ -31,7 +31,12 @@ def without_fallback() -> Iterator[None]:
         _without_fallback.reset(token)
 
 
-def report(name: str, error: DeviceError, remedy: str = "the CPU computes this call") -> None:
+def report(
+    name: str,
+    error: DeviceError,
+    remedy: str = "the CPU computes this call",
+    begun: int | None = None,
+) -> None:
     """Count a device's failure, and say once what becomes of the call.
 
     Parameters
@@ -41,6 +46,9 @@ def report(name: str, error: DeviceError, remedy: str = "the CPU computes this c
     error : DeviceError
     remedy : str
         What is done instead.
+    begun : int, optional
+        `hetero.devices.failures` when the call began. One that began before the device's last
+        failure may have met the same trouble, and does not count.
     """
     if _without_fallback.get():
         raise error
@@ -48,14 +56,16 @@ def report(name: str, error: DeviceError, remedy: str = "the CPU computes this c
     if out_of_memory(error):
         say = log.info if devices.was_short(name) else log.warning
         say("%s has not enough free memory (%s); %s", name, error, remedy)
-    elif devices.strike(name, error):
+        return
+    struck = devices.strike(name, error, begun)
+    if struck:
         log.warning(
             "%s failed again (%s) and is set aside; its calls run on the CPU until "
             "hetero.reset(%r)",
             *(name, error, name),
         )
         inventory.changed()
-    elif devices.set_aside(name) is None:
+    elif struck is not None:
         log.warning("%s failed (%s); %s", name, error, remedy)
 
 

@@ -61,7 +61,14 @@ class Implementation:
 
     def _made_of(self) -> list[tuple[Any, ...]]:
         """Modules and names of its functions, which a reloaded module defines again."""
-        functions = (self.excludes, self.work, self.run, self.shared, self.prepare)
+        functions = (
+            self.excludes,
+            self.work,
+            self.run,
+            self.shared,
+            self.prepare,
+            self.falls_short,
+        )
         return [(getattr(f, "__module__", f), getattr(f, "__qualname__", f)) for f in functions]
 
 

@@ -124,6 +124,32 @@ def test_failures_of_several_threads_are_two_warnings(fails, opencl, warnings_of
     assert len(warnings_of()) == 2
 
 
+def test_one_incident_in_two_threads_counts_once(cuda, monkeypatch):
+    """Calls that ran at the same time may have met the same trouble."""
+    both = threading.Barrier(2)
+
+    def allocate(nbytes):
+        both.wait(20)
+        raise DeviceError("ill")
+
+    hetero.matmul(A32, B32, device="cuda")
+    monkeypatch.setattr(cuda, "allocate", allocate)
+    calls = [
+        threading.Thread(target=hetero.matmul, args=(A32, B32), kwargs={"device": "cuda"})
+        for _ in range(2)
+    ]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    assert devices.troubles() == {"cuda:0": "ill"}
+    assert devices.set_aside("cuda:0") is None
+
+
+def test_results_own_their_memory(cuda):
+    assert hetero.matmul(A32, B32, device="cuda").flags.owndata
+
+
 def test_kernel_that_does_not_compile(opencl, monkeypatch, warnings_of):
     device = devices.get(opencl)
     monkeypatch.setattr(device, "_kernels", {})

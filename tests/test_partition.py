@@ -11,7 +11,7 @@ from fakes import FakeCuda
 from hetero import devices
 from hetero.devices import peers
 from hetero.devices.base import Device
-from hetero.errors import DeviceError
+from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.partition import Halo, Slab, slabs, split
 
 # -- Cutting -------------------------------------------------------------------------------------
@@ -198,6 +198,18 @@ def test_a_link_that_damages_is_not_used(bad, warnings_of):
 def test_a_link_that_fails_is_not_used(warnings_of):
     assert moved(Linked(0), Linked(1, fails))
     assert "the link is down" in warnings_of()[0]
+
+
+def test_no_room_for_the_check_is_no_verdict(monkeypatch):
+    one, two = Linked(0), Linked(1)
+
+    def full(nbytes):
+        raise DeviceMemoryError("full")
+
+    with monkeypatch.context() as short:
+        short.setattr(two, "allocate", full)
+        assert not peers.trusted(one, two)
+    assert peers.trusted(one, two)
 
 
 def test_no_path():

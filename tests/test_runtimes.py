@@ -440,6 +440,18 @@ def test_building_is_silent_and_keeps_no_pickles(opencl, monkeypatch, tmp_path):
     assert caches == [False]
 
 
+def test_no_obstacle_to_a_runtime_raises(monkeypatch):
+    from hetero.devices import opencl, opencl_runtime
+
+    def damaged():
+        raise OSError("damaged metadata")
+
+    monkeypatch.setattr(opencl_runtime, "obstacle", damaged)
+    found, missing = opencl.find()
+    assert not found
+    assert "damaged metadata" in missing[0]
+
+
 def test_a_home_that_cannot_be_written(opencl, tmp_path):
     """PyOpenCL makes a folder in it before the first launch, or fails."""
     (tmp_path / "home").write_text("a file is no folder")

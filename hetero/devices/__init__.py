@@ -26,6 +26,8 @@ _found: dict[str, Device] | None = None
 _missing: list[str] = []
 _listeners: list[Callable[[], None]] = []
 _strikes: dict[str, str] = {}
+_struck_at: dict[str, int] = {}
+_failures = 0
 _set_aside: dict[str, str] = {}
 _believed: set[str] = set()
 _broken: dict[str, tuple[Device, str]] = {}
@@ -143,14 +145,28 @@ def set_aside(name: str) -> str | None:
     return _set_aside.get(name)
 
 
-def strike(name: str, error: Exception) -> bool:
-    """Note that a device failed; after the second time it is set aside. True if it now is."""
+def failures() -> int:
+    """How many failures of devices were counted so far in this process."""
+    return _failures
+
+
+def strike(name: str, error: Exception, begun: int | None = None) -> bool | None:
+    """Note that a device failed; after the second time it is set aside. True if it now is.
+
+    None if it does not count: the device is set aside, or has failed since ``begun``, the number of
+    `failures` before what failed began.
+    """
+    global _failures
     with _lock:
         if name in _set_aside:
-            return False
+            return None
+        if name in _strikes and begun is not None and begun < _struck_at.get(name, 0):
+            return None
         if name in _strikes:
             _set_aside[name] = f"set aside after failing twice in this process: {error}"
             return True
+        _failures += 1
+        _struck_at[name] = _failures
         _strikes[name] = str(error)
         return False
 

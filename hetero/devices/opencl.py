@@ -35,10 +35,10 @@ def find() -> tuple[list[Device], list[str]]:
     brings = f"{install.OPENCL} brings one for x86-64 CPUs on Linux"
     try:
         platforms = opencl_runtime.platforms()
+        obstacle = opencl_runtime.obstacle()
     except Exception as error:  # PyOpenCL's, or what a damaged runtime makes of it
         return [], [f"opencl: there is no runtime ({error}); {brings}"]
     found: list[Device] = []
-    obstacle = opencl_runtime.obstacle()
     missing = [f"opencl: {obstacle}"] if obstacle else []
     for platform in platforms:
         # NVIDIA's are the cuda devices again; the simulator is for tests, which open it alone.

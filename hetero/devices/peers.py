@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero import locks
-from hetero.errors import DeviceError
+from hetero.errors import DeviceError, DeviceMemoryError
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -29,6 +29,8 @@ log = logging.getLogger("hetero")
 def trusted(target: Device, source: Device) -> bool:
     """Whether direct copies between two devices are right; found out once, then remembered.
 
+    Not remembered where a device has no room for the check.
+
     Parameters
     ----------
     target, source : Device
@@ -41,9 +43,12 @@ def trusted(target: Device, source: Device) -> bool:
         pass
     with _lock:
         if pair not in _trusted:
-            _trusted[pair] = _linked(target, source) and (
-                _arrives(target, source) and _arrives(source, target)
-            )
+            try:
+                _trusted[pair] = _linked(target, source) and (
+                    _arrives(target, source) and _arrives(source, target)
+                )
+            except DeviceMemoryError:  # no room to find it out now
+                return False
         return _trusted[pair]
 
 
@@ -71,6 +76,8 @@ def _arrives(target: Device, source: Device) -> bool:
             target.synchronize()
             target.download(here, seen)
         del there_owner, here_owner
+    except DeviceMemoryError:
+        raise
     except DeviceError as error:
         log.warning("a direct copy from %s to %s failed: %s", source.name, target.name, error)
         return False

@@ -163,7 +163,7 @@ def execute(
         ``system_on(used)`` gives system and preconditioner as those devices want them; None: the
         CPU.
     """
-    from hetero import failures
+    from hetero import devices, failures
     from hetero.errors import DeviceError
 
     problem, chosen = plan.problem, plan.chosen
@@ -171,6 +171,7 @@ def execute(
     done = 0
     if name != planner.CPU:
         used = matching(name)
+        begun = devices.failures()
         try:
             system, preconditioner = system_on(used)
             request = request._replace(system=system, preconditioner=preconditioner)
@@ -178,7 +179,7 @@ def execute(
         except DeviceError as error:
             if used[0].capturing:
                 raise
-            failures.report(used[0].name, error)
+            failures.report(used[0].name, error, begun=begun)
             failures.release(error)
             if getattr(error, "x", None) is not None:
                 x0, done = error.x, error.iterations

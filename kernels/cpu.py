@@ -24,7 +24,7 @@ import numba
 from llvmlite.binding import ffi
 from numba.core import compiler_lock
 
-from . import cpu_kept
+from . import numba_cache
 
 __all__ = ["inlined", "prange", "serial", "shared", "threaded", "unshared"]
 
@@ -37,7 +37,7 @@ _state = {"started": False, "forked": False, "turns": None}
 
 def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function whose `prange` loops run on all threads."""
-    parallel = cpu_kept.njit(function, parallel=True, **_OPTIONS)
+    parallel = numba_cache.njit(function, parallel=True, **_OPTIONS)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -79,7 +79,7 @@ def _unthreaded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def serial(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that runs on the calling thread, for what is too small to share."""
-    return cpu_kept.njit(function, **_OPTIONS)
+    return numba_cache.njit(function, **_OPTIONS)
 
 
 @serial

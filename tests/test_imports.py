@@ -6,8 +6,8 @@
     devices -> kernels             kernels imports nothing of hetero
 
 `pricing` belongs to planner, `overview` to profile and inventory; cli and calibration stand on top
-and may use whatever those below them may. `errors`, `arrays`, `paths`, `locks`, `kept`, `models`,
-`problem` are leaves: words that everything is written in.
+and may use whatever those below them may. `errors`, `arrays`, `paths`, `locks`, `disk_cache`,
+`models`, `problem` are leaves: words that everything is written in.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import pytest
 import hetero
 from hetero import calibration, kernels
 
-LEAVES = {"errors", "arrays", "paths", "locks", "kept", "models", "problem"}
+LEAVES = {"errors", "arrays", "paths", "locks", "disk_cache", "models", "problem"}
 BELOW = {
     "errors": set(),
     "arrays": set(),
     "paths": set(),
     "locks": set(),
-    "kept": {"paths"},
+    "disk_cache": {"paths"},
     "models": set(),
     "problem": {"arrays"},
     "registry": set(),
@@ -62,6 +62,7 @@ LATER = {
 }
 # The package itself and its entry point hand out what others define.
 FREE = {"hetero", "__main__"}
+LATE = {"cpu", "numba"}  # first words of the names of kernels that need Numba
 HEAVY = {"pycuda", "pyopencl", "numba", "scipy", "threadpoolctl", "cupy", "torch", "nvmath", "cuda"}
 
 
@@ -134,13 +135,13 @@ def test_nothing_heavy_is_loaded_at_import(unit, file):
             if not loaded_late(unit, file.stem):
                 for name in names:
                     parts = name.lstrip(".").split(".")
-                    assert not any(part.partition("_")[0] == "cpu" for part in parts[:1]), names
+                    assert not any(part.partition("_")[0] in LATE for part in parts[:1]), names
 
 
 def loaded_late(unit, stem):
-    """Solvers, filtering and the CPU's kernels: nothing imports them before they are needed."""
+    """Solvers, filtering and the loops of Numba: nothing imports them before they are needed."""
     return unit in ("solvers", "filtering") or (
-        unit == "kernels" and stem.partition("_")[0] == "cpu"
+        unit == "kernels" and stem.partition("_")[0] in LATE
     )
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from hetero import kept, paths
+from hetero import disk_cache, paths
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_nowhere_to_write(monkeypatch):
     for place in ("/dev/null/x", "/proc/nowhere"):
         monkeypatch.setenv("XDG_CACHE_HOME", place)
         assert paths.private_folder("cubin") is None
-        kept.write("cubin", "a", b"x")
-        assert kept.read("cubin", "a") is None
+        disk_cache.write("cubin", "a", b"x")
+        assert disk_cache.read("cubin", "a") is None
 
 
 def test_a_relative_cache_variable_is_ignored(monkeypatch, tmp_path):
@@ -110,12 +110,12 @@ def test_a_user_without_a_home(monkeypatch, tmp_path):
 
 
 def test_what_is_kept_is_found_again(home):
-    assert kept.read("cubin", "a") is None
-    kept.write("cubin", "a", b"1")
-    kept.write("cubin", "b", b"")
-    kept.write("cubin", "a", b"2")
-    assert (kept.read("cubin", "a"), kept.read("cubin", "b")) == (b"2", b"")
-    assert kept.read("numba", "a") is None
+    assert disk_cache.read("cubin", "a") is None
+    disk_cache.write("cubin", "a", b"1")
+    disk_cache.write("cubin", "b", b"")
+    disk_cache.write("cubin", "a", b"2")
+    assert (disk_cache.read("cubin", "a"), disk_cache.read("cubin", "b")) == (b"2", b"")
+    assert disk_cache.read("numba", "a") is None
     assert {f.name for f in home.rglob("*") if f.is_file()} == {"a", "b", "key"}
     for file in home.rglob("*"):
         assert not file.stat().st_mode & 0o077
@@ -123,47 +123,47 @@ def test_what_is_kept_is_found_again(home):
 
 def test_a_changed_file_is_not_believed(home):
     content = bytes(range(256))
-    kept.write("cubin", "a", content)
+    disk_cache.write("cubin", "a", content)
     file = home / "cubin" / "a"
     whole = file.read_bytes()
     for position in range(0, len(whole), 7):
         file.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        assert kept.read("cubin", "a") is None
+        assert disk_cache.read("cubin", "a") is None
         file.write_bytes(whole[:position])
-        assert kept.read("cubin", "a") is None
+        assert disk_cache.read("cubin", "a") is None
     file.write_bytes(whole)
-    assert kept.read("cubin", "a") == content
+    assert disk_cache.read("cubin", "a") == content
     (home / "cubin" / "b").write_bytes(whole)
-    assert kept.read("cubin", "b") is None, "in another's place"
+    assert disk_cache.read("cubin", "b") is None, "in another's place"
 
 
 def test_a_file_cannot_bring_its_own_digest(home, monkeypatch):
     """One made by whoever does not know this user's key."""
-    kept.write("cubin", "a", b"mine")
+    disk_cache.write("cubin", "a", b"mine")
     monkeypatch.setenv("XDG_CACHE_HOME", str(home.parent / "theirs"))
-    kept.write("cubin", "a", b"theirs")
+    disk_cache.write("cubin", "a", b"theirs")
     theirs = (home.parent / "theirs" / "hetero" / "cubin" / "a").read_bytes()
     monkeypatch.setenv("XDG_CACHE_HOME", str(home.parent))
     (home / "cubin" / "a").write_bytes(theirs)
-    assert kept.read("cubin", "a") is None
+    assert disk_cache.read("cubin", "a") is None
 
 
 @pytest.mark.parametrize("key", [b"", b"short", None])
 def test_a_lost_key_loses_what_was_kept_and_no_more(key, home):
-    kept.write("cubin", "a", b"1")
+    disk_cache.write("cubin", "a", b"1")
     (home / "key").unlink()
     if key is not None:
         (home / "key").write_bytes(key)
-    assert kept.read("cubin", "a") is None
-    kept.write("cubin", "a", b"1")
-    assert kept.read("cubin", "a") == b"1"
+    assert disk_cache.read("cubin", "a") is None
+    disk_cache.write("cubin", "a", b"1")
+    assert disk_cache.read("cubin", "a") == b"1"
 
 
 def test_nothing_is_read_from_or_written_to_a_folder_of_others(home):
-    kept.write("cubin", "a", b"1")
+    disk_cache.write("cubin", "a", b"1")
     (home / "cubin").chmod(0o777)
-    assert kept.read("cubin", "a") is None
-    kept.write("cubin", "b", b"1")
+    assert disk_cache.read("cubin", "a") is None
+    disk_cache.write("cubin", "b", b"1")
     assert not (home / "cubin" / "b").exists()
 
 
@@ -191,23 +191,23 @@ def spoil(file, how):
 )
 def test_a_file_that_others_may_have_written_is_not_believed(which, how, home):
     """Though the folder is this user's alone by now, and the digest is right."""
-    kept.write("cubin", "a", b"1")
+    disk_cache.write("cubin", "a", b"1")
     key = (home / "key").read_bytes()
     spoil(home / which, how)
-    assert kept.read("cubin", "a") is None
-    kept.write("cubin", "a", b"2")
-    assert kept.read("cubin", "a") == b"2", "it is replaced"
+    assert disk_cache.read("cubin", "a") is None
+    disk_cache.write("cubin", "a", b"2")
+    assert disk_cache.read("cubin", "a") == b"2", "it is replaced"
     assert ((home / "key").read_bytes() == key) == (which != "key")
 
 
 def test_a_full_disk_costs_time_only(home, monkeypatch):
-    kept.write("cubin", "a", b"1")
+    disk_cache.write("cubin", "a", b"1")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    kept.write("cubin", "a", b"2")
+    disk_cache.write("cubin", "a", b"2")
     monkeypatch.undo()
     assert [f.name for f in (home / "cubin").iterdir()] == ["a"]
 
@@ -244,8 +244,8 @@ def test_what_a_killed_process_leaves_has_a_name_that_is_swept(tmp_path, monkeyp
 
 
 def test_processes_that_make_the_key_at_once_agree(home):
-    code = "import sys; from hetero import kept; kept.write('k', sys.argv[1], b'x')"
+    code = "import sys; from hetero import disk_cache; disk_cache.write('k', sys.argv[1], b'x')"
     names = [str(n) for n in range(4)]
     running = [subprocess.Popen([sys.executable, "-c", code, name]) for name in names]
     assert [process.wait(60) for process in running] == [0] * 4
-    assert [kept.read("k", name) for name in names] == [b"x"] * 4
+    assert [disk_cache.read("k", name) for name in names] == [b"x"] * 4

@@ -8,11 +8,11 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from hetero import kept
+from hetero import disk_cache
 from hetero.devices import cgroup
-from hetero.kernels import keeping
+from hetero.kernels import cache_hook
 
-keeping.store = kept  # of the compiled loops, once there are any
+cache_hook.store = disk_cache  # of the compiled loops, once there are any
 
 
 @functools.cache

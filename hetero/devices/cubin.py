@@ -16,7 +16,7 @@ import logging
 import shutil
 import warnings
 
-from hetero import kept
+from hetero import disk_cache
 from hetero.errors import KernelCompileError
 
 log = logging.getLogger("hetero")
@@ -43,10 +43,10 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
     """
     options = tuple(f"-D{name}={value}" for name, value in defines)
     key = hashlib.sha256("\0".join((text, arch, *options, str(compiler()))).encode()).hexdigest()
-    code = kept.read("cubin", f"{key}.cubin")
+    code = disk_cache.read("cubin", f"{key}.cubin")
     if code is None:
         code = _compile(text, arch, options)
-        kept.write("cubin", f"{key}.cubin", code)
+        disk_cache.write("cubin", f"{key}.cubin", code)
     return code
 
 

@@ -1,6 +1,6 @@
-"""Where the CPU's compiled loops are kept from one process to the next.
+"""The cache of the CPU's compiled loops: set by whoever knows of folders.
 
-Kernels know nothing of folders: who uses them says where.
+Kernels know nothing of folders. Who uses them sets a store here, which `numba_cache` asks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiled loops on disk, for the next process.
+"""Numba's compiled loops in a cache on disk, for the next process.
 
 Numba's own cache raises where it finds no folder to write to, where the disk is full and where a
 file of its is damaged; and it runs machine code that it does not check. Here a loop that cannot be
@@ -25,7 +25,7 @@ from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from . import keeping
+from . import cache_hook
 
 _KIND = "numba"
 _IMPORTED = re.compile(r"^ *from \.(\w+) import", re.MULTILINE)
@@ -51,7 +51,7 @@ class _Kept(NullCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         name = self._name(sig, target_context.codegen())
-        content = None if name is None else keeping.store.read(_KIND, name, _root())
+        content = None if name is None else cache_hook.store.read(_KIND, name, _root())
         if content is None:
             return None
         try:
@@ -72,12 +72,12 @@ class _Kept(NullCache):
         except Exception as error:
             log.info("the compiled loop %s cannot be kept: %s", name, error)
             return
-        keeping.store.write(_KIND, name, content, _root())
+        cache_hook.store.write(_KIND, name, content, _root())
 
     def _name(self, sig: Any, codegen: Any) -> str | None:
         """A file's name, by all that the code depends on; None where it is not to be kept."""
         function = self._function
-        if keeping.store is None or function.__closure__ is not None:
+        if cache_hook.store is None or function.__closure__ is not None:
             return None
         arguments = sig if isinstance(sig, tuple) else sig.args
         if any(isinstance(argument, types.Callable) for argument in arguments):

@@ -13,7 +13,7 @@ import numba
 import pytest
 
 from hetero import kernels
-from hetero.kernels import cpu_kept, keeping
+from hetero.kernels import cache_hook, numba_cache
 
 SOURCE = """
 from hetero.kernels import cpu
@@ -43,7 +43,7 @@ def load(tmp_path, monkeypatch):
     def loaded(factor=2, source=SOURCE):
         (package / "helper.py").write_text(f"FACTOR = {factor}\n")
         (package / "times.py").write_text(source)
-        cpu_kept._stamp.cache_clear()
+        numba_cache._stamp.cache_clear()
         for name in ("loops", "loops.helper", "loops.times"):
             path = package / f"{name.partition('.')[2] or '__init__'}.py"
             spec = importlib.util.spec_from_file_location(name, path)
@@ -86,7 +86,7 @@ def test_what_the_code_is_made_of_makes_another_file(folder, load):
 def test_threaded_and_unthreaded_are_told_apart(folder, load):
     function, names = load().py_func, set()
     for options in ({}, {"parallel": True}, {"fastmath": {"nsz", "contract"}}):
-        loop = cpu_kept.njit(function, **options)
+        loop = numba_cache.njit(function, **options)
         names.add(loop._cache._name((numba.float64,), loop.targetctx.codegen()))
     assert None not in names
     assert len(names) == 3
@@ -124,7 +124,7 @@ def test_what_cannot_be_loaded_is_compiled_anew(folder, load, monkeypatch):
         raise RuntimeError("unresolved symbol")
 
     with monkeypatch.context() as patch:
-        patch.setattr(cpu_kept.CompileResult, "_rebuild", broken)
+        patch.setattr(numba_cache.CompileResult, "_rebuild", broken)
         loop = load()
         assert (loop(3), hits(loop)) == (6, 0)
 
@@ -161,7 +161,7 @@ def test_numbas_own_variable_names_another_place(folder, load, tmp_path, monkeyp
 
 
 def test_without_a_store_nothing_is_kept(folder, load, monkeypatch):
-    monkeypatch.setattr(keeping, "store", None)
+    monkeypatch.setattr(cache_hook, "store", None)
     assert load()(3) == 6
     assert not folder.exists()
 
@@ -170,8 +170,8 @@ NAME = """
 import numba, hetero.ops
 from hetero.kernels import cpu_multigrid
 loop = cpu_multigrid.{loop}.__wrapped__
-from hetero.kernels import cpu, cpu_kept
-kept = cpu_kept.njit(loop, parallel=True, **cpu._OPTIONS)
+from hetero.kernels import cpu, numba_cache
+kept = numba_cache.njit(loop, parallel=True, **cpu._OPTIONS)
 print(kept._cache._name((numba.float64[::1],) * 3, kept.targetctx.codegen()))
 """
 
@@ -205,9 +205,8 @@ def test_every_source_that_a_loop_is_made_of_is_seen():
             for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.ImportFrom) and node.level
         }
-        if file.name != "cpu_kept.py":
-            assert set(cpu_kept._IMPORTED.findall(text)) == relative, file.name
-            assert all(name.partition("_")[0] == "cpu" for name in relative), file.name
+        assert set(numba_cache._IMPORTED.findall(text)) == relative, file.name
+        assert all(name.partition("_")[0] == "cpu" for name in relative), file.name
 
 
 CALLS = """

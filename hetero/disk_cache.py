@@ -1,4 +1,4 @@
-"""What was compiled, kept on disk for the next process, and believed only where that is safe.
+"""A cache on disk of compiled code for the next process, believed only where that is safe.
 
 It is kept in a folder that is this user's alone (`paths.private_folder`), and each file begins with
 a digest of its name and content, made with a key of that user's. A file that was damaged, put in

@@ -136,12 +136,13 @@ def test_device_images_count_as_even():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("shape", "block"), [((1, 1), (4, 16)), ((9, 50), (4, 16)), ((101, 63), (21, 20))]
+    ("shape", "block"),
+    [((1, 1), (4, 16)), ((9, 50), (4, 16)), ((101, 63), (21, 20)), ((7, 5), (1, 5))],
 )
 def test_block_sums(shape, block, dtype):
     planes = rng.standard_normal((3, *shape)).astype(dtype)
-    sums, peaks = cpu_ranges.block_sums(planes[:, ::-1], *block)
-    down, across = max(shape[0] // block[0], 1), max(shape[1] // block[1], 1)
+    sums, areas, peaks = cpu_ranges.block_sums(planes[:, ::-1], *block)
+    down, across = -(-shape[0] // block[0]), -(-shape[1] // block[1])
     assert sums.shape == (3, down, across)
     expected = np.empty_like(sums)
     for i in range(down):
@@ -150,9 +151,142 @@ def test_block_sums(shape, block, dtype):
             columns = slice(j * shape[1] // across, (j + 1) * shape[1] // across)
             part = abs(planes[:, ::-1].astype("f8"))[:, rows, columns]
             expected[:, i, j] = part.sum(axis=(1, 2))
+            assert areas[i, j] == part[0].size
+            assert part.shape[1] <= block[0]
+            assert part.shape[2] <= block[1]
     np.testing.assert_allclose(sums, expected, rtol=1e-12)
     assert (peaks >= abs(planes).max(axis=(1, 2))).all()
     assert (peaks <= sums.max(axis=(1, 2)) * (1 + 1e-12)).all()
+
+
+# -- What a transform loses, the check finds -----------------------------------------------------
+
+
+def seen(image, filter, mode="same", boundary="fill"):
+    found = convolving.window(image.shape, filter.shape, mode, boundary)
+    return ranges.wide(image, Filter(np.ascontiguousarray(filter)), found, 0.0)
+
+
+def lost_by(method, image, filter, mode, boundary):
+    """The largest error in eps of the sum of the products' absolute values."""
+    found = hetero.convolve2d(image, filter, mode, boundary, method=method, device="cpu")
+    sums = convolve2d(abs(image), abs(filter), mode, boundary)
+    error = abs(found - convolve2d(image, filter, mode, boundary))
+    return (error[sums > 0] / (2.0**-52 * sums[sums > 0])).max()
+
+
+@pytest.mark.parametrize("shape", [(15, 15), (15, 9), (9, 15)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_two_levels_wherever_they_meet(shape, axis):
+    """Of any extent from one to three filters, with the faint part of any size and place."""
+    f, lost = shape[axis], 0
+    filter = rng.random(shape)
+    for extent in range(f, 3 * f + 1, 5):
+        for faint in range(f, min(2 * f + 1, extent), 2):
+            for start in {0, (extent - faint) // 2, extent - faint}:
+                size = [40, 40]
+                size[axis] = extent
+                image = rng.random(size) * 1e14
+                part = [slice(None)] * 2
+                part[axis] = slice(start, start + faint)
+                image[tuple(part)] *= 1e-14
+                lost += (loses := lost_by("fft", image, filter, "same", "fill") > 1e3)
+                assert seen(image, filter) or not loses, (extent, faint, start)
+    assert lost > 20
+
+
+@pytest.mark.parametrize("ratio", [1e2, 1e3, 1e4, 1e5, 1e6])
+def test_levels_of_any_ratio(ratio):
+    filter = rng.random((21, 21))
+    for height in (50, 63, 90):
+        image = rng.random((height, 90))
+        image[32:] *= ratio
+        assert seen(image, filter) or lost_by("fft", image, filter, "same", "fill") < 1e3
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "faint"),
+    [((90, 600), (61, 61), np.s_[:32]), ((500, 500), (61, 15), np.s_[:, 240:263])],
+)
+def test_default_keeps_a_faint_part(size, shape, faint):
+    image, filter = rng.random(size) * 1e14, rng.random(shape)
+    even = rng.random(size)
+    image[faint] *= 1e-14
+    assert lost_by("fft", image, filter, "same", "fill") > 1e3
+    assert hetero.plan("convolve2d", even, filter, mode="same").chosen.method in TRANSFORMS
+    assert hetero.plan("convolve2d", image, filter, mode="same").chosen.method not in TRANSFORMS
+    assert lost_by(None, image, filter, "same", "fill") < 1e3
+
+
+@pytest.mark.parametrize("by", [(0, 6), (6, 0), (1, 1), (3, -9), (15, 2)])
+def test_points_on_zeros(by):
+    image, filter = np.zeros((200, 201)), rng.random((31, 31))
+    image[100, 100], image[100 + by[0], 100 + by[1]] = 1e10, 1.0
+    assert lost_by("fft", image, filter, "same", "fill") > 1e3
+    assert hetero.plan("convolve2d", image, filter, mode="same").chosen.method not in TRANSFORMS
+    assert lost_by(None, image, filter, "same", "fill") < 1e3
+    image[image > 0.0] = 1.0
+    assert hetero.plan("convolve2d", image, filter, mode="same").chosen.method in TRANSFORMS
+
+
+@pytest.mark.parametrize("peaks", [np.s_[15, 15], np.s_[15, 15:17], np.s_[:2, :2], np.s_[-2:, 7:9]])
+@pytest.mark.parametrize(
+    ("mode", "boundary"),
+    [(m, b) for m in ("same", "valid", "full") for b in ("fill", "wrap", "symm")],
+)
+def test_peaks_of_a_filter_beside_zeros(peaks, mode, boundary):
+    image, filter = np.pad(rng.random((60, 70)), 40), rng.random((31, 31))
+    filter[peaks] = 1e12
+    assert lost_by("fft", image, filter, mode, boundary) > 1e3
+    assert seen(image, filter, mode, boundary)
+    assert lost_by(None, image, filter, mode, boundary) < 1e3
+
+
+def test_peaks_of_a_filter_beside_single_zeros():
+    image = rng.integers(0, 8, (120, 150)).astype("f8")
+    filter = rng.random((31, 31))
+    filter[15, 15:17] = 1e12
+    assert lost_by("fft", image, filter, "valid", "fill") > 1e3
+    assert seen(image, filter, "valid")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("f", [31, 41, 63])
+def test_ordinary_images_and_filters_are_even(f, dtype):
+    y, x = np.mgrid[:f, :f] - (f - 1) / 2.0
+    gauss = np.exp(-(x * x + y * y + 0.5 * x * y) / (2.0 * (0.15 * f + 0.35) ** 2))
+    filters = rng.random((f, f)), rng.standard_normal((f, f)), gauss, np.ones((f, f))
+    filters = (*filters, gauss * np.cos(0.4 * x + 0.3 * y))
+    y, x = np.mgrid[:300, :400]
+    photo = 90 + 60 * np.sin(y / 37) * np.cos(x / 23) + 12 * rng.standard_normal(y.shape)
+    photo = photo.clip(0, 255).round()
+    images = rng.random(y.shape), rng.standard_normal(y.shape), photo
+    images = (*images, *(np.pad(image, ((67, 50), (61, 90))) for image in images))
+    for image in images:
+        for filter in filters:
+            for mode in ("same", "valid", "full"):
+                assert not seen(image.astype(dtype), filter.astype(dtype), mode)
+    plan = hetero.plan(
+        "convolve2d", images[-1].astype(dtype), filters[0].astype(dtype), mode="same"
+    )
+    assert plan.chosen.method in TRANSFORMS
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("real", ["image", "filter"])
+@pytest.mark.parametrize("size", [(6, 7), (130, 140)])
+def test_infinity_beside_complex_numbers(size, real, value):
+    """A real operand counts as complex, whatever the sizes: zero times infinity is NaN."""
+    image, filter = rng.random(size), rng.random((5, 4))
+    for place in (image, filter):
+        a, b = image.copy(), filter.copy()
+        (a if place is image else b)[2, 3] = value
+        a, b = (a, b + 1j * b) if real == "image" else (a + 1j * a, b)
+        found, expected = (convolve(a, b, "same") for convolve in (hetero.convolve2d, convolve2d))
+        for part in ("real", "imag"):
+            np.testing.assert_array_equal(
+                np.isnan(getattr(found, part)), np.isnan(getattr(expected, part))
+            )
 
 
 # -- Filters of low rank -------------------------------------------------------------------------

@@ -110,9 +110,10 @@ def convolve2d(
 
     "fft" and "overlap_save" are accurate relative to the largest values of the image, or of the
     tile: one pixel of 1e20 leaves nothing of others of 1. They are not chosen where values on the
-    host, the fill value or the filter are seen to differ so much in size that an error could exceed
-    1e3 eps of the sum of the products' absolute values; parts of the image that are all zero, and
-    what "full" gives near its corners, do not count. By name they are taken whatever the values.
+    host, the fill value or the filter are seen to differ so much in size that an error is estimated
+    to exceed 1e3 eps of the sum of the products' absolute values. What "full" gives near its edges,
+    and results that meet no more than a corner of a part that is not zero, do not count. By name
+    they are taken whatever the values.
     Images on a device are not looked at.
 
     An array of shape (h, w, 3), an image with its channels last, counts as h images of w x 3. Give

@@ -51,7 +51,11 @@ def by_parts(
     device: str | None,
     method: str | None,
 ) -> np.ndarray:
-    """Complex operands as sums of real convolutions."""
+    """Complex operands as sums of real convolutions.
+
+    By SciPy where the result is not finite: it takes a real operand for a complex one, whose
+    imaginary zeros times infinity are NaN.
+    """
     dtype = np.result_type(image.dtype, kernel.dtype)
     if dtype.char not in "FD" or not image.size * kernel.size:
         planner.check_placement(OPERATION, device, method)
@@ -88,6 +92,8 @@ def by_parts(
             out.imag += with_imaginary[0]
             if len(images) == 2:
                 out.real -= with_imaginary[1]
+    if not np.isfinite(out).all():
+        return by_scipy(image, kernel, mode, boundary, fillvalue)
     return out
 
 

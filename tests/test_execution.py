@@ -333,6 +333,17 @@ def test_out_of_memory_is_no_failure(cuda, monkeypatch, warnings_of):
     monkeypatch.undo()
 
 
+def test_a_host_without_memory_is_not_the_devices_trouble(opencl, monkeypatch, warnings_of):
+    def full(*_):
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr("hetero.transfer.fetch", full)
+    np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
+    (text,) = warnings_of()
+    assert text.startswith("the host has not enough free memory (out of host memory")
+    assert opencl not in devices.troubles()
+
+
 def test_what_a_failed_call_held_is_free_before_the_next_attempt(cuda, monkeypatch):
     tried, kept, seen = [], [], []
     upload = cuda.upload

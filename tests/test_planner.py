@@ -625,6 +625,8 @@ def test_two_implementations_of_one_name():
     (blas, *others) = registry.lookup("matmul")
     with pytest.raises(ValueError, match="'blas' on cpu already"):
         registry.register(dataclasses.replace(blas, work=lambda problem, info: None))
+    with pytest.raises(ValueError, match="'blas' on cpu already"):
+        registry.register(dataclasses.replace(blas, falls_short=lambda problem: None))
     assert registry.lookup("matmul") == (blas, *others)
 
 

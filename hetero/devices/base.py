@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero import kernels
 from hetero.devices import peers
-from hetero.errors import DeviceError
+from hetero.errors import DeviceError, DeviceMemoryError
 
 _PROBE_BLOCK = 32  # threads
 
@@ -246,6 +246,13 @@ class Device(abc.ABC):
             )
         # The pool hands memory out again in the order of the queue, so no wait is needed here.
         del scratch
+
+
+def short_host(error: MemoryError) -> DeviceMemoryError:
+    """The error for a MemoryError of Python's or NumPy's: the host is short, not the device."""
+    made = DeviceMemoryError(f"out of host memory: {error}")
+    made.device = "the host"
+    return made
 
 
 @functools.cache

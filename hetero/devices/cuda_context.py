@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero.devices.base import short_host
 from hetero.devices.cuda_pool import Pool
 from hetero.errors import DeviceError, DeviceMemoryError
 
@@ -24,8 +25,10 @@ log = logging.getLogger("hetero")
 
 def reported(error: Exception) -> DeviceError:
     """PyCUDA's error as one of ours; it carries text, no code."""
-    if isinstance(error, MemoryError) or "out of memory" in str(error):
+    if "out of memory" in str(error):
         return DeviceMemoryError(f"out of device memory: {error}")
+    if isinstance(error, MemoryError):  # of Python or NumPy
+        return short_host(error)
     return DeviceError(str(error))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero import locks
 from hetero.devices import install, opencl_runtime
-from hetero.devices.base import Device, kernel_text
+from hetero.devices.base import Device, kernel_text, short_host
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
 _SCALARS = {int: np.int64, float: np.float64}
@@ -121,7 +121,9 @@ class _Active:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         import pyopencl as cl
 
-        if isinstance(error, (cl.MemoryError, MemoryError)) and not isinstance(error, DeviceError):
+        if isinstance(error, MemoryError) and not isinstance(error, (cl.Error, DeviceError)):
+            raise short_host(error) from error
+        if isinstance(error, cl.MemoryError):
             raise DeviceMemoryError(f"out of device memory: {error}") from error
         if isinstance(error, cl.Error):
             raise DeviceError(str(error)) from error

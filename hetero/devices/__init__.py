@@ -134,8 +134,12 @@ def get(name: str) -> Device:
 
 
 def not_available(name: str) -> DeviceNotAvailable:
-    """The error for a name that stands for no device here beside the CPU, or for a broken one."""
-    names = ", ".join(map(repr, available())) or "none, there is no device beside the CPU"
+    """The error for a name that stands for no device here, or for a broken one.
+
+    It is "cpu" where a device beside the CPU is wanted.
+    """
+    here = [*available()] if name == "cpu" else ["cpu", *available()]
+    names = ", ".join(map(repr, here)) or "those beside the CPU, of which there is none"
     reason = f": it is broken, {_broken[name][1]}" if name in _broken else ""
     return DeviceNotAvailable(f"device must be one of {names}, got {name!r}{reason}")
 

@@ -182,7 +182,7 @@ def test_a_small_solve_costs_no_more_than_scipys(kind):
     """At most 1.3 times SciPy's and 3 us."""
     from scipy.sparse.linalg import cg
 
-    for n, dtype in ((1, "f8"), (2, "f8"), (3, "f4"), (20, "f8"), (200, "f4")):
+    for n, dtype in ((2, "f8"), (3, "f4"), (20, "f8"), (200, "f4")):
         systems, b = _systems(n, dtype)
         A = systems[kind]
         hetero.solve_cg(A, b)

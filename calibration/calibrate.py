@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hetero import inventory, paths, planner, profile
+from hetero import paths
 from hetero.calibration import efforts, solves, tasks
 from hetero.errors import DeviceError, DeviceNotAvailable
+from hetero.runtime import inventory, planner, profile
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 

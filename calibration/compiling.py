@@ -17,8 +17,8 @@ from hetero.calibration.solves import FAMILIES
 from hetero.devices import cubin
 from hetero.devices.base import Device
 from hetero.errors import HeteroError
-from hetero.problem import DEVICE_DTYPES, Problem
-from hetero.registry import Implementation
+from hetero.runtime.problem import DEVICE_DTYPES, Problem
+from hetero.runtime.registry import Implementation
 
 _SOLVES = "from hetero.calibration import solves; solves.compile_family({!r}, {!r})"
 _FILTERS = "from hetero.calibration import convolutions; convolutions.compile_for({!r})"

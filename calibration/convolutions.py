@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from hetero import planner
 from hetero.arrays import HOST, Operand, spec
 from hetero.calibration import fit
 from hetero.calibration.efforts import Effort
 from hetero.calibration.measure import measure
 from hetero.calibration.workbench import Bench
 from hetero.devices.base import Device
-from hetero.filtering.request import Filter, Request
-from hetero.ops import convolving
-from hetero.problem import DEVICE_DTYPES, Problem
-from hetero.registry import Implementation, lookup
+from hetero.ops.convolve2d import operands as convolving
+from hetero.ops.convolve2d.request import Filter, Request
+from hetero.runtime import planner
+from hetero.runtime.problem import DEVICE_DTYPES, Problem
+from hetero.runtime.registry import Implementation, lookup
 
 OPERATION = convolving.OPERATION
 _IMAGES = {
@@ -130,7 +130,7 @@ class Measurement:
         self._budget = effort.budget / rounds(place)
         self._block = 1
         if place == planner.CPU and subject.implementation.method in ("direct", "separable"):
-            from hetero.filtering import cpu
+            from hetero.ops.convolve2d import cpu
 
             self._block = cpu.block_width(np.dtype(subject.dtype))
         # Without an axis of filters: one that is small beside the image.

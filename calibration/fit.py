@@ -1,4 +1,4 @@
-"""From measurements to constants: the models of `hetero.models`, each with its residuals.
+"""From measurements to constants: the models of `hetero.runtime.models`, each with its residuals.
 
 Every fit minimises relative errors, since a microsecond matters at ten and not at ten thousand.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.models import Work, bind, bind_link
+from hetero.runtime.models import Work, bind, bind_link
 
 _LEAST_POINTS = 3  # of a segment
 _MANY = 10.0  # overheads: a call that takes longer runs at its rate

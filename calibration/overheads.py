@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero import planner
 from hetero.arrays import spec
 from hetero.calibration import fit
 from hetero.calibration.efforts import Effort, axis
@@ -18,9 +17,11 @@ from hetero.calibration.measure import center, measure
 from hetero.calibration.probes import product
 from hetero.calibration.workbench import Bench
 from hetero.devices.base import Device
-from hetero.ops import calling, matvec, module_of
-from hetero.problem import DEVICE_DTYPES
-from hetero.registry import lookup
+from hetero.ops import matvec, module_of
+from hetero.ops.products import calling
+from hetero.runtime import planner
+from hetero.runtime.problem import DEVICE_DTYPES
+from hetero.runtime.registry import lookup
 
 _PASSES = 3
 _LONG = 1 << 26  # bytes, whose transfer is timed once in each pass

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from hetero import planner
 from hetero.arrays import HOST, spec
 from hetero.calibration import fit
 from hetero.calibration.efforts import Effort, axis
 from hetero.calibration.workbench import Bench
 from hetero.ops import module_of
-from hetero.problem import DEVICE_DTYPES, Problem
-from hetero.registry import Implementation
+from hetero.runtime import planner
+from hetero.runtime.problem import DEVICE_DTYPES, Problem
+from hetero.runtime.registry import Implementation
 
 _LEAST_EXTENT, _LEAST_KNOT = 4, 16
 _BETWEEN = [48, 96]

@@ -20,11 +20,12 @@ from hetero.calibration import fit
 from hetero.calibration.efforts import QUICK, Effort
 from hetero.calibration.measure import measure
 from hetero.devices.base import Device
-from hetero.models import Work, bind
-from hetero.ops import conjugate_gradient, poisson
-from hetero.ops.solving import Request, result_operand
-from hetero.problem import DEVICE_DTYPES, Problem
-from hetero.registry import Implementation, lookup
+from hetero.ops import cg as conjugate_gradient
+from hetero.ops import poisson
+from hetero.ops.linear_systems.solving import Request, result_operand
+from hetero.runtime.models import Work, bind
+from hetero.runtime.problem import DEVICE_DTYPES, Problem
+from hetero.runtime.registry import Implementation, lookup
 
 OPERATIONS = ("cg", "poisson")
 _LARGEST = {"cpu": 2**20, "cuda": 2**24, "opencl": 2**16}
@@ -310,7 +311,7 @@ def _poisson_request(ndim: int, dtype: str, method: str) -> Callable[..., Reques
     direct = method == "dst"
 
     def request(n: int, used: Any = None) -> Request:
-        from hetero.solvers.words import Stencil
+        from hetero.ops.linear_systems.types import Stencil
 
         shape = tuple(side - direct for side in _grid(n, ndim))
         f = _right_hand_side(shape, dtype)
@@ -333,7 +334,7 @@ def _cg_request(layout: str, dtype: str) -> Callable[..., Request]:
     """A system of the layout; with a random right-hand side no solve ends before its last step."""
 
     def request(n: int, row_length: int = 5, used: Any = None) -> Request:
-        from hetero.solvers import operators
+        from hetero.ops.linear_systems import operators
 
         kind, _, preconditioner = layout.partition("-")
         if kind == "dense":

@@ -9,10 +9,10 @@ from statistics import median
 from typing import Any
 
 from hetero import devices as backends
-from hetero import planner, pricing, registry
 from hetero.calibration import compiling, convolutions, fit, overheads, probes, solves, workbench
 from hetero.calibration.efforts import Effort
-from hetero.problem import DEVICE_DTYPES, Problem
+from hetero.runtime import planner, pricing, registry
+from hetero.runtime.problem import DEVICE_DTYPES, Problem
 
 # Largest extent of a matrix, by kind of device.
 _LARGEST_QUICK = {

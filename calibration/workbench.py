@@ -11,8 +11,8 @@ from hetero.arrays import Operand
 from hetero.calibration.measure import measure
 from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
-from hetero.problem import Problem
-from hetero.registry import Implementation
+from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Implementation
 
 TURNS = 16  # places among which operands rotate
 _ROOM = 1 << 30  # bytes for all of them

@@ -31,37 +31,37 @@ from hetero import errors
 if TYPE_CHECKING:
     from hetero.arrays import spec
     from hetero.calibration import calibrate
-    from hetero.failures import reset
-    from hetero.graphs import graph
     from hetero.ops import plan
-    from hetero.ops.conjugate_gradient import solve_cg
-    from hetero.ops.convolution import convolve2d
+    from hetero.ops.cg import solve_cg
+    from hetero.ops.convolve2d import convolve2d
+    from hetero.ops.linear_systems.operators import Poisson
     from hetero.ops.matmul import matmul
     from hetero.ops.matvec import matvec
     from hetero.ops.poisson import solve_poisson
-    from hetero.overview import machine
-    from hetero.planner import Plan, use
-    from hetero.profile import Profile
-    from hetero.solvers.operators import Poisson
+    from hetero.runtime.failures import reset
+    from hetero.runtime.graphs import graph
+    from hetero.runtime.overview import machine
+    from hetero.runtime.planner import Plan, use
+    from hetero.runtime.profile import Profile
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "calibrate": "hetero.calibration",
-    "convolve2d": "hetero.ops.convolution",
-    "graph": "hetero.graphs",
-    "machine": "hetero.overview",
+    "convolve2d": "hetero.ops.convolve2d",
+    "graph": "hetero.runtime.graphs",
+    "machine": "hetero.runtime.overview",
     "matmul": "hetero.ops.matmul",
     "matvec": "hetero.ops.matvec",
     "plan": "hetero.ops",
-    "Plan": "hetero.planner",
-    "Poisson": "hetero.solvers.operators",
-    "Profile": "hetero.profile",
-    "reset": "hetero.failures",
-    "solve_cg": "hetero.ops.conjugate_gradient",
+    "Plan": "hetero.runtime.planner",
+    "Poisson": "hetero.ops.linear_systems.operators",
+    "Profile": "hetero.runtime.profile",
+    "reset": "hetero.runtime.failures",
+    "solve_cg": "hetero.ops.cg",
     "solve_poisson": "hetero.ops.poisson",
     "spec": "hetero.arrays",
-    "use": "hetero.planner",
+    "use": "hetero.runtime.planner",
 }
 
 __all__ = [

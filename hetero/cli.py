@@ -214,8 +214,8 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    from hetero.calibration import report
-    from hetero.profile import default_path
+    from hetero.evaluation import report
+    from hetero.runtime.profile import default_path
 
     if arguments.path is not None:
         _check_file("--path", arguments.path)
@@ -239,8 +239,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 
 def _explain(arguments: argparse.Namespace) -> int:
     from hetero import devices as backends
-    from hetero import inventory, planner, profile
     from hetero.ops import module_of
+    from hetero.runtime import inventory, planner, profile
 
     module = module_of(arguments.operation)
     options = {} if arguments.mode is None else {"mode": arguments.mode}
@@ -283,7 +283,7 @@ def _what_it_covers(constants: Any, problem: Any) -> str:
 
 def _verify(arguments: argparse.Namespace) -> int:
     from hetero import devices as backends
-    from hetero.calibration import report, verify
+    from hetero.evaluation import report, verify
 
     operations = tuple(arguments.operation) or verify.DEFAULT
     for operation in operations:
@@ -317,7 +317,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     from hetero import devices as backends
-    from hetero.calibration import bench, bench_convolutions, bench_solves
+    from hetero.evaluation import bench, bench_convolutions, bench_solves
 
     progress = progress_bar()
     operation = arguments.operation.removeprefix("solve_")
@@ -350,7 +350,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from hetero.calibration import demo
+    from hetero.evaluation import demo
 
     _check("--largest", arguments.largest, 16, 2**24)
     if arguments.picture is not None:

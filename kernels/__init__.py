@@ -10,9 +10,9 @@ for one problem and one device; it needs neither the data nor the device.
 ['matvec_rows']
 """
 
-from .launch import Launch, Steps
-from .plan_matmul import matmul
-from .plan_matvec import matvec
-from .sources import prelude, source
+from .common.launch import Launch, Steps
+from .common.sources import prelude, source
+from .matmul.plan_matmul import matmul
+from .matvec.plan_matvec import matvec
 
 __all__ = ["Launch", "Steps", "matmul", "matvec", "prelude", "source"]

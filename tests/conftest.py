@@ -64,7 +64,8 @@ def pytest_collection_modifyitems(items):
 def reset():
     """Forget plans, failures of devices and the profile; take the conservative constants."""
     import hetero.ops  # noqa: F401  registers every operation
-    from hetero import devices, inventory, profile
+    from hetero import devices
+    from hetero.runtime import inventory, profile
 
     devices._strikes.clear()
     devices._set_aside.clear()
@@ -101,7 +102,7 @@ def gpu_turn(request):
 @pytest.fixture
 def profile_file(tmp_path, monkeypatch):
     """Path of a profile file that does not exist yet and is this test's own."""
-    from hetero import profile
+    from hetero.runtime import profile
 
     path = tmp_path / "hetero" / "profile.json"
     monkeypatch.setenv("HETERO_PROFILE", str(path))

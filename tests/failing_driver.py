@@ -26,14 +26,16 @@ from scipy import signal, sparse  # noqa: E402
 
 import hetero  # noqa: E402
 import hetero.ops  # noqa: E402
-from hetero import devices, inventory, profile, registry  # noqa: E402
+from hetero import devices  # noqa: E402
 from hetero.devices import cubin  # noqa: E402
 from hetero.devices.base import Device  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
-from hetero.filtering import fft_device  # noqa: E402
-from hetero.filtering.request import _kept  # noqa: E402
-from hetero.solvers import dst_device, multigrid_device  # noqa: E402
-from hetero.solvers.words import CONVERGED, Outcome  # noqa: E402
+from hetero.ops.convolve2d import fft_device  # noqa: E402
+from hetero.ops.convolve2d.request import _kept  # noqa: E402
+from hetero.ops.linear_systems.types import CONVERGED, Outcome  # noqa: E402
+from hetero.ops.multigrid import multigrid_device  # noqa: E402
+from hetero.ops.poisson import dst_device  # noqa: E402
+from hetero.runtime import inventory, profile, registry  # noqa: E402
 
 rng = np.random.default_rng(3)
 FREEING = {"cuMemFree_v2", "cuMemFreeHost", "cuModuleUnload", "cuEventDestroy_v2"}

@@ -15,8 +15,9 @@ import types
 
 import numpy as np
 
-from hetero import devices, inventory, registry
+from hetero import devices
 from hetero.devices.base import Device
+from hetero.runtime import inventory, registry
 
 _GUARD = 256
 

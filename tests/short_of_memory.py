@@ -11,7 +11,8 @@ from failing_driver import driver, fresh, install, messages
 from scipy import signal
 
 import hetero
-from hetero import devices, execution
+from hetero import devices
+from hetero.runtime import execution
 
 rng = np.random.default_rng(6)
 MB = 1 << 20

@@ -11,9 +11,10 @@ from layouts import LAYOUTS
 
 import hetero
 import hetero.ops
-from hetero import devices, registry, transfer
+from hetero import devices
 from hetero.arrays import describe
 from hetero.errors import MethodNotAvailable
+from hetero.runtime import registry, transfer
 
 # (batch of A, batch of B, m, n, k); matvec leaves n out. Small and odd, around the tiles' edges.
 SIZES = [

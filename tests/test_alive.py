@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import calibration, kernels, locks, planner, profile
+from hetero import calibration, kernels, locks
 from hetero.ops import matmul
+from hetero.runtime import planner, profile
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -141,7 +142,7 @@ def test_a_lock_keeps_its_holder_and_mends_what_is_half_changed():
 
 FORKS = """
 import os, sys, threading, numpy as np, hetero
-from hetero import planner, profile
+from hetero.runtime import planner, profile
 from hetero.ops import matmul
 A = np.ones((700, 700))
 hetero.matmul(A, A)
@@ -180,7 +181,7 @@ COMPILING = """
 import os, threading
 from numba.core.compiler_lock import global_compiler_lock
 from llvmlite.binding import ffi
-from hetero.kernels import cpu
+from hetero.kernels.cpu import threads as cpu
 
 def twice(x):
     return 2 * x
@@ -215,7 +216,8 @@ def test_a_handler_may_call_in_the_middle_of_planning():
     """Whatever lock the interrupted thread holds: that of planning, of the profile, of devices."""
     code = """
 import numpy as np, hetero
-from hetero import devices, planner, profile
+from hetero import devices
+from hetero.runtime import planner, profile
 from hetero.ops import matmul
 A = np.ones((5, 5))
 for lock in (planner._memory.lock, profile._lock, devices._lock):
@@ -229,7 +231,7 @@ for lock in (planner._memory.lock, profile._lock, devices._lock):
 
 HANDLER = """
 import numpy as np, time, hetero
-from hetero import planner, profile
+from hetero.runtime import planner, profile
 from hetero.ops import matmul
 A = np.ones((300, 300))
 hetero.matmul(A, A)
@@ -379,4 +381,4 @@ def test_calls_at_the_interpreters_end(before):
 def test_this_test_sees_locks():
     """What is looked for is found: a lock of a module's, and one of a module's object."""
     found = {where for where, _ in module_locks()}
-    assert {"hetero.profile._lock", "hetero.planner._memory.lock"} <= found
+    assert {"hetero.runtime.profile._lock", "hetero.runtime.planner._memory.lock"} <= found

@@ -17,7 +17,7 @@ from hetero.arrays import (
     is_device_array,
     overlap,
 )
-from hetero.ops.products import collapse_batch
+from hetero.ops.products.operands import collapse_batch
 
 
 class Foreign:

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import hetero
-from hetero import profile
+from hetero.runtime import profile
 
 # The package's attribute of this name is the function.
 calibrate = importlib.import_module("hetero.calibration.calibrate")

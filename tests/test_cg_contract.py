@@ -13,8 +13,9 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 
 import hetero
 from hetero import devices
-from hetero.solvers import cg_cpu, words
-from hetero.solvers.operators import Poisson
+from hetero.ops.krylov import cg_cpu
+from hetero.ops.linear_systems import types as words
+from hetero.ops.linear_systems.operators import Poisson
 
 KINDS = ("dense", "csr", "operator")
 

@@ -11,8 +11,9 @@ import pytest
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import aslinearoperator, cg
 
-from hetero.solvers import cg_cpu, words
-from hetero.solvers.operators import Poisson
+from hetero.ops.krylov import cg_cpu
+from hetero.ops.linear_systems import types as words
+from hetero.ops.linear_systems.operators import Poisson
 
 DTYPES = [np.float32, np.float64]
 KINDS = ["stencil", "csr", "csr64", "dense", "fortran", "operator"]

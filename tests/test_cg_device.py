@@ -20,9 +20,10 @@ import test_kernels
 
 from hetero import devices, kernels
 from hetero.errors import DeviceError
-from hetero.kernels import plan_cg, plan_cg_stencil
-from hetero.solvers import cg_device, cg_persistent, words
-from hetero.solvers.cg_matrices import grid_of
+from hetero.kernels.cg import plan_cg, plan_cg_stencil
+from hetero.ops.krylov import cg_device, cg_persistent
+from hetero.ops.krylov.cg_matrices import grid_of
+from hetero.ops.linear_systems import types as words
 
 DTYPES = ("float64", "float32")
 GRIDS = {"stencil2": (33, 40), "odd2": (18, 37), "stencil3": (7, 20, 16), "odd3": (9, 3, 11)}

@@ -9,7 +9,9 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 import hetero
 from hetero import devices
-from hetero.solvers import cg_cpu, scaling, words
+from hetero.ops.krylov import cg_cpu
+from hetero.ops.linear_systems import scaling
+from hetero.ops.linear_systems import types as words
 
 KINDS = ("dense", "csr", "poisson", "operator")
 SIZES = {

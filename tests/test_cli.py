@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import hetero
-from hetero import cli, devices, errors, inventory, profile
+from hetero import cli, devices, errors
 from hetero.devices import cpu
-from hetero.filtering import tiles_cpu
+from hetero.ops.convolve2d import tiles_cpu
+from hetero.runtime import inventory, profile
 
 OK, FAILED, USAGE, NO_CHOICE = 0, 1, 2, 3
 
@@ -224,7 +225,7 @@ def test_calibrate_refuses(run, tmp_path, profile_file):
 
 def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch):
     """A fit that is off by a factor is named, in the text and in the JSON."""
-    from hetero.calibration import report
+    from hetero.evaluation import report
 
     content = json.loads(json.dumps(profile.shipped("h200").data))
     assert report.doubtful(profile.Profile(content)) == []
@@ -267,7 +268,7 @@ def test_verify(data, run):
 def test_verify_draws_the_same_problems_again():
     from random import Random
 
-    from hetero.calibration.verify import random_problem
+    from hetero.evaluation.verify import random_problem
 
     first, second = (
         [random_problem(Random(5), "matmul", "host", 256) for _ in range(3)] for _ in range(2)
@@ -341,7 +342,7 @@ def test_demo_stores_nothing(run, profile_file):
 
 def test_the_demos_equation_is_an_ordinary_one():
     """Conjugate gradients take about the steps that are priced; the error is of second order."""
-    from hetero.calibration.demo import poisson_example
+    from hetero.evaluation.demo import poisson_example
 
     errors_seen = []
     for n in (31, 63):
@@ -637,7 +638,7 @@ def test_a_solve_by_its_functions_name(data):
 def lacking(monkeypatch):
     """Neither cuFFT, cuBLAS nor OpenCV here."""
     from hetero.devices import cufft
-    from hetero.filtering import opencv
+    from hetero.ops.convolve2d import opencv
 
     monkeypatch.setattr(cufft, "obstacle", lambda: "cuFFT is not here")
     monkeypatch.setattr(opencv, "is_here", lambda: False)
@@ -741,7 +742,7 @@ def test_info_names_a_profile_file_only_where_there_is_one(data, profile_file):
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_bench_of_products_on_the_cpu(run, data, monkeypatch, operation, order):
     """Beside NumPy: without a GPU by itself, with one by --device cpu."""
-    from hetero.calibration import bench
+    from hetero.evaluation import bench
 
     small = {name: [(8,) * len(dims[0])] for name, dims in bench.SHAPES.items()}
     monkeypatch.setattr(bench, "SHAPES", small)
@@ -760,7 +761,7 @@ def test_bench_of_products_on_the_cpu(run, data, monkeypatch, operation, order):
 
 def test_bench_counts_from_the_fastest_of_all():
     """A peer that is faster than every method is the one that counts as 1."""
-    from hetero.calibration import bench_solves
+    from hetero.evaluation import bench_solves
 
     seconds = {"direct on cpu": 2e-3, "SciPy ndimage": 1e-3, "fft on cpu": 4e-3}
     text = bench_solves.table([{"case": "one", "what": "call", "seconds": seconds}])

@@ -7,8 +7,8 @@ import pytest
 from scipy import signal
 
 import hetero
-from hetero import execution, inventory
-from hetero.ops import convolution_bands
+from hetero.ops.convolve2d import bands as convolution_bands
+from hetero.runtime import execution, inventory
 
 rng = np.random.default_rng(31)
 

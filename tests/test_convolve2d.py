@@ -24,10 +24,11 @@ from scipy import signal
 
 import hetero
 import hetero.ops
-from hetero import devices, registry
+from hetero import devices
 from hetero.arrays import describe, spec
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.ops import convolving
+from hetero.ops.convolve2d import operands as convolving
+from hetero.runtime import registry
 
 rng = np.random.default_rng(23)
 MODES = ["full", "same", "valid"]

@@ -17,8 +17,9 @@ from scipy.signal import convolve2d
 
 import hetero
 from hetero.errors import MethodNotAvailable
-from hetero.filtering import request
-from hetero.ops import convolution, convolving
+from hetero.ops import convolve2d as convolution
+from hetero.ops.convolve2d import operands as convolving
+from hetero.ops.convolve2d import request
 
 rng = np.random.default_rng(8)
 # By size: SciPy's own loop, the direct sum, a filter of low rank, transforms.
@@ -125,7 +126,7 @@ def test_other_operands_after_a_remembered_call(size):
 def test_placement_after_a_remembered_call(size, monkeypatch):
     """A method or device asked for runs, however well the call is known."""
     ran = []
-    for implementation in hetero.registry.lookup("convolve2d"):
+    for implementation in hetero.runtime.registry.lookup("convolve2d"):
         run = implementation.run
         if run is None or implementation.kind != "cpu":
             continue
@@ -134,13 +135,13 @@ def test_placement_after_a_remembered_call(size, monkeypatch):
             ran.append(name)
             return run(*args)
 
-        entries = list(hetero.registry._implementations["convolve2d"])
+        entries = list(hetero.runtime.registry._implementations["convolve2d"])
         at = entries.index(implementation)
-        entries[at] = hetero.registry.Implementation(
+        entries[at] = hetero.runtime.registry.Implementation(
             **{f: getattr(implementation, f) for f in implementation.__slots__} | {"run": counted}
         )
-        monkeypatch.setitem(hetero.registry._implementations, "convolve2d", entries)
-    hetero.inventory.changed()
+        monkeypatch.setitem(hetero.runtime.registry._implementations, "convolve2d", entries)
+    hetero.runtime.inventory.changed()
     a, b = operands(size)
     for _ in range(2):
         hetero.convolve2d(a, b)
@@ -263,27 +264,27 @@ def test_small_calls_do_what_their_plan_says():
 
 def test_small_calls_go_where_the_plan_sends_them(opencl, monkeypatch):
     """On a machine whose device is the faster one from the start, nothing is small."""
-    from hetero.ops import small_convolutions
+    from hetero.ops.convolve2d import small as small_convolutions
 
     key = ((8, 9), (72, 8), np.dtype("f8"), (3, 3), np.dtype("f8"), "full", "fill")
     assert small_convolutions.learn({}, key) is not None
-    plan = hetero.planner.plan
+    plan = hetero.runtime.planner.plan
 
     def elsewhere(problem, device=None, method=None):
         return plan(problem, opencl, "direct")
 
-    hetero.inventory.changed()
-    monkeypatch.setattr(hetero.planner, "plan", elsewhere)
+    hetero.runtime.inventory.changed()
+    monkeypatch.setattr(hetero.runtime.planner, "plan", elsewhere)
     assert small_convolutions.learn({}, key) is None
     monkeypatch.undo()
-    hetero.inventory.changed()
+    hetero.runtime.inventory.changed()
 
 
 def test_what_is_remembered_is_forgotten_with_the_plans():
     a, b = operands("small")
     hetero.convolve2d(a, b)
     assert convolution._host_calls
-    hetero.inventory.changed()
+    hetero.runtime.inventory.changed()
     assert not convolution._host_calls
     right(hetero.convolve2d(a, b), a, b)
 

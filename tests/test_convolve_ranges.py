@@ -2,7 +2,7 @@
 
 A transform's error is eps times the largest values all over its tile; the direct sum's is eps times
 what it adds up at a point. Bounds here are 1e3 eps of the sum of the products' absolute values, at
-every point, as `hetero.filtering.ranges` promises.
+every point, as `hetero.ops.convolve2d.ranges` promises.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pytest
 from scipy.signal import convolve2d
 
 import hetero
-from hetero.filtering import ranges
-from hetero.filtering.factors import low_rank
-from hetero.filtering.request import Filter
-from hetero.kernels import cpu_ranges
-from hetero.ops import convolving
+from hetero.kernels.cpu import cpu_ranges
+from hetero.ops.convolve2d import operands as convolving
+from hetero.ops.convolve2d import ranges
+from hetero.ops.convolve2d.factors import low_rank
+from hetero.ops.convolve2d.request import Filter
 
 rng = np.random.default_rng(41)
 DTYPES = ["float32", "float64"]

@@ -15,11 +15,13 @@ from scipy.signal import convolve2d, fftconvolve
 from test_convolve2d import BOUNDARIES, MODES, each_way
 
 import hetero
-from hetero import devices, inventory, registry
+from hetero import devices
 from hetero.errors import MethodNotAvailable
-from hetero.filtering import fft_device, tiles_cpu, tiles_device
-from hetero.kernels import cpu_convolve, plan_convolve
-from hetero.ops import convolving
+from hetero.kernels.convolution import plan_convolve
+from hetero.kernels.cpu import cpu_convolve
+from hetero.ops.convolve2d import fft_device, tiles_cpu, tiles_device
+from hetero.ops.convolve2d import operands as convolving
+from hetero.runtime import inventory, registry
 
 PRODUCTS = 3 << 20  # of a sum that SciPy, and the direct methods, are asked for at most
 LARGEST = {"cpu": 1100, "cuda": 700, "opencl": 140}

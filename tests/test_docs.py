@@ -251,7 +251,7 @@ def test_the_exit_codes_of_the_readme_are_the_commands(capsys):
 
 def test_the_methods_of_the_readme_are_those_registered():
     """The table 'What runs where', the CPU's column; every method of a GPU is named too."""
-    from hetero import registry
+    from hetero.runtime import registry
 
     text = README.read_text("utf-8").partition("## What runs where")[2].partition("\n\nfloat32")[0]
     for operation in registry.operations():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.sparse.linalg import spsolve
 
-from hetero.solvers import dst_cpu
-from hetero.solvers.operators import Poisson
-from hetero.solvers.words import CONVERGED, NOT_FINITE, ROUNDING, Stencil
+from hetero.ops.linear_systems.operators import Poisson
+from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Stencil
+from hetero.ops.poisson import dst_cpu
 
 SHAPES = [(1, 1), (2, 1), (1, 7), (16, 31), (33, 40), (3, 4, 5), (9, 1, 34), (17, 12, 20)]
 

@@ -9,9 +9,9 @@ from scipy.fft import dstn
 
 from hetero import devices
 from hetero.devices import cufft
-from hetero.solvers import dst_device
-from hetero.solvers.operators import Poisson
-from hetero.solvers.words import CONVERGED, ROUNDING, Stencil
+from hetero.ops.linear_systems.operators import Poisson
+from hetero.ops.linear_systems.types import CONVERGED, ROUNDING, Stencil
+from hetero.ops.poisson import dst_device
 
 SHAPES = [(1, 1), (1, 5), (6, 1), (4, 7), (33, 40), (3, 4, 5), (9, 1, 34)]
 

@@ -13,10 +13,10 @@ from scipy import signal
 
 import hetero
 import hetero.ops
-from hetero import execution, planner, registry
 from hetero.errors import DeviceError
-from hetero.filtering import request
-from hetero.ops import express
+from hetero.ops.convolve2d import request
+from hetero.runtime import call_cache as express
+from hetero.runtime import execution, planner, registry
 
 rng = np.random.default_rng(5)
 
@@ -229,7 +229,7 @@ def filters(cuda, monkeypatch):
         for i in registry.lookup("convolve2d")
     ]
     monkeypatch.setitem(registry._implementations, "convolve2d", entries)
-    monkeypatch.setattr("hetero.filtering.device.prepared_direct", prepared)
+    monkeypatch.setattr("hetero.ops.convolve2d.device.prepared_direct", prepared)
     return cuda
 
 

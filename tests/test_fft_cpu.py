@@ -13,8 +13,8 @@ import pytest
 from scipy.signal import convolve2d
 
 import hetero
-from hetero.filtering import fft_cpu, tiles_cpu, workers
-from hetero.ops import convolving
+from hetero.ops.convolve2d import fft_cpu, tiles_cpu, workers
+from hetero.ops.convolve2d import operands as convolving
 
 NUMPY_MODE = {"wrap": "wrap", "symm": "symmetric"}
 
@@ -142,7 +142,7 @@ def test_a_long_line_is_planned_at_once():
 
 AT_EXIT = """
 import atexit, numpy as np, hetero
-from hetero.filtering import workers
+from hetero.ops.convolve2d import workers
 workers.threads_for = lambda points, cores=None: 3
 image, kernel = np.ones((300, 300)), np.ones((3, 3))
 def last():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hetero.calibration import fit
-from hetero.models import Work, bind, bind_link
+from hetero.runtime.models import Work, bind, bind_link
 
 SIZES = [2**i for i in range(10, 31)]
 

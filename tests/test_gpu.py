@@ -13,9 +13,10 @@ import pytest
 from layouts import LAYOUTS
 
 import hetero
-from hetero import devices, execution, paths, transfer
+from hetero import devices, paths
 from hetero.arrays import describe
 from hetero.errors import MethodNotAvailable
+from hetero.runtime import execution, transfer
 
 pytestmark = pytest.mark.gpu
 

@@ -1,13 +1,10 @@
 """Who may import whom.
 
-    cli -> calibration, ops        calibration -> ops, registry, models, profile, inventory, devices
-    ops -> planner, registry       ops -> devices, transfer, execution, kernels (in functions only)
-    planner -> registry, models, profile, inventory
-    devices -> kernels             kernels imports nothing of hetero
+    cli -> evaluation -> calibration -> ops -> runtime -> arrays, devices -> kernels
 
-`pricing` belongs to planner, `overview` to profile and inventory; cli and calibration stand on top
-and may use whatever those below them may. `errors`, `arrays`, `paths`, `locks`, `disk_cache`,
-`models`, `problem` are leaves: words that everything is written in.
+Each layer may use whatever lies below it, none above. `errors`, `paths`, `locks`, `disk_cache` and
+`terminal` are leaves that every layer may use. No two files import each other, by whatever way
+round: imports in functions and imports for types count too.
 """
 
 from __future__ import annotations
@@ -20,78 +17,62 @@ import pytest
 import hetero
 from hetero import calibration, kernels
 
-LEAVES = {"errors", "arrays", "paths", "locks", "disk_cache", "models", "problem"}
-BELOW = {
-    "errors": set(),
-    "arrays": set(),
-    "paths": set(),
-    "locks": set(),
-    "disk_cache": {"paths"},
-    "models": set(),
-    "problem": {"arrays"},
-    "registry": set(),
-    "terminal": set(),
-    "kernels": set(),
-    "devices": {"kernels", *LEAVES},
-    "inventory": {"devices", *LEAVES},
-    "profile": {"inventory", *LEAVES},
-    "failures": {"devices", "inventory", *LEAVES},
-    "overview": {"profile", "inventory", "devices", *LEAVES},
-    "pricing": {"registry", "profile", *LEAVES},
-    "planner": {"pricing", "registry", "profile", "inventory", *LEAVES},
-    "transfer": {"devices", "failures", *LEAVES},
-    "execution": {
-        *("transfer", "failures", "planner", "registry", "inventory", "devices"),
-        *LEAVES,
-    },
-    "graphs": {"devices", "inventory", "planner", *LEAVES},
-    "solvers": {"devices", "transfer", "partition", "kernels", *LEAVES},
-    "partition": {"devices", *LEAVES},
-    "filtering": {"devices", "transfer", "kernels", *LEAVES},
-    "ops": {"planner", "registry", *LEAVES},
-}
-EVERYTHING = {*BELOW, "hetero"}
-BELOW["calibration"] = EVERYTHING - {"transfer", "kernels"}
-BELOW["cli"] = {*EVERYTHING, "calibration"} - {"transfer", "kernels", "execution"}
-# What may be imported inside functions besides, when it is needed.
-LATER = {
-    "ops": {
-        *("devices", "inventory", "transfer", "failures", "execution"),
-        *("kernels", "solvers", "filtering"),
-    }
-}
+LAYERS = (
+    ("errors", "locks", "paths", "terminal"),
+    ("disk_cache",),
+    ("kernels",),
+    ("arrays",),
+    ("devices",),
+    ("runtime",),
+    ("ops",),
+    ("calibration",),
+    ("evaluation",),
+    ("cli",),
+)
+RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # The package itself and its entry point hand out what others define.
 FREE = {"hetero", "__main__"}
-LATE = {"cpu", "numba"}  # first words of the names of kernels that need Numba
 HEAVY = {"pycuda", "pyopencl", "numba", "scipy", "threadpoolctl", "cupy", "torch", "nvmath", "cuda"}
 
 
-def sources():
-    """(unit, file) of every module: the unit is the name right below ``hetero``."""
-    top = Path(hetero.__file__).parent
-    for file in sorted(top.rglob("*.py")):
-        parts = file.relative_to(top).with_suffix("").parts
-        yield ("hetero" if parts == ("__init__",) else parts[0]), file
-    for unit, package in (("kernels", kernels), ("calibration", calibration)):
-        for file in sorted(Path(package.__file__).parent.rglob("*.py")):
-            if top not in file.parents:
-                yield unit, file
+def modules():
+    """Dotted name -> file of every module."""
+    found = {}
+    for package in (hetero, kernels, calibration):
+        top = Path(package.__file__).parent
+        for file in sorted(top.rglob("*.py")):
+            parts = [package.__name__, *file.relative_to(top).with_suffix("").parts]
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
 
 
-def imports(file):
-    """(names that a statement may load, whether it runs at import, whether for types only)."""
+MODULES = modules()
+# What is loaded before the first call computes: the names, every operation, the commands.
+FIRST = [
+    name
+    for name, file in MODULES.items()
+    if name in ("hetero", "hetero.ops", "hetero.cli", "hetero.calibration")
+    or name.split(".")[1:2] in (["evaluation"], ["calibration"])
+]
+FILES = [pytest.param(name, id=name.removeprefix("hetero.")) for name in MODULES]
+
+
+def imports(name, file):
+    """(modules that a statement may load, whether it runs at import, whether for types only)."""
     found = []
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
 
     def walk(node, eager, typing):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Import):
                 found.append(([a.name for a in child.names], eager, typing))
             elif isinstance(child, ast.ImportFrom):
-                base = "." * child.level + (child.module or "")
-                names = [base]
-                if base == "hetero":
-                    names = [f"hetero.{a.name}" for a in child.names]
-                found.append((names, eager, typing))
+                base = child.module or ""
+                if child.level:
+                    above = package.split(".")[: -(child.level - 1) or None]
+                    base = ".".join([*above, *filter(None, [child.module])])
+                names = [f"{base}.{a.name}" for a in child.names]
+                found.append(([n if n in MODULES else base for n in names], eager, typing))
             inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
             guard = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
             walk(child, eager and not inside, typing or guard)
@@ -100,85 +81,89 @@ def imports(file):
     return found
 
 
-def units(names):
-    for name in names:
-        parts = name.split(".")
-        if parts[0] == "hetero":
-            yield parts[1] if len(parts) > 1 else "hetero"
-
-
-FILES = [pytest.param(u, f, id=f"{u}/{f.name}" if u != f.stem else u) for u, f in sources()]
+def unit(name):
+    """The part of hetero right below the top that a module belongs to; None for other packages."""
+    parts = name.split(".")
+    return None if parts[0] != "hetero" else parts[1] if len(parts) > 1 else "hetero"
 
 
 def test_every_unit_has_its_place():
-    assert {unit for unit, _ in sources()} - FREE == set(BELOW)
+    assert set(map(unit, MODULES)) - FREE == set(RANK)
 
 
-@pytest.mark.parametrize(("unit", "file"), FILES)
-def test_arrows(unit, file):
-    if unit in FREE:
+@pytest.mark.parametrize("name", FILES)
+def test_layers(name):
+    if unit(name) in FREE:
         return
-    for names, eager, typing in imports(file):
-        allowed = BELOW[unit] | {unit} | (LATER.get(unit, set()) if not eager else set())
-        for used in units(names):
-            if not typing:
-                when = "at import" if eager else "in a function"
-                assert used in allowed, f"{file.name} imports hetero.{used} {when}"
+    for names, *_ in imports(name, MODULES[name]):
+        for used in filter(None, map(unit, names)):
+            if used in FREE and unit(name) == "cli":
+                continue
+            assert used in RANK, f"{name} imports {used}"
+            assert RANK[used] <= RANK[unit(name)], f"{name} imports {names}"
 
 
-@pytest.mark.parametrize(("unit", "file"), FILES)
-def test_nothing_heavy_is_loaded_at_import(unit, file):
-    heavy = HEAVY - {"numba", "scipy"} if loaded_late(unit, file.stem) else HEAVY
-    for names, eager, typing in imports(file):
-        if eager and not typing:
-            assert not heavy & {name.partition(".")[0] for name in names}, (file.name, names)
-            if not loaded_late(unit, file.stem):
-                for name in names:
-                    parts = name.lstrip(".").split(".")
-                    assert not any(part.partition("_")[0] in LATE for part in parts[:1]), names
+def test_no_circle_between_files():
+    edges = {
+        name: {used for names, *_ in imports(name, file) for used in names if used in MODULES}
+        for name, file in MODULES.items()
+        if unit(name) not in FREE
+    }
+    done = set()
+
+    def visit(name, path):
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for below in edges.get(name, set()) - {name}:
+                visit(below, [*path, name])
+            done.add(name)
+
+    for name in edges:
+        visit(name, [])
 
 
-def loaded_late(unit, stem):
-    """Solvers, filtering and the loops of Numba: nothing imports them before they are needed."""
-    return unit in ("solvers", "filtering") or (
-        unit == "kernels" and stem.partition("_")[0] in LATE
-    )
+@pytest.mark.parametrize("name", FIRST)
+def test_nothing_heavy_is_loaded_before_a_call_needs_it(name):
+    """Neither by a module itself nor by any that it imports."""
+    reached, new = set(), {name}
+    while new:
+        reached |= new
+        loaded = {used for one in new for used in eager_imports(one)}
+        new = {used for used in loaded if used in MODULES} - reached
+    for one in reached:
+        assert not HEAVY & {used.partition(".")[0] for used in eager_imports(one)}, one
+
+
+def eager_imports(name):
+    return {
+        used
+        for names, eager, typing in imports(name, MODULES[name])
+        for used in names
+        if eager and not typing
+    }
 
 
 def test_kernels_know_nothing_of_hetero():
-    for unit, file in sources():
-        if unit == "kernels":
-            for names, *_ in imports(file):
-                assert not list(units(names)), file.name
-                assert not any(name.startswith("..") for name in names), file.name
-
-
-def test_no_cycle():
-    """Nothing that is loaded at import leads back to itself, whatever the table above allows."""
-    edges = {}
-    for unit, file in sources():
-        for names, eager, typing in imports(file):
-            if eager and not typing and unit not in FREE:
-                edges.setdefault(unit, set()).update(set(units(names)) - {unit, "hetero"})
-
-    def visit(unit, path):
-        assert unit not in path, " -> ".join([*path, unit])
-        for below in edges.get(unit, ()):
-            visit(below, [*path, unit])
-
-    for unit in edges:
-        visit(unit, [])
+    for name, file in MODULES.items():
+        if unit(name) == "kernels":
+            for names, *_ in imports(name, file):
+                assert {unit(used) for used in names} <= {None, "kernels"}, name
 
 
 def test_this_test_sees_imports(tmp_path):
     file = tmp_path / "x.py"
     file.write_text(
         "import scipy.linalg\nfrom hetero import cli\nif TYPE_CHECKING:\n    import torch\n"
-        "def f():\n    from hetero.ops.matmul import x\n"
+        "def f():\n    from hetero.ops.matmul import x\n    from .. import planner\n"
     )
-    assert imports(file) == [
+    assert imports("hetero.runtime.deep.x", file) == [
         (["scipy.linalg"], True, False),
         (["hetero.cli"], True, False),
         (["torch"], True, True),
         (["hetero.ops.matmul"], False, False),
+        (
+            ["hetero.runtime.planner" if "hetero.runtime.planner" in MODULES else "hetero.runtime"],
+            False,
+            False,
+        ),
     ]

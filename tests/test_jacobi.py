@@ -12,10 +12,17 @@ import pytest
 
 from hetero import devices, kernels
 from hetero.errors import DeviceError
-from hetero.kernels import plan_jacobi
-from hetero.solvers import jacobi_cpu, jacobi_device
-from hetero.solvers.jacobi_schedule import Schedule
-from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, DeviceFailed, Stencil
+from hetero.kernels.jacobi import plan_jacobi
+from hetero.ops.linear_systems.types import (
+    CONVERGED,
+    LIMIT,
+    NOT_FINITE,
+    ROUNDING,
+    DeviceFailed,
+    Stencil,
+)
+from hetero.ops.poisson import jacobi_cpu, jacobi_device
+from hetero.ops.poisson.jacobi_schedule import Schedule
 
 SHAPES = [(1, 1), (2, 9), (26, 67), (41, 300), (1, 2, 3), (7, 9, 11), (12, 6, 64)]
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14}

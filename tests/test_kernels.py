@@ -21,7 +21,8 @@ import pytest
 import runtimes
 
 from hetero import kernels
-from hetero.kernels import matmul_tiles, matvec_shapes
+from hetero.kernels.matmul import matmul_tiles
+from hetero.kernels.matvec import matvec_shapes
 
 try:
     import pyopencl as cl

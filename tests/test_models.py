@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from hetero.models import FORMS, GIB, Work, bind, bind_link
+from hetero.runtime.models import FORMS, GIB, Work, bind, bind_link
 
 
 def cost(form, constants):

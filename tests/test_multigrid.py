@@ -18,10 +18,12 @@ import test_kernels
 from scipy.sparse.linalg import spsolve
 
 from hetero import devices
-from hetero.kernels import Launch, plan_multigrid
-from hetero.solvers import grids, multigrid_cpu, multigrid_device
-from hetero.solvers.operators import Poisson
-from hetero.solvers.words import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Stencil
+from hetero.kernels import Launch
+from hetero.kernels.multigrid import plan_multigrid
+from hetero.ops.linear_systems import grids
+from hetero.ops.linear_systems.operators import Poisson
+from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Stencil
+from hetero.ops.multigrid import multigrid_cpu, multigrid_device
 
 PLANES = [(127, 127), (128, 128), (97, 113), (101, 3), (40, 530)]
 BOXES = [(33, 33, 33), (32, 30, 29), (5, 40, 71)]

@@ -51,8 +51,9 @@ def test_a_wheel_holds_every_file(installed):
 def test_what_was_built_runs(installed, tmp_path):
     code = """if True:
         import hetero, pathlib
-        from hetero import kernels, profile
-        from hetero.calibration import demo
+        from hetero import kernels
+        from hetero.runtime import profile
+        from hetero.evaluation import demo
         here = pathlib.Path(hetero.__file__).parent
         assert here.parent == pathlib.Path("%s"), here
         for file in (here / "kernels").glob("*.cu"):

@@ -12,7 +12,7 @@ from hetero import devices
 from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.partition import Halo, Slab, slabs, split
+from hetero.ops.linear_systems.partition import Halo, Slab, slabs, split
 
 # -- Cutting -------------------------------------------------------------------------------------
 

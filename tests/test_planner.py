@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import devices, inventory, planner, pricing, profile, registry
+from hetero import devices
 from hetero.arrays import Operand, Spec
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable, NotPriced
 from hetero.ops import matmul, matvec
+from hetero.runtime import inventory, planner, pricing, profile, registry
 
 # -- A machine made up: numbers that can be added up by hand -------------------------------------
 

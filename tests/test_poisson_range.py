@@ -9,7 +9,7 @@ import pytest
 from test_solve_poisson import WAYS
 
 import hetero
-from hetero.ops import poisson_sides
+from hetero.ops.poisson import sides as poisson_sides
 
 MAGNITUDES = [("float32", e) for e in (-120, -80, -60, 62, 100)]
 MAGNITUDES += [("float64", e) for e in (-1000, -664, -565, -520, 505, 664, 990)]

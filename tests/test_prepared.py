@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import hetero.ops
-from hetero import registry
 from hetero.arrays import HOST, spec
 from hetero.devices.base import Device
 from hetero.devices.cuda import CudaDevice
-from hetero.filtering import device as filtering
-from hetero.filtering.request import Filter, Request
-from hetero.ops import convolving
+from hetero.ops.convolve2d import device as filtering
+from hetero.ops.convolve2d import operands as convolving
+from hetero.ops.convolve2d.request import Filter, Request
+from hetero.runtime import registry
 
 IMAGE, B, OUT, SCRATCH = (number << 20 for number in (16, 32, 64, 128))
 

@@ -8,7 +8,7 @@ import pytest
 
 from hetero.calibration import overheads, probes
 from hetero.calibration.efforts import FULL
-from hetero.registry import lookup
+from hetero.runtime.registry import lookup
 
 
 class FakeBench:

@@ -18,9 +18,10 @@ import pytest
 
 import hetero
 import hetero.ops
-from hetero import inventory, paths, planner, pricing, profile
+from hetero import paths
 from hetero.arrays import spec
 from hetero.errors import ProfileError
+from hetero.runtime import inventory, planner, pricing, profile
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 CPU_MODEL = "cpu|matmul|blas|float32|*"
@@ -110,7 +111,7 @@ def test_a_write_that_fails_leaves_the_old_file(data, profile_file, monkeypatch)
 
 WRITER = """
 import json, sys
-from hetero import profile
+from hetero.runtime import profile
 path, number = sys.argv[1], int(sys.argv[2])
 data = profile.shipped("conservative").data
 for turn in range(40):
@@ -536,7 +537,7 @@ def test_which_model_answers(data):
         found = profile.Profile({**data, "models": models})
         cost = found.cost("gpu:0", "gpu", "matvec", "tiled", "float32", "C odd")
         work = hetero.ops.matvec.problem(A, A[0])
-        implementation = hetero.registry.lookup("matvec")[0]
+        implementation = hetero.runtime.registry.lookup("matvec")[0]
         assert cost(implementation.work(work, {}))[0] == float(first)
     assert profile.Profile({**data, "models": {}}).cost("a", "b", "c", "d", "e", "f") is None
 

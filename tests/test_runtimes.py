@@ -19,11 +19,12 @@ import pytest
 import runtimes
 
 import hetero
-from hetero import cli, devices, inventory, planner
+from hetero import cli, devices
 from hetero.devices import opencl as backend
 from hetero.devices import opencl_runtime
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, KernelCompileError
+from hetero.runtime import inventory, planner
 
 NO_BUILD = {"PYOPENCL_BUILD_OPTIONS": "-Dfloat=@@ -Dlong=@@"}  # errors in every line of a kernel
 A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
@@ -206,7 +207,7 @@ def test_demo_leaves_out_what_fails(dying, capsys, hasty, warnings_of):
 
 
 def test_verify_leaves_out_what_fails(dying, opencl, monkeypatch):
-    from hetero.calibration import verify
+    from hetero.evaluation import verify
 
     problem = hetero.ops.matmul.problem(A32, B32)
     bench = verify.Operands("host")
@@ -221,7 +222,7 @@ def test_verify_leaves_out_what_fails(dying, opencl, monkeypatch):
 
 def test_a_choice_that_fails_is_replaced(cuda, monkeypatch):
     """The best of those that are left counts as chosen."""
-    from hetero.calibration import verify
+    from hetero.evaluation import verify
 
     problem = hetero.ops.matmul.problem(A32, B32)
     candidates = planner.plan(problem).candidates
@@ -238,7 +239,7 @@ def test_a_choice_that_fails_is_replaced(cuda, monkeypatch):
 
 def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl):
     """A plan for it would run on the CPU, and be taken for the device."""
-    from hetero.calibration import verify
+    from hetero.evaluation import verify
 
     for _ in range(2):
         devices.strike(opencl, DeviceError("planted"))
@@ -251,7 +252,7 @@ def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl):
 
 
 def test_bench_leaves_out_what_fails(warnings_of):
-    from hetero.calibration import bench_convolutions, left_out
+    from hetero.evaluation import bench_convolutions, left_out
 
     def gone():
         raise DeviceError("planted\nand more")

@@ -332,7 +332,7 @@ def test_device_arrays_stay_where_they_are(library):
         assert info == 0
         assert type(x) is type(here[1])
         assert describe(x).location == "cuda:0"
-        from hetero import transfer
+        from hetero.runtime import transfer
 
         values = transfer.to_host(x, describe(x))
         assert np.linalg.norm(b - A @ values) <= 1e-9 * np.linalg.norm(b)

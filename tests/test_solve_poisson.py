@@ -16,9 +16,10 @@ import pytest
 from scipy.sparse.linalg import spsolve
 
 import hetero
-from hetero import devices, registry
+from hetero import devices
 from hetero.devices import cgroup, cpu
-from hetero.ops import poisson_methods
+from hetero.ops.poisson import methods as poisson_methods
+from hetero.runtime import registry
 
 
 def ways():
@@ -295,7 +296,7 @@ def test_without_limits_the_machine_counts(control_group):
 
 MEASURE = """
 import sys, numpy as np, hetero
-from hetero.ops import poisson_methods
+from hetero.ops.poisson import methods as poisson_methods
 method, shape = sys.argv[1], tuple(map(int, sys.argv[2].split(",")))
 before = np.ones((*shape[:-1], shape[-1] - 1), "f4")  # compiles the same loops
 hetero.solve_poisson(before, device="cpu", method=method, maxiter=3)

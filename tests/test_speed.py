@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import planner, profile
 from hetero.ops import matmul
+from hetero.runtime import planner, profile
 
 pytestmark = pytest.mark.timing
 ROUNDS = 25

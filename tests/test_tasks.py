@@ -6,10 +6,10 @@ import importlib
 
 import pytest
 
-from hetero import inventory
 from hetero.calibration import convolutions, tasks
 from hetero.calibration.efforts import FULL
 from hetero.errors import DeviceError
+from hetero.runtime import inventory
 
 
 class Measured:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from hetero import cli
-from hetero.calibration import bench, bench_convolutions, bench_solves
+from hetero.evaluation import bench, bench_convolutions, bench_solves
 
 COMMANDS = {
     "info": (),

@@ -11,7 +11,7 @@ import pytest
 from layouts import LAYOUTS
 
 import hetero
-from hetero import profile
+from hetero.runtime import profile
 
 rng = np.random.default_rng(7)
 A32 = rng.random((6, 5), np.float32)

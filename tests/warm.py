@@ -19,8 +19,8 @@ import threadpoolctl
 from scipy.sparse import issparse
 
 import hetero
-from hetero import inventory, planner, registry
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.runtime import inventory, planner, registry
 
 Point = dict[str, str]
 NOTHING = object()  # the parameter is not given at all

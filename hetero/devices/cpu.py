@@ -10,7 +10,7 @@ from typing import Any
 
 from hetero import disk_cache
 from hetero.devices import cgroup
-from hetero.kernels import cache_hook
+from hetero.kernels.cpu import cache_hook
 
 cache_hook.store = disk_cache  # of the compiled loops, once there are any
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hetero.devices.base import short_host
+from hetero.devices.base import Device, short_host
 from hetero.devices.cuda_pool import Pool
 from hetero.errors import DeviceError, DeviceMemoryError
-
-if TYPE_CHECKING:
-    from hetero.devices.cuda import CudaDevice
 
 log = logging.getLogger("hetero")
 
@@ -37,10 +34,10 @@ class Active:
 
     __slots__ = ("_device", "_outer", "_pushed")
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: Device) -> None:
         self._device = device
 
-    def __enter__(self) -> CudaDevice:
+    def __enter__(self) -> Device:
         device = self._device
         context = device.driver.Context
         self._pushed = False

@@ -8,15 +8,14 @@ therefore trusted only after random bytes crossed it whole, in both directions, 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 
 from hetero import locks
 from hetero.errors import DeviceError, DeviceMemoryError
-
-if TYPE_CHECKING:
-    from hetero.devices.base import Device
 
 _PATTERN_BYTES = (1 << 20) + 24  # several pieces of any path, and a rest
 _STAGING_BYTES = 8 << 20
@@ -24,6 +23,20 @@ _STAGING_BYTES = 8 << 20
 _trusted: dict[frozenset[str], bool] = {}
 _lock = locks.new()
 log = logging.getLogger("hetero")
+
+
+class Device(Protocol):
+    """What a copy needs of a `hetero.devices.base.Device`."""
+
+    name: str
+    active: Callable[[], AbstractContextManager[Any]]
+    allocate: Callable[[int], tuple[Any, Any]]
+    upload: Callable[..., None]
+    download: Callable[..., None]
+    synchronize: Callable[..., None]
+    link: Callable[[Any], bool]
+    copy_directly: Callable[..., None]
+    staging: Callable[[int], np.ndarray]
 
 
 def trusted(target: Device, source: Device) -> bool:

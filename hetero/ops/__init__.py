@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero import planner
-from hetero.ops import conjugate_gradient, convolution, matmul, matvec, poisson
+from hetero.ops import cg as conjugate_gradient
+from hetero.ops import convolve2d as convolution
+from hetero.ops import matmul, matvec, poisson
+from hetero.runtime import planner
 
 MODULES = {
     module.OPERATION: module

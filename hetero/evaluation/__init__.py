@@ -1,0 +1,1 @@
+"""How good the choices are: verify, bench, demo and their reports."""

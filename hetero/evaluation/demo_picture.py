@@ -1,0 +1,87 @@
+"""`hetero demo`'s photograph: blurred, sharpened and its edges found by `hetero.convolve2d`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetero.ops.convolve2d import convolve2d
+from hetero.ops.convolve2d.operands import problem
+from hetero.runtime.planner import plan
+from hetero.runtime.planner import show as readable
+
+_SIDE = 2048
+
+
+def photograph() -> tuple[np.ndarray, str]:
+    """A gray photograph of float32 from 0 to 1, and where it is from.
+
+    scikit-image's camera man, repeated up to 2048 x 2048; where that package is not installed, a
+    drawn landscape.
+    """
+    try:
+        from skimage import data
+
+        picture, source = data.camera().astype(np.float32) / 255.0, "scikit-image's camera man"
+    except ImportError:
+        y, x = np.mgrid[0:512, 0:512] / 512.0
+        hills = 0.55 + 0.1 * np.sin(9.0 * x) + 0.05 * np.sin(31.0 * x + 2.0)
+        sky = 0.9 - 0.5 * y + 0.3 * np.exp(-60.0 * ((x - 0.7) ** 2 + (y - 0.25) ** 2))
+        picture = np.where(y > hills, 0.3 * np.sin(40.0 * (y - hills)) ** 2, sky)
+        picture, source = picture.astype(np.float32), "a drawn landscape"
+    repeats = [-(-_SIDE // n) for n in picture.shape]
+    return np.tile(picture, repeats)[:_SIDE, :_SIDE], source
+
+
+def filters() -> dict[str, np.ndarray]:
+    """A Sobel edge filter, a Gaussian, and a disk out of focus, which is of full rank."""
+    line = np.exp(-(np.linspace(-2.5, 2.5, 31) ** 2)).astype(np.float32)
+    y, x = np.mgrid[-31:32, -31:32]
+    disk = (x**2 + y**2 <= 31**2).astype(np.float32)
+    return {
+        "edges, 3 x 3 Sobel": np.array([[1, 0, -1], [2, 0, -2], [1, 0, -1]], np.float32),
+        "blur, 31 x 31 Gaussian": np.outer(line, line) / line.sum() ** 2,
+        "out of focus, 63 x 63 disk": disk / disk.sum(),
+    }
+
+
+def filter_picture(show: Callable[[str], None], path: str | None = None) -> list[dict[str, Any]]:
+    """Filter the photograph; save the last result as a gray PGM file if a path is given."""
+    picture, source = photograph()
+    show(f"\n{source}, {picture.shape[0]} x {picture.shape[1]}, edges mirrored:")
+    found = []
+    result = picture
+    for name, values in filters().items():
+        chosen = plan(problem(picture, values, "same", "symm")).chosen
+        result = convolve2d(picture, values, "same", "symm")  # the first one compiles
+        start = time.perf_counter()
+        result = convolve2d(picture, values, "same", "symm")
+        seconds = time.perf_counter() - start
+        show(
+            f"  {name:<28} {chosen.method} on {chosen.device}: {readable(seconds)}, "
+            f"predicted {readable(chosen.seconds or 0.0)}"
+        )
+        found.append(
+            {
+                "filter": name,
+                "device": chosen.device,
+                "method": chosen.method,
+                "predicted": chosen.seconds,
+                "measured": seconds,
+            }
+        )
+    if path is not None:
+        save(result, path)
+        show(f"  the last one is in {path}")
+    return found
+
+
+def save(picture: np.ndarray, path: str) -> None:
+    """Write values from 0 to 1 as a binary PGM file."""
+    pixels = np.clip(np.rint(255.0 * picture), 0, 255).astype(np.uint8)
+    height, width = pixels.shape
+    Path(path).write_bytes(f"P5 {width} {height} 255\n".encode() + pixels.tobytes())

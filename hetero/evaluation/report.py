@@ -1,0 +1,81 @@
+"""Calibration, verification and demo as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero.runtime.planner import show
+from hetero.runtime.profile import Profile
+
+_DOUBTFUL = 1.0  # mean relative error of a model beyond which it is no good
+
+
+def doubtful(profile: Profile) -> list[str]:
+    """The models whose predictions are off by a factor: something else ran meanwhile."""
+    return [name for name, found in profile.residuals().items() if not found["mean"] < _DOUBTFUL]
+
+
+def calibration(profile: Profile) -> str:
+    """What was fitted and how well: one line for each model, and which not to trust."""
+    lines = []
+    for device, directions in profile.data["links"].items():
+        for direction, kinds in directions.items():
+            for memory in kinds:
+                link = profile.link(device, direction, memory)
+                floor, rate = link(1), 2**28 / link(2**28) / 1e9
+                lines.append(
+                    f"{device} {direction}, {memory}: {show(floor)} + bytes at {rate:.1f} GB/s"
+                )
+        lines.append(
+            f"{device} host work around a call: {show(profile.dispatch(device, 'host'))}, "
+            f"operands there: {show(profile.dispatch(device, 'device'))}"
+        )
+    lines.append(
+        f"{'error of the fit at shapes not fitted':<52} {'mean':>7} {'p95':>7} {'worst':>7}"
+    )
+    for name, errors in profile.residuals().items():
+        text = name.replace("|", " ")
+        cells = " ".join(f"{errors[key]:7.1%}" for key in ("mean", "p95", "worst"))
+        lines.append(f"{text:<52} {cells}")
+    if found := doubtful(profile):
+        names = ", ".join(name.replace("|", " ") for name in found)
+        lines += ["", f"off by more than {_DOUBTFUL:.0%} in the mean: {names}"]
+        lines.append("Something else was running, it seems; calibrate again when nothing is.")
+    return "\n".join(lines)
+
+
+def chosen_over_best(figures: dict[str, float]) -> str:
+    """The four figures in one line."""
+    return (
+        f"chosen / best: geometric mean {figures['geometric_mean']:.3f}, "
+        f"95th percentile {figures['p95']:.3f}, 99th {figures['p99']:.3f}, "
+        f"worst {figures['worst']:.3f}"
+    )
+
+
+def verification(found: dict[str, Any], rows: list[Any]) -> str:
+    """Summary of `hetero.evaluation.verify`, with the worst choices."""
+    left_out = [f"left out: {name}: {why}" for name, why in found["left_out"].items()]
+    if not rows:
+        return "\n".join(["no problem could be measured", *left_out])
+    lines = [f"{found['problems']} random problems", chosen_over_best(found["chosen_over_best"])]
+    lines += [
+        f"  fastest {count} times: {name}" for name, count in sorted(found["fastest"].items())
+    ]
+    lines.append(f"{'prediction error':<44} {'mean':>7} {'p95':>7} {'worst':>7}")
+    for name, errors in found["prediction_error"].items():
+        cells = " ".join(f"{errors[key]:7.1%}" for key in ("mean", "p95", "worst"))
+        lines.append(f"{name:<44} {cells}")
+    for device, kinds in found["links"].items():
+        for name, errors in kinds.items():
+            cells = " ".join(f"{errors[key]:7.1%}" for key in ("mean", "p95", "worst"))
+            lines.append(f"{device + ' ' + name:<44} {cells}")
+    wrong = sorted((row for row in rows if row.ratio > 1.05), key=lambda row: -row.ratio)
+    for row in wrong[:8]:
+        lines.append(
+            f"{row.ratio:5.2f}x {row.problem}: chose {row.chosen[1]} on {row.chosen[0]} "
+            f"({show(row.measured[row.chosen])}, predicted {show(row.predicted[row.chosen])}), "
+            f"best {row.best[1]} on {row.best[0]} "
+            f"({show(row.measured[row.best])}, predicted {show(row.predicted[row.best])})"
+        )
+    return "\n".join([*lines, *left_out])

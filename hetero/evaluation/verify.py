@@ -1,0 +1,335 @@
+"""Does the plan choose well? Random shapes, every candidate measured, chosen over best."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero import devices as backends
+from hetero.arrays import HOST, Operand, describe, spec
+from hetero.calibration import overheads
+from hetero.calibration.fit import residuals
+from hetero.calibration.measure import center
+from hetero.errors import DeviceError, MethodNotAvailable
+from hetero.evaluation import verify_convolutions
+from hetero.evaluation.left_out import leaving_out
+from hetero.ops import module_of
+from hetero.ops.products import calling
+from hetero.runtime import planner, profile
+from hetero.runtime.problem import DEVICE_DTYPES, Problem
+
+MEASURED = ("matvec", "matmul", "convolve2d")
+DEFAULT = MEASURED[:2]
+log = logging.getLogger("hetero")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One random problem: what was predicted and what was measured.
+
+    Attributes
+    ----------
+    problem : Problem
+    predicted, measured : dict
+        (device, method) -> seconds.
+    chosen, best : (device, method)
+    failed : dict
+        (device, method) -> why it could not be measured.
+    """
+
+    problem: Problem
+    predicted: dict[tuple[str, str], float]
+    measured: dict[tuple[str, str], float]
+    chosen: tuple[str, str]
+    best: tuple[str, str]
+    failed: dict[tuple[str, str], str]
+
+    @property
+    def ratio(self) -> float:
+        """Seconds of the chosen candidate over those of the best one."""
+        return self.measured[self.chosen] / self.measured[self.best]
+
+
+def random_problem(draw: random.Random, operation: str, on: str, largest: int) -> Problem:
+    """A problem with sizes log-uniform up to ``largest``, any dtype and order."""
+    if operation == "convolve2d":
+        return verify_convolutions.random_problem(draw, on, min(largest, 4096))
+    dtype = draw.choice(DEVICE_DTYPES)
+
+    def size() -> int:
+        return max(2, round(2.0 ** draw.uniform(2, math.log2(largest))))
+
+    m, k = size(), size()
+    order = draw.choice("CCF")
+    second = (k,) if operation == "matvec" else (k, size())
+    first = spec((m, k), dtype, on=on, order=order)
+    return module_of(operation).problem(first, spec(second, dtype, on=on, order=draw.choice("CCF")))
+
+
+def verify(
+    operations: tuple[str, ...] = DEFAULT,
+    *,
+    on: str = HOST,
+    count: int = 100,
+    seconds: float = 60.0,
+    seed: int = 0,
+    largest: int | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> list[Row]:
+    """Measure every candidate of random problems.
+
+    Parameters
+    ----------
+    operations : tuple of str
+    on : str
+        Where the operands lie: "host" or a device.
+    count : int
+        Problems for each operation.
+    seconds : float
+        Time after which no further problem is drawn.
+    seed : int
+    largest : int, optional
+        Largest extent. Default: 4096, 16384 where there is a GPU.
+    progress : callable, optional
+        As in `hetero.calibrate`.
+    """
+    draw = random.Random(seed)
+    if progress is not None:
+        progress(0.0, "trying the devices")
+    gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
+    largest = largest or (16384 if gpu else 4096)
+    bench = Operands(on)
+    rows: list[Row] = []
+    begin = time.perf_counter()
+    total = count * len(operations)
+    for number in range(total):
+        spent = time.perf_counter() - begin
+        if spent > seconds:
+            break
+        operation = operations[number % len(operations)]
+        problem = random_problem(
+            draw, operation, on, largest if operation == "matvec" else largest // 2
+        )
+        if progress is not None:
+            progress(max(number / total, spent / seconds), str(problem))
+        row = measure_candidates(problem, bench)
+        if row is not None:
+            rows.append(row)
+    return rows
+
+
+def measure_candidates(
+    problem: Problem,
+    bench: Operands,
+    budget: float = 0.05,
+    longest: float = 1.0,
+    also: tuple[tuple[str, str], ...] = (),
+) -> Row | None:
+    """Predict and measure every candidate of a problem; None if one would take too long.
+
+    A candidate that fails is left out, and the choice is the best of those that are left.
+
+    Parameters
+    ----------
+    problem : Problem
+    bench : Operands
+    budget : float
+        Seconds for each candidate.
+    longest : float
+        Predicted seconds of a candidate above which the problem is left out.
+    also : tuple of (device, method)
+        Measured too, although the plan does not consider them unasked.
+    """
+    plan = planner.plan(problem)
+    candidates = [c for c in plan.candidates if c.reason is None]
+    predicted = {(c.device, c.method): c.seconds for c in candidates if c.seconds is not None}
+    if len(predicted) < len(candidates) or max(predicted.values()) > longest:
+        return None
+    arrays, operands = bench.arrays(problem)
+    calls: dict[tuple[str, str], Callable[[], object]] = {}
+    samples: dict[tuple[str, str], list[float]] = {}
+    failed: dict[tuple[str, str], str] = {}
+    for name in (*predicted, *also):
+        with leaving_out(name, failed):
+            calls[name] = _caller(_placed(problem, name), arrays, operands)
+            calls[name]()
+            samples[name] = []
+    begin = time.perf_counter()
+    draw = random.Random(0)
+    while True:  # in turn, so that a slower spell of the machine hits all alike
+        order = [name for name in calls if name not in failed]
+        draw.shuffle(order)  # threads that still spin after a call on the CPU hit all alike
+        for name in order:
+            with leaving_out(name, failed):
+                call = calls[name]
+                call()  # not counted: the one before ran elsewhere, caches and threads went cold
+                for _ in range(3):
+                    start = time.perf_counter()
+                    call()
+                    samples[name].append(time.perf_counter() - start)
+        done = max([len(values) for values in samples.values()], default=15)
+        if done >= 15 or time.perf_counter() - begin > budget * len(calls):
+            break
+    measured = {name: center(samples[name]) for name in calls if name not in failed}
+    predicted = {name: seconds for name, seconds in predicted.items() if name in measured}
+    if not predicted:
+        return None
+    best = min(measured, key=lambda name: measured[name])
+    chosen = min(predicted, key=lambda name: predicted[name])
+    return Row(problem, predicted, measured, chosen, best, failed)
+
+
+def _placed(problem: Problem, name: tuple[str, str]) -> planner.Plan:
+    """The plan of a candidate, or an error if it would not run where it says."""
+    plan = planner.plan(problem, *name)
+    if (plan.chosen.device, plan.chosen.method) != name:
+        raise MethodNotAvailable(backends.set_aside(name[0]) or f"{name[0]} cannot run it now")
+    return plan
+
+
+def _caller(
+    plan: planner.Plan, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
+) -> Callable[[], object]:
+    """Run a plan and wait until the result is there."""
+    chosen = plan.chosen
+    waits = {o.location for o in operands if o.location != HOST} | {chosen.device}
+    waits -= {planner.CPU}
+    used = [backends.get(name) for name in waits]
+    if plan.problem.operation == "convolve2d":
+        run = verify_convolutions.caller(plan, *arrays)
+        arrays = ()
+    elif all(o.location == HOST for o in operands):  # what the second call of a shape comes down to
+        run = calling.shortcut(plan, getattr(np, plan.problem.function))
+    else:
+        function = getattr(module_of(plan.problem.function), plan.problem.function)
+        run = partial(function, device=chosen.device, method=chosen.method)
+
+    def call() -> None:
+        run(*arrays)
+        for device in used:
+            with device.active():
+                device.synchronize()
+
+    return call
+
+
+class Operands:
+    """Arrays for random problems, on the host or on a device, from memory allocated once."""
+
+    def __init__(self, on: str) -> None:
+        self._on = on
+        self._block = np.random.default_rng(3).random(1 << 20) - 0.5
+        self._pools: dict[Any, np.ndarray] = {}
+
+    def arrays(self, problem: Problem) -> tuple[tuple[Any, ...], tuple[Operand, ...]]:
+        """The operands' arrays and descriptions."""
+        found = []
+        for number, operand in enumerate(problem.inputs):
+            host = self._host(operand, number)
+            if number and problem.operation == "convolve2d":
+                host = verify_convolutions.values(problem, self._block)
+                if operand.location == HOST:
+                    found.append(host)
+                    continue
+            found.append(host if self._on == HOST else self._device(host, number))
+        return tuple(found), tuple(describe(a) for a in found)
+
+    def _host(self, operand: Operand, number: int) -> np.ndarray:
+        key = (number, operand.dtype.name)
+        pool = self._pools.get(key)
+        if pool is None or pool.size < operand.size:
+            pool = np.resize(self._block.astype(operand.dtype), operand.size)
+            self._pools[key] = pool
+        return np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
+
+    def _device(self, host: np.ndarray, number: int) -> Any:
+        from pycuda import gpuarray
+
+        with backends.get(self._on).active():
+            return gpuarray.to_gpu(host)
+
+
+def summary(rows: list[Row]) -> dict[str, Any]:
+    """Chosen over best (geometric mean, 95th and 99th percentile, worst), prediction errors."""
+    if not rows:
+        return {"problems": 0, "left_out": {}}
+    ratios = np.array([row.ratio for row in rows])
+    errors: dict[str, dict[str, float]] = {}
+    wins: dict[str, int] = {}
+    for row in rows:
+        name = f"{row.problem.operation} {row.best[1]} on {row.best[0]}"
+        wins[name] = wins.get(name, 0) + 1
+    names = sorted({(row.problem.operation, *name) for row in rows for name in row.predicted})
+    for operation, device, method in names:
+        pairs = [
+            (row.predicted[device, method], row.measured[device, method])
+            for row in rows
+            if row.problem.operation == operation and (device, method) in row.predicted
+        ]
+        errors[f"{operation} {method} on {device}"] = residuals(
+            [p for p, _ in pairs], [m for _, m in pairs]
+        )
+    return {
+        "problems": len(rows),
+        "chosen_over_best": {
+            "geometric_mean": float(np.exp(np.log(ratios).mean())),
+            "p95": float(np.percentile(ratios, 95)),
+            "p99": float(np.percentile(ratios, 99)),
+            "worst": float(ratios.max()),
+            "fastest_within_5_percent": float((ratios <= 1.05).mean()),
+        },
+        "fastest": wins,
+        "prediction_error": errors,
+        "left_out": left_out(rows),
+    }
+
+
+def left_out(rows: list[Row]) -> dict[str, str]:
+    """Device -> why measuring something there failed first; what is broken from the start, too."""
+    found = {f"{name}": reason for name, reason in backends.broken().items()}
+    for row in rows:
+        for (device, method), reason in row.failed.items():
+            found.setdefault(device, f"{method}, {row.problem}: {reason}")
+    return found
+
+
+def all_links(
+    progress: Callable[[float, str], None] | None = None,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """`verify_links` of every device that is not the CPU itself and does not fail."""
+    found = {}
+    for name, device in backends.proven().items():
+        if device.describe().get("is_host_cpu"):
+            continue
+        if progress is not None:
+            progress(0.9, f"copies to and from {name}")
+        try:
+            found[name] = verify_links(name)
+        except DeviceError as error:
+            log.warning("the links of %s are left out: %s", name, error)
+    return found
+
+
+def verify_links(device_name: str, seed: int = 0, count: int = 24) -> dict[str, dict[str, float]]:
+    """Relative error of the link models at random sizes from 4 KB to 1 GB, whole float64s."""
+    device = backends.get(device_name)
+    draw = random.Random(seed)
+    limit = min(30.0, math.log2(device.describe()["memory_bytes"] / 4))
+    sizes = sorted(round(2.0 ** draw.uniform(12, limit)) // 8 * 8 for _ in range(count))
+    constants = profile.current()
+    with device.active():
+        measured = overheads.transfers(device, sizes, budget=0.1)
+    return {
+        f"{direction}, {memory}": residuals(
+            [constants.link(device_name, direction, memory)(n) for n in sizes], seconds
+        )
+        for (direction, memory), seconds in measured.items()
+    }

@@ -1,0 +1,88 @@
+"""Convolution on the CPU: compiled loops, and filters of low rank."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.signal import convolve2d
+
+from hetero.kernels.cpu import cpu_convolve, cpu_vectors
+from hetero.ops.convolve2d.request import Request
+from hetero.ops.convolve2d.windows import Window, mode_of
+from hetero.runtime.problem import FEW_PRODUCTS
+
+_SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
+_SMALL = 1 << 14  # elements that NumPy looks at sooner than a compiled loop is called
+_BOUNDARY = {
+    "fill": cpu_convolve.FILL,
+    "wrap": cpu_convolve.WRAP,
+    "symm": cpu_convolve.SYMM,
+}
+
+
+def prepared(image: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The image as (batch, h, w) of the dtype that is computed in, rows contiguous."""
+    image = np.asarray(image, dtype)
+    image = image.reshape(-1, *image.shape[-2:])
+    if image.strides[-1] != dtype.itemsize and image.shape[-1] > 1:
+        image = np.ascontiguousarray(image)
+    return image
+
+
+def finite(result: np.ndarray) -> bool:
+    """Whether a result, C-contiguous, holds neither NaN nor infinity."""
+    if result.size < _SMALL:
+        return bool(np.isfinite(result).all())
+    return math.isfinite(cpu_vectors.times_zero(result.reshape(-1)))
+
+
+def block_width(dtype: np.dtype) -> int:
+    """Columns that `direct` and `separable` make at a time at least: a rest takes as long."""
+    return cpu_convolve.block_width(dtype)
+
+
+def direct(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
+    """The sum over the filter's taps, by `hetero.kernels.cpu.cpu_convolve`.
+
+    Parameters
+    ----------
+    image : (batch, h, w) ndarray of float32 or float64, as `prepared`
+
+    Returns
+    -------
+    (batch, out_height, out_width) ndarray
+    """
+    few = window.products <= FEW_PRODUCTS[image.dtype.char]
+    if few and len(image) == 1 and (mode := mode_of(window)):
+        operands = image[0], request.filter.array
+        return convolve2d(*operands, mode, window.boundary, request.fillvalue)[None]
+    if request.filter.array.size == 1 and image.size < _SERIAL:
+        with np.errstate(all="ignore"):  # as the loops, which look at no flags
+            return image * request.filter.array
+    out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
+    cpu_convolve.direct(
+        image,
+        request.filter.taps,
+        out,
+        window.top,
+        window.left,
+        _BOUNDARY[window.boundary],
+        request.fillvalue,
+    )
+    return out
+
+
+def separable(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
+    """Two one-dimensional passes for each factor; the direct sum where that is not finite."""
+    out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
+    cpu_convolve.separable(
+        image,
+        *request.filter.turned_factors,
+        out,
+        window.top,
+        window.left,
+        _BOUNDARY[window.boundary],
+        request.fillvalue,
+    )
+    return out if finite(out) else direct(image, request, window)

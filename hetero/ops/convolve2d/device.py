@@ -1,0 +1,191 @@
+"""Convolution on a device by own kernels: the direct sum, and filters of low rank."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import alignment
+from hetero.devices.base import Device
+from hetero.kernels import Launch, Steps
+from hetero.kernels.convolution import plan_convolve
+from hetero.ops.convolve2d.request import Filter, Request, kept
+from hetero.runtime.problem import Problem
+
+_THREADS = 256
+_CODES = {"fill": 0, "wrap": 1, "symm": 2}
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(
+    kind: str,
+    window: Any,
+    batch: int,
+    dtype: str,
+    image_strides: tuple[int, int, int],
+    out_strides: tuple[int, int, int],
+    aligned: int,
+    multiprocessors: int,
+    block_limit: int,
+    shared_limit: int,
+    cuda: bool,
+    tap_strides: tuple[int, int] | None,
+    only_if: bool,
+) -> Steps:
+    common = {
+        "batch": batch,
+        "height": window.height,
+        "width": window.width,
+        "filter_height": window.filter_height,
+        "filter_width": window.filter_width,
+        "out_height": window.out_height,
+        "out_width": window.out_width,
+        "top": window.top,
+        "left": window.left,
+        "boundary": window.boundary,
+        "dtype": dtype,
+        "image_strides": image_strides,
+        "out_strides": out_strides,
+        "multiprocessors": multiprocessors,
+        "alignment": aligned,
+        "block_limit": block_limit,
+        "shared_limit": shared_limit,
+        "cuda": cuda,
+    }
+    if kind == "direct":
+        return plan_convolve.direct(**common, tap_strides=tap_strides, only_if=only_if)
+    return plan_convolve.separable(rank=window.rank, **common)
+
+
+def steps(
+    kind: str,
+    device: Device,
+    problem: Problem,
+    *buffers: Any,
+    tap_strides: tuple[int, int] | None = None,
+    only_if: bool = False,
+) -> Steps:
+    """The launches of "direct" or "separable" for a problem and its buffers' addresses."""
+    return _steps(
+        kind,
+        problem.window,
+        problem.batch,
+        problem.dtype,
+        *problem.strides,
+        alignment(*buffers),
+        device.multiprocessors,
+        device.block_limit,
+        device.shared_limit,
+        device.kind == "cuda",
+        tap_strides,
+        only_if,
+    )
+
+
+def uploaded(device: Device, array: np.ndarray) -> tuple[Any, Any]:
+    """(buffer, owner) of a host array's copy."""
+    buffer, owner = device.allocate(array.nbytes)
+    device.upload(array, buffer)
+    return buffer, owner
+
+
+def launch(
+    device: Device, kernel: str, dtype: str, blocks: int, arguments: tuple[Any, ...]
+) -> None:
+    """Start a kernel of convolve_fft.cu."""
+    real = "double" if dtype == "float64" else "float"
+    defines = (("REAL", real), ("THREADS", _THREADS))
+    step = Launch("convolve_fft.cu", kernel, defines, blocks, _THREADS, ())
+    built = device.build(step.source, step.kernel, step.defines)
+    device.launch(built, blocks, _THREADS, list(arguments))
+
+
+def gather(
+    device: Device,
+    source: Any,
+    target: Any,
+    shape: tuple[int, int],
+    strides: tuple[int, int, int],
+    dtype: str,
+    fill: tuple[str, float],
+    tiles: tuple[int, int],
+    axes: tuple[Any, Any],
+    pitch: int,
+) -> None:
+    """Parts of extended images as tiles; ``tiles``: the first one, and how many."""
+    (y, x), (first, count) = axes, tiles
+    arguments = (
+        *(source, target, *shape, *strides, _CODES[fill[0]], float(fill[1])),
+        *(first, y.count, x.count, y.start, x.start, y.step, x.step, y.length, x.length, pitch),
+    )
+    launch(device, "gather_tiles", dtype, count * y.length, arguments)
+
+
+def _taps(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, Any]:
+    """(buffer, owner, strides) of the turned filter."""
+    if filter.array is not None:
+        return *kept(device, filter, "taps", lambda: uploaded(device, filter.taps)), None
+    w, (row, column) = problem.window, filter.strides
+    last = (w.filter_height - 1) * row + (w.filter_width - 1) * column
+    address = filter.pointer + last * np.dtype(problem.dtype).itemsize
+    return address, None, (-row, -column)
+
+
+def direct(
+    device: Device, problem: Problem, image: Any, request: Request, out: Any, only_if: Any = None
+) -> None:
+    """Enqueue the sum over the filter's taps; with a flag, only where it is set."""
+    taps, owner, strides = _taps(device, request.filter, problem)
+    buffers = {"image": image, "taps": taps, "out": out, "fillvalue": request.fillvalue}
+    asked = only_if is not None
+    planned = steps("direct", device, problem, image, out, tap_strides=strides, only_if=asked)
+    if asked:
+        buffers["only_if"] = only_if
+    device.run_steps(planned, buffers, np.dtype(problem.dtype).itemsize)
+    del owner
+
+
+def prepared_direct(device: Any, problem: Problem, request: Request, aligned: int) -> Any:
+    """`direct` in the current context, as a function of the image's and the result's address.
+
+    For operands at addresses that ``aligned`` divides, and a filter that is known.
+    """
+    taps, owner, strides = _taps(device, request.filter, problem)
+    planned = steps("direct", device, problem, aligned, tap_strides=strides)
+    itemsize = np.dtype(problem.dtype).itemsize
+    names = ("image", "taps", "out")
+    launch = device.prepared(planned, names, itemsize, fillvalue=request.fillvalue)
+
+    def run(image: int, out: int, owner: Any = owner) -> None:  # the taps live as long as this
+        launch(image, taps, out)
+
+    return run
+
+
+def flag(device: Device) -> tuple[Any, Any]:
+    """(buffer, owner) of ints, all 0; kernels set the first where a result is not finite."""
+    buffer, owner = device.allocate(16)
+    device.fill(buffer, 16)
+    return buffer, owner
+
+
+def separable(device: Device, problem: Problem, image: Any, request: Request, out: Any) -> None:
+    """Enqueue two passes for each factor, and the direct sum for where that is not finite."""
+    filter = request.filter
+
+    def upload() -> Any:
+        return tuple(uploaded(device, part) for part in filter.turned_factors)
+
+    (columns, first), (rows, second) = kept(device, filter, "factors", upload)
+    buffers = {"image": image, "columns": columns, "rows": rows, "out": out}
+    planned = steps("separable", device, problem, image, columns, rows, out)
+    size = np.dtype(problem.dtype).itemsize
+    device.run_steps(planned, buffers | {"fillvalue": request.fillvalue}, size)
+    bad, owner = flag(device)
+    count = problem.output.size
+    blocks = min(-(-count // _THREADS), 16 * device.multiprocessors)
+    launch(device, "find_not_finite", problem.dtype, blocks, (out, bad, count, blocks))
+    direct(device, problem, image, request, out, only_if=bad)
+    del first, second, owner

@@ -1,0 +1,108 @@
+"""Convolution on a CUDA device by cuFFT's real transforms, of whole images or of tiles."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from hetero.devices.base import Device
+from hetero.devices.cufft import RealTransform2D
+from hetero.ops.convolve2d import device as own
+from hetero.ops.convolve2d.request import Filter, Request, kept
+from hetero.ops.convolve2d.windows import Axis
+from hetero.runtime.problem import Problem
+
+_AT_A_TIME = 1 << 28  # bytes of tiles that are transformed at a time, but for one that is larger
+
+
+@functools.lru_cache(maxsize=8)
+def _transform(
+    device: Device, place: Any, lengths: tuple[int, int], batch: int, dtype: str
+) -> RealTransform2D:
+    """Plans belong to a context, ``place``."""
+    return RealTransform2D(device, lengths, batch, dtype)
+
+
+def run(
+    device: Device,
+    problem: Problem,
+    image: Any,
+    request: Request,
+    out: Any,
+    axes: tuple[Axis, Axis],
+) -> None:
+    """Enqueue a convolution, and the direct sum for where its result is not finite."""
+    y, x = axes
+    dtype = problem.dtype
+    size = np.dtype(dtype).itemsize
+    half = x.length // 2 + 1
+    points = y.length * half
+    total = problem.batch * y.count * x.count
+    chunk = min(total, max(_AT_A_TIME // (2 * points * size), 1))
+    lengths = (y.length, x.length)
+    spectrum, owner = _spectrum(device, request.filter, problem, axes)
+    transform = _transform(device, device.place(), lengths, chunk, dtype)
+    work, work_owner = device.allocate(2 * chunk * points * size)
+    bad, flag_owner = own.flag(device)
+    w = problem.window
+    image_strides, out_strides = problem.strides
+    blocks = -(-points // 256)
+    for first in range(0, total, chunk):
+        count = min(chunk, total - first)
+        own.gather(
+            device,
+            image,
+            work,
+            (w.height, w.width),
+            image_strides,
+            dtype,
+            (w.boundary, request.fillvalue),
+            (first, count),
+            axes,
+            2 * half,
+        )
+        transform.forward(work)
+        scale = 1.0 / (y.length * x.length)
+        own.launch(
+            device,
+            "multiply_spectra",
+            dtype,
+            blocks * count,
+            (work, spectrum, points, blocks, scale),
+        )
+        transform.inverse(work)
+        arguments = (
+            *(work, out, bad, w.out_height, w.out_width, *out_strides, first),
+            *(y.count, x.count, y.first, x.first, y.step, x.step, y.length, 2 * half),
+        )
+        own.launch(device, "scatter_tiles", dtype, count * y.step, arguments)
+    own.direct(device, problem, image, request, out, only_if=bad)
+    del owner, work_owner, flag_owner
+
+
+def _spectrum(
+    device: Device, filter: Filter, problem: Problem, axes: tuple[Axis, Axis]
+) -> tuple[Any, Any]:
+    """(buffer, owner) of the filter's transform at the tiles' lengths."""
+    w, (y, x), dtype = problem.window, axes, problem.dtype
+    shape = (w.filter_height, w.filter_width)
+
+    def make() -> tuple[Any, Any]:
+        if filter.array is None:
+            source, strides, held = filter.pointer, (0, *filter.strides), None
+        else:
+            source, held = own.uploaded(device, filter.array)
+            strides = (0, shape[1], 1)
+        half = x.length // 2 + 1
+        nbytes = 2 * y.length * half * np.dtype(dtype).itemsize
+        buffer, owner = device.allocate(nbytes)
+        one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
+        fill = ("fill", 0.0)
+        own.gather(device, source, buffer, shape, strides, dtype, fill, (0, 1), one, 2 * half)
+        _transform(device, device.place(), (y.length, x.length), 1, dtype).forward(buffer)
+        del held
+        return buffer, owner
+
+    return kept(device, filter, ("spectrum", y.length, x.length), make)

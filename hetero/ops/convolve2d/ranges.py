@@ -1,0 +1,123 @@
+"""Whether values range so widely that a transform would lose the small ones.
+
+A transform's error is about the same everywhere: eps times the norm of the filter times the root
+mean square of the image, over the tile that is transformed. The direct sum's is eps times the sum
+of the products' absolute values there. Where most values are of one size the two agree. One value
+of 1e20 among others of 1 leaves nothing of them in a transform's result.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from hetero.kernels.cpu import cpu_ranges
+from hetero.ops.convolve2d.request import Filter
+from hetero.runtime.problem import Window
+
+# By how many eps of the sum of the products' absolute values a transform may be off.
+_LOST = 1e3
+_LARGEST = 32  # one in so many of a filter's values may be as large as it likes
+
+
+class Size(NamedTuple):
+    """How large a filter's values are: 2-norm, mean, mean in its smallest quarter, small values.
+
+    Means are those without the largest values: where these meet zeros, the others count. A third of
+    the values that are not zero are at most ``small``.
+    """
+
+    norm: float
+    mean: float
+    quarter: float
+    small: float
+
+
+@np.errstate(all="ignore")
+def size_of(filter: np.ndarray) -> Size:
+    """The `Size` of a filter, in terms of its largest value; zeros for a filter of zeros.
+
+    Of the quarters the smallest that holds anything counts. The middle row and column are in both
+    halves: an image's points see at least one such quarter of the filter with mode "same".
+    """
+    values = np.abs(filter, dtype=np.float64)
+    largest = float(values.max())
+    if not 0.0 < largest < np.inf:
+        return Size(0.0, 0.0, 0.0, 0.0)
+    values /= largest
+    h, w = (n // 2 for n in values.shape)
+    height, width = values.shape
+    halves = (slice(0, height - h), slice(h, None)), (slice(0, width - w), slice(w, None))
+    parts = [values[rows, columns] for rows in halves[0] for columns in halves[1]]
+
+    def mean(part: np.ndarray) -> float:
+        some = np.sort(part[part > 0.0])
+        return float(some[: some.size - max(some.size // _LARGEST, 1)].sum()) / part.size
+
+    norm = float(np.sqrt(np.vdot(values, values)))
+    some = values[values > 0.0]
+    small = float(np.partition(some, some.size // 3)[some.size // 3])
+    return Size(norm, mean(values), min(mean(p) for p in parts if p.any()), small)
+
+
+@functools.lru_cache(maxsize=256)
+def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> Size:
+    return size_of(np.frombuffer(content, dtype).reshape(shape))
+
+
+@np.errstate(all="ignore")
+def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: float) -> bool:
+    """Whether a transform may be off by more than 1e3 eps of the sum of absolute products.
+
+    Parameters
+    ----------
+    image : (..., h, w) ndarray of float32 or float64, or None
+        None where its values are not known: then it counts as even.
+    filter : Filter
+        Its values known.
+
+    Notes
+    -----
+    Looked at are blocks of at most half the filter's extents, rounded up: every window of the image
+    that the filter covers holds one. The error is estimated from above: the mean square over a tile
+    is at most the largest value times the largest mean of a block. What the sum of products is at
+    least is estimated from the least block and the mean of the filter without its largest values.
+
+    Results at the image's edge see a part of the filter: its smallest quarter counts. Beside a
+    block that is all zero, results see as little as a line of the image and of the filter: the
+    least line of the blocks there counts, and a small value of the filter; of lines with few values
+    that are not zero, the least of these. What sees still less does not count: results at the
+    corner of what is not zero, and what "full" gives near its edges.
+    """
+    array = filter.array
+    if filter.content is None:
+        size = size_of(array)
+    else:
+        size = _remembered(filter.content, array.shape, array.dtype.char)
+    inside = window.boundary != "fill" or not (window.top or window.left)
+    taps = size.mean if inside else size.quarter
+    if image is None:
+        return size.norm > _LOST * taps * array.size
+    rows, columns = (window.filter_height + 1) // 2, (window.filter_width + 1) // 2
+    planes = image.reshape(-1, *image.shape[-2:])
+    sums, areas, peaks = cpu_ranges.block_sums(planes, rows, columns)
+    fill = abs(fillvalue) if window.filled else 0.0
+    means = np.maximum((sums / areas).max(axis=(1, 2)), fill)
+    errors = size.norm * np.sqrt(np.maximum(peaks, fill)) * np.sqrt(means)
+    least = np.where(sums > 0.0, sums, np.inf).min(axis=(1, 2))
+    if (errors > _LOST * taps * least).any():
+        return True
+    down, across = areas.shape
+    zero = np.pad(sums == 0.0, ((0, 0), (1, 1), (1, 1)))
+    zero &= (means > 0.0)[:, None, None]
+    if not zero.any():
+        return False
+    beside = zero[:, :-2] | zero[:, 1:-1] | zero[:, 2:]
+    beside = beside[:, :, :-2] | beside[:, :, 1:-1] | beside[:, :, 2:]
+    blocks = np.argwhere(beside & (sums > 0.0))
+    lines = cpu_ranges.least_lines(planes, blocks, down, across)
+    largest = np.maximum(planes.max(axis=(1, 2)), -planes.min(axis=(1, 2))).astype(np.float64)
+    errors = size.norm * np.sqrt(np.maximum(largest, fill)) * np.sqrt(means)  # less than before
+    return bool((errors[blocks[:, 0]] > _LOST * size.small * lines).any())

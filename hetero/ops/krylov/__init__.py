@@ -1,0 +1,1 @@
+"""Conjugate gradients: the algorithm, for the CPU and for one device or several."""

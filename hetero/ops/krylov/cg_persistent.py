@@ -1,0 +1,103 @@
+"""Conjugate gradients for small grids: many iterations in one cooperative launch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero.devices import cooperative
+from hetero.kernels.cg import plan_cg_stencil
+from hetero.ops.krylov import cg_parts
+from hetero.ops.krylov.cg_loops import Loop
+from hetero.ops.krylov.cg_matrices import grid_of
+from hetero.ops.krylov.cg_parts import Part
+from hetero.ops.linear_systems.types import Stencil
+
+
+class Persistent(Loop):
+    """A stencil on a 2-D grid whose vectors fit in the registers of one device.
+
+    Use `persistent`, which knows whether they do. ``kernel`` has ``launch(grid, arguments)``.
+    """
+
+    # A launch takes 20 us to start, load and store; it ends by itself when the iteration does.
+    first_batch = 64
+    batch_seconds = 4e-3
+
+    def __init__(
+        self,
+        part: Part,
+        stencil: Stencil,
+        dtype: np.dtype,
+        plan: plan_cg_stencil.Cooperative,
+        kernel: cooperative.CooperativeKernel,
+    ) -> None:
+        super().__init__([part])
+        self._part = part
+        self._plan = plan.launch
+        self._kernel = kernel
+        self._done = self._turn = 0
+        grid = grid_of(stencil, stencil.shape[0])
+        part.room(grid.rows * grid.plane * dtype.itemsize, "r", "p0", "p1")
+        part.room(8 * 4 * plan.launch.grid, "partial0", "partial1")
+        part.room(8 * cg_parts.RECORD, "record0", "record1")
+        part.room(16, "arrivals")
+        residual, _ = plan_cg_stencil.stencil(
+            grid,
+            dtype=dtype.name,
+            x_halo=0,
+            r_start=0,
+            p_start=0,
+            pitch=grid.plane,
+            scaled=False,
+            multiprocessors=part.device.multiprocessors,
+            block_limit=part.device.block_limit,
+        )
+        part.room(16 * residual.grid, "residual sums")
+        self._blocks = [residual.grid]
+        self._residual = part.bind(residual, p="p1", inverse="x", partial="residual sums")
+
+    def residual(self) -> tuple[float, float]:
+        cg_parts.run_all(self.parts, [(self._residual,)])
+        r_r, b_b = cg_parts.total(self.parts, "residual sums", self._blocks, 2)
+        return float(r_r), float(b_b)
+
+    def start(self, target: float) -> None:
+        cg_parts.new_records(self.parts, -1, target)
+        self._done = -1  # the first step only leads to iterate 0
+
+    def advance(self, to: int) -> None:
+        if to > self._done:
+            self._part.device.fill(self._part.buffers["arrivals"], 4)
+            arguments = self._part.values(
+                self._plan,
+                iterations=to - self._done,
+                before=f"record{self._turn}",
+                after=f"record{1 - self._turn}",
+            )
+            self._kernel.launch(self._plan.grid, arguments)
+            self._done = to
+            self._turn = 1 - self._turn
+
+    def record(self) -> tuple[int, int]:
+        return cg_parts.read_record(self._part, f"record{self._turn}")
+
+
+def persistent(part: Part, stencil: Stencil, dtype: np.dtype) -> Persistent | None:
+    """The iteration in cooperative launches; None if grid, device or software do not allow it."""
+    device = part.device
+    plan = plan_cg_stencil.cooperative(
+        grid_of(stencil, stencil.shape[0]),
+        dtype=dtype.name,
+        multiprocessors=device.multiprocessors,
+        shared_limit=device.shared_limit,
+        block_limit=device.block_limit,
+    )
+    if plan is None:
+        return None
+    launch = plan.launch
+    kernel = cooperative.load(
+        device, launch.source, launch.kernel, launch.defines, launch.block, plan.shared_bytes
+    )
+    if kernel is None or kernel.most_blocks < launch.grid:
+        return None
+    return Persistent(part, stencil, dtype, plan, kernel)

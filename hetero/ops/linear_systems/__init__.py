@@ -1,0 +1,1 @@
+"""What the solves share: the system's types, grids, scaling, row partition."""

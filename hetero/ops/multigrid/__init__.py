@@ -1,0 +1,1 @@
+"""Geometric multigrid: a method of its own, and a preconditioner."""

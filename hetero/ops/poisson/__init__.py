@@ -1,0 +1,322 @@
+"""Poisson's equation on boxes: the public function and its implementations."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero.arrays import HOST, Spec, describe
+from hetero.ops.linear_systems import solving
+from hetero.ops.linear_systems.solving import Request, Solved
+from hetero.ops.poisson import sides as poisson_sides
+from hetero.ops.poisson.methods import OPERATION, UNLIMITED
+from hetero.runtime import planner
+from hetero.runtime.problem import Problem, check_dims
+
+if TYPE_CHECKING:
+    from hetero.ops.linear_systems.types import Outcome
+
+_RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
+_ROUNDINGS = 4.0  # how often that of u may be in what a method leaves
+# Residuals below are those of numbers whose squares may have vanished.
+_LEAST_RESIDUAL = {"float32": 1e-30, "float64": 1e-150}
+
+
+def solve_poisson(
+    f: Any,
+    *,
+    spacing: float | tuple[float, ...] = 1.0,
+    boundary: Any = 0.0,
+    x0: Any = None,
+    method: str | None = None,
+    rtol: float | None = None,
+    maxiter: int | None = None,
+    device: str | None = None,
+    return_info: bool = False,
+) -> Any:
+    """Solve -div grad u = f on a rectangle or a box with Dirichlet boundary values.
+
+    The grid's points are the interior ones; the boundary lies one spacing outside of them. The
+    equation is discretised with 5 points in 2-D and 7 in 3-D, to second order.
+
+    Parameters
+    ----------
+    f : (ny, nx) or (nz, ny, nx) array
+        On the host or on a device.
+    spacing : float or one per axis
+        Distance of neighbouring points.
+    boundary : float, or a pair per axis
+        Values of u on the boundary: one number for all, or for each axis (before, after), each a
+        number or an array of the shape of that side (f's shape without the axis).
+    x0 : array like f, optional
+        Start of the iterative methods. Default: zero, also for one farther from u than that.
+    method : {"dst", "multigrid", "cg", "jacobi"}, optional
+        "dst": direct, by sine transforms. "multigrid": geometric V-cycles. "cg": conjugate
+        gradients, matrix-free. "jacobi": sweeps. Default: whichever is fastest.
+    rtol : float, optional
+        Done when norm(f - A u) <= rtol norm(f), f with the boundary's share. Default: 1e-8, in
+        float32 1.2e-7, or what rounding leaves: that of u alone makes up to eps norm(A) norm(u),
+        for smooth f a share of norm(f) that grows with n^2 (in float32 0.005 at 1000 x 1000). 0:
+        as far as rounding lets it.
+    maxiter : int, optional
+        Most cycles, iterations or sweeps. A method that is not expected to meet rtol within
+        them is chosen only where there is no other. ``rtol=0`` with "jacobi" makes exactly that
+        many sweeps.
+    device : str, optional
+        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs ("cg", "jacobi").
+    return_info : bool
+        Also return how it was done.
+
+    Returns
+    -------
+    u : array of f's shape and kind
+        float32 if f is no wider, else float64.
+    info : dict, if ``return_info``
+        device, method, iterations (cycles, iterations, sweeps), residual (2-norm of the true
+        residual f - A u), relative_residual (by norm(f)), converged (bool), status ("converged",
+        "iteration limit", "rounding", "not finite"), plan.
+
+    Raises
+    ------
+    ValueError
+        For a shape that is no grid, complex f, spacing <= 0, a negative tolerance or limit.
+    MemoryError
+        Before a solve on the CPU that takes more memory than there is. On grids with an axis that
+        is longer than the others by far, "dst" and "multigrid" take some 10 to 25 times f's memory,
+        "cg" and "jacobi" up to 8 times.
+    DeviceNotAvailable, MethodNotAvailable
+        If ``device`` or ``method`` is not available; the message names what is.
+
+    Warns
+    -----
+    RuntimeWarning
+        Once, where the tolerance is not met: at maxiter, where rounding keeps the residual above a
+        tolerance that was asked for, or where numbers are not finite.
+
+    Notes
+    -----
+    F, spacing and boundary may have any magnitude: where squares would overflow or vanish, the
+    equation is solved in units of powers of two.
+
+    References
+    ----------
+    U. Trottenberg, C. Oosterlee, A. Schueller, "Multigrid", Academic Press, 2001. B. Buzbee,
+    G. Golub, C. Nielson, "On direct methods for solving Poisson's equations", SIAM J. Numer.
+    Anal. 7 (1970), 627-656.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> s = np.sin(np.pi * np.arange(1, 64) / 64)
+    >>> u = hetero.solve_poisson(2 * np.pi**2 * np.outer(s, s), spacing=1 / 64)
+    >>> bool(abs(u - np.outer(s, s)).max() < 3e-4)
+    True
+    """
+    from hetero.ops.linear_systems.types import least_tolerance
+
+    device, method = planner.placement(device, method)
+    f = solving.array_like(f)
+    found = problem(f, spacing=spacing, x0=x0, rtol=rtol, maxiter=maxiter)
+    faces = poisson_sides.checked_faces(tuple(f.shape), boundary)
+    plan = planner.plan(found, device, method)
+    equation = _Equation(f, x0, _spacing(spacing, len(f.shape)), faces, np.dtype(found.dtype))
+    exactly = found.rtol == 0.0 and maxiter is not None
+    least = least_tolerance(found.dtype)
+    request = Request(
+        None, None, None, max(found.rtol, least), 0.0, found.iterations, exactly=exactly
+    )
+    solved = equation.solve(plan, request)
+    as_asked = exactly and solved.method == "jacobi" and solved.outcome.iterations == maxiter
+    converged = equation.converged(solved.outcome, to_rounding=not rtol)
+    if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
+        _warn(solved, found.rtol, equation)
+    if not return_info:
+        return solved.x
+    return solved.x, {
+        "device": solved.device,
+        "method": solved.method,
+        "iterations": solved.outcome.iterations,
+        "residual": equation.residual(solved.outcome),
+        "relative_residual": equation.relative_residual(solved.outcome),
+        "converged": converged,
+        "status": "converged" if converged else solved.outcome.status,
+        "plan": plan,
+    }
+
+
+class _Equation:
+    """What is to be solved, in its own units or in those of `poisson_sides.Scaled`."""
+
+    def __init__(
+        self,
+        f: Any,
+        x0: Any,
+        spacing: tuple[float, ...],
+        faces: list[poisson_sides.Face],
+        dtype: np.dtype,
+    ) -> None:
+        self.f, self.x0, self.spacing, self.faces, self.dtype = f, x0, spacing, faces, dtype
+        self._rhs = f
+        self._scaled: poisson_sides.Scaled | None = None
+
+    def solve(self, plan: planner.Plan, request: Request) -> Solved:
+        """Run the plan; in other units where the numbers at hand turn out to need it."""
+        from hetero.ops.linear_systems.types import CONVERGED, Outcome, Stencil
+
+        shape = tuple(self.f.shape)
+        if 0 in shape:
+            nothing = Outcome(CONVERGED, 0, 0.0, 0.0)
+            return Solved(
+                np.zeros(shape, self.dtype), nothing, plan.chosen.device, plan.chosen.method
+            )
+        if not poisson_sides.unusual(self.spacing, self.dtype):
+            self._rhs = poisson_sides.with_boundary(self.f, self.spacing, self.faces, self.dtype)
+            solved = self._run(plan, request, Stencil(shape, self.spacing), self._rhs, self.x0)
+            least = _LEAST_RESIDUAL[self.dtype.name]
+            outcome = solved.outcome
+            if outcome.status == CONVERGED and least <= outcome.residual < math.inf:
+                return solved
+            given = self.f, self.x0, self.spacing, self.faces, self.dtype
+            if not poisson_sides.out_of_range(*given, outcome.right_side):
+                return solved
+        self._scaled = scaled = poisson_sides.scaled(
+            self.f, self.x0, self.spacing, self.faces, self.dtype
+        )
+        self._rhs = scaled.f
+        stencil = Stencil(shape, scaled.spacing)
+        solved = self._run(plan, request, stencil, scaled.f, scaled.x0)
+        return self._in_own_units(solved, stencil, request.rtol)
+
+    @staticmethod
+    def _run(plan: planner.Plan, request: Request, stencil: Any, rhs: Any, x0: Any) -> Solved:
+        return solving.execute(plan, request, rhs, x0, lambda used: (stencil, None))
+
+    def _in_own_units(self, solved: Solved, stencil: Any, rtol: float) -> Solved:
+        """The solution as it is to be returned, judged anew where its dtype has not the range."""
+        from hetero.ops.linear_systems import types as words
+        from hetero.ops.poisson import dst_cpu
+
+        assert self._scaled is not None
+        exponent = self._scaled.solution
+        outcome = solved.outcome
+        with np.errstate(all="ignore"):
+            u = np.ldexp(solved.x, exponent)
+            returned = np.ldexp(u, -exponent)
+            if not np.array_equal(returned, solved.x):
+                residual = dst_cpu.residual_norm(stencil, self._scaled.f, returned)
+                status = words.ROUNDING
+                if not math.isfinite(residual):
+                    status = words.NOT_FINITE
+                elif residual <= rtol * self._right_side(outcome):
+                    status = words.CONVERGED
+                outcome = outcome._replace(status=status, residual=residual)
+        if describe(self.f).location != HOST:
+            u = solving.like(self.f, u)
+        return solved._replace(x=u, outcome=outcome)
+
+    def _right_side(self, outcome: Outcome) -> float:
+        """2-norm of the right-hand side as it was solved for."""
+        if outcome.right_side is not None:
+            return outcome.right_side
+        return poisson_sides.norm(solving.on_host(self._rhs, describe(self._rhs), self.dtype))
+
+    def converged(self, outcome: Outcome, *, to_rounding: bool) -> bool:
+        """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.
+
+        Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
+        """
+        from hetero.ops.linear_systems import types as words
+        from hetero.ops.linear_systems.operators import Poisson
+
+        if outcome.status != words.ROUNDING or not to_rounding:
+            return outcome.status == words.CONVERGED
+        spacing = self._scaled.spacing if self._scaled else self.spacing
+        condition = Poisson(tuple(self.f.shape), spacing).condition_number()
+        most = _ROUNDINGS * float(np.finfo(self.dtype).eps) * condition
+        return outcome.residual <= most * self._right_side(outcome)
+
+    def residual(self, outcome: Outcome) -> float:
+        """2-norm of f - A u, in f's units."""
+        if self._scaled is None:
+            return outcome.residual
+        with np.errstate(all="ignore"):
+            return float(np.ldexp(outcome.residual, self._scaled.residual))
+
+    def relative_residual(self, outcome: Outcome) -> float:
+        """norm(f - A u) / norm(f); 0 where f is."""
+        if outcome.residual == 0.0:
+            return 0.0
+        whole = self._right_side(outcome)
+        return outcome.residual / whole if whole > 0.0 else math.inf
+
+
+def _warn(solved: Solved, rtol: float, equation: _Equation) -> None:
+    outcome = solved.outcome
+    relative = equation.relative_residual(outcome)
+    warnings.warn(
+        f"solve_poisson ({solved.method}) stopped after {outcome.iterations} iterations: "
+        f"{outcome.status}; norm(f - A u) is {relative:.3g} of norm(f), rtol is {rtol:.3g}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def problem(
+    f: Any,
+    *,
+    spacing: Any = 1.0,
+    boundary: Any = 0.0,
+    x0: Any = None,
+    rtol: float | None = None,
+    maxiter: int | None = None,
+) -> Problem:
+    """The problem of ``solve_poisson(f, ...)``, for an array or a `hetero.spec` stand-in."""
+    f = solving.array_like(f)
+    if len(f.shape) not in (2, 3):
+        raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
+    steps = _spacing(spacing, len(f.shape))
+    limit = solving.checked_limit(maxiter, UNLIMITED)
+    inputs = {"f": describe(f)._replace(pointer=0)}
+    if x0 is not None:
+        x0 = solving.array_like(x0)
+        if tuple(x0.shape) != tuple(f.shape):
+            raise ValueError(f"x0 must have f's shape {tuple(f.shape)}, got {tuple(x0.shape)}")
+        inputs["x0"] = describe(x0)._replace(pointer=0)
+        solving.real_dtype(x0=inputs["x0"].dtype)
+    dtype = solving.real_dtype(f=inputs["f"].dtype)
+    rtol = _RTOL[dtype.name] if rtol is None else solving.checked_tolerance("rtol", rtol)
+    even = max(steps) <= 1.0001 * min(steps)
+    return Problem(
+        OPERATION,
+        tuple(f.shape),
+        dtype.name,
+        tuple(inputs.values()),
+        solving.result_operand(tuple(f.shape), dtype, inputs["f"].location),
+        layout=f"{len(f.shape)}d" if even else f"{len(f.shape)}d uneven",
+        function="solve_poisson",
+        device_obstacle=None if 0 not in f.shape else "nothing to solve",
+        rtol=rtol,
+        iterations=limit,
+    )
+
+
+def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
+    """The problem with NY NX or NZ NY NX points, as ``hetero explain poisson`` asks for it."""
+    check_dims(OPERATION, dims, "NY NX", "NZ NY NX")
+    return problem(Spec(dims, dtype, on=on))
+
+
+def _spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
+    steps = (
+        tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
+        if (np.ndim(spacing) == 0 or np.shape(spacing) == (ndim,))
+        else None
+    )
+    if steps is None:
+        raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
+    if not all(0.0 < h < math.inf for h in steps):
+        raise ValueError(f"spacing must be positive, got {spacing!r}")
+    return steps

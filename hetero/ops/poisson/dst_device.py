@@ -1,0 +1,211 @@
+"""-div grad u = f on a device, directly: sine transforms along each axis, divided by eigenvalues.
+
+The transforms are real FFTs of the odd extension, cuFFT's; each pass over an axis leaves the array
+with its axes rotated by one, so that the axis to come is the contiguous one and, after the last,
+all are back in order.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero.devices import cufft
+from hetero.devices.base import Device
+from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
+
+_THREADS = 256
+_TILE = 32
+_CHUNK_BYTES = 24 << 20  # of extended rows: stays in the cache from one kernel to the next
+_SUM_BLOCKS = 512
+
+obstacle = cufft.obstacle
+
+
+def eigenvalues(stencil: Stencil) -> list[np.ndarray]:
+    """Eigenvalues of -d^2/dx^2 along each axis: 4 / h^2 sin^2(pi k / (2 (n + 1)))."""
+    return [
+        4.0 / h**2 * np.sin(np.pi * np.arange(1, n + 1) / (2 * (n + 1))) ** 2
+        for n, h in zip(stencil.shape, stencil.spacing, strict=True)
+    ]
+
+
+class Solver:
+    """One shape's transforms and buffers.
+
+    Parameters
+    ----------
+    device : Device
+        Active in this thread.
+    stencil : Stencil
+    dtype : numpy.dtype
+    transform : callable
+        ``transform(device, length, rows, dtype)`` makes a function that transforms a buffer of
+        rows in place; `hetero.devices.cufft.RealTransform`.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        stencil: Stencil,
+        dtype: np.dtype,
+        transform: Callable[..., Callable[[Any], None]] = cufft.RealTransform,
+    ) -> None:
+        self._device = device
+        self._dtype = np.dtype(dtype)
+        self._real = {"float32": "float", "float64": "double"}[self._dtype.name]
+        self._shape = (1,) * (3 - len(stencil.shape)) + tuple(stencil.shape)
+        self._axes = stencil.shape
+        self._weights = [0.0] * (3 - len(stencil.shape)) + [1.0 / h**2 for h in stencil.spacing]
+        self._points = math.prod(self._shape)
+        self._transform = functools.cache(
+            functools.partial(transform, device, dtype=self._dtype.name)
+        )
+        self._owners: list[Any] = []
+        values = np.concatenate([[0.0] * (3 - len(self._axes)), *eigenvalues(stencil)])
+        self._eigenvalues = self._allocate(values.astype(self._dtype).nbytes)
+        device.upload(values.astype(self._dtype), self._eigenvalues)
+        self._chunks = {n: self._rows_of_a_chunk(n) for n in self._axes}
+        most = max(rows * 2 * (n + 2) for n, rows in self._chunks.items())
+        size = self._dtype.itemsize
+        self._extended = self._allocate(most * size)
+        self._work = [self._allocate(self._points * size) for _ in range(2)]
+        self._residual = self._allocate(self._points * size)
+        self._sums = self._allocate(2 * _SUM_BLOCKS * 8)
+
+    def _allocate(self, nbytes: int) -> Any:
+        buffer, owner = self._device.allocate(nbytes)
+        self._owners.append(owner)
+        return buffer
+
+    def _rows_of_a_chunk(self, n: int) -> int:
+        rows = max(_CHUNK_BYTES // (2 * (n + 2) * self._dtype.itemsize), 1)
+        return min(-(-rows // _TILE) * _TILE, self._points // n)
+
+    def _launch(self, kernel: str, items: int, arguments: list[Any]) -> None:
+        defines = (("REAL", self._real), ("THREADS", _THREADS))
+        built = self._device.build("dst.cu", kernel, defines)
+        self._device.launch(built, -(-items // _THREADS), _THREADS, arguments)
+
+    def apply(self, f: Any, u: Any) -> None:
+        """Enqueue u = A^-1 f; ``u`` may be ``f``."""
+        a, b = self._work
+        passes = [*self._axes[::-1]] * 2
+        source = f
+        for number, n in enumerate(passes):
+            forward = number < len(self._axes)
+            target = u if number == len(passes) - 1 else (a if source is not a else b)
+            self._sine_transform(source, target, n, -0.5 if forward else -1.0 / (n + 1))
+            if number == len(self._axes) - 1:
+                self._launch(
+                    "divide_by_eigenvalues",
+                    self._points,
+                    [target, self._eigenvalues, *self._shape],
+                )
+            source = target
+
+    def _sine_transform(self, source: Any, target: Any, n: int, scale: float) -> None:
+        everything = self._points // n
+        for first in range(0, everything, self._chunks[n]):
+            rows = min(self._chunks[n], everything - first)
+            self._launch("extend_odd", rows * 2 * (n + 2), [source, self._extended, first, rows, n])
+            self._transform(2 * (n + 1), rows)(self._extended)
+            tiles = -(-rows // _TILE) * -(-n // _TILE)
+            self._launch(
+                "take_transposed",
+                tiles * _THREADS,
+                [self._extended, target, first, rows, n, everything, scale],
+            )
+
+    def residual(self, f: Any, u: Any) -> tuple[float, float]:
+        """2-norms of f - A u, which is kept, and of f."""
+        blocks = min(_SUM_BLOCKS, -(-self._points // _THREADS))
+        arguments = [u, f, self._residual, self._sums, *self._shape, *self._weights, blocks]
+        self._launch("residual_sums", blocks * _THREADS, arguments)
+        sums = np.empty((blocks, 2))
+        self._device.download(self._sums, sums)
+        with np.errstate(invalid="ignore", over="ignore"):
+            r, whole = np.sqrt(sums.sum(axis=0))
+        return float(r), float(whole)
+
+    def refine(self, u: Any) -> None:
+        """Enqueue u += A^-1 r for the residual kept; `undo` takes it back."""
+        self.apply(self._residual, self._residual)
+        self._device.copy(self._work[0], u, self._points * self._dtype.itemsize)
+        self._launch("add_to", self._points, [u, self._residual, self._points])
+
+    def undo(self, u: Any) -> None:
+        """Enqueue what makes u what it was before the last `refine`."""
+        self._device.copy(u, self._work[0], self._points * self._dtype.itemsize)
+
+
+@functools.lru_cache(maxsize=4)
+def _solver(device: Device, place: Any, stencil: Stencil, dtype: np.dtype) -> Solver:
+    """What it holds belongs to a context, ``place``."""
+    return Solver(device, stencil, dtype)
+
+
+def solve(
+    device: Device,
+    stencil: Stencil,
+    f: Any,
+    u: Any,
+    *,
+    dtype: Any,
+    rtol: float = 0.0,
+    refinements: int = 1,
+) -> Outcome:
+    """Solve A u = f directly.
+
+    Parameters
+    ----------
+    device : Device
+    stencil : Stencil
+    f, u : numpy.ndarray or device buffer
+        Right-hand side; the result. Both arrays, or both buffers.
+    dtype : dtype-like
+        float32 or float64.
+    rtol : float
+        Asked of norm(f - A u) / norm(f); a solve that misses it is refined.
+    refinements : int
+        Most steps of iterative refinement.
+
+    Returns
+    -------
+    Outcome
+        ROUNDING where that leaves the residual above the tolerance.
+    """
+    with device.active():
+        solver = _solver(device, device.place(), stencil, np.dtype(dtype))
+        if not isinstance(f, np.ndarray):
+            return _solve(solver, f, u, rtol, refinements)
+        buffers = [device.allocate(f.nbytes) for _ in range(2)]
+        device.upload(np.ascontiguousarray(f), buffers[0][0])
+        outcome = _solve(solver, buffers[0][0], buffers[1][0], rtol, refinements)
+        device.download(buffers[1][0], u)
+        return outcome
+
+
+def _solve(solver: Solver, f: Any, u: Any, rtol: float, refinements: int) -> Outcome:
+    solver.apply(f, u)
+    residual, whole = solver.residual(f, u)
+    done = 1
+    while residual > rtol * whole and done <= refinements:
+        solver.refine(u)
+        refined, _ = solver.residual(f, u)
+        done += 1
+        if not refined < residual:
+            solver.undo(u)
+            break
+        stalled = refined > 0.5 * residual
+        residual = refined
+        if stalled:
+            break
+    if not math.isfinite(residual):
+        return Outcome(NOT_FINITE, done, residual, whole)
+    status = CONVERGED if residual <= rtol * whole else ROUNDING
+    return Outcome(status, done, residual, whole)

@@ -1,0 +1,237 @@
+"""Jacobi's method for -div grad u = f on devices: one, or several with a slab of rows each.
+
+The grid's rows (planes in 3-D) are shared out. Every device computes the rows its neighbours wait
+for first; these are copied while it computes the others. With blocking, a pass over the memory
+makes several sweeps, and as many rows are exchanged. A point's operations do not depend on any of
+that, so neither do the results, to the last bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from hetero.devices.base import Device
+from hetero.errors import DeviceError
+from hetero.kernels.jacobi import plan_jacobi
+from hetero.ops.linear_systems.partition import Halo, slabs
+from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Outcome, Stencil
+from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
+from hetero.ops.poisson.jacobi_slab import Slice
+
+_UNINTERRUPTED = 0.25  # seconds of work that is queued at once
+_CHECKPOINT = 2.0  # seconds after which u is saved on the host; more, if that takes long
+_CHECKPOINT_SHARE = 20.0
+
+
+def solve(
+    devices: Sequence[Device],
+    stencil: Stencil,
+    f: Any,
+    u: Any,
+    *,
+    sweeps: int | None = None,
+    rtol: float | None = None,
+    atol: float = 0.0,
+    maxiter: int = 10**9,
+    blocking: int | None = None,
+    dtype: Any = None,
+) -> Outcome:
+    """Sweep until the residual is small, or a number of times.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Of one kind; a device may come several times. Grids with too few rows use fewer.
+    stencil : Stencil
+        The grid; u is zero outside of it.
+    f, u : ndarray of ``stencil.shape``, or device buffers
+        C-contiguous, float32 or float64. ``u`` is the start and gets the result. Device buffers,
+        with one device only, must lie on it, in the order of its default stream.
+    sweeps : int, optional
+        Make exactly that many sweeps.
+    rtol, atol : float
+        Without ``sweeps``: done when norm(f - A u) <= max(rtol norm(f), atol). The residual is
+        looked at every so many sweeps, so that a few more may be made than were needed.
+    maxiter : int
+        Most sweeps.
+    blocking : int, optional
+        Sweeps that a pass makes: 1, or one of `plan_jacobi.DEPTHS` in 2-D. Default: by the grid.
+    dtype : dtype, optional
+        Of device buffers. Default: float64.
+
+    Returns
+    -------
+    Outcome
+        CONVERGED, LIMIT, ROUNDING (the residual no longer falls) or NOT_FINITE; the residual is
+        that of the ``u`` returned, computed in double.
+
+    Raises
+    ------
+    DeviceFailed
+        With a ``u`` saved on the host a few seconds before at most, or None.
+    """
+    target = None if sweeps is not None else (rtol or 0.0)
+    limit = maxiter if sweeps is None else sweeps
+    run = norm = None
+    try:
+        with contextlib.ExitStack() as stack:
+            if len(devices) == 1:  # one context for all that follows, not one for each launch
+                stack.enter_context(devices[0].active())
+            run = _Run(devices, stencil, f, u, blocking, np.dtype(dtype or _dtype(f)))
+            stack.push(run.close)
+            if target is not None:
+                norm = run.right_side()
+                if norm == 0.0:
+                    run.zero()
+                    run.store(u)
+                    return Outcome(CONVERGED, 0, 0.0, 0.0)
+                target = max(target * norm, atol)
+            outcome = iterate(run, Schedule(target, limit))
+            run.store(u)
+            return outcome._replace(right_side=norm)
+    except DeviceError as error:
+        saved = (run.saved, run.saved_sweeps) if run is not None else (None, 0)
+        raise DeviceFailed(error, *saved) from error
+
+
+def _dtype(f: Any) -> Any:
+    return f.dtype if isinstance(f, np.ndarray) else np.float64
+
+
+class _Run:
+    """A solve on its devices.
+
+    Attributes
+    ----------
+    sweeps : int
+        Sweeps that the present u has seen.
+    saved, saved_sweeps
+        The last u on the host, or None, and its sweeps.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        stencil: Stencil,
+        f: Any,
+        u: Any,
+        blocking: int | None,
+        dtype: np.dtype,
+    ) -> None:
+        self.sweeps = 0
+        self.saved: np.ndarray | None = None
+        self.saved_sweeps = 0
+        self._shape = stencil.shape
+        self._dtype = dtype
+        self._passes_at_once = 16
+        self._save_at = time.monotonic() + _CHECKPOINT
+        whole = plan_jacobi.Grid.of(stencil.shape, stencil.spacing, dtype.name)
+        self._depth = blocking or plan_jacobi.default_depth(whole)
+        cuts = slabs(stencil.shape[0], len(devices), self._depth)
+        devices = devices[: len(cuts)]
+        self._slices = [
+            Slice(device, slab, whole, self._depth, own_stream=len(cuts) > 1)
+            for device, slab in zip(devices, cuts, strict=True)
+        ]
+        for each in self._slices:
+            with each.device.active():
+                each.fill(f, u)
+        self._halo = Halo(devices, cuts, self._slices[0].grid.plane_bytes)
+
+    def right_side(self) -> float:
+        """Norm of f; it is the residual of zero, which the other buffer holds before any sweep."""
+        return self._norm(other=True)
+
+    def residual(self) -> float:
+        """Norm of f - A u."""
+        return self._norm(other=False)
+
+    def _norm(self, other: bool) -> float:
+        for part, each in enumerate(self._slices):
+            with each.device.active():
+                self._halo.wait(part, each.stream)
+                each.start_residual(other)
+        sums = []
+        for each in self._slices:
+            with each.device.active():
+                sums.append(each.residual_sums())
+        with np.errstate(over="ignore", invalid="ignore"):
+            return math.sqrt(np.concatenate(sums).sum())
+
+    def zero(self) -> None:
+        """Set u to zero."""
+        for each in self._slices:
+            with each.device.active():
+                each.zero()
+
+    def advance(self, sweeps: int) -> None:
+        """Make sweeps; waits at times, so that an interrupt gets through."""
+        depths = plan_jacobi.passes(sweeps, self._depth)
+        while batch := tuple(islice(depths, self._passes_at_once)):
+            begin = time.monotonic()
+            if len(self._slices) == 1:
+                with self._slices[0].device.active():
+                    for depth in batch:
+                        self._slices[0].sweep_all(depth)
+            else:
+                for depth in batch:
+                    self._sweep_together(depth)
+            self.sweeps += sum(batch)
+            if len(batch) == self._passes_at_once:
+                self.synchronize()
+                now = time.monotonic()
+                if now - begin < _UNINTERRUPTED:
+                    self._passes_at_once *= 2
+                elif now - begin > 4 * _UNINTERRUPTED:
+                    self._passes_at_once = max(1, self._passes_at_once // 2)
+                self._checkpoint(now)
+
+    def _sweep_together(self, depth: int) -> None:
+        for part, each in enumerate(self._slices):
+            with each.device.active():
+                self._halo.wait(part, each.stream)
+                each.sweep_edges(depth)
+                self._halo.ready(part, each.stream)
+                each.sweep_inner(depth)
+        self._halo.exchange([each.newer for each in self._slices])
+        for each in self._slices:
+            each.swap()
+
+    def _checkpoint(self, now: float) -> None:
+        if now < self._save_at:
+            return
+        saved = np.empty(self._shape, self._dtype)
+        self.store(saved)  # a device that fails here leaves the last one whole
+        self.saved, self.saved_sweeps = saved, self.sweeps
+        end = time.monotonic()
+        self._save_at = end + max(_CHECKPOINT, _CHECKPOINT_SHARE * (end - now))
+
+    def store(self, u: Any) -> None:
+        """Write the present u to an array or a buffer of the caller."""
+        for each in self._slices:
+            with each.device.active():
+                each.store(u)
+
+    def synchronize(self) -> None:
+        """Wait for all devices."""
+        for each in self._slices:
+            with each.device.active():
+                each.device.synchronize(each.stream)
+
+    def close(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Wait for what still runs, so that memory may be given back, whatever happened."""
+        for each in self._slices:
+            try:
+                with each.device.active():
+                    each.device.synchronize()
+            except DeviceError as late:
+                error = error or late
+        if kind is None and error is not None:
+            raise error

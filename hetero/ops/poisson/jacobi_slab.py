@@ -1,0 +1,216 @@
+"""One device's share of a Jacobi iteration: its buffers and what is launched on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero.devices.base import Device
+from hetero.kernels.common.launch import VECTOR_BYTES, Launch
+from hetero.kernels.jacobi import plan_jacobi
+from hetero.ops.linear_systems.partition import Slab
+
+_Prepared = tuple[Any, int, int, list[Any]]
+
+
+class Slice:
+    """A slab of the grid on its device: f, u, and where the next u goes.
+
+    All methods are to be called inside the device's `active`.
+
+    Parameters
+    ----------
+    device : Device
+    slab : Slab
+        Holds ``depth`` rows of each neighbour.
+    whole : plan_jacobi.Grid
+        The whole grid.
+    depth : int
+        Most sweeps of a pass.
+    own_stream : bool
+        Work on a stream of its own, not on the device's default queue.
+
+    Attributes
+    ----------
+    grid : plan_jacobi.Grid
+        The slab as it lies in the buffers.
+    stream
+        None: the default queue.
+    """
+
+    def __init__(
+        self, device: Device, slab: Slab, whole: plan_jacobi.Grid, depth: int, own_stream: bool
+    ) -> None:
+        self.device = device
+        self.grid = whole.slab(slab.begin - slab.above, slab.held)
+        self.stream: Any = None
+        self._own_stream = own_stream
+        self._slab = slab
+        self._newest = 0
+        self._prepared: dict[Any, _Prepared] = {}
+        own = slab.above, slab.above + slab.own
+        edges = [(own[0], own[0] + depth)] if slab.above else []
+        edges += [(own[1] - depth, own[1])] if slab.below else []
+        inner = own[0] + (depth if slab.above else 0), own[1] - (depth if slab.below else 0)
+        if len(edges) == 2 and edges[0][1] >= edges[1][0]:
+            edges = [own]
+        self._rows = {
+            "all": (own,),
+            "edges": tuple(edges),
+            "inner": (inner,) if inner[0] < inner[1] else (),
+        }
+
+    def fill(self, f: Any, u: Any) -> None:
+        """Allocate, and bring what the caller gives; returns when it is there."""
+        device, grid = self.device, self.grid
+        if self._own_stream:
+            self.stream = device.new_stream()
+        nbytes = grid.held * grid.plane_bytes
+        self._owners: list[Any] = []
+        self._buffers = {
+            "f": self._bring(f, nbytes),
+            "u0": self._bring(u, nbytes),
+            "u1": self._room(nbytes),
+        }
+        device.fill(self._buffers["u1"], nbytes)
+        self._sums = plan_jacobi.residual_sums(grid, block_limit=device.block_limit)
+        self._buffers["partial"] = self._room(8 * self._sums * self._slab.own)
+        if self.stream is not None:
+            device.synchronize()  # this far the default queue did the work
+
+    def _room(self, nbytes: int) -> Any:
+        buffer, owner = self.device.allocate(nbytes)
+        self._owners.append(owner)
+        return buffer
+
+    def _bring(self, values: Any, nbytes: int) -> Any:
+        """The rows of an array, or of a buffer of the caller, as the kernels need them."""
+        grid = self.grid
+        if not isinstance(values, np.ndarray):
+            if self._usable(values):
+                return values
+            buffer = self._room(nbytes)
+            self.device.fill(buffer, nbytes)
+            self._change_pitch(values, buffer, grid.columns, grid.pitch)
+            return buffer
+        begin = self._slab.begin - self._slab.above
+        rows = values[begin : begin + grid.held]
+        if grid.pitch == grid.columns:
+            padded = np.ascontiguousarray(rows, grid.dtype)
+        else:
+            padded = np.zeros((*rows.shape[:-1], grid.pitch), grid.dtype)
+            padded[..., : grid.columns] = rows
+        buffer = self._room(nbytes)
+        self.device.upload(padded, buffer)
+        return buffer
+
+    def _usable(self, buffer: Any) -> bool:
+        """Whether the kernels can work in a buffer of the caller as it is."""
+        aligned = not isinstance(buffer, int) or buffer % VECTOR_BYTES == 0
+        return aligned and self.grid.pitch == self.grid.columns
+
+    def _change_pitch(self, source: Any, target: Any, source_pitch: int, target_pitch: int) -> None:
+        self._launch(
+            plan_jacobi.change_pitch(
+                self.grid, source_pitch, target_pitch, block_limit=self.device.block_limit
+            ),
+            {"source": source, "target": target},
+        )
+
+    def store(self, u: Any) -> None:
+        """Write the present u to the caller's array, or buffer."""
+        device, grid, slab = self.device, self.grid, self._slab
+        now = self._buffers[f"u{self._newest}"]
+        if not isinstance(u, np.ndarray):
+            if not self._usable(u):
+                self._change_pitch(now, u, grid.pitch, grid.columns)
+            elif now is not u:
+                device.copy(u, now, grid.held * grid.plane_bytes)
+            return
+        if self.stream is not None:
+            device.synchronize(self.stream)
+        rows = u[slab.begin : slab.end]
+        direct = grid.pitch == grid.columns and rows.flags.c_contiguous
+        lines = (*rows.shape[:-1], grid.pitch)
+        values = rows if direct else np.empty(lines, grid.dtype)
+        device.download(now, values, slab.above * grid.plane_bytes)
+        if not direct:
+            rows[...] = values[..., : grid.columns]
+
+    def zero(self) -> None:
+        """Set u to zero."""
+        nbytes = self.grid.held * self.grid.plane_bytes
+        self.device.fill(self._buffers[f"u{self._newest}"], nbytes, stream=self.stream)
+
+    def sweep_all(self, depth: int) -> None:
+        """One pass of ``depth`` sweeps over the whole slab."""
+        self._sweep("all", depth)
+        self.swap()
+
+    def sweep_edges(self, depth: int) -> None:
+        """One pass over the rows that the neighbours wait for."""
+        self._sweep("edges", depth)
+
+    def sweep_inner(self, depth: int) -> None:
+        """One pass over the other rows."""
+        self._sweep("inner", depth)
+
+    @property
+    def newer(self) -> Any:
+        """The buffer that the present pass writes."""
+        return self._buffers[f"u{1 - self._newest}"]
+
+    def swap(self) -> None:
+        """What was written is the present u now."""
+        self._newest = 1 - self._newest
+
+    def _sweep(self, which: str, depth: int) -> None:
+        key = which, depth, self._newest
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if not self._rows[which]:
+                return
+            names = {"u": f"u{self._newest}", "u_new": f"u{1 - self._newest}", "f": "f"}
+            buffers = {name: self._buffers[other] for name, other in names.items()}
+            prepared = self._prepared[key] = self._prepare(self._plan(which, depth), buffers)
+        kernel, grid, block, arguments = prepared
+        self.device.launch(kernel, grid, block, arguments, 0, self.stream)
+
+    def _plan(self, which: str, depth: int) -> Launch:
+        device = self.device
+        limits = {"multiprocessors": device.multiprocessors, "block_limit": device.block_limit}
+        if depth == 1:
+            return plan_jacobi.sweep(self.grid, self._rows[which], **limits)
+        warps = device.dialect == "cuda"
+        return plan_jacobi.blocked(self.grid, self._rows[which], depth, warps=warps, **limits)
+
+    def start_residual(self, other: bool) -> None:
+        """Start the sums of (f - A u)^2, for the present u or for what the other buffer holds."""
+        which = 1 - self._newest if other else self._newest
+        key = "residual", which
+        if key not in self._prepared:
+            rows = self._slab.above, self._slab.above + self._slab.own
+            launch = plan_jacobi.residual(self.grid, rows, block_limit=self.device.block_limit)
+            self._prepared[key] = self._prepare(
+                launch, {**self._buffers, "u": self._buffers[f"u{which}"]}
+            )
+        kernel, grid, block, arguments = self._prepared[key]
+        self.device.launch(kernel, grid, block, arguments, 0, self.stream)
+
+    def residual_sums(self) -> np.ndarray:
+        """What `start_residual` started: sums in the order of the rows."""
+        if self.stream is not None:
+            self.device.synchronize(self.stream)
+        sums = np.empty(self._sums * self._slab.own)
+        self.device.download(self._buffers["partial"], sums)
+        return sums
+
+    def _prepare(self, launch: Launch, buffers: dict[str, Any]) -> _Prepared:
+        kernel = self.device.build(launch.source, launch.kernel, launch.defines)
+        arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
+        return kernel, launch.grid, launch.block, arguments
+
+    def _launch(self, launch: Launch, buffers: dict[str, Any]) -> None:
+        kernel, grid, block, arguments = self._prepare(launch, buffers)
+        self.device.launch(kernel, grid, block, arguments, 0, self.stream)

@@ -1,0 +1,203 @@
+"""What a product's public function does when its own look-up found no remembered plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import HOST, Operand, describe, is_device_array, overlap
+from hetero.ops.products.operands import build
+from hetero.runtime import planner
+from hetero.runtime.call_cache import Express
+
+Function = Callable[..., Any]
+
+
+def call(
+    function: Function,
+    shortcuts: dict[Any, Any],
+    express: Express,
+    A: Any,
+    B: Any,
+    out: Any,
+    device: str | None,
+    method: str | None,
+    options: dict[str, Any],
+) -> Any:
+    """Compute ``function(A, B, out=out, **options)`` where it is fastest, or where it is forced.
+
+    Parameters
+    ----------
+    function : callable
+        `numpy.matmul` or `numpy.matvec`: the semantics.
+    shortcuts : dict
+        The operation's table of what host calls come down to.
+    express : Express
+        Its remembered calls on device arrays.
+    """
+    device, method = planner.placement(device, method)
+    if is_device_array(A) or is_device_array(B) or is_device_array(out):
+        if options:
+            raise TypeError(f"device arrays take no {', '.join(options)}")
+        return _with_device_arrays(function, shortcuts, express, A, B, out, device, method)
+    if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is np.ndarray):
+        planner.check_placement(function.__name__, device, method)
+        return function(A, B, out=out, **options)
+    A, B = _dense(function, A), _dense(function, B)
+    key = host_key(A, B, out, device, method)
+    run = shortcuts.get(key)
+    if run is None:
+        now = planner.generation()
+        if device is None and method is None and _is_numpy_alone():
+            run = function
+        else:
+            run = _plan_on_host(function, A, B, out, device, method)
+        planner.remember(shortcuts, key, run, now)
+    return run(A, B, out)
+
+
+def _is_numpy_alone() -> bool:
+    """Whether every product of host operands comes down to NumPy here, whatever it costs."""
+    for operation in ("matvec", "matmul"):  # a row times a matrix is a matvec, by either function
+        only = planner.only_choice(operation)
+        if only is None or only.method != "blas":
+            return False
+    return True
+
+
+def _dense(function: Function, x: Any) -> np.ndarray:
+    if type(x) is np.ndarray:
+        return x
+    if hasattr(x, "tocsr"):
+        raise ValueError(
+            f"{function.__name__} takes dense arrays, got {type(x).__name__}: "
+            "multiply with A @ x, or convert it with toarray()"
+        )
+    return np.asarray(x)
+
+
+def host_key(
+    A: np.ndarray, B: np.ndarray, out: np.ndarray | None, device: str | None, method: str | None
+) -> tuple[Any, ...]:
+    """What a remembered host call is found by; six entries where nothing is special."""
+    key = (A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype)
+    if out is None and device is None and method is None:
+        return key
+    into = None if out is None else (out.shape, out.strides, out.dtype, out.flags.writeable)
+    return (*key, device, method, into)
+
+
+def _plan_on_host(
+    function: Function,
+    A: np.ndarray,
+    B: np.ndarray,
+    out: np.ndarray | None,
+    device: str | None,
+    method: str | None,
+) -> Function:
+    a, b = describe(A), describe(B)
+    problem = build(function.__name__, a, b, None if out is None else describe(out))
+    if problem is None or not problem.output.size:
+        planner.check_placement(function.__name__, device, method)
+        return function  # it raises, casts, or gives the empty result
+    return shortcut(planner.plan(problem, device, method), function)
+
+
+def shortcut(plan: planner.Plan, function: Function) -> Function:
+    """What a plan comes down to for host operands, as ``run(A, B, out=None)``."""
+    chosen = plan.chosen
+    if chosen.device == planner.CPU and chosen.method == "blas":
+        return function
+    from hetero.ops.products.pieces import halves
+    from hetero.runtime import execution
+
+    inputs = plan.problem.inputs
+
+    def run(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
+        if out is None:
+            return execution.execute(plan, execution.Call((A, B), inputs, pieces=halves))
+        call = execution.Call((A, B), inputs, out, plan.problem.output, pieces=halves)
+        return execution.execute(plan, call)
+
+    return run
+
+
+def _hands_over(x: Any) -> bool:
+    """Whether NumPy must decide: subclasses, types with their own arithmetic or kind of result."""
+    return type(x) is not np.ndarray and (
+        isinstance(x, np.ndarray) or hasattr(x, "__array_ufunc__") or hasattr(x, "__array_wrap__")
+    )
+
+
+def _with_device_arrays(
+    function: Function,
+    shortcuts: dict[Any, Any],
+    express: Express,
+    A: Any,
+    B: Any,
+    out: Any,
+    device: str | None,
+    method: str | None,
+) -> Any:
+    now = planner.generation()
+    arrays = tuple(x if is_device_array(x) else np.asarray(x) for x in (A, B))
+    operands = tuple(map(describe, arrays))
+    target = None if out is None else describe(out)
+    key = (device, method, *map(_key, operands), target and _key(target))
+    plan = shortcuts.get(key)
+    if plan is None:
+        problem = build(function.__name__, *operands, target)
+        if problem is None or not problem.output.size:
+            planner.check_placement(function.__name__, device, method)
+            return _by_numpy(function, arrays, operands, out, target)
+        plan = planner.plan(problem, device, method)
+        planner.remember(shortcuts, key, plan, now)
+    if target is not None and any(overlap(target, operand) for operand in operands):
+        # Written only after everything is read: computed apart, then put in its place.
+        from hetero.runtime import transfer
+
+        made = _with_device_arrays(function, shortcuts, express, *arrays, None, device, method)
+        transfer.from_host(transfer.to_host(made, describe(made)), out, target)
+        return out
+    from hetero.runtime import execution
+
+    result = execution.execute(plan, execution.Call(arrays, operands, out, target))
+    described = operands if target is None else (*operands, target)
+    express.learn(plan, arrays, out, described, (device, method), now)
+    return result
+
+
+def _key(operand: Operand) -> tuple[Any, ...]:
+    return operand.shape, operand.strides, operand.dtype, operand.location, operand.readonly
+
+
+def _by_numpy(
+    function: Function,
+    arrays: tuple[Any, ...],
+    operands: tuple[Operand, ...],
+    out: Any,
+    target: Operand | None,
+) -> Any:
+    """What NumPy does, errors included, by way of the host."""
+    from hetero.runtime import transfer
+
+    hosts = [
+        array if operand.location == HOST else transfer.to_host(array, operand)
+        for array, operand in zip(arrays, operands, strict=True)
+    ]
+    if target is None:
+        result = np.asarray(function(*hosts))
+        like, operand = next(
+            (a, o) for a, o in zip(arrays, operands, strict=True) if o.location != HOST
+        )
+        made, _ = transfer.empty_like(like, operand, result.shape, result.dtype)
+        transfer.from_host(result, made, describe(made))
+        return made
+    if target.location == HOST:
+        return function(*hosts, out=out)
+    values = transfer.to_host(out, target).copy()
+    values.flags.writeable = not target.readonly
+    transfer.from_host(function(*hosts, out=values), out, target)
+    return out

@@ -1,0 +1,158 @@
+"""method="library": cuBLAS through `nvmath.bindings.cublas`, in PyCUDA's context and stream.
+
+cuBLAS thinks in columns. A row-major C = A B is handed over as the column-major C^T = B^T A^T.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero.devices import install
+from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.runtime.problem import Problem
+
+_N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
+_INT32 = 2**31 - 1
+_constants = {
+    name: (np.ones(1, name), np.zeros(1, name)) for name in ("float32", "float64")
+}  # alpha and beta; kept alive, cuBLAS reads them by address
+_alpha_beta = {name: (a.ctypes.data, b.ctypes.data) for name, (a, b) in _constants.items()}
+_prefix = {"float32": "s", "float64": "d"}
+
+
+def _leading(row: int, column: int, rows: int, columns: int) -> tuple[int, int] | None:
+    """(op, leading dimension) of a matrix seen by columns; None where neither stride is 1."""
+    if (row == 1 or rows == 1) and (column >= rows or columns == 1):
+        return _N, max(column, rows) if columns > 1 else rows
+    if (column == 1 or columns == 1) and (row >= columns or rows == 1):
+        return _T, max(row, columns) if rows > 1 else columns
+    return None
+
+
+def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Why cuBLAS cannot do this matmul, None where it can."""
+    if not (info.get("library") or info.get("elsewhere")):
+        return f"cuBLAS is not here; {install.LIBRARY}"
+    if not problem.strides:
+        return None
+    m, n, k = problem.dims
+    a, b, c = problem.strides
+    for name, (_, row, column), rows, columns in (
+        ("A", a, m, k),
+        ("B", b, k, n),
+        ("C", c, m, n),
+    ):
+        leading = _leading(row, column, rows, columns)
+        if leading is None:
+            return f"cuBLAS needs a unit stride in each matrix, {name} has ({row}, {column})"
+        if max(rows, columns, leading[1]) > _INT32:
+            return f"cuBLAS takes dimensions up to {_INT32}"
+    return None
+
+
+def gemv_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Why cuBLAS cannot do this matvec, None where it can."""
+    if not (info.get("library") or info.get("elsewhere")):
+        return f"cuBLAS is not here; {install.LIBRARY}"
+    if not problem.strides:
+        return None
+    m, k = problem.dims
+    (_, row, column), (_, x), (_, y) = problem.strides
+    leading = _leading(row, column, m, k)
+    if leading is None:
+        return f"cuBLAS needs a unit stride in A, which has ({row}, {column})"
+    if (x < 1 and k > 1) or (y < 1 and m > 1):
+        return f"cuBLAS needs positive strides of x and y, got {x} and {y}"
+    if max(m, k, leading[1], x, y) > _INT32:
+        return f"cuBLAS takes dimensions up to {_INT32}"
+    return None
+
+
+def _handle(device: Any) -> tuple[Any, int]:
+    handles, queue = device.state().handles, device.local.queue
+    # On the default stream, as everything here. A thread that captures a graph has a handle of its
+    # own, which stays: the graph's kernels use its workspace.
+    key = "cublas" if queue is None else f"cublas of {threading.get_ident()}"
+    found = handles.get(key)
+    if found is None or queue is not None:
+        try:
+            from nvmath.bindings import cublas
+
+            if found is None:
+                found = handles[key] = cublas, cublas.create()
+            if queue is not None:
+                cublas.set_stream(found[1], queue.handle)
+        except Exception as error:  # cuBLAS's own, or of how its library is loaded
+            raise _error(error) from error
+    return found
+
+
+def _error(error: Exception) -> DeviceError:
+    kind = DeviceMemoryError if "ALLOC_FAILED" in str(error) else DeviceError
+    return kind(f"cuBLAS: {error}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _gemm_arguments(
+    dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], batch: int
+) -> tuple[bool, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """(operands swapped, ops and extents, then what follows each of the three addresses)."""
+    m, n, k = dims
+    (a_batch, *a), (b_batch, *b), (c_batch, *c) = strides
+    op_c, ldc = _leading(*c, m, n)
+    op_a, lda = _leading(*a, m, k)
+    op_b, ldb = _leading(*b, k, n)
+    swapped = op_c == _T  # row-major C: C^T = B^T A^T
+    if swapped:
+        head, p, q = (op_b ^ 1, op_a ^ 1, n, m, k), (ldb, b_batch), (lda, a_batch)
+    else:
+        head, p, q = (op_a, op_b, m, n, k), (lda, a_batch), (ldb, b_batch)
+    if batch == 1:
+        return swapped, head, p[:1], q[:1], (ldc,)
+    return swapped, head, p, q, (ldc, c_batch, batch)
+
+
+def _checked(function: Any) -> Any:
+    """A function of cuBLAS that reports failures as ours."""
+
+    def call(*arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except Exception as error:
+            raise _error(error) from error
+
+    return call
+
+
+def gemm(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
+    """C = A B in the current context, as a function of three addresses in the device's memory."""
+    cublas, handle = _handle(device)
+    swapped, head, p, q, r = _gemm_arguments(problem.dims, problem.strides, problem.batch)
+    alpha, beta = _alpha_beta[problem.dtype]
+    name = _prefix[problem.dtype] + ("gemm" if problem.batch == 1 else "gemm_strided_batched")
+    function = _checked(getattr(cublas, name))
+    if swapped:
+        return lambda A, B, C: function(handle, *head, alpha, B, *p, A, *q, beta, C, *r)
+    return lambda A, B, C: function(handle, *head, alpha, A, *p, B, *q, beta, C, *r)
+
+
+def gemv(device: Any, problem: Problem) -> Callable[[int, int, int], None]:
+    """y = A x in the current context, as a function of three addresses in the device's memory."""
+    cublas, handle = _handle(device)
+    m, k = problem.dims
+    (a_batch, row, column), (x_batch, x_step), (y_batch, y_step) = problem.strides
+    op, lda = _leading(row, column, m, k)
+    head = (handle, op, *((m, k) if op == _N else (k, m)))
+    p, q, r = (lda,), (max(x_step, 1),), (max(y_step, 1),)
+    alpha, beta = _alpha_beta[problem.dtype]
+    name = _prefix[problem.dtype] + "gemv"
+    if problem.batch > 1:
+        name += "_strided_batched"
+        p, q, r = (*p, a_batch), (*q, x_batch), (*r, y_batch, problem.batch)
+    function = _checked(getattr(cublas, name))
+    return lambda A, x, y: function(*head, alpha, A, *p, x, *q, beta, y, *r)

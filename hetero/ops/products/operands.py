@@ -1,0 +1,243 @@
+"""What matvec and matmul share: operands checked as NumPy would, and made a problem."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import (
+    HOST,
+    Operand,
+    Spec,
+    describe,
+    element_strides,
+    is_device_array,
+)
+from hetero.runtime.models import Work
+from hetero.runtime.problem import Problem, dtype_obstacle
+
+_NAMES = {"f": "float32", "d": "float64"}  # dtype.name takes longer than the rest of a look-up
+
+
+def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem | None:
+    """The problem of ``numpy.<function>(a, b, out=out)``; None where NumPy would not accept it.
+
+    Parameters
+    ----------
+    function : {"matmul", "matvec"}
+    a, b : Operand
+    out : Operand or None
+    """
+    shapes = _core_shapes(function, a.shape, b.shape)
+    if shapes is None:
+        return None
+    m, n, k, result_shape = shapes
+    try:
+        dtype = np.result_type(a.dtype, b.dtype)
+    except TypeError:
+        return None
+    location = next((o.location for o in (a, b) if o.location != HOST), HOST)
+    if out is None:
+        size = dtype.itemsize
+        strides = tuple(s * size for s in element_strides(result_shape))
+        out = Operand(result_shape, strides, dtype, location)
+    elif out.shape != result_shape or out.dtype != dtype or out.readonly:
+        return None
+    obstacle = dtype_obstacle(a, b, out)
+    batch, strides = 1, None
+    if obstacle is None:
+        folded = _fold(function, a, b, out)
+        if folded is None:
+            obstacle = "no single stride walks the batch axes"
+        else:
+            batch, strides = folded
+    if m == 1 or n == 1:
+        operation, dims = "matvec", (m if n == 1 else n, k)
+        strides = _as_matvec(strides, n) if strides else None
+    else:
+        operation, dims = "matmul", (m, n, k)
+    return Problem(
+        operation,
+        dims,
+        _NAMES.get(dtype.char) or dtype.name,
+        (a, b),
+        out,
+        batch,
+        strides or (),
+        _layout(operation, strides, dtype.itemsize) if strides else "*",
+        function,
+        obstacle,
+    )
+
+
+def _layout(operation: str, strides: tuple[tuple[int, ...], ...], itemsize: int) -> str:
+    """Which axis of A (and B) is contiguous, and whether vector loads are possible."""
+    matrices = strides[:1] if operation == "matvec" else strides
+    width = 16 // itemsize
+    aligned = True
+    order = ""
+    for position, (batch, row, column) in enumerate(matrices):
+        by_rows = abs(column) <= abs(row)
+        if (row if by_rows else column) % width or batch % width:
+            aligned = False
+        if position < len(strides) - 1:
+            order += "C" if by_rows else "F"
+    return f"{order} {'aligned' if aligned else 'odd'}"
+
+
+def _core_shapes(
+    function: str, a: tuple[int, ...], b: tuple[int, ...]
+) -> tuple[int, int, int, tuple[int, ...]] | None:
+    """(m, n, k, shape of the result), or None where the shapes do not fit."""
+    if function == "matvec":
+        if len(a) < 2 or len(b) < 1 or a[-1] != b[-1]:
+            return None
+        (m, k), n = a[-2:], 1
+        batch_a, batch_b, core = a[:-2], b[:-1], (m,)
+    else:
+        if not a or not b:
+            return None
+        rows = a if len(a) > 1 else (1, *a)
+        columns = b if len(b) > 1 else (*b, 1)
+        m, k = rows[-2:]
+        n = columns[-1]
+        if columns[-2] != k:
+            return None
+        batch_a, batch_b = rows[:-2], columns[:-2]
+        core = (m,) * (len(a) > 1) + (n,) * (len(b) > 1)
+    if batch_a or batch_b:
+        try:
+            batch = np.broadcast_shapes(batch_a, batch_b)
+        except ValueError:
+            return None
+        return m, n, k, batch + core
+    return m, n, k, core
+
+
+def _fold(
+    function: str, a: Operand, b: Operand, out: Operand
+) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
+    """(batch, strides of A, B and C as (batch, row, column)), or None."""
+    # Which of row and column each operand has as an axis; the other one has stride 0.
+    if function == "matvec":
+        axes = ((True, True), (True, False), (True, False))
+    else:
+        rows, columns = len(a.shape) > 1, len(b.shape) > 1
+        axes = ((rows, True), (True, columns), (rows, columns))
+    batch_shapes, batch_strides, cores = [], [], []
+    for operand, (row, column) in zip((a, b, out), axes, strict=True):
+        strides = operand.staged_strides()
+        if operand is out and operand.location == HOST:
+            strides = element_strides(operand.shape)  # written on the device, then fetched
+        assert strides is not None  # dtype_obstacle has looked
+        end = len(strides) - row - column
+        cores.append((strides[end] if row else 0, strides[-1] if column else 0))
+        batch_shapes.append(operand.shape[:end])
+        batch_strides.append(strides[:end])
+    folded = collapse_batch(batch_shapes, batch_strides)
+    if folded is None:
+        return None
+    batch, steps = folded
+    return batch, tuple((step, *core) for step, core in zip(steps, cores, strict=True))
+
+
+def collapse_batch(
+    shapes: list[tuple[int, ...]], strides: list[tuple[int, ...]]
+) -> tuple[int, list[int]] | None:
+    """Broadcast batch axes and fold them into one.
+
+    Parameters
+    ----------
+    shapes, strides : list of tuple of int
+        Batch axes of each operand (those in front of the matrix), strides in elements.
+
+    Returns
+    -------
+    (batch, stride of each operand along it), or None where no single stride walks the batch.
+    """
+    ndim = max(map(len, shapes))
+    if not ndim:
+        return 1, [0] * len(shapes)
+    extents: list[int] = []
+    steps: list[list[int]] = []
+    for axis in range(-ndim, 0):
+        sizes = [shape[axis] if len(shape) >= -axis else 1 for shape in shapes]
+        extent = max(sizes)
+        if extent == 1:
+            continue
+        step = [
+            stride[axis] if size != 1 else 0
+            for stride, size in zip(
+                [s if len(s) >= -axis else (0,) * -axis for s in strides], sizes, strict=True
+            )
+        ]
+        if extents and all(o == s * extent for o, s in zip(steps[-1], step, strict=True)):
+            extents[-1] *= extent
+            steps[-1] = step
+        else:
+            extents.append(extent)
+            steps.append(step)
+    if not extents:
+        return 1, [0] * len(shapes)
+    if len(extents) > 1:
+        return None
+    return extents[0], steps[0]
+
+
+def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int, ...], ...]:
+    """Matrix, vector and result strides of a product with one column, or with one row."""
+    a, b, c = strides
+    if n == 1:
+        return a, (b[0], b[1]), (c[0], c[1])
+    return (b[0], b[2], b[1]), (a[0], a[2]), (c[0], c[2])
+
+
+def matrix_and_vector(problem: Problem, inputs: list[Any]) -> tuple[Any, Any]:
+    """Which input is the matrix of a matvec problem: the second one for a row times a matrix."""
+    a, b = problem.inputs
+    shapes = _core_shapes(problem.function, a.shape, b.shape)
+    assert shapes is not None
+    return (inputs[0], inputs[1]) if shapes[1] == 1 else (inputs[1], inputs[0])
+
+
+def cpu_work(problem: Problem, info: dict[str, Any]) -> Work:
+    """2 m n k flops, each operand and the result moved once; a batch is done one by one."""
+    return _work(problem, problem.dims, problem.batch)
+
+
+def gpu_work(problem: Problem, info: dict[str, Any]) -> Work:
+    """As `cpu_work`, but a GPU does the whole batch at once, so it counts as more rows."""
+    rows, *others = problem.dims
+    return _work(problem, (rows * problem.batch, *others), 1)
+
+
+def _work(problem: Problem, dims: tuple[int, ...], repeat: int) -> Work:
+    (a, b), c = problem.inputs, problem.output
+    moved = (a.nbytes + b.nbytes + c.nbytes) / repeat
+    return Work(dims, 2.0 * prod(dims), moved, repeat)
+
+
+def describe_problem(function: str, A: Any, B: Any) -> Problem:
+    """The problem of a product of arrays or specs.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, as NumPy.
+    """
+    a, b = (
+        describe(x if isinstance(x, Spec) or is_device_array(x) else np.asarray(x)) for x in (A, B)
+    )
+    found = build(function, a, b, None)
+    if found is None:
+        raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")
+    return found
+
+
+def from_shapes(
+    function: str, a: tuple[int, ...], b: tuple[int, ...], dtype: str, on: str
+) -> Problem:
+    """The problem of two row-major operands that lie in one place."""
+    return describe_problem(function, Spec(a, dtype, on=on), Spec(b, dtype, on=on))

@@ -1,0 +1,1 @@
+"""How a call is decided and carried out, whatever the operation."""

@@ -1,0 +1,89 @@
+"""`hetero.machine`: what is here, for a person to read."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hetero import devices
+from hetero.runtime import inventory, profile
+
+
+class Inventory(dict):
+    """A plain dict whose ``print`` is readable."""
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self, 0))
+
+
+def _lines(value: dict[str, Any], depth: int) -> list[str]:
+    lines = []
+    for key, item in value.items():
+        pad = "  " * depth
+        if isinstance(item, dict):
+            lines.append(f"{pad}{key}:" + ("" if item else " none"))
+            lines += _lines(item, depth + 1)
+        elif isinstance(item, list):
+            lines.append(f"{pad}{key}:" + ("" if item else " none"))
+            lines += [f"{pad}  - {entry}" for entry in item]
+        else:
+            lines.append(f"{pad}{key}: {'none' if item is None else item}")
+    return lines
+
+
+def machine() -> Inventory:
+    """What is here, as a plain dict that prints readably.
+
+    Returns
+    -------
+    Inventory
+        ``cpu``, ``devices`` (name -> description), ``links`` (device -> GB/s of large transfers
+        by direction and memory, as calibrated), ``broken`` (device -> why it is not used: it
+        could not compile or run a small kernel, or made wrong values), ``missing`` (what is not
+        here and what would bring it), ``profile`` (its name; the file it was read from, None where
+        there is none that can be used; and the file that `hetero.calibrate` writes).
+
+    Examples
+    --------
+    >>> import hetero
+    >>> hetero.machine()["cpu"]["cores"] >= 1
+    True
+    """
+    devices.proven()
+    here = inventory.devices()
+    constants = profile.current()
+    stored = str(profile.default_path())
+    is_used = bool(constants.data["fingerprint"]) and os.path.isfile(stored)
+    size = 2**28
+    links: dict[str, Any] = {}
+    for name in here:
+        for direction, kinds in constants.data["links"].get(name, {}).items():
+            for memory in kinds:
+                rate = size / constants.link(name, direction, memory)(size) / 1e9
+                links.setdefault(name, {})[f"{direction}, {memory}"] = f"{rate:.1f} GB/s"
+    return Inventory(
+        cpu={key: value for key, value in here["cpu"].items() if key != "kind"},
+        devices={name: info for name, info in here.items() if name != "cpu"},
+        links=links,
+        broken=devices.broken(),
+        missing=list(devices.missing()),
+        profile={
+            "name": constants.name,
+            "file": stored if is_used else None,
+            "calibrate_writes": stored,
+        },
+    )
+
+
+def summary() -> str:
+    """The CPU, its BLAS, and the devices beside it in one line; one more for each broken device."""
+    devices.proven()
+    here = inventory.devices()
+    processor = here["cpu"]
+    others = [f"{info['name']} ({name})" for name, info in here.items() if name != "cpu"]
+    first = (
+        f"{processor['name']}, {processor['cores']} cores, {processor['blas']} "
+        f"{processor['blas_version']}; " + (", ".join(others) or "no other device")
+    )
+    broken = [f"{name} is broken and left out: {why}" for name, why in devices.broken().items()]
+    return "\n".join([first, *broken])

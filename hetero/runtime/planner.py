@@ -1,0 +1,222 @@
+"""This machine's plans: made once for each problem, remembered, forced where the caller says so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
+
+from hetero import locks
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.runtime import inventory, profile, registry
+from hetero.runtime.pricing import CPU, Candidate, Plan, matching_devices, method_names, price, show
+from hetero.runtime.problem import Problem
+
+__all__ = ["CPU", "Candidate", "Plan", "plan", "price", "show", "use"]
+
+_REMEMBERED = 4096
+log = logging.getLogger("hetero")
+
+forced: ContextVar[tuple[str | None, str | None] | None] = ContextVar("hetero_forced", default=None)
+# The CUDA device whose work becomes part of a graph in this thread.
+capturing: ContextVar[str | None] = ContextVar("hetero_capturing", default=None)
+
+
+class _Memory:
+    """Plans by key, forgotten as a whole when profile or devices change."""
+
+    def __init__(self) -> None:
+        self.lock = locks.new(self.forget)
+        self.plans: dict[Any, Plan] = {}
+        self.shortcuts: list[dict[Any, Any]] = []
+        self.generation = 0
+
+    def forget(self) -> None:
+        with self.lock:
+            self.generation += 1
+            self.plans.clear()
+            for shortcut in self.shortcuts:
+                shortcut.clear()
+
+    def keep(self, table: dict[Any, Any], key: Any, value: Any, generation: int) -> None:
+        with self.lock:
+            if generation != self.generation:
+                return
+            if len(table) >= _REMEMBERED:
+                table.clear()
+            table[key] = value
+
+
+_memory = _Memory()
+profile.on_change(_memory.forget)
+inventory.on_change(_memory.forget)
+
+
+def shortcut_table() -> dict[Any, Any]:
+    """A dict of an operation's own that is emptied whenever plans become out of date."""
+    table: dict[Any, Any] = {}
+    _memory.shortcuts.append(table)
+    return table
+
+
+def generation() -> int:
+    """Number of the current generation of plans; take it before planning, give it to `remember`."""
+    return _memory.generation
+
+
+def remember(table: dict[Any, Any], key: Any, value: Any, generation: int) -> None:
+    """Put an entry into a `shortcut_table`, unless plans were forgotten since ``generation``."""
+    _memory.keep(table, key, value, generation)
+
+
+@contextmanager
+def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
+    """Force placement for all calls inside the ``with`` block, in this thread or task.
+
+    Parameters
+    ----------
+    device : str, optional
+        "cpu", "cuda", "cuda:0", "opencl:0".
+    method : str, optional
+        Name of an implementation, such as "blas" or "tiled".
+
+    Raises
+    ------
+    DeviceNotAvailable, MethodNotAvailable
+        At once, if the device is not here or no operation has the method; the message names those
+        that there are.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> with hetero.use(device="cpu"):
+    ...     hetero.matmul(np.eye(2), np.eye(2)).sum()
+    np.float64(2.0)
+    """
+    if device is not None:
+        _require(device)
+    if method is not None:
+        everything = [i for o in registry.operations() for i in registry.lookup(o)]
+        if method not in {i.method for i in everything}:
+            raise MethodNotAvailable(
+                f"method must be one of {method_names(everything)}, got {method!r}"
+            )
+    outer = forced.get() or (None, None)
+    token = forced.set((device or outer[0], method or outer[1]))
+    try:
+        yield
+    finally:
+        forced.reset(token)
+
+
+def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:
+    """What a call's ``device=`` and ``method=`` mean inside the enclosing `use` blocks."""
+    outer = forced.get()
+    if outer is None:
+        return device, method
+    return device or outer[0], method or outer[1]
+
+
+def is_host_alone(device: str | None) -> bool:
+    """Whether a call from host memory that names this device, or none, can only run on the CPU."""
+    return device == CPU or (
+        device is None
+        and all(
+            name == CPU or info.get("is_host_cpu") for name, info in inventory.devices().items()
+        )
+    )
+
+
+def check_placement(operation: str, device: str | None, method: str | None) -> None:
+    """Raise what a plan would if ``device=`` or ``method=`` names nothing that is here."""
+    if device is not None:
+        _require(device)
+    if method is not None:
+        implementations = registry.lookup(operation)
+        if method not in {i.method for i in implementations}:
+            raise MethodNotAvailable(
+                f"method must be one of {method_names(implementations)}, got {method!r}"
+            )
+
+
+def _require(device: str) -> None:
+    """Raise `DeviceNotAvailable` if a name stands for no device that works here."""
+    if device in inventory.devices():
+        inventory.believed(device)
+    if device in inventory.broken():
+        raise DeviceNotAvailable(f"{device} is broken: {inventory.broken()[device]}")
+    matching_devices(device, inventory.devices())
+
+
+_options = attrgetter(*(f.name for f in fields(Problem) if f.name not in ("inputs", "output")))
+
+
+def _key(problem: Problem) -> tuple[Any, ...]:
+    """All that a price can depend on: every field, and of the operands all but the address, whether
+    they may be written to, and the stream."""
+    operands = [(o.shape, o.strides, o.dtype, o.location) for o in problem.inputs]
+    o = problem.output
+    return (*_options(problem), *operands, o.shape, o.strides, o.dtype, o.location)
+
+
+def plan(problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
+    """The plan of a problem on this machine, from memory where it was made before.
+
+    Raises
+    ------
+    DeviceNotAvailable, MethodNotAvailable
+        If the forced placement is not possible; the message names what is.
+    """
+    key = (device, method, _key(problem))
+    found = _memory.plans.get(key)
+    if found is not None:
+        return found
+    if device is not None:
+        _require(device)
+    for _ in inventory.devices():  # each round but the last finds a broken one
+        now = _memory.generation
+        result = price(problem, profile.current(), inventory.devices(), device, method)
+        doubted = [name for name in _places(result) if not inventory.believed(name)]
+        if not doubted:
+            _memory.keep(_memory.plans, key, result, now)
+            return result
+        for name in doubted:
+            reason = inventory.newly_broken(name)
+            if reason is not None:
+                log.warning("%s is broken and not used: %s", name, reason)
+        inventory.changed()  # the list that named them is out of date
+    # Other threads bring devices back as fast as they break.
+    return price(problem, profile.current(), inventory.devices(), device or CPU, method)
+
+
+_only = shortcut_table()
+
+
+def only_choice(operation: str) -> registry.Implementation | None:
+    """The implementation that each plan for operands on the host comes down to unless placement is
+    forced; None where there are several, so that prices decide."""
+    if operation not in _only:
+        now = _memory.generation
+        usable = [
+            info
+            for info in inventory.devices().values()
+            if not (info.get("is_host_cpu") or info.get("set_aside"))
+        ]
+        rows = [i for i in registry.lookup(operation) if any(i.kind == u["kind"] for u in usable)]
+        found = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
+        _memory.keep(_only, operation, found, now)
+        return found
+    return _only.get(operation)
+
+
+def _places(plan: Plan) -> list[str]:
+    """The devices on which a plan's choice runs."""
+    chosen = plan.candidates[0] if plan.candidates else None
+    if chosen is None or chosen.reason is not None or chosen.device == CPU:
+        return []
+    here = inventory.devices()
+    return [chosen.device] if chosen.device in here else matching_devices(chosen.device, here)

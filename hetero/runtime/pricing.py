@@ -1,0 +1,374 @@
+"""Every candidate of a problem priced by the constants of one profile, this machine's or another's.
+
+The rule is White's listing 4.18, for any number of candidates: compute plus the movement that the
+candidate needs, smallest sum wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hetero.arrays import HOST, Operand
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable, NotPriced
+from hetero.runtime import registry
+from hetero.runtime.problem import Problem
+from hetero.runtime.profile import Profile
+from hetero.runtime.registry import Implementation
+
+CPU = "cpu"
+_UNKNOWN = "no constants in this profile; hetero.calibrate() measures them"
+_UNKNOWN_THERE = "no constants in this profile"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One priced way of doing a problem.
+
+    Attributes
+    ----------
+    device, method : str
+    seconds : float or None
+        Prediction, the sum of ``terms``; None where no constants are known.
+    terms : dict of str to float
+        Seconds: "pack", "upload", "overhead", "compute", "download".
+    reason : str or None
+        Why this candidate was not considered; None where it was.
+    implementation : Implementation
+    """
+
+    device: str
+    method: str
+    seconds: float | None
+    terms: dict[str, float]
+    reason: str | None
+    implementation: Implementation = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The priced candidates of a problem, the chosen one first.
+
+    ``print(plan)``, or a prompt, shows them as a table; ``to_dict()`` is what
+    ``hetero explain --json`` prints.
+    """
+
+    problem: Problem
+    candidates: tuple[Candidate, ...]
+    profile_name: str
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate that runs.
+
+        Raises
+        ------
+        NotPriced
+            If none can run or none has constants.
+        """
+        best = self.candidates[0] if self.candidates else None
+        if best is None or best.reason is not None:
+            raise NotPriced(
+                f"no candidate for {self.problem}: "
+                + "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in self.candidates)
+            )
+        return best
+
+    @property
+    def seconds(self) -> float | None:
+        """Prediction for the chosen candidate."""
+        return self.chosen.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: problem, profile, chosen, candidates."""
+        rows = [
+            {
+                "device": c.device,
+                "method": c.method,
+                "seconds": c.seconds,
+                "terms": dict(c.terms),
+                "reason": c.reason,
+            }
+            for c in self.candidates
+        ]
+        first = rows[0] if rows and rows[0]["reason"] is None else None
+        return {
+            "operation": self.problem.operation,
+            "dims": list(self.problem.dims),
+            "batch": self.problem.batch,
+            "dtype": self.problem.dtype,
+            "profile": self.profile_name,
+            "chosen": first and {key: first[key] for key in ("device", "method", "seconds")},
+            "candidates": rows,
+        }
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.problem}   (profile: {self.profile_name})"]
+        alone = sum(c.reason is None for c in self.candidates) == 1
+        for position, c in enumerate(self.candidates):
+            mark = "->" if position == 0 and c.reason is None else "  "
+            head = f"{mark} {c.method + ' on ' + c.device:<22}"
+            if c.reason is not None:
+                lines.append(f"{head} {'-':>12}  {c.reason}")
+            elif c.seconds is None:
+                lines.append(f"{head} {'-':>12}  {'the only way; ' * alone}not priced")
+            else:
+                terms = " + ".join(f"{name} {show(value)}" for name, value in c.terms.items())
+                lines.append(f"{head} {show(c.seconds):>12}  = {terms}")
+        return "\n".join(lines)
+
+
+def show(seconds: float) -> str:
+    """Seconds in a readable unit: '12.3 us', '4.56 ms', '7.89 s'."""
+    for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
+        if abs(seconds) < 999.5 * scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def price(
+    problem: Problem,
+    constants: Profile,
+    devices: dict[str, dict[str, Any]],
+    device: str | None = None,
+    method: str | None = None,
+) -> Plan:
+    """Price every implementation of the problem's operation on every device.
+
+    Parameters
+    ----------
+    problem : Problem
+    constants : Profile
+        Of this machine or of any other.
+    devices : dict
+        Device name -> description, as `hetero.machine()` gives it, or `Profile.machine()`.
+    device, method : str, optional
+        Forced placement.
+    """
+    names = matching_devices(device, devices) if device is not None else list(devices)
+    implementations = registry.lookup(problem.operation)
+    if method is not None and method not in {i.method for i in implementations}:
+        raise MethodNotAvailable(
+            f"method must be one of {method_names(implementations)}, got {method!r}"
+        )
+    shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
+    if device in shared and any(i.shared and i.shared(problem) for i in implementations):
+        names = []
+    candidates = [
+        _candidate(problem, implementation, name, info, constants, device is not None)
+        for name, info in [*((name, devices[name]) for name in names), *shared.items()]
+        for implementation in implementations
+        if implementation.kind == info["kind"]
+        and (method is None or implementation.method == method)
+        and (name in devices or (implementation.shared and implementation.shared(problem)))
+    ]
+    if method is not None and not candidates:
+        kinds = {devices[name]["kind"] for name in names}
+        raise MethodNotAvailable(
+            f"method must be one of {method_names(implementations, kinds)} "
+            f"on {', '.join(names)}, got {method!r}"
+        )
+    possible = [c for c in candidates if c.reason is None]
+    if (
+        not possible
+        and CPU in devices
+        and (
+            method is None
+            or problem.device_obstacle
+            or all(devices[name].get("set_aside") for name in names)
+        )
+    ):  # a right result, if not where it was asked for
+        candidates += [
+            _candidate(problem, implementation, CPU, devices[CPU], constants, True)
+            for implementation in implementations
+            if implementation.kind == CPU
+            and implementation.run is not None
+            and all(c.implementation is not implementation for c in candidates)
+        ]
+        possible = [c for c in candidates if c.reason is None]
+    there = any(c.reason == _UNKNOWN_THERE for c in candidates)
+    if (device or method) and not possible and not there:
+        reasons = "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in candidates)
+        raise MethodNotAvailable(
+            f"{problem} cannot be done as asked: "
+            + (reasons or f"there is no {problem.operation} on {', '.join(names)}")
+        )
+    short = {
+        c.implementation.method: c.implementation.falls_short(problem)
+        for c in possible
+        if c.implementation.falls_short is not None
+    }
+    if not all(short.get(c.method) for c in possible):
+        candidates = [
+            replace(c, reason=short.get(c.method)) if c.reason is None else c for c in candidates
+        ]
+        possible = [c for c in candidates if c.reason is None]
+    if any(c.seconds is not None for c in possible):
+        # A candidate without constants is taken only where there is no other.
+        candidates = [
+            replace(c, reason=_UNKNOWN) if c.reason is None and c.seconds is None else c
+            for c in candidates
+        ]
+        possible = [c for c in candidates if c.reason is None]
+        possible.sort(key=lambda c: c.seconds)
+    others = [c for c in candidates if c.reason is not None]
+    return Plan(problem, tuple(possible + others), constants.name)
+
+
+def method_names(implementations: Iterable[Implementation], kinds: Any = None) -> str:
+    """The methods of these implementations, of all kinds of device or of some, for a message."""
+    listed = {i.method for i in implementations if kinds is None or i.kind in kinds}
+    return ", ".join(map(repr, sorted(listed)))
+
+
+def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:
+    """The devices that a name such as "cuda" or "cuda:0" stands for, or `DeviceNotAvailable`."""
+    if device in devices:
+        return [device]
+    kind = device.removesuffix(":*")
+    matching = [name for name, info in devices.items() if info["kind"] == kind != CPU]
+    if not matching:
+        raise DeviceNotAvailable(
+            f"device must be one of {', '.join(map(repr, devices))}, got {device!r} "
+            "('hetero info' tells what is missing for others)"
+        )
+    return matching
+
+
+def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """All equal devices of a kind together, "cuda:*", where there are several.
+
+    A group's constants are kept under its kind and number, "cuda*2".
+    """
+    found: dict[str, dict[str, Any]] = {}
+    if not any(["same_as" in info for info in devices.values()]):  # noqa: C419  of every new plan
+        return found
+    for name, info in devices.items():
+        members = [n for n, i in devices.items() if n == name or i.get("same_as") == name]
+        members = [n for n in members if not devices[n].get("set_aside")]
+        if len(members) > 1 and f"{info['kind']}:*" not in found:
+            found[f"{info['kind']}:*"] = {
+                **info,
+                "members": tuple(members),
+                "constants": f"{info['kind']}*{len(members)}",
+                "memory_bytes": sum(devices[n]["memory_bytes"] for n in members),
+            }
+    return found
+
+
+def _candidate(
+    problem: Problem,
+    implementation: Implementation,
+    name: str,
+    info: dict[str, Any],
+    constants: Profile,
+    asked_for: bool,
+) -> Candidate:
+    method = implementation.method
+    reason = info.get("set_aside")
+    if reason is None and not asked_for:
+        if info.get("is_host_cpu"):
+            reason = f"{name} is this machine's CPU again; name it with device= to use it"
+        elif info.get("same_as") and problem.device != name:
+            reason = f"the same as {info['same_as']}"
+    if reason is None and name != CPU:
+        reason = problem.device_obstacle or _elsewhere(problem, name)
+        reason = reason or _too_large(problem, name, info)
+    if reason is None:
+        reason = implementation.excludes(problem, info)
+    if reason is not None:
+        return Candidate(name, method, None, {}, reason, implementation)
+    if name == CPU and problem.device_obstacle:
+        return Candidate(name, method, None, {}, None, implementation)
+    group = info.get("constants")
+    cost = constants.cost(
+        group or name,
+        "" if group else implementation.kind,
+        problem.operation,
+        method,
+        problem.dtype,
+        problem.layout,
+    )
+    terms: dict[str, float] | None = None
+    elsewhere = info.get("elsewhere", False)
+    unknown: str | None = _UNKNOWN_THERE if elsewhere else _UNKNOWN
+    if cost is not None:
+        try:
+            work = implementation.work(problem, info)
+            overhead, compute = cost(work)
+            overhead *= work.calls
+            # A group's constants were measured from host to host.
+            before, after = ({}, {}) if group else _movement(problem, name, constants)
+        except KeyError as error:
+            unknown = f"the profile's constants do not cover it: {error}"
+            asked_for = False
+        else:
+            overhead += 0.0 if group else _dispatch(problem, name, constants)
+            terms = {**before, "overhead": overhead, "compute": compute}
+            for term, seconds in after.items():
+                terms[term] = terms.get(term, 0.0) + seconds
+    if terms is None:
+        reason = None if (name == CPU or asked_for) and not elsewhere else unknown
+        return Candidate(name, method, None, {}, reason, implementation)
+    return Candidate(name, method, sum(terms.values()), terms, None, implementation)
+
+
+def _movement(
+    problem: Problem, name: str, constants: Profile
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of what must move to compute on a device: terms before and after computing."""
+    here = HOST if name == CPU else name
+    before: dict[str, float] = {}
+    after: dict[str, float] = {}
+    if here == HOST and problem.device is None:
+        return before, after
+
+    def move(terms: dict[str, float], operand: Operand, source: str, target: str) -> None:
+        if source == target:
+            return
+        if source != HOST:  # device to device goes through the host
+            term = constants.link(source, "download")(operand.nbytes)
+            terms["download"] = terms.get("download", 0.0) + term
+        if target != HOST:
+            if source == HOST and terms is before and not operand.is_dense():
+                term = constants.pack(operand.nbytes)
+                terms["pack"] = terms.get("pack", 0.0) + term
+            term = constants.link(target, "upload")(operand.nbytes)
+            terms["upload"] = terms.get("upload", 0.0) + term
+
+    for operand in problem.inputs:
+        move(before, operand, operand.location, here)
+    move(after, problem.output, here, problem.output.location)
+    return before, after
+
+
+def _dispatch(problem: Problem, name: str, constants: Profile) -> float:
+    """Seconds of the host's own work: staging for a device, or the way back from one."""
+    if name != CPU:
+        return constants.dispatch(name, "device" if problem.device else "host")
+    return constants.dispatch(problem.device, "detour") if problem.device else 0.0
+
+
+def _elsewhere(problem: Problem, name: str) -> str | None:
+    """Operands of another device are moved as dense blocks."""
+    for operand in (*problem.inputs, problem.output):
+        if operand.location not in (HOST, name) and not operand.is_c_contiguous():
+            return f"an operand on {operand.location} is not contiguous"
+    return None
+
+
+def _too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
+    memory = info.get("memory_bytes")
+    if memory is None:
+        return None
+    needed = 0
+    for operand in (*problem.inputs, problem.output):
+        if operand.location != name:
+            needed += operand.nbytes
+    if needed > 0.9 * memory:
+        return f"needs {needed / 2**30:.1f} GiB, the device has {memory / 2**30:.1f} GiB"
+    return None

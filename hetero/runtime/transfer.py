@@ -1,0 +1,140 @@
+"""Movement between host and devices: staging operands, fetching results, the caller's types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import HOST, Operand, describe
+from hetero.devices.base import Device
+from hetero.runtime import failures
+
+_ORDERED_STREAMS = (None, 0, 1, 2)
+
+
+def needs_synchronizing(operand: Operand) -> bool:
+    """Whether work on the operand's stream is not ordered by the legacy default stream."""
+    return operand.stream not in _ORDERED_STREAMS
+
+
+def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
+    """(buffer, owner) of the operand in the device's memory: where it lies there, else a copy.
+
+    The copy has the strides that `Operand.staged_strides` tells.
+    """
+    if operand.location == device.name:
+        return operand.pointer, array
+    if operand.location != HOST:
+        array = to_host(array, operand)
+    dense = _as_dense(array)
+    buffer, owner = device.allocate(max(dense.nbytes, 1))
+    device.upload(dense, buffer)
+    return buffer, owner
+
+
+def _as_dense(array: np.ndarray) -> np.ndarray:
+    """A C-contiguous view of the array's memory, or a packed copy if it is not dense."""
+    if array.flags.c_contiguous:
+        return array
+    if array.flags.f_contiguous:
+        return array.T
+    if not describe(array).is_dense():
+        return np.ascontiguousarray(array)
+    axes = sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], array.shape[axis]))
+    return np.ascontiguousarray(array.transpose(axes))  # contiguous already: no copy
+
+
+def fetch(
+    device: Device, source: Any, shape: tuple[int, ...], dtype: np.dtype, target: np.ndarray | None
+) -> np.ndarray:
+    """A C-contiguous device buffer on the host, in ``target`` where given."""
+    if target is not None and target.flags.c_contiguous:
+        device.download(source, target)
+        return target
+    result = np.empty(shape, dtype)
+    device.download(source, result)
+    if target is not None:
+        target[...] = result
+        return target
+    return result
+
+
+def to_host(array: Any, operand: Operand) -> np.ndarray:
+    """A device array as NumPy array, with whatever strides it has."""
+    from hetero import devices
+
+    device = devices.get(operand.location)
+    if not operand.size:
+        return np.empty(operand.shape, operand.dtype)
+
+    def move() -> np.ndarray:
+        with device.active():
+            if needs_synchronizing(operand):
+                device.synchronize()
+            low, raw = _span(operand)
+            device.download(operand.pointer + low, raw)
+        return _view(raw, operand, low)
+
+    return failures.twice(device, move)
+
+
+def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
+    """Write values into a device array of the same shape and dtype, with whatever strides."""
+    from hetero import devices
+
+    if not operand.size:
+        return
+    device = devices.get(operand.location)
+
+    def move() -> None:
+        with device.active():
+            low, raw = _span(operand)
+            if not operand.is_dense():
+                device.download(operand.pointer + low, raw)  # what lies in the gaps stays
+            _view(raw, operand, low)[...] = values
+            device.upload(raw, operand.pointer + low)
+            if needs_synchronizing(operand):
+                device.synchronize()
+
+    failures.twice(device, move)
+
+
+def _span(operand: Operand) -> tuple[int, np.ndarray]:
+    """Offset of the lowest address the operand touches, and host bytes for the whole range."""
+    low, high = operand.span()
+    return low, np.empty(high - low, np.uint8)
+
+
+def _view(raw: np.ndarray, operand: Operand, low: int) -> np.ndarray:
+    return np.ndarray(operand.shape, operand.dtype, raw, -low, operand.strides)
+
+
+def empty_like(
+    array: Any, operand: Operand, shape: tuple[int, ...], dtype: np.dtype
+) -> tuple[Any, int]:
+    """A new C-contiguous device array of the caller's own type, beside ``array``; its address.
+
+    CuPy, torch and numba arrays give their own kind; everything else gives a PyCUDA GPUArray.
+    """
+    library = type(array).__module__.partition(".")[0]
+    if library == "cupy":
+        import cupy
+
+        with array.device:
+            made = cupy.empty(shape, dtype)
+        return made, made.data.ptr
+    if library == "torch":
+        import torch
+
+        made = torch.empty(shape, dtype=getattr(torch, dtype.name), device=array.device)
+        return made, made.data_ptr()
+    if library.startswith("numba"):
+        from numba import cuda
+
+        made = cuda.device_array(shape, dtype)
+        return made, describe(made).pointer
+    from hetero import devices
+
+    device = devices.get(operand.location)
+    return failures.twice(device, lambda: device.new_array(shape, dtype))

@@ -1,0 +1,205 @@
+"""Launch plans of conjugate gradients on vectors, and of a sparse matrix's products.
+
+Arguments that are names stand for buffers, or for numbers that change from launch to launch;
+whoever runs a plan puts in what they stand for. Stencils are planned in `plan_cg_stencil`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..common.launch import VECTOR_BYTES, Launch, ceil_div, check_dtype
+
+__all__ = ["REAL", "Rows", "csr", "diagonal_defines", "dots", "pack", "vector_width", "vectors"]
+
+REAL = {"float32": "float", "float64": "double"}
+_INDEX = {"int32": "int", "int64": "index_t"}
+
+# Threads, and how many blocks of them a multiprocessor gets.
+_THREADS = 256
+_SMALLEST_BLOCK = 64
+_BLOCKS = 4
+# A row of a sparse matrix has one thread if rows have few entries, otherwise several, each with
+# some of them in flight.
+_SHORT_ROW = 16
+_ROW_DEPTH = 4
+
+
+class Rows(NamedTuple):
+    """A device's share of a sparse matrix: whole rows.
+
+    Attributes
+    ----------
+    rows, entries : int
+        Of this share.
+    index : {"int32", "int64"}
+    """
+
+    rows: int
+    entries: int
+    index: str
+
+
+@lru_cache(maxsize=256)
+def csr(
+    part: Rows,
+    *,
+    dtype: str,
+    diagonal: bool,
+    multiprocessors: int,
+    block_limit: int = 1024,
+) -> tuple[Launch, Launch, Launch]:
+    """Plan r = b - A x; q = A p with the sums of a step; and q = A p with p.q and p.p.
+
+    Parameters
+    ----------
+    part : Rows
+    dtype : {"float32", "float64"}
+    diagonal : bool
+        Whether z = inverse * r, rather than z = r.
+    multiprocessors, block_limit : int
+        Of the device.
+
+    Returns
+    -------
+    tuple of Launch
+        Buffers: "pointers", "indices", "values" and, of the first, "x", "b", "r", "p", "inverse"
+        (any if not ``diagonal``), "partial"; of the second, "p", "q", "r", "before", "inverse"
+        if ``diagonal``, "partial"; of the third, "p", "q", "partial". Number: "first_block".
+    """
+    threads = _threads(block_limit)
+    mean = ceil_div(part.entries, part.rows) if part.entries else 1
+    if mean <= _SHORT_ROW:
+        lanes, depth = 1, mean
+    else:
+        lanes, depth = 2, _ROW_DEPTH
+        while lanes < 32 and lanes * depth < mean:
+            lanes *= 2
+    blocks = min(ceil_div(part.rows * lanes, threads), multiprocessors * _BLOCKS)
+    defines = (
+        ("REAL", REAL[dtype]), ("INDEX", _INDEX[part.index]), ("THREADS", threads),
+        ("LANES", lanes), ("DEPTH", depth),
+    )  # fmt: skip
+    plain = (*defines, ("SUMS", 2))
+    step = (*defines, *diagonal_defines(diagonal), ("SUMS", 8 if diagonal else 4))
+    matrix = ("pointers", "indices", "values")
+    inverse = ("inverse",) if diagonal else ()
+    size = ("partial", part.rows, blocks)
+
+    def plan(kernel: str, macros: tuple, *arguments: str | int) -> Launch:
+        return Launch("csr.cu", kernel, macros, blocks, threads, (*matrix, *arguments))
+
+    return (
+        plan("csr_residual", plain, "x", "b", "r", "p", "inverse", *size, int(diagonal)),
+        plan("csr_product", step, "p", "q", "r", "before", *inverse, *size, "first_block"),
+        plan("csr_product", plain, "p", "q", *size, "first_block"),
+    )
+
+
+def pack(product: Launch, count: int, multiprocessors: int) -> Launch:
+    """Plan packed[i] = p[places[i]], compiled as the third of `csr` was.
+
+    Buffers: "p", "places", "packed".
+    """
+    blocks = max(1, min(ceil_div(count, product.block), multiprocessors * _BLOCKS))
+    arguments = ("p", "places", "packed", count, blocks)
+    return product._replace(kernel="csr_pack", grid=blocks, arguments=arguments)
+
+
+@lru_cache(maxsize=256)
+def vectors(
+    n: int,
+    *,
+    dtype: str,
+    aligned: bool,
+    diagonal: bool,
+    multiprocessors: int,
+    block_limit: int = 1024,
+) -> tuple[Launch, Launch, Launch]:
+    """Plan r = b - q, p = r or inverse * r; the sums of a step, for products that give none; and
+    the step of x, r and p.
+
+    Parameters
+    ----------
+    n : int
+    dtype : {"float32", "float64"}
+    aligned : bool
+        Whether 16 divides all addresses.
+    diagonal : bool
+        Whether z = inverse * r, rather than z = r.
+    multiprocessors, block_limit : int
+        Of the device.
+
+    Returns
+    -------
+    tuple of Launch
+        Buffers of the first: "b", "q", "r", "p", "inverse" if ``diagonal``, "partial"; of the
+        second: "p", "q", "r", "inverse" likewise, "partial"; of the third: "x", "r", "p", "q",
+        "inverse" likewise, "partial_before", "before", "after"; number: "blocks_before".
+    """
+    defines, blocks, threads = _over(n, dtype, aligned, multiprocessors, block_limit)
+    defines += diagonal_defines(diagonal)
+    inverse = ("inverse",) if diagonal else ()
+    residual = ("b", "q", "r", "p", *inverse, "partial", n, blocks)
+    sums = ("p", "q", "r", *inverse, "partial", n, blocks)
+    advance = (
+        "x", "r", "p", "q", *inverse, "partial_before", "before", "after", "blocks_before", n,
+        blocks,
+    )  # fmt: skip
+    return (
+        Launch("cg.cu", "cg_residual", defines, blocks, threads, residual),
+        Launch("cg.cu", "cg_sums", defines, blocks, threads, sums),
+        Launch("cg.cu", "cg_advance", defines, blocks, threads, advance),
+    )
+
+
+@lru_cache(maxsize=256)
+def dots(
+    n: int, *, dtype: str, aligned: bool, multiprocessors: int, block_limit: int = 1024
+) -> tuple[Launch, Launch, Launch]:
+    """Plan the vectors' part of an iteration with a preconditioner of its own launches.
+
+    Returns
+    -------
+    tuple of Launch
+        a.b and b.b: buffers "a", "b", "partial"; p = z + beta p: "p", "z", "partial_before",
+        "before", "after"; x and r: "x", "r", "p", "q", "partial_before", "before", "after". The
+        number "blocks_before" belongs to the last two.
+    """
+    defines, blocks, threads = _over(n, dtype, aligned, multiprocessors, block_limit)
+    scalars = ("partial_before", "before", "after", "blocks_before", n, blocks)
+
+    def plan(kernel: str, *arguments: str | int) -> Launch:
+        return Launch("cg_preconditioned.cu", kernel, defines, blocks, threads, arguments)
+
+    return (
+        plan("cg_dots", "a", "b", "partial", n, blocks),
+        plan("cg_direct", "p", "z", *scalars),
+        plan("cg_correct", "x", "r", "p", "q", *scalars),
+    )
+
+
+def vector_width(dtype: str, extent: int, aligned: bool) -> int:
+    """Return the elements of a load: 16 bytes of them if ``extent`` and addresses allow it."""
+    width = VECTOR_BYTES // check_dtype(dtype)
+    return width if aligned and extent % width == 0 else 1
+
+
+def diagonal_defines(diagonal: bool) -> tuple[tuple[str, int], ...]:
+    """Return the macro that makes z = inverse * r."""
+    return (("DIAGONAL", 1),) if diagonal else ()
+
+
+def _threads(block_limit: int) -> int:
+    return _THREADS if block_limit >= _THREADS else _SMALLEST_BLOCK
+
+
+def _over(
+    n: int, dtype: str, aligned: bool, multiprocessors: int, block_limit: int
+) -> tuple[tuple[tuple[str, int | str], ...], int, int]:
+    """Return defines, blocks and threads of a kernel over the elements of vectors."""
+    width = vector_width(dtype, n, aligned)
+    threads = _threads(block_limit)
+    blocks = min(ceil_div(n, threads * width), multiprocessors * _BLOCKS)
+    return (("REAL", REAL[dtype]), ("WIDTH", width), ("THREADS", threads)), blocks, threads

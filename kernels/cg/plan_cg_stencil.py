@@ -1,0 +1,329 @@
+"""Launch plans of conjugate gradients for a stencil: sweeps, and what begins and ends them.
+
+Arguments that are names stand for buffers, or for numbers that change from launch to launch;
+whoever runs a plan puts in what they stand for.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..common.launch import Launch, ceil_div, check_dtype
+from .plan_cg import REAL, diagonal_defines, vector_width
+
+__all__ = ["Cooperative", "Grid", "cooperative", "settle", "stencil", "sweeps"]
+
+# Sweeps in 2-D: threads along a row, in the order they are preferred in, and how many blocks of
+# them a multiprocessor holds at the 96 registers that a thread has, or with a diagonal
+# preconditioner 117.
+_ROW_THREADS = ((128, 5), (64, 8), (256, 2))
+_DIAGONAL_ROW_THREADS = ((128, 4), (64, 8), (256, 2))
+# In 3-D, by the vector's width: threads along a line, lines, and blocks of a multiprocessor.
+_PLANE_THREADS = {
+    1: ((32, 16, 1), (16, 16, 2)),
+    2: ((16, 32, 1), (16, 16, 2)),
+    4: ((16, 32, 1), (16, 16, 2)),
+}
+_SMALLEST = {2: (64, 1, 1), 3: (8, 8, 1)}
+# Rows that a tile reads beyond its own, and the fewest it should have of its own.
+_OVERLAP = 4
+_LEAST_ROWS = 4
+# A cooperative launch: threads of a block, of which a multiprocessor has one, and the most points
+# of a thread for which the registers suffice.
+_COOPERATIVE_THREADS = 512
+_COOPERATIVE_POINTS = {"float32": 8, "float64": 6}
+# Products and residuals: threads, and how many blocks of them a multiprocessor gets.
+_THREADS = 128
+_BLOCKS = 8
+
+
+class Grid(NamedTuple):
+    """A device's share of a grid of points, split along its first axis.
+
+    Attributes
+    ----------
+    rows, lines, columns : int
+        Points of this share; ``lines`` is 1 for a grid of two axes.
+    weights : tuple of float
+        1 / spacing**2 along rows, lines (0.0 in 2-D) and columns.
+    low, high : bool
+        Whether other devices have rows before and after these.
+    """
+
+    rows: int
+    lines: int
+    columns: int
+    weights: tuple[float, float, float]
+    low: bool = False
+    high: bool = False
+
+    @property
+    def plane(self) -> int:
+        """Points of a row."""
+        return self.lines * self.columns
+
+    @property
+    def dims(self) -> int:
+        """Axes, 2 or 3."""
+        return 3 if self.weights[1] else 2
+
+
+class Cooperative(NamedTuple):
+    """A launch whose blocks are all on the device at once.
+
+    Attributes
+    ----------
+    launch : Launch
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    """
+
+    launch: Launch
+    shared_bytes: int
+
+
+class _Tiles(NamedTuple):
+    """How a sweep divides its grid among blocks."""
+
+    columns: int
+    lines: int
+    resident: int
+    strips: int
+    bands: int
+    chunk: int
+    tiles: int
+    blocks: int
+
+
+@lru_cache(maxsize=256)
+def sweeps(
+    grid: Grid,
+    *,
+    dtype: str,
+    halo: int,
+    x_halo: int,
+    aligned: bool,
+    diagonal: bool,
+    multiprocessors: int,
+    block_limit: int = 1024,
+    shape: tuple[int, int, int] | None = None,
+) -> tuple[Launch, Launch]:
+    """Plan the sweeps of a stencil: the first from the first row on, the second from the last.
+
+    Parameters
+    ----------
+    grid : Grid
+    dtype : {"float32", "float64"}
+    halo : int
+        Rows of neighbours in memory, where there are any, in "now" and "next".
+    x_halo : int
+        Likewise in "x" and "inverse".
+    aligned : bool
+        Whether 16 divides all addresses.
+    diagonal : bool
+        Whether z = inverse * r, rather than z = r.
+    multiprocessors, block_limit : int
+        Of the device.
+    shape : tuple of int, optional
+        Threads along the columns and the lines, and blocks of a multiprocessor, instead of the
+        plan's own.
+
+    Returns
+    -------
+    tuple of Launch
+        Buffers: "x", "now", "next" (rows of p and of r in turn), "inverse" if ``diagonal``,
+        "partial_before", "partial", "before", "after"; numbers: "blocks_before", "first_block"
+        (the place of the first block's sums in "partial"), "add".
+    """
+    width = vector_width(dtype, grid.columns, aligned)
+    tiles = _tiles(grid, width, diagonal, multiprocessors, block_limit, shape)
+    pitch = 2 * grid.plane
+    first = -halo if grid.low else 0
+    last = grid.rows + (halo if grid.high else 0)
+    end = grid.rows - 1
+    above, x_above = (halo, x_halo) if grid.low else (0, 0)
+    downward = (above * pitch, pitch, x_above * grid.plane, grid.plane, first, last)
+    upward = (
+        (above + end) * pitch, -pitch, (x_above + end) * grid.plane, -grid.plane,
+        grid.rows - last, grid.rows - first,
+    )  # fmt: skip
+    return tuple(
+        Launch(
+            source="cg_stencil.cu",
+            kernel="cg_sweep",
+            defines=_sweep_defines(grid, dtype, width, tiles, diagonal),
+            grid=tiles.blocks,
+            block=tiles.columns * tiles.lines,
+            arguments=(
+                "x", "now", "next", *(("inverse",) if diagonal else ()), "partial_before",
+                "partial", "before", "after", "blocks_before", grid.rows, grid.lines,
+                grid.columns, *way, tiles.chunk, tiles.strips, tiles.bands, tiles.tiles,
+                tiles.blocks, "first_block", "add", *map(float, grid.weights),
+            ),
+        )
+        for way in (downward, upward)
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def cooperative(
+    grid: Grid, *, dtype: str, multiprocessors: int, shared_limit: int, block_limit: int = 1024
+) -> Cooperative | None:
+    """Plan many iterations on a small grid in one launch; None if the grid is too large for it.
+
+    Parameters
+    ----------
+    grid : Grid
+    dtype : {"float32", "float64"}
+    multiprocessors, shared_limit, block_limit : int
+        Of the device; ``shared_limit`` is in bytes.
+
+    Returns
+    -------
+    Cooperative or None
+        Buffers: "x", "r", "p0", "p1", "partial0", "partial1", "before", "after", "arrivals"
+        (4 bytes, zero); number: "iterations".
+    """
+    threads = min(_COOPERATIVE_THREADS, block_limit)
+    if grid.dims != 2 or grid.columns > threads:
+        return None
+    strip = ceil_div(grid.rows, min(grid.rows, multiprocessors))
+    blocks = ceil_div(grid.rows, strip)
+    points = ceil_div(strip + 2, threads // grid.columns)
+    plane_bytes = (strip + 4) * (grid.columns + 2) * check_dtype(dtype)
+    shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
+    if points > _COOPERATIVE_POINTS[dtype] or shared_bytes > shared_limit:
+        return None
+    launch = Launch(
+        source="cg_cooperative.cu",
+        kernel="cg_persist",
+        defines=(("REAL", REAL[dtype]), ("THREADS", threads), ("POINTS", points)),
+        grid=blocks,
+        block=threads,
+        arguments=(
+            "x", "r", "p0", "p1", "partial0", "partial1", "before", "after", "arrivals",
+            grid.rows,
+            grid.columns, strip, blocks, "iterations", float(grid.weights[0]),
+            float(grid.weights[2]),
+        ),
+    )  # fmt: skip
+    return Cooperative(launch, shared_bytes)
+
+
+@lru_cache(maxsize=256)
+def settle(grid: Grid, sweep: Launch, halo: int, x_halo: int) -> Launch:
+    """Plan the end of sweeps: x gets the step it lacks.
+
+    Buffers: "x", "even" and "odd" (what sweeps 0, 2, ... and 1, 3, ... wrote), "record".
+    """
+    pitch = 2 * grid.plane
+    above, x_above = (halo, x_halo) if grid.low else (0, 0)
+    blocks = min(grid.rows, 2 * sweep.grid)
+    return Launch(
+        source=sweep.source,
+        kernel="cg_settle",
+        defines=sweep.defines,
+        grid=blocks,
+        block=sweep.block,
+        arguments=(
+            "x", "even", "odd", "record", grid.rows, grid.plane, above * pitch, pitch,
+            x_above * grid.plane, blocks,
+        ),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def stencil(
+    grid: Grid,
+    *,
+    dtype: str,
+    x_halo: int,
+    r_start: int,
+    p_start: int,
+    pitch: int,
+    scaled: bool,
+    multiprocessors: int,
+    block_limit: int = 1024,
+) -> tuple[Launch, Launch]:
+    """Plan r = b - A x, p = r or inverse * r; and q = A p, each with two sums.
+
+    Parameters
+    ----------
+    grid : Grid
+    dtype : {"float32", "float64"}
+    x_halo : int
+        Rows of neighbours in memory, where there are any, in "x", "inverse", and "p" of a product.
+    r_start, p_start, pitch : int
+        Where row 0 of r and of p is in their buffers, and the distance of rows; in elements.
+    scaled : bool
+        Whether p = inverse * r.
+    multiprocessors, block_limit : int
+        Of the device.
+
+    Returns
+    -------
+    tuple of Launch
+        Buffers of the first: "x", "b", "r", "p", "inverse" (any if not ``scaled``), "partial"; of
+        the second: "p", "q", "partial".
+    """
+    threads = min(_THREADS, block_limit)
+    blocks = min(grid.rows * grid.lines, multiprocessors * _BLOCKS)
+    defines = (("REAL", REAL[dtype]), ("DIMS", grid.dims), ("THREADS", threads))
+    sizes = (*grid[:3], x_halo if grid.low else 0, int(grid.low), int(grid.high))
+    weights = tuple(map(float, grid.weights))
+    residual = (
+        "x", "b", "r", "p", "inverse", "partial", *sizes, r_start, p_start, pitch, blocks,
+        int(scaled), *weights,
+    )  # fmt: skip
+    product = ("p", "q", "partial", *sizes, blocks, *weights)
+    return (
+        Launch("stencil.cu", "stencil_residual", defines, blocks, threads, residual),
+        Launch("stencil.cu", "stencil_product", defines, blocks, threads, product),
+    )
+
+
+def _sweep_defines(
+    grid: Grid, dtype: str, width: int, tiles: _Tiles, diagonal: bool
+) -> tuple[tuple[str, int | str], ...]:
+    return (
+        ("REAL", REAL[dtype]), ("WIDTH", width), ("DIMS", grid.dims),
+        ("COLUMNS", tiles.columns), ("LINES", tiles.lines), ("RESIDENT", tiles.resident),
+        *diagonal_defines(diagonal),
+    )  # fmt: skip
+
+
+def _tiles(
+    grid: Grid,
+    width: int,
+    diagonal: bool,
+    multiprocessors: int,
+    block_limit: int,
+    shape: tuple[int, int, int] | None,
+) -> _Tiles:
+    """Choose the block's shape and the rows of a tile by the rows that the slowest block walks."""
+    if shape is not None:
+        shapes = [shape]
+    elif grid.dims == 2:
+        rows = _DIAGONAL_ROW_THREADS if diagonal else _ROW_THREADS
+        shapes = [(columns, 1, resident) for columns, resident in rows]
+    else:
+        shapes = list(_PLANE_THREADS[width])
+    shapes = [s for s in shapes if s[0] * s[1] <= block_limit] or [_SMALLEST[grid.dims]]
+    edge = ceil_div(2, width)
+    best = None
+    for columns, lines, resident in shapes:
+        strips = ceil_div(grid.columns, (columns - 2 * edge) * width)
+        bands = ceil_div(grid.lines, lines - 4) if grid.dims == 3 else 1
+        blocks = multiprocessors * resident
+        for rounds in range(1, 9):
+            chunks = max(1, rounds * blocks // (strips * bands))
+            chunk = max(ceil_div(grid.rows, chunks), min(_LEAST_ROWS, grid.rows))
+            tiles = strips * bands * ceil_div(grid.rows, chunk)
+            walked = ceil_div(tiles, blocks) * (chunk + _OVERLAP)
+            # Threads that the multiprocessor works for, busy or not, and rows that each walks.
+            cost = walked * resident * columns * lines
+            if best is None or cost < 0.95 * best[0]:
+                best = cost, columns, lines, resident, strips, bands, chunk, tiles, blocks
+    _, columns, lines, resident, strips, bands, chunk, tiles, blocks = best
+    return _Tiles(columns, lines, resident, strips, bands, chunk, tiles, min(tiles, blocks))

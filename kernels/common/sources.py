@@ -1,0 +1,104 @@
+"""The kernels' text, and the preludes that make one text serve CUDA C and OpenCL C 1.2."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+__all__ = ["prelude", "source"]
+
+# What the dialect adds to plain C, as seen by the two compilers. OpenCL C has address spaces and
+# functions where CUDA C has qualifiers and variables. 16-byte vectors are spelled alike in both,
+# but only their components (.x .y .z .w) are used, since CUDA C has no vector arithmetic.
+_CUDA = """\
+#define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#define DEVICE static __device__ __forceinline__
+#define GLOBAL
+#define SHARED __shared__
+#define LOCAL
+#define RESTRICT __restrict__
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+#define LOAD_ONCE(pointer) __ldcs(pointer)
+typedef long long index_t;
+"""
+
+_OPENCL = """\
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#define KERNEL(threads, blocks) __kernel __attribute__((reqd_work_group_size(threads, 1, 1))) void
+#define DEVICE static inline
+#define GLOBAL __global
+#define SHARED __local
+#define LOCAL __local
+#define RESTRICT restrict
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL
+#define LOAD_ONCE(pointer) (*(pointer))
+#define threadIdx ((uint3)(get_local_id(0), get_local_id(1), get_local_id(2)))
+#define blockIdx ((uint3)(get_group_id(0), get_group_id(1), get_group_id(2)))
+#define __syncthreads() barrier(CLK_LOCAL_MEM_FENCE)
+typedef long index_t;
+"""
+
+_INCLUDE = re.compile(r'^#include "(\w+\.cu)"$', re.MULTILINE)
+_PRELUDES = {"cuda": _CUDA, "opencl": _OPENCL}
+
+
+@cache
+def source(name: str) -> str:
+    """Return the text of one kernel file of any family.
+
+    Parameters
+    ----------
+    name : str
+        File name, such as ``"matvec.cu"``.
+
+    Returns
+    -------
+    str
+        The text, to be compiled with a `prelude` in front of it. Files that it includes
+        are in place, so that a compiler needs no search path.
+    """
+    text = _files()[name].read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda found: source(found[1]), text)
+
+
+@cache
+def _files() -> dict[str, Any]:
+    """Every family's kernel files by name; no two have the same one."""
+    families = resources.files(__package__.rpartition(".")[0])
+    return {
+        file.name: file
+        for family in families.iterdir()
+        if family.is_dir()
+        for file in family.iterdir()
+        if file.name.endswith(".cu")
+    }
+
+
+def prelude(dialect: str) -> str:
+    """Return what goes in front of a kernel's text for one compiler.
+
+    Parameters
+    ----------
+    dialect : {"cuda", "opencl"}
+
+    Returns
+    -------
+    str
+        Macros and types of the portable dialect.
+
+    Raises
+    ------
+    ValueError
+        If there is no such dialect.
+    """
+    try:
+        return _PRELUDES[dialect]
+    except KeyError:
+        valid = ", ".join(_PRELUDES)
+        raise ValueError(f"dialect must be one of {valid}, got {dialect!r}") from None

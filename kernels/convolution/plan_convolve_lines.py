@@ -1,0 +1,186 @@
+"""Launch plans of two-dimensional correlation with filters of low rank."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ..common.launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from .correlation import (
+    REAL,
+    RESIDENT,
+    SHARED_BYTES,
+    WARP,
+    Correlation,
+    correlation,
+    count_blocks,
+    fetch_rows,
+)
+
+__all__ = ["separable", "separable_limit"]
+
+# convolve_lines.cu: threads side by side, groups of them, rows of a thread, taps of a chunk, and
+# most taps a side.
+_LINES_LANES = 16
+_LINES_GROUPS = (8, 4, 2)
+_LINES_ROWS = 8
+_LINES_SLAB = 2
+_LINES_CHUNK = 8
+_LINES_TAPS = 64
+
+
+def separable_limit(*, dtype: str, shared_limit: int = 32768) -> int:
+    """Return the most taps that `separable` takes of a row or a column."""
+    check_dtype(dtype)
+    return _lines_limit(dtype, shared_limit)
+
+
+def separable(
+    *,
+    batch: int,
+    height: int,
+    width: int,
+    filter_height: int,
+    filter_width: int,
+    out_height: int,
+    out_width: int,
+    top: int,
+    left: int,
+    boundary: str,
+    dtype: str,
+    image_strides: tuple[int, int, int],
+    out_strides: tuple[int, int, int],
+    rank: int,
+    multiprocessors: int,
+    alignment: int,
+    cuda: bool,
+    block_limit: int = 1024,
+    shared_limit: int = 32768,
+) -> Steps:
+    """Plan what `direct` does for the taps sum over r of outer(columns[r], rows[r]).
+
+    Parameters
+    ----------
+    rank : int
+        Terms of the sum.
+    batch, height, width, filter_height, filter_width, out_height, out_width, top, left, boundary, \
+dtype, image_strides, out_strides, multiprocessors, alignment, cuda, block_limit, shared_limit
+        As for `hetero.kernels.convolution.plan_convolve.direct`; the filter's sides are at most
+        `separable_limit`.
+
+    Returns
+    -------
+    Steps
+        On the buffers ``"image"``, ``"columns"`` of (rank, filter_height) taps, ``"rows"`` of
+        (rank, filter_width), and ``"out"``, and the float ``"fillvalue"``.
+    """
+    problem = correlation(
+        batch,
+        (height, width),
+        (filter_height, filter_width),
+        (out_height, out_width),
+        (top, left),
+        boundary,
+        dtype,
+        image_strides,
+        out_strides,
+    )
+    if block_limit < WARP:
+        raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
+    limit = _lines_limit(dtype, shared_limit)
+    if max(filter_height, filter_width) > limit:
+        raise ValueError(
+            f"a separable filter must have at most {limit} taps a side, "
+            f"got {filter_height} x {filter_width}"
+        )
+    return _lines(problem, rank, multiprocessors, alignment, block_limit, shared_limit)
+
+
+@cache
+def _lines_limit(dtype: str, shared_limit: int) -> int:
+    """The most taps a side of convolve_lines.cu."""
+    limit = 0
+    for taps in range(_LINES_CHUNK, _LINES_TAPS + 1, _LINES_CHUNK):
+        if _lines_bytes(taps, taps, dtype, _LINES_GROUPS[-1]) > min(shared_limit, SHARED_BYTES):
+            break
+        limit = taps
+    return limit
+
+
+def _lines_bytes(filter_height: int, filter_width: int, dtype: str, groups: int) -> int:
+    """Shared memory of a block of convolve_lines.cu."""
+    element = check_dtype(dtype)
+    lines = _LINES_LANES * VECTOR_BYTES // element
+    taps_down = ceil_div(filter_height, _LINES_CHUNK) * _LINES_CHUNK
+    taps_across = ceil_div(filter_width, _LINES_CHUNK) * _LINES_CHUNK
+    slab = groups * _LINES_SLAB * (lines + taps_across)
+    made = (groups * _LINES_ROWS + taps_down - 1) * lines
+    return (slab + made + taps_down + taps_across) * element
+
+
+def _lines(
+    problem: Correlation,
+    rank: int,
+    multiprocessors: int,
+    alignment: int,
+    block_limit: int,
+    shared_limit: int,
+) -> Steps:
+    """The plan with convolve_lines.cu."""
+    p = problem
+    width = VECTOR_BYTES // check_dtype(p.dtype)
+    columns = _LINES_LANES * width
+    across = ceil_div(p.out_width, columns)
+    for groups in _LINES_GROUPS:
+        down = ceil_div(p.out_height, groups * _LINES_ROWS)
+        if (
+            groups * _LINES_LANES <= block_limit
+            and _lines_bytes(p.filter_height, p.filter_width, p.dtype, groups)
+            <= min(shared_limit, SHARED_BYTES)
+            and down * across * p.batch >= multiprocessors
+        ):
+            break
+    stage_columns = ceil_div(p.filter_width, _LINES_CHUNK) * _LINES_CHUNK
+    down = ceil_div(p.out_height, groups * _LINES_ROWS)
+    taps = ("rows", "columns") if p.turned else ("columns", "rows")
+    launch = Launch(
+        source="convolve_lines.cu",
+        kernel="convolve_lines",
+        defines=(
+            ("REAL", REAL[p.dtype]),
+            ("WIDTH", width),
+            ("LANES", _LINES_LANES),
+            ("GROUPS", groups),
+            ("ROWS", _LINES_ROWS),
+            ("SLAB", _LINES_SLAB),
+            ("TAIL_ROWS", (p.filter_height - 1) % _LINES_CHUNK + 1),
+            ("TAIL_COLUMNS", (p.filter_width - 1) % _LINES_CHUNK + 1),
+            ("STAGE_ROWS", ceil_div(p.filter_height, _LINES_CHUNK) * _LINES_CHUNK),
+            ("STAGE_COLUMNS", stage_columns),
+            ("FETCH_ROWS", fetch_rows(columns + stage_columns)),
+            ("ALIGNED", int(p.vectors(p.out, p.out_height, alignment, width))),
+            ("BLOCKS", RESIDENT // (_LINES_LANES * groups)),
+        ),
+        grid=count_blocks(across, down, p.batch),
+        block=_LINES_LANES * groups,
+        arguments=(
+            "image",
+            *taps,
+            "out",
+            p.height,
+            p.width,
+            rank,
+            p.filter_height,
+            p.filter_width,
+            p.out_height,
+            p.out_width,
+            p.top,
+            p.left,
+            down,
+            across,
+            *p.image,
+            *p.out,
+            p.boundary,
+            "fillvalue",
+        ),
+    )
+    return Steps((launch,), 0, f"lines{groups * _LINES_ROWS}x{columns}")

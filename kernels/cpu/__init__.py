@@ -1,0 +1,1 @@
+"""Loops for the CPU, compiled by Numba."""

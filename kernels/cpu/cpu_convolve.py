@@ -1,0 +1,459 @@
+"""Two-dimensional correlation of images on the CPU.
+
+Every thread takes tiles of the output. The part of the extended image that a tile reads is copied
+to a buffer that stays in the cache, and there the boundary is dealt with, whichever it is; from
+then on there are no edges. Blocks of a few rows by a few vectors are summed in registers over all
+taps, which needs one load of the image for several products. Numba's loops don't keep an array of
+sums in registers, so that this one loop is written in LLVM's terms.
+
+Each output's products are added in one order wherever it lies: the result depends neither on the
+tiles nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from .threads import prange, serial, shared, threaded
+
+__all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
+
+FILL, WRAP, SYMM = 0, 1, 2
+
+# Vectors of 64 bytes where registers have them. A block's sums, and what it multiplies, fill most
+# of the 32 registers there, or of the 16 elsewhere.
+_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+_VECTOR = 64 if _WIDE else 32  # bytes
+_ROWS = 4 if _WIDE else 3
+_VECTORS = 4
+_BLOCK = _VECTOR * _VECTORS  # bytes of one row of a block
+_TILE_ROWS = 32
+_TILE = 4096  # bytes of one row of a tile, at most
+_DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+_MANY = 8  # tiles for each thread, of which one more or less does not matter
+_TAPS_PER_ELEMENT = 64  # products that take as long as one of the elements that `share` counts
+
+
+def block_width(dtype: np.dtype) -> int:
+    """Columns that are summed at a time at least: a rest takes as long as a whole."""
+    return _BLOCK // 2 // dtype.itemsize
+
+
+def _pointer(builder, address, kind):  # type: ignore
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _block_of(rows, vectors):  # type: ignore
+    """A function for blocks of so many rows by so many vectors.
+
+    ``block(source, stride, step, taps, height, width, target, target_stride, unit)`` takes
+    addresses and, in bytes, the distances between rows. Row r of the target becomes the sums over
+    u < height and v < width of ``taps[u, v] * source[r * step + u, j + v]``: 2 height width flops
+    for each output. unit is any number of the dtype.
+    """
+
+    @intrinsic
+    def block(context, source, stride, step, taps, height, width, target, target_stride, unit):  # type: ignore
+        def generate(context, builder, signature, arguments):  # type: ignore
+            source, stride, step, taps, height, width, target, target_stride, _ = arguments
+            number = context.get_value_type(unit)
+            size = unit.bitwidth // 8
+            vector = ir.VectorType(number, _VECTOR // size)
+            spread = ir.Constant(ir.VectorType(ir.IntType(32), _VECTOR // size), None)
+
+            def constant(value):  # type: ignore
+                return ir.Constant(ir.IntType(64), value)
+
+            def smaller(a, b):  # type: ignore
+                return builder.select(builder.icmp_signed("<", a, b), a, b)
+
+            def larger(a, b):  # type: ignore
+                return builder.select(builder.icmp_signed("<", a, b), b, a)
+
+            sums = [
+                [
+                    cgutils.alloca_once_value(builder, ir.Constant(vector, None))
+                    for _ in range(vectors)
+                ]
+                for _ in range(rows)
+            ]
+
+            def add(begin, end, used):  # type: ignore
+                """Rows begin to end of the source, to the rows of the block that use them."""
+                with cgutils.for_range_slice(builder, begin, end, constant(1)) as (s, _):
+                    line = builder.add(source, builder.mul(s, stride))
+                    weights = [
+                        builder.add(
+                            taps,
+                            builder.mul(
+                                builder.sub(s, builder.mul(constant(r), step)),
+                                builder.mul(width, constant(size)),
+                            ),
+                        )
+                        for r in used
+                    ]
+                    with cgutils.for_range(builder, width) as loop:
+                        offset = builder.mul(loop.index, constant(size))
+                        at = builder.add(line, offset)
+                        tapped = []
+                        for weight in weights:
+                            pointer = _pointer(builder, builder.add(weight, offset), number)
+                            tap = builder.insert_element(
+                                ir.Constant(vector, ir.Undefined),
+                                builder.load(pointer, align=size),
+                                ir.Constant(ir.IntType(32), 0),
+                            )
+                            tapped.append(
+                                builder.shuffle_vector(
+                                    tap, ir.Constant(vector, ir.Undefined), spread
+                                )
+                            )
+                        for k in range(vectors):
+                            pointer = _pointer(
+                                builder, builder.add(at, constant(k * _VECTOR)), vector
+                            )
+                            x = builder.load(pointer, align=size)
+                            for r, tap in zip(used, tapped, strict=True):
+                                product = builder.fmul(tap, x, flags=("contract",))
+                                total = builder.load(sums[r][k])
+                                builder.store(
+                                    builder.fadd(total, product, flags=("contract",)), sums[r][k]
+                                )
+
+            full = builder.mul(constant(rows - 1), step)
+            for r in range(rows - 1):
+                first = builder.mul(constant(r), step)
+                add(first, smaller(full, builder.add(first, height)), [r])
+            add(full, height, list(range(rows)))
+            for r in range(1, rows):
+                first = builder.mul(constant(r), step)
+                add(larger(full, height), builder.add(first, height), [r])
+            for r in range(rows):
+                line = builder.add(target, builder.mul(constant(r), target_stride))
+                for k in range(vectors):
+                    pointer = _pointer(builder, builder.add(line, constant(k * _VECTOR)), vector)
+                    builder.store(builder.load(sums[r][k]), pointer, align=size)
+            return context.get_dummy_value()
+
+        integers = (types.int64,) * 8
+        return types.none(*integers, unit), generate
+
+    return block
+
+
+_block = _block_of(_ROWS, _VECTORS)
+_half_block = _block_of(_ROWS, _VECTORS // 2)
+_flat_block = _block_of(1, _VECTORS)
+
+
+@intrinsic
+def _load(context, address, unit):  # type: ignore
+    def generate(context, builder, signature, arguments):  # type: ignore
+        number = context.get_value_type(unit)
+        return builder.load(_pointer(builder, arguments[0], number))
+
+    return unit(types.int64, unit), generate
+
+
+@intrinsic
+def _store(context, address, value):  # type: ignore
+    def generate(context, builder, signature, arguments):  # type: ignore
+        address, number = arguments
+        builder.store(number, _pointer(builder, address, number.type))
+        return context.get_dummy_value()
+
+    return types.none(types.int64, value), generate
+
+
+@intrinsic
+def _copy(context, target, source, size):  # type: ignore
+    def generate(context, builder, signature, arguments):  # type: ignore
+        target, source, size = arguments
+        byte = ir.IntType(8)
+        cgutils.raw_memcpy(
+            builder, _pointer(builder, target, byte), _pointer(builder, source, byte), size, 1
+        )
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), generate
+
+
+@serial
+def _inside(k, n, boundary):  # type: ignore
+    """Which of n rows or columns stands at k, or -1 for the fill."""
+    if 0 <= k < n:
+        return k
+    if boundary == FILL:
+        return -1
+    if boundary == WRAP:
+        return k % n
+    k %= 2 * n
+    return k if k < n else 2 * n - 1 - k
+
+
+@serial
+def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ignore
+    """Copy ``part`` (rows, columns) of the extended image, from its ``corner``, to ``room``."""
+    address, stride, height, width = image
+    top, left = corner
+    rows, columns = part
+    begin = min(max(-left, 0), columns)
+    end = max(min(width - left, columns), begin)
+    for i in range(rows):
+        line = room + i * pitch
+        r = _inside(top + i, height, boundary)
+        if r < 0:
+            for j in range(columns):
+                _store(line + j * size, fill)
+            continue
+        source = address + r * stride
+        if begin < end:
+            _copy(line + begin * size, source + (left + begin) * size, (end - begin) * size)
+        j = 0
+        while j < columns:
+            if j == begin and begin < end:
+                j = end
+                continue
+            c = _inside(left + j, width, boundary)
+            _store(line + j * size, _load(source + c * size, fill) if c >= 0 else fill)
+            j += 1
+
+
+@serial
+def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, bytes, spare, unit):  # type: ignore
+    """A tile's sums, block by block; the last blocks overlap those before them.
+
+    Rows narrower than a block are made in ``spare``. Half a block is enough for the rest of a row
+    where that is no more.
+    """
+    tall = 1 if height <= step or rows < _ROWS else _ROWS
+    for begin in range(0, bytes, _BLOCK):
+        wide = _BLOCK // 2 if tall > 1 and bytes - begin <= _BLOCK // 2 else _BLOCK
+        narrow = bytes < wide
+        at = max(min(begin, bytes - wide), 0)
+        for first in range(0, rows, tall):
+            i = min(first, rows - tall)
+            here, there = source + i * step * pitch + at, target + i * stride + at
+            to, apart = (spare, _BLOCK) if narrow else (there, stride)
+            if tall == 1:
+                _flat_block(here, pitch, step, taps, height, width, to, apart, unit)
+            elif wide == _BLOCK:
+                _block(here, pitch, step, taps, height, width, to, apart, unit)
+            else:
+                _half_block(here, pitch, step, taps, height, width, to, apart, unit)
+            if narrow:
+                for r in range(tall):
+                    _copy(there + r * stride, spare + r * _BLOCK, bytes)
+
+
+@serial
+def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size, spare, unit):  # type: ignore
+    """A tile from its part of the extended image: directly, or in terms + 1 passes.
+
+    The terms' sums along rows alternate in the room after the image's part: to them, the columns
+    are one filter of terms * height taps.
+    """
+    height, width, terms = counts
+    deep = shape[0] + height - 1
+    between = source + deep * pitch
+    for r in range(terms + 1):
+        if r < terms:
+            taps, begin, step, tall, wide = rows + r * width * size, source, 1, 1, width
+            to, apart, lines = between + r * pitch, terms * pitch, deep
+        else:
+            taps, to, apart, lines = columns, target, stride, shape[0]
+            if terms > 0:
+                begin, step, tall, wide = between, terms, terms * height, 1
+            else:
+                begin, step, tall, wide = source, 1, height, width
+        _sum_blocks(
+            begin, pitch, step, taps, tall, wide, to, apart, lines, shape[1] * size, spare, unit
+        )
+
+
+@serial
+def _edge(i, rows, down):  # type: ignore
+    """The first row of band i of ``down``, each of which has whole blocks of rows."""
+    return min(i * -(-rows // _ROWS) // down * _ROWS, rows)
+
+
+@threaded
+def _sum_image(image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
+    """All tiles; image and out are (address, strides of two axes, shape)."""
+    height, width, _ = counts
+    down, across, pitch = tiles
+    source, source_batch, source_stride, _, source_rows, source_columns = image
+    target, target_batch, target_stride, batch, out_rows, out_columns = out
+    bands = room.shape[0]
+    tasks = batch * down * across
+    for band in prange(bands):
+        spare = (room[band].ctypes.data + 63) // 64 * 64
+        part = spare + _ROWS * _BLOCK
+        for task in range(band * tasks // bands, (band + 1) * tasks // bands):
+            b, i, j = task // (down * across), task // across % down, task % across
+            top, left = _edge(i, out_rows, down), j * out_columns // across
+            shape = _edge(i + 1, out_rows, down) - top, (j + 1) * out_columns // across - left
+            _extend(
+                (source + b * source_batch, source_stride, source_rows, source_columns),
+                (top - corner[0], left - corner[1]),
+                (shape[0] + height - 1, shape[1] + width - 1),
+                boundary,
+                fill,
+                size,
+                part,
+                pitch,
+            )
+            begin = target + b * target_batch + top * target_stride + left * size
+            _sum_tile(
+                part, pitch, columns, rows, counts, begin, target_stride, shape, size, spare, fill
+            )
+
+
+def _bands(rows: int, most: int, each: int) -> int:
+    """Into how many bands of at most ``most`` rows to cut, so that every thread gets as many tiles.
+
+    A band has ``each`` tiles.
+    """
+    threads = numba.get_num_threads()
+    fair = threads // math.gcd(each, threads)
+    bands = -(-rows // most)
+    if bands * each < _MANY * threads:
+        bands = -(-bands // fair) * fair
+    return min(bands, -(-rows // _ROWS))
+
+
+def _address(array: np.ndarray) -> int:
+    """Where an array's values begin; ``array.ctypes`` imports, which fails at the very end."""
+    return array.__array_interface__["data"][0]
+
+
+def _run(
+    image: np.ndarray,
+    columns: np.ndarray,
+    rows: np.ndarray | None,
+    out: np.ndarray,
+    corner: tuple[int, int],
+    boundary: int,
+    fillvalue: float,
+) -> None:
+    """Sum over ``columns`` as a whole filter, or over the terms of ``rows`` with its last axis."""
+    arrays = [image, out, columns] if rows is None else [image, out, columns, rows]
+    if out.dtype not in _DTYPES or any(x.dtype != out.dtype for x in arrays):
+        raise TypeError(
+            "arrays must be all float32 or all float64, got "
+            + ", ".join(str(x.dtype) for x in arrays)
+        )
+    if not out.size:
+        return
+    if boundary != FILL and not image.size:
+        raise ValueError(f"image must have elements to repeat at its edges, got {image.shape}")
+    size = out.itemsize
+    lines_fit = all(x.strides[2] == size or x.shape[2] < 2 or not x.size for x in arrays[:2])
+    if not (lines_fit and all(x.flags.c_contiguous for x in arrays[2:])):
+        raise ValueError(
+            "filters must be C-contiguous, and image and out along their last axis; got strides "
+            + ", ".join(str(x.strides) for x in arrays)
+        )
+    batch, tall, wide = out.shape
+    height = columns.shape[0]
+    terms, width = (0, columns.shape[1]) if rows is None else rows.shape
+    taps = terms * (height + width) if terms else height * width
+
+    def sum_image() -> None:
+        deep = max(_TILE_ROWS, 2 * height) if terms else _TILE_ROWS
+        across = -(-wide * size // _TILE)
+        down = _bands(tall, deep, batch * across)
+        deep, most = -(-tall // (down * _ROWS)) * _ROWS + height, -(-wide // across) * size
+        # Rows begin on lines of the cache, an odd number of lines apart.
+        pitch = (most + _BLOCK + width * size) // 128 * 128 + 192
+        bands = min(numba.get_num_threads(), down * across * batch)
+        # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
+        make = np.zeros if most < _BLOCK else np.empty
+        room = make((bands, 64 + _ROWS * _BLOCK + deep * (1 + terms) * pitch), np.uint8)
+        _sum_image(
+            (_address(image), *image.strides[:2], *image.shape),
+            (_address(out), *out.strides[:2], *out.shape),
+            _address(columns),
+            0 if rows is None else _address(rows),
+            (height, width, terms),
+            corner,
+            (down, across, pitch),
+            boundary,
+            out.dtype.type(fillvalue),
+            size,
+            room,
+        )
+
+    shared(max(out.size, out.size * taps // _TAPS_PER_ELEMENT), sum_image)
+
+
+def direct(
+    image: np.ndarray,
+    taps: np.ndarray,
+    out: np.ndarray,
+    top: int,
+    left: int,
+    boundary: int,
+    fillvalue: float,
+) -> None:
+    """Correlate images with a filter.
+
+    ``out[b, i, j] = sum(taps[u, v] * image[b, i + u - top, j + v - left])`` over all u and v, with
+    the image extended beyond its edges: 2 fh fw flops for each output.
+
+    Parameters
+    ----------
+    image : (batch, H, W) array of float32 or float64
+        Its last axis is contiguous.
+    taps : (fh, fw) array, C-contiguous
+        Of the image's dtype, as is out.
+    out : (batch, OH, OW) array
+        Its last axis is contiguous; no part of it overlaps the image.
+    top, left : int
+        Where the first output's window begins, above and left of the image's corner.
+    boundary : int
+        FILL for fillvalue, WRAP for a periodic image, SYMM for one mirrored with its edges doubled.
+    fillvalue : float
+        Multiplied by the taps that lie outside, with FILL.
+
+    Raises
+    ------
+    TypeError
+        The dtypes differ, or are others.
+    ValueError
+        An array isn't contiguous where it must be, or an empty image is to be repeated.
+    """
+    _run(image, taps, None, out, (top, left), boundary, fillvalue)
+
+
+def separable(
+    image: np.ndarray,
+    columns: np.ndarray,
+    rows: np.ndarray,
+    out: np.ndarray,
+    top: int,
+    left: int,
+    boundary: int,
+    fillvalue: float,
+) -> None:
+    """Correlate images with a filter given as a sum of outer products.
+
+    What `direct` does with the taps ``sum(outer(columns[r], rows[r]))``, in 2 terms (fh + fw) flops
+    for each output and a few more at the edges of tiles. Where windows hold infinities or NaN, so
+    may other outputs than the direct sum's.
+
+    Parameters
+    ----------
+    columns : (terms, fh) array
+    rows : (terms, fw) array, C-contiguous
+    image, out, top, left, boundary, fillvalue
+        As for `direct`.
+    """
+    _run(image, np.ascontiguousarray(columns.T), rows, out, (top, left), boundary, fillvalue)

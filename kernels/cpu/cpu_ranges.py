@@ -1,0 +1,116 @@
+"""How large an image's values are, block by block, on the CPU's threads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .threads import inlined, prange, shared, threaded
+
+__all__ = ["block_sums", "least_lines"]
+
+
+@threaded
+def _block_sums(planes, sums, peaks):  # type: ignore
+    batch, down, across = sums.shape
+    height, width = planes.shape[1:]
+    for task in prange(batch * down):
+        b, i = task // down, task % down
+        total = np.zeros(width)  # of each column: long loops vectorise
+        for row in range(i * height // down, (i + 1) * height // down):
+            line = planes[b, row]
+            for column in range(width):
+                total[column] += np.float64(abs(line[column]))
+        peaks[b, i] = total.max()
+        for j in range(across):
+            sums[b, i, j] = total[j * width // across : (j + 1) * width // across].sum()
+
+
+def block_sums(
+    planes: np.ndarray, rows: int, columns: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sums of absolute values over blocks of at most ``rows`` by ``columns``.
+
+    Parameters
+    ----------
+    planes : (batch, h, w) ndarray of float32 or float64
+        Copied where it is not C-contiguous.
+
+    Returns
+    -------
+    sums : (batch, down, across) ndarray of float64
+    areas : (down, across) ndarray of int64
+        The number of each block's values.
+    peaks : (batch,) ndarray of float64
+        The largest sum over one column of a block: no absolute value is larger.
+    """
+    batch, height, width = planes.shape
+    down, across = -(-height // rows), -(-width // columns)
+    sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
+    planes = np.ascontiguousarray(planes)  # a layout more would be compiled again, for seconds
+    shared(planes.size, _block_sums, planes, sums, peaks)
+    return sums, np.outer(_extents(height, down), _extents(width, across)), peaks.max(axis=1)
+
+
+def _extents(size: int, count: int) -> np.ndarray:
+    return np.diff(np.arange(count + 1) * size // count)
+
+
+@inlined
+def _line(plane, first, last, place, turned):  # type: ignore
+    """Sum, number and least of the values of a part of a column, or row, that are not zero."""
+    total, count, least = 0.0, 0, np.inf
+    for k in range(first, last):
+        value = np.float64(abs(plane[place, k] if turned else plane[k, place]))
+        if value > 0.0:
+            total += value
+            count += 1
+            least = min(least, value)
+    return total, count, least
+
+
+@threaded
+def _least_lines(planes, blocks, down, across, found):  # type: ignore
+    height, width = planes.shape[1:]
+    for task in prange(len(blocks)):
+        plane, result = planes[blocks[task, 0]], np.inf
+        for turned in (False, True):
+            along, beside = (2, 1) if turned else (1, 2)
+            i, j = blocks[task, along], blocks[task, beside]
+            n, m = (across, down) if turned else (down, across)
+            length, breadth = (width, height) if turned else (height, width)
+            first, last = i * length // n, (i + 1) * length // n
+            before, after = max(i - 1, 0) * length // n, min(i + 2, n) * length // n
+            for line in range(j * breadth // m, (j + 1) * breadth // m):
+                total, count, least = _line(plane, first, last, line, turned)
+                if count > 0:
+                    sum0, count0, _ = _line(plane, before, first, line, turned)
+                    sum1, count1, _ = _line(plane, last, after, line, turned)
+                    dense = 2 * (count + max(count0, count1)) >= last - first
+                    result = min(result, total + max(sum0, sum1) if dense else least)
+        found[task] = result
+
+
+def least_lines(planes: np.ndarray, blocks: np.ndarray, down: int, across: int) -> np.ndarray:
+    """The least row or column of blocks that is not all zero, with what it goes on as.
+
+    A line that begins or ends in a block goes on in the next: of the two beside it, the larger one
+    is added. Of a line of few values that are not zero, the least of them counts.
+
+    Parameters
+    ----------
+    planes : (batch, h, w) ndarray of float32 or float64
+    blocks : (n, 3) ndarray of int64
+        Plane, row and column of each block.
+    down, across : int
+        How many blocks there are.
+
+    Returns
+    -------
+    (n,) ndarray of float64
+        Sums of absolute values; inf for a block of zeros.
+    """
+    found = np.empty(len(blocks))
+    planes = np.ascontiguousarray(planes)
+    work = len(blocks) * planes[0].size // (down * across) * 8
+    shared(work, _least_lines, planes, np.ascontiguousarray(blocks), down, across, found)
+    return found

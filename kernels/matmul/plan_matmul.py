@@ -1,0 +1,222 @@
+"""Launch plans of C = A B."""
+
+from __future__ import annotations
+
+from ..common.launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from ..common.plan_partial import sum_partials
+from ..matvec.plan_matvec import matvec
+from .matmul_tiles import choose, chunk_of
+
+__all__ = ["matmul"]
+
+_REAL = {"float32": "float", "float64": "double"}
+_VARIANTS = {"matmul.cu": "tile", "matmul_pipelined.cu": "pipelined", "matmul_tensor.cu": "tensor"}
+
+
+def matmul(
+    *,
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    a_strides: tuple[int, int, int],
+    b_strides: tuple[int, int, int],
+    c_strides: tuple[int, int, int],
+    multiprocessors: int,
+    alignment: int,
+    block_limit: int = 1024,
+    shared_limit: int = 48 << 10,
+    capability: tuple[int, int] | None = None,
+) -> Steps:
+    """Plan C = A B for a batch of m x k and k x n matrices.
+
+    Parameters
+    ----------
+    m, n, k, batch : int
+        Extents, each at least 1.
+    dtype : {"float32", "float64"}
+        Of all operands; sums are kept in it too.
+    a_strides, b_strides, c_strides : tuple of int
+        (batch, row, column), in elements, of any sign; 0 repeats (not in C).
+    multiprocessors : int
+        Of the device.
+    alignment : int
+        Bytes; the largest power of two, up to 16, that divides every operand's address.
+    block_limit : int
+        Most threads the device takes in a block; at least 64.
+    shared_limit : int
+        Most bytes of dynamic shared memory that a block can have.
+    capability : (int, int), optional
+        Compute capability of a CUDA device, such as (9, 0). From 8.0 on, tiles are copied to shared
+        memory asynchronously; 8.0, 9.0 and 10.0 multiply float64 on tensor cores, which round like
+        the other units.
+
+    Returns
+    -------
+    Steps
+        The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and, if split, ``"partial"``.
+    """
+    width = VECTOR_BYTES // check_dtype(dtype)
+    if n == 1 or m == 1:
+        return _as_matvec(
+            m == 1, m * n, k, batch, dtype, a_strides, b_strides, c_strides,
+            multiprocessors, alignment, block_limit, capability,
+        )  # fmt: skip
+    names = ("A", "B")
+    if abs(c_strides[2]) != 1 and abs(c_strides[1]) == 1:
+        # C^T = B^T A^T has rows that are contiguous.
+        m, n = n, m
+        a_strides, b_strides = _transposed(b_strides), _transposed(a_strides)
+        c_strides = _transposed(c_strides)
+        names = ("B", "A")
+
+    a_k = _k_is_fast(a_strides[2], a_strides[1], m, k)
+    b_k = _k_is_fast(b_strides[1], b_strides[2], n, k)
+    aligned = alignment >= VECTOR_BYTES
+    loads = (
+        aligned
+        and _loads_aligned(a_strides[0], a_strides[2], a_strides[1], k, m, a_k, batch, width)
+        and _loads_aligned(b_strides[0], b_strides[1], b_strides[2], k, n, b_k, batch, width)
+    )
+    tile, parts, seconds = choose(
+        m, n, k, batch, dtype, (a_k, b_k), multiprocessors, block_limit, shared_limit, capability
+    )
+    chunk = chunk_of(tile, k, parts)
+    parts = ceil_div(k, chunk)
+    to, to_strides = (
+        ("C", (0, *c_strides)) if parts == 1 else ("partial", (batch * m * n, m * n, n, 1))
+    )
+    stores = (
+        (aligned or parts > 1)
+        and n % width == 0
+        and to_strides[3] == 1
+        and (m == 1 or to_strides[2] % width == 0)
+        and (batch == 1 or to_strides[1] % width == 0)
+    )
+    real = _REAL[dtype]
+    resident = len(tile.rates)
+    if not loads and tile.source != "matmul.cu":
+        resident = max(resident - 1, 1)  # copies one by one need more registers
+    variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if loads else "s")
+    first = Launch(
+        source=tile.source,
+        kernel="matmul",
+        defines=(
+            ("REAL", real),
+            ("WIDTH", width),
+            *tile.defines,
+            ("RESIDENT", resident),
+            ("A_K", int(a_k)),
+            ("B_K", int(b_k)),
+            ("ALIGNED", int(loads)),
+        ),
+        grid=ceil_div(m, tile.m) * ceil_div(n, tile.n) * parts * batch,
+        block=tile.threads,
+        arguments=(
+            *names,
+            to,
+            m,
+            n,
+            k,
+            parts,
+            chunk,
+            *a_strides,
+            *b_strides,
+            *to_strides,
+            int(stores),
+        ),
+        shared_bytes=tile.shared[a_k][b_k],
+    )
+    if parts == 1:
+        return Steps((first,), 0, variant, seconds)
+    second = sum_partials(
+        real=real,
+        parts=parts,
+        batch=batch,
+        rows=m,
+        cols=n,
+        strides=c_strides,
+        out="C",
+        multiprocessors=multiprocessors,
+        block_limit=block_limit,
+    )
+    workspace = parts * batch * m * n
+    return Steps((first, second), workspace, f"{variant}p{parts}", seconds)
+
+
+def _transposed(strides: tuple[int, int, int]) -> tuple[int, int, int]:
+    return strides[0], strides[2], strides[1]
+
+
+def _k_is_fast(k_stride: int, outer_stride: int, outer: int, k: int) -> bool:
+    """Tell whether neighbours in memory are neighbours along k."""
+    if k == 1 or k_stride == 0:
+        return False
+    return outer == 1 or outer_stride == 0 or abs(k_stride) <= abs(outer_stride)
+
+
+def _loads_aligned(
+    batch_stride: int,
+    k_stride: int,
+    outer_stride: int,
+    k: int,
+    outer: int,
+    k_fast: bool,
+    batch: int,
+    width: int,
+) -> bool:
+    """Tell whether an operand can be loaded by vectors along its fast dimension."""
+    if k_fast:
+        fast, fast_extent, slow, slow_extent = k_stride, k, outer_stride, outer
+    else:
+        fast, fast_extent, slow, slow_extent = outer_stride, outer, k_stride, k
+    return (
+        fast == 1
+        and fast_extent % width == 0
+        and (slow_extent == 1 or slow % width == 0)
+        and (batch == 1 or batch_stride % width == 0)
+    )
+
+
+def _as_matvec(
+    row: bool,
+    outputs: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    a_strides: tuple[int, int, int],
+    b_strides: tuple[int, int, int],
+    c_strides: tuple[int, int, int],
+    multiprocessors: int,
+    alignment: int,
+    block_limit: int,
+    capability: tuple[int, int] | None,
+) -> Steps:
+    """Plan a product with a single column, c = A b, or a single row, c = B^T a, as a matvec."""
+    if row:
+        names = {"A": "B", "x": "A", "y": "C"}
+        matrix = _transposed(b_strides)
+        x, y = (a_strides[0], a_strides[2]), (c_strides[0], c_strides[2])
+    else:
+        names = {"A": "A", "x": "B", "y": "C"}
+        matrix = a_strides
+        x, y = b_strides[:2], c_strides[:2]
+    steps = matvec(
+        m=outputs,
+        k=k,
+        batch=batch,
+        dtype=dtype,
+        a_strides=matrix,
+        x_strides=x,
+        y_strides=y,
+        multiprocessors=multiprocessors,
+        alignment=alignment,
+        block_limit=block_limit,
+        capability=capability,
+    )
+    launches = tuple(
+        launch._replace(arguments=tuple(names.get(a, a) for a in launch.arguments))
+        for launch in steps.launches
+    )
+    return steps._replace(launches=launches)

@@ -1,0 +1,138 @@
+"""Launch plans of y = A x."""
+
+from __future__ import annotations
+
+from ..common.launch import VECTOR_BYTES, Launch, Steps, check_dtype
+from ..common.plan_partial import sum_partials
+from . import matvec_shapes as shapes
+
+__all__ = ["matvec"]
+
+_REAL = {"float32": "float", "float64": "double"}
+
+
+def matvec(
+    *,
+    m: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    a_strides: tuple[int, int, int],
+    x_strides: tuple[int, int],
+    y_strides: tuple[int, int],
+    multiprocessors: int,
+    alignment: int,
+    block_limit: int = 1024,
+    capability: tuple[int, int] | None = None,
+) -> Steps:
+    """Plan y = A x for a batch of m x k matrices and vectors.
+
+    Parameters
+    ----------
+    m, k, batch : int
+        Extents, each at least 1.
+    dtype : {"float32", "float64"}
+        Of all operands; sums are kept in it too.
+    a_strides : tuple of int
+        (batch, row, column), in elements, of any sign; 0 repeats.
+    x_strides, y_strides : tuple of int
+        (batch, element), likewise.
+    multiprocessors : int
+        Of the device.
+    alignment : int
+        Bytes; the largest power of two, up to 16, that divides every operand's address.
+    block_limit : int
+        Most threads the device takes in a block; at least 64.
+    capability : (int, int), optional
+        Compute capability of a CUDA device, such as (9, 0). From there on, blocks can share columns
+        that begin anywhere without a second launch.
+
+    Returns
+    -------
+    Steps
+        The launches use the buffers ``"A"``, ``"x"``, ``"y"`` and, if split, ``"partial"``.
+    """
+    width = VECTOR_BYTES // check_dtype(dtype)
+    if block_limit < shapes.LEAST_THREADS:
+        raise ValueError(f"block_limit must be at least {shapes.LEAST_THREADS}, got {block_limit}")
+    a_batch, a_row, a_col = a_strides
+    x_batch, x_element = x_strides
+    aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
+    source = "matvec.cu"
+
+    size = (multiprocessors, block_limit)
+    shape = None
+    if _along_rows(m, k, a_row, a_col):
+        kernel = "matvec_rows"
+        whole = (
+            aligned
+            and a_col == x_element == 1
+            and k % width == 0
+            and (m == 1 or a_row % width == 0)
+            and (batch == 1 or x_batch % width == 0)
+        )
+        if whole:
+            shape = shapes.short_rows(m, k, batch, width, *size)
+        elif a_col == 1:
+            shape = shapes.shifted_rows(m, k, batch, width, *size)
+            if shape is not None:
+                kernel, source = "matvec_shifted_rows", "matvec_shifted_rows.cu"
+        if shape is None:
+            width = width if whole else 1
+            shape = shapes.rows(m, k, batch, dtype, width, *size)
+    else:
+        kernel = "matvec_columns"
+        whole = aligned and m % width == 0 and (k == 1 or a_col % width == 0)
+        if a_row != 1 or (not whole and min(m, k) < shapes.LEAST_SHIFTED):
+            width = 1
+        elif not whole:
+            kernel, source = "matvec_shifted", "matvec_shifted.cu"
+            if capability is not None and capability >= shapes.CLUSTERS:
+                shape = shapes.clusters(m, k, batch, width, *size)
+        if shape is None:
+            shape = shapes.columns(m, k, batch, dtype, width, *size, kernel == "matvec_shifted")
+    parts, cluster = shape.parts, shape.cluster
+    variant = f"{kernel.removeprefix('matvec_')}{shape.lanes}v{width}"
+    if cluster > 1:
+        variant += f"c{cluster}"
+
+    to, to_strides = ("y", (0, *y_strides)) if parts == cluster else ("partial", (batch * m, m, 1))
+    real = _REAL[dtype]
+    tiles, chunk = shape.tiles, shape.chunk
+    first = Launch(
+        source=source,
+        kernel=kernel,
+        defines=(
+            ("REAL", real),
+            ("WIDTH", width),
+            ("LANES", shape.lanes),
+            ("GROUPS", shape.groups),
+            ("DEPTH", shape.depth),
+            *((("ROWS", shape.rows),) if shape.rows > 1 else ()),
+            *((("CLUSTER", cluster),) if cluster > 1 else ()),
+        ),
+        grid=tiles * parts * batch,
+        block=shape.lanes * shape.groups,
+        arguments=("A", "x", to, m, k, tiles, parts, chunk, *a_strides, *x_strides, *to_strides),
+    )
+    if parts == cluster:
+        return Steps((first,), 0, variant)
+    second = sum_partials(
+        real=real,
+        parts=parts,
+        batch=batch,
+        rows=1,
+        cols=m,
+        strides=(y_strides[0], 0, y_strides[1]),
+        out="y",
+        multiprocessors=multiprocessors,
+        block_limit=block_limit,
+    )
+    return Steps((first, second), parts * batch * m, f"{variant}p{parts}")
+
+
+def _along_rows(m: int, k: int, a_row: int, a_col: int) -> bool:
+    """Tell whether neighbours in memory are neighbours in a row, rather than in a column."""
+    if k == 1 or a_col == 0:
+        return m == 1 or a_row == 0
+    return m == 1 or a_row == 0 or abs(a_col) <= abs(a_row)

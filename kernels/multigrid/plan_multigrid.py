@@ -1,0 +1,92 @@
+"""Launch parameters of the multigrid kernels."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..common.launch import ceil_div, check_dtype
+
+__all__ = ["Sweep", "coarse_points", "plan_sweep"]
+
+_COARSE_BYTES = 44 << 10  # of shared memory for the grids of multigrid_coarse.cu together
+_HALO = 3  # points around a tile that its own depend on
+_MOST_PLANES = 32  # coarse planes of a tile: 64 fine ones, and 8 steps to start and end
+_LEAST_PLANES = 4
+_BLOCKS_PER_MULTIPROCESSOR = 4
+_AHEAD = 4
+
+
+class Sweep(NamedTuple):
+    """How multigrid.cu's pass over a grid is launched.
+
+    Attributes
+    ----------
+    pairs, rows : int
+        A block's window is 2 * pairs points wide and so many rows high; its threads are their
+        product.
+    resident : int
+        Blocks that a multiprocessor is to hold: as many as registers allow without spills, where
+        points are read in pairs; one less where they are not.
+    ahead : int
+        Planes by which the cache is told what will be read.
+    tile : (z, y, x)
+        Most coarse points of a tile along each axis.
+    """
+
+    pairs: int
+    rows: int
+    resident: int
+    ahead: int
+    tile: tuple[int, int, int]
+
+    def defines(self, aligned: bool) -> tuple[tuple[str, int], ...]:
+        """Macros; ``aligned``: rows begin at addresses that two elements divide."""
+        return (
+            ("PAIRS", self.pairs),
+            ("ROWS", self.rows),
+            ("RESIDENT", self.resident if aligned else max(self.resident - 1, 1)),
+            ("AHEAD", self.ahead),
+            ("ALIGNED", int(aligned)),
+        )
+
+
+def coarse_points(dtype: str, shared_limit: int) -> int:
+    """Points that the grids of multigrid_coarse.cu may have together."""
+    return min(_COARSE_BYTES, shared_limit) // check_dtype(dtype)
+
+
+def plan_sweep(
+    shape: tuple[int, int, int],
+    coarse: tuple[int, int, int],
+    dtype: str,
+    multiprocessors: int,
+    block_limit: int,
+) -> Sweep:
+    """Choose a window and tiles for passes between a grid and the next coarser one.
+
+    Parameters
+    ----------
+    shape, coarse : (nz, ny, nx)
+        Points of each axis; ny = 1 in 2-D.
+    dtype : str
+        "float32" or "float64".
+    multiprocessors, block_limit : int
+        Of the device.
+    """
+    flat = shape[1] == 1
+    double = check_dtype(dtype) == 8
+    pairs, rows, resident = (128, 1, 5 if double else 8) if flat else (32, 20 if double else 28, 1)
+    if pairs * rows > block_limit:
+        pairs, rows = (block_limit, 1) if flat else (16, 16)
+    # A window holds a tile with its halo and, along x, what it takes to begin at an even point. A
+    # coarsened axis has up to two fine points between coarse ones, and as many before the first.
+    x = pairs - _HALO - 2 if coarse[2] < shape[2] else pairs
+    y = 1
+    if not flat:
+        y = rows // 2 - _HALO - 1 if coarse[1] < shape[1] else rows - 2 * _HALO - 1
+    across = ceil_div(coarse[1], y) * ceil_div(coarse[2], x)
+    z = _MOST_PLANES
+    enough = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
+    while z > _LEAST_PLANES and across * ceil_div(coarse[0], z) < enough:
+        z //= 2
+    return Sweep(pairs, rows, resident, _AHEAD if flat else 0, (z, y, x))

@@ -71,7 +71,7 @@ def cuda(monkeypatch):
 
 def forget():
     """Finders hold the library that they were made for."""
-    for operation in ("matmul", "matvec", "convolution"):
+    for operation in ("matmul", "matvec", "convolve2d"):
         remembered = sys.modules[f"hetero.ops.{operation}"]._express
         remembered.find.clear()
         remembered._entries.clear()

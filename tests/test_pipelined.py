@@ -61,7 +61,7 @@ def emulated(source, defines, directory, edit=lambda text: text):
     """The kernel as a function of a grid and its arguments."""
     if not shutil.which("g++"):
         pytest.skip("no g++ to compile the kernel for the CPU")
-    text = Path(kernels.__file__).with_name(source).read_text()
+    text = (Path(kernels.__file__).parent / "matmul" / source).read_text()
     text = edit(text.replace('#include "ptx.cu"\n', ""))
     for shared in ("matmul_registers.cu", "matmul_blocks.cu"):
         text = text.replace(f'#include "{shared}"', kernels.source(shared))

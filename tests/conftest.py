@@ -67,9 +67,9 @@ def reset():
     from hetero import devices
     from hetero.runtime import inventory, profile
 
-    devices._strikes.clear()
-    devices._set_aside.clear()
-    devices._short.clear()
+    devices.here.first_failure.clear()
+    devices.here.reasons.clear()
+    devices.here.short.clear()
     inventory.changed()
     profile.set_current(profile.shipped("conservative"))
 

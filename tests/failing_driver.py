@@ -148,7 +148,7 @@ def trusting(probe):
 
 def install() -> None:
     libraries()
-    devices._BACKENDS = ("cuda",)
+    del devices.here.kinds["opencl"]
     Device.probe = trusting(Device.probe)
     cubin._compile = lambda text, arch, options: b"machine code"
     for operation, entries in registry._implementations.items():
@@ -160,18 +160,19 @@ def install() -> None:
 
 def fresh() -> None:
     """Devices as in a new process."""
-    for device in (devices._found or {}).values():
+    for device in (devices.here.found or {}).values():
         device._close()
-    devices._found = None
+    devices.here.found = None
     devices.available()
     forget()
     assert not any(driver.live().values()), driver.live()
 
 
 def forget() -> None:
-    for table in (devices._strikes, devices._set_aside, devices._short, devices._broken):
+    here = devices.here
+    for table in (here.first_failure, here.reasons, here.short, here.defects):
         table.clear()
-    devices._believed.add("cuda:0")  # kernels that do nothing would not be
+    here.proved.add("cuda:0")  # kernels that do nothing would not be
     inventory.changed()
     messages.texts.clear()
 

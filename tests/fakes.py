@@ -223,9 +223,9 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
     """Put fake devices cuda:0, ... in place of whatever CUDA devices there are."""
     fakes = [FakeCuda(ordinal) for ordinal in range(count)]
     others = {n: d for n, d in devices.available().items() if not n.startswith("cuda")}
-    monkeypatch.setattr(devices, "_found", {**{f.name: f for f in fakes}, **others})
-    monkeypatch.setattr(devices, "_believed", devices._believed - {f.name for f in fakes})
-    monkeypatch.setattr(devices, "_broken", {})
+    monkeypatch.setattr(devices.here, "found", {**{f.name: f for f in fakes}, **others})
+    monkeypatch.setattr(devices.here, "proved", devices.here.proved - {f.name for f in fakes})
+    monkeypatch.setattr(devices.here, "defects", {})
     for operation in ("matvec", "matmul"):
         entries = [
             dataclasses.replace(i, run=compute) if (i.kind, i.method) == ("cuda", "tiled") else i

@@ -41,13 +41,13 @@ def called(room: int, call, pieces: bool, expected) -> None:
     assert bool(ran) == pieces, ran
     assert len(ran) != 1, "the whole found room"
     assert len(messages.texts) == (not pieces), messages.texts
-    assert devices.set_aside("cuda:0") is None
-    assert not devices._strikes
+    assert devices.disabled("cuda:0") is None
+    assert not devices.here.first_failure
     for _ in range(2):  # neither a failure nor said again
         with hetero.use(device="cuda"):
             call()
     assert len(messages.texts) == (not pieces), messages.texts
-    assert devices.set_aside("cuda:0") is None
+    assert devices.disabled("cuda:0") is None
     driver.room(1 << 30)
     ran.clear()
     with hetero.use(device="cuda"):

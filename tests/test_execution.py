@@ -66,7 +66,7 @@ def test_first_failure_warns_and_the_cpu_answers(fails, opencl, warnings_of, err
     (text,) = warnings_of()
     assert opencl in text
     assert str(error) in text
-    assert devices.set_aside(opencl) is None
+    assert devices.disabled(opencl) is None
 
 
 def test_second_failure_sets_the_device_aside(fails, opencl, warnings_of):
@@ -76,7 +76,7 @@ def test_second_failure_sets_the_device_aside(fails, opencl, warnings_of):
     assert len(attempts) == 2
     assert len(warnings_of()) == 2
     assert "set aside" in warnings_of()[1]
-    assert "ill" in devices.set_aside(opencl)
+    assert "ill" in devices.disabled(opencl)
     assert "set_aside" in hetero.machine()["devices"][opencl]
 
 
@@ -89,8 +89,8 @@ def test_no_attempt_once_set_aside(fails, opencl, warnings_of):
 
 
 def test_unforced_calls_leave_a_device_set_aside_alone(cuda, warnings_of):
-    devices.strike("cuda:0", DeviceError("ill"))
-    devices.strike("cuda:0", DeviceError("ill"))
+    devices.count_failure("cuda:0", DeviceError("ill"))
+    devices.count_failure("cuda:0", DeviceError("ill"))
     inventory.changed()
     first, second = (fakes.Cupy.of(x, cuda) for x in (A32, B32))
     cuda.log.clear()
@@ -144,7 +144,7 @@ def test_one_incident_in_two_threads_counts_once(cuda, monkeypatch):
     for call in calls:
         call.join()
     assert devices.troubles() == {"cuda:0": "ill"}
-    assert devices.set_aside("cuda:0") is None
+    assert devices.disabled("cuda:0") is None
 
 
 def test_results_own_their_memory(cuda):
@@ -216,7 +216,7 @@ def test_forked_child_computes_on_the_cpu(opencl, forced):
     os.waitpid(child, 0)
     with os.fdopen(read, "rb") as answer:
         assert answer.read() == b"right"
-    assert devices.set_aside(opencl) is None, "the parent keeps its device"
+    assert devices.disabled(opencl) is None, "the parent keeps its device"
 
 
 def test_a_refused_out_does_not_keep_later_calls_from_the_device(opencl, monkeypatch):
@@ -328,8 +328,8 @@ def test_out_of_memory_is_no_failure(cuda, monkeypatch, warnings_of):
         np.testing.assert_allclose(hetero.matmul(A32, B32, device="cuda"), A32 @ B32, rtol=1e-6)
     (text,) = warnings_of()
     assert "not enough free memory" in text
-    assert devices.set_aside("cuda:0") is None
-    assert not devices._strikes
+    assert devices.disabled("cuda:0") is None
+    assert not devices.here.first_failure
     assert len(attempts) >= 5, "each call asks again"
     monkeypatch.undo()
 
@@ -380,9 +380,9 @@ def test_reset_takes_a_device_back(fails, opencl, warnings_of):
     for _ in range(3):
         hetero.matmul(A32, B32, device=opencl)
     assert len(attempts) == 4
-    assert devices.set_aside(opencl)
+    assert devices.disabled(opencl)
     hetero.reset()
-    assert devices.set_aside(opencl) is None
+    assert devices.disabled(opencl) is None
 
 
 @pytest.mark.parametrize("operation", ["matmul", "convolve2d"])
@@ -391,7 +391,7 @@ def test_a_device_set_aside_while_a_call_is_cut_leaves_it_to_the_cpu(
 ):
     def full(nbytes):
         for _ in range(2):
-            devices.strike(opencl, DeviceError("ill"))
+            devices.count_failure(opencl, DeviceError("ill"))
         inventory.changed()
         raise DeviceMemoryError("full")
 
@@ -419,7 +419,7 @@ def test_reset_opens_an_opencl_device_anew(opencl, monkeypatch, warnings_of):
     monkeypatch.setattr(device.cl, "enqueue_copy", refused)
     for _ in range(2):
         hetero.matmul(A32, B32, device=opencl)
-    assert devices.set_aside(opencl)
+    assert devices.disabled(opencl)
     hetero.reset(opencl)
     said = len(warnings_of())
     hetero.matmul(A32, B32, device=opencl)
@@ -444,8 +444,8 @@ def test_reset_of_a_device_that_is_not_here():
 
 
 def test_reset_asks_a_broken_device_again(cuda, monkeypatch):
-    monkeypatch.setattr(devices, "_believed", set())
-    monkeypatch.setattr(devices, "_broken", {})
+    monkeypatch.setattr(devices.here, "proved", set())
+    monkeypatch.setattr(devices.here, "defects", {})
 
     def ill():
         raise DeviceError("ill")
@@ -462,10 +462,10 @@ def test_reset_asks_a_broken_device_again(cuda, monkeypatch):
 
 def test_reset_leaves_a_forked_child_on_the_cpu(cuda, monkeypatch):
     monkeypatch.setattr(cuda, "abandon", lambda: None)
-    devices._after_fork()
+    devices.here.after_fork()
     hetero.reset()
     hetero.reset("cuda:0")
-    assert "forked" in devices.set_aside("cuda:0")
+    assert "forked" in devices.disabled("cuda:0")
 
 
 def test_nothing_is_cut_that_has_one_row_or_column():

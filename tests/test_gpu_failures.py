@@ -35,7 +35,7 @@ def leave(nbytes):
 def tried(call, expected):
     found = call()
     assert np.allclose(found, expected, rtol=1e-3), abs(found - expected).max()
-    assert not devices._strikes and devices.set_aside("cuda:0") is None
+    assert not devices.here.first_failure and devices.disabled("cuda:0") is None
 
 stack, b = rng.random((64, 512, 512), np.float32), rng.random((512, 512), np.float32)
 image, filter = rng.random((4000, 4000), np.float32), rng.random((3, 3), np.float32)
@@ -49,7 +49,7 @@ with device.active():
     leave(2 << 20)
     tried(lambda: hetero.matmul(stack, b, device="cuda:0"), stack @ b)
     held.clear()
-    devices._short.clear()
+    devices.here.short.clear()
     tried(lambda: hetero.matmul(stack, b, device="cuda:0"), stack @ b)
     assert not devices.troubles(), devices.troubles()
 print("right")

@@ -698,13 +698,13 @@ def test_matvec_problem():
 def test_only_choice(cuda):
     """One where the CPU is all that plans would take; asked again when devices change."""
     assert planner.only_choice("matmul") is None
-    devices.strike("cuda:0", DeviceError("gone"))
-    devices.strike("cuda:0", DeviceError("gone"))
+    devices.count_failure("cuda:0", DeviceError("gone"))
+    devices.count_failure("cuda:0", DeviceError("gone"))
     inventory.changed()
     assert planner.only_choice("matmul").method == "blas"
     assert planner.only_choice("convolve2d") is None, "several methods on the CPU"
-    devices._strikes.clear()
-    devices._set_aside.clear()
+    devices.here.first_failure.clear()
+    devices.here.reasons.clear()
     inventory.changed()
     assert planner.only_choice("matmul") is None
 

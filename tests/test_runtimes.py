@@ -32,9 +32,9 @@ A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
 
 def afresh(monkeypatch):
     """Look for devices again, and forget them after the test."""
-    for name, value in (("_found", None), ("_believed", set()), ("_broken", {})):
-        monkeypatch.setattr(devices, name, value)
-    monkeypatch.setattr(devices, "_missing", [])
+    for name, value in (("found", None), ("proved", set()), ("defects", {})):
+        monkeypatch.setattr(devices.here, name, value)
+    monkeypatch.setattr(devices.here, "absent", [])
     inventory.changed()
 
 
@@ -167,7 +167,7 @@ def test_calls_of_a_new_process(planted, tmp_path):
         assert hetero.solve_poisson(A).shape == A.shape
         assert hetero.solve_cg(np.eye(3), np.ones(3))[1] == 0
         from hetero import devices
-        assert not devices._believed, "nobody asked for a device"
+        assert not devices.here.proved, "nobody asked for a device"
         print(hetero.plan("matmul", A, A.T), hetero.machine())
         assert not [name for name in devices.available() if name.startswith("opencl")]
     """
@@ -217,7 +217,7 @@ def test_verify_leaves_out_what_fails(dying, opencl, monkeypatch):
     assert "planted" in row.failed[opencl, "tiled"]
     found = verify.summary([row])
     assert "planted" in found["left_out"][opencl]
-    assert devices.set_aside(opencl) is None, "measuring does not count as failing"
+    assert devices.disabled(opencl) is None, "measuring does not count as failing"
 
 
 def test_a_choice_that_fails_is_replaced(cuda, monkeypatch):
@@ -242,7 +242,7 @@ def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl):
     from hetero.evaluation import verify
 
     for _ in range(2):
-        devices.strike(opencl, DeviceError("planted"))
+        devices.count_failure(opencl, DeviceError("planted"))
     inventory.changed()
     row = verify.measure_candidates(
         hetero.ops.matmul.problem(A32, B32), verify.Operands("host"), also=((opencl, "tiled"),)

@@ -191,7 +191,7 @@ def _placed(problem: Problem, name: tuple[str, str]) -> planner.Plan:
     """The plan of a candidate, or an error if it would not run where it says."""
     plan = planner.plan(problem, *name)
     if (plan.chosen.device, plan.chosen.method) != name:
-        raise MethodNotAvailable(backends.set_aside(name[0]) or f"{name[0]} cannot run it now")
+        raise MethodNotAvailable(backends.disabled(name[0]) or f"{name[0]} cannot run it now")
     return plan
 
 

@@ -265,7 +265,7 @@ class Express(Remembered):
             or any(o.location != chosen.device for o in (*operands, problem.output))
             or any(map(needs_synchronizing, operands))
             or _forced() is not None
-            or devices.set_aside(chosen.device)
+            or devices.disabled(chosen.device)
         ):
             return
         bits = 0

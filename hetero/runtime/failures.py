@@ -58,7 +58,7 @@ def report(
         say = log.info if devices.was_short(name) else log.warning
         say("%s has not enough free memory (%s); %s", name, error, remedy)
         return
-    struck = devices.strike(name, error, begun)
+    struck = devices.count_failure(name, error, begun)
     if struck:
         log.warning(
             "%s failed again (%s) and is set aside; its calls run on the CPU until "
@@ -138,6 +138,6 @@ def reset(device: str | None = None) -> None:
     if device is not None and device not in here:
         raise devices.not_available(device)
     for name in here if device is None else (device,):
-        if devices.forgive(name):
+        if devices.reset_failures(name):
             devices.get(name).reopen()
     inventory.changed()

@@ -28,7 +28,7 @@ def devices() -> dict[str, dict[str, Any]]:
             twin = next((n for n, i in found.items() if n != "cpu" and _same(i, info)), None)
             if twin is not None:
                 info["same_as"] = twin
-            reason = backends.set_aside(name)
+            reason = backends.disabled(name)
             if reason:
                 info["set_aside"] = reason
             found[name] = info

@@ -50,7 +50,7 @@ class FilterExpress(Remembered):
             or not (operand.location == problem.output.location == chosen.device)
             or needs_synchronizing(operand)
             or _forced() is not None
-            or devices.set_aside(chosen.device)
+            or devices.disabled(chosen.device)
         ):
             return
         bits = operand.pointer & 15

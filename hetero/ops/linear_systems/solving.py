@@ -224,7 +224,7 @@ def matching(name: str) -> list[Any]:
     return [
         device
         for device in devices.available().values()
-        if device.kind == kind and devices.set_aside(device.name) is None
+        if device.kind == kind and devices.disabled(device.name) is None
     ]
 
 

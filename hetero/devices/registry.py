@@ -1,0 +1,282 @@
+"""The kinds of device, the devices found of each, and what is known of each device's health.
+
+All of it is the state of one object, `hetero.devices.here`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from hetero import locks
+from hetero.errors import DeviceMemoryError, DeviceNotAvailable
+
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
+
+Find = Callable[[], tuple[list["Device"], list[str]]]
+CPU = "cpu"
+_FORKED = "this process was forked from one that used the device"
+
+log = logging.getLogger("hetero")
+
+
+class Registry:
+    """What devices are here, beside the CPU, and which of them can be used.
+
+    Devices are looked for once, on first use, and are never a reason to fail.
+
+    A device is believed when it has compiled and run a small kernel with the right result. That
+    takes a context and a compiler, so it is asked of a device when a plan would first use it
+    (`believed`), or of all of them by what shows or measures the machine (`proven`). One that fails
+    is broken: from then on it is not `available`. One that fails twice later on is disabled.
+
+    Parameters
+    ----------
+    kinds : dict
+        Kind -> its ``find``; see `register_kind`.
+
+    Attributes
+    ----------
+    kinds : dict
+        As given, with what was registered since.
+    found : dict of Device, or None
+        By name; None until they were looked for.
+    absent : list of str
+        What is not here and what would bring it.
+    proved : set of str
+        Devices that ran the small kernel right.
+    defects : dict
+        Device name -> (device, reason), of the broken ones.
+    first_failure : dict
+        Device name -> the message of a first failure.
+    reasons : dict
+        Device name -> why it is disabled.
+    short : set of str
+        Devices that had no room for a call.
+    """
+
+    def __init__(self, kinds: dict[str, Find]) -> None:
+        self.kinds = dict(kinds)
+        self.lock = locks.new()
+        self.found: dict[str, Device] | None = None
+        self.absent: list[str] = []
+        self.proved: set[str] = set()
+        self.defects: dict[str, tuple[Device, str]] = {}
+        self.first_failure: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}
+        self.short: set[str] = set()
+        self._failed_at: dict[str, int] = {}
+        self._failures = 0
+        self._reported: dict[str, tuple[Device, str]] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def register_kind(self, kind: str, find: Find) -> None:
+        """Add a kind of device, whose devices are looked for at once where others were already.
+
+        Parameters
+        ----------
+        kind : str
+            Such as "hip"; its devices are named "hip:0", "hip:1", ...
+        find : callable
+            ``find()`` returns the devices that are here, a list of `hetero.devices.base.Device`
+            whose attribute ``kind`` is this one, and a list of sentences that tell what is missing.
+            It does not raise.
+
+        Raises
+        ------
+        ValueError
+            If there is such a kind already.
+        """
+        with self.lock:
+            if kind == CPU or kind in self.kinds:
+                raise ValueError(f"there is a kind of device {kind!r} already")
+            self.kinds[kind] = find
+            if self.found is not None:
+                devices, missing = find()
+                self.absent.extend(missing)
+                self.found = {**self.found, **{device.name: device for device in devices}}
+        self._changed()
+
+    def unregister_kind(self, kind: str) -> None:
+        """Take back what `register_kind` did, and forget the kind's devices."""
+        with self.lock:
+            del self.kinds[kind]
+            self.absent = [text for text in self.absent if not text.startswith(kind)]
+            names = [name for name in self.everything() if name.partition(":")[0] == kind]
+            for name in names:
+                self.reset_failures(name)
+            self.proved.difference_update(names)
+            self.found = {n: d for n, d in self.available().items() if n not in names}
+        self._changed()
+
+    def available(self) -> dict[str, Device]:
+        """Device name -> `Device`. Empty without packages, driver or device that works."""
+        if self.found is None:
+            with self.lock:
+                if self.found is None:
+                    found: dict[str, Device] = {}
+                    self.absent.clear()
+                    for find in list(self.kinds.values()):
+                        devices, missing = find()
+                        found.update((device.name, device) for device in devices)
+                        self.absent.extend(missing)
+                    if self.found is None:  # else a signal handler's call found them meanwhile
+                        self.found = found
+        return self.found
+
+    def believed(self, name: str) -> bool:
+        """Whether a device works, as far as a small kernel can tell; "cpu" does.
+
+        Asked only once.
+        """
+        if name in self.proved:
+            return True
+        with self.lock:
+            device = self.available().get(name)
+            if device is None:
+                return name == CPU
+            if name in self.proved or name in self.reasons or device.capturing:
+                return True  # the last two: for now; a graph would take the probe in
+            try:
+                device.probe()
+            except DeviceMemoryError as error:  # it has no room now, which is no defect
+                log.info("%s could not be asked whether it works: %s", name, error)
+                return True
+            except Exception as error:  # of a backend that breaks in ways of its own
+                log.debug("the probe of %s failed", name, exc_info=True)
+                self.defects[name] = device, _one_line(error)
+                self.found = {n: d for n, d in self.available().items() if n != name}
+            else:
+                self.proved.add(name)
+                return True
+        self._changed()
+        return False
+
+    def proven(self) -> dict[str, Device]:
+        """`available`, when each of them was asked whether it works."""
+        return {name: device for name, device in self.available().items() if self.believed(name)}
+
+    def broken(self) -> dict[str, str]:
+        """Device name -> why it is not used, of the devices that are here and do not work."""
+        return {name: reason for name, (_, reason) in self.defects.items()}
+
+    def newly_broken(self, name: str) -> str | None:
+        """Why a device is broken, for the first who asks since it was found out; else None."""
+        with self.lock:
+            defect = self.defects.get(name)
+            if defect is None or self._reported.get(name) is defect:
+                return None
+            self._reported[name] = defect
+            return defect[1]
+
+    def everything(self) -> dict[str, Device]:
+        """`available`, and the broken ones: all that is here, whatever was asked of it."""
+        broken = {name: device for name, (device, _) in self.defects.items()}
+        return {**self.available(), **broken}
+
+    def missing(self) -> tuple[str, ...]:
+        """What is not here and what would bring it, one sentence each."""
+        self.available()
+        return tuple(self.absent)
+
+    def get(self, name: str) -> Device:
+        """The device of that name.
+
+        Raises
+        ------
+        DeviceNotAvailable
+            The message names the devices that are here.
+        """
+        try:
+            return self.available()[name]
+        except KeyError:
+            raise self.not_available(name) from None
+
+    def not_available(self, name: str) -> DeviceNotAvailable:
+        """The error for a name that stands for no device here, or for a broken one.
+
+        It is "cpu" where a device beside the CPU is wanted.
+        """
+        here = [*self.available()] if name == CPU else [CPU, *self.available()]
+        names = ", ".join(map(repr, here)) or "those beside the CPU, of which there is none"
+        reason = f": it is broken, {self.defects[name][1]}" if name in self.defects else ""
+        return DeviceNotAvailable(f"device must be one of {names}, got {name!r}{reason}")
+
+    def disabled(self, name: str) -> str | None:
+        """Why a device is no longer used in this process, None while it is."""
+        return self.reasons.get(name)
+
+    def failures(self) -> int:
+        """How many failures of devices were counted so far in this process."""
+        return self._failures
+
+    def count_failure(self, name: str, error: Exception, begun: int | None = None) -> bool | None:
+        """Count a device's failure; after the second it is disabled. True if it now is.
+
+        None if it does not count: the device is disabled, or has failed since ``begun``, the number
+        of `failures` before what failed began.
+        """
+        with self.lock:
+            if name in self.reasons:
+                return None
+            failed = name in self.first_failure
+            if failed and begun is not None and begun < self._failed_at.get(name, 0):
+                return None
+            if failed:
+                self.reasons[name] = f"set aside after failing twice in this process: {error}"
+                return True
+            self._failures += 1
+            self._failed_at[name] = self._failures
+            self.first_failure[name] = str(error)
+            return False
+
+    def troubles(self) -> dict[str, str]:
+        """Device name -> what it failed with in this process, or that it had no room."""
+        return {**dict.fromkeys(self.short, "out of memory"), **self.first_failure}
+
+    def was_short(self, name: str) -> bool:
+        """Note that a device had no room for a call; whether it was noted before."""
+        with self.lock:
+            known = name in self.short
+            self.short.add(name)
+            return known
+
+    def reset_failures(self, name: str) -> bool:
+        """Forget a device's failures, unless this process was forked; True if there were some.
+
+        Whether it works is asked of it again.
+        """
+        with self.lock:
+            if self.reasons.get(name) == _FORKED:
+                return False
+            self.short.discard(name)
+            defect = self.defects.pop(name, None)
+            failed = [self.first_failure.pop(name, None), self.reasons.pop(name, None), defect]
+            if any(failed):
+                self.proved.discard(name)
+            if defect is not None:
+                self.found = {**self.available(), name: defect[0]}
+            return any(failed)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when devices come, or cease to be usable without a failed call."""
+        self._listeners.append(listener)
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    def after_fork(self) -> None:
+        """In a forked child: it cannot use its parent's contexts, and computes on the CPU."""
+        if self.found is None:
+            return
+        for name, device in self.everything().items():
+            self.reasons[name] = _FORKED
+            device.abandon()
+        self._changed()
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:200]

@@ -27,7 +27,7 @@ from hetero.runtime import planner
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Implementation, lookup
 
-OPERATION = convolving.OPERATION
+OPERATION = convolving.NAME
 _IMAGES = {
     "cpu": (4, 16, 32, 64, 128, 256, 512, 1024, 4096),
     "cuda": (16, 256, 1024, 4096, 8192),

@@ -146,7 +146,7 @@ def host_shares(
                 if implementation.kind != device.kind or implementation.excludes(problem, info):
                     continue
                 arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
-                function = getattr(module_of(operation), operation)
+                function = module_of(operation).call
                 method = implementation.method
                 call = partial(function, *arrays, device=device.name, method=method)
                 calls.append(((operation, method), call, bench.seconds(implementation, problem, 0)))

@@ -59,7 +59,7 @@ def products(
         if info["kind"] == "cuda":
             tasks.append((f"calls on {name}", _measuring_shares(device, info, shares), 0.1))
         bench = functools.cache(functools.partial(workbench.Bench, device))
-        for operation in registry.operations():
+        for operation in [o.name for o in registry.operations()]:
             for implementation in registry.lookup(operation):
                 if implementation.kind != info["kind"] or implementation.run is None:
                     continue
@@ -242,7 +242,7 @@ def compilations(
     largest = (_LARGEST_QUICK if quick else _LARGEST_FULL)["cuda"]
 
     def works(name: str) -> Iterator[tuple[registry.Implementation, Problem, list[Any]]]:
-        for operation in registry.operations():
+        for operation in [o.name for o in registry.operations()]:
             for implementation in registry.lookup(operation):
                 if implementation.kind != "cuda" or implementation.method not in _OWN_KERNELS:
                     continue

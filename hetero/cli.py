@@ -244,7 +244,7 @@ def _explain(arguments: argparse.Namespace) -> int:
 
     module = module_of(arguments.operation)
     options = {} if arguments.mode is None else {"mode": arguments.mode}
-    if options and module.OPERATION != "convolve2d":
+    if options and module.name != "convolve2d":
         raise ValueError(f"--mode is an option of convolve2d, not of {arguments.operation}")
     problem = module.from_dims(tuple(arguments.dims), arguments.dtype, arguments.on, **options)
     if arguments.profile is None:

@@ -43,7 +43,7 @@ DTYPES = ["float32", "float64"]
 def places():
     """Each runnable implementation on each device, as (operation, device, method)."""
     found = []
-    for operation in registry.operations():
+    for operation in [o.name for o in registry.operations()]:
         for implementation in registry.lookup(operation):
             if implementation.run is None or operation not in OPERANDS:
                 continue
@@ -77,7 +77,9 @@ SOLVES = ("cg", "poisson")
 
 
 def test_every_runnable_operation_is_known_here():
-    runnable = {name for name in registry.operations() if any(i.run for i in registry.lookup(name))}
+    runnable = {
+        o.name for o in registry.operations() if any(i.run for i in registry.lookup(o.name))
+    }
     assert runnable == {*OPERANDS, *SOLVES, "convolve2d"}  # the last: test_convolve2d.py
 
 

@@ -254,7 +254,7 @@ def test_the_methods_of_the_readme_are_those_registered():
     from hetero.runtime import registry
 
     text = README.read_text("utf-8").partition("## What runs where")[2].partition("\n\nfloat32")[0]
-    for operation in registry.operations():
+    for operation in [o.name for o in registry.operations()]:
         (row,) = re.findall(rf"^\| (?:solve_)?{operation} \|(.*)\|(.*)\|$", text, re.M)
         on_cpu, on_gpu = (set(re.findall(r"`(\w+)`", cell)) for cell in row)
         methods = {

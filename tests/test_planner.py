@@ -594,7 +594,7 @@ print(plan.chosen.method, plan.chosen.implementation.run.__module__)
 
 def test_plans_can_be_pickled_and_copied():
     plans = every_plan()
-    assert {plan.problem.operation for plan in plans} == set(registry.operations())
+    assert {plan.problem.operation for plan in plans} == {o.name for o in registry.operations()}
     for plan in plans:
         for again in (pickle.loads(pickle.dumps(plan)), copy.copy(plan), copy.deepcopy(plan)):
             assert again == plan
@@ -633,19 +633,36 @@ def test_two_implementations_of_one_name():
 
 def test_a_module_can_be_reloaded():
     before = registry.lookup("matvec")
-    state = dict(vars(matvec))
+    operation = registry.operation("matvec")
+    state, rows = dict(vars(matvec)), dict(vars(matvec.methods))
     try:
+        importlib.reload(matvec.methods)
         importlib.reload(matvec)
+        assert registry.operation("matvec").call is matvec.matvec
         after = registry.lookup("matvec")
         assert [(i.method, i.kind) for i in after] == [(i.method, i.kind) for i in before]
-        assert after[0].run is matvec._run_blas
+        assert after[0].run is matvec.methods._run_blas
         A = np.ones((3, 3))
         assert matvec.matvec(A, A[0])[0] == 3.0
     finally:
         vars(matvec).update(state)
+        vars(matvec.methods).update(rows)
+        registry.register_operation(operation)
         for implementation in before:
             registry.register(implementation)
     assert registry.lookup("matvec") == before
+
+
+def test_operations_by_either_name():
+    for operation in registry.operations():
+        assert registry.operation(operation.name) is operation
+        assert registry.operation(operation.function) is operation
+        assert getattr(hetero, operation.function) is operation.call
+        assert hetero.ops.module_of(operation.name) is operation
+    with pytest.raises(ValueError, match=r"'matvec', 'matmul', .*'solve_poisson', got 'fft'"):
+        registry.operation("fft")
+    with pytest.raises(ValueError, match="an operation 'cg' already"):
+        registry.register_operation(dataclasses.replace(operation, name="cg"))
 
 
 def test_a_plan_as_plain_data():

@@ -130,7 +130,7 @@ class Machine:
         self.ran: list[tuple[str, str]] = []
         self.pools = threadpoolctl.ThreadpoolController()
         fakes.install(monkeypatch)
-        for operation in registry.operations():
+        for operation in [o.name for o in registry.operations()]:
             entries = [
                 dataclasses.replace(entry, run=self._counted(entry))
                 for entry in registry.lookup(operation)

@@ -225,8 +225,7 @@ def bench_on_cpu(
     list of dict
         case, what, seconds by caller, chosen.
     """
-    function = module_of(operation)
-    ours, numpys = getattr(function, operation), getattr(np, operation)
+    ours, numpys = module_of(operation).call, getattr(np, operation)
     draw = np.random.default_rng(0)
     rows = []
     shapes = [(32,) * len(SHAPES[operation][0]), *SHAPES[operation]]

@@ -209,7 +209,7 @@ def _caller(
     elif all(o.location == HOST for o in operands):  # what the second call of a shape comes down to
         run = calling.shortcut(plan, getattr(np, plan.problem.function))
     else:
-        function = getattr(module_of(plan.problem.function), plan.problem.function)
+        function = module_of(plan.problem.function).call
         run = partial(function, device=chosen.device, method=chosen.method)
 
     def call() -> None:

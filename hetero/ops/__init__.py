@@ -1,35 +1,21 @@
-"""The operations: one module each, listed here."""
+"""The operations: one package each, listed here."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from hetero.ops import cg as conjugate_gradient
-from hetero.ops import convolve2d as convolution
-from hetero.ops import matmul, matvec, poisson
-from hetero.runtime import planner
+from hetero.runtime import planner, registry
 
-MODULES = {
-    module.OPERATION: module
-    for module in (matvec, matmul, convolution, conjugate_gradient, poisson)
-}
-# A solve may be called by its function's name too.
-_FUNCTIONS = {"solve_cg": conjugate_gradient.OPERATION, "solve_poisson": poisson.OPERATION}
+# The list; help and tables have its order.
+# isort: off
+from hetero.ops import matvec  # noqa: F401
+from hetero.ops import matmul  # noqa: F401
+from hetero.ops import convolve2d  # noqa: F401
+from hetero.ops import cg  # noqa: F401
+from hetero.ops import poisson  # noqa: F401
+# isort: on
 
-
-def module_of(operation: str) -> Any:
-    """The module of an operation, by the operation's name or by its public function's.
-
-    Raises
-    ------
-    ValueError
-        The message names the operations there are.
-    """
-    try:
-        return MODULES[_FUNCTIONS.get(operation, operation)]
-    except (KeyError, TypeError):
-        names = ", ".join(map(repr, (*MODULES, *_FUNCTIONS)))
-        raise ValueError(f"operation must be one of {names}, got {operation!r}") from None
+module_of = registry.operation
 
 
 def plan(
@@ -80,9 +66,4 @@ def plan(
     >>> [c.method for c in hetero.plan("solve_poisson", f, rtol=1e-6, method="cg").candidates][:1]
     ['cg']
     """
-    module = module_of(operation)
-    device, method = planner.placement(device, method)
-    problem = module.problem(*operands, **options)
-    if method is not None and hasattr(module, "named"):
-        problem = module.named(problem, method)
-    return planner.plan(problem, device, method)
+    return planner.plan_call(registry.operation(operation), operands, options, device, method)

@@ -100,7 +100,7 @@ def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
     if device is not None:
         _require(device)
     if method is not None:
-        everything = [i for o in registry.operations() for i in registry.lookup(o)]
+        everything = [i for o in registry.operations() for i in registry.lookup(o.name)]
         if method not in {i.method for i in everything}:
             raise MethodNotAvailable(
                 f"method must be one of {method_names(everything)}, got {method!r}"
@@ -191,6 +191,28 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
         inventory.changed()  # the list that named them is out of date
     # Other threads bring devices back as fast as they break.
     return price(problem, profile.current(), inventory.devices(), device or CPU, method)
+
+
+def plan_call(
+    operation: registry.Operation,
+    operands: tuple[Any, ...],
+    options: dict[str, Any],
+    device: str | None = None,
+    method: str | None = None,
+) -> Plan:
+    """The plan of a call, as the operation makes it; `use` counts.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As the call would, for operands and options.
+    DeviceNotAvailable, MethodNotAvailable
+        If the forced placement is not possible.
+    """
+    device, method = placement(device, method)
+    if operation.plan is not None:
+        return operation.plan(operands, options, device, method)
+    return plan(operation.problem(*operands, **options), device, method)
 
 
 _only = shortcut_table()

@@ -1,19 +1,86 @@
-"""Implementations of operations: what there is, on which kind of device, under which name.
+"""Operations, and their implementations: what there is, on which kind of device, by which method.
 
-An implementation is one way to do an operation on one kind of device. The operations' modules
-register theirs when they are imported; planner, calibration and tests walk the same list.
+An implementation is one way to do an operation on one kind of device. The operations' packages
+register both when they are imported; planner, calibration, evaluation, the command line and tests
+walk the same lists.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from hetero.runtime.models import Work
     from hetero.runtime.problem import Problem
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What there is to know about an operation outside of its folder.
+
+    Attributes
+    ----------
+    name : str
+        As in `Problem.operation` and in the profile, such as "cg".
+    function : str
+        Name of the public function, such as "solve_cg".
+    call : callable
+        The public function.
+    summary : str
+        What it does, in one line.
+    dims : tuple of str
+        Forms of the dimensions that the command line takes, such as ("NY NX", "NZ NY NX").
+    problem : callable
+        ``problem(*operands, **options)`` gives the `Problem` of a call, for arrays or `hetero.spec`
+        stand-ins.
+    from_dims : callable
+        ``from_dims(dims, dtype, on, **options)`` gives the `Problem` with these dimensions, its
+        operands on one device or "host".
+    plan : callable or None
+        ``plan(operands, options, device, method)`` gives the `Plan` of a call. None: that of
+        ``problem(*operands, **options)``.
+    options : dict
+        What the command line may set: name -> (choices, help).
+    cases, benchmarks : str
+        Modules, imported on use: what calibration measures, and what ``hetero bench`` compares.
+    pieces : callable or None
+        Cuts a call that a device has no room for; see `hetero.runtime.execution`.
+    """
+
+    name: str
+    function: str
+    call: Callable[..., Any]
+    summary: str
+    dims: tuple[str, ...]
+    problem: Callable[..., Problem]
+    from_dims: Callable[..., Problem]
+    plan: Callable[..., Any] | None = None
+    options: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    cases: str = ""
+    benchmarks: str = ""
+    pieces: Callable[..., Any] | None = None
+
+
+class Arguments(NamedTuple):
+    """The data of one call, as every ``run`` gets them.
+
+    Attributes
+    ----------
+    inputs : tuple
+        The operands, in the order of ``problem.inputs``: NumPy arrays on the CPU and for several
+        devices, buffers for one device.
+    output : array or buffer
+        Takes the result. In a solve it holds the start on entry, and x at the end.
+    options : Any
+        The operation's own, such as a filter and the fill value.
+    """
+
+    inputs: tuple[Any, ...]
+    output: Any
+    options: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +179,33 @@ def lookup(operation: str) -> tuple[Implementation, ...]:
     return tuple(_implementations.get(operation, ()))
 
 
-def operations() -> tuple[str, ...]:
-    """Names of the operations that have an implementation."""
-    return tuple(_implementations)
+_operations: dict[str, Operation] = {}
+
+
+def register_operation(operation: Operation) -> Operation:
+    """Add an operation; a second one of the same name is an error, but for a reloaded module's."""
+    known = _operations.get(operation.name)
+    if known is not None and known.call.__module__ != operation.call.__module__:
+        raise ValueError(f"there is an operation {operation.name!r} already")
+    _operations[operation.name] = operation
+    return operation
+
+
+def operations() -> tuple[Operation, ...]:
+    """All operations, in the order they were registered."""
+    return tuple(_operations.values())
+
+
+def operation(name: str) -> Operation:
+    """An operation, by its name or by its public function's.
+
+    Raises
+    ------
+    ValueError
+        The message names the operations there are.
+    """
+    for found in _operations.values():
+        if name in (found.name, found.function):
+            return found
+    names = [*_operations, *(o.function for o in operations() if o.function != o.name)]
+    raise ValueError(f"operation must be one of {', '.join(map(repr, names))}, got {name!r}")

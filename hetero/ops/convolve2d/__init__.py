@@ -18,7 +18,7 @@ from hetero.ops.convolve2d.operands import (
     BOUNDARIES,
     LARGEST_DOWNLOADED,
     MODES,
-    OPERATION,
+    NAME,
     SPREADING,
     TRANSFORMS,
     checked,
@@ -35,7 +35,7 @@ from hetero.ops.convolve2d.operands import (
     swapped,
     window,
 )
-from hetero.runtime import planner
+from hetero.runtime import planner, registry
 
 __all__ = ["OPERATION", "convolve2d", "from_dims", "named", "problem"]
 
@@ -198,7 +198,7 @@ def convolve2d(
         on_host = a.location == b.location == HOST
         return (by_parts if on_host else by_the_host)(convolve2d, image, kernel, *rest)
     if dtype.char not in "fd" or not a.size * b.size:
-        planner.check_placement(OPERATION, device, method)
+        planner.check_placement(NAME, device, method)
         if method not in (None, "direct"):  # the plan says why not
             planner.plan(problem(image, kernel, mode, boundary, fillvalue), device, method)
         if a.location == b.location == HOST:
@@ -371,3 +371,27 @@ def _downloaded(call: _Call) -> Any:
     from hetero.runtime import transfer
 
     return filter_of(transfer.to_host(call.kernel, call.b), call.dtype)
+
+
+def _plan_of(
+    operands: tuple[Any, ...], options: dict[str, Any], device: str | None, method: str | None
+) -> planner.Plan:
+    found = problem(*operands, **options)
+    return planner.plan(found if method is None else named(found, method), device, method)
+
+
+OPERATION = registry.register_operation(
+    registry.Operation(
+        name=NAME,
+        function="convolve2d",
+        call=convolve2d,
+        summary="2-D convolution, with the semantics of scipy.signal.convolve2d",
+        dims=("H W FH FW",),
+        problem=problem,
+        from_dims=from_dims,
+        plan=_plan_of,
+        options={"mode": (MODES, "which results; default: full")},
+        cases="hetero.ops.convolve2d.cases",
+        benchmarks="hetero.ops.convolve2d.benchmarks",
+    )
+)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import describe
-from hetero.ops.convolve2d.operands import OPERATION
+from hetero.ops.convolve2d.operands import NAME
 from hetero.runtime import planner
 
 
@@ -55,7 +55,7 @@ def by_parts(
     """
     dtype = np.result_type(image.dtype, kernel.dtype)
     if dtype.char not in "FD" or not image.size * kernel.size:
-        planner.check_placement(OPERATION, device, method)
+        planner.check_placement(NAME, device, method)
         return by_scipy(image, kernel, mode, boundary, fillvalue)
     real = np.dtype(dtype.char.lower())
     fill = complex(fillvalue)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.ops.convolve2d.operands import OPERATION
+from hetero.ops.convolve2d.operands import NAME
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import DEVICE_DTYPES, FEW_PRODUCTS, Problem
@@ -209,11 +209,9 @@ for _kind in ("cpu", "cuda", "opencl"):
         ),
     ):
         if _kind != "opencl" or _method in ("direct", "separable"):
-            registry.register(
-                registry.Implementation(OPERATION, _method, _kind, _excludes, _work, _run)
-            )
+            registry.register(registry.Implementation(NAME, _method, _kind, _excludes, _work, _run))
 registry.register(
     registry.Implementation(
-        OPERATION, "library", "cpu", _library_obstacle, _direct_work, _on_cpu("filter2d", "opencv")
+        NAME, "library", "cpu", _library_obstacle, _direct_work, _on_cpu("filter2d", "opencv")
     )
 )

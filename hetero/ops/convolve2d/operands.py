@@ -16,7 +16,7 @@ from hetero.runtime.problem import Problem, Window, check_dims, dtype_obstacle
 
 log = logging.getLogger("hetero")
 
-OPERATION = "convolve2d"
+NAME = "convolve2d"
 MODES = ("full", "same", "valid")
 BOUNDARIES = ("fill", "wrap", "symm")
 TRANSFORMS = ("fft", "overlap_save")
@@ -114,14 +114,14 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
     each = found.out_height * found.out_width
     apart = steps[-3] if steps is not None and batch else 0
     return Problem(
-        OPERATION,
+        NAME,
         (found.height, found.width, found.filter_height, found.filter_width),
         dtype.name,
         (image, kernel),
         output,
         batch=prod(batch),
         strides=((apart, *steps[-2:]), (each, found.out_width, 1)) if steps is not None else (),
-        function=OPERATION,
+        function=NAME,
         device_obstacle=obstacle,
         window=found,
     )
@@ -208,7 +208,7 @@ def is_wide(image: np.ndarray | None, filter: Any, found: Window, fillvalue: flo
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") -> Problem:
     """The problem with dimensions H W FH FW, as ``hetero explain convolve2d`` asks for it."""
-    check_dims(OPERATION, dims, "H W FH FW")
+    check_dims(NAME, dims, "H W FH FW")
     return problem(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), mode)
 
 

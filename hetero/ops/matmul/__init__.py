@@ -1,24 +1,18 @@
-"""Matrix-matrix product: the public function and its implementations."""
+"""Matrix-matrix product: the public function."""
 
 from __future__ import annotations
 
-import functools
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays import alignment
+from hetero.ops.matmul import methods  # noqa: F401  # registers them
 from hetero.ops.products import calling
 from hetero.ops.products import operands as products
 from hetero.runtime import call_cache as express
 from hetero.runtime import planner, registry
-from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem, check_dims
 
-OPERATION = "matmul"
-VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
-_SPLIT_CALLS = 1.15  # what a second launch and its buffer add to what a call costs the host
 _shortcuts = planner.shortcut_table()
 _express = express.Express()
 _remembered, _MISS = _express.find, express.MISS
@@ -111,136 +105,21 @@ def problem(A: Any, B: Any) -> Problem:
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with dimensions M N K, as ``hetero explain matmul M N K`` asks for it."""
-    check_dims(OPERATION, dims, "M N K")
+    check_dims("matmul", dims, *OPERATION.dims)
     m, n, k = dims
     return products.from_shapes("matmul", (m, k), (k, n), dtype, on)
 
 
-def _run_blas(device: None, problem: Problem, inputs: list[Any], output: Any) -> Any:
-    return np.matmul(*inputs, out=output)
-
-
-@functools.lru_cache(maxsize=4096)
-def _steps(
-    dims: tuple[int, ...],
-    batch: int,
-    dtype: str,
-    strides: tuple[tuple[int, ...], ...],
-    alignment: int,
-    multiprocessors: int,
-    block_limit: int,
-    shared_limit: int,
-    capability: tuple[int, int] | None,
-) -> Any:
-    from hetero import kernels
-
-    m, n, k = dims
-    a, b, c = strides
-    return kernels.matmul(
-        m=m,
-        n=n,
-        k=k,
-        batch=batch,
-        dtype=dtype,
-        a_strides=a,
-        b_strides=b,
-        c_strides=c,
-        multiprocessors=multiprocessors,
-        alignment=alignment,
-        block_limit=block_limit,
-        shared_limit=shared_limit,
-        capability=capability,
+OPERATION = registry.register_operation(
+    registry.Operation(
+        name="matmul",
+        function="matmul",
+        call=matmul,
+        summary="matrix product, with the semantics of numpy.matmul",
+        dims=("M N K",),
+        problem=problem,
+        from_dims=from_dims,
+        cases="hetero.ops.matmul.cases",
+        benchmarks="hetero.ops.matmul.benchmarks",
     )
-
-
-def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
-    return _steps(
-        problem.dims,
-        problem.batch,
-        problem.dtype,
-        problem.strides,
-        aligned,
-        device.multiprocessors,
-        device.block_limit,
-        device.shared_limit,
-        device.capability,
-    )
-
-
-def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
-    """As `products.gpu_work`, with the device's seconds that the kernels' own plan counts on."""
-    work = products.gpu_work(problem, info)
-    if not problem.strides or "arch" not in info:
-        return work
-    major, minor = divmod(int(info["arch"].removeprefix("sm_")), 10)
-    steps = _steps(
-        problem.dims,
-        problem.batch,
-        problem.dtype,
-        problem.strides,
-        VECTOR_BYTES,
-        info["multiprocessors"],
-        info["block_limit"],
-        info["shared_limit"],
-        (major, minor),
-    )
-    calls = 1.0 if len(steps.launches) == 1 else _SPLIT_CALLS
-    return replace(work, estimate=steps.seconds, calls=calls)
-
-
-def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
-    A, B = inputs
-    steps = _steps_of(device, problem, alignment(A, B, output))
-    device.run_steps(steps, {"A": A, "B": B, "C": output}, np.dtype(problem.dtype).itemsize)
-
-
-def _prepare_tiled(device: Any, problem: Problem, aligned: int) -> Any:
-    itemsize = np.dtype(problem.dtype).itemsize
-    return device.prepared(_steps_of(device, problem, aligned), ("A", "B", "C"), itemsize)
-
-
-def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    from hetero.ops.products import cublas
-
-    return cublas.gemm_obstacle(problem, info)
-
-
-def _run_library(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
-    from hetero.ops.products import cublas
-
-    cublas.gemm(device, problem)(*inputs, output)
-
-
-def _prepare_library(device: Any, problem: Problem, aligned: int) -> Any:
-    from hetero.ops.products import cublas
-
-    return cublas.gemm(device, problem)
-
-
-for _implementation in (
-    registry.Implementation(
-        OPERATION, "blas", "cpu", registry.no_obstacle, products.cpu_work, _run_blas
-    ),
-    registry.Implementation(
-        OPERATION,
-        "tiled",
-        "cuda",
-        registry.no_obstacle,
-        _tiled_work,
-        _run_tiled,
-        prepare=_prepare_tiled,
-    ),
-    registry.Implementation(
-        OPERATION,
-        "library",
-        "cuda",
-        _library_obstacle,
-        products.gpu_work,
-        _run_library,
-        prepare=_prepare_library,
-    ),
-    registry.Implementation(
-        OPERATION, "tiled", "opencl", registry.no_obstacle, products.gpu_work, _run_tiled
-    ),
-):
-    registry.register(_implementation)
+)

@@ -1,20 +1,18 @@
-"""Matrix-vector product: the public function and its implementations."""
+"""Matrix-vector product: the public function."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays import alignment
+from hetero.ops.matvec import methods  # noqa: F401  # registers them
 from hetero.ops.products import calling
 from hetero.ops.products import operands as products
 from hetero.runtime import call_cache as express
 from hetero.runtime import planner, registry
 from hetero.runtime.problem import Problem, check_dims
 
-OPERATION = "matvec"
 _shortcuts = planner.shortcut_table()
 _express = express.Express()
 _remembered, _MISS = _express.find, express.MISS
@@ -104,116 +102,20 @@ def problem(A: Any, x: Any) -> Problem:
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with dimensions M K, as ``hetero explain matvec M K`` asks for it."""
-    check_dims(OPERATION, dims, "M K")
+    check_dims("matvec", dims, *OPERATION.dims)
     return products.from_shapes("matvec", dims, dims[1:], dtype, on)
 
 
-def _run_blas(device: None, problem: Problem, inputs: list[Any], output: Any) -> Any:
-    return getattr(np, problem.function)(*inputs, out=output)
-
-
-@functools.lru_cache(maxsize=4096)
-def _steps(
-    dims: tuple[int, ...],
-    batch: int,
-    dtype: str,
-    strides: tuple[tuple[int, ...], ...],
-    alignment: int,
-    multiprocessors: int,
-    block_limit: int,
-    capability: tuple[int, int] | None,
-) -> Any:
-    from hetero import kernels
-
-    m, k = dims
-    a, x, y = strides
-    return kernels.matvec(
-        m=m,
-        k=k,
-        batch=batch,
-        dtype=dtype,
-        a_strides=a,
-        x_strides=x,
-        y_strides=y,
-        multiprocessors=multiprocessors,
-        alignment=alignment,
-        block_limit=block_limit,
-        capability=capability,
+OPERATION = registry.register_operation(
+    registry.Operation(
+        name="matvec",
+        function="matvec",
+        call=matvec,
+        summary="matrix-vector product, with the semantics of numpy.matvec",
+        dims=("M K",),
+        problem=problem,
+        from_dims=from_dims,
+        cases="hetero.ops.matvec.cases",
+        benchmarks="hetero.ops.matvec.benchmarks",
     )
-
-
-def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
-    return _steps(
-        problem.dims,
-        problem.batch,
-        problem.dtype,
-        problem.strides,
-        aligned,
-        device.multiprocessors,
-        device.block_limit,
-        device.capability,
-    )
-
-
-def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
-    A, x = products.matrix_and_vector(problem, inputs)
-    steps = _steps_of(device, problem, alignment(A, x, output))
-    device.run_steps(steps, {"A": A, "x": x, "y": output}, np.dtype(problem.dtype).itemsize)
-
-
-def _prepare_tiled(device: Any, problem: Problem, aligned: int) -> Any:
-    matrix, _ = products.matrix_and_vector(problem, [0, 1])
-    names = ("A", "x", "y") if matrix == 0 else ("x", "A", "y")
-    itemsize = np.dtype(problem.dtype).itemsize
-    return device.prepared(_steps_of(device, problem, aligned), names, itemsize)
-
-
-def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    from hetero.ops.products import cublas
-
-    return cublas.gemv_obstacle(problem, info)
-
-
-def _run_library(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
-    from hetero.ops.products import cublas
-
-    A, x = products.matrix_and_vector(problem, inputs)
-    cublas.gemv(device, problem)(A, x, output)
-
-
-def _prepare_library(device: Any, problem: Problem, aligned: int) -> Any:
-    from hetero.ops.products import cublas
-
-    launch = cublas.gemv(device, problem)
-    if products.matrix_and_vector(problem, [0, 1])[0] == 0:
-        return launch
-    return lambda x, A, y: launch(A, x, y)
-
-
-for _implementation in (
-    registry.Implementation(
-        OPERATION, "blas", "cpu", registry.no_obstacle, products.cpu_work, _run_blas
-    ),
-    registry.Implementation(
-        OPERATION,
-        "tiled",
-        "cuda",
-        registry.no_obstacle,
-        products.gpu_work,
-        _run_tiled,
-        prepare=_prepare_tiled,
-    ),
-    registry.Implementation(
-        OPERATION,
-        "library",
-        "cuda",
-        _library_obstacle,
-        products.gpu_work,
-        _run_library,
-        prepare=_prepare_library,
-    ),
-    registry.Implementation(
-        OPERATION, "tiled", "opencl", registry.no_obstacle, products.gpu_work, _run_tiled
-    ),
-):
-    registry.register(_implementation)
+)

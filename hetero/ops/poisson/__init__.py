@@ -12,8 +12,8 @@ from hetero.arrays import HOST, Spec, describe
 from hetero.ops.linear_systems import solving
 from hetero.ops.linear_systems.solving import Request, Solved
 from hetero.ops.poisson import sides as poisson_sides
-from hetero.ops.poisson.methods import OPERATION, UNLIMITED
-from hetero.runtime import planner
+from hetero.ops.poisson.methods import NAME, UNLIMITED
+from hetero.runtime import planner, registry
 from hetero.runtime.problem import Problem, check_dims
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def problem(
     rtol = _RTOL[dtype.name] if rtol is None else solving.checked_tolerance("rtol", rtol)
     even = max(steps) <= 1.0001 * min(steps)
     return Problem(
-        OPERATION,
+        NAME,
         tuple(f.shape),
         dtype.name,
         tuple(inputs.values()),
@@ -305,7 +305,7 @@ def problem(
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with NY NX or NZ NY NX points, as ``hetero explain poisson`` asks for it."""
-    check_dims(OPERATION, dims, "NY NX", "NZ NY NX")
+    check_dims(NAME, dims, *OPERATION.dims)
     return problem(Spec(dims, dtype, on=on))
 
 
@@ -320,3 +320,18 @@ def _spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
     if not all(0.0 < h < math.inf for h in steps):
         raise ValueError(f"spacing must be positive, got {spacing!r}")
     return steps
+
+
+OPERATION = registry.register_operation(
+    registry.Operation(
+        name=NAME,
+        function="solve_poisson",
+        call=solve_poisson,
+        summary="Poisson's equation on a rectangle or a box",
+        dims=("NY NX", "NZ NY NX"),
+        problem=problem,
+        from_dims=from_dims,
+        cases="hetero.ops.poisson.cases",
+        benchmarks="hetero.ops.poisson.benchmarks",
+    )
+)

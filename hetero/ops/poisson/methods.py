@@ -17,7 +17,7 @@ from hetero.runtime.problem import Problem
 if TYPE_CHECKING:
     from hetero.ops.linear_systems.types import Outcome
 
-OPERATION = "poisson"
+NAME = "poisson"
 UNLIMITED = 10**9  # steps, where the caller sets no limit
 _CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
 _LARGEST_PLANE = 1 << 18  # points
@@ -303,7 +303,7 @@ for _method in ("dst", "multigrid", "cg", "jacobi"):
             continue
         registry.register(
             registry.Implementation(
-                OPERATION,
+                NAME,
                 _method,
                 _kind,
                 _cufft_obstacle if (_kind, _method) == ("cuda", "dst") else registry.no_obstacle,

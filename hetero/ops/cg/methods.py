@@ -1,0 +1,100 @@
+"""The ways to do conjugate gradients: what each takes, and when it cannot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero.ops.cg.operands import NAME
+from hetero.ops.linear_systems import solving
+from hetero.ops.linear_systems.solving import Request
+from hetero.runtime import registry
+from hetero.runtime.models import Work
+from hetero.runtime.problem import Problem
+
+_LEAST_SHARED = 1024  # unknowns from which several devices may share
+
+
+def _obstacle(*layouts: str) -> Callable[[Problem, dict[str, Any]], str | None]:
+    def excludes(problem: Problem, info: dict[str, Any]) -> str | None:
+        if problem.dtype.startswith("complex") and "operator" not in layouts:
+            return "is for real numbers"
+        if problem.layout.partition("-")[0] not in layouts:
+            return f"is for {' and '.join(layouts)} matrices"
+        return None
+
+    return excludes
+
+
+def _work(problem: Problem, info: dict[str, Any]) -> Work:
+    """One iteration: the matrix once, and ten passes over a vector, which a stencil stays with."""
+    n, entries = problem.dims
+    size = np.dtype(problem.dtype).itemsize
+    kind = problem.layout.partition("-")[0]
+    matrix = {"dense": size, "csr": size + 4}.get(kind, 0) * entries
+    dims = (n, max(entries // max(n, 1), 1)) if kind == "csr" else (n,)
+    repeat = problem.iterations
+    if problem.layout.endswith("multigrid"):
+        repeat = max(2, math.ceil(solving.digits(problem.rtol, np.dtype(problem.dtype)) / 2.6))
+    return Work(dims, 2.0 * entries + 10.0 * n, matrix + 10.0 * n * size, repeat)
+
+
+def _shared(problem: Problem) -> bool:
+    """Stencils and sparse matrices are cut by rows; one multigrid cycle is one device's."""
+    return problem.layout in ("csr", "stencil2", "stencil3") and problem.dims[0] >= _LEAST_SHARED
+
+
+def _run_on_cpu(device: None, problem: Problem, request: Request) -> Any:
+    from hetero.ops.krylov import cg_cpu
+
+    return cg_cpu.solve(
+        request.system,
+        request.b,
+        request.x,
+        rtol=request.rtol,
+        atol=request.atol,
+        maxiter=request.maxiter,
+        preconditioner=request.preconditioner,
+        callback=request.callback,
+    )
+
+
+def _run_on_devices(devices: list[Any], problem: Problem, request: Request) -> Any:
+    from hetero.ops.krylov import cg_device
+
+    return cg_device.solve(
+        devices,
+        request.system,
+        request.b,
+        request.x,
+        rtol=request.rtol,
+        atol=request.atol,
+        maxiter=request.maxiter,
+        preconditioner=request.preconditioner,
+        callback=request.callback,
+        dtype=problem.dtype,
+    )
+
+
+_ON_DEVICES = ("dense", "csr", "stencil2", "stencil3")
+for _method, _kind, _layouts, _run in (
+    ("blas", "cpu", ("dense",), _run_on_cpu),
+    ("numba", "cpu", ("csr", "stencil2", "stencil3"), _run_on_cpu),
+    ("operator", "cpu", ("operator",), _run_on_cpu),
+    ("fused", "cuda", _ON_DEVICES, _run_on_devices),
+    ("fused", "opencl", _ON_DEVICES, _run_on_devices),
+):
+    registry.register(
+        registry.Implementation(
+            NAME,
+            _method,
+            _kind,
+            _obstacle(*_layouts),
+            _work,
+            _run,
+            None if _kind == "cpu" else _shared,
+        )
+    )

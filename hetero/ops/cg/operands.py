@@ -1,0 +1,238 @@
+"""What solve_cg is asked: operands checked, and made a problem."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.arrays import Operand, Spec, describe, is_device_array
+from hetero.ops.linear_systems import solving
+from hetero.runtime.problem import Problem, check_dims
+
+NAME = "cg"
+DIMS = ("N", "NY NX", "NZ NY NX")
+
+
+def problem(
+    A: Any,
+    b: Any,
+    x0: Any = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: Any = None,
+) -> Problem:
+    """The problem of ``solve_cg(A, b, ...)``, for arrays or `hetero.spec` stand-ins."""
+    A = checked_matrix(A)
+    solving.checked_tolerance("atol", atol)
+    rtol = solving.checked_tolerance("rtol", rtol)
+    limit = solving.checked_limit(maxiter, 10 * A.shape[0])
+    if x0 is not None and not isinstance(x0, str):
+        x0 = solving.array_like(x0)
+    return problem_of(A, inspected(A, solving.array_like(b), x0, M), rtol, limit)
+
+
+def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
+    """A Poisson problem of NY NX or NZ NY NX points, or with N alone a dense one of n unknowns."""
+    check_dims(NAME, dims, *DIMS)
+    if len(dims) == 1:
+        return problem(Spec(dims * 2, dtype, on=on), Spec(dims, dtype, on=on))
+    from hetero.ops.linear_systems.operators import Poisson
+
+    return problem(Poisson(dims, dtype=dtype), Spec((math.prod(dims),), dtype, on=on))
+
+
+def checked_matrix(A: Any) -> Any:
+    """A as ndarray, device array, spec, CSR array or LinearOperator; ValueError if not square."""
+    if isinstance(A, np.ndarray):
+        A = np.asarray(A)  # np.matrix has a diagonal of its own kind
+    elif not (isinstance(A, Spec) or is_device_array(A)):
+        issparse, LinearOperator, aslinearoperator = scipy()
+        if issparse(A):
+            A = A.tocsr()
+        elif not isinstance(A, LinearOperator):
+            A = aslinearoperator(A) if hasattr(A, "matvec") else np.asarray(A)
+    if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
+        raise ValueError(f"A must be square, got shape {tuple(A.shape)}")
+    return A
+
+
+@functools.cache
+def scipy() -> tuple[Any, Any, Any]:
+    """issparse, LinearOperator, aslinearoperator: a statement of imports takes 2 us each time."""
+    from scipy.sparse import issparse
+    from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+    return issparse, LinearOperator, aslinearoperator
+
+
+class Kind(NamedTuple):
+    """What a call is, but for its tolerances.
+
+    Attributes
+    ----------
+    vectors : tuple of Operand
+        b, and x0 where it is a vector.
+    dtype : numpy.dtype
+    layout : str
+        Of A, with the preconditioner that counts.
+    entries : int
+        Of A.
+    obstacle : str or None
+        Why no device can do it.
+    share : float
+        Of the iterations without M, that are left with it.
+    """
+
+    vectors: tuple[Operand, ...]
+    dtype: np.dtype
+    layout: str
+    entries: int
+    obstacle: str | None
+    share: float
+
+
+def inspected(A: Any, b: Any, x0: Any, M: Any) -> Kind:
+    """Look at the arguments; ValueError where they do not fit together."""
+    n = A.shape[0]
+    operands = {"b": b}
+    if isinstance(x0, str):
+        if x0 != "Mb":
+            raise ValueError(f"x0 must be a vector or 'Mb', got {x0!r}")
+    elif x0 is not None:
+        operands["x0"] = x0
+    for name, vector in operands.items():
+        if tuple(vector.shape) not in ((n,), (n, 1)):
+            raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
+    vectors = tuple(describe(vector)._replace(pointer=0) for vector in operands.values())
+    dtype = solving.number_dtype(A=_dtype(A), b=vectors[0].dtype)
+    if dtype.kind != "c" and "x0" in operands:
+        solving.real_dtype(x0=vectors[1].dtype)
+    layout, entries, obstacle = _layout(A)
+    layout, obstacle, share = _preconditioned(A, M, layout, obstacle, dtype)
+    if dtype.kind == "c":
+        layout, obstacle = "operator", "complex numbers compute on the CPU"
+    return Kind(vectors, dtype, layout, entries, obstacle, share)
+
+
+def problem_of(A: Any, kind: Kind, rtol: float, limit: int) -> Problem:
+    n, dtype = A.shape[0], kind.dtype
+    matrix = () if kind.layout == "operator" else _matrix_operands(A, dtype)
+    return Problem(
+        NAME,
+        (n, kind.entries),
+        dtype.name,
+        (*matrix, *kind.vectors),
+        solving.result_operand((n,), dtype, kind.vectors[0].location),
+        layout=kind.layout,
+        function="solve_cg",
+        device_obstacle=kind.obstacle or (None if n else "nothing to solve"),
+        rtol=rtol,
+        iterations=max(1, min(round(_expected(A, rtol, dtype) * kind.share), limit)),
+    )
+
+
+def _dtype(A: Any) -> np.dtype:
+    if isinstance(A, Spec) or is_device_array(A):
+        return describe(A).dtype
+    return np.dtype(A.dtype if A.dtype is not None else float)  # a LinearOperator may not say
+
+
+def _layout(A: Any) -> tuple[str, int, str | None]:
+    """What decides the speed of A times a vector, its entries, and why no device can do it."""
+    n = A.shape[0]
+    if isinstance(A, (np.ndarray, Spec)) or is_device_array(A):
+        return "dense", n * n, None
+    stencil = getattr(A, "stencil", None)
+    if stencil is not None:
+        return f"stencil{len(stencil.shape)}", (2 * len(stencil.shape) + 1) * n, None
+    if hasattr(A, "indptr"):
+        return "csr", A.nnz, None
+    return "operator", n, "a LinearOperator computes on the CPU"
+
+
+def _matrix_operands(A: Any, dtype: np.dtype) -> tuple[Operand, ...]:
+    if hasattr(A, "indptr"):
+        parts = (A.data.astype(dtype, copy=False), A.indices, A.indptr)
+        return tuple(map(describe, parts))
+    if hasattr(A, "stencil"):
+        return ()
+    return (describe(A)._replace(pointer=0),)
+
+
+def _preconditioned(
+    A: Any, M: Any, layout: str, obstacle: str | None, dtype: np.dtype
+) -> tuple[str, str | None, float]:
+    """Layout, obstacle, and the share of iterations that are left, with a preconditioner."""
+    if M is None:
+        return layout, obstacle, 1.0
+    if isinstance(M, str):
+        if M == "jacobi":
+            if layout == "operator":
+                raise ValueError("M='jacobi' needs A's diagonal, which a LinearOperator hides")
+            return layout, obstacle, 1.0
+        if M == "multigrid":
+            if not layout.startswith("stencil"):
+                raise ValueError("M='multigrid' needs A to be a hetero.Poisson")
+            return f"{layout}-multigrid", obstacle, 0.0
+        raise ValueError(f"M must be 'jacobi', 'multigrid' or a matrix, got {M!r}")
+    n = A.shape[0]
+    shape = tuple(M.shape) if hasattr(M, "shape") else np.shape(M)
+    if shape not in ((n,), (n, n)):
+        raise ValueError(f"M must have shape ({n}, {n}) or ({n},), got {shape}")
+    given = M.dtype if hasattr(M, "dtype") else np.asarray(M).dtype
+    if dtype.kind != "c" and np.dtype(given or float).kind == "c":
+        raise ValueError(f"M must be real where A and b are, got dtype {given}")
+    if shape == (n,):
+        return layout, obstacle, 1.0
+    return layout, obstacle or "the preconditioner M computes on the CPU", 0.5
+
+
+def _expected(A: Any, rtol: float, dtype: np.dtype) -> float:
+    """Iterations to expect.
+
+    From the spectrum where it is known (`Poisson.expected_iterations`). Else a rule: a sparse
+    matrix is taken for the five-point operator on a square grid of as many unknowns, a dense one
+    for one of condition number 100.
+    """
+    if hasattr(A, "expected_iterations"):
+        return A.expected_iterations(max(rtol, float(np.finfo(dtype).eps)))
+    logarithm = solving.digits(rtol, dtype) + math.log(2.0)
+    if hasattr(A, "indptr"):
+        return 0.5 * (2.0 / math.pi) * math.sqrt(A.shape[0]) * logarithm
+    return min(A.shape[0], 5.0 * logarithm)
+
+
+def key_of(
+    A: Any, b: Any, x0: Any, rtol: float, limit: int, M: Any, device: Any, method: Any
+) -> Any:
+    """What the plan of a call from host memory depends on; None for any other call."""
+    if type(b) is not np.ndarray:
+        return None
+    if type(A) is np.ndarray:
+        matrix = (A.shape, A.strides, A.dtype)
+    elif hasattr(A, "stencil"):
+        matrix = (A.stencil, A.dtype)
+    elif hasattr(A, "indptr"):
+        matrix = (A.shape, A.nnz, A.data.dtype, A.indices.dtype, A.indptr.dtype)
+    elif isinstance(A, Spec) or is_device_array(A):
+        return None
+    else:
+        matrix = ("operator", A.shape, A.dtype)
+    if x0 is None or isinstance(x0, str):
+        start = x0
+    elif type(x0) is np.ndarray:
+        start = (x0.shape, x0.strides, x0.dtype)
+    else:
+        return None
+    if M is None or isinstance(M, str):
+        inverse = M
+    elif hasattr(M, "shape") and hasattr(M, "dtype"):
+        inverse = (tuple(M.shape), M.dtype)
+    else:
+        return None
+    return matrix, b.shape, b.strides, b.dtype, start, rtol, limit, inverse, device, method

@@ -1,0 +1,122 @@
+"""The system of a call of solve_cg, in the solve's dtype, where it is to be solved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import HOST, describe, is_device_array
+from hetero.ops.cg import operands
+from hetero.ops.linear_systems import solving
+
+
+class System:
+    """A's own arrays in the solve's dtype, and the preconditioner for the CPU or a device."""
+
+    def __init__(self, A: Any, dtype: np.dtype, M: Any) -> None:
+        self._matrix = A
+        self._dtype = dtype
+        self._M = M
+
+    def on(self, used: list[Any] | None) -> tuple[Any, Any]:
+        """System and preconditioner as those devices want them; None: the CPU."""
+        return self._system(used), self._preconditioner(used)
+
+    def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
+        """M b on the host."""
+        from hetero.ops.linear_systems.scaling import real_view
+
+        M = self._preconditioner(None)
+        if M is None:
+            return b.copy()
+        real, z = real_view(b), np.empty_like(b)
+        if callable(M):
+            M(real, real_view(z))
+        else:
+            np.multiply(M, real, out=real_view(z))
+        return z
+
+    def _system(self, used: list[Any] | None) -> Any:
+        from hetero.ops.linear_systems import types as words
+
+        A, dtype = self._matrix, self._dtype
+        if dtype.kind == "c":
+            return self._complex()
+        if hasattr(A, "stencil"):
+            return A.stencil
+        if hasattr(A, "indptr"):
+            return words.Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
+        if not isinstance(A, np.ndarray) and not is_device_array(A):
+            return A
+        operand = describe(A)
+        steps = operand.staged_strides()
+        here = used is not None and len(used) == 1 and operand.location == used[0].name
+        if here and operand.dtype == dtype and steps is not None:
+            return words.Dense(operand.pointer, A.shape[0], steps)
+        if operand.location != HOST:
+            A = solving.on_host(A, operand, dtype)
+        A = np.asarray(A, dtype)
+        if not (A.flags.c_contiguous or A.flags.f_contiguous):
+            A = np.ascontiguousarray(A)
+        return words.Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
+
+    def _complex(self) -> Any:
+        A = self._matrix
+        if is_device_array(A):
+            A = solving.on_host(A, describe(A), self._dtype)
+        elif isinstance(A, np.ndarray):
+            A = np.asarray(A, self._dtype)
+        return operands.scipy()[2](A)
+
+    def _preconditioner(self, used: list[Any] | None) -> Any:
+        M, dtype = self._M, self._dtype
+        if M is None:
+            return None
+        if isinstance(M, str) and M == "jacobi":
+            inverse = self._inverse_diagonal()
+            return np.repeat(inverse, 2) if dtype.kind == "c" and inverse is not None else inverse
+        if isinstance(M, str):
+            return self._multigrid(used)
+        from hetero.ops.krylov.cg_cpu import into
+
+        if np.ndim(M) == 1:
+            inverse = np.ascontiguousarray(M, dtype)
+            if dtype.kind != "c":
+                return inverse
+            return into("M times a vector", lambda r: inverse * r, dtype)
+        return into("M times a vector", operands.scipy()[2](M).matvec, dtype)
+
+    def _inverse_diagonal(self) -> np.ndarray | None:
+        A = self._matrix
+        if hasattr(A, "stencil"):  # a constant diagonal changes no iterate
+            return None
+        if hasattr(A, "indptr"):
+            diagonal = A.diagonal()
+        elif is_device_array(A):
+            diagonal = solving.on_host(A, describe(A), self._dtype).diagonal()
+        else:
+            diagonal = A.diagonal()
+        with np.errstate(all="ignore"):
+            return 1.0 / diagonal.real.astype(self._dtype.type(0).real.dtype)
+
+    def _multigrid(self, used: list[Any] | None) -> Any:
+        stencil, dtype = self._matrix.stencil, self._dtype
+        if used is not None:
+            from hetero.ops.multigrid import multigrid_device
+
+            with used[0].active():
+                return multigrid_device.Hierarchy(used[0], stencil, dtype)
+        from hetero.ops.multigrid import multigrid_cpu
+
+        if dtype.kind != "c":
+            return multigrid_cpu.Hierarchy(stencil, dtype).apply
+        apply = multigrid_cpu.Hierarchy(stencil, dtype.type(0).real.dtype).apply
+
+        def by_parts(r: np.ndarray, z: np.ndarray) -> None:
+            for part in (0, 1):
+                of_z = np.empty(r.size // 2, r.dtype)
+                apply(np.ascontiguousarray(r[part::2]), of_z)
+                z[part::2] = of_z
+
+        return by_parts

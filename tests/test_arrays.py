@@ -1,20 +1,25 @@
-"""Describing operands: host arrays, stand-ins, and whatever has ``__cuda_array_interface__``."""
+"""What hetero asks of arrays: host arrays, stand-ins, and device arrays of each library."""
 
 from __future__ import annotations
 
 import sys
 import types
 
+import dlpack_exporter
+import fakes
 import numpy as np
 import pytest
 
 import hetero
 from hetero.arrays import (
+    UNKNOWN_STREAM,
     Operand,
     Spec,
+    as_array,
     describe,
     element_strides,
     is_device_array,
+    library_of,
     overlap,
 )
 from hetero.ops.products.operands import collapse_batch
@@ -160,6 +165,214 @@ def test_streams_of_torch_come_from_torch(monkeypatch):
     assert asked == [Tensor.device]
     torch.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=0)
     assert describe(Tensor()).stream is None, "the default stream"
+
+
+# -- Libraries -----------------------------------------------------------------------------------
+
+
+def module(name, **contents):
+    return types.SimpleNamespace(__name__=name, **contents)
+
+
+def of_library(name, base=Foreign, **contents):
+    """A type that is taken for a library's own."""
+    return type("ndarray", (base,), {"__module__": name, **contents})
+
+
+class WithProperty:
+    """The interface as most libraries have it: a property of the type."""
+
+    __cuda_array_interface__ = property(lambda self: Foreign().__cuda_array_interface__)
+
+
+@pytest.mark.parametrize(
+    ("name", "adapter"),
+    [
+        ("cupy", "Cupy"),
+        ("cupy._core.core", "Cupy"),
+        ("torch", "Torch"),
+        ("pycuda.gpuarray", "PyCuda"),
+        ("numba.cuda.cudadrv.devicearray", "Numba"),
+        ("numba_cuda.numba.cuda", "Numba"),
+        ("jax", "Interface"),
+        ("users_own", "Interface"),
+    ],
+)
+def test_a_library_is_known_by_its_module(name, adapter):
+    kind = of_library(name, WithProperty)
+    for made in (kind(), type("Subclass", (kind,), {})()):
+        assert type(library_of(made)).__name__ == adapter
+    assert library_of(kind()) is library_of(kind())
+
+
+def test_numpys_subclasses_are_numpys():
+    assert library_of(np.zeros(3).view(np.ma.MaskedArray)) is library_of(np.zeros(3))
+    assert library_of([1.0]) is library_of(None) is library_of("text") is None
+
+
+def test_a_tensor_may_lie_on_the_host():
+    tensor = of_library("torch", WithProperty, is_cuda=False)
+    assert not is_device_array(tensor())
+    tensor.is_cuda = True
+    assert is_device_array(tensor())
+
+
+def test_the_interface_of_a_type_may_be_of_no_use_on_the_host():
+    """As that of JAX's arrays."""
+
+    def interface(self):
+        raise AttributeError("not on a GPU")
+
+    kind = of_library("jax", object, __cuda_array_interface__=property(interface))
+    assert not is_device_array(kind())
+    with pytest.raises(TypeError, match="not on a GPU"):
+        describe(kind())
+
+
+@pytest.mark.parametrize("name", ["cupy", "torch", "numba", "pycuda", "users_own"])
+def test_a_new_array_is_of_the_callers_library(name, monkeypatch):
+    made = Foreign(data=(0x2000, False), shape=(2, 3))
+    made.data, made.data_ptr = types.SimpleNamespace(ptr=0x2000), lambda: 0x2000
+    asked = []
+
+    def empty(*arguments, **named):
+        asked.append((*arguments, *named.values()))
+        return made
+
+    place = fakes.Place(1)
+    monkeypatch.setattr(fakes.Place, "current", 0)
+    cuda = types.SimpleNamespace(device_array=empty)
+    library = module(name, empty=empty, cuda=cuda, float32="torch's float32")
+    if name != "users_own":
+        monkeypatch.setitem(sys.modules, name, library)
+    like = of_library(name)()
+    like.device = place
+    others = (lambda shape, dtype: (made, 0x2000)) if name in ("pycuda", "users_own") else None
+    dtype = np.dtype("float32")
+    assert library_of(like).empty(like, (2, 3), dtype, others) == (made, 0x2000)
+    expected = ((2, 3), "torch's float32", place) if name == "torch" else ((2, 3), dtype)
+    assert asked == ([] if others else [expected])
+
+
+def test_which_device_a_pycuda_array_is_on(monkeypatch):
+    array = of_library("pycuda")()
+    array.gpudata = types.SimpleNamespace(ordinal=2)
+    assert describe(array).location == "cuda:2", "memory of our own pool tells"
+    array.gpudata = object()
+    bus_ids = ["0000:01:00.0", "0000:02:00.0"]
+    context = types.SimpleNamespace(
+        get_current=lambda: True,
+        get_device=lambda: types.SimpleNamespace(pci_bus_id=lambda: bus_ids[1]),
+    )
+
+    def device(ordinal):
+        return types.SimpleNamespace(pci_bus_id=lambda: bus_ids[ordinal])
+
+    device.count = lambda: 2
+    driver = module("pycuda.driver", Context=context, Device=device)
+    monkeypatch.setitem(sys.modules, "pycuda", module("pycuda", driver=driver))
+    monkeypatch.setitem(sys.modules, "pycuda.driver", driver)
+    assert describe(array).location == "cuda:1", "else the current context"
+    context.get_current = lambda: None
+    assert describe(array).location == "cuda:0"
+
+
+# -- DLPack --------------------------------------------------------------------------------------
+
+HOST_VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)
+BOTH = [None, 0]  # capsules of before version 1, and of version 1
+
+
+@pytest.mark.parametrize("flags", BOTH)
+def test_dlpack(cuda, flags):
+    for values in (HOST_VALUES, HOST_VALUES.T, HOST_VALUES[::-2, 1:], HOST_VALUES[0, 0]):
+        array = fakes.Cupy.of(np.asarray(values), cuda)
+        exported = dlpack_exporter.Exported(array, flags)
+        assert is_device_array(exported)
+        assert as_array(exported) is exported
+        expected = describe(array)._replace(stream=UNKNOWN_STREAM)
+        assert describe(exported) == expected
+        options = {} if flags is None else {"max_version": (1, 0), "copy": False}
+        assert exported.asked == [(-1, options)]
+    compact = dlpack_exporter.Exported(fakes.Cupy.of(HOST_VALUES, cuda), flags, compact=True)
+    assert describe(compact).strides == HOST_VALUES.strides
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f8", "c8", "i4", "u1", "bool"])
+def test_dtypes_of_dlpack(cuda, dtype):
+    array = fakes.Cupy.of(HOST_VALUES.astype(dtype), cuda)
+    assert describe(dlpack_exporter.Exported(array)).dtype == np.dtype(dtype)
+
+
+def test_dlpack_that_cannot_be_used(cuda):
+    array = fakes.Cupy.of(HOST_VALUES, cuda)
+    assert describe(dlpack_exporter.Exported(array, flags=1)).readonly
+    for options, message in (
+        ({"flags": 2}, "exports a copy"),
+        ({"flags": 0, "major": 2}, "version 1 or older, got 2"),
+        ({"code": 4}, "type code 4 with 32 bits"),
+        ({"lanes": 4}, "4 lanes"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            describe(dlpack_exporter.Exported(array, **options))
+    refusing = dlpack_exporter.Exported(array)
+    refusing.array = types.SimpleNamespace(owner=cuda)
+    refusing.__class__ = type("Refusing", (dlpack_exporter.Exported,), {"__dlpack__": refuse})
+    with pytest.raises(TypeError, match="Refusing cannot be exported by DLPack: no export"):
+        describe(refusing)
+    elsewhere = type("Elsewhere", (dlpack_exporter.Exported,), {"device_type": 4})(array)
+    assert not is_device_array(elsewhere)
+    for function in (describe, as_array):
+        with pytest.raises(TypeError, match="device"):
+            function(elsewhere)
+
+
+def refuse(self, **options):
+    raise BufferError("no export")
+
+
+def test_dlpack_on_the_host_becomes_numpys():
+    class OnHost:
+        def __dlpack_device__(self):
+            return HOST_VALUES.__dlpack_device__()
+
+        def __dlpack__(self, **options):
+            return HOST_VALUES.__dlpack__(**options)
+
+    assert not is_device_array(OnHost())
+    assert np.shares_memory(as_array(OnHost()), HOST_VALUES)
+    np.testing.assert_array_equal(
+        hetero.matmul(OnHost(), HOST_VALUES.T), HOST_VALUES @ HOST_VALUES.T
+    )
+
+
+@pytest.mark.parametrize("place", [None, "cpu", "cuda"])
+@pytest.mark.parametrize("flags", BOTH)
+def test_products_of_dlpack_arrays(cuda, flags, place):
+    """Read in place, and waited for before and after: their stream is not known."""
+    A, B = HOST_VALUES, HOST_VALUES.T.copy()
+    first, second = (dlpack_exporter.Exported(fakes.Cupy.of(x, cuda), flags) for x in (A, B))
+    cuda.log.clear()
+    result = hetero.matmul(first, second, device=place)
+    assert type(result) is fakes.Array, "PyCUDA's stand-in"
+    np.testing.assert_array_equal(result.get(), A @ B)
+    if place == "cuda":
+        assert [x for x in cuda.log if x != "allocate"] == ["synchronize", "compute", "synchronize"]
+    out = dlpack_exporter.Exported(fakes.Cupy.of(np.zeros((4, 4), np.float32), cuda), flags)
+    assert hetero.matmul(first, second, out=out, device=place) is out
+    np.testing.assert_array_equal(out.array.get(), A @ B)
+    with pytest.raises(TypeError, match="device arrays take no casting"):
+        hetero.matmul(first, second, casting="no")
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_results_of_libraries_that_follow_the_array_standard(cuda, place):
+    A = HOST_VALUES
+    first = dlpack_exporter.Standard(fakes.Cupy.of(A, cuda), flags=0)
+    x = dlpack_exporter.Standard(fakes.Cupy.of(A[0], cuda), flags=0)
+    result = hetero.matvec(first, x, device=place)
+    assert type(result) is dlpack_exporter.Standard
+    np.testing.assert_array_equal(result.array.get(), A @ A[0])
 
 
 # -- Layout --------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from scipy import signal
 
 import hetero
 import hetero.ops
+from hetero.arrays.library import Access, layouts
 from hetero.errors import DeviceError
 from hetero.ops.convolve2d import request
-from hetero.runtime import call_cache as express
-from hetero.runtime import execution, planner, registry
+from hetero.runtime import call_cache, execution, planner, registry
 
 rng = np.random.default_rng(5)
 
@@ -47,16 +47,16 @@ def cuda(monkeypatch):
     def new(shape, dtype, like):
         return fakes.Cupy.empty(shape, dtype, device)
 
-    library = express.Library(
-        express._facts,
+    access = Access(
+        layouts,
         lambda array: array.pointer,
         lambda array: not array.readonly,
         lambda device: new,
         lambda: device.ordered,
         lambda: device.context,
     )
-    monkeypatch.setitem(express.libraries, fakes.Cupy, library)
-    monkeypatch.setattr(express, "current_context", lambda: device.context)
+    monkeypatch.setitem(call_cache.accesses, fakes.Cupy, access)
+    monkeypatch.setattr(device, "context_handle", lambda: device.context)
     execute = execution.execute
 
     def counted(*arguments):

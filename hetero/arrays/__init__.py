@@ -1,312 +1,124 @@
-"""What an operand is: shape, strides, dtype and where it lies, for host and device arrays alike."""
+"""What an array is: one adapter for each library, and operands, which are arrays without data.
+
+To add a library: a module with a `Library`, and its line in the list below.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import functools
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-HOST = "host"
-_LARGEST = 2**63 - 1  # bytes, and elements along an axis: what NumPy's own sizes hold
-_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL; PyCUDA has no call for it
+from hetero.arrays.cupy import Cupy
+from hetero.arrays.dlpack import Dlpack, exports
+from hetero.arrays.interface import Interface
+from hetero.arrays.library import Access, Library
+from hetero.arrays.numba import Numba
+from hetero.arrays.numpy import Numpy
+from hetero.arrays.operand import (
+    HOST,
+    UNKNOWN_STREAM,
+    Operand,
+    Spec,
+    alignment,
+    element_strides,
+    overlap,
+    spec,
+)
+from hetero.arrays.pycuda import PyCuda
+from hetero.arrays.torch import Torch
+
+__all__ = [
+    "HOST",
+    "UNKNOWN_STREAM",
+    "Access",
+    "Library",
+    "Operand",
+    "Spec",
+    "alignment",
+    "as_array",
+    "describe",
+    "element_strides",
+    "is_device_array",
+    "library_of",
+    "overlap",
+    "spec",
+]
+
+_numpy, _interface, _dlpack = Numpy(), Interface(), Dlpack()
+LIBRARIES: tuple[Library, ...] = (
+    _numpy,
+    Cupy(),
+    Torch(),
+    PyCuda(),
+    Numba(),
+    _interface,  # any other with the CUDA array interface
+    _dlpack,  # and any with DLPack alone
+)
+_of_type: dict[type, Library] = {np.ndarray: _numpy}
+_INTERFACE = "__cuda_array_interface__"
 
 
-class Operand(NamedTuple):
-    """Description of one operand, without its data.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    strides : tuple of int
-        In bytes.
-    dtype : numpy.dtype
-    location : str
-        "host" or a device's name such as "cuda:0".
-    pointer : int
-        Device address; 0 on the host and for a `Spec`.
-    readonly : bool
-    stream : int or None
-        Stream whose work must be finished before the data is read (CUDA array interface, v3).
-    """
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype
-    location: str
-    pointer: int = 0
-    readonly: bool = False
-    stream: int | None = None
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements, each counted once for every index."""
-        return prod(self.shape) * self.dtype.itemsize
-
-    def is_dense(self) -> bool:
-        """Whether the elements fill one block of memory, in whatever order of the axes."""
-        return self.is_c_contiguous() or self._is_permuted()
-
-    def _is_permuted(self) -> bool:
-        """`is_dense` with the axes taken in the order of their strides."""
-        expected = self.dtype.itemsize
-        for stride, extent in sorted(
-            (stride, extent)
-            for stride, extent in zip(self.strides, self.shape, strict=True)
-            if extent != 1
-        ):
-            if stride != expected:
-                return False
-            expected *= extent
-        return True
-
-    def is_c_contiguous(self) -> bool:
-        """Whether the elements lie in C order without gaps."""
-        shape, strides, expected = self.shape, self.strides, self.dtype.itemsize
-        for axis in range(len(shape) - 1, -1, -1):
-            if shape[axis] != 1:
-                if strides[axis] != expected:
-                    return False
-                expected *= shape[axis]
-        return True
-
-    def span(self) -> tuple[int, int]:
-        """First and last byte that the elements take, the last one excluded, from the pointer."""
-        low = high = 0
-        for stride, extent in zip(self.strides, self.shape, strict=True):
-            if stride < 0:
-                low += stride * (extent - 1)
-            else:
-                high += stride * (extent - 1)
-        return low, high + self.dtype.itemsize
-
-    def staged_strides(self) -> tuple[int, ...] | None:
-        """Strides in elements that the operand has on a device.
-
-        A dense host array is moved as it lies; any other is packed in C order first; an array on
-        a device stays as it is. None if those strides are no whole number of elements.
-        """
-        if self.is_c_contiguous():
-            return element_strides(self.shape)
-        if self.location == HOST and not self._is_permuted():
-            return element_strides(self.shape)
-        itemsize = self.dtype.itemsize
-        if any(stride % itemsize for stride in self.strides):
-            return None
-        return tuple(stride // itemsize for stride in self.strides)
+def library_of(array: Any) -> Library | None:
+    """The adapter of an array's library; None for what is no array."""
+    kind = type(array)
+    found = _of_type.get(kind)
+    if found is not None:
+        return found
+    if isinstance(array, np.ndarray):
+        return _numpy
+    # An instance would make up its whole interface to answer: the type is asked first.
+    by_type = hasattr(kind, _INTERFACE)
+    if by_type or hasattr(array, _INTERFACE):
+        modules = {base.__module__.partition(".")[0] for base in kind.__mro__}
+        found = next((a for a in LIBRARIES if a.modules & modules), _interface)
+    elif exports(kind):
+        found, by_type = _dlpack, True
+    if found is not None and by_type:
+        _of_type[kind] = found
+    return found
 
 
-class Spec:
-    """What `spec` makes: shape, dtype, ``on`` and ``order`` of an array, and no data."""
-
-    def __init__(
-        self, shape: Any, dtype: Any = "float64", *, on: str = HOST, order: str = "C"
-    ) -> None:
-        if order not in ("C", "F"):
-            raise ValueError(f"order must be 'C' or 'F', got {order!r}")
-        if on != HOST and ":" not in on:
-            raise ValueError(f"on must be 'host' or a device such as 'cuda:0', got {on!r}")
-        self.shape = (
-            (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
-        )
-        if any(extent < 0 for extent in self.shape):
-            raise ValueError(f"shape must not be negative, got {self.shape}")
-        self.dtype = np.dtype(dtype)
-        if max(*self.shape, 0, prod(self.shape) * self.dtype.itemsize) > _LARGEST:
-            raise ValueError(
-                "shape is too large: an array has less than 2^63 elements along an axis, and less "
-                "than 2^63 bytes"
-            )
-        self.on = on
-        self.order = order
-
-    def __repr__(self) -> str:
-        return f"spec({self.shape}, {self.dtype.name!r}, on={self.on!r}, order={self.order!r})"
-
-    def operand(self) -> Operand:
-        """The operand this stands for."""
-        strides = element_strides(self.shape, self.order)
-        itemsize = self.dtype.itemsize
-        return Operand(self.shape, tuple(s * itemsize for s in strides), self.dtype, self.on)
-
-
-def spec(shape: Any, dtype: Any = "float64", *, on: str = HOST, order: str = "C") -> Spec:
-    """A stand-in for an array in `hetero.plan`: a shape and a dtype, no data.
-
-    Parameters
-    ----------
-    shape : int or tuple of int
-    dtype : dtype-like, default float64
-    on : str
-        Where the array would lie: "host" or a device such as "cuda:0".
-    order : {"C", "F"}
-        Row-major or column-major.
-
-    Raises
-    ------
-    ValueError
-        For a negative shape, one that no array can have (2^63 bytes or more), an unknown order,
-        or an ``on`` that names no kind of device.
-
-    Examples
-    --------
-    >>> import hetero
-    >>> hetero.spec((4096, 4096), "float32")
-    spec((4096, 4096), 'float32', on='host', order='C')
-    """
-    return Spec(shape, dtype, on=on, order=order)
-
-
-def element_strides(shape: tuple[int, ...], order: str = "C") -> tuple[int, ...]:
-    """Strides in elements of a dense array."""
-    strides = []
-    step = 1
-    for extent in reversed(shape) if order == "C" else shape:
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides)) if order == "C" else tuple(strides)
+def is_device_array(array: Any) -> bool:
+    """Whether the array lies on a device."""
+    if type(array) is np.ndarray or array is None:
+        return False
+    library = library_of(array)
+    return library is not None and library.on_device(array)
 
 
 def describe(array: Any) -> Operand:
-    """Describe a NumPy array, a `Spec`, or anything with ``__cuda_array_interface__``.
+    """Describe a NumPy array, a `Spec`, or a device array of any library.
 
     Raises
     ------
     TypeError
-        For anything else, and for a device array whose interface says nothing usable.
+        For anything else, and for a device array that tells nothing usable.
     """
-    if isinstance(array, np.ndarray):
-        return Operand(
-            array.shape, array.strides, array.dtype, HOST, readonly=not array.flags.writeable
-        )
     if isinstance(array, Spec):
         return array.operand()
-    try:
-        interface = array.__cuda_array_interface__
-    except AttributeError:
+    library = library_of(array)
+    if library is None:
         raise TypeError(
-            "an operand must be a NumPy array or have __cuda_array_interface__, "
-            f"got {type(array).__name__}"
-        ) from None
-    try:
-        shape, typestr = tuple(interface["shape"]), interface["typestr"]
-        pointer, readonly = interface["data"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise TypeError(
-            f"__cuda_array_interface__ must have shape, typestr, data: {error!r}"
-        ) from None
-    if interface.get("mask") is not None:
-        raise TypeError("a device array with a mask is not supported")
-    is_record = typestr[1] == "V" and "descr" in interface
-    dtype = np.dtype(interface["descr"] if is_record else typestr)
-    strides = interface.get("strides")
-    if strides is None:
-        strides = tuple(s * dtype.itemsize for s in element_strides(shape))
-    return Operand(
-        shape,
-        tuple(strides),
-        dtype,
-        f"cuda:{_ordinal(array, int(pointer or 0))}",
-        int(pointer or 0),
-        bool(readonly),
-        _stream(array, interface),
-    )
+            f"an operand must be a NumPy array, have {_INTERFACE}, or be exported from a CUDA "
+            f"device by DLPack, got {type(array).__name__}"
+        )
+    return library.describe(array)
 
 
-def is_device_array(array: Any) -> bool:
-    """Whether the array lies on a device (has ``__cuda_array_interface__``).
+def as_array(x: Any) -> Any:
+    """A device array as it is, everything else as NumPy array.
 
-    The type is asked first: an instance would make up its whole interface to answer.
+    Raises
+    ------
+    TypeError
+        For an array on a device that is neither the host nor a CUDA device.
     """
-    kind = type(array)
-    if kind is np.ndarray or array is None:
-        return False
-    if hasattr(kind, "__cuda_array_interface__"):
-        return bool(getattr(array, "is_cuda", True))  # a torch tensor may lie on the host
-    return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__")
-
-
-def _library(array: Any) -> str:
-    return type(array).__module__.partition(".")[0]
-
-
-def _ordinal(array: Any, pointer: int) -> int:
-    """Which CUDA device an array lies on; the interface itself does not tell."""
-    device = getattr(array, "device", None)
-    for attribute in ("id", "index"):  # CuPy, torch
-        ordinal = getattr(device, attribute, None)
-        if isinstance(ordinal, int):
-            return ordinal
-    ordinal = getattr(getattr(array, "gpudata", None), "ordinal", None)  # from our own pool
-    if ordinal is None and pointer:
-        ordinal = _ordinal_of_address(pointer)
-    if ordinal is None and _library(array) == "pycuda":
-        ordinal = _ordinal_of_context()
-    return ordinal or 0
-
-
-@functools.cache
-def _pointer_attribute() -> Any:
-    """The driver's function, None without a driver. Opening the library takes 10 us each time."""
-    try:
-        return ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
-    except (OSError, AttributeError):
-        return None
-
-
-def _ordinal_of_address(pointer: int) -> int | None:
-    """What the driver says; None without a driver, or for an address that it does not know."""
-    ask = _pointer_attribute()
-    if ask is None:
-        return None
-    ordinal = ctypes.c_int(-1)
-    status = ask(ctypes.byref(ordinal), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
-    return ordinal.value if status == 0 and ordinal.value >= 0 else None
-
-
-def _ordinal_of_context() -> int | None:
-    import pycuda.driver as driver
-
-    if driver.Context.get_current() is None:
-        return None
-    bus_id = driver.Context.get_device().pci_bus_id()
-    for ordinal in range(driver.Device.count()):
-        if driver.Device(ordinal).pci_bus_id() == bus_id:
-            return ordinal
-    return None
-
-
-def _stream(array: Any, interface: dict[str, Any]) -> int | None:
-    stream = interface.get("stream")
-    if stream is None and _library(array) == "torch":  # torch exports version 2, without a stream
-        import torch
-
-        return int(torch.cuda.current_stream(array.device).cuda_stream) or None
-    return stream
-
-
-def overlap(a: Operand, b: Operand) -> bool:
-    """Whether two operands on one device may share memory (their address ranges meet).
-
-    Never so on the host, where NumPy takes care of it.
-    """
-    if a.location != b.location or a.location == HOST or not a.size or not b.size:
-        return False
-    (a_low, a_high), (b_low, b_high) = a.span(), b.span()
-    return a.pointer + a_low < b.pointer + b_high and b.pointer + b_low < a.pointer + a_high
-
-
-def alignment(*buffers: Any) -> int:
-    """Largest power of two up to 16 that divides every address; memory objects start aligned."""
-    bits = 16
-    for buffer in buffers:
-        if isinstance(buffer, int):
-            bits |= buffer
-    return bits & -bits
+    if type(x) is np.ndarray or is_device_array(x):
+        return x
+    if library_of(x) is _dlpack and not hasattr(x, "__array__"):
+        try:
+            return np.from_dlpack(x)
+        except (BufferError, RuntimeError) as error:
+            raise TypeError(f"{type(x).__name__}: {error}") from error
+    return np.asarray(x)

@@ -184,6 +184,10 @@ class Device(abc.ABC):
         """What things that are kept on the device belong to: its context, where it has several."""
         return self
 
+    def context_handle(self) -> int | None:
+        """The driver's handle of the context that is current in this thread, None without one."""
+        return None
+
     def keep(self, *things: Any) -> None:
         """While a graph is captured: let what it uses live as long as it does."""
         return

@@ -147,6 +147,12 @@ class CudaDevice(Device):
         """Whether the context that something belongs to is still in use."""
         return any(state is place for state in self._states.values())
 
+    @staticmethod
+    def context_handle() -> int | None:
+        handle = ctypes.c_void_p()
+        _driver_library().cuCtxGetCurrent(ctypes.byref(handle))
+        return handle.value
+
     def find_state(self) -> State:
         """What belongs to the current context."""
         context = self.driver.Context.get_current()
@@ -185,10 +191,9 @@ class CudaDevice(Device):
             except RuntimeError:  # the interpreter is ending and starts no threads
                 primary.detach()
             self.driver.Context.get_current()  # here PyCUDA forgets one that is detached
-            library, current, ordinal = _driver_library(), ctypes.c_void_p(), ctypes.c_int()
-            library.cuCtxGetCurrent(ctypes.byref(current))
-            if current.value == handle:
-                library.cuCtxPopCurrent_v2(ctypes.byref(current))
+            library, ordinal = _driver_library(), ctypes.c_int()
+            if self.context_handle() == handle:
+                library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
             library.cuDeviceGet(ctypes.byref(ordinal), self.ordinal)
             library.cuDevicePrimaryCtxRelease_v2(ordinal)
             self._states = {c: s for c, s in self._states.items() if c != primary}

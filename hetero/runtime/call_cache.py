@@ -8,14 +8,13 @@ stream to a failing launch, is a `MISS`, and the general way deals with it.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from hetero import locks
-from hetero.arrays import Operand, alignment
+from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.errors import DeviceError
 from hetero.runtime import planner
 
@@ -26,148 +25,28 @@ log = logging.getLogger("hetero")
 Launch = Callable[[int, int, int], None]
 
 
-@cache
-def _context_getter() -> Any:
-    return ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent
-
-
-def current_context() -> int | None:
-    """Handle of the context that is current in this thread."""
-    handle = ctypes.c_void_p()
-    _context_getter()(ctypes.byref(handle))
-    return handle.value
-
-
-class Library(NamedTuple):
-    """How to deal with one library's arrays.
-
-    Attributes
-    ----------
-    facts : callable
-        ``facts(A, B, out)``: what a plan depends on, hashable; out may be None.
-    address : callable
-        Of an array, a number.
-    usable : callable or None
-        Whether an array may go this way; None: every one may.
-    maker : callable
-        ``maker(device)(shape, dtype, like)`` gives a new array beside ``like``.
-    ready : callable
-        Whether the library's current stream is ordered by the legacy default stream.
-    context : callable
-        Handle of the context that is current in this thread, None or 0 if there is none.
-    """
-
-    facts: Callable[[Any, Any, Any], tuple[Any, ...]]
-    address: Callable[[Any], int]
-    usable: Callable[[Any], bool] | None
-    maker: Callable[[Any], Callable[[tuple[int, ...], Any, Any], Any]]
-    ready: Callable[[], bool]
-    context: Callable[[], int | None]
-
-
 def _several() -> bool:
     from hetero import devices
 
     return sum(name.startswith("cuda") for name in devices.available()) > 1
 
 
-def _facts(A: Any, B: Any, out: Any) -> tuple[Any, ...]:
-    """Of arrays that tell these as NumPy's do, where there is one device."""
-    if out is None:
-        return A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype
-    return (
-        *(A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype),
-        *(out.shape, out.strides, out.dtype),
-    )
+accesses: dict[type, Access] = {}
 
 
-def _each(facts: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, Any, Any], tuple[Any, ...]]:
-    """The facts of all arrays from those of one."""
-    return lambda A, B, out: (facts(A), facts(B), out is not None and facts(out))
-
-
-def _cupy() -> Library:
-    import cupy
-
-    empty, current = cupy.empty, cupy.cuda.get_current_stream
-
-    def facts(array: Any) -> tuple[Any, ...]:
-        return array.shape, array.strides, array.dtype, array.data.device_id
-
-    return Library(
-        _each(facts) if _several() else _facts,
-        lambda array: array.data.ptr,
-        None,
-        lambda device: lambda shape, dtype, like: empty(shape, dtype),
-        lambda: current().ptr <= 2,
-        getattr(cupy.cuda.driver, "ctxGetCurrent", current_context),
-    )
-
-
-def _pycuda() -> Library:
-    from pycuda import gpuarray
-
-    make, several = gpuarray.GPUArray, _several()
-
-    def facts(array: Any) -> tuple[Any, ...]:
-        return array.shape, array.strides, array.dtype, array.gpudata.ordinal
-
-    def usable(array: Any) -> bool:  # not every pointer of PyCUDA tells its device
-        return array.gpudata is not None and hasattr(array.gpudata, "ordinal")
-
-    def maker(device: Any) -> Any:
-        allocate = device.state().pool.allocate
-        return lambda shape, dtype, like: make(shape, dtype, allocator=allocate)
-
-    return Library(
-        _each(facts) if several else _facts,
-        lambda array: int(array.gpudata),
-        usable if several else None,
-        maker,
-        lambda: True,
-        current_context,
-    )
-
-
-def _torch() -> Library:
-    import torch
-
-    stream, ordinal = torch._C._cuda_getCurrentRawStream, torch.cuda.current_device
-    strided = torch.strided
-    return Library(
-        _each(lambda array: (array.shape, array.stride(), array.dtype, array.get_device())),
-        lambda array: array.data_ptr(),
-        lambda array: (
-            array.is_cuda
-            and array.layout is strided
-            and not (array.requires_grad or array.is_neg())
-        ),
-        lambda device: lambda shape, dtype, like: like.new_empty(shape),
-        lambda: not stream(ordinal()),
-        current_context,
-    )
-
-
-_KNOWN = {
-    ("cupy", "ndarray"): _cupy,
-    ("pycuda", "GPUArray"): _pycuda,
-    ("torch", "Tensor"): _torch,
-}
-libraries: dict[type, Library] = {}
-
-
-def learn_library(kind: type) -> Library | None:
-    """What is known of a type of arrays; None where they go the general way."""
-    found = libraries.get(kind)
+def access_to(array: Any) -> Access | None:
+    """How remembered calls use an array; None where its calls go the general way."""
+    kind = type(array)
+    found = accesses.get(kind)
     if found is None:
-        make = _KNOWN.get((kind.__module__.partition(".")[0], kind.__name__))
+        library = library_of(array)
         try:
-            found = make and make()
+            found = library and library.access(kind, _several())
         except (ImportError, AttributeError) as error:  # another version, arranged differently
             log.info("calls on %s arrays go the general way: %s", kind.__module__, error)
             found = None
         if found is not None:
-            libraries[kind] = found
+            accesses[kind] = found
     return found
 
 
@@ -209,7 +88,7 @@ class Remembered:
         try:
             with device.active():
                 # An entry of another context stays nobody's: this one takes its place.
-                here, known = current_context(), table.get(key)
+                here, known = device.context_handle(), table.get(key)
                 launches = known.of.get(here, {}) if known else {}
                 if bits in launches:
                     return
@@ -256,11 +135,11 @@ class Express(Remembered):
         chosen, problem = plan.chosen, plan.problem
         given = arrays if out is None else (*arrays, out)
         kind = type(arrays[0])
-        library = learn_library(kind) if all(type(x) is kind for x in given) else None
+        access = access_to(arrays[0]) if all(type(x) is kind for x in given) else None
         if (
-            library is None
+            access is None
             or chosen.implementation.prepare is None
-            or not (library.usable is None or all(map(library.usable, given)))
+            or not (access.usable is None or all(map(access.usable, given)))
             or any(o.readonly for o in operands[2:])
             or any(o.location != chosen.device for o in (*operands, problem.output))
             or any(map(needs_synchronizing, operands))
@@ -274,29 +153,30 @@ class Express(Remembered):
         device = devices.get(chosen.device)
         self._keep(
             kind,
-            partial(_finder, library),
-            (*placement, library.facts(*arrays, out)),
+            partial(_finder, access),
+            (*placement, access.facts(*given)),
             bits,
             device,
             lambda: chosen.implementation.prepare(device, problem, alignment(bits)),
-            lambda launches: _entry(device, library, launches, problem.output, operands),
+            lambda launches: _entry(device, access, launches, problem.output, operands),
             generation,
         )
 
 
-def _finder(library: Library, entries: dict[Any, Callable[..., Any]]) -> Callable[..., Any]:
+def _finder(access: Access, entries: dict[Any, Callable[..., Any]]) -> Callable[..., Any]:
     """How the remembered calls of one library's arrays are found."""
-    facts, usable, ready = library.facts, library.usable, library.ready
+    facts, usable, ordered = access.facts, access.usable, access.ordered
 
     def find(A: Any, B: Any, out: Any, device: str | None, method: str | None) -> Any:
         kind = type(A)
-        if type(B) is not kind or _forced() is not None or not ready():
+        if type(B) is not kind or _forced() is not None or not ordered():
             return MISS
         if usable is not None and not (usable(A) and usable(B)):
             return MISS
         if out is not None and not (type(out) is kind and (usable is None or usable(out))):
             return MISS
-        run = entries.get((device, method, facts(A, B, out)))
+        known = facts(A, B) if out is None else facts(A, B, out)
+        run = entries.get((device, method, known))
         return MISS if run is None else run(A, B, out)
 
     return find
@@ -304,15 +184,15 @@ def _finder(library: Library, entries: dict[Any, Callable[..., Any]]) -> Callabl
 
 def _entry(
     device: Any,
-    library: Library,
+    access: Access,
     launches: dict[int, Launch],
     output: Operand,
     operands: tuple[Operand, ...],
 ) -> Callable[..., Any]:
     """A remembered call, ``run(A, B, out)``; ``launches`` by the lowest bits of all addresses."""
-    context, current = current_context(), library.context
+    context, current = device.context_handle(), access.context or device.context_handle
     shape, dtype = output.shape, output.dtype
-    address, empty = library.address, library.maker(device)
+    address, empty = access.address, access.maker(device)
     (a_low, a_high), (b_low, b_high), *rest = (operand.span() for operand in operands)
     c_low, c_high = rest[0] if rest else (0, 0)
 

@@ -21,7 +21,7 @@ class Graph:
         self._executable: Any = None
         self._stack: ExitStack | None = None
         self._kept: list[Any] = []
-        self._context = 0
+        self._context: int | None = None
         self.name = name
         self._device: Any = devices.get(name)
 
@@ -36,7 +36,7 @@ class Graph:
             stack.enter_context(planner.use(device=self.name))
             token = planner.capturing.set(self.name)
             stack.callback(planner.capturing.reset, token)
-            self._context = int(_check(driver.cuCtxGetCurrent()))
+            self._context = self._device.context_handle()
             self._queue = self._device.new_stream()
             mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
             _check(driver.cuStreamBeginCapture(self._queue.handle, mode))
@@ -76,7 +76,7 @@ class Graph:
             raise GraphError("there is nothing to launch before the with block has ended well")
         driver = _driver()
         with self._device.active():
-            if int(_check(driver.cuCtxGetCurrent())) != self._context:
+            if self._device.context_handle() != self._context:
                 raise GraphError("a graph is launched in the CUDA context that it was captured in")
             _check(driver.cuGraphLaunch(self._executable, _LEGACY_STREAM))
 

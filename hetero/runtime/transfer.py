@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, describe
+from hetero.arrays import HOST, Operand, describe, library_of
 from hetero.devices.base import Device
 from hetero.runtime import failures
 
@@ -115,26 +115,15 @@ def empty_like(
 ) -> tuple[Any, int]:
     """A new C-contiguous device array of the caller's own type, beside ``array``; its address.
 
-    CuPy, torch and numba arrays give their own kind; everything else gives a PyCUDA GPUArray.
+    Where that type's library cannot make one, a PyCUDA GPUArray.
     """
-    library = type(array).__module__.partition(".")[0]
-    if library == "cupy":
-        import cupy
 
-        with array.device:
-            made = cupy.empty(shape, dtype)
-        return made, made.data.ptr
-    if library == "torch":
-        import torch
+    def new_array(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
+        from hetero import devices
 
-        made = torch.empty(shape, dtype=getattr(torch, dtype.name), device=array.device)
-        return made, made.data_ptr()
-    if library.startswith("numba"):
-        from numba import cuda
+        device = devices.get(operand.location)
+        return failures.twice(device, lambda: device.new_array(shape, dtype))
 
-        made = cuda.device_array(shape, dtype)
-        return made, describe(made).pointer
-    from hetero import devices
-
-    device = devices.get(operand.location)
-    return failures.twice(device, lambda: device.new_array(shape, dtype))
+    library = library_of(array)
+    assert library is not None
+    return library.empty(array, shape, dtype, new_array)

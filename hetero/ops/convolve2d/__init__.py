@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, Spec, describe, is_device_array
+from hetero.arrays import HOST, Operand, Spec, as_array, describe
 from hetero.errors import GraphError
 from hetero.ops.convolve2d import bands as convolution_bands
 from hetero.ops.convolve2d import call_cache as express_filters
@@ -162,7 +162,7 @@ def convolve2d(
         if result is not express_filters.MISS:
             return result
     device, method = planner.placement(device, method)
-    image, kernel = _as_array(in1), _as_array(in2)
+    image, kernel = as_array(in1), as_array(in2)
     a, b = describe(image), describe(kernel)
     if len(a.shape) < 2 or len(b.shape) != 2:
         raise ValueError(
@@ -218,10 +218,6 @@ def _rest(
 ) -> tuple[Any, ...]:
     """What a call on a device depends on beside the image, where nothing lies beyond it but 0."""
     return filter.tobytes(), filter.shape, filter.dtype, mode, boundary, device, method
-
-
-def _as_array(x: Any) -> Any:
-    return x if is_device_array(x) else np.asarray(x)
 
 
 class _Call(NamedTuple):

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hetero.arrays import Operand, alignment
-from hetero.runtime import call_cache as express
+from hetero.arrays import Access, Operand, alignment
 from hetero.runtime import planner
-from hetero.runtime.call_cache import MISS, Library, Remembered, learn_library
+from hetero.runtime.call_cache import MISS, Remembered, access_to
 
 _forced = planner.forced.get
 
@@ -42,11 +41,11 @@ class FilterExpress(Remembered):
         from hetero.runtime.transfer import needs_synchronizing
 
         chosen, problem, kind = plan.chosen, plan.problem, type(image)
-        library = learn_library(kind)
+        access = access_to(image)
         if (
-            library is None
+            access is None
             or (chosen.implementation.kind, chosen.method) != ("cuda", "direct")
-            or not (library.usable is None or library.usable(image))
+            or not (access.usable is None or access.usable(image))
             or not (operand.location == problem.output.location == chosen.device)
             or needs_synchronizing(operand)
             or _forced() is not None
@@ -57,35 +56,35 @@ class FilterExpress(Remembered):
         device = devices.get(chosen.device)
         self._keep(
             kind,
-            partial(_finder, library),
-            (library.facts(image, image, None), rest),
+            partial(_finder, access),
+            (access.facts(image), rest),
             bits,
             device,
             lambda: prepared_direct(device, problem, request, alignment(bits)),
-            lambda launches: _entry(device, library, launches, problem.output),
+            lambda launches: _entry(device, access, launches, problem.output),
             now,
         )
 
 
-def _finder(library: Library, entries: dict[Any, Callable[..., Any]]) -> Callable[[Any, Any], Any]:
-    facts, usable, ready = library.facts, library.usable, library.ready
+def _finder(access: Access, entries: dict[Any, Callable[..., Any]]) -> Callable[[Any, Any], Any]:
+    facts, usable, ordered = access.facts, access.usable, access.ordered
 
     def find(image: Any, rest: Any) -> Any:
-        if _forced() is not None or not ready() or not (usable is None or usable(image)):
+        if _forced() is not None or not ordered() or not (usable is None or usable(image)):
             return MISS
-        run = entries.get((facts(image, image, None), rest))
+        run = entries.get((facts(image), rest))
         return MISS if run is None else run(image)
 
     return find
 
 
 def _entry(
-    device: Any, library: Library, launches: dict[int, Callable[[int, int], None]], output: Operand
+    device: Any, access: Access, launches: dict[int, Callable[[int, int], None]], output: Operand
 ) -> Callable[[Any], Any]:
     """A remembered call, ``run(image)``; ``launches`` by the lowest bits of both addresses."""
-    context, current = express.current_context(), library.context
+    context, current = device.context_handle(), access.context or device.context_handle
     shape, dtype = output.shape, output.dtype
-    address, empty = library.address, library.maker(device)
+    address, empty = access.address, access.maker(device)
 
     def run(image: Any) -> Any:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, Spec, describe, element_strides, is_device_array
+from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides, is_device_array
 from hetero.runtime.problem import Problem, Window, check_dims, dtype_obstacle
 
 log = logging.getLogger("hetero")
@@ -149,7 +149,7 @@ def problem(
         For wrong numbers of dimensions, an unknown mode or boundary, and shapes that "valid" does
         not take.
     """
-    arrays = [x if isinstance(x, Spec) or is_device_array(x) else np.asarray(x) for x in (in1, in2)]
+    arrays = [x if isinstance(x, Spec) else as_array(x) for x in (in1, in2)]
     image, kernel = map(describe, arrays)
     if len(image.shape) < 2 or len(kernel.shape) != 2:
         raise ValueError(

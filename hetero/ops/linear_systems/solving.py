@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, Spec, describe, element_strides, is_device_array
+from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides
 from hetero.runtime import planner, registry
 
 log = logging.getLogger("hetero")
@@ -112,9 +112,7 @@ _DTYPES = {
 
 def array_like(value: Any) -> Any:
     """Device arrays and specs as they are, everything else as NumPy array."""
-    if isinstance(value, Spec) or is_device_array(value):
-        return value
-    return np.asarray(value)
+    return value if isinstance(value, Spec) else as_array(value)
 
 
 def on_host(array: Any, operand: Operand, dtype: np.dtype) -> np.ndarray:

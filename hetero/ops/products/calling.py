@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, describe, is_device_array, overlap
+from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, overlap
 from hetero.ops.products.operands import build
 from hetero.runtime import planner
 from hetero.runtime.call_cache import Express
@@ -75,7 +75,7 @@ def _dense(function: Function, x: Any) -> np.ndarray:
             f"{function.__name__} takes dense arrays, got {type(x).__name__}: "
             "multiply with A @ x, or convert it with toarray()"
         )
-    return np.asarray(x)
+    return as_array(x)
 
 
 def host_key(
@@ -142,7 +142,7 @@ def _with_device_arrays(
     method: str | None,
 ) -> Any:
     now = planner.generation()
-    arrays = tuple(x if is_device_array(x) else np.asarray(x) for x in (A, B))
+    arrays = tuple(map(as_array, (A, B)))
     operands = tuple(map(describe, arrays))
     target = None if out is None else describe(out)
     key = (device, method, *map(_key, operands), target and _key(target))

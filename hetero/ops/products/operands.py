@@ -7,14 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import (
-    HOST,
-    Operand,
-    Spec,
-    describe,
-    element_strides,
-    is_device_array,
-)
+from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem, dtype_obstacle
 
@@ -227,9 +220,7 @@ def describe_problem(function: str, A: Any, B: Any) -> Problem:
     ValueError
         If the shapes do not fit, as NumPy.
     """
-    a, b = (
-        describe(x if isinstance(x, Spec) or is_device_array(x) else np.asarray(x)) for x in (A, B)
-    )
+    a, b = (describe(x if isinstance(x, Spec) else as_array(x)) for x in (A, B))
     found = build(function, a, b, None)
     if found is None:
         raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")

@@ -1,0 +1,85 @@
+"""Any library with the CUDA array interface, and what the known ones share.
+
+https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays.library import Library
+from hetero.arrays.operand import Operand, element_strides
+
+_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL; PyCUDA has no call for it
+
+
+class Interface(Library):
+    def on_device(self, array: Any) -> bool:
+        # A type may have the property, and only its arrays on devices a value for it.
+        return hasattr(array, "__cuda_array_interface__")
+
+    def describe(self, array: Any) -> Operand:
+        try:
+            interface = array.__cuda_array_interface__
+        except AttributeError as error:
+            raise TypeError(f"an operand has no __cuda_array_interface__: {error}") from None
+        try:
+            shape, typestr = tuple(interface["shape"]), interface["typestr"]
+            pointer, readonly = interface["data"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise TypeError(
+                f"__cuda_array_interface__ must have shape, typestr, data: {error!r}"
+            ) from None
+        if interface.get("mask") is not None:
+            raise TypeError("a device array with a mask is not supported")
+        is_record = typestr[1] == "V" and "descr" in interface
+        dtype = np.dtype(interface["descr"] if is_record else typestr)
+        strides = interface.get("strides")
+        if strides is None:
+            strides = tuple(s * dtype.itemsize for s in element_strides(shape))
+        pointer = int(pointer or 0)
+        return Operand(
+            shape,
+            tuple(strides),
+            dtype,
+            f"cuda:{self.ordinal(array, pointer) or 0}",
+            pointer,
+            bool(readonly),
+            self.stream(array, interface),
+        )
+
+    def ordinal(self, array: Any, pointer: int) -> int | None:
+        """Which CUDA device an array lies on; the interface itself does not tell."""
+        device = getattr(array, "device", None)
+        for attribute in ("id", "index"):  # CuPy, torch, and those that follow them
+            ordinal = getattr(device, attribute, None)
+            if isinstance(ordinal, int):
+                return ordinal
+        return ordinal_of_address(pointer)
+
+    def stream(self, array: Any, interface: dict[str, Any]) -> int | None:
+        """The stream whose work must be finished before the data is read."""
+        return interface.get("stream")
+
+
+@functools.cache
+def _pointer_attribute() -> Any:
+    """The driver's function, None without a driver. Opening the library takes 10 us each time."""
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
+    except (OSError, AttributeError):
+        return None
+
+
+def ordinal_of_address(pointer: int) -> int | None:
+    """What the driver says; None without a driver, or for an address that it does not know."""
+    ask = _pointer_attribute() if pointer else None
+    if ask is None:
+        return None
+    ordinal = ctypes.c_int(-1)
+    status = ask(ctypes.byref(ordinal), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
+    return ordinal.value if status == 0 and ordinal.value >= 0 else None

@@ -1,0 +1,94 @@
+"""What hetero asks of a library of arrays; one adapter for each library answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.arrays.operand import Operand
+
+NewArray = Callable[[tuple[int, ...], np.dtype], tuple[Any, int]]
+
+
+class Access(NamedTuple):
+    """How a remembered call reads and makes arrays, without a look at their interface.
+
+    Attributes
+    ----------
+    facts : callable
+        ``facts(*arrays)``: all that a plan depends on, hashable.
+    address : callable
+        Of an array, a number.
+    usable : callable or None
+        Whether an array may be read this way; None: every one may.
+    maker : callable
+        ``maker(device)(shape, dtype, like)`` gives a new array beside ``like``.
+    ordered : callable
+        Whether work on the library's current stream is ordered by the legacy default stream.
+    context : callable or None
+        Handle of the context that is current in this thread, None or 0 if there is none; None
+        where the library has no quick way to tell.
+    """
+
+    facts: Callable[..., tuple[Any, ...]]
+    address: Callable[[Any], int]
+    usable: Callable[[Any], bool] | None
+    maker: Callable[[Any], Callable[[tuple[int, ...], Any, Any], Any]]
+    ordered: Callable[[], bool]
+    context: Callable[[], int | None] | None
+
+
+class Library:
+    """Everything that hetero asks of one library's arrays.
+
+    Attributes
+    ----------
+    modules : frozenset of str
+        Top-level modules that define the library's array types.
+    """
+
+    modules: frozenset[str] = frozenset()
+
+    def on_device(self, array: Any) -> bool:
+        """Whether an array of this library lies on a device."""
+        return True
+
+    def describe(self, array: Any) -> Operand:
+        """The operand; TypeError where the array tells nothing usable."""
+        raise NotImplementedError
+
+    def empty(
+        self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
+    ) -> tuple[Any, int]:
+        """A new C-contiguous array of this library beside ``like``, and its address.
+
+        ``new_array(shape, dtype)`` gives a PyCUDA array on the same device, for libraries that
+        cannot make one.
+        """
+        return new_array(shape, dtype)
+
+    def access(self, kind: type, several: bool) -> Access | None:
+        """The quick way for arrays of a type; None where there is none.
+
+        Parameters
+        ----------
+        kind : type
+        several : bool
+            Whether there are several CUDA devices, so that the facts must name the array's.
+        """
+        return None
+
+
+def layouts(*arrays: Any) -> tuple[Any, ...]:
+    """Shape, strides and dtype of arrays that have these as NumPy's do."""
+    if len(arrays) == 2:
+        A, B = arrays
+        return A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype
+    return tuple([fact for x in arrays for fact in (x.shape, x.strides, x.dtype)])
+
+
+def each(facts: Callable[[Any], tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """The facts of all arrays from those of one."""
+    return lambda *arrays: tuple([facts(array) for array in arrays])

@@ -1,0 +1,22 @@
+"""Numba's device arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays.interface import Interface
+from hetero.arrays.library import NewArray
+
+
+class Numba(Interface):
+    modules = frozenset({"numba", "numba_cuda"})
+
+    def empty(
+        self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
+    ) -> tuple[Any, int]:
+        from numba import cuda
+
+        made = cuda.device_array(shape, dtype)
+        return made, self.describe(made).pointer

@@ -1,0 +1,21 @@
+"""NumPy: arrays on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays.library import Library
+from hetero.arrays.operand import HOST, Operand
+
+
+class Numpy(Library):
+    modules = frozenset({"numpy"})
+
+    def on_device(self, array: Any) -> bool:
+        return False
+
+    def describe(self, array: np.ndarray) -> Operand:
+        writeable = array.flags.writeable
+        return Operand(array.shape, array.strides, array.dtype, HOST, readonly=not writeable)

@@ -1,0 +1,193 @@
+"""What an operand is: shape, strides, dtype and where it lies, without its data."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+HOST = "host"
+UNKNOWN_STREAM = -1  # of an array whose library does not tell
+_LARGEST = 2**63 - 1  # bytes, and elements along an axis: what NumPy's own sizes hold
+
+
+class Operand(NamedTuple):
+    """Description of one operand, without its data.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    strides : tuple of int
+        In bytes.
+    dtype : numpy.dtype
+    location : str
+        "host" or a device's name such as "cuda:0".
+    pointer : int
+        Device address; 0 on the host and for a `Spec`.
+    readonly : bool
+    stream : int or None
+        Stream whose work must be finished before the data is read (CUDA array interface, v3);
+        `UNKNOWN_STREAM` where there may be one.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+    location: str
+    pointer: int = 0
+    readonly: bool = False
+    stream: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, each counted once for every index."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def is_dense(self) -> bool:
+        """Whether the elements fill one block of memory, in whatever order of the axes."""
+        return self.is_c_contiguous() or self._is_permuted()
+
+    def _is_permuted(self) -> bool:
+        """`is_dense` with the axes taken in the order of their strides."""
+        expected = self.dtype.itemsize
+        for stride, extent in sorted(
+            (stride, extent)
+            for stride, extent in zip(self.strides, self.shape, strict=True)
+            if extent != 1
+        ):
+            if stride != expected:
+                return False
+            expected *= extent
+        return True
+
+    def is_c_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps."""
+        shape, strides, expected = self.shape, self.strides, self.dtype.itemsize
+        for axis in range(len(shape) - 1, -1, -1):
+            if shape[axis] != 1:
+                if strides[axis] != expected:
+                    return False
+                expected *= shape[axis]
+        return True
+
+    def span(self) -> tuple[int, int]:
+        """First and last byte that the elements take, the last one excluded, from the pointer."""
+        low = high = 0
+        for stride, extent in zip(self.strides, self.shape, strict=True):
+            if stride < 0:
+                low += stride * (extent - 1)
+            else:
+                high += stride * (extent - 1)
+        return low, high + self.dtype.itemsize
+
+    def staged_strides(self) -> tuple[int, ...] | None:
+        """Strides in elements that the operand has on a device.
+
+        A dense host array is moved as it lies; any other is packed in C order first; an array on
+        a device stays as it is. None if those strides are no whole number of elements.
+        """
+        if self.is_c_contiguous():
+            return element_strides(self.shape)
+        if self.location == HOST and not self._is_permuted():
+            return element_strides(self.shape)
+        itemsize = self.dtype.itemsize
+        if any(stride % itemsize for stride in self.strides):
+            return None
+        return tuple(stride // itemsize for stride in self.strides)
+
+
+class Spec:
+    """What `spec` makes: shape, dtype, ``on`` and ``order`` of an array, and no data."""
+
+    def __init__(
+        self, shape: Any, dtype: Any = "float64", *, on: str = HOST, order: str = "C"
+    ) -> None:
+        if order not in ("C", "F"):
+            raise ValueError(f"order must be 'C' or 'F', got {order!r}")
+        if on != HOST and ":" not in on:
+            raise ValueError(f"on must be 'host' or a device such as 'cuda:0', got {on!r}")
+        self.shape = (
+            (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(map(int, shape))
+        )
+        if any(extent < 0 for extent in self.shape):
+            raise ValueError(f"shape must not be negative, got {self.shape}")
+        self.dtype = np.dtype(dtype)
+        if max(*self.shape, 0, prod(self.shape) * self.dtype.itemsize) > _LARGEST:
+            raise ValueError(
+                "shape is too large: an array has less than 2^63 elements along an axis, and less "
+                "than 2^63 bytes"
+            )
+        self.on = on
+        self.order = order
+
+    def __repr__(self) -> str:
+        return f"spec({self.shape}, {self.dtype.name!r}, on={self.on!r}, order={self.order!r})"
+
+    def operand(self) -> Operand:
+        """The operand this stands for."""
+        strides = element_strides(self.shape, self.order)
+        itemsize = self.dtype.itemsize
+        return Operand(self.shape, tuple(s * itemsize for s in strides), self.dtype, self.on)
+
+
+def spec(shape: Any, dtype: Any = "float64", *, on: str = HOST, order: str = "C") -> Spec:
+    """A stand-in for an array in `hetero.plan`: a shape and a dtype, no data.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    dtype : dtype-like, default float64
+    on : str
+        Where the array would lie: "host" or a device such as "cuda:0".
+    order : {"C", "F"}
+        Row-major or column-major.
+
+    Raises
+    ------
+    ValueError
+        For a negative shape, one that no array can have (2^63 bytes or more), an unknown order,
+        or an ``on`` that names no kind of device.
+
+    Examples
+    --------
+    >>> import hetero
+    >>> hetero.spec((4096, 4096), "float32")
+    spec((4096, 4096), 'float32', on='host', order='C')
+    """
+    return Spec(shape, dtype, on=on, order=order)
+
+
+def element_strides(shape: tuple[int, ...], order: str = "C") -> tuple[int, ...]:
+    """Strides in elements of a dense array."""
+    strides = []
+    step = 1
+    for extent in reversed(shape) if order == "C" else shape:
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides)) if order == "C" else tuple(strides)
+
+
+def overlap(a: Operand, b: Operand) -> bool:
+    """Whether two operands on one device may share memory (their address ranges meet).
+
+    Never so on the host, where NumPy takes care of it.
+    """
+    if a.location != b.location or a.location == HOST or not a.size or not b.size:
+        return False
+    (a_low, a_high), (b_low, b_high) = a.span(), b.span()
+    return a.pointer + a_low < b.pointer + b_high and b.pointer + b_low < a.pointer + a_high
+
+
+def alignment(*buffers: Any) -> int:
+    """Largest power of two up to 16 that divides every address; memory objects start aligned."""
+    bits = 16
+    for buffer in buffers:
+        if isinstance(buffer, int):
+            bits |= buffer
+    return bits & -bits

@@ -1,18 +1,19 @@
-"""CUDA C kernels for matrix-vector and matrix-matrix products, and how to launch them.
+"""Kernels, a folder a family: their sources, and the plans that say how to launch them.
 
 The kernels are written in a dialect that compiles as CUDA C and, behind another `prelude`, as
-OpenCL C 1.2. A plan (`matvec`, `matmul`) picks the variant, the macros, the grid and the arguments
-for one problem and one device; it needs neither the data nor the device.
+OpenCL C 1.2. A plan (such as `plan_matvec`) picks the variant, the macros, the grid and the
+arguments for one problem and one device; it needs neither the data nor the device. Each family's
+README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loops of the CPU.
 
->>> steps = matvec(m=512, k=512, batch=1, dtype="float32", a_strides=(0, 512, 1),
-...                x_strides=(0, 1), y_strides=(0, 1), multiprocessors=132, alignment=16)
+>>> steps = plan_matvec(m=512, k=512, batch=1, dtype="float32", a_strides=(0, 512, 1),
+...                     x_strides=(0, 1), y_strides=(0, 1), multiprocessors=132, alignment=16)
 >>> [launch.kernel for launch in steps.launches]
 ['matvec_rows']
 """
 
 from .common.launch import Launch, Steps
 from .common.sources import prelude, source
-from .matmul.plan_matmul import matmul
-from .matvec.plan_matvec import matvec
+from .matmul.plan import plan_matmul
+from .matvec.plan import plan_matvec
 
-__all__ = ["Launch", "Steps", "matmul", "matvec", "prelude", "source"]
+__all__ = ["Launch", "Steps", "plan_matmul", "plan_matvec", "prelude", "source"]

@@ -20,7 +20,8 @@ import test_kernels
 
 from hetero import devices, kernels
 from hetero.errors import DeviceError
-from hetero.kernels.cg import plan_cg, plan_cg_stencil
+from hetero.kernels.cg import plan as plan_cg
+from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.ops.krylov import cg_device, cg_persistent
 from hetero.ops.krylov.cg_matrices import grid_of
 from hetero.ops.linear_systems import types as words
@@ -109,7 +110,7 @@ class Diagonal:
 
     def __init__(self, device, n, dtype):
         self._device, self._dtype = device, np.dtype(dtype)
-        self._steps = kernels.matvec(
+        self._steps = kernels.plan_matvec(
             m=n,
             k=1,
             batch=1,

@@ -22,8 +22,8 @@ from scipy import signal
 from test_kernels import LAYOUTS, WRITABLE, elements, operand
 
 from hetero import devices
-from hetero.kernels.convolution import plan_convolve
-from hetero.kernels.convolution.plan_convolve import BOUNDARIES
+from hetero.kernels.convolution import plan as plan_convolve
+from hetero.kernels.convolution.plan import BOUNDARIES
 
 try:
     import pyopencl as cl

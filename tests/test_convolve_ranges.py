@@ -12,7 +12,7 @@ import pytest
 from scipy.signal import convolve2d
 
 import hetero
-from hetero.kernels.cpu import cpu_ranges
+from hetero.kernels.cpu import ranges as cpu_ranges
 from hetero.ops.convolve2d import operands as convolving
 from hetero.ops.convolve2d import ranges
 from hetero.ops.convolve2d.factors import low_rank

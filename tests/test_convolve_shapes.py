@@ -17,8 +17,8 @@ from test_convolve2d import BOUNDARIES, MODES, each_way
 import hetero
 from hetero import devices
 from hetero.errors import MethodNotAvailable
-from hetero.kernels.convolution import plan_convolve
-from hetero.kernels.cpu import cpu_convolve
+from hetero.kernels.convolution import plan as plan_convolve
+from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.ops.convolve2d import fft_device, tiles_cpu, tiles_device
 from hetero.ops.convolve2d import operands as convolving
 from hetero.runtime import inventory, registry

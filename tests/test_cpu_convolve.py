@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.signal import convolve2d
 
-from hetero.kernels.cpu.cpu_convolve import FILL, SYMM, WRAP, direct, separable
+from hetero.kernels.cpu.convolve import FILL, SYMM, WRAP, direct, separable
 
 DTYPES = [np.float32, np.float64]
 BOUNDARIES = {"fill": FILL, "wrap": WRAP, "symm": SYMM}

@@ -12,7 +12,7 @@ import pytest
 
 from hetero import devices, kernels
 from hetero.errors import DeviceError
-from hetero.kernels.jacobi import plan_jacobi
+from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.types import (
     CONVERGED,
     LIMIT,

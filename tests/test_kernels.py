@@ -21,8 +21,8 @@ import pytest
 import runtimes
 
 from hetero import kernels
-from hetero.kernels.matmul import matmul_tiles
-from hetero.kernels.matvec import matvec_shapes
+from hetero.kernels.matmul import tiles as matmul_tiles
+from hetero.kernels.matvec import shapes as matvec_shapes
 
 try:
     import pyopencl as cl
@@ -204,7 +204,7 @@ def run_matvec(
     kept.fill(-7)
     y[...] = np.nan
     plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, x, y)} | plan
-    steps = kernels.matvec(
+    steps = kernels.plan_matvec(
         m=m,
         k=k,
         batch=batch,
@@ -234,7 +234,7 @@ def run_matmul(
     kept.fill(-7)
     C[...] = np.nan
     plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, B, C)} | plan
-    steps = kernels.matmul(
+    steps = kernels.plan_matmul(
         m=m,
         n=n,
         k=k,
@@ -339,7 +339,7 @@ def test_matvec_short_rows(portable, dtype):
 def column_plan(dtype, m, k, **options):
     options = {"batch": 1, "multiprocessors": 132, "alignment": 4, "capability": (9, 0)} | options
     strides = {"a_strides": (m * k, 1, m), "x_strides": (k, 1), "y_strides": (m, 1)}
-    return kernels.matvec(m=m, k=k, dtype=dtype, **strides, **options)
+    return kernels.plan_matvec(m=m, k=k, dtype=dtype, **strides, **options)
 
 
 def test_matvec_clusters():
@@ -390,13 +390,13 @@ def test_no_block_is_larger_than_allowed(block_limit):
         for a in ((m * k, k, 1), (m * k, 1, m), (m * (k + 1), 1, m + 1)):
             strides = {"a_strides": a, "x_strides": (k, 1), "y_strides": (m, 1)}
             for capability in (None, (9, 0)):
-                steps = kernels.matvec(
+                steps = kernels.plan_matvec(
                     m=m, k=k, dtype=dtype, capability=capability, **strides, **options
                 )
                 assert all(launch.block <= block_limit for launch in steps.launches), steps
         strides = {"a_strides": (0, k, 1), "b_strides": (0, m, 1), "c_strides": (0, m, 1)}
         for capability in (None, (7, 0), (9, 0), (12, 0)):
-            steps = kernels.matmul(
+            steps = kernels.plan_matmul(
                 m=m, n=m, k=k, dtype=dtype, capability=capability, **strides, **options
             )
             assert all(launch.block <= block_limit for launch in steps.launches), steps
@@ -407,7 +407,7 @@ def test_small_shared_memory():
     options = {"batch": 1, "multiprocessors": 8, "alignment": 16, "capability": (9, 0)}
     strides = {"a_strides": (0, 64, 1), "b_strides": (0, 64, 1), "c_strides": (0, 64, 1)}
     for dtype, limit in itertools.product(DTYPES, (32 << 10, 48 << 10, 99 << 10, 227 << 10)):
-        steps = kernels.matmul(
+        steps = kernels.plan_matmul(
             m=640, n=64, k=64, dtype=dtype, shared_limit=limit, **strides, **options
         )
         assert all(launch.shared_bytes <= limit for launch in steps.launches)
@@ -492,12 +492,12 @@ def test_infinities_stay_where_they_belong(portable, layout, dtype):
     B[0, 7, 11], B[0, k - 1, n - 1] = np.nan, -np.inf
     common = {"batch": 1, "dtype": dtype, "multiprocessors": MULTIPROCESSORS, "alignment": 16}
     strides = {"a_strides": elements(A), "b_strides": elements(B), "c_strides": elements(C)}
-    portable.run(kernels.matmul(m=m, n=n, k=k, **strides, **common), A=A, B=B, C=C)
+    portable.run(kernels.plan_matmul(m=m, n=n, k=k, **strides, **common), A=A, B=B, C=C)
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(C, A.astype(float) @ B.astype(float), rtol=1e-4, atol=1e-5)
         for x, y, size in ((B[:, :, 11:12], C[:, :, :1], m), (B[:, :, n - 1 :], C[:, :, 1:2], m)):
             vectors = {"x_strides": elements(x)[:2], "y_strides": elements(y)[:2]}
-            steps = kernels.matvec(m=size, k=k, a_strides=elements(A), **vectors, **common)
+            steps = kernels.plan_matvec(m=size, k=k, a_strides=elements(A), **vectors, **common)
             portable.run(steps, A=A, x=x, y=y)
             expected = A.astype(float) @ x.astype(float)
             np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
@@ -516,7 +516,7 @@ def plans(**options):
             ((m * k, 1, m), None),
             ((m * k, 1, m), (9, 0)),
         ):
-            yield kernels.matvec(
+            yield kernels.plan_matvec(
                 m=m,
                 k=k,
                 dtype=dtype,
@@ -533,7 +533,7 @@ def plans(**options):
             for a, b in itertools.product(
                 ((m * k, k, 1), (m * k, 1, m)), ((k * n, n, 1), (k * n, 1, k))
             ):
-                yield kernels.matmul(
+                yield kernels.plan_matmul(
                     m=m,
                     n=n,
                     k=k,
@@ -580,9 +580,9 @@ def test_mistakes_are_named():
     strides = {"a_strides": (0, 4, 1), "x_strides": (0, 1), "y_strides": (0, 1)}
     shape = {"m": 4, "k": 4, "batch": 1, "multiprocessors": 4, "alignment": 16}
     with pytest.raises(ValueError, match="dtype must be one of float32, float64, got 'int32'"):
-        kernels.matvec(dtype="int32", **shape, **strides)
+        kernels.plan_matvec(dtype="int32", **shape, **strides)
     with pytest.raises(ValueError, match="block_limit must be at least 64, got 32"):
-        kernels.matvec(dtype="float32", block_limit=32, **shape, **strides)
+        kernels.plan_matvec(dtype="float32", block_limit=32, **shape, **strides)
     with pytest.raises(ValueError, match="dialect must be one of cuda, opencl, got 'metal'"):
         kernels.prelude("metal")
 
@@ -648,7 +648,7 @@ def simulate(case):
         _, y = operand(runner, 1, 1, 4, "float32")
         shape = {"batch": 1, "dtype": "float32", "multiprocessors": 1, "alignment": 4}
         strides = {"a_strides": (32, 8, 1), "x_strides": (8, 1), "y_strides": (4, 1)}
-        runner.run(kernels.matvec(m=5, k=8, **shape, **strides), A=A, x=x, y=y)
+        runner.run(kernels.plan_matvec(m=5, k=8, **shape, **strides), A=A, x=x, y=y)
         return
     if "race" in case:
         with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too

@@ -19,7 +19,7 @@ from scipy.sparse.linalg import spsolve
 
 from hetero import devices
 from hetero.kernels import Launch
-from hetero.kernels.multigrid import plan_multigrid
+from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Stencil

@@ -168,7 +168,7 @@ def test_without_a_store_nothing_is_kept(folder, load, monkeypatch):
 
 NAME = """
 import numba, hetero.ops
-from hetero.kernels.cpu import cpu_multigrid
+from hetero.kernels.cpu import multigrid as cpu_multigrid
 loop = cpu_multigrid.{loop}.__wrapped__
 from hetero.kernels.cpu import threads as cpu, numba_cache
 kept = numba_cache.njit(loop, parallel=True, **cpu._OPTIONS)
@@ -177,7 +177,7 @@ print(kept._cache._name((numba.float64[::1],) * 3, kept.targetctx.codegen()))
 
 
 def test_every_process_gives_the_same_name():
-    from hetero.kernels.cpu import cpu_multigrid
+    from hetero.kernels.cpu import multigrid as cpu_multigrid
 
     loop = next(n for n, f in vars(cpu_multigrid).items() if hasattr(f, "__wrapped__"))
     names = [
@@ -211,7 +211,7 @@ def test_every_source_that_a_loop_is_made_of_is_seen():
 
 CALLS = """
 import numpy as np, hetero
-from hetero.kernels.cpu import cpu_vectors
+from hetero.kernels.cpu import vectors as cpu_vectors
 A = np.arange(12.0).reshape(3, 4)
 assert np.array_equal(hetero.matmul(A, A.T), A @ A.T)
 assert cpu_vectors.norm(np.full(4, 3.0)) == 6.0

@@ -10,7 +10,7 @@
 // the contiguous extent of A, and A's address are multiples of WIDTH; for rows, the same of x, and of
 // `chunk`. chunk * parts >= k > chunk * (parts - 1).
 
-#include "matvec_words.cu"
+#include "matvec_common.cu"
 
 // A block takes GROUPS * ROWS rows, with LANES threads on ROWS of them at once: with short rows, what is
 // loaded of x then serves several. A thread has ROWS * DEPTH loads of A in flight. Rows past the last

@@ -13,7 +13,7 @@
 // Preconditions. A's row stride is 1. GROUPS is a multiple of WIDTH.
 // chunk * parts >= k; without clusters, k > chunk * (parts - 1).
 
-#include "matvec_words.cu"
+#include "matvec_common.cu"
 #include "cluster.cu"
 
 #define TILE_ROWS ((LANES - 1) * WIDTH)

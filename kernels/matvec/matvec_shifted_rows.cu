@@ -10,7 +10,7 @@
 // Preconditions. A's column stride is 1. GROUPS is a multiple of WIDTH, and so is chunk if there are
 // several parts. chunk * parts >= k + WIDTH - 1.
 
-#include "matvec_words.cu"
+#include "matvec_common.cu"
 
 KERNEL(THREADS, 1)
 matvec_shifted_rows(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,

@@ -7,7 +7,8 @@ import math
 import numpy as np
 from scipy.signal import convolve2d
 
-from hetero.kernels.cpu import cpu_convolve, cpu_vectors
+from hetero.kernels.cpu import convolve as cpu_convolve
+from hetero.kernels.cpu import vectors as cpu_vectors
 from hetero.ops.convolve2d.request import Request
 from hetero.ops.convolve2d.windows import Window, mode_of
 from hetero.runtime.problem import FEW_PRODUCTS
@@ -43,7 +44,7 @@ def block_width(dtype: np.dtype) -> int:
 
 
 def direct(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
-    """The sum over the filter's taps, by `hetero.kernels.cpu.cpu_convolve`.
+    """The sum over the filter's taps, by `hetero.kernels.cpu.convolve`.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ import numpy as np
 from hetero.arrays import alignment
 from hetero.devices.base import Device
 from hetero.kernels import Launch, Steps
-from hetero.kernels.convolution import plan_convolve
+from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.request import Filter, Request, kept
 from hetero.runtime.problem import Problem
 

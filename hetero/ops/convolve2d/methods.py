@@ -123,7 +123,7 @@ def _separable_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     if not window.rank:
         return "the filter is not known to be of low rank"
     if info["kind"] != "cpu":
-        from hetero.kernels.convolution import plan_convolve
+        from hetero.kernels.convolution import plan as plan_convolve
 
         most = plan_convolve.separable_limit(dtype=problem.dtype)
         if max(window.filter_height, window.filter_width) > most:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero.kernels.cpu import cpu_ranges
+from hetero.kernels.cpu import ranges as cpu_ranges
 from hetero.ops.convolve2d.request import Filter
 from hetero.runtime.problem import Window
 

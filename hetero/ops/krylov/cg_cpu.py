@@ -2,7 +2,7 @@
 
 After M. R. Hestenes and E. Stiefel, "Methods of conjugate gradients for solving linear systems",
 J. Res. Nat. Bur. Stand. 49 (1952). CSR matrices and stencils run as whole compiled loops
-(`hetero.kernels.cpu.cpu_cg`); dense matrices through BLAS, operators and preconditioners that are
+(`hetero.kernels.cpu.cg`); dense matrices through BLAS, operators and preconditioners that are
 functions in a loop in Python. All sums are made in float64.
 
 For a Hermitian A, p^H A p and r^H M r are real, and so are alpha and beta. The vectors of a complex
@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.kernels.cpu import cpu_cg, cpu_csr
-from hetero.kernels.cpu.cpu_vectors import dot, norm, scale_and_add, step, times_zero
+from hetero.kernels.cpu import cg as cpu_cg
+from hetero.kernels.cpu import csr as cpu_csr
+from hetero.kernels.cpu.vectors import dot, norm, scale_and_add, step, times_zero
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems import types as words
 from hetero.ops.linear_systems.types import Csr, Dense, Outcome, Stencil

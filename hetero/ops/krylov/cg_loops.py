@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero.kernels.cg import plan_cg, plan_cg_stencil
+from hetero.kernels.cg import plan as plan_cg
+from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.ops.krylov import cg_parts
 from hetero.ops.krylov.cg_matrices import Matrix, grid_of
 from hetero.ops.krylov.cg_parts import Bound, Copy, Part, Transfer

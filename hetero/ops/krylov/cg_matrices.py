@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hetero import kernels
-from hetero.kernels.cg import plan_cg, plan_cg_stencil
+from hetero.kernels.cg import plan as plan_cg
+from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.ops.krylov import cg_parts
 from hetero.ops.krylov.cg_parts import Bound, Copy, Part, Transfer
@@ -252,7 +253,7 @@ class DenseMatrix(Matrix):
     def _plan(
         self, part: Part, vector: str, n: int, strides: tuple[int, int], dtype: np.dtype
     ) -> kernels.Steps:
-        return kernels.matvec(
+        return kernels.plan_matvec(
             m=n,
             k=n,
             batch=1,

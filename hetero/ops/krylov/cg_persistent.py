@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero.devices import cooperative
-from hetero.kernels.cg import plan_cg_stencil
+from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.ops.krylov import cg_parts
 from hetero.ops.krylov.cg_loops import Loop
 from hetero.ops.krylov.cg_matrices import grid_of

@@ -39,7 +39,7 @@ def _steps(
 
     m, n, k = dims
     a, b, c = strides
-    return kernels.matmul(
+    return kernels.plan_matmul(
         m=m,
         n=n,
         k=k,

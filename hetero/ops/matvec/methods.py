@@ -34,7 +34,7 @@ def _steps(
 
     m, k = dims
     a, x, y = strides
-    return kernels.matvec(
+    return kernels.plan_matvec(
         m=m,
         k=k,
         batch=batch,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.kernels.cpu import cpu_multigrid as kernels
+from hetero.kernels.cpu import multigrid as kernels
 from hetero.kernels.cpu import threads as cpu
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
@@ -53,7 +53,7 @@ class _Level:
     def sweep(
         self, u: Any, f: Any, out: Any, coarse: Any, *, omega: Any, first: int, mode: int
     ) -> None:
-        """A pass over the grid, as `hetero.kernels.cpu.cpu_multigrid.sweep` tells."""
+        """A pass over the grid, as `hetero.kernels.cpu.multigrid.sweep` tells."""
         given = u, f, out, coarse, self.sums, *self._before, omega, first, mode, *self._after
         cpu.shared(u.size, kernels.sweep, *given)
 

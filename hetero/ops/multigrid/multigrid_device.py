@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero import locks
 from hetero.devices.base import Device
-from hetero.kernels.multigrid import plan_multigrid
+from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
 

@@ -8,7 +8,7 @@ from itertools import chain, repeat
 import numba
 import numpy as np
 
-from hetero.kernels.cpu import cpu_jacobi
+from hetero.kernels.cpu import jacobi as cpu_jacobi
 from hetero.kernels.cpu import threads as cpu
 from hetero.ops.linear_systems.types import CONVERGED, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate

@@ -19,7 +19,7 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.kernels.jacobi import plan_jacobi
+from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.partition import Halo, slabs
 from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate

@@ -8,7 +8,7 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.kernels.common.launch import VECTOR_BYTES, Launch
-from hetero.kernels.jacobi import plan_jacobi
+from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.partition import Slab
 
 _Prepared = tuple[Any, int, int, list[Any]]

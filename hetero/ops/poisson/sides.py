@@ -157,7 +157,7 @@ def scaled(
 
 def norm(values: np.ndarray) -> float:
     """2-norm, also where squares overflow or vanish."""
-    from hetero.kernels.cpu import cpu_vectors
+    from hetero.kernels.cpu import vectors as cpu_vectors
 
     exponent = _exponent(values) or 0
     with np.errstate(all="ignore"):

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..common.launch import Launch, ceil_div, check_dtype
-from .plan_cg import REAL, diagonal_defines, vector_width
+from .plan import REAL, diagonal_defines, vector_width
 
 __all__ = ["Cooperative", "Grid", "cooperative", "settle", "stencil", "sweeps"]
 

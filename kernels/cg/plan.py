@@ -1,7 +1,7 @@
 """Launch plans of conjugate gradients on vectors, and of a sparse matrix's products.
 
 Arguments that are names stand for buffers, or for numbers that change from launch to launch;
-whoever runs a plan puts in what they stand for. Stencils are planned in `plan_cg_stencil`.
+whoever runs a plan puts in what they stand for. Stencils are planned in `plan_stencil`.
 """
 
 from __future__ import annotations

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from ..common.launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
-from ..common.plan_partial import sum_partials
-from ..matvec.plan_matvec import matvec
-from .matmul_tiles import choose, chunk_of
+from ..common.partial import sum_partials
+from ..matvec.plan import plan_matvec
+from .tiles import choose, chunk_of
 
-__all__ = ["matmul"]
+__all__ = ["plan_matmul"]
 
 _REAL = {"float32": "float", "float64": "double"}
 _VARIANTS = {"matmul.cu": "tile", "matmul_pipelined.cu": "pipelined", "matmul_tensor.cu": "tensor"}
 
 
-def matmul(
+def plan_matmul(
     *,
     m: int,
     n: int,
@@ -202,7 +202,7 @@ def _as_matvec(
         names = {"A": "A", "x": "B", "y": "C"}
         matrix = a_strides
         x, y = b_strides[:2], c_strides[:2]
-    steps = matvec(
+    steps = plan_matvec(
         m=outputs,
         k=k,
         batch=batch,

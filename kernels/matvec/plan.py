@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ..common.launch import VECTOR_BYTES, Launch, Steps, check_dtype
-from ..common.plan_partial import sum_partials
-from . import matvec_shapes as shapes
+from ..common.partial import sum_partials
+from . import shapes
 
-__all__ = ["matvec"]
+__all__ = ["plan_matvec"]
 
 _REAL = {"float32": "float", "float64": "double"}
 
 
-def matvec(
+def plan_matvec(
     *,
     m: int,
     k: int,

@@ -17,7 +17,7 @@ from .correlation import (
     count_blocks,
     fetch_rows,
 )
-from .plan_convolve_lines import separable, separable_limit
+from .plan_lines import separable, separable_limit
 
 __all__ = ["BOUNDARIES", "direct", "separable", "separable_limit"]
 

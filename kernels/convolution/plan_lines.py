@@ -64,7 +64,7 @@ def separable(
         Terms of the sum.
     batch, height, width, filter_height, filter_width, out_height, out_width, top, left, boundary, \
 dtype, image_strides, out_strides, multiprocessors, alignment, cuda, block_limit, shared_limit
-        As for `hetero.kernels.convolution.plan_convolve.direct`; the filter's sides are at most
+        As for `hetero.kernels.convolution.plan.direct`; the filter's sides are at most
         `separable_limit`.
 
     Returns

@@ -29,7 +29,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from .cpu_csr import CHUNK, block_times
+from .csr import CHUNK, block_times
 from .threads import prange, serial, threaded, unshared
 
 __all__ = [
@@ -192,7 +192,7 @@ def cg_csr(
 ):
     """Up to ``steps`` iterations for a CSR matrix; returns how they ended and how many were done.
 
-    ``cut``, ``repeats``, ``first``: its blocks (`hetero.kernels.cpu.cpu_csr`); x, r, p, q: (n,);
+    ``cut``, ``repeats``, ``first``: its blocks (`hetero.kernels.cpu.csr`); x, r, p, q: (n,);
     ``inverse``: (n,), the diagonal preconditioner, or (0,) for none;
     ``sums``, ``sums_z``: a float64 per chunk, scratch; ``state``: r.r, r.z and beta, kept from
     call to call (p = 0 and beta = 0 to begin with). 2 nnz + 10 n flops; the matrix and 10 passes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 
 import hetero
-from hetero import cli, devices, errors
+from hetero import cli, devices, errors, terminal
+from hetero.cli import commands
 from hetero.devices import cpu
 from hetero.ops.convolve2d import tiles_cpu
-from hetero.runtime import inventory, profile
+from hetero.runtime import inventory, profile, registry
 
 OK, FAILED, USAGE, NO_CHOICE = 0, 1, 2, 3
 
@@ -268,12 +270,17 @@ def test_verify(data, run):
 def test_verify_draws_the_same_problems_again():
     from random import Random
 
-    from hetero.evaluation.verify import random_problem
+    from hetero.evaluation.draws import draw
 
-    first, second = (
-        [random_problem(Random(5), "matmul", "host", 256) for _ in range(3)] for _ in range(2)
-    )
-    assert first == second
+    for operation in registry.operations():
+        first, second = (
+            [
+                str(operation.problem(*trial.operands, **trial.options))
+                for trial in (draw(operation, source, "host", 256) for _ in range(3))
+            ]
+            for source in (Random(5), Random(5))
+        )
+        assert first == second
 
 
 def test_verify_that_measures_nothing(run):
@@ -342,11 +349,11 @@ def test_demo_stores_nothing(run, profile_file):
 
 def test_the_demos_equation_is_an_ordinary_one():
     """Conjugate gradients take about the steps that are priced; the error is of second order."""
-    from hetero.evaluation.demo import poisson_example
+    from hetero.ops.poisson.demonstration import example
 
     errors_seen = []
     for n in (31, 63):
-        f, exact, h = poisson_example(n)
+        f, exact, h = example(n)
         u, info = hetero.solve_poisson(
             f, spacing=h, method="cg", device="cpu", rtol=1e-8, return_info=True
         )
@@ -393,9 +400,9 @@ def test_module_and_script():
 
 
 def test_a_bar_on_a_terminal_only(monkeypatch, capsys):
-    assert cli.progress_bar() is None
+    assert terminal.progress_bar() is None
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    show = cli.progress_bar()
+    show = terminal.progress_bar()
     show(0.5, "half")
     show(1.0, "done")
     err = capsys.readouterr().err
@@ -571,7 +578,7 @@ def test_what_an_error_is_for_the_caller(run, monkeypatch, error, code):
     def fail(arguments):
         raise error
 
-    monkeypatch.setattr(cli, "_info", fail)
+    monkeypatch.setattr(commands, "info", fail)
     found, out, err = run("info")
     assert (found, out) == (code, "")
     assert len(err.splitlines()) == 1
@@ -579,7 +586,7 @@ def test_what_an_error_is_for_the_caller(run, monkeypatch, error, code):
 
 
 def test_a_mistake_of_our_own_is_not_called_wrong_arguments(run, monkeypatch):
-    monkeypatch.setattr(cli, "_info", lambda arguments: {}["oops"])
+    monkeypatch.setattr(commands, "info", lambda arguments: {}["oops"])
     with pytest.raises(KeyError):
         run("info")
 
@@ -742,10 +749,9 @@ def test_info_names_a_profile_file_only_where_there_is_one(data, profile_file):
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_bench_of_products_on_the_cpu(run, data, monkeypatch, operation, order):
     """Beside NumPy: without a GPU by itself, with one by --device cpu."""
-    from hetero.evaluation import bench
-
-    small = {name: [(8,) * len(dims[0])] for name, dims in bench.SHAPES.items()}
-    monkeypatch.setattr(bench, "SHAPES", small)
+    module = importlib.import_module(registry.operation(operation).benchmarks)
+    small = {operation: [(8,) * len(module.SHAPES[0])]}
+    monkeypatch.setattr(module, "SHAPES", small[operation])
     rows = data("bench", operation, "--device", "cpu", "--order", order, "--dtype", "float64")
     assert [row["case"].split(",")[0] for row in rows] == [
         f"{operation} {'x'.join([n] * len(small[operation][0]))}" for n in ("32", "8")
@@ -761,10 +767,10 @@ def test_bench_of_products_on_the_cpu(run, data, monkeypatch, operation, order):
 
 def test_bench_counts_from_the_fastest_of_all():
     """A peer that is faster than every method is the one that counts as 1."""
-    from hetero.evaluation import bench_solves
+    from hetero.evaluation import report
 
     seconds = {"direct on cpu": 2e-3, "SciPy ndimage": 1e-3, "fft on cpu": 4e-3}
-    text = bench_solves.table([{"case": "one", "what": "call", "seconds": seconds}])
+    text = report.benchmarks([{"case": "one", "what": "call", "seconds": seconds}])
     cells = [
         [c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if "ms" in line
     ]

@@ -24,7 +24,10 @@ from hetero.devices import opencl as backend
 from hetero.devices import opencl_runtime
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, KernelCompileError
-from hetero.runtime import inventory, planner
+from hetero.evaluation import bench, left_out, verify
+from hetero.evaluation.draws import Arrays
+from hetero.runtime import inventory, planner, registry
+from hetero.runtime.benchmark import Benchmark, Comparison, Trial
 
 NO_BUILD = {"PYOPENCL_BUILD_OPTIONS": "-Dfloat=@@ -Dlong=@@"}  # errors in every line of a kernel
 A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
@@ -206,12 +209,14 @@ def test_demo_leaves_out_what_fails(dying, capsys, hasty, warnings_of):
     assert not warnings_of()
 
 
-def test_verify_leaves_out_what_fails(dying, opencl, monkeypatch):
-    from hetero.evaluation import verify
+def measured(**options):
+    """A product by every candidate, as `hetero verify` measures it."""
+    operation = registry.operation("matmul")
+    return verify.measure_candidates(operation, Trial((A32, B32)), Arrays("host"), **options)
 
-    problem = hetero.ops.matmul.problem(A32, B32)
-    bench = verify.Operands("host")
-    row = verify.measure_candidates(problem, bench, also=((opencl, "tiled"),))
+
+def test_verify_leaves_out_what_fails(dying, opencl, monkeypatch):
+    row = measured(also=((opencl, "tiled"),))
     assert row.chosen == ("cpu", "blas")
     assert row.measured.keys() == {("cpu", "blas")}
     assert "planted" in row.failed[opencl, "tiled"]
@@ -222,44 +227,36 @@ def test_verify_leaves_out_what_fails(dying, opencl, monkeypatch):
 
 def test_a_choice_that_fails_is_replaced(cuda, monkeypatch):
     """The best of those that are left counts as chosen."""
-    from hetero.evaluation import verify
-
-    problem = hetero.ops.matmul.problem(A32, B32)
-    candidates = planner.plan(problem).candidates
+    candidates = hetero.plan("matmul", A32, B32).candidates
     assert {"cuda:0", "cpu"} <= {c.device for c in candidates}
 
     def gone(*_):
         raise DeviceError("planted")
 
     monkeypatch.setattr(cuda, "upload", gone)
-    row = verify.measure_candidates(problem, verify.Operands("host"), longest=1e9)
+    row = measured(longest=1e9)
     assert row.chosen == ("cpu", "blas")
     assert set(row.failed) == {("cuda:0", "tiled")}
 
 
 def test_a_candidate_set_aside_is_not_measured_elsewhere(opencl):
     """A plan for it would run on the CPU, and be taken for the device."""
-    from hetero.evaluation import verify
-
     for _ in range(2):
         devices.count_failure(opencl, DeviceError("planted"))
     inventory.changed()
-    row = verify.measure_candidates(
-        hetero.ops.matmul.problem(A32, B32), verify.Operands("host"), also=((opencl, "tiled"),)
-    )
+    row = measured(also=((opencl, "tiled"),))
     assert "planted" in row.failed[opencl, "tiled"]
     assert (opencl, "tiled") not in row.measured
 
 
 def test_bench_leaves_out_what_fails(warnings_of):
-    from hetero.evaluation import bench_convolutions, left_out
-
-    def gone():
+    def gone(turn):
         raise DeviceError("planted\nand more")
 
+    calls = {"fft on x": gone, "direct on cpu": lambda turn: None}
+    case = Benchmark("a case", lambda: Comparison(calls))
     failed = {}
-    found = bench_convolutions._in_turn({"fft on x": gone, "direct": lambda: None}, failed)
-    assert found.keys() == {"direct"}
+    assert bench._row(case, None, failed)["seconds"].keys() == {"direct on cpu"}
     left_out.warn(failed)
     assert warnings_of() == ["fft on x is left out: planted"]
 

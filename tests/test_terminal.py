@@ -10,7 +10,10 @@ import sys
 import pytest
 
 from hetero import cli
-from hetero.evaluation import bench, bench_convolutions, bench_solves
+from hetero.ops.cg import benchmarks as cg
+from hetero.ops.convolve2d import benchmarks as convolve2d
+from hetero.ops.matvec import benchmarks as matvec
+from hetero.ops.poisson import benchmarks as poisson
 
 COMMANDS = {
     "info": (),
@@ -27,11 +30,12 @@ COMMANDS = {
 @pytest.fixture
 def small(monkeypatch, hasty):
     """Benches of a single small case each."""
-    monkeypatch.setitem(bench.SHAPES, "matvec", [(64, 64)])
-    monkeypatch.setattr(bench_convolutions, "_ON_CPU", ((32, 3),))
-    monkeypatch.setattr(bench_convolutions, "_ON_GPU", ())
-    for name in ("_GRIDS", "_DENSE", "_POISSON"):
-        monkeypatch.setattr(bench_solves, name, (32,))
+    monkeypatch.setattr(matvec, "SHAPES", [(64, 64)])
+    monkeypatch.setattr(convolve2d, "ON_CPU", ((32, 3),))
+    monkeypatch.setattr(convolve2d, "ON_GPU", ())
+    monkeypatch.setattr(cg, "DENSE", (32,))
+    for module in (cg, poisson):
+        monkeypatch.setattr(module, "GRIDS", (32,))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,9 +1,13 @@
-"""Calibration, verification and demo as text."""
+"""Calibration, verification and benchmarks as text."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any
 
+from hetero.runtime.benchmark import Table
 from hetero.runtime.planner import show
 from hetero.runtime.profile import Profile
 
@@ -79,3 +83,49 @@ def verification(found: dict[str, Any], rows: list[Any]) -> str:
             f"({show(row.measured[row.best])}, predicted {show(row.predicted[row.best])})"
         )
     return "\n".join([*lines, *left_out])
+
+
+def benchmarks(
+    rows: Sequence[dict[str, Any]], columns: Callable[..., Table | None] | None = None
+) -> str:
+    """The rows of `hetero.evaluation.bench` in Markdown.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+    columns : callable, optional
+        ``columns(rows)`` gives all of them as one `Table`, with the geometric means of its ratios
+        below. Without it, or where it gives None, each row is a table: seconds, and each over the
+        fastest of all.
+    """
+    if not rows:
+        return "no shape could be measured"
+    if columns is not None and (table := columns(rows)) is not None:
+        means = [
+            f"{name}, geometric mean: {math.exp(fmean(map(math.log, values))):.3f}"
+            for name, values in table.ratios.items()
+            if values
+        ]
+        return "\n".join([*_markdown(table.head, table.cells), "", *means])
+    lines = []
+    for row in rows:
+        chosen = f", chosen: {row['chosen']}" if "chosen" in row else ""
+        lines += [f"{row['case']} ({row['what']}{chosen})", ""]
+        lines += [*_markdown(("", "time", "times the fastest"), _times(row)), ""]
+    return "\n".join(lines)
+
+
+def _times(row: dict[str, Any]) -> list[list[str]]:
+    seconds = sorted(row["seconds"].items(), key=lambda item: item[1])
+    cells = []
+    for name, value in seconds:
+        rate = ""
+        if "floor_bytes" in row:
+            rate = f" ({row['floor_bytes'] / value * 1e-9:.0f} GB/s{row['passes']})"
+        cells.append([name, f"{show(value)}{rate}", f"{value / seconds[0][1]:.2f}"])
+    return cells
+
+
+def _markdown(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(line) + " |" for line in (head, *cells)]
+    return [lines[0].replace("|  |", "| |"), "|---" * len(head) + "|", *lines[1:]]

@@ -6,28 +6,26 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero import devices as backends
-from hetero.arrays import HOST, Operand, describe, spec
+from hetero.arrays import HOST
 from hetero.calibration import overheads
 from hetero.calibration.fit import residuals
 from hetero.calibration.measure import center
 from hetero.errors import DeviceError, MethodNotAvailable
-from hetero.evaluation import verify_convolutions
+from hetero.evaluation import draws
 from hetero.evaluation.left_out import leaving_out
-from hetero.ops import module_of
-from hetero.ops.products import calling
-from hetero.runtime import planner, profile
-from hetero.runtime.problem import DEVICE_DTYPES, Problem
+from hetero.runtime import benchmark, planner, profile, registry
+from hetero.runtime.benchmark import Trial
+from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Operation
 
-MEASURED = ("matvec", "matmul", "convolve2d")
-DEFAULT = MEASURED[:2]
+_MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
 log = logging.getLogger("hetero")
 
 
@@ -58,24 +56,13 @@ class Row:
         return self.measured[self.chosen] / self.measured[self.best]
 
 
-def random_problem(draw: random.Random, operation: str, on: str, largest: int) -> Problem:
-    """A problem with sizes log-uniform up to ``largest``, any dtype and order."""
-    if operation == "convolve2d":
-        return verify_convolutions.random_problem(draw, on, min(largest, 4096))
-    dtype = draw.choice(DEVICE_DTYPES)
-
-    def size() -> int:
-        return max(2, round(2.0 ** draw.uniform(2, math.log2(largest))))
-
-    m, k = size(), size()
-    order = draw.choice("CCF")
-    second = (k,) if operation == "matvec" else (k, size())
-    first = spec((m, k), dtype, on=on, order=order)
-    return module_of(operation).problem(first, spec(second, dtype, on=on, order=draw.choice("CCF")))
+def unless_told() -> tuple[Operation, ...]:
+    """The operations that are verified unless others are named."""
+    return tuple(o for o in registry.operations() if benchmark.of(o, "VERIFIED", False))
 
 
 def verify(
-    operations: tuple[str, ...] = DEFAULT,
+    operations: tuple[Operation, ...],
     *,
     on: str = HOST,
     count: int = 100,
@@ -88,7 +75,7 @@ def verify(
 
     Parameters
     ----------
-    operations : tuple of str
+    operations : tuple of Operation
     on : str
         Where the operands lie: "host" or a device.
     count : int
@@ -106,7 +93,7 @@ def verify(
         progress(0.0, "trying the devices")
     gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
     largest = largest or (16384 if gpu else 4096)
-    bench = Operands(on)
+    memory = draws.Arrays(on)
     rows: list[Row] = []
     begin = time.perf_counter()
     total = count * len(operations)
@@ -115,51 +102,53 @@ def verify(
         if spent > seconds:
             break
         operation = operations[number % len(operations)]
-        problem = random_problem(
-            draw, operation, on, largest if operation == "matvec" else largest // 2
-        )
+        trial = draws.draw(operation, draw, on, largest)
         if progress is not None:
+            problem = operation.problem(*trial.operands, **trial.options)
             progress(max(number / total, spent / seconds), str(problem))
-        row = measure_candidates(problem, bench)
+        row = measure_candidates(operation, trial, memory)
         if row is not None:
             rows.append(row)
     return rows
 
 
 def measure_candidates(
-    problem: Problem,
-    bench: Operands,
+    operation: Operation,
+    trial: Trial,
+    memory: draws.Arrays,
     budget: float = 0.05,
     longest: float = 1.0,
     also: tuple[tuple[str, str], ...] = (),
 ) -> Row | None:
-    """Predict and measure every candidate of a problem; None if one would take too long.
+    """Predict and measure every candidate of a call; None if one would take too long.
 
     A candidate that fails is left out, and the choice is the best of those that are left.
 
     Parameters
     ----------
-    problem : Problem
-    bench : Operands
+    operation : Operation
+    trial : Trial
+    memory : Arrays
+        Where its operands are made.
     budget : float
         Seconds for each candidate.
     longest : float
-        Predicted seconds of a candidate above which the problem is left out.
+        Predicted seconds of a candidate above which the call is left out; the candidate alone
+        where it is slower than another by far.
     also : tuple of (device, method)
         Measured too, although the plan does not consider them unasked.
     """
-    plan = planner.plan(problem)
-    candidates = [c for c in plan.candidates if c.reason is None]
-    predicted = {(c.device, c.method): c.seconds for c in candidates if c.seconds is not None}
-    if len(predicted) < len(candidates) or max(predicted.values()) > longest:
+    plan = planner.plan_call(operation, trial.operands, trial.options)
+    predicted = _predicted(plan, longest)
+    if not predicted:
         return None
-    arrays, operands = bench.arrays(problem)
+    arrays, options = memory.of(trial), trial.options
     calls: dict[tuple[str, str], Callable[[], object]] = {}
     samples: dict[tuple[str, str], list[float]] = {}
     failed: dict[tuple[str, str], str] = {}
     for name in (*predicted, *also):
         with leaving_out(name, failed):
-            calls[name] = _caller(_placed(problem, name), arrays, operands)
+            calls[name] = _caller(operation, arrays, options, *name)
             calls[name]()
             samples[name] = []
     begin = time.perf_counter()
@@ -184,77 +173,48 @@ def measure_candidates(
         return None
     best = min(measured, key=lambda name: measured[name])
     chosen = min(predicted, key=lambda name: predicted[name])
-    return Row(problem, predicted, measured, chosen, best, failed)
+    return Row(plan.problem, predicted, measured, chosen, best, failed)
 
 
-def _placed(problem: Problem, name: tuple[str, str]) -> planner.Plan:
-    """The plan of a candidate, or an error if it would not run where it says."""
-    plan = planner.plan(problem, *name)
-    if (plan.chosen.device, plan.chosen.method) != name:
-        raise MethodNotAvailable(backends.disabled(name[0]) or f"{name[0]} cannot run it now")
-    return plan
+def _predicted(plan: planner.Plan, longest: float) -> dict[tuple[str, str], float]:
+    """Seconds of the candidates to be measured; none if one has no price or takes too long."""
+    candidates = [c for c in plan.candidates if c.reason is None]
+    seconds = {(c.device, c.method): c.seconds for c in candidates if c.seconds is not None}
+    if not seconds or len(seconds) < len(candidates):
+        return {}
+    least = min(seconds.values())
+    kept = {name: s for name, s in seconds.items() if s <= max(longest, _MUCH_SLOWER * least)}
+    return kept if max(kept.values()) <= longest else {}
 
 
 def _caller(
-    plan: planner.Plan, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
+    operation: Operation,
+    arrays: tuple[Any, ...],
+    options: Mapping[str, Any],
+    device: str,
+    method: str,
 ) -> Callable[[], object]:
-    """Run a plan and wait until the result is there."""
-    chosen = plan.chosen
-    waits = {o.location for o in operands if o.location != HOST} | {chosen.device}
-    waits -= {planner.CPU}
-    used = [backends.get(name) for name in waits]
-    if plan.problem.operation == "convolve2d":
-        run = verify_convolutions.caller(plan, *arrays)
-        arrays = ()
-    elif all(o.location == HOST for o in operands):  # what the second call of a shape comes down to
-        run = calling.shortcut(plan, getattr(np, plan.problem.function))
-    else:
-        function = module_of(plan.problem.function).call
-        run = partial(function, device=chosen.device, method=chosen.method)
+    """A call by one candidate that waits until the result is there.
+
+    Raises
+    ------
+    MethodNotAvailable
+        If it would not run where it says.
+    """
+    plan = planner.plan_call(operation, arrays, options, device, method)
+    if (plan.chosen.device, plan.chosen.method) != (device, method):
+        raise MethodNotAvailable(backends.disabled(device) or f"{device} cannot run it now")
+    run = benchmark.placed_call(operation, arrays, options, device, method)
+    places = {o.location for o in plan.problem.inputs} | {device}
+    used = [backends.get(name) for name in places & backends.available().keys()]
 
     def call() -> None:
-        run(*arrays)
-        for device in used:
-            with device.active():
-                device.synchronize()
+        run()
+        for one in used:
+            with one.active():
+                one.synchronize()
 
     return call
-
-
-class Operands:
-    """Arrays for random problems, on the host or on a device, from memory allocated once."""
-
-    def __init__(self, on: str) -> None:
-        self._on = on
-        self._block = np.random.default_rng(3).random(1 << 20) - 0.5
-        self._pools: dict[Any, np.ndarray] = {}
-
-    def arrays(self, problem: Problem) -> tuple[tuple[Any, ...], tuple[Operand, ...]]:
-        """The operands' arrays and descriptions."""
-        found = []
-        for number, operand in enumerate(problem.inputs):
-            host = self._host(operand, number)
-            if number and problem.operation == "convolve2d":
-                host = verify_convolutions.values(problem, self._block)
-                if operand.location == HOST:
-                    found.append(host)
-                    continue
-            found.append(host if self._on == HOST else self._device(host, number))
-        return tuple(found), tuple(describe(a) for a in found)
-
-    def _host(self, operand: Operand, number: int) -> np.ndarray:
-        key = (number, operand.dtype.name)
-        pool = self._pools.get(key)
-        if pool is None or pool.size < operand.size:
-            pool = np.resize(self._block.astype(operand.dtype), operand.size)
-            self._pools[key] = pool
-        return np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
-
-    def _device(self, host: np.ndarray, number: int) -> Any:
-        from pycuda import gpuarray
-
-        with backends.get(self._on).active():
-            return gpuarray.to_gpu(host)
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:

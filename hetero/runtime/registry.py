@@ -33,6 +33,8 @@ class Operation:
         What it does, in one line.
     dims : tuple of str
         Forms of the dimensions that the command line takes, such as ("NY NX", "NZ NY NX").
+    dims_note : str
+        What the forms mean, where it takes more than their names.
     problem : callable
         ``problem(*operands, **options)`` gives the `Problem` of a call, for arrays or `hetero.spec`
         stand-ins.
@@ -59,6 +61,7 @@ class Operation:
     from_dims: Callable[..., Problem]
     plan: Callable[..., Any] | None = None
     options: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    dims_note: str = ""
     cases: str = ""
     benchmarks: str = ""
     pieces: Callable[..., Any] | None = None

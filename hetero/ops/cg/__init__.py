@@ -156,6 +156,7 @@ OPERATION = registry.register_operation(
         call=solve_cg,
         summary="conjugate gradients, with the contract of scipy.sparse.linalg.cg",
         dims=operands.DIMS,
+        dims_note=" (N: a dense matrix; else hetero.Poisson)",
         problem=problem,
         from_dims=from_dims,
         cases="hetero.ops.cg.cases",

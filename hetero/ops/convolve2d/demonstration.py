@@ -1,18 +1,15 @@
-"""`hetero demo`'s photograph: blurred, sharpened and its edges found by `hetero.convolve2d`."""
+"""What `hetero demo` shows of convolution: a photograph's edges found, blurred, out of focus."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hetero.ops.convolve2d import convolve2d
-from hetero.ops.convolve2d.operands import problem
-from hetero.runtime.planner import plan
-from hetero.runtime.planner import show as readable
+from hetero.ops.convolve2d import OPERATION, convolve2d
+from hetero.runtime.planner import plan_call, show
 
 _SIDE = 2048
 
@@ -49,21 +46,25 @@ def filters() -> dict[str, np.ndarray]:
     }
 
 
-def filter_picture(show: Callable[[str], None], path: str | None = None) -> list[dict[str, Any]]:
-    """Filter the photograph; save the last result as a gray PGM file if a path is given."""
+def demonstrate(demo: Any) -> dict[str, Any]:
+    """Filter the photograph; save the last result as a gray PGM file if ``demo.picture`` names one.
+
+    See `hetero.evaluation.demo.Demo`.
+    """
     picture, source = photograph()
-    show(f"\n{source}, {picture.shape[0]} x {picture.shape[1]}, edges mirrored:")
+    demo.show(f"\n{source}, {picture.shape[0]} x {picture.shape[1]}, edges mirrored:")
     found = []
     result = picture
     for name, values in filters().items():
-        chosen = plan(problem(picture, values, "same", "symm")).chosen
-        result = convolve2d(picture, values, "same", "symm")  # the first one compiles
+        options = {"mode": "same", "boundary": "symm"}
+        chosen = plan_call(OPERATION, (picture, values), options).chosen
+        result = convolve2d(picture, values, **options)  # the first one compiles
         start = time.perf_counter()
-        result = convolve2d(picture, values, "same", "symm")
+        result = convolve2d(picture, values, **options)
         seconds = time.perf_counter() - start
-        show(
-            f"  {name:<28} {chosen.method} on {chosen.device}: {readable(seconds)}, "
-            f"predicted {readable(chosen.seconds or 0.0)}"
+        demo.show(
+            f"  {name:<28} {chosen.method} on {chosen.device}: {show(seconds)}, "
+            f"predicted {show(chosen.seconds or 0.0)}"
         )
         found.append(
             {
@@ -74,10 +75,10 @@ def filter_picture(show: Callable[[str], None], path: str | None = None) -> list
                 "measured": seconds,
             }
         )
-    if path is not None:
-        save(result, path)
-        show(f"  the last one is in {path}")
-    return found
+    if demo.picture is not None:
+        save(result, demo.picture)
+        demo.show(f"  the last one is in {demo.picture}")
+    return {"picture": found}
 
 
 def save(picture: np.ndarray, path: str) -> None:

@@ -1,0 +1,60 @@
+"""The command line: info, calibrate, explain, verify, bench, demo.
+
+Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails); 2 wrong
+arguments (unknown operation, device, method or profile, dimensions that do not fit); 3 no candidate
+could be chosen, as the printed reasons say; 130 interrupted. Every command prints JSON with
+``--json``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from hetero import terminal
+from hetero.cli.exit_codes import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE
+from hetero.cli.parser import parser
+from hetero.errors import HeteroError, NotPriced
+
+__all__ = ["DONE", "FAILED", "INTERRUPTED", "NO_CHOICE", "USAGE", "main"]
+
+_LONGEST_MESSAGE = 2000  # characters of an error that are shown
+# What arguments can cause; anything else is a mistake of hetero's own and keeps its traceback.
+_REPORTED = (HeteroError, ValueError, TypeError, ArithmeticError, OSError, MemoryError)
+log = logging.getLogger("hetero")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    handler = terminal.LogHandler(sys.stderr)
+    logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, handlers=[handler])
+    arguments = parser().parse_args(argv)
+    try:
+        try:
+            code = arguments.run(arguments)
+        finally:
+            terminal.clear()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        print("hetero: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except _REPORTED as error:
+        log.debug("%s failed", arguments.run.__name__, exc_info=True)
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"hetero: {text[:_LONGEST_MESSAGE]}", file=sys.stderr)
+        return _code(error)
+
+
+def _code(error: Exception) -> int:
+    """The exit code of an error that a command ended with."""
+    if isinstance(error, NotPriced):
+        return NO_CHOICE
+    if isinstance(error, (ValueError, TypeError, ArithmeticError)):
+        return USAGE
+    return FAILED

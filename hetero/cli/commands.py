@@ -1,0 +1,204 @@
+"""What the commands do, by their parsed arguments; each returns its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import hetero
+from hetero import terminal
+from hetero.cli.exit_codes import DONE, NO_CHOICE
+from hetero.errors import ProfileError
+from hetero.runtime import registry
+from hetero.terminal import progress_bar
+
+
+def _check_file(option: str, path: str) -> None:
+    """Raise OSError, before anything is measured, if the file cannot be written."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"{option} must name a file, {path} is a folder")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(f"{option}: {path} cannot be written")
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _check(option: str, value: float | None, least: float, most: float) -> None:
+    if value is not None and not least <= value <= most:
+        raise ValueError(f"{option} must be from {least:g} to {most:g}, got {value}")
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """What is here."""
+    if (bar := progress_bar()) is not None:
+        bar(0.0, "trying the devices")
+    found = hetero.machine()
+    terminal.clear()
+    if arguments.json:
+        _print_json(found)
+    else:
+        print(found)
+    return DONE
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """Measure this machine and store its profile."""
+    from hetero.evaluation import report
+    from hetero.runtime.profile import default_path
+
+    if arguments.path is not None:
+        _check_file("--path", arguments.path)
+    found = hetero.calibrate(arguments.quick, arguments.path, arguments.device, progress_bar())
+    terminal.clear()
+    path = str(arguments.path or default_path())
+    if arguments.json:
+        _print_json(
+            {
+                "path": path,
+                "devices": found.devices,
+                "residuals": found.residuals(),
+                "doubtful": report.doubtful(found),
+            }
+        )
+    else:
+        print(report.calibration(found))
+        print(f"\nwritten to {path}")
+    return DONE
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Price every candidate for a problem."""
+    from hetero import devices as backends
+    from hetero.runtime import inventory, planner, profile
+
+    operation = registry.operation(arguments.operation)
+    options = _options(operation, arguments)
+    dims = tuple(arguments.dims)
+    problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
+    if arguments.profile is None:
+        backends.proven()
+        constants, devices = profile.current(), inventory.devices()
+    else:
+        try:
+            constants = profile.named(arguments.profile)
+        except (ProfileError, OSError) as error:
+            raise ValueError(f"--profile: {error}") from None
+        devices = constants.machine() or inventory.devices()
+    if arguments.on != "host" and arguments.on not in devices:
+        names = ", ".join(map(repr, ("host", *devices)))
+        raise ValueError(f"--on must be one of {names}, got {arguments.on!r}")
+    plan = planner.price(problem, constants, devices, arguments.device, arguments.method)
+    if arguments.json:
+        _print_json(plan.to_dict())
+    else:
+        print(plan)
+    if plan.to_dict()["chosen"]:
+        return DONE
+    print(f"hetero: {_what_it_covers(constants, problem)}", file=sys.stderr)
+    return NO_CHOICE
+
+
+def _options(operation: registry.Operation, arguments: argparse.Namespace) -> dict[str, str]:
+    """The operation's own options among the arguments; ValueError for another one's."""
+    having: dict[str, list[str]] = {}
+    for other in registry.operations():
+        for name in other.options:
+            having.setdefault(name, []).append(other.function)
+    given = {name: value for name in having if (value := getattr(arguments, name)) is not None}
+    for name in given:
+        if name not in operation.options:
+            raise ValueError(
+                f"--{name} is an option of {', '.join(having[name])}, not of {arguments.operation}"
+            )
+    return given
+
+
+def _what_it_covers(constants: Any, problem: Any) -> str:
+    known = ", ".join(
+        f"{operation} ({', '.join(sorted(dtypes))})"
+        for operation, dtypes in constants.dtypes().items()
+    )
+    return (
+        f"no candidate could be chosen for {problem.operation} {problem.dtype}; "
+        f"the profile {constants.name!r} has constants for: {known or 'nothing'}"
+    )
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Measure every candidate of random problems."""
+    from hetero import devices as backends
+    from hetero.evaluation import report, verify
+
+    named = tuple(registry.operation(name) for name in arguments.operation)
+    if arguments.on != "host" and backends.get(arguments.on).kind != "cuda":
+        raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
+    _check("--largest", arguments.largest, 8, 2**24)
+    _check("--count", arguments.count, 0, 10**6)
+    _check("--seconds", arguments.seconds, 0, 10**6)
+    progress = progress_bar()
+    rows = verify.verify(
+        named or verify.unless_told(),
+        on=arguments.on,
+        count=arguments.count,
+        seconds=arguments.seconds,
+        seed=arguments.seed,
+        largest=arguments.largest,
+        progress=terminal.part(progress, 0.0, 0.9),
+    )
+    links = verify.all_links(progress) if arguments.on == "host" else {}
+    found = {**verify.summary(rows), "links": links}
+    terminal.clear()
+    if arguments.json:
+        _print_json(found)
+    else:
+        print(report.verification(found, rows))
+    return DONE if rows else NO_CHOICE
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Time every method, and other libraries."""
+    from hetero.evaluation import bench, report
+    from hetero.runtime import benchmark
+
+    operation = registry.operation(arguments.operation)
+    rows = bench.bench(
+        operation,
+        arguments.dtype,
+        device=arguments.device,
+        order=arguments.order,
+        progress=progress_bar(),
+    )
+    terminal.clear()
+    if arguments.json:
+        _print_json(rows)
+    else:
+        print(report.benchmarks(rows, benchmark.of(operation, "columns")))
+    return DONE
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """Calibrate quickly, run real calls, compare."""
+    from hetero.evaluation import demo
+
+    _check("--largest", arguments.largest, 16, 2**24)
+    if arguments.picture is not None:
+        _check_file("--picture", arguments.picture)
+        if not Path(arguments.picture).parent.is_dir():
+            raise FileNotFoundError(f"there is no folder for --picture {arguments.picture}")
+    rows, found = demo.demo(
+        largest=arguments.largest,
+        picture=arguments.picture,
+        progress=progress_bar(),
+        show=(lambda text: None) if arguments.json else terminal.line,
+    )
+    terminal.clear()
+    if arguments.json:
+        _print_json({"calls": rows, **found})
+    return DONE

@@ -1,0 +1,158 @@
+"""Commands and options; what there is to choose from is asked of the operations."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import hetero
+import hetero.ops  # registers the operations
+from hetero.cli import commands
+from hetero.runtime import benchmark, registry
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands; what it parses has the command's function as ``run``."""
+    summaries = "; ".join(o.summary for o in registry.operations())
+    made = argparse.ArgumentParser(
+        prog="hetero",
+        description="Measures this machine once, then computes each call where it is fastest, on "
+        f"the CPU or on a GPU: {summaries}.",
+        epilog="Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 no candidate could be chosen.",
+    )
+    made.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
+    subparsers = made.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
+        sub = subparsers.add_parser(name, help=text, description=text, epilog=made.epilog)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+        sub.set_defaults(run=run)
+        return sub
+
+    text = "What is here: CPU, BLAS, devices, links, the profile, and what is missing."
+    command("info", commands.info, text)
+    text = "Measure this machine and store its profile."
+    _calibrate(command("calibrate", commands.calibrate, text))
+    text = "Price every candidate for a problem; run nothing."
+    _explain(command("explain", commands.explain, text))
+    text = "Measure every candidate of random problems."
+    _verify(command("verify", commands.verify, text))
+    text = "Every method side by side, beside the libraries that are here."
+    _bench(command("bench", commands.bench, text))
+    text = "Calibrate quickly, then run real calls and compare."
+    _demo(command("demo", commands.demo, text))
+    return made
+
+
+def _calibrate(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--quick", action="store_true", help="ten seconds instead of a minute or two, less exact"
+    )
+    sub.add_argument(
+        "--path", type=_file, help="file to write (default: HETERO_PROFILE, or the user's cache)"
+    )
+    sub.add_argument(
+        "--device",
+        action="append",
+        metavar="NAME",
+        help="only this device, such as cuda:0, and the CPU; may be repeated (default: all)",
+    )
+
+
+def _explain(sub: argparse.ArgumentParser) -> None:
+    operations = registry.operations()
+    forms = " | ".join(f"{o.function} {' or '.join(o.dims)}{o.dims_note}" for o in operations)
+    sub.add_argument("operation", help=forms)
+    sub.add_argument("dims", nargs="+", type=_whole, metavar="DIM", help="extents, 1 or more each")
+    sub.add_argument("--dtype", default="float64", help="of the operands (default: float64)")
+    for name in dict.fromkeys(name for o in operations for name in o.options):
+        texts = (
+            f"of {o.function}: {', '.join(o.options[name][0])}; {o.options[name][1]}"
+            for o in operations
+            if name in o.options
+        )
+        sub.add_argument(f"--{name}", help=" | ".join(texts))
+    sub.add_argument(
+        "--on", default="host", help="where the operands lie: host, cuda:0, ... (default: host)"
+    )
+    sub.add_argument("--device", help="only this device, such as cpu or cuda:0")
+    methods = dict.fromkeys(i.method for o in operations for i in registry.lookup(o.name))
+    sub.add_argument("--method", help=f"only this method: {', '.join(methods)}")
+    sub.add_argument(
+        "--profile",
+        type=_file,
+        metavar="NAME|FILE",
+        help="answer for another machine, by its constants: tesla-t10, h200, or a profile's file",
+    )
+
+
+def _verify(sub: argparse.ArgumentParser) -> None:
+    usual = [o.function for o in registry.operations() if benchmark.of(o, "VERIFIED", False)]
+    every = ", ".join(o.function for o in registry.operations())
+    sub.add_argument(
+        "operation", nargs="*", help=f"{every} (default: {' and '.join(usual) or 'all'})"
+    )
+    sub.add_argument("--on", default="host", help="where the operands lie: host, cuda:0")
+    sub.add_argument(
+        "--count", type=_whole, default=100, help="problems for each operation (default: 100)"
+    )
+    sub.add_argument(
+        "--seconds", type=float, default=60.0, help="stop drawing after this time (default: 60)"
+    )
+    sub.add_argument("--seed", type=_whole, default=0, help="of the random problems (default: 0)")
+    sub.add_argument(
+        "--largest", type=_whole, help="largest extent of a matrix (default: 4096; 16384 on a GPU)"
+    )
+
+
+def _bench(sub: argparse.ArgumentParser) -> None:
+    operations = registry.operations()
+    names = [name for o in operations for name in dict.fromkeys((o.name, o.function))]
+    sub.add_argument("operation", choices=names, metavar="OPERATION", help=", ".join(names))
+    dtypes: dict[str, list[str]] = {}
+    for operation in operations:
+        dtype = benchmark.of(operation, "DTYPE", benchmark.DTYPE)
+        dtypes.setdefault(dtype, []).append(operation.function)
+    usual = "; ".join(f"{dtype} of {', '.join(which)}" for dtype, which in dtypes.items())
+    sub.add_argument("--dtype", choices=("float32", "float64"), help=f"default: {usual}")
+    sub.add_argument(
+        "--device",
+        help=f"of {_with_option('device')} (default: cuda:0, or cpu without a GPU); the others "
+        "run on all",
+    )
+    sub.add_argument(
+        "--order",
+        default="C",
+        choices=("C", "F"),
+        help=f"the matrix of {_with_option('order')} by rows (C, the default) or by columns (F)",
+    )
+
+
+def _with_option(name: str) -> str:
+    """The operations of which bench lets one choose that."""
+    having = (o for o in registry.operations() if name in benchmark.of(o, "OPTIONS", ()))
+    return " and ".join(o.function for o in having)
+
+
+def _demo(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--largest", type=_whole, help="largest extent (default: 4096; 8192 on a GPU)")
+    sub.add_argument(
+        "--picture", type=_file, metavar="FILE", help="save the filtered photograph (PGM)"
+    )
+
+
+def _whole(text: str) -> int:
+    """A whole number from an argument."""
+    try:
+        return int(text)
+    except ValueError:  # not a number, or of thousands of digits
+        shown = text if len(text) < 40 else f"{text[:20]}... ({len(text)} characters)"
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {shown!r}") from None
+
+
+def _file(text: str) -> str:
+    """A file's name from an argument."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError(f"must name a file, got {text[:40]!r}")
+    return text

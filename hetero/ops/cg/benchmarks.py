@@ -1,0 +1,156 @@
+"""What `hetero bench` and `verify` ask of conjugate gradients, beside SciPy's and CuPy's."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import spec
+from hetero.ops.cg import OPERATION, solve_cg
+from hetero.runtime import planner
+from hetero.runtime.benchmark import (
+    Benchmark,
+    Call,
+    Comparison,
+    Iterations,
+    Trial,
+    cuda_device,
+    name_of,
+)
+from hetero.runtime.problem import DEVICE_DTYPES
+
+DTYPE = "float64"
+DENSE = (512, 1024, 2048, 4096, 8192, 16384)
+GRIDS = (512, 1024, 2048, 4096)
+_LARGEST_ON_CPU = 2048  # of dense matrices, and of grids whose matrix is stored
+_LARGEST_FOR_SCIPY = 1024
+_LARGEST_DRAWN = {"dense": 2048, "stored": 1024, "matrix-free": 1024}
+
+
+def draw(random: random.Random, on: str, largest: int) -> Trial:
+    """The five-point operator, matrix-free or stored, or a dense matrix."""
+    dtype = random.choice(DEVICE_DTYPES)
+    kind = random.choice(tuple(_LARGEST_DRAWN))
+    most = min(largest, _LARGEST_DRAWN[kind])
+    n, m = (max(2, round(2.0 ** random.uniform(2, math.log2(most)))) for _ in range(2))
+    if kind == "dense":
+        return Trial((dense(n, dtype), spec(n, dtype, on=on)))
+    A = _operator((n, m), dtype)
+    return Trial((A if kind == "matrix-free" else A.tocsr(), spec(n * m, dtype, on=on)))
+
+
+def _operator(shape: tuple[int, int], dtype: str) -> Any:
+    from hetero.ops.linear_systems.operators import Poisson  # with all of SciPy's solvers
+
+    return Poisson(shape, dtype=dtype)
+
+
+def dense(n: int, dtype: str) -> np.ndarray:
+    """A random symmetric matrix that is positive definite."""
+    A = np.random.default_rng(1).random((n, n), dtype=np.float32).astype(dtype)
+    A += A.T
+    A[np.diag_indices(n)] += 4.0 * math.sqrt(n)
+    return A
+
+
+def benchmarks(dtype: str) -> Iterator[Benchmark]:
+    """One iteration on the five-point operator; whole solves with dense matrices, host to host."""
+    gpu = cuda_device()
+    for n in GRIDS:
+        for kind in ("matrix-free", "CSR"):
+            if kind == "matrix-free" or n <= _LARGEST_ON_CPU or gpu is not None:
+                facts = {
+                    "floor_bytes": 10.0 * n * n * np.dtype(dtype).itemsize,
+                    "passes": " in ten passes",
+                }
+                case = f"{n}^2 five-point, {kind}, {dtype}"
+                yield Benchmark(case, partial(_of_stencil, n, kind, dtype), "iteration", facts)
+    for n in DENSE:
+        for count in (8, 256) if n <= _LARGEST_ON_CPU or gpu is not None else ():
+            case = f"dense {n}, {count} iterations, host to host, {dtype}"
+            make = partial(_of_dense, n, count, dtype)
+            yield Benchmark(case, make, "solve", budget=1.0, most=9)
+
+
+def _of_stencil(n: int, kind: str, dtype: str) -> Comparison:
+    operator = _operator((n, n), dtype)
+    b = np.random.default_rng(0).random(n * n).astype(dtype)
+    A = operator if kind == "matrix-free" else operator.tocsr()
+    calls = {}
+    for candidate in planner.plan_call(OPERATION, (A, b), {}).candidates:
+        if candidate.reason is None and candidate.device in (planner.CPU, cuda_device()):
+            placed = {"device": candidate.device, "method": candidate.method}
+            few, many = (4, 24) if candidate.device == planner.CPU else (20, 220)
+            calls[name_of(candidate)] = Iterations(partial(_iterate, A, b, placed), few, many)
+    return Comparison(calls, dict(_peers(operator.tocsr(), b, slow=n > _LARGEST_FOR_SCIPY)))
+
+
+def _iterate(A: Any, b: np.ndarray, placed: dict[str, str], count: int) -> None:
+    solve_cg(A, b, rtol=0.0, maxiter=count, **placed)
+
+
+def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, Iterations]]:
+    """SciPy's cg, and CuPy's, both on CSR."""
+    from scipy.sparse.linalg import cg
+
+    if not slow:
+        yield "SciPy, CSR", Iterations(lambda count: cg(A, b, rtol=0.0, maxiter=count), 2, 8)
+    if (cupy := _cupy()) is not None:
+        from cupyx.scipy import sparse
+        from cupyx.scipy.sparse.linalg import cg as on_gpu
+
+        there, rhs = sparse.csr_matrix(A), cupy.asarray(b)
+        never = _never_done(on_gpu)
+
+        def run(count: int) -> None:
+            on_gpu(there, rhs, **never, maxiter=count)
+            cupy.cuda.Device().synchronize()
+
+        yield "CuPy, CSR", Iterations(run, 20, 120)
+
+
+def _cupy() -> Any:
+    """CuPy with its solvers, None where there is no GPU or no CuPy."""
+    if cuda_device() is None:
+        return None
+    try:
+        import cupy
+        import cupyx.scipy.sparse.linalg  # noqa: F401
+    except ImportError:
+        return None
+    return cupy
+
+
+def _never_done(solver: Callable[..., Any]) -> dict[str, float]:
+    """Tolerances that no residual meets; CuPy's argument changed its name."""
+    names = inspect.signature(solver).parameters
+    return {"rtol": 0.0, "atol": 0.0} if "rtol" in names else {"tol": 0.0, "atol": 0.0}
+
+
+def _of_dense(n: int, count: int, dtype: str) -> Comparison:
+    """So many iterations, transfers included."""
+    A, b = dense(n, dtype), np.random.default_rng(0).random(n).astype(dtype)
+    options = {"rtol": 0.0, "maxiter": count}
+
+    def by(device: str | None) -> Call:
+        return lambda turn: solve_cg(A, b, **options, device=device)
+
+    calls: dict[str, Call] = {"automatic": by(None), "hetero on cpu": by(planner.CPU)}
+    peers: dict[str, Call] = {}
+    if (gpu := cuda_device()) is not None:
+        calls[f"hetero on {gpu}"] = by(gpu)
+    if (cupy := _cupy()) is not None:
+        from cupyx.scipy.sparse.linalg import cg as on_gpu
+
+        def by_cupy(turn: int) -> None:
+            there = cupy.asarray(A), cupy.asarray(b)
+            cupy.asnumpy(on_gpu(*there, **_never_done(on_gpu), maxiter=count)[0])
+
+        peers["CuPy, dense"] = by_cupy
+    return Comparison(calls, peers, name_of(planner.plan_call(OPERATION, (A, b), options).chosen))

@@ -1,0 +1,188 @@
+"""What `hetero bench`, `verify` and `demo` ask of convolution.
+
+Bench takes mode "same", random square images and filters: on the CPU NumPy operands, on a GPU
+operands that lie there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import HOST, spec
+from hetero.ops.convolve2d import OPERATION, demonstration
+from hetero.ops.convolve2d.operands import (
+    BOUNDARIES,
+    LARGEST_DOWNLOADED,
+    MODES,
+    filter_of,
+    request_of,
+)
+from hetero.runtime import execution, planner
+from hetero.runtime.benchmark import (
+    Benchmark,
+    Call,
+    Comparison,
+    Trial,
+    by_candidates,
+    cuda_device,
+    name_of,
+)
+from hetero.runtime.problem import DEVICE_DTYPES
+
+demonstrate = demonstration.demonstrate
+
+ON_CPU = ((64, 3), (64, 15), (256, 3), (256, 31), (1024, 5), (2048, 3), (2048, 15), (2048, 63))
+ON_GPU = tuple((n, f) for n in (1024, 4096, 8192) for f in (3, 15, 63, 513))
+_LONGEST, _LONGEST_ON_GPU = 3.0, 1.0  # predicted seconds of a candidate
+_TORCH_LARGEST = 63
+_LARGEST_IMAGE, _LARGEST_FILTER = 4096, 129
+
+
+def draw(random: random.Random, on: str, largest: int) -> Trial:
+    """Image and filter with log-uniform extents, about as high as wide; every third of rank 1."""
+    dtype = random.choice(DEVICE_DTYPES)
+
+    def shape(least: int, most: int) -> tuple[int, int]:
+        size = least * (most / least) ** random.random()
+        skew = random.choice((1.0, 1.0, random.uniform(0.5, 2.0)))
+        return max(round(size * skew), 1), max(round(size / skew), 1)
+
+    image = shape(16, min(largest // 2, _LARGEST_IMAGE))
+    height, width = (min(f, n) for f, n in zip(shape(1, _LARGEST_FILTER), image, strict=True))
+    mode, boundary = random.choice(MODES), random.choice(BOUNDARIES)
+    on_host = on == HOST or height * width <= LARGEST_DOWNLOADED
+    low_rank = random.random() < 1 / 3 and height * width > height + width and on_host
+    rng = np.random.default_rng(3)
+    values: Any = spec((height, width), dtype, on=on)
+    if low_rank:
+        values = np.outer(0.1 + rng.random(height), 0.1 + rng.random(width)).astype(dtype)
+    elif on_host:
+        values = (rng.random((height, width)) - 0.5).astype(dtype)
+    return Trial((spec(image, dtype, on=on), values), {"mode": mode, "boundary": boundary})
+
+
+def remembered(
+    plan: planner.Plan, operands: tuple[Any, ...], options: Mapping[str, Any]
+) -> Callable[[], object] | None:
+    """The call with a filter that is new each time; None where operands lie on a device."""
+    image, values = operands
+    if plan.problem.device is not None:
+        return None
+    dtype = np.dtype(plan.problem.dtype)
+    inputs = plan.problem.inputs[:1]
+
+    def run() -> Any:
+        request = request_of(filter_of(values, dtype), 0.0)
+        _ = request.filter.factors  # what a call asks for to make its plan
+        if plan.chosen.device == planner.CPU:
+            return plan.chosen.implementation.run(None, plan.problem, [image, request], None)
+        return execution.execute(plan, execution.Call((image,), inputs, also=(request,)))
+
+    return run
+
+
+def benchmarks(dtype: str) -> Iterator[Benchmark]:
+    """Images and filters of all sizes, on the CPU and on the first GPU."""
+    places = [(planner.CPU, size) for size in ON_CPU]
+    if (gpu := cuda_device()) is not None:
+        places += [(gpu, size) for size in ON_GPU]
+    for place, (n, f) in places:
+        where = HOST if place == planner.CPU else place
+        case = f"{n} x {n} with {f} x {f}, operands on {where}, {dtype}"
+        facts = {
+            "floor_bytes": 2.0 * n * n * np.dtype(dtype).itemsize,  # one read, one write
+            "passes": " in two passes",
+        }
+        make = partial(_on_cpu if place == planner.CPU else _on_gpu, n, f, dtype)
+        yield Benchmark(case, make, facts=facts, device=place)
+
+
+def _data(n: int, f: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(n + f)
+    return rng.random((n, n)).astype(dtype) - 0.5, rng.random((f, f)).astype(dtype) - 0.5
+
+
+def _on_cpu(n: int, f: int, dtype: str) -> Comparison:
+    data = _data(n, f, dtype)
+    found = by_candidates(OPERATION, data, {"mode": "same"}, longest=_LONGEST)
+    return found._replace(peers=_cpu_peers(*data))
+
+
+def _cpu_peers(image: np.ndarray, values: np.ndarray) -> dict[str, Call]:
+    from scipy import ndimage, signal
+
+    calls: dict[str, Call] = {
+        "SciPy fftconvolve": lambda turn: signal.fftconvolve(image, values, "same"),
+        "SciPy oaconvolve": lambda turn: signal.oaconvolve(image, values, "same"),
+    }
+    if image.size * values.size < 1e9:
+        calls["SciPy convolve2d"] = lambda turn: signal.convolve2d(image, values, "same")
+        calls["SciPy ndimage"] = lambda turn: ndimage.convolve(image, values, mode="constant")
+    try:
+        import cv2
+    except ImportError:
+        return calls
+    flipped = np.ascontiguousarray(values[::-1, ::-1])
+    anchor = (values.shape[1] // 2, values.shape[0] // 2)
+    calls["OpenCV filter2D"] = lambda turn: cv2.filter2D(
+        image, -1, flipped, anchor=anchor, borderType=cv2.BORDER_CONSTANT
+    )
+    return calls
+
+
+def _on_gpu(n: int, f: int, dtype: str) -> Comparison:
+    from pycuda import gpuarray
+
+    image, values = _data(n, f, dtype)
+    turns = max(1, min(8, (1 << 28) // image.nbytes))
+    images = [gpuarray.to_gpu(image) for _ in range(turns)]
+    there = gpuarray.to_gpu(values)
+    known = values if values.size <= LARGEST_DOWNLOADED else there
+    plan = planner.plan_call(OPERATION, (images[0], known), {"mode": "same"})
+
+    def call(turn: int, **placed: str) -> None:
+        OPERATION.call(images[turn % turns], there, "same", **placed)
+
+    calls = {
+        name_of(c): partial(call, device=c.device, method=c.method)
+        for c in plan.candidates
+        if c.reason is None and c.device == cuda_device()
+        if (c.seconds or 0.0) <= _LONGEST_ON_GPU
+    }
+    return Comparison(calls, dict(_gpu_peers(image, values, turns)), name_of(plan.chosen))
+
+
+def _gpu_peers(image: np.ndarray, values: np.ndarray, turns: int) -> Iterator[tuple[str, Call]]:
+    try:
+        import cupy
+        from cupyx.scipy import ndimage, signal
+    except ImportError:
+        pass
+    else:
+        images = [cupy.asarray(image) for _ in range(turns)]
+        there = cupy.asarray(values)
+        yield "CuPy fftconvolve", lambda t: signal.fftconvolve(images[t % turns], there, "same")
+        if values.shape[0] <= 15:
+            yield (
+                "CuPy ndimage",
+                lambda t: ndimage.convolve(images[t % turns], there, mode="constant"),
+            )
+    if values.shape[0] > _TORCH_LARGEST:
+        return
+    try:
+        import torch
+    except ImportError:
+        return
+    tensors = [torch.from_numpy(image)[None, None].cuda() for _ in range(turns)]
+    taps = torch.from_numpy(np.ascontiguousarray(values[::-1, ::-1]))[None, None].cuda()
+    torch.backends.cudnn.allow_tf32 = False
+    pad = values.shape[0] // 2
+    yield (
+        "torch conv2d",
+        lambda t: torch.nn.functional.conv2d(tensors[t % turns], taps, padding=pad),
+    )

@@ -1,0 +1,67 @@
+"""What `hetero bench`, `verify` and `demo` ask of Poisson's equation, beside PyAMG."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import spec
+from hetero.ops.poisson import OPERATION, demonstration
+from hetero.runtime.benchmark import Benchmark, Call, Comparison, Trial, by_candidates
+from hetero.runtime.problem import DEVICE_DTYPES
+
+demonstrate = demonstration.demonstrate
+
+DTYPE = "float64"
+GRIDS = (256, 1024, 4096)
+_LONGEST = 20.0  # predicted seconds of a solve
+_LARGEST_FOR_JACOBI = 256
+_LARGEST_FOR_PYAMG = 1024
+_LARGEST_DRAWN = {2: 2048, 3: 128}  # extents, by the number of axes
+
+
+def draw(random: random.Random, on: str, largest: int) -> Trial:
+    """A rectangle or a box, about as high as wide."""
+    dtype = random.choice(DEVICE_DTYPES)
+    ndim = random.choice((2, 2, 3))
+    size = 4 * (min(largest, _LARGEST_DRAWN[ndim]) / 4) ** random.random()
+    shape = tuple(max(2, round(size * random.uniform(0.7, 1.0))) for _ in range(ndim))
+    return Trial((spec(shape, dtype, on=on),))
+
+
+def benchmarks(dtype: str) -> Iterator[Benchmark]:
+    """Squares, host to host."""
+    rtol = 1e-8 if dtype == "float64" else 1e-4
+    for n in GRIDS:
+        case = f"Poisson {n}^2 to {rtol:g}, host to host, {dtype}"
+        make = partial(_compare, n, rtol, dtype)
+        yield Benchmark(case, make, "solve", budget=1.0, least=2, most=9)
+
+
+def _compare(n: int, rtol: float, dtype: str) -> Comparison:
+    f = np.random.default_rng(2).random((n, n)).astype(dtype)
+    found = by_candidates(OPERATION, (f,), {"rtol": rtol}, longest=_LONGEST)
+    slow = () if n <= _LARGEST_FOR_JACOBI else ("jacobi",)
+    calls = {name: call for name, call in found.calls.items() if name.split()[0] not in slow}
+    wanted = n <= _LARGEST_FOR_PYAMG and dtype == "float64"
+    return found._replace(calls=calls, peers=_pyamg(f, rtol) if wanted else {})
+
+
+def _pyamg(f: np.ndarray, rtol: float) -> dict[str, Call]:
+    """Ruge-Stueben multigrid as preconditioner of conjugate gradients, set-up included."""
+    try:
+        import pyamg
+    except ImportError:
+        return {}
+    from hetero.ops.linear_systems.operators import Poisson
+
+    A = Poisson(f.shape).tocsr()
+
+    def run(turn: int) -> Any:
+        return pyamg.ruge_stuben_solver(A).solve(f.ravel(), tol=rtol, accel="cg")
+
+    return {"PyAMG RS-CG, set-up included": run}

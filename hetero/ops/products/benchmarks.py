@@ -1,0 +1,272 @@
+"""What `hetero bench`, `verify` and `demo` ask of the products.
+
+On a GPU, every implementation on operands that lie there, beside CuPy and torch on the same memory;
+sets of operands rotate, so that they do not lie in the cache from one call to the next. On the CPU
+both hetero and NumPy call one BLAS: the difference is what hetero's look-up takes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import log2, prod
+from typing import Any
+
+import numpy as np
+
+from hetero import devices
+from hetero.arrays import Operand, spec
+from hetero.ops.products import calling
+from hetero.runtime import inventory, planner, registry
+from hetero.runtime.benchmark import Benchmark, Call, Comparison, Table, Trial, name_of
+from hetero.runtime.problem import DEVICE_DTYPES, Problem
+from hetero.runtime.registry import Operation
+
+Shapes = tuple[tuple[int, ...], ...]
+
+OPTIONS = ("device", "order")
+SQUARE = (512, 1024, 2048, 4096, 8192, 16384)
+DEMONSTRATED = (16, 64, 256, 1024, 4096, 8192)  # extents of squares in demo's table
+LONG = ((100000, 16), (16, 100000), (4096, 64))
+_SMALL = 32  # extent of the smallest product on the CPU
+_LARGEST_ON_CPU = 2.0e10  # flops
+_COLD_BYTES = 200 << 20  # several times the largest cache
+_POOL = 3 << 30  # bytes for all sets of one operand
+# Of a multiprocessor, by compute capability: multiply-adds count twice, float64 on tensor cores.
+_FLOPS_PER_CLOCK: dict[str, dict[Any, int]] = {
+    "float32": {(7, 0): 128, (7, 5): 128, (8, 0): 128, (8, 6): 256, (8, 9): 256, (9, 0): 256},
+    "float64": {(7, 0): 64, (8, 0): 128, (9, 0): 256},
+}
+
+
+def random_trial(
+    draw: random.Random,
+    on: str,
+    largest: int,
+    second: Callable[[int, Callable[[], int]], tuple[int, ...]],
+) -> Trial:
+    """Extents log-uniform up to ``largest``, any dtype, every third matrix by columns.
+
+    ``second(k, size)`` gives the shape of B for A of shape (m, k), further extents by ``size()``.
+    """
+    dtype = draw.choice(DEVICE_DTYPES)
+
+    def size() -> int:
+        return max(2, round(2.0 ** draw.uniform(2, log2(largest))))
+
+    m, k = size(), size()
+    a = spec((m, k), dtype, on=on, order=draw.choice("CCF"))
+    b = spec(second(k, size), dtype, on=on, order=draw.choice("CCF"))
+    return Trial((a, b))
+
+
+def trial(operation: Operation, shapes: Shapes) -> tuple[str, Trial]:
+    """A line of demo's table."""
+    text = f"{operation.name} {_joined(shapes[0])} {_joined(shapes[1])}"
+    return text, Trial(tuple(spec(shape, "float32") for shape in shapes))
+
+
+def remembered(
+    plan: planner.Plan, operands: tuple[Any, ...], options: Mapping[str, Any]
+) -> Callable[[], object] | None:
+    """What the second call of a shape comes down to; None where operands lie on a device."""
+    if plan.problem.device is not None:
+        return None
+    return partial(calling.shortcut(plan, getattr(np, plan.problem.function)), *operands)
+
+
+def benchmarks(
+    operation: Operation,
+    dims: Sequence[tuple[int, ...]],
+    shapes_of: Callable[[tuple[int, ...]], Shapes],
+    dtype: str,
+    device: str,
+    order: str,
+) -> Iterator[Benchmark]:
+    """A row for each of the dimensions, A in the given order."""
+    if device == planner.CPU:
+        for each in ((_SMALL,) * len(dims[0]), *dims):
+            if 2.0 * prod(each) <= _LARGEST_ON_CPU:
+                case = f"{operation.name} {_joined(each)}, operands on host, {dtype}"
+                make = partial(_on_cpu, operation, shapes_of(each), dtype, order)
+                yield Benchmark(case, make, budget=0.1, most=200)
+        return
+    devices.believed(device)
+    pools: list[Any] = []
+    for each in dims:
+        first, second = shapes_of(each)
+        a, b = spec(first, dtype, on=device, order=order), spec(second, dtype, on=device)
+        problem = operation.problem(a, b)
+        info = inventory.devices()[device]
+        operands = (*problem.inputs, problem.output)
+        if any(_room(o) * _sets(operands) > _POOL for o in operands):
+            continue
+        facts = {
+            "operation": operation.name,
+            "dims": each,
+            "dtype": dtype,
+            "order": order,
+            "roof": _flops_roof(devices.get(device), dtype),
+            "flops": registry.lookup(operation.name)[0].work(problem, info).flops,
+            "bytes": sum(o.nbytes for o in operands),
+        }
+        case = f"{operation.name} {_joined(each)}, operands on {device}, {dtype}"
+        make = partial(_on_device, problem, devices.get(device), pools)
+        yield Benchmark(case, make, facts=facts, device=device)
+
+
+def _joined(dims: tuple[int, ...]) -> str:
+    return "x".join(map(str, dims))
+
+
+def _on_cpu(operation: Operation, shapes: Shapes, dtype: str, order: str) -> Comparison:
+    rng = np.random.default_rng(0)
+    first, second = shapes
+    A = rng.random(first[::-1], dtype).T if order == "F" else rng.random(first, dtype)
+    B = rng.random(second, dtype)
+    peer = getattr(np, operation.function)
+    return Comparison(
+        {"automatic": lambda turn: operation.call(A, B)},
+        {f"NumPy {operation.function}": lambda turn: peer(A, B)},
+        name_of(planner.plan_call(operation, (A, B), {}).chosen),
+    )
+
+
+def _room(operand: Operand) -> int:
+    return -(-operand.nbytes // 256) * 256
+
+
+def _sets(operands: tuple[Operand, ...]) -> int:
+    return max(1, min(256, -(-_COLD_BYTES // sum(o.nbytes for o in operands))))
+
+
+def _on_device(problem: Problem, device: Any, pools: list[Any]) -> Comparison:
+    """Every implementation on the memory of ``pools``, which the first row allocates and fills."""
+    if not pools:
+        pools.extend(device.allocate(_POOL) for _ in range(3))
+        dtype = np.dtype(problem.dtype)
+        noise = np.random.default_rng(0).random(1 << 24).astype(dtype) - dtype.type(0.5)
+        for buffer, _ in pools:
+            for offset in range(0, _POOL - noise.nbytes + 1, noise.nbytes):
+                device.upload(noise, buffer + offset)
+    operands = (*problem.inputs, problem.output)
+    sets = _sets(operands)
+    addresses = [
+        [buffer + _room(o) * turn for (buffer, _), o in zip(pools, operands, strict=True)]
+        for turn in range(sets)
+    ]
+    info = inventory.devices()[device.name]
+    calls: dict[str, Call] = {
+        f"{row.method} on {device.name}": partial(_run, row.run, device, problem, addresses)
+        for row in registry.lookup(problem.operation)
+        if row.kind == device.kind and not row.excludes(problem, info)
+    }
+    small = sum(o.nbytes for o in operands) < 1 << 28
+    return Comparison(
+        calls,
+        _peers(problem, addresses),
+        name_of(planner.plan(problem, device.name).chosen),
+        count=max(sets, 10 if small else 3),
+    )
+
+
+def _run(run: Any, device: Any, problem: Problem, addresses: list[list[int]], turn: int) -> None:
+    *inputs, output = addresses[turn % len(addresses)]
+    run(device, problem, inputs, output)
+
+
+def _flops_roof(device: Any, dtype: str) -> float | None:
+    """FLOP/s of all multiprocessors at the highest clock, None where not known."""
+    per_clock = _FLOPS_PER_CLOCK[dtype].get(device.capability)
+    return per_clock and per_clock * device.multiprocessors * device.clock_rate
+
+
+def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, Call]:
+    """The same product by CuPy and torch on the same memory.
+
+    None on other devices than the first: both would compute on theirs.
+    """
+    operands = (*problem.inputs, problem.output)
+    calls: dict[str, Call] = {}
+    if problem.device != "cuda:0":
+        return calls
+    try:
+        import cupy
+
+        cupy.empty(1)
+    except Exception:  # not installed, or not working here
+        return calls
+
+    def view(address: int, operand: Operand) -> Any:
+        memory = cupy.cuda.UnownedMemory(address, operand.nbytes, None)
+        pointer = cupy.cuda.MemoryPointer(memory, 0)
+        return cupy.ndarray(operand.shape, operand.dtype, pointer, operand.strides)
+
+    sets = [[view(a, o) for a, o in zip(one, operands, strict=True)] for one in addresses]
+
+    def by_cupy(turn: int) -> None:
+        A, B, C = sets[turn % len(sets)]
+        cupy.matmul(A, B, out=C)
+
+    calls["CuPy"] = by_cupy
+    try:
+        import torch
+
+        tensors = [[torch.as_tensor(array, device="cuda") for array in one] for one in sets]
+    except Exception:  # likewise
+        return calls
+    torch.backends.cuda.matmul.allow_tf32 = False
+    product = torch.mv if len(problem.inputs[1].shape) == 1 else torch.mm
+
+    def by_torch(turn: int) -> None:
+        A, B, C = tensors[turn % len(tensors)]
+        product(A, B, out=C)
+
+    calls["torch"] = by_torch
+    return calls
+
+
+def columns(
+    rows: Sequence[Mapping[str, Any]], dims: str, unit: str, scale: float, limit: str
+) -> Table | None:
+    """Own kernels beside cuBLAS, CuPy and torch: a line for each row on a GPU; None on the CPU.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+    dims : str
+        What the extents are called.
+    unit, scale
+        Of speed: "GB/s" counts bytes, "TFLOP/s" operations.
+    limit : str
+        What speed is compared with.
+    """
+    if any("dims" not in row for row in rows):
+        return None
+    head = [dims, "own, us", f"own, {unit}", f"of {limit}", "cuBLAS, us", f"cuBLAS, {unit}"]
+    head += ["own / cuBLAS", "own / CuPy", "own / torch", "chosen", "best / chosen"]
+    ratios: dict[str, list[float]] = {name: [] for name in (*head[6:9], head[10])}
+    cells = []
+    for row in rows:
+        own, library = (
+            next((s for name, s in row["seconds"].items() if name.startswith(f"{m} on ")), None)
+            for m in ("tiled", "library")
+        )
+        if own is None or row["chosen"] not in row["seconds"]:
+            continue
+        by_bytes = unit == "GB/s"
+        amount = row["bytes"] if by_bytes else row["flops"]
+        most = row["copy_bandwidth"] if by_bytes else row["roof"]
+        line = [_joined(row["dims"]), f"{own * 1e6:.1f}", f"{amount / own * scale:.1f}"]
+        line.append(f"{amount / own / most:.2f}" if most else "-")
+        line += [f"{library * 1e6:.1f}", f"{amount / library * scale:.1f}"] if library else "--"
+        others = library, row["seconds"].get("CuPy"), row["seconds"].get("torch")
+        for name, seconds in zip(head[6:9], others, strict=True):
+            line.append(f"{seconds / own:.2f}" if seconds else "-")
+            ratios[name] += [seconds / own] if seconds else []
+        best = min(s for name, s in row["seconds"].items() if name not in row["peers"])
+        ratios[head[10]].append(best / row["seconds"][row["chosen"]])
+        line += [row["chosen"].partition(" ")[0], f"{ratios[head[10]][-1]:.2f}"]
+        cells.append(line)
+    return Table(head, cells, ratios)

@@ -16,6 +16,7 @@ from typing import Any
 from hetero.calibration.solves import FAMILIES
 from hetero.devices import cubin
 from hetero.devices.base import Device
+from hetero.devices.storage import Storage
 from hetero.errors import HeteroError
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Implementation
@@ -48,12 +49,16 @@ class _Listing:
     def __init__(self, device: Device) -> None:
         self._device = device
         self.wanted: dict[tuple[str, cubin.Defines], None] = {}
+        self._storage = Storage()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
     def build(self, text: str, kernel: str, defines: cubin.Defines) -> None:
         self.wanted[text, defines] = None
+
+    def storage(self) -> Storage:
+        return self._storage
 
     def allocate(self, nbytes: int) -> tuple[int, None]:
         return 0, None

@@ -13,6 +13,7 @@ would take on the CPU and on each GPU, copies between host and GPU included. The
 `plan`, `Plan`, `spec`              what a call would do and how long it would take; nothing runs
 `use`                               choose device or method yourself
 `machine`, `calibrate`, `Profile`   what is here, and its measured constants
+`memory`, `clear_memory`            memory of the devices that is held, by purpose; give it back
 `reset`                             use a device again that failed and was set aside
 `errors`                            the exceptions
 ==================================  ==========================================================
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from hetero.ops.poisson import solve_poisson
     from hetero.runtime.failures import reset
     from hetero.runtime.graphs import graph
+    from hetero.runtime.memory import clear_memory, memory
     from hetero.runtime.overview import machine
     from hetero.runtime.planner import Plan, use
     from hetero.runtime.profile import Profile
@@ -48,11 +50,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "calibrate": "hetero.calibration",
+    "clear_memory": "hetero.runtime.memory",
     "convolve2d": "hetero.ops.convolve2d",
     "graph": "hetero.runtime.graphs",
     "machine": "hetero.runtime.overview",
     "matmul": "hetero.ops.matmul",
     "matvec": "hetero.ops.matvec",
+    "memory": "hetero.runtime.memory",
     "plan": "hetero.ops",
     "Plan": "hetero.runtime.planner",
     "Poisson": "hetero.ops.linear_systems.operators",
@@ -69,12 +73,14 @@ __all__ = [
     "Poisson",
     "Profile",
     "calibrate",
+    "clear_memory",
     "convolve2d",
     "errors",
     "graph",
     "machine",
     "matmul",
     "matvec",
+    "memory",
     "plan",
     "reset",
     "solve_cg",

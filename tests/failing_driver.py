@@ -30,11 +30,7 @@ from hetero import devices  # noqa: E402
 from hetero.devices import cubin  # noqa: E402
 from hetero.devices.base import Device  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
-from hetero.ops.convolve2d import fft_device  # noqa: E402
-from hetero.ops.convolve2d.request import _kept  # noqa: E402
 from hetero.ops.linear_systems.types import CONVERGED, Outcome  # noqa: E402
-from hetero.ops.multigrid import multigrid_device  # noqa: E402
-from hetero.ops.poisson import dst_device  # noqa: E402
 from hetero.runtime import inventory, profile, registry  # noqa: E402
 
 rng = np.random.default_rng(3)
@@ -179,9 +175,9 @@ def forget() -> None:
 
 def drop() -> None:
     """Let go of what is kept on devices for later calls."""
-    _kept._entries.clear()
-    for cache in (fft_device._transform, dst_device._solver, multigrid_device._hierarchy):
-        cache.cache_clear()
+    for device in (devices.here.found or {}).values():
+        for state in device._states.values():
+            state.storage.drop()
     gc.collect()
 
 

@@ -16,6 +16,7 @@ import pytest
 from scipy.signal import convolve2d
 
 import hetero
+from hetero.devices.storage import Storage
 from hetero.errors import MethodNotAvailable
 from hetero.ops import convolve2d as convolution
 from hetero.ops.convolve2d import operands as convolving
@@ -217,8 +218,11 @@ class Place:
 
     capturing = False
 
-    def place(self):
-        return "here"
+    def __init__(self):
+        self._storage = Storage()
+
+    def storage(self):
+        return self._storage
 
     def keep(self, made):
         pass

@@ -235,7 +235,6 @@ def transforms_of_cuda(opencl, monkeypatch):
 
     monkeypatch.setattr(fft_device, "RealTransform2D", Transform)
     monkeypatch.setattr(fft_device.own, "direct", repaired)
-    monkeypatch.setattr(devices.get(opencl), "place", lambda: opencl, raising=False)
     rows = [
         row(entry)
         for entry in registry.lookup("convolve2d")
@@ -243,10 +242,10 @@ def transforms_of_cuda(opencl, monkeypatch):
     ]
     entries = [*registry.lookup("convolve2d"), *rows]
     monkeypatch.setitem(registry._implementations, "convolve2d", entries)
-    fft_device._transform.cache_clear()
+    devices.get(opencl).storage().drop()
     inventory.changed()
     yield opencl
-    fft_device._transform.cache_clear()
+    devices.get(opencl).storage().drop()
 
 
 @pytest.mark.parametrize("method", TRANSFORMS)

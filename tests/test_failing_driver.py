@@ -55,5 +55,9 @@ def test_short_of_memory(library):
     assert succeeded(fake_cuda.run("short_of_memory.py", library=library))[-1] == "right"
 
 
+def test_memory_is_counted_and_given_back(library):
+    assert succeeded(fake_cuda.run("clearing_memory.py", library=library))[-1] == "right"
+
+
 def test_set_aside_and_reset(library):
     assert succeeded(fake_cuda.run("set_aside.py", library=library))[-1] == "right"

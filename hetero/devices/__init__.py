@@ -35,6 +35,7 @@ missing = here.missing
 get = here.get
 not_available = here.not_available
 disabled = here.disabled
+inherited = here.inherited
 failures = here.failures
 count_failure = here.count_failure
 troubles = here.troubles

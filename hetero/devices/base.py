@@ -11,6 +11,7 @@ import numpy as np
 
 from hetero import kernels
 from hetero.devices import peers
+from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _PROBE_BLOCK = 32  # threads
@@ -199,9 +200,21 @@ class Device(abc.ABC):
         """
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
+    def storage(self) -> Storage:
+        """What the present context holds in the device's memory beyond a call."""
+        return self.__dict__.setdefault("_storage", Storage())
+
+    def memory_held(self) -> dict[str, int]:
+        """Purpose -> bytes of the device's memory that this process holds; asks no driver."""
+        return self.storage().sizes()
+
     def trim(self) -> bool:
         """Give memory that is kept for later calls back to the driver; True if there was some."""
-        return False
+        return self.storage().drop()
+
+    def clear(self) -> None:
+        """`trim`, in every context that is in use; opens none."""
+        self.trim()
 
     def reopen(self) -> None:
         """Make the device usable again after failures, as far as its driver lets us."""

@@ -26,6 +26,8 @@ from hetero import locks
 from hetero.devices import cubin, install
 from hetero.devices.base import Device, kernel_text
 from hetero.devices.cuda_context import Active, Lent, Local, State
+from hetero.devices.storage import Storage
+from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError, GraphError
 from hetero.kernels import Launch, Steps
 
@@ -196,7 +198,10 @@ class CudaDevice(Device):
                 library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
             library.cuDeviceGet(ctypes.byref(ordinal), self.ordinal)
             library.cuDevicePrimaryCtxRelease_v2(ordinal)
+            lost = [s for c, s in self._states.items() if c == primary]
             self._states = {c: s for c, s in self._states.items() if c != primary}
+            for state in lost:
+                state.storage.drop()
 
     def reopen(self) -> None:
         try:
@@ -206,9 +211,33 @@ class CudaDevice(Device):
             log.debug("%s gets a new context: %s", self.name, error)
             self.give_up_context()
 
+    def storage(self) -> Storage:
+        return self.state().storage
+
+    def memory_held(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for state in list(self._states.values()):
+            for purpose, nbytes in state.memory().items():
+                found[purpose] = found.get(purpose, 0) + nbytes
+        return found
+
     def trim(self) -> bool:
         with self.active():
-            return self.state().pool.trim()
+            return self.state().trim()
+
+    def clear(self) -> None:
+        self._not_captured("giving memory back")
+        for context, state in list(self._states.items()):
+            state.storage.drop()
+            try:
+                context.push()
+            except self.driver.Error as error:  # it is another thread's, and trimmed there in time
+                log.debug("a context of %s is not trimmed: %s", self.name, error)
+                continue
+            try:
+                self.trim()
+            finally:
+                context.pop()
 
     def allocate(self, nbytes: int) -> tuple[int, Any]:
         owner = self.state().pool.allocate(nbytes)
@@ -227,10 +256,14 @@ class CudaDevice(Device):
         """From now on this thread's work without a stream goes to one that is captured."""
         self.local.queue = queue
 
-    def end_capture(self) -> list[Any]:
-        """Back to the default stream; what must live as long as the captured work."""
+    def end_capture(self) -> Workspace:
+        """Back to the default stream; holds what must live as long as the captured work."""
         kept, self.local.queue, self.local.kept = self.local.kept, None, []
-        return kept
+        held = Workspace(self, "graphs")
+        for thing in kept:
+            ours = isinstance(thing, self.driver.PointerHolderBase)
+            held.hold(thing, thing.size if ours else 0)
+        return held
 
     def _not_captured(self, what: str) -> None:
         if self.local.queue is not None:

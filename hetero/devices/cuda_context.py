@@ -15,6 +15,7 @@ import numpy as np
 
 from hetero.devices.base import Device, short_host
 from hetero.devices.cuda_pool import Pool
+from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 
 log = logging.getLogger("hetero")
@@ -92,10 +93,11 @@ class Active:
 
 
 class State:
-    """What belongs to one context: memory pool, loaded kernels, cuBLAS handle."""
+    """What belongs to one context: memory, loaded kernels, cuBLAS handle."""
 
     def __init__(self, driver: Any, ordinal: int) -> None:
-        self.pool = Pool(driver, ordinal)
+        self.storage = Storage()
+        self.pool = Pool(driver, ordinal, self.storage.drop)
         self.modules: list[Any] = []
         self.kernels: dict[Any, Any] = {}
         self.handles: dict[str, Any] = {}
@@ -106,8 +108,21 @@ class State:
         self.events: list[Any] = []
         self.marks: list[Any] = []
 
+    def memory(self) -> dict[str, int]:
+        """Purpose -> bytes; what no workspace accounts for belongs to arrays and running calls."""
+        unused, found = self.pool.unused(), self.storage.sizes()
+        calls = self.pool.nbytes - unused - sum(found.values())
+        rest = {"arrays and running calls": max(calls, 0), "free in the pool": unused}
+        return found | {purpose: nbytes for purpose, nbytes in rest.items() if nbytes}
+
+    def trim(self) -> bool:
+        """Let go of what is kept and give unused memory back; True if there was some."""
+        self.storage.drop()
+        return self.pool.trim()
+
     def close(self) -> None:
         """Give everything back to the driver, in this context."""
+        self.storage.drop()
         for kept in (self.shared_bytes, self.kernels, self.handles, self.modules):
             kept.clear()
         for unused in (self.streams, self.events, self.marks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -10,10 +11,25 @@ class Pool:
 
     PyCUDA's pool aborts the process when memory is released while its context is not current, which
     a garbage collector cannot promise; here releasing makes no call to the driver.
+
+    Parameters
+    ----------
+    driver : module
+    ordinal : int
+        Of the device.
+    drop : callable
+        Called where memory is short: lets go of what is only kept for later calls.
+
+    Attributes
+    ----------
+    nbytes : int
+        All that was had from the driver and not given back.
     """
 
-    def __init__(self, driver: Any, ordinal: int) -> None:
+    def __init__(self, driver: Any, ordinal: int, drop: Callable[[], object]) -> None:
+        self.nbytes = 0
         self._driver = driver
+        self._drop = drop
         self._free: dict[int, list[Any]] = {}
         self._all: list[Any] = []
 
@@ -50,17 +66,22 @@ class Pool:
             return self._block(size, self._free[size].pop())
         except (KeyError, IndexError):
             pass
-        unused = sum(held * len(free) for held, free in self._free.items())
-        if unused + size > self._driver.mem_get_info()[0] // 2:
+        if self.unused() + size > self._driver.mem_get_info()[0] // 2:
             self.trim()
         try:
             allocation = self._driver.mem_alloc(size)
         except self._driver.MemoryError:
+            self._drop()
             if not self.trim():
                 raise
             allocation = self._driver.mem_alloc(size)
         self._all.append(allocation)
+        self.nbytes += size
         return self._block(size, allocation)
+
+    def unused(self) -> int:
+        """Bytes that are kept and in nobody's use."""
+        return sum(size * len(free) for size, free in list(self._free.items()))
 
     def trim(self) -> bool:
         """Give unused memory back to the driver, once nothing that runs can still touch it.
@@ -73,6 +94,7 @@ class Pool:
             for unused in self._free.pop(size):
                 found = True
                 self._all.remove(unused)
+                self.nbytes -= size
                 unused.free()
         return found
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetero import locks
 from hetero.devices import install
+from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _R2C, _C2R, _D2Z, _Z2D = 0x2A, 0x2C, 0x6A, 0x6C  # cufftType
@@ -25,6 +27,61 @@ def obstacle() -> str | None:
     except Exception:  # package or library missing, or too old
         return f"cuFFT is not here; {install.LIBRARY}"
     return None
+
+
+class _Plans:
+    """Plans of cuFFT that share a work area; destroyed with it.
+
+    Parameters
+    ----------
+    device : CudaDevice
+        Active in this thread.
+    layouts : sequence of tuple
+        The arguments of ``make_plan_many64`` after the plan, for each.
+    """
+
+    def __init__(self, device: Any, layouts: Sequence[tuple[Any, ...]]) -> None:
+        from nvmath.bindings import cufft
+
+        self._cufft, self._device, self._lock = cufft, device, locks.new()
+        self._plans: list[int] = []
+        self._place = device.place()
+        self._area = Workspace(device, "transforms' work areas")
+        try:
+            needed = 1
+            for layout in layouts:
+                plan = cufft.create()
+                self._plans.append(plan)
+                cufft.set_auto_allocation(plan, 0)
+                needed = max(needed, int(cufft.make_plan_many64(plan, *layout)))
+            area = self._area.allocate(needed)
+            for plan in self._plans:
+                cufft.set_work_area(plan, area)
+        except Exception as error:
+            raise _error(error) from error
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and self._device.holds(self._place):
+            with contextlib.suppress(Exception), self._device.active():
+                for plan in self._plans:
+                    self._cufft.destroy(plan)
+
+    def execute(self, which: int, run: Callable[[int, int, int], None], buffer: int) -> None:
+        """Run a plan in place, in the device's present queue."""
+        plan, queue = self._plans[which], self._device.local.queue
+        try:
+            with self._lock:  # a transform is several launches that share the work area
+                if queue is None:
+                    run(plan, buffer, buffer)
+                    return
+                self._device.keep(self)
+                self._cufft.set_stream(plan, queue.handle)
+                try:
+                    run(plan, buffer, buffer)
+                finally:
+                    self._cufft.set_stream(plan, 0)
+        except Exception as error:
+            raise _error(error) from error
 
 
 class RealTransform:
@@ -44,27 +101,15 @@ class RealTransform:
     def __init__(self, device: Any, length: int, rows: int, dtype: str) -> None:
         from nvmath.bindings import cufft
 
-        self._cufft = cufft
-        self._run = cufft.exec_d2z if dtype == "float64" else cufft.exec_r2c
         half = length // 2 + 1
-        kind = _D2Z if dtype == "float64" else _R2C
-        try:
-            self._plan = cufft.create()
-            cufft.set_auto_allocation(self._plan, 0)
-            needed = cufft.make_plan_many64(
-                self._plan, 1, [length], [2 * half], 1, 2 * half, [half], 1, half, kind, rows
-            )
-            area, self._owner = device.allocate(max(int(needed), 1))
-            cufft.set_work_area(self._plan, area)
-        except Exception as error:
-            raise _error(error) from error
+        kind, run = (_D2Z, "exec_d2z") if dtype == "float64" else (_R2C, "exec_r2c")
+        layout = 1, [length], [2 * half], 1, 2 * half, [half], 1, half, kind, rows
+        self._run = getattr(cufft, run)
+        self._plans = _Plans(device, [layout])
 
     def __call__(self, buffer: int) -> None:
         """Transform the rows at a device address."""
-        try:
-            self._run(self._plan, buffer, buffer)
-        except Exception as error:
-            raise _error(error) from error
+        self._plans.execute(0, self._run, buffer)
 
 
 class RealTransform2D:
@@ -89,59 +134,22 @@ class RealTransform2D:
     def __init__(self, device: Any, lengths: tuple[int, int], batch: int, dtype: str) -> None:
         from nvmath.bindings import cufft
 
-        self._cufft, self._device, self._lock = cufft, device, locks.new()
-        self._plans: list[int] = []
-        self._place = device.place()
         double = dtype == "float64"
         ly, lx = lengths
         half = lx // 2 + 1
         reals, complexes = ([ly, 2 * half], 1, 2 * half * ly), ([ly, half], 1, half * ly)
         self._run = (cufft.exec_d2z, cufft.exec_z2d) if double else (cufft.exec_r2c, cufft.exec_c2r)
-        kinds = (_D2Z, _Z2D) if double else (_R2C, _C2R)
-        layouts = (*reals, *complexes), (*complexes, *reals)
-        try:
-            needed = 1
-            for kind, layout in zip(kinds, layouts, strict=True):
-                plan = cufft.create()
-                self._plans.append(plan)
-                cufft.set_auto_allocation(plan, 0)
-                room = cufft.make_plan_many64(plan, 2, [ly, lx], *layout, kind, batch)
-                needed = max(needed, int(room))
-            area, self._owner = device.allocate(needed)
-            for plan in self._plans:
-                cufft.set_work_area(plan, area)
-        except Exception as error:
-            raise _error(error) from error
-
-    def __del__(self) -> None:
-        if not sys.is_finalizing() and self._device.holds(self._place):
-            with contextlib.suppress(Exception), self._device.active():
-                for plan in self._plans:
-                    self._cufft.destroy(plan)
+        there, back = (_D2Z, _Z2D) if double else (_R2C, _C2R)
+        layouts = (*reals, *complexes, there), (*complexes, *reals, back)
+        self._plans = _Plans(device, [(2, [ly, lx], *layout, batch) for layout in layouts])
 
     def forward(self, buffer: int) -> None:
         """Transform the planes at a device address."""
-        self._execute(0, buffer)
+        self._plans.execute(0, self._run[0], buffer)
 
     def inverse(self, buffer: int) -> None:
         """Transform back."""
-        self._execute(1, buffer)
-
-    def _execute(self, which: int, buffer: int) -> None:
-        plan, queue = self._plans[which], self._device.local.queue
-        try:
-            with self._lock:  # a transform is several launches that share the work area
-                if queue is None:
-                    self._run[which](plan, buffer, buffer)
-                    return
-                self._device.keep(self)
-                self._cufft.set_stream(plan, queue.handle)
-                try:
-                    self._run[which](plan, buffer, buffer)
-                finally:
-                    self._cufft.set_stream(plan, 0)
-        except Exception as error:
-            raise _error(error) from error
+        self._plans.execute(1, self._run[1], buffer)
 
 
 def _error(error: Exception) -> DeviceError:

@@ -18,6 +18,7 @@ import numpy as np
 from hetero import locks
 from hetero.devices import install, opencl_runtime
 from hetero.devices.base import Device, kernel_text, short_host
+from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
 _SCALARS = {int: np.int64, float: np.float64}
@@ -149,6 +150,7 @@ class OpenCLDevice(Device):
         self.block_limit = device.max_work_group_size
         self.shared_limit = int(device.local_mem_size)
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._storage = Storage()
 
     def describe(self) -> dict[str, Any]:
         """kind, name, memory_bytes, multiprocessors, block_limit, shared_limit, driver, platform,
@@ -189,6 +191,7 @@ class OpenCLDevice(Device):
             self._programs = {}
             self._kernels = {}
             self._streams = weakref.WeakSet()
+            self._storage = Storage()
 
     def active(self) -> _Active:
         return _Active(self)

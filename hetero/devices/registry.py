@@ -208,6 +208,10 @@ class Registry:
         """Why a device is no longer used in this process, None while it is."""
         return self.reasons.get(name)
 
+    def inherited(self, name: str) -> bool:
+        """Whether a device is the parent's of this forked process, which must not touch it."""
+        return self.reasons.get(name) == _FORKED
+
     def failures(self) -> int:
         """How many failures of devices were counted so far in this process."""
         return self._failures
@@ -249,7 +253,7 @@ class Registry:
         Whether it works is asked of it again.
         """
         with self.lock:
-            if self.reasons.get(name) == _FORKED:
+            if self.inherited(name):
                 return False
             self.short.discard(name)
             defect = self.defects.pop(name, None)

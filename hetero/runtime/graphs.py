@@ -20,7 +20,7 @@ class Graph:
     def __init__(self, name: str) -> None:
         self._executable: Any = None
         self._stack: ExitStack | None = None
-        self._kept: list[Any] = []
+        self._kept: Any = None
         self._context: int | None = None
         self.name = name
         self._device: Any = devices.get(name)

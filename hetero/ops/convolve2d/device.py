@@ -9,9 +9,10 @@ import numpy as np
 
 from hetero.arrays import alignment
 from hetero.devices.base import Device
+from hetero.devices.workspace import Workspace
 from hetero.kernels import Launch, Steps
 from hetero.kernels.convolution import plan as plan_convolve
-from hetero.ops.convolve2d.request import Filter, Request, kept
+from hetero.ops.convolve2d.request import PURPOSE, Filter, Request, kept
 from hetero.runtime.problem import Problem
 
 _THREADS = 256
@@ -86,9 +87,8 @@ def steps(
 
 def uploaded(device: Device, array: np.ndarray) -> tuple[Any, Any]:
     """(buffer, owner) of a host array's copy."""
-    buffer, owner = device.allocate(array.nbytes)
-    device.upload(array, buffer)
-    return buffer, owner
+    owner = Workspace(device, PURPOSE)
+    return owner.upload(array), owner
 
 
 def launch(

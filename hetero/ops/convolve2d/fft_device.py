@@ -9,20 +9,19 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.devices.cufft import RealTransform2D
+from hetero.devices.workspace import Workspace
 from hetero.ops.convolve2d import device as own
-from hetero.ops.convolve2d.request import Filter, Request, kept
+from hetero.ops.convolve2d.request import PURPOSE, Filter, Request, kept
 from hetero.ops.convolve2d.windows import Axis
 from hetero.runtime.problem import Problem
 
+_KEPT = 8  # transforms in each context
 _AT_A_TIME = 1 << 28  # bytes of tiles that are transformed at a time, but for one that is larger
 
 
-@functools.lru_cache(maxsize=8)
-def _transform(
-    device: Device, place: Any, lengths: tuple[int, int], batch: int, dtype: str
-) -> RealTransform2D:
-    """Plans belong to a context, ``place``."""
-    return RealTransform2D(device, lengths, batch, dtype)
+def _transform(device: Device, lengths: tuple[int, int], batch: int, dtype: str) -> RealTransform2D:
+    make = functools.partial(RealTransform2D, device, lengths, batch, dtype)
+    return device.storage().get("transforms", (lengths, batch, dtype), _KEPT, make)
 
 
 def run(
@@ -43,7 +42,7 @@ def run(
     chunk = min(total, max(_AT_A_TIME // (2 * points * size), 1))
     lengths = (y.length, x.length)
     spectrum, owner = _spectrum(device, request.filter, problem, axes)
-    transform = _transform(device, device.place(), lengths, chunk, dtype)
+    transform = _transform(device, lengths, chunk, dtype)
     work, work_owner = device.allocate(2 * chunk * points * size)
     bad, flag_owner = own.flag(device)
     w = problem.window
@@ -97,11 +96,12 @@ def _spectrum(
             strides = (0, shape[1], 1)
         half = x.length // 2 + 1
         nbytes = 2 * y.length * half * np.dtype(dtype).itemsize
-        buffer, owner = device.allocate(nbytes)
+        owner = Workspace(device, PURPOSE)
+        buffer = owner.allocate(nbytes)
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
         fill = ("fill", 0.0)
         own.gather(device, source, buffer, shape, strides, dtype, fill, (0, 1), one, 2 * half)
-        _transform(device, device.place(), (y.length, x.length), 1, dtype).forward(buffer)
+        _transform(device, (y.length, x.length), 1, dtype).forward(buffer)
         del held
         return buffer, owner
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero import locks
 from hetero.arrays import Operand
 from hetero.ops.convolve2d import factors
 from hetero.ops.convolve2d.windows import LARGEST_REMEMBERED
 
-_KEPT = 8  # things kept on devices
+PURPOSE = "convolution filters"
+_KEPT = 8  # things of filters, in each context
 
 
 class _computed_once:
@@ -100,32 +99,6 @@ class Request(NamedTuple):
     fillvalue: float
 
 
-class _Kept:
-    """The last few things that were made on devices for filters: taps, spectra."""
-
-    def __init__(self) -> None:
-        self._lock = locks.new()
-        self._entries: OrderedDict[Any, Any] = OrderedDict()
-
-    def find(self, key: Any) -> Any:
-        """What is there, or None."""
-        with self._lock:
-            try:
-                self._entries.move_to_end(key)
-                return self._entries[key]
-            except KeyError:
-                return None
-
-    def put(self, key: Any, made: Any) -> None:
-        with self._lock:
-            self._entries[key] = made
-            while len(self._entries) > _KEPT:
-                self._entries.popitem(last=False)
-
-
-_kept = _Kept()
-
-
 def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any:
     """What ``make()`` made for the filter's values on a device, now or earlier.
 
@@ -135,11 +108,11 @@ def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any
     if filter.content is None:
         return make()
     array = filter.array
-    key = (device.place(), filter.content, array.shape, array.dtype.char, what)
-    made = _kept.find(key)
+    key = filter.content, array.shape, array.dtype.char, what
+    made = device.storage().find(PURPOSE, key)
     if made is None:
         made = make()
         if not device.capturing:
-            _kept.put(key, made)
+            device.storage().put(PURPOSE, key, made, _KEPT)
     device.keep(made)
     return made

@@ -17,10 +17,13 @@ import numpy as np
 
 from hetero import locks
 from hetero.devices.base import Device
+from hetero.devices.workspace import Workspace
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
 
+_PURPOSE = "multigrid"
+_KEPT = 2  # hierarchies in each context
 _COARSEST = 64  # points that an inverse takes care of
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
 _SUM_BLOCKS = 1024
@@ -29,28 +32,18 @@ _REAL = {"float32": "float", "float64": "double"}
 _DOWN, _DOWN_FROM_ZERO, _UP, _UP_WITH_SQUARES = range(4)  # as in multigrid.cu
 
 
-class _Memory:
-    """What lies on the device for one hierarchy, freed with it."""
+class _Memory(Workspace):
+    """What lies on the device for one hierarchy, most of it of one dtype."""
 
     def __init__(self, device: Device, dtype: np.dtype) -> None:
-        self.device = device
+        super().__init__(device, _PURPOSE)
         self.dtype = dtype
-        self._owners: list[Any] = []
-
-    def room(self, nbytes: int) -> Any:
-        buffer, owner = self.device.allocate(max(nbytes, 1))
-        self._owners.append(owner)
-        return buffer
 
     def vector(self, points: int) -> Any:
-        return self.room(points * self.dtype.itemsize)
+        return self.allocate(points * self.dtype.itemsize)
 
-    def put(self, array: Any, dtype: Any = None) -> Any:
-        array = np.ascontiguousarray(array, dtype or self.dtype)
-        buffer = self.room(array.nbytes)
-        if array.nbytes:
-            self.device.upload(array, buffer)
-        return buffer
+    def constant(self, array: Any, dtype: Any = None) -> Any:
+        return self.upload(np.ascontiguousarray(array, dtype or self.dtype))
 
 
 class _Level:
@@ -67,13 +60,13 @@ class _Level:
         self.blocks = math.prod(map(len, tiles))
         diagonal = 2.0 * sum(grid.weights)
         self._box = [*grid.shape, *grid.weights, diagonal, 1.0 / diagonal]
-        self._tail = [*coarse.shape, *(memory.put(t, np.int32) for t in tiles)]
+        self._tail = [*coarse.shape, *(memory.constant(t, np.int32) for t in tiles)]
         self._tail += [len(tiles[1]), len(tiles[2])]
         for t in (z, y, x):
-            self._tail += [memory.put(t.left, np.int32), memory.put(t.weight)]
+            self._tail += [memory.constant(t.left, np.int32), memory.constant(t.weight)]
         for t in (y, x):
-            self._tail += [memory.put(t.first, np.int32), memory.put(t.taps)]
-        self.sums = memory.room(8 * self.blocks)
+            self._tail += [memory.constant(t.first, np.int32), memory.constant(t.taps)]
+        self.sums = memory.allocate(8 * self.blocks)
         self.work = memory.vector(grid.points)
         self.u, self.f = (None, None) if finest else (memory.vector(grid.points) for _ in "uf")
         self._real = _REAL[dtype.name]
@@ -118,11 +111,15 @@ class _Coarse:
                         others.append(t.weight if kept is lefts else t.taps)
             rows.append(row)
         vectors = [memory.vector(points) for _ in "fr"]
-        vectors += [memory.put(rows, np.int32), memory.put([g.weights for g in levels])]
+        vectors += [memory.constant(rows, np.int32), memory.constant([g.weights for g in levels])]
         for kept, others in ((lefts, weights), (firsts, taps)):
-            vectors += [memory.put(np.concatenate([[0], *kept])[1:], np.int32)]
-            vectors += [memory.put(np.concatenate([np.zeros(0), *map(np.ravel, others)]))]
-        self._arguments = [*vectors, memory.put(grids.coarsest_inverse(levels[-1])), len(levels)]
+            vectors += [memory.constant(np.concatenate([[0], *kept])[1:], np.int32)]
+            vectors += [memory.constant(np.concatenate([np.zeros(0), *map(np.ravel, others)]))]
+        self._arguments = [
+            *vectors,
+            memory.constant(grids.coarsest_inverse(levels[-1])),
+            len(levels),
+        ]
         self.u, self.f = memory.vector(levels[0].points), memory.vector(levels[0].points)
         self._threads = min(1024, device.block_limit)
         pool = plan_multigrid.coarse_points(dtype.name, device.shared_limit)
@@ -163,7 +160,7 @@ class Hierarchy:
         self._coarse = _Coarse(memory, self.grids[small:])
         finest = self.grids[0]
         self._blocks = min(_SUM_BLOCKS, finest.shape[0] * finest.shape[1])
-        self._sums = memory.room(16 * self._blocks)
+        self._sums = memory.allocate(16 * self._blocks)
         self._box = [*finest.shape, *finest.weights]
         self._memory = memory
         self.lock = locks.new()  # for those who share it
@@ -218,12 +215,6 @@ class Hierarchy:
         level.sweep(level.work, f, u, coarser.u, omega=omega, first=first, mode=mode)
 
 
-@functools.lru_cache(maxsize=2)
-def _hierarchy(device: Device, place: Any, stencil: Stencil, dtype: np.dtype) -> Hierarchy:
-    """What it holds belongs to a context, ``place``."""
-    return Hierarchy(device, stencil, dtype)
-
-
 def solve(
     device: Device,
     stencil: Stencil,
@@ -255,7 +246,9 @@ def solve(
         ROUNDING where a cycle no longer reduces the residual.
     """
     with device.active():
-        hierarchy = _hierarchy(device, device.place(), stencil, np.dtype(dtype))
+        make = functools.partial(Hierarchy, device, stencil, dtype)
+        key = stencil, np.dtype(dtype)
+        hierarchy = device.storage().get(_PURPOSE, key, _KEPT, make)
         if not isinstance(f, np.ndarray):
             return _solve(hierarchy, f, u, rtol, atol, maxiter)
         buffers = [device.allocate(f.nbytes) for _ in range(2)]

@@ -16,8 +16,11 @@ import numpy as np
 
 from hetero.devices import cufft
 from hetero.devices.base import Device
+from hetero.devices.workspace import Workspace
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 
+_PURPOSE = "sine transforms"
+_KEPT = 4  # solvers in each context
 _THREADS = 256
 _TILE = 32
 _CHUNK_BYTES = 24 << 20  # of extended rows: stays in the cache from one kernel to the next
@@ -65,22 +68,17 @@ class Solver:
         self._transform = functools.cache(
             functools.partial(transform, device, dtype=self._dtype.name)
         )
-        self._owners: list[Any] = []
+        memory = Workspace(device, _PURPOSE)
         values = np.concatenate([[0.0] * (3 - len(self._axes)), *eigenvalues(stencil)])
-        self._eigenvalues = self._allocate(values.astype(self._dtype).nbytes)
-        device.upload(values.astype(self._dtype), self._eigenvalues)
+        self._eigenvalues = memory.upload(values.astype(self._dtype))
         self._chunks = {n: self._rows_of_a_chunk(n) for n in self._axes}
         most = max(rows * 2 * (n + 2) for n, rows in self._chunks.items())
         size = self._dtype.itemsize
-        self._extended = self._allocate(most * size)
-        self._work = [self._allocate(self._points * size) for _ in range(2)]
-        self._residual = self._allocate(self._points * size)
-        self._sums = self._allocate(2 * _SUM_BLOCKS * 8)
-
-    def _allocate(self, nbytes: int) -> Any:
-        buffer, owner = self._device.allocate(nbytes)
-        self._owners.append(owner)
-        return buffer
+        self._extended = memory.allocate(most * size)
+        self._work = [memory.allocate(self._points * size) for _ in range(2)]
+        self._residual = memory.allocate(self._points * size)
+        self._sums = memory.allocate(2 * _SUM_BLOCKS * 8)
+        self._memory = memory
 
     def _rows_of_a_chunk(self, n: int) -> int:
         rows = max(_CHUNK_BYTES // (2 * (n + 2) * self._dtype.itemsize), 1)
@@ -143,12 +141,6 @@ class Solver:
         self._device.copy(u, self._work[0], self._points * self._dtype.itemsize)
 
 
-@functools.lru_cache(maxsize=4)
-def _solver(device: Device, place: Any, stencil: Stencil, dtype: np.dtype) -> Solver:
-    """What it holds belongs to a context, ``place``."""
-    return Solver(device, stencil, dtype)
-
-
 def solve(
     device: Device,
     stencil: Stencil,
@@ -180,7 +172,8 @@ def solve(
         ROUNDING where that leaves the residual above the tolerance.
     """
     with device.active():
-        solver = _solver(device, device.place(), stencil, np.dtype(dtype))
+        make = functools.partial(Solver, device, stencil, np.dtype(dtype))
+        solver = device.storage().get(_PURPOSE, (stencil, np.dtype(dtype)), _KEPT, make)
         if not isinstance(f, np.ndarray):
             return _solve(solver, f, u, rtol, refinements)
         buffers = [device.allocate(f.nbytes) for _ in range(2)]

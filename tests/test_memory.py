@@ -1,0 +1,280 @@
+"""Device memory that outlives a call: who owns it, how it is counted, and that it is given back."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import numpy as np
+import pytest
+from fakes import FakeCuda
+
+import hetero
+from hetero import devices
+from hetero.devices.storage import Storage
+from hetero.devices.workspace import Workspace
+from hetero.errors import DeviceError, DeviceMemoryError, DeviceNotAvailable
+
+
+class Counted(FakeCuda):
+    """A fake device that frees what nobody holds, and checks the guard bytes as it does."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        super().__init__(ordinal)
+        self.live = 0
+        self.damaged = False
+
+    def allocate(self, nbytes):
+        address, memory = super().allocate(nbytes)
+        self.memory.clear()
+        self.live += nbytes
+        device = self
+
+        class Owner:
+            size = nbytes
+
+            def __init__(self):
+                self.memory = memory
+
+            def __del__(self):
+                device.damaged |= self.memory.damaged()
+                device.live -= nbytes
+
+        return address, Owner()
+
+
+@pytest.fixture
+def device():
+    made = Counted()
+    yield made
+    made.clear()
+    gc.collect()
+    assert made.live == 0
+    assert not made.damaged
+
+
+# -- A workspace ---------------------------------------------------------------------------------
+
+
+def test_buffers_have_names_and_are_freed_together(device):
+    values = np.arange(6.0)
+    work = Workspace(device, "solves")
+    last = work.allocate(100, "a", "b")
+    assert last == work.buffers["b"]
+    assert work.upload(values, "x") == work.buffers["x"]
+    work.upload(values[:2] + 10, "x", offset=16)
+    np.testing.assert_array_equal(work.download("x", np.empty(6)), [0, 1, 10, 11, 4, 5])
+    np.testing.assert_array_equal(work.download("x", np.empty(2), offset=32), [4, 5])
+    work.upload(values)
+    assert set(work.buffers) == {"a", "b", "x"}
+    assert work.nbytes == device.live == 2 * 100 + 2 * 48
+    assert device.memory_held() == {"solves": work.nbytes}
+    del work
+    gc.collect()
+    assert device.live == 0
+    assert device.memory_held() == {}
+
+
+def test_nothing_is_uploaded_of_an_empty_array(device):
+    work = Workspace(device, "solves")
+    work.upload(np.empty(0), "none")
+    assert "upload" not in device.log
+    assert "none" in work.buffers
+
+
+def test_a_stream_is_waited_for(device):
+    work = Workspace(device, "solves", stream="a stream")
+    work.upload(np.ones(3), "x")
+    assert device.log == ["allocate", "upload", "synchronize"]
+    work.download("x", np.empty(3))
+    assert device.log[3:] == ["synchronize", "download"]
+
+
+# -- What is kept --------------------------------------------------------------------------------
+
+
+def test_the_last_ones_asked_for_are_kept():
+    storage = Storage()
+    made = []
+
+    def get(key, purpose="transforms"):
+        return storage.get(purpose, key, 2, lambda: made.append(key) or [key])
+
+    first = get("a")
+    assert get("a") is first
+    get("b"), get("a"), get("c"), get("c", "others")
+    assert made == ["a", "b", "c", "c"]
+    assert get("a") is first, "b was asked for earlier"
+    get("b")
+    assert made[4:] == ["b"]
+    assert storage.drop()
+    assert not storage.drop()
+    assert get("a") is not first
+
+
+def test_what_a_call_still_uses_lives_on_and_is_counted(device):
+    kept = device.storage().get("multigrid", 1, 2, lambda: Workspace(device, "multigrid"))
+    kept.allocate(1000)
+    device.storage().get("multigrid", 2, 2, lambda: Workspace(device, "multigrid")).allocate(50)
+    assert device.memory_held() == {"multigrid": 1050}
+    device.clear()
+    gc.collect()
+    assert device.memory_held() == {"multigrid": 1000}
+    del kept
+    gc.collect()
+    assert device.live == 0
+
+
+def test_a_device_that_runs_short_drops_what_is_kept(device):
+    device.storage().get("filters", 1, 2, lambda: Workspace(device, "filters")).allocate(64)
+    assert device.trim()
+    gc.collect()
+    assert device.live == 0
+    assert not device.trim()
+
+
+# -- The public names ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Two devices in place of all others."""
+    both = Counted(0), Counted(1)
+    monkeypatch.setattr(devices.here, "found", {d.name: d for d in both})
+    monkeypatch.setattr(devices.here, "proved", {d.name for d in both})
+    return both
+
+
+def keep(device, nbytes, purpose="convolution filters"):
+    device.storage().get(purpose, nbytes, 8, lambda: Workspace(device, purpose)).allocate(nbytes)
+
+
+def test_memory_tells_bytes_by_device_and_purpose(two):
+    keep(two[0], 3_000_000)
+    keep(two[0], 500, "graphs")
+    assert hetero.memory() == {
+        "cuda:0": {"convolution filters": 3_000_000, "graphs": 500},
+        "cuda:1": {},
+    }
+    text = str(hetero.memory())
+    assert text.splitlines() == [
+        "cuda:0: 3 MB",
+        "  convolution filters: 3 MB",
+        "  graphs: 500 bytes",
+        "cuda:1: 0 bytes",
+    ]
+
+
+def test_memory_without_devices(monkeypatch):
+    monkeypatch.setattr(devices.here, "found", {})
+    assert hetero.memory() == {}
+    assert "no device" in str(hetero.memory())
+    hetero.clear_memory()
+
+
+def test_clear_memory_of_one_device_and_of_all(two):
+    for device in two:
+        keep(device, 100)
+    hetero.clear_memory("cuda:0")
+    assert hetero.memory() == {"cuda:0": {}, "cuda:1": {"convolution filters": 100}}
+    hetero.clear_memory()
+    assert [device.live for device in two] == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["cuda:7", "cpu"])
+def test_clear_memory_names_the_devices_there_are(two, name):
+    with pytest.raises(DeviceNotAvailable, match="'cuda:0', 'cuda:1', got"):
+        hetero.clear_memory(name)
+
+
+def test_one_that_fails_does_not_keep_the_others(two, monkeypatch, warnings_of):
+    def ill():
+        raise DeviceError("ill")
+
+    keep(two[1], 100)
+    monkeypatch.setattr(two[0], "clear", ill)
+    hetero.clear_memory()
+    assert two[1].live == 0
+    (warning,) = warnings_of()
+    assert "cuda:0" in warning
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_leaves_its_parents_memory_alone(two):
+    keep(two[0], 100)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            hetero.clear_memory()
+            hetero.clear_memory("cuda:0")
+            status = 0 if hetero.memory()["cuda:0"] == {} and two[0].live == 100 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert hetero.memory()["cuda:0"] == {"convolution filters": 100}
+
+
+# -- On a device that computes -------------------------------------------------------------------
+
+
+IMAGE = np.random.default_rng(0).random((60, 50))
+FILTERS = [np.random.default_rng(seed).random((5, 7)) for seed in range(3)]
+F = np.random.default_rng(1).random((33, 41))
+
+
+def kept_by_calls(name):
+    """Make calls that leave something on a device; their results."""
+    with hetero.use(device=name):
+        results = [hetero.convolve2d(IMAGE, filter, method="direct") for filter in FILTERS]
+        results.append(hetero.solve_poisson(F, rtol=1e-6, method="multigrid"))
+        results.append(hetero.solve_poisson(F, rtol=1e-6, method="jacobi"))
+    return results
+
+
+def test_calls_work_as_ever_after_clear_memory(opencl):
+    hetero.clear_memory()
+    gc.collect()
+    assert hetero.memory()[opencl] == {}
+    first = kept_by_calls(opencl)
+    gc.collect()
+    held = hetero.memory()[opencl]
+    assert set(held) == {"convolution filters", "multigrid"}
+    assert held["convolution filters"] == sum(f.nbytes for f in FILTERS)
+    kept_by_calls(opencl)
+    gc.collect()
+    assert hetero.memory()[opencl] == held, "the second calls find what the first made"
+    hetero.clear_memory(opencl)
+    gc.collect()
+    assert hetero.memory()[opencl] == {}
+    for before, after in zip(first, kept_by_calls(opencl), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert not devices.troubles()
+
+
+def test_a_device_that_is_reset_keeps_nothing_of_its_old_context(opencl):
+    kept_by_calls(opencl)
+    device = devices.get(opencl)
+    device.reopen()
+    assert hetero.memory()[opencl] == {}
+    kept_by_calls(opencl)
+    assert not devices.troubles()
+
+
+def test_memory_is_short_once_and_what_is_kept_makes_room(opencl, monkeypatch):
+    """The call runs on the device all the same, after what was kept is dropped."""
+    kept_by_calls(opencl)
+    device = devices.get(opencl)
+    whole = device.allocate
+
+    def allocate(nbytes):
+        if device.memory_held().get("multigrid"):
+            raise DeviceMemoryError("planted")
+        return whole(nbytes)
+
+    monkeypatch.setattr(device, "allocate", allocate)
+    with hetero.use(device=opencl):
+        made = hetero.matmul(IMAGE, IMAGE.T)
+    np.testing.assert_allclose(made, IMAGE @ IMAGE.T)
+    assert not devices.troubles()
+    assert not hetero.memory()[opencl].get("multigrid")

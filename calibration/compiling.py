@@ -19,7 +19,7 @@ from hetero.devices.base import Device
 from hetero.devices.storage import Storage
 from hetero.errors import HeteroError
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Implementation
+from hetero.runtime.registry import Arguments, Implementation
 
 _SOLVES = "from hetero.calibration import solves; solves.compile_family({!r}, {!r})"
 _FILTERS = "from hetero.calibration import convolutions; convolutions.compile_for({!r})"
@@ -71,7 +71,7 @@ class _Listing:
 
 
 def compile_kernels(
-    device: Device, works: Iterable[tuple[Implementation, Problem, list[Any]]]
+    device: Device, works: Iterable[tuple[Implementation, Problem, Arguments]]
 ) -> None:
     """Leave the kernels of own implementations in the cache on disk, compiled on all cores.
 
@@ -79,13 +79,13 @@ def compile_kernels(
     ----------
     device : Device
         Of kind "cuda".
-    works : iterable of (Implementation, Problem, inputs)
+    works : iterable of (Implementation, Problem, Arguments)
     """
     listing = _Listing(device)
-    for implementation, problem, inputs in works:
+    for implementation, problem, arguments in works:
         assert implementation.run is not None
         with contextlib.suppress(ValueError, HeteroError):
-            implementation.run(listing, problem, inputs, 0)
+            implementation.run((listing,), problem, arguments)
 
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     from concurrent.futures import ThreadPoolExecutor

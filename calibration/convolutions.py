@@ -25,7 +25,7 @@ from hetero.ops.convolve2d import operands as convolving
 from hetero.ops.convolve2d.request import Filter, Request
 from hetero.runtime import planner
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Implementation, lookup
+from hetero.runtime.registry import Arguments, Implementation, lookup
 
 OPERATION = convolving.NAME
 _IMAGES = {
@@ -115,6 +115,11 @@ class FilterBench(Bench):
             values = np.outer(line, line) / line.sum() ** 2
             self._requests[key] = Request(Filter(values.astype(operand.dtype)), 0.0)
         return self._requests[key]
+
+    def arguments(self, inputs: list[Any], output: Any) -> Arguments:
+        """An image, and a request with a filter."""
+        image, request = inputs
+        return Arguments((image,), output, request)
 
 
 class Measurement:
@@ -226,7 +231,7 @@ def _least_above(dims: tuple[int, ...], seconds: dict[tuple[int, ...], float]) -
 
 def works(
     implementation: Implementation, info: dict[str, Any], place: str, largest: int
-) -> Iterator[tuple[Implementation, Problem, list[Any]]]:
+) -> Iterator[tuple[Implementation, Problem, Arguments]]:
     """What `Measurement` does on a device, with addresses that stand for nothing."""
     bench = FilterBench(None)
     for subject in subjects(implementation, info, largest):
@@ -234,7 +239,8 @@ def works(
         for n, filter_size in sizes:
             problem = subject.problem(n, filter_size, place)
             if implementation.excludes(problem, info) is None:
-                yield implementation, problem, [0, bench.array(problem.inputs[1], 1)]
+                inputs = [0, bench.array(problem.inputs[1], 1)]
+                yield implementation, problem, bench.arguments(inputs, 0)
 
 
 def weight(subject: Subject) -> float:

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from hetero.calibration.workbench import Bench
 from hetero.ops import module_of
 from hetero.runtime import planner
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Implementation
+from hetero.runtime.registry import Arguments, Implementation
 
 _LEAST_EXTENT, _LEAST_KNOT = 4, 16
 _BETWEEN = [48, 96]
@@ -123,11 +122,11 @@ def _orders(operation: str, on_device: bool) -> tuple[str, ...]:
 
 def works(
     implementation: Implementation, place: str, effort: Effort, largest: dict[str, int]
-) -> Iterator[tuple[Implementation, Problem, list[Any]]]:
+) -> Iterator[tuple[Implementation, Problem, Arguments]]:
     """What `measure_subject` does on a device, with addresses that stand for nothing."""
     for subject in subjects(implementation, place, effort, largest):
         for dims in fit.grid(subject.axes):
-            yield implementation, subject.problem(dims), [0, 0]
+            yield implementation, subject.problem(dims), Arguments((0, 0), 0)
 
 
 def measure_subject(

@@ -22,10 +22,10 @@ from hetero.calibration.measure import measure
 from hetero.devices.base import Device
 from hetero.ops import cg as conjugate_gradient
 from hetero.ops import poisson
-from hetero.ops.linear_systems.solving import Request, result_operand
+from hetero.ops.linear_systems.solving import Solve, result_operand
 from hetero.runtime.models import Work, bind
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Implementation, lookup
+from hetero.runtime.registry import Arguments, Implementation, lookup
 
 OPERATIONS = ("cg", "poisson")
 _LARGEST = {"cpu": 2**20, "cuda": 2**24, "opencl": 2**16}
@@ -61,7 +61,7 @@ class Subject:
     layout: str
     axes: list[list[int]]
     problem: Callable[..., Problem]
-    request: Callable[..., Request]
+    arguments: Callable[..., Arguments]
     steps: tuple[int, int]
 
 
@@ -110,7 +110,7 @@ def subjects(implementation: Implementation, info: dict[str, Any]) -> Iterator[S
                     f"{ndim}d",
                     [sizes[multigrid:]],
                     _poisson_problem(ndim, dtype),
-                    _poisson_request(ndim, dtype, implementation.method),
+                    _poisson_arguments(ndim, dtype, implementation.method),
                     {"dst": (1, 1), "multigrid": _CYCLES}.get(implementation.method, (8, 40)),
                 )
             continue
@@ -126,7 +126,13 @@ def subjects(implementation: Implementation, info: dict[str, Any]) -> Iterator[S
             if implementation.excludes(problem(*(axis[0] for axis in axes)), info) is None:
                 steps = _CYCLES if layout.endswith("multigrid") else (8, 40)
                 yield Subject(
-                    implementation, dtype, layout, axes, problem, _cg_request(layout, dtype), steps
+                    implementation,
+                    dtype,
+                    layout,
+                    axes,
+                    problem,
+                    _cg_arguments(layout, dtype),
+                    steps,
                 )
 
 
@@ -264,24 +270,26 @@ def _seconds(
     The fastest of several: what else the machine does only adds, and spoils the difference.
     """
     problem = subject.problem(*dims)
-    request = subject.request(*dims, used=used)
+    arguments = subject.arguments(*dims, used=tuple(used or ()))
+    (b,), x, solve = arguments
     run = subject.implementation.run
     assert run is not None
     owners = []
     if used is not None and len(used) == 1:
         device = used[0]
-        buffers = [device.allocate(request.b.nbytes) for _ in range(2)]
+        buffers = [device.allocate(b.nbytes) for _ in range(2)]
         owners = [owner for _, owner in buffers]
-        device.upload(request.b, buffers[0][0])
-        nbytes = request.b.nbytes
-        request = request._replace(b=buffers[0][0], x=buffers[1][0])
+        device.upload(b, buffers[0][0])
+        x = buffers[1][0]
+        arguments = arguments._replace(inputs=(buffers[0][0],), output=x)
 
     def call(count: int) -> None:
         if owners:
-            device.fill(request.x, nbytes)
+            device.fill(x, b.nbytes)
         else:
-            request.x[...] = 0.0
-        run(used, problem, request._replace(maxiter=count))
+            x[...] = 0.0
+        limited = arguments._replace(options=solve._replace(maxiter=count))
+        run(tuple(used or ()), problem, limited)
         if owners:
             device.synchronize()
 
@@ -306,18 +314,19 @@ def _poisson_problem(ndim: int, dtype: str) -> Callable[[int], Problem]:
     return lambda n: poisson.problem(spec(_grid(n, ndim), dtype), rtol=0.0)
 
 
-def _poisson_request(ndim: int, dtype: str, method: str) -> Callable[..., Request]:
+def _poisson_arguments(ndim: int, dtype: str, method: str) -> Callable[..., Arguments]:
     """Only "dst" has a tolerance: without one it would refine. Its extents are those it likes."""
     direct = method == "dst"
 
-    def request(n: int, used: Any = None) -> Request:
+    def arguments(n: int, used: tuple[Device, ...] = ()) -> Arguments:
         from hetero.ops.linear_systems.types import Stencil
 
         shape = tuple(side - direct for side in _grid(n, ndim))
         f = _right_hand_side(shape, dtype)
-        return Request(Stencil(shape, (1.0,) * ndim), f, np.zeros_like(f), 1e-8 * direct, 0.0, 1)
+        solve = Solve(Stencil(shape, (1.0,) * ndim), 1e-8 * direct, 0.0, 1)
+        return Arguments((f,), np.zeros_like(f), solve)
 
-    return request
+    return arguments
 
 
 def _cg_problem(layout: str, dtype: str) -> Callable[..., Problem]:
@@ -330,10 +339,10 @@ def _cg_problem(layout: str, dtype: str) -> Callable[..., Problem]:
     return problem
 
 
-def _cg_request(layout: str, dtype: str) -> Callable[..., Request]:
+def _cg_arguments(layout: str, dtype: str) -> Callable[..., Arguments]:
     """A system of the layout; with a random right-hand side no solve ends before its last step."""
 
-    def request(n: int, row_length: int = 5, used: Any = None) -> Request:
+    def arguments(n: int, row_length: int = 5, used: tuple[Device, ...] = ()) -> Arguments:
         from hetero.ops.linear_systems import operators
 
         kind, _, preconditioner = layout.partition("-")
@@ -348,9 +357,9 @@ def _cg_request(layout: str, dtype: str) -> Callable[..., Request]:
         b = _right_hand_side(matrix.shape[:1], dtype)
         system = conjugate_gradient.System(matrix, np.dtype(dtype), preconditioner or None)
         whole, inverse = system.on(used)
-        return Request(whole, b, np.zeros_like(b), 0.0, 0.0, 1, inverse)
+        return Arguments((b,), np.zeros_like(b), Solve(whole, 0.0, 0.0, 1, inverse))
 
-    return request
+    return arguments
 
 
 def _banded(n: int, row_length: int, dtype: str) -> Any:

@@ -241,7 +241,7 @@ def compilations(
     """A task for each CUDA device: compile the kernels of its products and convolutions."""
     largest = (_LARGEST_QUICK if quick else _LARGEST_FULL)["cuda"]
 
-    def works(name: str) -> Iterator[tuple[registry.Implementation, Problem, list[Any]]]:
+    def works(name: str) -> Iterator[tuple[registry.Implementation, Problem, registry.Arguments]]:
         for operation in [o.name for o in registry.operations()]:
             for implementation in registry.lookup(operation):
                 if implementation.kind != "cuda" or implementation.method not in _OWN_KERNELS:

@@ -12,7 +12,7 @@ from hetero.calibration.measure import measure
 from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Implementation
+from hetero.runtime.registry import Arguments, Implementation
 
 TURNS = 16  # places among which operands rotate
 _ROOM = 1 << 30  # bytes for all of them
@@ -59,6 +59,10 @@ class Bench:
             return np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
         return pool + size * (turn % places) if places > 1 else pool
 
+    def arguments(self, inputs: list[Any], output: Any) -> Arguments:
+        """What a run gets, of what `array` made."""
+        return Arguments(tuple(inputs), output)
+
     def seconds(self, implementation: Implementation, problem: Problem, budget: float) -> float:
         """Seconds of one call, until its result is there.
 
@@ -74,7 +78,7 @@ class Bench:
 
             def call(turn: int) -> None:
                 arrays = sets[turn % TURNS]
-                run(self.device, problem, arrays[:-1], arrays[-1])
+                run((self.device,), problem, self.arguments(arrays[:-1], arrays[-1]))
 
             return self.queue.quickly(call)
         return measure(self.waiting(implementation, problem), budget=budget, most=30).seconds
@@ -86,11 +90,14 @@ class Bench:
         device = self.device
         inputs = [self.array(o, i) for i, o in enumerate(problem.inputs)]
         if device is None:
-            return lambda: run(None, problem, inputs, None)
-        output = self.array(problem.output, len(inputs))
+            result = problem.output
+            return lambda: run(
+                (), problem, self.arguments(inputs, np.empty(result.shape, result.dtype))
+            )
+        arguments = self.arguments(inputs, self.array(problem.output, len(inputs)))
 
         def call() -> None:
-            run(device, problem, inputs, output)
+            run((device,), problem, arguments)
             device.synchronize()
 
         return call

@@ -56,12 +56,12 @@ logging.getLogger("hetero").addHandler(messages)
 logging.getLogger("hetero").propagate = False
 
 
-def product(device, problem, inputs, output) -> None:
-    fakes.compute(types.SimpleNamespace(log=[]), problem, inputs, output)
+def product(problem, arguments) -> None:
+    fakes.compute([types.SimpleNamespace(log=[])], problem, arguments)
 
 
-def convolution(device, problem, inputs, output) -> None:
-    (address, request), found = inputs, problem.window
+def convolution(problem, arguments) -> None:
+    ((address,), output, request), found = arguments, problem.window
     assert found.boundary == "fill"
     size = np.dtype(problem.dtype).itemsize
     steps = tuple(size * s for s in problem.strides[0][1:])
@@ -77,14 +77,15 @@ def really(implementation):
     """An implementation that goes all the way of its launches, then has the right result."""
     run = implementation.run
 
-    def call(device, problem, inputs, output) -> None:
-        run(device, problem, inputs, output)
+    def call(used, problem, arguments) -> None:
+        run(used, problem, arguments)
         compute = convolution if problem.operation == "convolve2d" else product
-        compute(device, problem, inputs, output)
+        compute(problem, arguments)
 
-    def solve(used, problem, request):
-        run(used, problem, request._replace(maxiter=min(request.maxiter, 3)))
-        x = request.x
+    def solve(used, problem, arguments):
+        limited = arguments.options._replace(maxiter=min(arguments.options.maxiter, 3))
+        run(used, problem, arguments._replace(options=limited))
+        x = arguments.output
         if not isinstance(x, np.ndarray):
             strides = answer.strides
             x = fakes.view(x, answer.shape, answer.dtype, strides)

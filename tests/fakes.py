@@ -121,9 +121,10 @@ class FakeCuda(Device):
         return np.empty(nbytes, np.uint8)
 
 
-def compute(device, problem, inputs, output) -> None:
+def compute(devices, problem, arguments) -> None:
     """What a kernel does: nothing but addresses, dimensions and the problem's strides."""
-    device.log.append("compute")
+    devices[0].log.append("compute")
+    inputs, output, _ = arguments
     size = np.dtype(problem.dtype).itemsize
 
     def matrix(address, rows, columns, strides):

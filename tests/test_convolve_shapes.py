@@ -223,8 +223,9 @@ def transforms_of_cuda(opencl, monkeypatch):
         def excludes(problem, info):
             return None if axes(problem.window) else "one tile is all there is"
 
-        def run(device, problem, inputs, output):
-            fft_device.run(device, problem, *inputs, output, axes(problem.window))
+        def run(devices, problem, arguments):
+            (image,), output, request = arguments
+            fft_device.run(devices[0], problem, image, request, output, axes(problem.window))
 
         return dataclasses.replace(entry, kind="opencl", run=run, excludes=excludes)
 

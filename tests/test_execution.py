@@ -241,11 +241,11 @@ def test_the_cpu_answers_by_its_own_fastest_way(opencl, monkeypatch, shape):
     ran = []
 
     def instead(i):
-        def run(device, problem, inputs, output):
-            if device is not None:
+        def run(devices, problem, arguments):
+            if devices:
                 raise DeviceError("ill")
             ran.append(i.method)
-            return i.run(device, problem, inputs, output)
+            return i.run(devices, problem, arguments)
 
         return dataclasses.replace(i, run=run)
 

@@ -17,6 +17,7 @@ from hetero.arrays.library import Access, layouts
 from hetero.errors import DeviceError
 from hetero.ops.convolve2d import request
 from hetero.runtime import call_cache, execution, planner, registry
+from hetero.runtime.registry import Arguments
 
 rng = np.random.default_rng(5)
 
@@ -33,7 +34,7 @@ def cuda(monkeypatch):
 
         def launch(a, b, c):
             device.mixed += context != device.context
-            fakes.compute(device, problem, (a, b), c)
+            fakes.compute((device,), problem, Arguments((a, b), c))
 
         return launch
 
@@ -215,8 +216,8 @@ def filters(cuda, monkeypatch):
         mode = "same" if made.shape == values.shape else "full"
         made[...] = signal.convolve2d(values, taps, mode, window.boundary)
 
-    def run(device, problem, inputs, out):
-        image, request = inputs
+    def run(devices, problem, arguments):
+        (image,), out, request = arguments
         compute(problem, request.filter.array, problem.window, image, out)
 
     def prepared(device, problem, request, aligned):

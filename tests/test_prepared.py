@@ -16,6 +16,7 @@ from hetero.ops.convolve2d import device as filtering
 from hetero.ops.convolve2d import operands as convolving
 from hetero.ops.convolve2d.request import Filter, Request
 from hetero.runtime import registry
+from hetero.runtime.registry import Arguments
 
 IMAGE, B, OUT, SCRATCH = (number << 20 for number in (16, 32, 64, 128))
 
@@ -92,7 +93,7 @@ def test_products(shape, order, dtype):
             i for i in registry.lookup(problem.operation) if (i.kind, i.method) == ("cuda", "tiled")
         )
         launched = both_ways(
-            partial(method.run, problem=problem, inputs=[IMAGE, B], output=OUT),
+            lambda device, i=method, p=problem: i.run((device,), p, Arguments((IMAGE, B), OUT)),
             partial(method.prepare, problem=problem, aligned=16),
             *(IMAGE, B, OUT),
         )

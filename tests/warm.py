@@ -143,10 +143,9 @@ class Machine:
         if entry.kind == "cuda":
             run = on_fake(entry)
 
-        def counted(device: Any, *arguments: Any) -> Any:
-            used = device[0] if isinstance(device, list) else device
-            self.ran.append(("cpu" if used is None else used.name, entry.method))
-            return run(device, *arguments)
+        def counted(devices: Any, *rest: Any) -> Any:
+            self.ran.append((devices[0].name if devices else "cpu", entry.method))
+            return run(devices, *rest)
 
         return counted
 
@@ -165,16 +164,16 @@ def on_fake(entry: registry.Implementation) -> Callable[..., Any]:
     cpu = [i for i in registry.lookup(entry.operation) if i.kind == "cpu"]
     same = [i for i in cpu if i.method == entry.method]
 
-    def solve(devices: Any, problem: Any, request: Any) -> Any:
+    def solve(devices: Any, problem: Any, arguments: Any) -> Any:
         able = [i for i in same or cpu if i.excludes(problem, {"kind": "cpu"}) is None]
-        return able[0].run(None, problem, request)
+        return able[0].run((), problem, arguments)
 
     return solve
 
 
-def convolve(device: Any, problem: Any, inputs: list[Any], output: int) -> None:
+def convolve(devices: Any, problem: Any, arguments: Any) -> None:
     """The direct sum in the fake device's memory."""
-    address, request = inputs
+    (address,), output, request = arguments
     w, size = problem.window, np.dtype(problem.dtype).itemsize
     strides = [size * s for s in problem.strides[0]]
     image = fakes.view(address, (problem.batch, w.height, w.width), problem.dtype, strides)

@@ -20,7 +20,7 @@ from hetero.errors import DeviceError, DeviceMemoryError, GraphError, HeteroErro
 from hetero.runtime import failures, inventory, planner, registry, transfer
 from hetero.runtime.planner import CPU, Plan, capturing
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Implementation
+from hetero.runtime.registry import Arguments, Implementation
 
 
 class Call(NamedTuple):
@@ -32,8 +32,8 @@ class Call(NamedTuple):
         The caller's arrays and their descriptions.
     out, target
         The caller's ``out`` and its description, or None.
-    also
-        What the implementation gets after the arrays, as it is.
+    options
+        The operation's own; see `Arguments`.
     pieces
         ``pieces(plan, call)`` does the call in smaller pieces on the plan's device, by `attempt`;
         None where it cannot be cut further.
@@ -43,7 +43,7 @@ class Call(NamedTuple):
     operands: tuple[Operand, ...]
     out: Any = None
     target: Operand | None = None
-    also: tuple[Any, ...] = ()
+    options: Any = None
     pieces: Callable[[Plan, Call], Any] | None = None
 
     def with_output(self, problem: Problem) -> Call:
@@ -125,14 +125,17 @@ def attempt(plan: Plan, call: Call) -> Any:
 
 def _on_cpu(implementation: Implementation, problem: Problem, call: Call) -> Any:
     assert implementation.run is not None
-    hosts = [
+    hosts = tuple(
         array if operand.location == HOST else transfer.to_host(array, operand)
         for array, operand in zip(call.arrays, call.operands, strict=True)
-    ]
-    hosts += call.also
-    if problem.output.location == HOST:
-        return implementation.run(None, problem, hosts, call.out)
-    return _to_caller(np.asarray(implementation.run(None, problem, hosts, None)), problem, call)
+    )
+    result = problem.output
+    here = result.location == HOST
+    out = call.out if here and call.out is not None else np.empty(result.shape, result.dtype)
+    implementation.run((), problem, Arguments(hosts, out, call.options))
+    if not here:
+        return _to_caller(out, problem, call)
+    return out if call.out is not None or out.ndim else out[()]  # NumPy gives a scalar for no axes
 
 
 def _to_caller(result: np.ndarray, problem: Problem, call: Call) -> Any:
@@ -163,23 +166,23 @@ def _on_device(device: Device, implementation: Implementation, problem: Problem,
             transfer.stage(device, array, operand)
             for array, operand in zip(call.arrays, call.operands, strict=True)
         ]
-        inputs = [*(buffer for buffer, _ in staged), *call.also]
+        inputs = tuple(buffer for buffer, _ in staged)
         if result.location == device.name:
             call = call.with_output(problem)
             assert call.target is not None
-            run(device, problem, inputs, call.target.pointer)
-            device.keep(call.arrays, call.also, call.out)
+            run((device,), problem, Arguments(inputs, call.target.pointer, call.options))
+            device.keep(call.arrays, call.options, call.out)
             if unordered:
                 device.synchronize()
             return call.out
         buffer, owner = device.allocate(max(result.nbytes, 1))
-        run(device, problem, inputs, buffer)
+        run((device,), problem, Arguments(inputs, buffer, call.options))
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
         del owner
     if result.location != HOST:
         return _to_caller(values, problem, call)
     if call.out is None:
-        return values if values.ndim else values[()]  # NumPy gives a scalar for no axes
+        return values if values.ndim else values[()]
     if out is None:
         call.out[...] = values
     return call.out

@@ -74,11 +74,11 @@ class Arguments(NamedTuple):
     ----------
     inputs : tuple
         The operands, in the order of ``problem.inputs``: NumPy arrays on the CPU and for several
-        devices, buffers for one device.
+        devices, buffers for one device. What an operation moves itself is among its options.
     output : array or buffer
         Takes the result. In a solve it holds the start on entry, and x at the end.
     options : Any
-        The operation's own, such as a filter and the fill value.
+        The operation's own, such as a filter and the fill value, or a system and its tolerances.
     """
 
     inputs: tuple[Any, ...]
@@ -100,10 +100,9 @@ class Implementation:
     work : callable
         ``work(problem, info)`` counts the `Work`.
     run : callable or None
-        ``run(device, problem, inputs, output)``: operands on the device in, result written to
-        ``output``, which the caller allocated there. None: can be priced, cannot be run yet.
-        Solves have another one, ``run(devices, problem, request)``: see
-        `hetero.ops.linear_systems.solving`.
+        ``run(devices, problem, arguments)`` computes `Arguments.output`, and gives how it ended, or
+        None where there is nothing to tell. ``devices`` is a tuple: empty on the CPU, one device
+        whose `active` was entered, or several. None: can be priced, cannot be run yet.
     shared : callable or None
         ``shared(problem)`` tells whether several devices of the kind can do the problem together.
     prepare : callable or None

@@ -12,7 +12,7 @@ from hetero.ops.cg import methods, operands  # noqa: F401  # the former register
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems import solving
-from hetero.ops.linear_systems.solving import Request
+from hetero.ops.linear_systems.solving import Solve
 from hetero.runtime import planner, registry
 
 __all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
@@ -132,8 +132,8 @@ def solve_cg(
         x0 = system.times_preconditioner(solving.on_host(rhs, describe(rhs), dtype))
     elif x0 is not None:
         x0 = x0.reshape(n)
-    request = Request(None, None, None, rtol, atol, limit, None, callback)
-    solved = solving.execute(plan, request, rhs, x0, system.on)
+    solve = Solve(None, rtol, atol, limit, None, callback)
+    solved = solving.execute(plan, solve, rhs, x0, system.on)
     outcome = solved.outcome
     if outcome.status == "converged":
         return solved.x, 0

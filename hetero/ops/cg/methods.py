@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetero.ops.cg.operands import NAME
 from hetero.ops.linear_systems import solving
-from hetero.ops.linear_systems.solving import Request
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Arguments
+
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
+    from hetero.ops.linear_systems.types import Outcome
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
 
@@ -47,34 +51,36 @@ def _shared(problem: Problem) -> bool:
     return problem.layout in ("csr", "stencil2", "stencil3") and problem.dims[0] >= _LEAST_SHARED
 
 
-def _run_on_cpu(device: None, problem: Problem, request: Request) -> Any:
+def _run_on_cpu(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
     from hetero.ops.krylov import cg_cpu
 
+    (b,), x, solve = arguments
     return cg_cpu.solve(
-        request.system,
-        request.b,
-        request.x,
-        rtol=request.rtol,
-        atol=request.atol,
-        maxiter=request.maxiter,
-        preconditioner=request.preconditioner,
-        callback=request.callback,
+        solve.system,
+        b,
+        x,
+        rtol=solve.rtol,
+        atol=solve.atol,
+        maxiter=solve.maxiter,
+        preconditioner=solve.preconditioner,
+        callback=solve.callback,
     )
 
 
-def _run_on_devices(devices: list[Any], problem: Problem, request: Request) -> Any:
+def _run_on_devices(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     from hetero.ops.krylov import cg_device
 
+    (b,), x, solve = arguments
     return cg_device.solve(
         devices,
-        request.system,
-        request.b,
-        request.x,
-        rtol=request.rtol,
-        atol=request.atol,
-        maxiter=request.maxiter,
-        preconditioner=request.preconditioner,
-        callback=request.callback,
+        solve.system,
+        b,
+        x,
+        rtol=solve.rtol,
+        atol=solve.atol,
+        maxiter=solve.maxiter,
+        preconditioner=solve.preconditioner,
+        callback=solve.callback,
         dtype=problem.dtype,
     )
 

@@ -19,15 +19,15 @@ class System:
         self._dtype = dtype
         self._M = M
 
-    def on(self, used: list[Any] | None) -> tuple[Any, Any]:
-        """System and preconditioner as those devices want them; None: the CPU."""
+    def on(self, used: tuple[Any, ...]) -> tuple[Any, Any]:
+        """System and preconditioner as those devices want them; none: the CPU."""
         return self._system(used), self._preconditioner(used)
 
     def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
         """M b on the host."""
         from hetero.ops.linear_systems.scaling import real_view
 
-        M = self._preconditioner(None)
+        M = self._preconditioner(())
         if M is None:
             return b.copy()
         real, z = real_view(b), np.empty_like(b)
@@ -37,7 +37,7 @@ class System:
             np.multiply(M, real, out=real_view(z))
         return z
 
-    def _system(self, used: list[Any] | None) -> Any:
+    def _system(self, used: tuple[Any, ...]) -> Any:
         from hetero.ops.linear_systems import types as words
 
         A, dtype = self._matrix, self._dtype
@@ -51,7 +51,7 @@ class System:
             return A
         operand = describe(A)
         steps = operand.staged_strides()
-        here = used is not None and len(used) == 1 and operand.location == used[0].name
+        here = len(used) == 1 and operand.location == used[0].name
         if here and operand.dtype == dtype and steps is not None:
             return words.Dense(operand.pointer, A.shape[0], steps)
         if operand.location != HOST:
@@ -69,7 +69,7 @@ class System:
             A = np.asarray(A, self._dtype)
         return operands.scipy()[2](A)
 
-    def _preconditioner(self, used: list[Any] | None) -> Any:
+    def _preconditioner(self, used: tuple[Any, ...]) -> Any:
         M, dtype = self._M, self._dtype
         if M is None:
             return None
@@ -100,9 +100,9 @@ class System:
         with np.errstate(all="ignore"):
             return 1.0 / diagonal.real.astype(self._dtype.type(0).real.dtype)
 
-    def _multigrid(self, used: list[Any] | None) -> Any:
+    def _multigrid(self, used: tuple[Any, ...]) -> Any:
         stencil, dtype = self._matrix.stencil, self._dtype
-        if used is not None:
+        if used:
             from hetero.ops.multigrid import multigrid_device
 
             with used[0].active():

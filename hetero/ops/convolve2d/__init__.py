@@ -36,6 +36,7 @@ from hetero.ops.convolve2d.operands import (
     window,
 )
 from hetero.runtime import planner, registry
+from hetero.runtime.registry import Arguments
 
 __all__ = ["OPERATION", "convolve2d", "from_dims", "named", "problem"]
 
@@ -296,12 +297,15 @@ def _remember_host_call(call: _Call, plan: planner.Plan, rank: int, now: int) ->
     if not placed or a.dtype != b.dtype:
         return
     compute, found = plan.chosen.implementation.run, plan.problem
+    shape, dtype = found.output.shape, found.output.dtype
     transform = plan.chosen.method in TRANSFORMS
 
     def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
         if transform and is_wide(image, filter, found.window, 0.0):
             return None
-        return compute(None, found, [image, request_of(filter, 0.0)], None)
+        out = np.empty(shape, dtype)
+        compute((), found, Arguments((image,), out, request_of(filter, 0.0)))
+        return out
 
     key = a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
     if small_convolutions.learn(_host_calls, key) is not None:
@@ -343,13 +347,15 @@ def _planned(call: _Call) -> Any:
             plan = _plan(call, filter)
     request = request_of(filter, call.fillvalue)
     if a.location == HOST and plan.chosen.device == planner.CPU:
-        result = plan.chosen.implementation.run(None, plan.problem, [call.image, request], None)
+        result = np.empty(plan.problem.output.shape, plan.problem.output.dtype)
+        arguments = Arguments((call.image,), result, request)
+        plan.chosen.implementation.run((), plan.problem, arguments)
     else:
         from hetero.runtime import execution
 
         halves = convolution_bands.halves
         result = execution.execute(
-            plan, execution.Call((call.image,), (a,), also=(request,), pieces=halves)
+            plan, execution.Call((call.image,), (a,), options=request, pieces=halves)
         )
         if a.location != HOST == b.location and b.size <= _SMALL and call.fillvalue == 0.0:
             rest = _rest(call.kernel, call.mode, call.boundary, call.device, call.method)

@@ -70,9 +70,9 @@ def attempt(call: Any, filter: Any) -> np.ndarray | None:
         number = min(rows, found.out_height - begin)
         top = begin - found.top
         part = _rows(call.image, top, number + found.filter_height - 1, found, call.fillvalue)
-        also = (request_of(filter, call.fillvalue),)
+        request = request_of(filter, call.fillvalue)
         made = execution.execute(
-            plan(number), execution.Call((part,), (describe(part),), also=also, pieces=halves)
+            plan(number), execution.Call((part,), (describe(part),), options=request, pieces=halves)
         )
         out[begin : begin + number] = made
     return out
@@ -99,7 +99,7 @@ def halves(plan: planner.Plan, call: Any) -> np.ndarray | None:
         If a half, which is done whole or in halves again, fails too.
     """
     problem, (image,) = plan.problem, call.arrays
-    found, (request,) = problem.window, call.also
+    found, request = problem.window, call.options
     if (
         any(o.location != HOST for o in (*call.operands, problem.output))
         or call.operands[0].nbytes + problem.output.nbytes < _SMALLEST
@@ -134,7 +134,7 @@ def _attempt_half(plan: planner.Plan, found: Window, image: np.ndarray, request:
         return None
     if half.chosen.device != plan.chosen.device:  # which was set aside meanwhile
         return None
-    call = execution.Call((image,), (operand,), also=(request,), pieces=halves)
+    call = execution.Call((image,), (operand,), options=request, pieces=halves)
     return execution.attempt(half, call)
 
 

@@ -79,9 +79,7 @@ def remembered(
     def run() -> Any:
         request = request_of(filter_of(values, dtype), 0.0)
         _ = request.filter.factors  # what a call asks for to make its plan
-        if plan.chosen.device == planner.CPU:
-            return plan.chosen.implementation.run(None, plan.problem, [image, request], None)
-        return execution.execute(plan, execution.Call((image,), inputs, also=(request,)))
+        return execution.execute(plan, execution.Call((image,), inputs, options=request))
 
     return run
 

@@ -43,25 +43,26 @@ def block_width(dtype: np.dtype) -> int:
     return cpu_convolve.block_width(dtype)
 
 
-def direct(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
+def direct(image: np.ndarray, request: Request, window: Window, out: np.ndarray) -> None:
     """The sum over the filter's taps, by `hetero.kernels.cpu.convolve`.
 
     Parameters
     ----------
     image : (batch, h, w) ndarray of float32 or float64, as `prepared`
-
-    Returns
-    -------
-    (batch, out_height, out_width) ndarray
+    request : Request
+    window : Window
+    out : (batch, out_height, out_width) ndarray, C-contiguous
+        Takes the result.
     """
     few = window.products <= FEW_PRODUCTS[image.dtype.char]
     if few and len(image) == 1 and (mode := mode_of(window)):
         operands = image[0], request.filter.array
-        return convolve2d(*operands, mode, window.boundary, request.fillvalue)[None]
+        out[0] = convolve2d(*operands, mode, window.boundary, request.fillvalue)
+        return
     if request.filter.array.size == 1 and image.size < _SERIAL:
         with np.errstate(all="ignore"):  # as the loops, which look at no flags
-            return image * request.filter.array
-    out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
+            np.multiply(image, request.filter.array, out=out)
+        return
     cpu_convolve.direct(
         image,
         request.filter.taps,
@@ -74,9 +75,8 @@ def direct(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
     return out
 
 
-def separable(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
+def separable(image: np.ndarray, request: Request, window: Window, out: np.ndarray) -> None:
     """Two one-dimensional passes for each factor; the direct sum where that is not finite."""
-    out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
     cpu_convolve.separable(
         image,
         *request.filter.turned_factors,
@@ -86,4 +86,5 @@ def separable(image: np.ndarray, request: Request, window: Window) -> np.ndarray
         _BOUNDARY[window.boundary],
         request.fillvalue,
     )
-    return out if finite(out) else direct(image, request, window)
+    if not finite(out):
+        direct(image, request, window, out)

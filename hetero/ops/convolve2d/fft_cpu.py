@@ -57,18 +57,22 @@ def extended(
 
 
 @np.errstate(all="ignore")  # as SciPy's loops, which look at no flags
-def whole(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
+def whole(image: np.ndarray, request: Request, window: Window, out: np.ndarray) -> None:
     """One transform of each image; the direct sum where that is not finite.
 
     Parameters
     ----------
     image : (batch, h, w) ndarray of float32 or float64
+    request : Request
+    window : Window
+    out : (batch, out_height, out_width) ndarray, C-contiguous
+        Takes the result.
     """
     spectrum = _spectrum(request.filter.array, window, len(image))
-    out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
     for plane, result in zip(image, out, strict=True):
         _filter_plane(plane, spectrum, request.fillvalue, window, result)
-    return out if cpu.finite(out) else cpu.direct(image, request, window)
+    if not cpu.finite(out):
+        cpu.direct(image, request, window, out)
 
 
 def _spectrum(filter: np.ndarray, window: Window, images: int) -> Callable[[slice], np.ndarray]:
@@ -126,7 +130,7 @@ def _filter_plane(
 
 
 @np.errstate(all="ignore")
-def overlap_save(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
+def overlap_save(image: np.ndarray, request: Request, window: Window, out: np.ndarray) -> None:
     """Transforms of overlapping tiles; the direct sum where that is not finite."""
     axes = tiles_cpu.tiles(window)
     assert axes is not None
@@ -135,7 +139,6 @@ def overlap_save(image: np.ndarray, request: Request, window: Window) -> np.ndar
     threads = workers.threads_for(len(image) * y.count * x.count * points)
     filter = fft.rfft(request.filter.array, x.length, axis=1)
     spectrum = np.empty((y.length, filter.shape[1]), filter.dtype)
-    out = np.empty((len(image), window.out_height, window.out_width), image.dtype)
 
     def columns(part: slice) -> None:
         spectrum[:, part] = fft.fft(filter[:, part], y.length, axis=0)
@@ -168,4 +171,5 @@ def overlap_save(image: np.ndarray, request: Request, window: Window) -> np.ndar
         for j in workers.parts(x.count, most, 1)
     ]
     workers.each(strip, strips, threads)
-    return out if cpu.finite(out) else cpu.direct(image, request, window)
+    if not cpu.finite(out):
+        cpu.direct(image, request, window, out)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from importlib import import_module
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from hetero.ops.convolve2d.operands import NAME
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import DEVICE_DTYPES, FEW_PRODUCTS, Problem
+from hetero.runtime.registry import Arguments
+
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
 
 # What it costs the host to have a filter's spectrum made, beside what a convolution costs it.
 _SPECTRUM_CALLS = 0.7
@@ -147,31 +151,35 @@ def _on_cpu(name: str, module: str) -> Callable[..., Any]:
 
         return cpu.prepared, getattr(import_module(f"hetero.ops.convolve2d.{module}"), name)
 
-    def run(device: None, problem: Problem, inputs: list[Any], output: Any) -> Any:
-        image, request = inputs
+    def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
+        (image,), out, request = arguments
         prepared, compute = loaded()
         if request.filter.array is None:
             request = request._replace(filter=request.filter.downloaded())
-        result = compute(prepared(image, problem.output.dtype), request, problem.window)
-        return result.reshape(problem.output.shape)
+        window = problem.window
+        planes = out.reshape(-1, window.out_height, window.out_width)
+        compute(prepared(image, out.dtype), request, window, planes)
 
     return run
 
 
 def _on_device(name: str) -> Callable[..., Any]:
-    def run(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
+    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
         from hetero.ops.convolve2d import device as own
 
-        getattr(own, name)(device, problem, *inputs, output)
+        (image,), output, request = arguments
+        getattr(own, name)(devices[0], problem, image, request, output)
 
     return run
 
 
 def _by_cufft(method: str) -> Callable[..., Any]:
-    def run(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
+    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
         from hetero.ops.convolve2d import fft_device
 
-        fft_device.run(device, problem, *inputs, output, _axes(problem, "cuda", method))
+        (image,), output, request = arguments
+        axes = _axes(problem, "cuda", method)
+        fft_device.run(devices[0], problem, image, request, output, axes)
 
     return run
 

@@ -43,7 +43,7 @@ def obstacle(window: Window, here: bool = True) -> str | None:
     return None if inside else "OpenCV gives no result larger than the image"
 
 
-def filter2d(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
+def filter2d(image: np.ndarray, request: Request, window: Window, out: np.ndarray) -> None:
     """`cv2.filter2D`, whose correlation takes the turned filter."""
     import cv2
 
@@ -52,10 +52,7 @@ def filter2d(image: np.ndarray, request: Request, window: Window) -> np.ndarray:
     columns = slice(0, window.out_width)
     # Output (i, j) of filter2D reads from (i - anchor_y, j - anchor_x) on.
     anchor = (window.left, window.top)
-    found = [
-        cv2.filter2D(plane, -1, request.filter.taps, anchor=anchor, borderType=border)[
-            rows, columns
-        ]
-        for plane in image
-    ]
-    return np.ascontiguousarray(found[0])[None] if len(found) == 1 else np.stack(found)
+    taps = request.filter.taps
+    for plane, result in zip(image, out, strict=True):
+        found = cv2.filter2D(plane, -1, taps, anchor=anchor, borderType=border)
+        result[...] = found[rows, columns]

@@ -13,19 +13,18 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides
 from hetero.runtime import planner, registry
+from hetero.runtime.registry import Arguments
 
 log = logging.getLogger("hetero")
 
 
-class Request(NamedTuple):
-    """What a solver's ``run(device, problem, request)`` gets.
+class Solve(NamedTuple):
+    """What a solver's ``run`` gets as options, beside the right-hand side and x.
 
     Attributes
     ----------
     system : Stencil, Csr, Dense or LinearOperator
         See `hetero.ops.linear_systems.types`.
-    b, x : numpy.ndarray or device buffer
-        Right-hand side; start, and place of the result.
     rtol, atol : float
         Done when norm(b - A x) <= max(rtol norm(b), atol).
     maxiter : int
@@ -38,8 +37,6 @@ class Request(NamedTuple):
     """
 
     system: Any
-    b: Any
-    x: Any
     rtol: float
     atol: float
     maxiter: int
@@ -141,24 +138,24 @@ def result_operand(shape: tuple[int, ...], dtype: np.dtype, location: str) -> Op
 
 def execute(
     plan: planner.Plan,
-    request: Request,
+    solve: Solve,
     b: Any,
     x0: Any,
-    system_on: Callable[[Any], tuple[Any, Any]],
+    system_on: Callable[[tuple[Any, ...]], tuple[Any, Any]],
 ) -> Solved:
     """Run a solve's plan; a device that fails hands over to the CPU.
 
     Parameters
     ----------
     plan : Plan
-    request : Request
-        ``b`` and ``x`` are not set yet.
+    solve : Solve
+        System and preconditioner are not set yet.
     b : array
         The caller's right-hand side.
     x0 : array or None
         The caller's start.
     system_on : callable
-        ``system_on(used)`` gives system and preconditioner as those devices want them; None: the
+        ``system_on(used)`` gives system and preconditioner as those devices want them; none: the
         CPU.
     """
     from hetero import devices
@@ -173,8 +170,8 @@ def execute(
         begun = devices.failures()
         try:
             system, preconditioner = system_on(used)
-            request = request._replace(system=system, preconditioner=preconditioner)
-            return _on_devices(plan, used, request, b, x0)
+            solve = solve._replace(system=system, preconditioner=preconditioner)
+            return _on_devices(plan, used, solve, b, x0)
         except DeviceError as error:
             if used[0].capturing:
                 raise
@@ -192,12 +189,10 @@ def execute(
     x = np.zeros(rhs.shape, dtype)
     if x0 is not None:
         x[...] = on_host(x0, describe(x0), dtype).reshape(rhs.shape)
-    system, preconditioner = system_on(None)
-    limit = max(request.maxiter - done, 0)
-    request = request._replace(
-        system=system, b=rhs, x=x, maxiter=limit, preconditioner=preconditioner
-    )
-    outcome = implementation.run(None, problem, request)
+    system, preconditioner = system_on(())
+    limit = max(solve.maxiter - done, 0)
+    solve = solve._replace(system=system, maxiter=limit, preconditioner=preconditioner)
+    outcome = implementation.run((), problem, Arguments((rhs,), x, solve))
     if done:
         outcome = outcome._replace(iterations=outcome.iterations + done)
     if described.location == HOST:
@@ -212,21 +207,21 @@ def devices_info() -> dict[str, dict[str, Any]]:
     return devices()
 
 
-def matching(name: str) -> list[Any]:
+def matching(name: str) -> tuple[Any, ...]:
     """The devices a candidate's name stands for: one, or with "cuda:*" all of a kind."""
     from hetero import devices
 
     kind, _, which = name.partition(":")
     if which != "*":
-        return [devices.get(name)]
-    return [
+        return (devices.get(name),)
+    return tuple(
         device
         for device in devices.available().values()
         if device.kind == kind and devices.disabled(device.name) is None
-    ]
+    )
 
 
-def _on_devices(plan: planner.Plan, used: list[Any], request: Request, b: Any, x0: Any) -> Solved:
+def _on_devices(plan: planner.Plan, used: tuple[Any, ...], solve: Solve, b: Any, x0: Any) -> Solved:
     from hetero.runtime import transfer
 
     problem, chosen = plan.problem, plan.chosen
@@ -240,7 +235,7 @@ def _on_devices(plan: planner.Plan, used: list[Any], request: Request, b: Any, x
         x = np.zeros(rhs.shape, dtype)
         if x0 is not None:
             x[...] = on_host(x0, describe(x0), dtype).reshape(rhs.shape)
-        outcome = run(used, problem, request._replace(b=rhs, x=x))
+        outcome = run(used, problem, Arguments((rhs,), x, solve))
         if described.location == HOST:
             return Solved(x, outcome, chosen.device, chosen.method)
         return Solved(like(b, x), outcome, chosen.device, chosen.method)
@@ -254,7 +249,7 @@ def _on_devices(plan: planner.Plan, used: list[Any], request: Request, b: Any, x
             transfer.from_host(
                 on_host(x0, describe(x0), dtype).reshape(described.shape), made, describe(made)
             )
-        outcome = run(used, problem, request._replace(b=described.pointer, x=pointer))
+        outcome = run(used, problem, Arguments((described.pointer,), pointer, solve))
         device.synchronize()
     return Solved(made, outcome, chosen.device, chosen.method)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,14 +13,18 @@ from hetero.ops.products import operands as products
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Arguments
+
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
 
 NAME = "matmul"
 VECTOR_BYTES = 16  # of the widest loads; operands are expected to be aligned for them
 _SPLIT_CALLS = 1.15  # what a second launch and its buffer add to what a call costs the host
 
 
-def _run_blas(device: None, problem: Problem, inputs: list[Any], output: Any) -> Any:
-    return np.matmul(*inputs, out=output)
+def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
+    np.matmul(*arguments.inputs, out=arguments.output)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -91,8 +95,9 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
     return replace(work, estimate=steps.seconds, calls=calls)
 
 
-def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
-    A, B = inputs
+def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
+    (device,), output = devices, arguments.output
+    A, B = arguments.inputs
     steps = _steps_of(device, problem, alignment(A, B, output))
     device.run_steps(steps, {"A": A, "B": B, "C": output}, np.dtype(problem.dtype).itemsize)
 
@@ -108,10 +113,10 @@ def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return cublas.gemm_obstacle(problem, info)
 
 
-def _run_library(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
+def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     from hetero.ops.products import cublas
 
-    cublas.gemm(device, problem)(*inputs, output)
+    cublas.gemm(devices[0], problem)(*arguments.inputs, arguments.output)
 
 
 def _prepare_library(device: Any, problem: Problem, aligned: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,12 +11,16 @@ from hetero.arrays import alignment
 from hetero.ops.products import operands as products
 from hetero.runtime import registry
 from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Arguments
+
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
 
 NAME = "matvec"
 
 
-def _run_blas(device: None, problem: Problem, inputs: list[Any], output: Any) -> Any:
-    return getattr(np, problem.function)(*inputs, out=output)
+def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
+    getattr(np, problem.function)(*arguments.inputs, out=arguments.output)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -62,8 +66,9 @@ def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
     )
 
 
-def _run_tiled(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
-    A, x = products.matrix_and_vector(problem, inputs)
+def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
+    (device,), output = devices, arguments.output
+    A, x = products.matrix_and_vector(problem, arguments.inputs)
     steps = _steps_of(device, problem, alignment(A, x, output))
     device.run_steps(steps, {"A": A, "x": x, "y": output}, np.dtype(problem.dtype).itemsize)
 
@@ -81,11 +86,11 @@ def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return cublas.gemv_obstacle(problem, info)
 
 
-def _run_library(device: Any, problem: Problem, inputs: list[Any], output: Any) -> None:
+def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     from hetero.ops.products import cublas
 
-    A, x = products.matrix_and_vector(problem, inputs)
-    cublas.gemv(device, problem)(A, x, output)
+    A, x = products.matrix_and_vector(problem, arguments.inputs)
+    cublas.gemv(devices[0], problem)(A, x, arguments.output)
 
 
 def _prepare_library(device: Any, problem: Problem, aligned: int) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero.arrays import HOST, Spec, describe
 from hetero.ops.linear_systems import solving
-from hetero.ops.linear_systems.solving import Request, Solved
+from hetero.ops.linear_systems.solving import Solve, Solved
 from hetero.ops.poisson import sides as poisson_sides
 from hetero.ops.poisson.methods import NAME, UNLIMITED
 from hetero.runtime import planner, registry
@@ -125,10 +125,8 @@ def solve_poisson(
     equation = _Equation(f, x0, _spacing(spacing, len(f.shape)), faces, np.dtype(found.dtype))
     exactly = found.rtol == 0.0 and maxiter is not None
     least = least_tolerance(found.dtype)
-    request = Request(
-        None, None, None, max(found.rtol, least), 0.0, found.iterations, exactly=exactly
-    )
-    solved = equation.solve(plan, request)
+    solve = Solve(None, max(found.rtol, least), 0.0, found.iterations, exactly=exactly)
+    solved = equation.solve(plan, solve)
     as_asked = exactly and solved.method == "jacobi" and solved.outcome.iterations == maxiter
     converged = equation.converged(solved.outcome, to_rounding=not rtol)
     if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
@@ -162,7 +160,7 @@ class _Equation:
         self._rhs = f
         self._scaled: poisson_sides.Scaled | None = None
 
-    def solve(self, plan: planner.Plan, request: Request) -> Solved:
+    def solve(self, plan: planner.Plan, solve: Solve) -> Solved:
         """Run the plan; in other units where the numbers at hand turn out to need it."""
         from hetero.ops.linear_systems.types import CONVERGED, Outcome, Stencil
 
@@ -174,7 +172,7 @@ class _Equation:
             )
         if not poisson_sides.unusual(self.spacing, self.dtype):
             self._rhs = poisson_sides.with_boundary(self.f, self.spacing, self.faces, self.dtype)
-            solved = self._run(plan, request, Stencil(shape, self.spacing), self._rhs, self.x0)
+            solved = self._run(plan, solve, Stencil(shape, self.spacing), self._rhs, self.x0)
             least = _LEAST_RESIDUAL[self.dtype.name]
             outcome = solved.outcome
             if outcome.status == CONVERGED and least <= outcome.residual < math.inf:
@@ -187,12 +185,12 @@ class _Equation:
         )
         self._rhs = scaled.f
         stencil = Stencil(shape, scaled.spacing)
-        solved = self._run(plan, request, stencil, scaled.f, scaled.x0)
-        return self._in_own_units(solved, stencil, request.rtol)
+        solved = self._run(plan, solve, stencil, scaled.f, scaled.x0)
+        return self._in_own_units(solved, stencil, solve.rtol)
 
     @staticmethod
-    def _run(plan: planner.Plan, request: Request, stencil: Any, rhs: Any, x0: Any) -> Solved:
-        return solving.execute(plan, request, rhs, x0, lambda used: (stencil, None))
+    def _run(plan: planner.Plan, solve: Solve, stencil: Any, rhs: Any, x0: Any) -> Solved:
+        return solving.execute(plan, solve, rhs, x0, lambda used: (stencil, None))
 
     def _in_own_units(self, solved: Solved, stencil: Any, rtol: float) -> Solved:
         """The solution as it is to be returned, judged anew where its dtype has not the range."""

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero.ops.linear_systems import solving
-from hetero.ops.linear_systems.solving import Request
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Arguments
 
 if TYPE_CHECKING:
+    from hetero.devices.base import Device
     from hetero.ops.linear_systems.types import Outcome
 
 NAME = "poisson"
@@ -113,22 +114,14 @@ def _cufft_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     return None if info.get("elsewhere") else cufft.obstacle()
 
 
-def _on_cpu(method: str) -> Callable[..., Any]:
-    def run(device: None, problem: Problem, request: Request) -> Any:
-        _check_memory(method, request)
-        return _METHODS_CPU[method](request) if method == "cg" else _longest_first(method, request)
-
-    return run
-
-
 def memory_needed(method: str, shape: tuple[int, ...], itemsize: int) -> float:
     """Bytes that a solve on the CPU takes beside f, its result included; an upper estimate."""
     return itemsize * (_TIMES_F[method] * math.prod(shape) + _LINES[method] * max(shape))
 
 
-def _check_memory(method: str, request: Request) -> None:
+def _check_memory(method: str, f: np.ndarray) -> None:
     """MemoryError where the solve would take more than there is: before it does, not by and by."""
-    needed = memory_needed(method, request.system.shape, request.b.itemsize)
+    needed = memory_needed(method, f.shape, f.itemsize)
     if needed < _SMALL:
         return
     from hetero.devices import cpu
@@ -137,152 +130,94 @@ def _check_memory(method: str, request: Request) -> None:
     if needed > available:
         raise MemoryError(
             f"solve_poisson by {method!r} takes about {needed / 2**30:.1f} GiB more for f of shape "
-            f"{request.b.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' takes least"
+            f"{f.shape}, {available / 2**30:.1f} GiB are available; 'jacobi' takes least"
         )
 
 
-def _longest_first(method: str, request: Request) -> Outcome:
-    """Solve with the longest axis as the first one if the others make planes beyond the cache.
+def _on_cpu(method: str, run: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """``run`` on the CPU, with the longest axis first if the others make planes beyond the cache.
 
     Room is taken for several planes, and a thin grid's could be the whole of it.
     """
-    solve, shape = _METHODS_CPU[method], request.system.shape
-    axis = shape.index(max(shape))
-    if axis == 0 or math.prod(shape[1:]) <= _LARGEST_PLANE:
-        return solve(request)
-    order = [axis, *(a for a in range(len(shape)) if a != axis)]
-    system = request.system._replace(
-        shape=tuple(shape[a] for a in order),
-        spacing=tuple(request.system.spacing[a] for a in order),
-    )
-    f, u = (np.ascontiguousarray(v.transpose(order)) for v in (request.b, request.x))
-    outcome = solve(request._replace(system=system, b=f, x=u))
-    request.x.transpose(order)[...] = u
-    return outcome
+
+    def on_cpu(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
+        (f,), u, solve = arguments
+        _check_memory(method, f)
+        shape = solve.system.shape
+        axis = shape.index(max(shape))
+        if method == "cg" or axis == 0 or math.prod(shape[1:]) <= _LARGEST_PLANE:
+            return run(devices, problem, arguments)
+        order = [axis, *(a for a in range(len(shape)) if a != axis)]
+        system = solve.system._replace(
+            shape=tuple(shape[a] for a in order),
+            spacing=tuple(solve.system.spacing[a] for a in order),
+        )
+        turned, result = (np.ascontiguousarray(v.transpose(order)) for v in (f, u))
+        outcome = run(devices, problem, Arguments((turned,), result, solve._replace(system=system)))
+        u.transpose(order)[...] = result
+        return outcome
+
+    return on_cpu
 
 
-def _dst_cpu(request: Request) -> Any:
+def _dst(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
+    (f,), u, solve = arguments
+    if devices:
+        from hetero.ops.poisson import dst_device
+
+        return dst_device.solve(
+            devices[0], solve.system, f, u, dtype=problem.dtype, rtol=solve.rtol
+        )
     from hetero.ops.poisson import dst_cpu
 
-    return dst_cpu.solve(request.system, request.b, request.x, rtol=request.rtol)
+    return dst_cpu.solve(solve.system, f, u, rtol=solve.rtol)
 
 
-def _multigrid_cpu(request: Request) -> Any:
+def _multigrid(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
+    (f,), u, solve = arguments
+    limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
+    if devices:
+        from hetero.ops.multigrid import multigrid_device
+
+        return multigrid_device.solve(devices[0], solve.system, f, u, dtype=problem.dtype, **limits)
     from hetero.ops.multigrid import multigrid_cpu
 
-    return multigrid_cpu.solve(
-        request.system, request.b, request.x, rtol=request.rtol, maxiter=request.maxiter
-    )
+    return multigrid_cpu.solve(solve.system, f, u, **limits)
 
 
-def _cg_cpu(request: Request) -> Any:
-    from hetero.ops.krylov import cg_cpu
-
-    outcome = cg_cpu.solve(
-        request.system,
-        request.b.reshape(-1),
-        request.x.reshape(-1),
-        rtol=request.rtol,
-        atol=0.0,
-        maxiter=_cg_limit(request),
-    )
-    return _ended(outcome, request)
-
-
-def _ended(outcome: Outcome, request: Request) -> Outcome:
-    """Conjugate gradients that end before their limit have met rounding."""
+def _cg(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
+    """Where they end before their limit, they have met rounding."""
     from hetero.ops.linear_systems.types import LIMIT, ROUNDING
 
-    if outcome.status == LIMIT and outcome.iterations < _cg_limit(request):
+    (f,), u, solve = arguments
+    vectors = [v.reshape(-1) if isinstance(v, np.ndarray) else v for v in (f, u)]
+    most = min(solve.maxiter, 10 * math.prod(solve.system.shape))
+    limits = {"rtol": solve.rtol, "atol": 0.0, "maxiter": most}
+    if devices:
+        from hetero.ops.krylov import cg_device
+
+        outcome = cg_device.solve(devices, solve.system, *vectors, dtype=problem.dtype, **limits)
+    else:
+        from hetero.ops.krylov import cg_cpu
+
+        outcome = cg_cpu.solve(solve.system, *vectors, **limits)
+    if outcome.status == LIMIT and outcome.iterations < most:
         return outcome._replace(status=ROUNDING)
     return outcome
 
 
-def _cg_limit(request: Request) -> int:
-    return min(request.maxiter, 10 * math.prod(request.system.shape))
+def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
+    (f,), u, solve = arguments
+    limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
+    if solve.exactly:
+        limits |= {"rtol": None, "sweeps": solve.maxiter}
+    if devices:
+        from hetero.ops.poisson import jacobi_device
 
-
-def _jacobi_cpu(request: Request) -> Any:
+        return jacobi_device.solve(devices, solve.system, f, u, dtype=problem.dtype, **limits)
     from hetero.ops.poisson import jacobi_cpu
 
-    sweeps = request.maxiter if request.exactly else None
-    return jacobi_cpu.solve(
-        request.system,
-        request.b,
-        request.x,
-        sweeps=sweeps,
-        rtol=None if sweeps is not None else request.rtol,
-        maxiter=request.maxiter,
-    )
-
-
-_METHODS_CPU = {
-    "dst": _dst_cpu,
-    "multigrid": _multigrid_cpu,
-    "cg": _cg_cpu,
-    "jacobi": _jacobi_cpu,
-}
-
-
-def _on_devices(method: str) -> Callable[..., Any]:
-    def run(devices: list[Any], problem: Problem, request: Request) -> Any:
-        return _METHODS_DEVICE[method](devices, request, problem.dtype)
-
-    return run
-
-
-def _dst_device(devices: list[Any], request: Request, dtype: str) -> Any:
-    from hetero.ops.poisson import dst_device
-
-    return dst_device.solve(
-        devices[0], request.system, request.b, request.x, dtype=dtype, rtol=request.rtol
-    )
-
-
-def _multigrid_device(devices: list[Any], request: Request, dtype: str) -> Any:
-    from hetero.ops.multigrid import multigrid_device
-
-    return multigrid_device.solve(
-        devices[0],
-        request.system,
-        request.b,
-        request.x,
-        dtype=dtype,
-        rtol=request.rtol,
-        maxiter=request.maxiter,
-    )
-
-
-def _cg_device(devices: list[Any], request: Request, dtype: str) -> Any:
-    from hetero.ops.krylov import cg_device
-
-    flat = [v.reshape(-1) if isinstance(v, np.ndarray) else v for v in (request.b, request.x)]
-    outcome = cg_device.solve(
-        devices,
-        request.system,
-        *flat,
-        rtol=request.rtol,
-        atol=0.0,
-        maxiter=_cg_limit(request),
-        dtype=dtype,
-    )
-    return _ended(outcome, request)
-
-
-def _jacobi_device(devices: list[Any], request: Request, dtype: str) -> Any:
-    from hetero.ops.poisson import jacobi_device
-
-    sweeps = request.maxiter if request.exactly else None
-    return jacobi_device.solve(
-        devices,
-        request.system,
-        request.b,
-        request.x,
-        sweeps=sweeps,
-        rtol=None if sweeps is not None else request.rtol,
-        maxiter=request.maxiter,
-        dtype=dtype,
-    )
+    return jacobi_cpu.solve(solve.system, f, u, **limits)
 
 
 def _shared(problem: Problem) -> bool:
@@ -290,14 +225,7 @@ def _shared(problem: Problem) -> bool:
     return problem.dims[0] >= 2 * _LEAST_ROWS
 
 
-_METHODS_DEVICE = {
-    "dst": _dst_device,
-    "multigrid": _multigrid_device,
-    "cg": _cg_device,
-    "jacobi": _jacobi_device,
-}
-
-for _method in ("dst", "multigrid", "cg", "jacobi"):
+for _method, _run in (("dst", _dst), ("multigrid", _multigrid), ("cg", _cg), ("jacobi", _jacobi)):
     for _kind in ("cpu", "cuda", "opencl"):
         if _kind == "opencl" and _method == "dst":
             continue
@@ -308,7 +236,7 @@ for _method in ("dst", "multigrid", "cg", "jacobi"):
                 _kind,
                 _cufft_obstacle if (_kind, _method) == ("cuda", "dst") else registry.no_obstacle,
                 _working(_method),
-                _on_cpu(_method) if _kind == "cpu" else _on_devices(_method),
+                _on_cpu(_method, _run) if _kind == "cpu" else _run,
                 _shared if _kind != "cpu" and _method in ("cg", "jacobi") else None,
                 falls_short=_falls_short(_method),
             )

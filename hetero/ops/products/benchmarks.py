@@ -21,7 +21,7 @@ from hetero.ops.products import calling
 from hetero.runtime import inventory, planner, registry
 from hetero.runtime.benchmark import Benchmark, Call, Comparison, Table, Trial, name_of
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Operation
+from hetero.runtime.registry import Arguments, Operation
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -173,7 +173,7 @@ def _on_device(problem: Problem, device: Any, pools: list[Any]) -> Comparison:
 
 def _run(run: Any, device: Any, problem: Problem, addresses: list[list[int]], turn: int) -> None:
     *inputs, output = addresses[turn % len(addresses)]
-    run(device, problem, inputs, output)
+    run((device,), problem, Arguments(tuple(inputs), output))
 
 
 def _flops_roof(device: Any, dtype: str) -> float | None:

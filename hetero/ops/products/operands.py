@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -187,7 +188,7 @@ def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int,
     return (b[0], b[2], b[1]), (a[0], a[2]), (c[0], c[2])
 
 
-def matrix_and_vector(problem: Problem, inputs: list[Any]) -> tuple[Any, Any]:
+def matrix_and_vector(problem: Problem, inputs: Sequence[Any]) -> tuple[Any, Any]:
     """Which input is the matrix of a matvec problem: the second one for a row times a matrix."""
     a, b = problem.inputs
     shapes = _core_shapes(problem.function, a.shape, b.shape)

@@ -27,81 +27,69 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hetero import errors
+from hetero import errors as errors
 
 if TYPE_CHECKING:
-    from hetero.arrays import spec
-    from hetero.calibration import calibrate
-    from hetero.ops import plan
-    from hetero.ops.cg import solve_cg
-    from hetero.ops.convolve2d import convolve2d
-    from hetero.ops.linear_systems.operators import Poisson
-    from hetero.ops.matmul import matmul
-    from hetero.ops.matvec import matvec
-    from hetero.ops.poisson import solve_poisson
-    from hetero.runtime.failures import reset
-    from hetero.runtime.graphs import graph
-    from hetero.runtime.memory import clear_memory, memory
-    from hetero.runtime.overview import machine
-    from hetero.runtime.planner import Plan, use
-    from hetero.runtime.profile import Profile
+    from hetero.arrays import spec as spec
+    from hetero.calibration import calibrate as calibrate
+    from hetero.ops import plan as plan
+    from hetero.ops.functions import *  # noqa: F403
+    from hetero.ops.linear_systems.operators import Poisson as Poisson
+    from hetero.runtime.failures import reset as reset
+    from hetero.runtime.graphs import graph as graph
+    from hetero.runtime.memory import clear_memory as clear_memory
+    from hetero.runtime.memory import memory as memory
+    from hetero.runtime.overview import machine as machine
+    from hetero.runtime.planner import Plan as Plan
+    from hetero.runtime.planner import use as use
+    from hetero.runtime.profile import Profile as Profile
 
 __version__ = "0.1.0"
 
+# Of every public name but the operations' functions.
 _HOMES = {
     "calibrate": "hetero.calibration",
     "clear_memory": "hetero.runtime.memory",
-    "convolve2d": "hetero.ops.convolve2d",
     "graph": "hetero.runtime.graphs",
     "machine": "hetero.runtime.overview",
-    "matmul": "hetero.ops.matmul",
-    "matvec": "hetero.ops.matvec",
     "memory": "hetero.runtime.memory",
     "plan": "hetero.ops",
     "Plan": "hetero.runtime.planner",
     "Poisson": "hetero.ops.linear_systems.operators",
     "Profile": "hetero.runtime.profile",
     "reset": "hetero.runtime.failures",
-    "solve_cg": "hetero.ops.cg",
-    "solve_poisson": "hetero.ops.poisson",
     "spec": "hetero.arrays",
     "use": "hetero.runtime.planner",
 }
 
-__all__ = [
-    "Plan",
-    "Poisson",
-    "Profile",
-    "calibrate",
-    "clear_memory",
-    "convolve2d",
-    "errors",
-    "graph",
-    "machine",
-    "matmul",
-    "matvec",
-    "memory",
-    "plan",
-    "reset",
-    "solve_cg",
-    "solve_poisson",
-    "spec",
-    "use",
-]
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name == "__all__":
+        return sorted({"errors", *_HOMES, *_functions()})
+    if name in _HOMES:
+        importlib.import_module("hetero.ops")  # every operation is registered before the first plan
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif not _is_module(name) and name in (functions := _functions()):
+        value = functions[name]
+    else:
         raise AttributeError(f"module 'hetero' has no attribute {name!r}")
-    importlib.import_module("hetero.ops")  # every operation is registered before the first plan
-    return _bind(name)
-
-
-def _bind(name: str) -> Any:
-    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
 
+def _is_module(name: str) -> bool:
+    """Whether a module is about to be imported: ``from hetero import name`` asks here first."""
+    from importlib.util import find_spec
+
+    return name.startswith("_") or find_spec(f"hetero.{name}") is not None
+
+
+def _functions() -> dict[str, Any]:
+    """The operations' public functions by name."""
+    from hetero.ops import functions
+
+    return {name: value for name, value in vars(functions).items() if not name.startswith("_")}
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_functions()})

@@ -1,19 +1,11 @@
-"""The operations: one package each, listed here."""
+"""The operations: one package each, listed in `hetero.ops.functions`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from hetero.ops import functions  # noqa: F401  # registers them
 from hetero.runtime import planner, registry
-
-# The list; help and tables have its order.
-# isort: off
-from hetero.ops import matvec  # noqa: F401
-from hetero.ops import matmul  # noqa: F401
-from hetero.ops import convolve2d  # noqa: F401
-from hetero.ops import cg  # noqa: F401
-from hetero.ops import poisson  # noqa: F401
-# isort: on
 
 module_of = registry.operation
 

@@ -1,0 +1,8 @@
+"""The operations' public functions: the only list of operations; help and tables have its order."""
+
+# isort: off
+from hetero.ops.matvec import matvec as matvec
+from hetero.ops.matmul import matmul as matmul
+from hetero.ops.convolve2d import convolve2d as convolve2d
+from hetero.ops.cg import solve_cg as solve_cg
+from hetero.ops.poisson import solve_poisson as solve_poisson

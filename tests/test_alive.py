@@ -217,10 +217,10 @@ def test_a_handler_may_call_in_the_middle_of_planning():
     code = """
 import numpy as np, hetero
 from hetero import devices
-from hetero.runtime import planner, profile
+from hetero.runtime import call_cache, planner, profile
 from hetero.ops import matmul
 A = np.ones((5, 5))
-for lock in (planner._memory.lock, profile._lock, devices.here.lock):
+for lock in (call_cache._all.lock, profile._lock, devices.here.lock):
     with lock:
         profile.set_current(None)
         assert planner.plan(matmul.problem(A, A)).chosen.device == "cpu"
@@ -381,4 +381,4 @@ def test_calls_at_the_interpreters_end(before):
 def test_this_test_sees_locks():
     """What is looked for is found: a lock of a module's, and one of a module's object."""
     found = {where for where, _ in module_locks()}
-    assert {"hetero.runtime.profile._lock", "hetero.runtime.planner._memory.lock"} <= found
+    assert {"hetero.runtime.profile._lock", "hetero.runtime.call_cache._all.lock"} <= found

@@ -287,9 +287,9 @@ def test_small_calls_go_where_the_plan_sends_them(opencl, monkeypatch):
 def test_what_is_remembered_is_forgotten_with_the_plans():
     a, b = operands("small")
     hetero.convolve2d(a, b)
-    assert convolution._host_calls
+    assert convolution._calls.host
     hetero.runtime.inventory.changed()
-    assert not convolution._host_calls
+    assert not convolution._calls.host
     right(hetero.convolve2d(a, b), a, b)
 
 

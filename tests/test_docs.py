@@ -28,6 +28,10 @@ def examples():
     """Every docstring with an example, of every module."""
     found = []
     finder = doctest.DocTestFinder(exclude_empty=True)
+    for name in hetero.__all__:  # some are wrapped in the call cache
+        wrapped = getattr(getattr(hetero, name), "__wrapped__", None)
+        if wrapped is not None and wrapped.__globals__["__name__"] == wrapped.__module__:
+            found += finder.find(wrapped, f"{wrapped.__module__}.{wrapped.__name__}")
     for info in pkgutil.walk_packages(hetero.__path__, "hetero."):
         if info.name.endswith("__main__"):
             continue

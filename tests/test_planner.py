@@ -20,7 +20,7 @@ from hetero import devices
 from hetero.arrays import Operand, Spec
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable, NotPriced
 from hetero.ops import matmul, matvec
-from hetero.runtime import inventory, planner, pricing, profile, registry
+from hetero.runtime import call_cache, inventory, planner, pricing, profile, registry
 
 # -- A machine made up: numbers that can be added up by hand -------------------------------------
 
@@ -466,27 +466,27 @@ def test_calls_follow_the_profile(cuda):
 
 def test_memory_is_bounded():
     A = np.ones((3, 3))
-    for n in range(2 * planner._REMEMBERED // 100):
+    for n in range(2 * call_cache._MOST // 100):
         planner.plan(square(n + 1))
     table = {}
-    for n in range(planner._REMEMBERED + 10):
-        planner.remember(table, n, A, planner.generation())
-    assert len(table) <= planner._REMEMBERED
+    for n in range(call_cache._MOST + 10):
+        call_cache.remember(table, n, A, call_cache.generation())
+    assert len(table) <= call_cache._MOST
 
 
 def test_a_plan_made_before_a_change_is_not_kept():
-    before = planner.generation()
+    before = call_cache.generation()
     profile.set_current(machine())
     table = {}
-    planner.remember(table, "key", "old", before)
+    call_cache.remember(table, "key", "old", before)
     assert not table
 
 
 CHANGES = {
-    "forgetting": (lambda: planner._memory.lock, lambda: planner._memory.forget()),
+    "forgetting": (lambda: call_cache._all.lock, lambda: call_cache.forget()),
     "remembering": (
-        lambda: planner._memory.lock,
-        lambda: planner.remember({}, "key", "value", planner.generation()),
+        lambda: call_cache._all.lock,
+        lambda: call_cache.remember({}, "key", "value", call_cache.generation()),
     ),
     "another profile": (lambda: profile._lock, lambda: profile.set_current(None)),
 }
@@ -729,9 +729,9 @@ def test_only_choice(cuda):
 def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):
     alone = {"cpu": inventory.devices()["cpu"]}
     monkeypatch.setattr(inventory, "devices", lambda: alone)
-    planner._memory.forget()
+    call_cache.forget()
     monkeypatch.setattr(planner, "plan", None)
     A = np.ones((3, 4))
     np.testing.assert_array_equal(hetero.matmul(A, A.T), A @ A.T)
     np.testing.assert_array_equal(hetero.matvec(A, A[0]), A @ A[0])
-    planner._memory.forget()
+    call_cache.forget()

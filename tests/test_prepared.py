@@ -94,7 +94,7 @@ def test_products(shape, order, dtype):
         )
         launched = both_ways(
             lambda device, i=method, p=problem: i.run((device,), p, Arguments((IMAGE, B), OUT)),
-            partial(method.prepare, problem=problem, aligned=16),
+            partial(method.prepare, problem=problem, aligned=16, options=None),
             *(IMAGE, B, OUT),
         )
         if operation == "matmul":
@@ -114,6 +114,6 @@ def test_direct_convolutions(image, size, dtype):
     launched = both_ways(
         partial(filtering.direct, problem=problem, image=IMAGE, request=request, out=OUT),
         partial(filtering.prepared_direct, problem=problem, request=request, aligned=16),
-        *(IMAGE, OUT),
+        *(IMAGE, IMAGE, OUT),
     )
     assert len(launched) == 1

@@ -20,7 +20,7 @@ from scipy.sparse import issparse
 
 import hetero
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.runtime import inventory, planner, registry
+from hetero.runtime import call_cache, inventory, planner, registry
 
 Point = dict[str, str]
 NOTHING = object()  # the parameter is not given at all
@@ -152,7 +152,7 @@ class Machine:
     @staticmethod
     def forget() -> None:
         """As in a new process: no plan and no call is remembered."""
-        planner._memory.forget()
+        call_cache.forget()
 
 
 def on_fake(entry: registry.Implementation) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from hetero.arrays.cupy import Cupy
 from hetero.arrays.dlpack import Dlpack, exports
 from hetero.arrays.interface import Interface
-from hetero.arrays.library import Access, Library
+from hetero.arrays.library import Access, Library, layouts
 from hetero.arrays.numba import Numba
 from hetero.arrays.numpy import Numpy
 from hetero.arrays.operand import (
@@ -40,6 +40,7 @@ __all__ = [
     "describe",
     "element_strides",
     "is_device_array",
+    "layouts",
     "library_of",
     "overlap",
     "spec",

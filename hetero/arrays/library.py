@@ -18,7 +18,7 @@ class Access(NamedTuple):
     Attributes
     ----------
     facts : callable
-        ``facts(*arrays)``: all that a plan depends on, hashable.
+        ``facts(A, B, out)``: all that a plan depends on, hashable; out may be None.
     address : callable
         Of an array, a number.
     usable : callable or None
@@ -81,14 +81,16 @@ class Library:
         return None
 
 
-def layouts(*arrays: Any) -> tuple[Any, ...]:
+def layouts(A: Any, B: Any, out: Any) -> tuple[Any, ...]:
     """Shape, strides and dtype of arrays that have these as NumPy's do."""
-    if len(arrays) == 2:
-        A, B = arrays
+    if out is None:
         return A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype
-    return tuple([fact for x in arrays for fact in (x.shape, x.strides, x.dtype)])
+    return (
+        *(A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype),
+        *(out.shape, out.strides, out.dtype),
+    )
 
 
 def each(facts: Callable[[Any], tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
     """The facts of all arrays from those of one."""
-    return lambda *arrays: tuple([facts(array) for array in arrays])
+    return lambda A, B, out: (facts(A), facts(B), out is not None and facts(out))

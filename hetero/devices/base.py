@@ -31,6 +31,7 @@ class Device(abc.ABC):
     block_limit: int
     shared_limit: int = 32 << 10  # bytes of shared memory that a block can have
     capability: tuple[int, int] | None = None  # compute capability, of CUDA devices
+    errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:

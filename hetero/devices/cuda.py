@@ -80,6 +80,7 @@ class CudaDevice(Device):
         import pycuda.driver as driver
 
         self.driver = driver
+        self.errors = (driver.Error,)
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
         self._device = driver.Device(ordinal)

@@ -1,43 +1,185 @@
-"""Remembered calls on device arrays: from the arrays to the launch, and little between.
+"""The call cache: what makes the second call of a shape cost a look-up.
+
+Every public function has its `Calls`. A call is found by its key: what its plan depends on of the
+arrays (shapes, strides, dtypes, and where they lie), then what else the caller gave. All that is
+remembered is forgotten at once when profile or devices change.
 
 What a general call asks of arrays by their CUDA array interface takes longer than a small product.
-Arrays of the libraries known here tell shape, strides, dtype and address directly; the rest of a
-call, down to the packed arguments of its kernels, is made once. Whatever is unusual, from another
-stream to a failing launch, is a `MISS`, and the general way deals with it.
+Arrays of the libraries that have an `Access` tell what a key needs directly; the rest of a call,
+down to the packed arguments of its kernels, is made once. Whatever is unusual, from another stream
+to a failing launch, is a `MISS`, and the general way deals with it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 from hetero import locks
 from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.errors import DeviceError
-from hetero.runtime import planner
+from hetero.runtime import inventory, profile
+from hetero.runtime.transfer import needs_synchronizing
+
+if TYPE_CHECKING:
+    from hetero.runtime.pricing import Plan
 
 MISS = object()
-_forced = planner.forced.get
+_MOST = 4096  # entries of a table
 log = logging.getLogger("hetero")
 
-Launch = Callable[[int, int, int], None]
+# (device, method) of the enclosing `use` blocks. What is remembered holds outside of them only.
+forced: ContextVar[tuple[str | None, str | None] | None] = ContextVar("hetero_forced", default=None)
+_forced = forced.get
 
 
-def _several() -> bool:
-    from hetero import devices
+class _Tables:
+    """All tables, and the number of times that they were emptied."""
 
-    return sum(name.startswith("cuda") for name in devices.available()) > 1
+    def __init__(self) -> None:
+        self.lock = locks.new(self.forget)
+        self.tables: list[dict[Any, Any]] = []
+        self.generation = 0
+
+    def forget(self) -> None:
+        with self.lock:
+            self.generation += 1
+            for table in self.tables:
+                table.clear()
 
 
-accesses: dict[type, Access] = {}
+_all = _Tables()
+forget = _all.forget
+profile.on_change(forget)
+inventory.on_change(forget)
+
+
+def new_table() -> dict[Any, Any]:
+    """A dict that is emptied whenever plans become out of date; `remember` fills it."""
+    table: dict[Any, Any] = {}
+    _all.tables.append(table)
+    return table
+
+
+def generation() -> int:
+    """Number of the current generation of plans; take it before planning, give it to `remember`."""
+    return _all.generation
+
+
+def remember(table: dict[Any, Any], key: Any, value: Any, generation: int) -> None:
+    """Put an entry into a table, unless plans were forgotten since ``generation``."""
+    with _all.lock:
+        if generation != _all.generation:
+            return
+        if len(table) >= _MOST:
+            table.clear()
+        table[key] = value
+
+
+class Calls:
+    """The remembered calls of one public function.
+
+    Attributes
+    ----------
+    host : dict
+        Key of a call on NumPy arrays -> what it comes down to.
+    plans : dict
+        Key of any other call -> its plan.
+    find : dict
+        Type of device arrays -> ``find(A, B, out, device, rest)``, which gives the result of a
+        call, or `MISS`. A function of one array gives it as B too; out may be None; rest is what
+        else the caller gave, hashable.
+    """
+
+    def __init__(self) -> None:
+        self.host = new_table()
+        self.plans = new_table()
+        self.find: dict[type, Callable[..., Any]] = new_table()
+        self._launched: dict[type, dict[Any, _DeviceCall]] = {}
+        self._lock = locks.new()
+
+    def learn(
+        self,
+        plan: Plan,
+        arrays: tuple[Any, Any],
+        out: Any,
+        operands: tuple[Operand, ...],
+        given: tuple[str | None, Any],
+        generation: int,
+        options: Any = None,
+    ) -> None:
+        """Remember a call on device arrays that just ran, if it comes down to a launch.
+
+        Parameters
+        ----------
+        plan : Plan
+        arrays, out
+            The caller's, as for ``find``.
+        operands : tuple of Operand
+            Of the arrays, and of ``out`` where there is one.
+        given : (device, rest)
+            As for ``find``.
+        generation : int
+            Of the plans, see `generation`, before this one was made.
+        options
+            What the implementation gets beside operands and result.
+        """
+        from hetero import devices
+
+        chosen, problem = plan.chosen, plan.problem
+        every = arrays if out is None else (*arrays, out)
+        kind = type(arrays[0])
+        access = access_to(arrays[0]) if all(type(x) is kind for x in every) else None
+        if (
+            access is None
+            or chosen.implementation.prepare is None
+            or not (access.usable is None or all(map(access.usable, every)))
+            or any(o.readonly for o in operands[len(arrays) :])
+            or any(o.location != chosen.device for o in (*operands, problem.output))
+            or any(map(needs_synchronizing, operands))
+            or _forced() is not None
+            or devices.disabled(chosen.device)
+        ):
+            return
+        with self._lock:
+            if kind not in self._launched:
+                self._launched[kind] = new_table()
+        table, device = self._launched[kind], devices.get(chosen.device)
+        key = (*given, access.facts(*arrays, out))
+        bits = _low_bits(*(o.pointer for o in operands))
+        try:
+            with device.active():
+                # An entry of another context stays nobody's: this one takes its place.
+                call, context = table.get(key), device.context_handle()
+                if call is None or call.context != context:
+                    call = _DeviceCall(device, access, problem.output, operands)
+                if call.launches[bits] is None:
+                    prepare = chosen.implementation.prepare
+                    call.launches[bits] = prepare(device, problem, alignment(bits), options)
+        except DeviceError:  # the call itself failed too, and the CPU answered
+            return
+        remember(table, key, call, generation)
+        if kind not in self.find:
+            remember(self.find, kind, _finder(kind, access, table), generation)
+
+
+def _low_bits(*addresses: int) -> int:
+    """What of the addresses decides how wide a kernel's loads may be."""
+    bits = 0
+    for address in addresses:
+        bits |= address & 15
+    return bits
+
+
+_accesses: dict[type, Access] = new_table()
 
 
 def access_to(array: Any) -> Access | None:
     """How remembered calls use an array; None where its calls go the general way."""
     kind = type(array)
-    found = accesses.get(kind)
+    found = _accesses.get(kind)
     if found is None:
         library = library_of(array)
         try:
@@ -46,178 +188,87 @@ def access_to(array: Any) -> Access | None:
             log.info("calls on %s arrays go the general way: %s", kind.__module__, error)
             found = None
         if found is not None:
-            accesses[kind] = found
+            _accesses[kind] = found
     return found
 
 
-class Remembered:
-    """Tables of remembered calls.
+def _several() -> bool:
+    from hetero import devices
 
-    Attributes
-    ----------
-    find : dict
-        Type of arrays -> function that gives a call's result, or `MISS`.
-    """
-
-    def __init__(self) -> None:
-        self.find: dict[type, Callable[..., Any]] = {}
-        self._entries: dict[type, dict[Any, Callable[..., Any]]] = {}
-        self._lock = locks.new()
-
-    def _keep(
-        self,
-        kind: type,
-        finder: Callable[[dict[Any, Any]], Callable[..., Any]],
-        key: Any,
-        bits: int,
-        device: Any,
-        prepare: Callable[[], Any],
-        entry: Callable[[dict[int, Any]], Callable[..., Any]],
-        generation: int,
-    ) -> None:
-        """Remember a call for addresses with these lowest bits, in the current context.
-
-        ``finder`` makes a type's function of its table, ``prepare`` what is launched, ``entry`` the
-        remembered call of all that was prepared for it, by bits.
-        """
-        with self._lock:
-            if kind not in self.find:
-                self._entries[kind] = planner.shortcut_table()
-                self.find[kind] = finder(self._entries[kind])
-        table = self._entries[kind]
-        try:
-            with device.active():
-                # An entry of another context stays nobody's: this one takes its place.
-                here, known = device.context_handle(), table.get(key)
-                launches = known.of.get(here, {}) if known else {}
-                if bits in launches:
-                    return
-                launches = {**launches, bits: prepare()}
-                made = entry(launches)
-                made.of = {here: launches}  # type: ignore[attr-defined]
-        except DeviceError:  # the call itself failed too, and the CPU answered
-            return
-        planner.remember(table, key, made, generation)
+    return sum(name.startswith("cuda") for name in devices.available()) > 1
 
 
-class Express(Remembered):
-    """The remembered calls of one product, ``find[type(A)](A, B, out, device, method)``.
-
-    All arrays of a call are of one library.
-    """
-
-    def learn(
-        self,
-        plan: planner.Plan,
-        arrays: tuple[Any, Any],
-        out: Any,
-        operands: tuple[Operand, ...],
-        placement: tuple[str | None, str | None],
-        generation: int,
-    ) -> None:
-        """Remember a call that just ran the general way, if it can be done this way.
-
-        Parameters
-        ----------
-        plan : Plan
-        arrays, out
-            The caller's.
-        operands : tuple of Operand
-            Of the arrays, and of ``out`` where there is one.
-        placement : (device, method)
-            As the caller gave them.
-        generation : int
-            Of the plans, see `planner.generation`.
-        """
-        from hetero import devices
-        from hetero.runtime.transfer import needs_synchronizing
-
-        chosen, problem = plan.chosen, plan.problem
-        given = arrays if out is None else (*arrays, out)
-        kind = type(arrays[0])
-        access = access_to(arrays[0]) if all(type(x) is kind for x in given) else None
-        if (
-            access is None
-            or chosen.implementation.prepare is None
-            or not (access.usable is None or all(map(access.usable, given)))
-            or any(o.readonly for o in operands[2:])
-            or any(o.location != chosen.device for o in (*operands, problem.output))
-            or any(map(needs_synchronizing, operands))
-            or _forced() is not None
-            or devices.disabled(chosen.device)
-        ):
-            return
-        bits = 0
-        for operand in operands:
-            bits |= operand.pointer & 15
-        device = devices.get(chosen.device)
-        self._keep(
-            kind,
-            partial(_finder, access),
-            (*placement, access.facts(*given)),
-            bits,
-            device,
-            lambda: chosen.implementation.prepare(device, problem, alignment(bits)),
-            lambda launches: _entry(device, access, launches, problem.output, operands),
-            generation,
-        )
-
-
-def _finder(access: Access, entries: dict[Any, Callable[..., Any]]) -> Callable[..., Any]:
-    """How the remembered calls of one library's arrays are found."""
+def _finder(kind: type, access: Access, table: dict[Any, _DeviceCall]) -> Callable[..., Any]:
+    """How the remembered calls on one type of arrays are found."""
     facts, usable, ordered = access.facts, access.usable, access.ordered
 
-    def find(A: Any, B: Any, out: Any, device: str | None, method: str | None) -> Any:
-        kind = type(A)
+    def find(A: Any, B: Any, out: Any, device: str | None, rest: Any) -> Any:
         if type(B) is not kind or _forced() is not None or not ordered():
             return MISS
         if usable is not None and not (usable(A) and usable(B)):
             return MISS
         if out is not None and not (type(out) is kind and (usable is None or usable(out))):
             return MISS
-        known = facts(A, B) if out is None else facts(A, B, out)
-        run = entries.get((device, method, known))
-        return MISS if run is None else run(A, B, out)
+        call = table.get((device, rest, facts(A, B, out)))
+        return MISS if call is None else call.run(A, B, out)
 
     return find
 
 
-def _entry(
-    device: Any,
-    access: Access,
-    launches: dict[int, Launch],
-    output: Operand,
-    operands: tuple[Operand, ...],
-) -> Callable[..., Any]:
-    """A remembered call, ``run(A, B, out)``; ``launches`` by the lowest bits of all addresses."""
-    context, current = device.context_handle(), access.context or device.context_handle
-    shape, dtype = output.shape, output.dtype
-    address, empty = access.address, access.maker(device)
-    (a_low, a_high), (b_low, b_high), *rest = (operand.span() for operand in operands)
-    c_low, c_high = rest[0] if rest else (0, 0)
+class _DeviceCall:
+    """A remembered call in one context.
 
-    def run(A: Any, B: Any, out: Any) -> Any:
-        try:
-            here = current()
-            if here != context:
-                if here:
-                    return MISS
-                with device.active():
-                    return run(A, B, out) if current() == context else MISS
-            a, b = address(A), address(B)
-            if out is None:
-                out = empty(shape, dtype, A)
-                c = address(out)
-            else:
-                c = address(out)
-                low, high = c + c_low, c + c_high
-                if (low < a + a_high and a + a_low < high) or (
-                    low < b + b_high and b + b_low < high
-                ):
-                    return MISS
-            launches[(a | b | c) & 15](a, b, c)
-        except Exception:  # the general way reports it, or does better
-            return MISS
-        return out
+    Attributes
+    ----------
+    context : int or None
+        Handle of the context that the launches were prepared in.
+    launches : list
+        ``launch(a, b, c)``, or None, by the lowest bits of all addresses.
+    run : callable
+        ``run(A, B, out)`` gives the result, or `MISS`.
+    """
 
-    return run
+    __slots__ = ("context", "launches", "run")
+
+    def __init__(
+        self, device: Any, access: Access, output: Operand, operands: tuple[Operand, ...]
+    ) -> None:
+        context = self.context = device.context_handle()
+        launches: list[Callable[..., None] | None] = [None] * 16
+        self.launches = launches
+        current = access.context or device.context_handle
+        shape, dtype = output.shape, output.dtype
+        address, empty = access.address, access.maker(device)
+        spans = [operand.span() for operand in operands]
+        (a_low, a_high), (b_low, b_high), (c_low, c_high) = (*spans, (0, 0))[:3]
+        # Of the driver, by way of PyCUDA or cuBLAS, and of libraries that make the result.
+        failures = (DeviceError, MemoryError, RuntimeError, *device.errors)
+
+        def run(A: Any, B: Any, out: Any) -> Any:
+            try:
+                here = current()
+                if here != context:
+                    if here:
+                        return MISS
+                    with device.active():
+                        return run(A, B, out) if current() == context else MISS
+                a, b = address(A), address(B)
+                if out is None:
+                    out = empty(shape, dtype, A)
+                    c = address(out)
+                else:
+                    c = address(out)
+                    low, high = c + c_low, c + c_high
+                    if (low < a + a_high and a + a_low < high) or (
+                        low < b + b_high and b + b_low < high
+                    ):
+                        return MISS
+                launch = launches[(a | b | c) & 15]
+                if launch is None:  # aligned otherwise than before
+                    return MISS
+                launch(a, b, c)
+            except failures:  # the general way reports it, or does better
+                return MISS
+            return out
+
+        self.run = run

@@ -10,67 +10,21 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from hetero import locks
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.runtime import inventory, profile, registry
+from hetero.runtime import call_cache, inventory, profile, registry
+from hetero.runtime.call_cache import forced
 from hetero.runtime.pricing import CPU, Candidate, Plan, matching_devices, method_names, price, show
 from hetero.runtime.problem import Problem
 
 __all__ = ["CPU", "Candidate", "Plan", "plan", "price", "show", "use"]
 
-_REMEMBERED = 4096
 log = logging.getLogger("hetero")
 
-forced: ContextVar[tuple[str | None, str | None] | None] = ContextVar("hetero_forced", default=None)
 # The CUDA device whose work becomes part of a graph in this thread.
 capturing: ContextVar[str | None] = ContextVar("hetero_capturing", default=None)
 
 
-class _Memory:
-    """Plans by key, forgotten as a whole when profile or devices change."""
-
-    def __init__(self) -> None:
-        self.lock = locks.new(self.forget)
-        self.plans: dict[Any, Plan] = {}
-        self.shortcuts: list[dict[Any, Any]] = []
-        self.generation = 0
-
-    def forget(self) -> None:
-        with self.lock:
-            self.generation += 1
-            self.plans.clear()
-            for shortcut in self.shortcuts:
-                shortcut.clear()
-
-    def keep(self, table: dict[Any, Any], key: Any, value: Any, generation: int) -> None:
-        with self.lock:
-            if generation != self.generation:
-                return
-            if len(table) >= _REMEMBERED:
-                table.clear()
-            table[key] = value
-
-
-_memory = _Memory()
-profile.on_change(_memory.forget)
-inventory.on_change(_memory.forget)
-
-
-def shortcut_table() -> dict[Any, Any]:
-    """A dict of an operation's own that is emptied whenever plans become out of date."""
-    table: dict[Any, Any] = {}
-    _memory.shortcuts.append(table)
-    return table
-
-
-def generation() -> int:
-    """Number of the current generation of plans; take it before planning, give it to `remember`."""
-    return _memory.generation
-
-
-def remember(table: dict[Any, Any], key: Any, value: Any, generation: int) -> None:
-    """Put an entry into a `shortcut_table`, unless plans were forgotten since ``generation``."""
-    _memory.keep(table, key, value, generation)
+_plans = call_cache.new_table()
 
 
 @contextmanager
@@ -172,17 +126,17 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
         If the forced placement is not possible; the message names what is.
     """
     key = (device, method, _key(problem))
-    found = _memory.plans.get(key)
+    found = _plans.get(key)
     if found is not None:
         return found
     if device is not None:
         _require(device)
     for _ in inventory.devices():  # each round but the last finds a broken one
-        now = _memory.generation
+        now = call_cache.generation()
         result = price(problem, profile.current(), inventory.devices(), device, method)
         doubted = [name for name in _places(result) if not inventory.believed(name)]
         if not doubted:
-            _memory.keep(_memory.plans, key, result, now)
+            call_cache.remember(_plans, key, result, now)
             return result
         for name in doubted:
             reason = inventory.newly_broken(name)
@@ -215,14 +169,14 @@ def plan_call(
     return plan(operation.problem(*operands, **options), device, method)
 
 
-_only = shortcut_table()
+_only = call_cache.new_table()
 
 
 def only_choice(operation: str) -> registry.Implementation | None:
     """The implementation that each plan for operands on the host comes down to unless placement is
     forced; None where there are several, so that prices decide."""
     if operation not in _only:
-        now = _memory.generation
+        now = call_cache.generation()
         usable = [
             info
             for info in inventory.devices().values()
@@ -230,7 +184,7 @@ def only_choice(operation: str) -> registry.Implementation | None:
         ]
         rows = [i for i in registry.lookup(operation) if any(i.kind == u["kind"] for u in usable)]
         found = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
-        _memory.keep(_only, operation, found, now)
+        call_cache.remember(_only, operation, found, now)
         return found
     return _only.get(operation)
 

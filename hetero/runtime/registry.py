@@ -106,8 +106,9 @@ class Implementation:
     shared : callable or None
         ``shared(problem)`` tells whether several devices of the kind can do the problem together.
     prepare : callable or None
-        ``prepare(device, problem, alignment)`` gives what ``run`` comes down to for operands at
-        addresses that ``alignment`` divides, as ``launch(a, b, c)``, in the current context.
+        ``prepare(device, problem, alignment, options)`` gives what ``run`` comes down to for
+        addresses that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the
+        result, in the current context. An operation on one array gets its address twice.
     falls_short : callable or None
         ``falls_short(problem)`` gives the reason why the implementation is not expected to reach
         the tolerance within the caller's limit; it is chosen only where all others are out.
@@ -120,7 +121,7 @@ class Implementation:
     work: Callable[[Problem, dict[str, Any]], Work]
     run: Callable[..., Any] | None = None
     shared: Callable[[Problem], bool] | None = None
-    prepare: Callable[[Any, Problem, int], Callable[[int, int, int], None]] | None = None
+    prepare: Callable[[Any, Problem, int, Any], Callable[..., None]] | None = None
     falls_short: Callable[[Problem], str | None] | None = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:

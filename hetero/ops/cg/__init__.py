@@ -13,7 +13,7 @@ from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems import solving
 from hetero.ops.linear_systems.solving import Solve
-from hetero.runtime import planner, registry
+from hetero.runtime import call_cache, planner, registry
 
 __all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
 
@@ -108,20 +108,20 @@ def solve_cg(
     if x0 is not None and not isinstance(x0, str):
         x0 = solving.array_like(x0)
     key = operands.key_of(matrix, rhs, x0, rtol, limit, M, device, method)
-    plan = None if key is None else _plans.get(key)
+    plan = None if key is None else _calls.plans.get(key)
     if plan is None:
-        generation = planner.generation()
+        generation = call_cache.generation()
         kind = operands.inspected(matrix, rhs, x0, M)
         of_any_size = None
         if key is not None and planner.is_host_alone(device):
             of_any_size = (kind.layout, kind.dtype, device, method)
-            plan = _plans.get(of_any_size)
+            plan = _calls.plans.get(of_any_size)
         if plan is None:
             plan = planner.plan(operands.problem_of(matrix, kind, rtol, limit), device, method)
             if of_any_size is not None:
-                planner.remember(_plans, of_any_size, plan, generation)
+                call_cache.remember(_calls.plans, of_any_size, plan, generation)
         if key is not None:
-            planner.remember(_plans, key, plan, generation)
+            call_cache.remember(_calls.plans, key, plan, generation)
     dtype = np.dtype(plan.problem.dtype)
     if len(rhs.shape) == 2:
         rhs = rhs.reshape(n)
@@ -146,7 +146,7 @@ def solve_cg(
 
 # By what `operands.key_of` gives; and, where nothing but the CPU can be chosen, one for all sizes
 # of a layout: it has one method for each.
-_plans = planner.shortcut_table()
+_calls = call_cache.Calls()
 
 
 OPERATION = registry.register_operation(

@@ -10,7 +10,6 @@ import numpy as np
 from hetero.arrays import HOST, Operand, Spec, as_array, describe
 from hetero.errors import GraphError
 from hetero.ops.convolve2d import bands as convolution_bands
-from hetero.ops.convolve2d import call_cache as express_filters
 from hetero.ops.convolve2d import methods  # noqa: F401  # registers them
 from hetero.ops.convolve2d import small as small_convolutions
 from hetero.ops.convolve2d.fallbacks import by_parts, by_scipy, by_the_host, one_by_one
@@ -35,22 +34,19 @@ from hetero.ops.convolve2d.operands import (
     swapped,
     window,
 )
-from hetero.runtime import planner, registry
+from hetero.runtime import call_cache, planner, registry
 from hetero.runtime.registry import Arguments
 
 __all__ = ["OPERATION", "convolve2d", "from_dims", "named", "problem"]
 
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
 _WORTH_A_DOWNLOAD = 2e-4
-_shortcuts = planner.shortcut_table()
-_host_calls = planner.shortcut_table()
-_known_call = _host_calls.get
+_calls = call_cache.Calls()
+_known_on_host, _find_for = _calls.host.get, _calls.find.get
 # Of a filter whose values tell a remembered call on a device.
 _SMALL = 256
-_express = express_filters.FilterExpress()
-_remembered = _express.find
 _ndarray = np.ndarray
-_forced = planner.forced.get
+_forced = call_cache.forced.get
 
 
 def convolve2d(
@@ -141,12 +137,12 @@ def convolve2d(
         if device is None and method is None and _forced() is None:
             key = in1.shape, in1.strides, in1.dtype, in2.shape, in2.dtype, mode, boundary
             try:
-                run = _known_call(key)
+                run = _known_on_host(key)
             except TypeError:  # a mode that cannot be hashed: SciPy says so
                 pass
             else:
                 if run is None:
-                    run = small_convolutions.learn(_host_calls, key)
+                    run = small_convolutions.learn(_calls.host, key)
                 if run is not None and (result := run(in1, in2, fillvalue)) is not None:
                     return result
     elif (
@@ -154,13 +150,13 @@ def convolve2d(
         and in2.size <= _SMALL
         and type(fillvalue) is int
         and fillvalue == 0
-        and (find := _remembered.get(type(in1))) is not None
+        and (find := _find_for(type(in1))) is not None
     ):
         try:
-            result = find(in1, _rest(in2, mode, boundary, device, method))
+            result = find(in1, in1, None, device, _rest(in2, mode, boundary, method))
         except TypeError:  # as above
-            result = express_filters.MISS
-        if result is not express_filters.MISS:
+            result = call_cache.MISS
+        if result is not call_cache.MISS:
             return result
     device, method = planner.placement(device, method)
     image, kernel = as_array(in1), as_array(in2)
@@ -214,11 +210,9 @@ def convolve2d(
     return _planned(call)
 
 
-def _rest(
-    filter: np.ndarray, mode: str, boundary: str, device: str | None, method: str | None
-) -> tuple[Any, ...]:
+def _rest(filter: np.ndarray, mode: str, boundary: str, method: str | None) -> tuple[Any, ...]:
     """What a call on a device depends on beside the image, where nothing lies beyond it but 0."""
-    return filter.tobytes(), filter.shape, filter.dtype, mode, boundary, device, method
+    return filter.tobytes(), filter.shape, filter.dtype, mode, boundary, method
 
 
 class _Call(NamedTuple):
@@ -249,15 +243,15 @@ def _plan(call: _Call, filter: Any) -> planner.Plan:
             *(a.shape, a.strides, a.dtype, a.location, b.shape, mode, boundary, filled, rank),
             *(bool(finite), wide_range, unknown, call.device, call.method),
         )
-        plan = _shortcuts.get(key)
+        plan = _calls.plans.get(key)
         if plan is None:
-            now = planner.generation()
+            now = call_cache.generation()
             found = window(
                 *(a.shape[-2:], b.shape, mode, boundary, filled, rank, bool(finite), wide_range)
             )
             taps = Spec(b.shape, call.dtype, on=b.location if unknown else HOST).operand()
             plan = planner.plan(described(a, taps, call.dtype, found), call.device, call.method)
-            planner.remember(_shortcuts, key, plan, now)
+            call_cache.remember(_calls.plans, key, plan, now)
             if not (wide_range or filled) and a.location == b.location == HOST:
                 _remember_host_call(call, plan, rank, now)
         return plan
@@ -308,18 +302,18 @@ def _remember_host_call(call: _Call, plan: planner.Plan, rank: int, now: int) ->
         return out
 
     key = a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
-    if small_convolutions.learn(_host_calls, key) is not None:
+    if small_convolutions.learn(_calls.host, key) is not None:
         return  # a list or a subclass came this way; arrays need not
-    known = _host_calls.get(key)
+    known = _calls.host.get(key)
     if not isinstance(known, _HostCall) or known.generation != now:
         known = _HostCall(now)
     known.by_rank[rank] = run
-    planner.remember(_host_calls, key, known, now)
+    call_cache.remember(_calls.host, key, known, now)
 
 
 def _planned(call: _Call) -> Any:
     """Plan a convolution and run it."""
-    now = planner.generation()
+    now = call_cache.generation()
     a, b = call.a, call.b
     graph = planner.capturing.get()
     if graph is not None and b.location not in (HOST, graph):
@@ -358,8 +352,8 @@ def _planned(call: _Call) -> Any:
             plan, execution.Call((call.image,), (a,), options=request, pieces=halves)
         )
         if a.location != HOST == b.location and b.size <= _SMALL and call.fillvalue == 0.0:
-            rest = _rest(call.kernel, call.mode, call.boundary, call.device, call.method)
-            _express.learn(plan, request, call.image, a, rest, now)
+            given = call.device, _rest(call.kernel, call.mode, call.boundary, call.method)
+            _calls.learn(plan, (call.image, call.image), None, (a, a), given, now, request)
     if a.location != HOST or b.location == HOST:
         return result
     from hetero.runtime import transfer

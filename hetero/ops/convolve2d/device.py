@@ -147,8 +147,8 @@ def direct(
     del owner
 
 
-def prepared_direct(device: Any, problem: Problem, request: Request, aligned: int) -> Any:
-    """`direct` in the current context, as a function of the image's and the result's address.
+def prepared_direct(device: Any, problem: Problem, aligned: int, request: Request) -> Any:
+    """`direct` in the current context: a launch with the image's address, twice, and the result's.
 
     For operands at addresses that ``aligned`` divides, and a filter that is known.
     """
@@ -158,7 +158,7 @@ def prepared_direct(device: Any, problem: Problem, request: Request, aligned: in
     names = ("image", "taps", "out")
     launch = device.prepared(planned, names, itemsize, fillvalue=request.fillvalue)
 
-    def run(image: int, out: int, owner: Any = owner) -> None:  # the taps live as long as this
+    def run(image: int, _: int, out: int, owner: Any = owner) -> None:  # which keeps the taps
         launch(image, taps, out)
 
     return run

@@ -173,6 +173,12 @@ def _on_device(name: str) -> Callable[..., Any]:
     return run
 
 
+def _prepare_direct(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
+    from hetero.ops.convolve2d import device as own
+
+    return own.prepared_direct(device, problem, aligned, options)
+
+
 def _by_cufft(method: str) -> Callable[..., Any]:
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
         from hetero.ops.convolve2d import fft_device
@@ -217,7 +223,13 @@ for _kind in ("cpu", "cuda", "opencl"):
         ),
     ):
         if _kind != "opencl" or _method in ("direct", "separable"):
-            registry.register(registry.Implementation(NAME, _method, _kind, _excludes, _work, _run))
+            _launches = (_kind, _method) == ("cuda", "direct")
+            registry.register(
+                registry.Implementation(
+                    *(NAME, _method, _kind, _excludes, _work, _run),
+                    prepare=_prepare_direct if _launches else None,
+                )
+            )
 registry.register(
     registry.Implementation(
         NAME, "library", "cpu", _library_obstacle, _direct_work, _on_cpu("filter2d", "opencv")

@@ -14,10 +14,10 @@ import numpy as np
 
 from hetero.arrays import Spec
 from hetero.ops.convolve2d import operands as convolving
-from hetero.runtime import planner
+from hetero.runtime import call_cache, planner
 from hetero.runtime.problem import FEW_PRODUCTS
 
-_plans = planner.shortcut_table()
+_plans = call_cache.new_table()
 _BOUNDARIES = (*convolving.BOUNDARIES, *convolving.ALIASES)
 
 
@@ -27,7 +27,7 @@ def learn(table: dict[Any, Any], key: Any) -> Callable[[Any, Any, Any], Any] | N
     Parameters
     ----------
     table : dict
-        A `planner.shortcut_table`.
+        A `call_cache.new_table`.
     key : tuple
         Shape, strides and dtype of the image, shape and dtype of the filter, mode, boundary.
     """
@@ -42,14 +42,14 @@ def learn(table: dict[Any, Any], key: Any) -> Callable[[Any, Any, Any], Any] | N
             shape, filter_shape = filter_shape, shape
     except (TypeError, ValueError):  # the general way says what is wrong
         return None
-    now = planner.generation()
+    now = call_cache.generation()
     few = FEW_PRODUCTS.get(common.char)
     if few is not None:
         found = convolving.window(shape, filter_shape, mode)
         if found.products > few or not _here(common, few):
             return None
     run = _scipys(mode, boundary)
-    planner.remember(table, key, run, now)
+    call_cache.remember(table, key, run, now)
     return run
 
 
@@ -70,10 +70,10 @@ def _here(dtype: np.dtype, few: int) -> bool:
     """
     found = _plans.get(dtype.char)
     if found is None:
-        now = planner.generation()
+        now = call_cache.generation()
         real = dtype.char.lower()
         image, filter = Spec((few // 4 // 64, 64), real), Spec((2, 2), real)
         chosen = planner.plan(convolving.problem(image, filter, "same")).chosen
         found = (chosen.device, chosen.method) == (planner.CPU, "direct")
-        planner.remember(_plans, dtype.char, found, now)
+        call_cache.remember(_plans, dtype.char, found, now)
     return found

@@ -9,17 +9,11 @@ import numpy as np
 from hetero.ops.matmul import methods  # noqa: F401  # registers them
 from hetero.ops.products import calling
 from hetero.ops.products import operands as products
-from hetero.runtime import call_cache as express
-from hetero.runtime import planner, registry
+from hetero.runtime import registry
 from hetero.runtime.problem import Problem, check_dims
 
-_shortcuts = planner.shortcut_table()
-_express = express.Express()
-_remembered, _MISS = _express.find, express.MISS
-_ndarray = np.ndarray
-_forced = planner.forced.get
 
-
+@calling.product(np.matmul)
 def matmul(
     A: Any,
     B: Any,
@@ -35,7 +29,8 @@ def matmul(
     Parameters
     ----------
     A : (..., m, k) or (k,) array_like
-        On the host, or on a device (anything with ``__cuda_array_interface__``).
+        On the host, or on a device (anything with ``__cuda_array_interface__``, or
+        exported by DLPack).
     B : (..., k, n) or (k,) array_like
         Batch axes broadcast against those of A.
     out : array, optional
@@ -79,23 +74,6 @@ def matmul(
     array([[1., 2.],
            [3., 4.]])
     """
-    if (
-        type(A) is _ndarray
-        and type(B) is _ndarray
-        and out is None
-        and device is None
-        and method is None
-        and not options
-        and _forced() is None
-    ):
-        run = _shortcuts.get((A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype))
-        if run is not None:
-            return run(A, B)
-    elif not options and (find := _remembered.get(type(A))) is not None:
-        result = find(A, B, out, device, method)
-        if result is not _MISS:
-            return result
-    return calling.call(np.matmul, _shortcuts, _express, A, B, out, device, method, options)
 
 
 def problem(A: Any, B: Any) -> Problem:

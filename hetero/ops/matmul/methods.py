@@ -102,7 +102,7 @@ def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -
     device.run_steps(steps, {"A": A, "B": B, "C": output}, np.dtype(problem.dtype).itemsize)
 
 
-def _prepare_tiled(device: Any, problem: Problem, aligned: int) -> Any:
+def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
     itemsize = np.dtype(problem.dtype).itemsize
     return device.prepared(_steps_of(device, problem, aligned), ("A", "B", "C"), itemsize)
 
@@ -119,7 +119,7 @@ def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments)
     cublas.gemm(devices[0], problem)(*arguments.inputs, arguments.output)
 
 
-def _prepare_library(device: Any, problem: Problem, aligned: int) -> Any:
+def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
     from hetero.ops.products import cublas
 
     return cublas.gemm(device, problem)

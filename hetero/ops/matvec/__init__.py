@@ -9,17 +9,11 @@ import numpy as np
 from hetero.ops.matvec import methods  # noqa: F401  # registers them
 from hetero.ops.products import calling
 from hetero.ops.products import operands as products
-from hetero.runtime import call_cache as express
-from hetero.runtime import planner, registry
+from hetero.runtime import registry
 from hetero.runtime.problem import Problem, check_dims
 
-_shortcuts = planner.shortcut_table()
-_express = express.Express()
-_remembered, _MISS = _express.find, express.MISS
-_ndarray = np.ndarray
-_forced = planner.forced.get
 
-
+@calling.product(np.matvec)
 def matvec(
     A: Any,
     x: Any,
@@ -35,7 +29,8 @@ def matvec(
     Parameters
     ----------
     A : (..., m, k) array_like
-        On the host, or on a device (anything with ``__cuda_array_interface__``).
+        On the host, or on a device (anything with ``__cuda_array_interface__``, or
+        exported by DLPack).
     x : (..., k) array_like
         Batch axes broadcast against those of A.
     out : (..., m) array, optional
@@ -76,23 +71,6 @@ def matvec(
     >>> hetero.matvec(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 1.0]))
     array([3., 7.])
     """
-    if (
-        type(A) is _ndarray
-        and type(x) is _ndarray
-        and out is None
-        and device is None
-        and method is None
-        and not options
-        and _forced() is None
-    ):
-        run = _shortcuts.get((A.shape, A.strides, A.dtype, x.shape, x.strides, x.dtype))
-        if run is not None:
-            return run(A, x)
-    elif not options and (find := _remembered.get(type(A))) is not None:
-        result = find(A, x, out, device, method)
-        if result is not _MISS:
-            return result
-    return calling.call(np.matvec, _shortcuts, _express, A, x, out, device, method, options)
 
 
 def problem(A: Any, x: Any) -> Problem:

@@ -73,7 +73,7 @@ def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -
     device.run_steps(steps, {"A": A, "x": x, "y": output}, np.dtype(problem.dtype).itemsize)
 
 
-def _prepare_tiled(device: Any, problem: Problem, aligned: int) -> Any:
+def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
     matrix, _ = products.matrix_and_vector(problem, [0, 1])
     names = ("A", "x", "y") if matrix == 0 else ("x", "A", "y")
     itemsize = np.dtype(problem.dtype).itemsize
@@ -93,7 +93,7 @@ def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments)
     cublas.gemv(devices[0], problem)(A, x, arguments.output)
 
 
-def _prepare_library(device: Any, problem: Problem, aligned: int) -> Any:
+def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
     from hetero.ops.products import cublas
 
     launch = cublas.gemv(device, problem)

@@ -1,24 +1,69 @@
-"""What a product's public function does when its own look-up found no remembered plan."""
+"""The public function of a product: the call cache, and what is done where it knows nothing."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, overlap
+from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, layouts, overlap
 from hetero.ops.products.operands import build
-from hetero.runtime import planner
-from hetero.runtime.call_cache import Express
+from hetero.runtime import call_cache, planner
+from hetero.runtime.call_cache import MISS, Calls
 
 Function = Callable[..., Any]
+_ndarray = np.ndarray
+_forced = call_cache.forced.get
 
 
-def call(
+def product(function: Function) -> Callable[[Function], Function]:
+    """Decorator that makes a public function of its signature and documentation.
+
+    Parameters
+    ----------
+    function : callable
+        `numpy.matmul` or `numpy.matvec`: the semantics.
+    """
+    calls = Calls()
+    known_on_host, find_for = calls.host.get, calls.find.get
+
+    def public(
+        A: Any,
+        B: Any,
+        /,
+        out: Any = None,
+        *,
+        device: str | None = None,
+        method: str | None = None,
+        **options: Any,
+    ) -> Any:
+        if (
+            type(A) is _ndarray
+            and type(B) is _ndarray
+            and out is None
+            and device is None
+            and method is None
+            and not options
+            and _forced() is None
+        ):
+            # `layouts(A, B)`, without the call.
+            run = known_on_host((A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype))
+            if run is not None:
+                return run(A, B)
+        elif not options and (find := find_for(type(A))) is not None:
+            result = find(A, B, out, device, method)
+            if result is not MISS:
+                return result
+        return _call(function, calls, A, B, out, device, method, options)
+
+    return lambda documented: functools.wraps(documented)(public)
+
+
+def _call(
     function: Function,
-    shortcuts: dict[Any, Any],
-    express: Express,
+    calls: Calls,
     A: Any,
     B: Any,
     out: Any,
@@ -26,35 +71,25 @@ def call(
     method: str | None,
     options: dict[str, Any],
 ) -> Any:
-    """Compute ``function(A, B, out=out, **options)`` where it is fastest, or where it is forced.
-
-    Parameters
-    ----------
-    function : callable
-        `numpy.matmul` or `numpy.matvec`: the semantics.
-    shortcuts : dict
-        The operation's table of what host calls come down to.
-    express : Express
-        Its remembered calls on device arrays.
-    """
+    """Compute ``function(A, B, out=out, **options)`` where it is fastest, or where it is forced."""
     device, method = planner.placement(device, method)
     if is_device_array(A) or is_device_array(B) or is_device_array(out):
         if options:
             raise TypeError(f"device arrays take no {', '.join(options)}")
-        return _with_device_arrays(function, shortcuts, express, A, B, out, device, method)
+        return _with_device_arrays(function, calls, A, B, out, device, method)
     if options or _hands_over(A) or _hands_over(B) or not (out is None or type(out) is np.ndarray):
         planner.check_placement(function.__name__, device, method)
         return function(A, B, out=out, **options)
     A, B = _dense(function, A), _dense(function, B)
-    key = host_key(A, B, out, device, method)
-    run = shortcuts.get(key)
+    key = _host_key(A, B, out, device, method)
+    run = calls.host.get(key)
     if run is None:
-        now = planner.generation()
+        now = call_cache.generation()
         if device is None and method is None and _is_numpy_alone():
             run = function
         else:
             run = _plan_on_host(function, A, B, out, device, method)
-        planner.remember(shortcuts, key, run, now)
+        call_cache.remember(calls.host, key, run, now)
     return run(A, B, out)
 
 
@@ -78,15 +113,14 @@ def _dense(function: Function, x: Any) -> np.ndarray:
     return as_array(x)
 
 
-def host_key(
+def _host_key(
     A: np.ndarray, B: np.ndarray, out: np.ndarray | None, device: str | None, method: str | None
 ) -> tuple[Any, ...]:
-    """What a remembered host call is found by; six entries where nothing is special."""
-    key = (A.shape, A.strides, A.dtype, B.shape, B.strides, B.dtype)
+    """What a remembered host call is found by; the layouts alone where nothing else is given."""
+    key = layouts(A, B, out)
     if out is None and device is None and method is None:
         return key
-    into = None if out is None else (out.shape, out.strides, out.dtype, out.flags.writeable)
-    return (*key, device, method, into)
+    return device, method, key, out is not None and out.flags.writeable
 
 
 def _plan_on_host(
@@ -133,39 +167,38 @@ def _hands_over(x: Any) -> bool:
 
 def _with_device_arrays(
     function: Function,
-    shortcuts: dict[Any, Any],
-    express: Express,
+    calls: Calls,
     A: Any,
     B: Any,
     out: Any,
     device: str | None,
     method: str | None,
 ) -> Any:
-    now = planner.generation()
+    now = call_cache.generation()
     arrays = tuple(map(as_array, (A, B)))
     operands = tuple(map(describe, arrays))
     target = None if out is None else describe(out)
     key = (device, method, *map(_key, operands), target and _key(target))
-    plan = shortcuts.get(key)
+    plan = calls.plans.get(key)
     if plan is None:
         problem = build(function.__name__, *operands, target)
         if problem is None or not problem.output.size:
             planner.check_placement(function.__name__, device, method)
             return _by_numpy(function, arrays, operands, out, target)
         plan = planner.plan(problem, device, method)
-        planner.remember(shortcuts, key, plan, now)
+        call_cache.remember(calls.plans, key, plan, now)
     if target is not None and any(overlap(target, operand) for operand in operands):
         # Written only after everything is read: computed apart, then put in its place.
         from hetero.runtime import transfer
 
-        made = _with_device_arrays(function, shortcuts, express, *arrays, None, device, method)
+        made = _with_device_arrays(function, calls, *arrays, None, device, method)
         transfer.from_host(transfer.to_host(made, describe(made)), out, target)
         return out
     from hetero.runtime import execution
 
     result = execution.execute(plan, execution.Call(arrays, operands, out, target))
     described = operands if target is None else (*operands, target)
-    express.learn(plan, arrays, out, described, (device, method), now)
+    calls.learn(plan, arrays, out, described, (device, method), now)
     return result
 
 

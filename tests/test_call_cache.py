@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import types
 
 import fakes
@@ -13,13 +12,18 @@ from scipy import signal
 
 import hetero
 import hetero.ops
-from hetero.arrays.library import Access, layouts
+from hetero.arrays import Access, cupy, layouts
+from hetero.devices.storage import Storage
 from hetero.errors import DeviceError
 from hetero.ops.convolve2d import request
-from hetero.runtime import call_cache, execution, planner, registry
+from hetero.runtime import call_cache, execution, registry
 from hetero.runtime.registry import Arguments
 
 rng = np.random.default_rng(5)
+
+
+class DriverError(Exception):
+    """As the backend's library raises it."""
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def cuda(monkeypatch):
     (device,) = fakes.install(monkeypatch)
     device.context, device.general, device.ordered, device.mixed = 1, 0, True, 0
 
-    def prepare(device, problem, alignment):
+    def prepare(device, problem, alignment, options):
         device.log.append(f"prepare {alignment}")
         context = device.context
 
@@ -56,8 +60,9 @@ def cuda(monkeypatch):
         lambda: device.ordered,
         lambda: device.context,
     )
-    monkeypatch.setitem(call_cache.accesses, fakes.Cupy, access)
+    monkeypatch.setattr(cupy.Cupy, "access", lambda *_: access)
     monkeypatch.setattr(device, "context_handle", lambda: device.context)
+    monkeypatch.setattr(device, "errors", (DriverError,))
     execute = execution.execute
 
     def counted(*arguments):
@@ -65,17 +70,9 @@ def cuda(monkeypatch):
         return execute(*arguments)
 
     monkeypatch.setattr(execution, "execute", counted)
-    forget()
+    call_cache.forget()
     yield device
-    forget()
-
-
-def forget():
-    """Finders hold the library that they were made for."""
-    for operation in ("matmul", "matvec", "convolve2d"):
-        remembered = sys.modules[f"hetero.ops.{operation}"]._express
-        remembered.find.clear()
-        remembered._entries.clear()
+    call_cache.forget()
 
 
 def put(device, *shape, dtype="float32", **options):
@@ -144,7 +141,7 @@ def test_the_unusual_goes_the_general_way(cuda, change):
     elif change == "readonly":
         B.readonly = True
     elif change == "plans":
-        planner._memory.forget()
+        call_cache.forget()
     if change == "forced":
         with hetero.use(device="cuda"):
             C, by_general = general(cuda, hetero.matmul, A, B)
@@ -164,11 +161,15 @@ def test_what_was_prepared_in_one_context_is_not_launched_in_another(cuda):
     assert cuda.mixed == 0
 
 
-def test_a_failure_is_left_to_the_general_way(cuda, monkeypatch):
+@pytest.mark.parametrize("error", [DriverError, DeviceError, MemoryError, RuntimeError])
+def test_a_failure_is_left_to_the_general_way(cuda, monkeypatch, error):
+    def fails(*_):
+        raise error("the device")
+
     A, B = put(cuda, 6, 4), put(cuda, 4, 5)
     hetero.matmul(A, B, device="cuda")
     compute = fakes.compute
-    monkeypatch.setattr(fakes, "compute", lambda *_: 1 / 0)
+    monkeypatch.setattr(fakes, "compute", fails)
     C, by_general = general(cuda, hetero.matmul, A, B)
     monkeypatch.setattr(fakes, "compute", compute)
     assert by_general == 1
@@ -187,7 +188,7 @@ def test_what_cannot_be_remembered_still_has_its_result(cuda, monkeypatch):
             for i in registry.lookup(operation)
         ]
         monkeypatch.setitem(registry._implementations, operation, entries)
-    planner._memory.forget()
+    call_cache.forget()
     A, B = put(cuda, 6, 4), put(cuda, 4, 5)
     C = hetero.matmul(A, B, device="cuda", method="tiled")
     np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
@@ -220,17 +221,16 @@ def filters(cuda, monkeypatch):
         (image,), out, request = arguments
         compute(problem, request.filter.array, problem.window, image, out)
 
-    def prepared(device, problem, request, aligned):
+    def prepare(device, problem, aligned, request):
         device.log.append(f"prepare {aligned}")
         taps = request.filter.array.copy()
-        return lambda image, out: compute(problem, taps, problem.window, image, out)
+        return lambda image, _, out: compute(problem, taps, problem.window, image, out)
 
     entries = [
-        dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", "direct") else i
+        dataclasses.replace(i, run=run, prepare=prepare) if i.prepare else i
         for i in registry.lookup("convolve2d")
     ]
     monkeypatch.setitem(registry._implementations, "convolve2d", entries)
-    monkeypatch.setattr("hetero.ops.convolve2d.device.prepared_direct", prepared)
     return cuda
 
 
@@ -280,7 +280,7 @@ def test_convolutions_that_go_the_general_way(filters):
     filters.ordered = True
     large = rng.standard_normal((17, 17)).astype("float32")
     assert [convolved(filters, image, large) for _ in range(2)] == [1, 1]
-    planner._memory.forget()
+    call_cache.forget()
     assert convolved(filters, image, one) == 1
     with pytest.raises((ValueError, TypeError)):
         hetero.convolve2d(image, one, ["same"], device="cuda", method="direct")
@@ -290,10 +290,11 @@ def test_what_a_filter_leaves_on_a_device_belongs_to_a_context():
     """And what a graph makes for itself is found by nobody else."""
     kept_alive = []
     device = types.SimpleNamespace(capturing=False, keep=lambda *things: kept_alive.extend(things))
-    made = []
+    made, storages = [], {}
 
     def asked(place, capturing=False):
-        device.place, device.capturing = (lambda: place), capturing
+        storage = storages.setdefault(place, Storage())
+        device.storage, device.capturing = (lambda: storage), capturing
         made.append(object())
         return request.kept(device, filter, "taps", lambda: made[-1])
 

@@ -12,7 +12,15 @@ from hetero import devices
 from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.ops.linear_systems.partition import Halo, Slab, slabs, split
+from hetero.ops.linear_systems.exchange import Exchange, Part, Transfer
+from hetero.ops.linear_systems.partition import (
+    Copy,
+    Slab,
+    gather_copies,
+    halo_copies,
+    slabs,
+    split,
+)
 
 # -- Cutting -------------------------------------------------------------------------------------
 
@@ -43,55 +51,86 @@ def test_slabs_hold_their_neighbours_rows():
     assert [(s.own, s.held) for s in slabs(10, 3, 2)] == [(4, 6), (3, 7), (3, 5)]
 
 
+# -- Who copies what -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", [None, 1])
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_every_halo_row_comes_from_its_owner(parts, depth):
+    """Also where buffers hold fewer rows of the neighbours than the slabs say."""
+    cuts = slabs(13, parts, 3)
+    halo = 3 if depth is None else depth
+    seen = set()
+    for copy in halo_copies(cuts, 10, depth):
+        target, source = cuts[copy.target], cuts[copy.source]
+        above = [halo * bool(cut.above) for cut in (target, source)]
+        assert not any(n % 10 for n in copy[2:])
+        for row in range(copy.nbytes // 10):
+            there = source.begin - above[1] + copy.source_offset // 10 + row
+            here = target.begin - above[0] + copy.target_offset // 10 + row
+            assert here == there
+            assert source.begin <= there < source.end
+            seen.add((copy.target, here))
+    assert seen == {
+        (part, row)
+        for part, cut in enumerate(cuts)
+        for row in (
+            *range(cut.begin - halo * bool(cut.above), cut.begin),
+            *range(cut.end, cut.end + halo * bool(cut.below)),
+        )
+    }
+
+
+def test_gathered_pieces_lie_in_the_order_of_the_parts():
+    assert gather_copies([8]) == []
+    assert gather_copies([8, 24, 16]) == [
+        Copy(0, 1, 24, 8, 8), Copy(0, 2, 16, 32, 32),
+        Copy(1, 0, 8, 0, 0), Copy(1, 2, 16, 32, 32),
+        Copy(2, 0, 8, 0, 0), Copy(2, 1, 24, 8, 8),
+    ]  # fmt: skip
+
+
 # -- Exchanging ----------------------------------------------------------------------------------
 
 
-def exchanged(device_list, rows, columns, depth, rounds=1):
+def exchanged(device_list, rows, columns, depth, rounds=1, aside=True):
     """Fill own rows with their numbers, exchange, and return what every part then holds."""
     cuts = slabs(rows, len(device_list), depth)
-    used = device_list[: len(cuts)]
-    halo = Halo(used, cuts, 8 * columns)
-    buffers, owners, streams = [], [], []
-    for device, cut in zip(used, cuts, strict=True):
-        with device.active():
-            buffer, owner = device.allocate(8 * columns * cut.held)
-            buffers.append(buffer)
-            owners.append(owner)
-            streams.append(device.new_stream())
-            device.fill(buffer, 8 * columns * cut.held)
-            device.synchronize()
+    parts = [Part(device, alone=False) for device in device_list[: len(cuts)]]
+    for part, cut in zip(parts, cuts, strict=True):
+        part.upload(np.zeros((cut.held, columns)), "u")
+    exchange = Exchange(parts, aside)
+    halos = exchange.bind(Transfer(halo_copies(cuts, 8 * columns), "u", "u"))
     for turn in range(rounds):
-        for part, (device, cut) in enumerate(zip(used, cuts, strict=True)):
+        for number, (part, cut) in enumerate(zip(parts, cuts, strict=True)):
             own = (
                 np.arange(cut.begin, cut.end)[:, None] + np.arange(columns) / columns + turn * rows
             )
-            with device.active():
-                halo.wait(part, streams[part], both=True)
-                device.synchronize(streams[part])
-                device.upload(own, buffers[part], 8 * columns * cut.above)
-                halo.ready(part, streams[part])
-        halo.exchange(buffers)
+            with part.active():
+                exchange.wait(number, all_parts=True)
+                for each in parts if not aside else [part]:  # copies are in the others' streams
+                    each.device.synchronize(each.stream)
+                part.device.upload(own, part.buffers["u"], 8 * columns * cut.above)
+                exchange.ready(number)
+        exchange.copy(halos)
     found = []
-    for part, (device, cut) in enumerate(zip(used, cuts, strict=True)):
-        held = np.empty((cut.held, columns))
-        with device.active():
-            halo.wait(part, streams[part])
-            device.synchronize(streams[part])
-            device.download(buffers[part], held)
-            device.synchronize()
-        found.append((cut, held))
+    for number, (part, cut) in enumerate(zip(parts, cuts, strict=True)):
+        with part.active():
+            exchange.wait(number)
+        found.append((cut, part.download("u", np.empty((cut.held, columns)))))
     return found
 
 
+@pytest.mark.parametrize("aside", [True, False])
 @pytest.mark.parametrize(("rows", "depth"), [(4, 1), (11, 1), (23, 2), (24, 6)])
 @pytest.mark.parametrize("parts", [1, 2, 3, 4])
-def test_halo(opencl, parts, rows, depth):
+def test_halo(opencl, parts, rows, depth, aside):
     for rounds in (1, 3):
-        check_halo([devices.get(opencl)] * parts, rows, depth, rounds)
+        check_halo([devices.get(opencl)] * parts, rows, depth, rounds, aside=aside)
 
 
-def check_halo(device_list, rows, depth, rounds, columns=5):
-    for cut, held in exchanged(device_list, rows, columns, depth, rounds):
+def check_halo(device_list, rows, depth, rounds, columns=5, aside=True):
+    for cut, held in exchanged(device_list, rows, columns, depth, rounds, aside):
         first, last = cut.begin - cut.above, cut.end + cut.below
         expected = np.arange(first, last)[:, None] + np.arange(columns) / columns
         np.testing.assert_array_equal(held, expected + (rounds - 1) * rows)
@@ -104,6 +143,7 @@ def test_halo_between_two_contexts(opencl):
     one = devices.get(opencl)
     other = OpenCLDevice(99, one._device)
     check_halo([one, other, one], 17, 2, 3)
+    check_halo([one, other, one], 17, 2, 3, aside=False)
 
 
 @pytest.mark.gpu
@@ -112,11 +152,6 @@ def test_halo_on_gpus(parts):
     gpus = [d for d in devices.available().values() if d.kind == "cuda"]
     for rows, depth in ((11, 1), (24, 6)):
         check_halo([gpus[i % len(gpus)] for i in range(parts)], rows, depth, 3, 70_001)
-
-
-def test_halo_needs_a_device_for_each_slab(opencl):
-    with pytest.raises(ValueError, match="a device for each of 2 slabs"):
-        Halo([devices.get(opencl)], slabs(8, 2), 8)
 
 
 # -- Trusting ------------------------------------------------------------------------------------

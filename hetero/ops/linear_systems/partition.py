@@ -1,17 +1,15 @@
-"""Row partitions over several devices, and the halos between them.
+"""Row partitions: who owns which rows, and which bytes go from whom to whom.
 
 A grid is cut into slabs of whole rows (2-D) or planes (3-D), one for each device. A device holds
 its own rows and, on each side where another slab follows, ``depth`` rows of it: the halo.
-Neighbours copy from one another, on streams of their own, while the devices compute.
+`hetero.ops.linear_systems.exchange` does the copies.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-from hetero.devices.base import Device
+from typing import NamedTuple
 
 
 def split(rows: int, parts: int, least: int = 1) -> list[tuple[int, int]]:
@@ -88,85 +86,58 @@ def slabs(rows: int, parts: int, depth: int = 1) -> list[Slab]:
     ]
 
 
-class Halo:
-    """Copies of the neighbours' rows, made beside the computing.
+class Copy(NamedTuple):
+    """Bytes that one part takes from another. Parts by number, offsets in bytes."""
 
-    A step on part ``i`` goes: `wait`; launch what writes the rows that the neighbours need;
-    `ready`; launch what writes the rest. `exchange` follows when all parts are so far. A part's
-    halo is filled only after its own `ready`, so that what was launched before still reads the old
-    one. A part that went through `wait` may overwrite the rows that were copied from it in the
-    exchange before the last one: two buffers used in turn need nothing more. With a single buffer
-    it must wait for its neighbours as well (``wait(i, stream, both=True)``).
+    target: int
+    source: int
+    nbytes: int
+    target_offset: int
+    source_offset: int
+
+
+def halo_copies(slabs: Sequence[Slab], row_bytes: int, depth: int | None = None) -> list[Copy]:
+    """What fills the halos: each part's rows next to its own, from the neighbours that own them.
 
     Parameters
     ----------
-    devices : sequence of Device
-        One for each slab, of one kind; a device may come several times.
     slabs : sequence of Slab
     row_bytes : int
         Bytes from one row (or plane) of a buffer to the next.
+    depth : int, optional
+        Halo rows that the buffers have room for, on each side where there are any. Default: as
+        the slabs say.
     """
+    held = [
+        slab
+        if depth is None
+        else slab._replace(above=depth if slab.above else 0, below=depth if slab.below else 0)
+        for slab in slabs
+    ]
+    copies = []
 
-    def __init__(self, devices: Sequence[Device], slabs: Sequence[Slab], row_bytes: int) -> None:
-        if len(devices) != len(slabs):
-            raise ValueError(f"there must be a device for each of {len(slabs)} slabs")
-        self._devices = list(devices)
-        self._slabs = list(slabs)
-        self._row_bytes = row_bytes
-        self._ready: list[Any] = [None] * len(slabs)
-        self._arrived: list[Any] = [None] * len(slabs)
-        self._streams: list[Any] = []
-        for device in devices if len(slabs) > 1 else ():
-            with device.active():
-                self._streams.append(device.new_stream())
+    def copy(target: int, source: int, rows: int, to: int, begin: int) -> None:
+        copies.append(Copy(target, source, rows * row_bytes, to * row_bytes, begin * row_bytes))
 
-    def ready(self, part: int, stream: Any) -> None:
-        """Note that what ``stream`` holds now writes the rows that go to the neighbours.
-
-        To be called inside the device's `active`.
-        """
-        if self._streams:
-            self._ready[part] = self._devices[part].record(stream, self._ready[part])
-
-    def exchange(self, buffers: Sequence[Any]) -> None:
-        """Copy the neighbours' rows into the halos of ``buffers``, one buffer for each part."""
-        if not self._streams:
-            return
-        for part, device in enumerate(self._devices):
-            stream = self._streams[part]
-            with device.active():
-                device.wait(self._ready[part], stream)
-                for neighbour, to, begin, rows in self._copies(part):
-                    device.wait(self._ready[neighbour], stream)
-                    device.copy_from_peer(
-                        buffers[part],
-                        self._devices[neighbour],
-                        buffers[neighbour],
-                        rows * self._row_bytes,
-                        to * self._row_bytes,
-                        begin * self._row_bytes,
-                        stream,
-                    )
-                self._arrived[part] = device.record(stream, self._arrived[part])
-
-    def wait(self, part: int, stream: Any, both: bool = False) -> None:
-        """Hold a stream until the halo of its part has come; also the neighbours', with ``both``.
-
-        To be called inside the device's `active`. Before the first exchange it does nothing.
-        """
-        whose = range(max(part - 1, 0), min(part + 2, len(self._slabs))) if both else (part,)
-        for each in whose:
-            if self._arrived[each] is not None:
-                self._devices[part].wait(self._arrived[each], stream)
-
-    def _copies(self, part: int) -> list[tuple[int, int, int, int]]:
-        """(neighbour, first row here, first row there, rows), counted in the buffers."""
-        slab = self._slabs[part]
-        copies = []
+    for part, slab in enumerate(held):
         if slab.above:
-            other = self._slabs[part - 1]
-            copies.append((part - 1, 0, other.above + other.own - slab.above, slab.above))
+            other = held[part - 1]
+            copy(part, part - 1, slab.above, 0, other.above + other.own - slab.above)
         if slab.below:
-            other = self._slabs[part + 1]
-            copies.append((part + 1, slab.above + slab.own, other.above, slab.below))
-        return copies
+            other = held[part + 1]
+            copy(part, part + 1, slab.below, slab.above + slab.own, other.above)
+    return copies
+
+
+def gather_copies(sizes: Sequence[int]) -> list[Copy]:
+    """Each part's bytes for all others; every buffer holds all, in the order of the parts.
+
+    ``sizes`` are the bytes of each part.
+    """
+    begins = [0, *itertools.accumulate(sizes)]
+    return [
+        Copy(target, source, sizes[source], begins[source], begins[source])
+        for target in range(len(sizes))
+        for source in range(len(sizes))
+        if source != target
+    ]

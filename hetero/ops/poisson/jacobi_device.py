@@ -20,7 +20,8 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.kernels.jacobi import plan as plan_jacobi
-from hetero.ops.linear_systems.partition import Halo, slabs
+from hetero.ops.linear_systems.exchange import Exchange, Transfer
+from hetero.ops.linear_systems.partition import halo_copies, slabs
 from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
 from hetero.ops.poisson.jacobi_slab import Slice
@@ -137,13 +138,15 @@ class _Run:
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
         self._slices = [
-            Slice(device, slab, whole, self._depth, own_stream=len(cuts) > 1)
+            Slice(device, slab, whole, self._depth, alone=len(cuts) == 1)
             for device, slab in zip(devices, cuts, strict=True)
         ]
         for each in self._slices:
             with each.device.active():
                 each.fill(f, u)
-        self._halo = Halo(devices, cuts, self._slices[0].grid.plane_bytes)
+        self._exchange = Exchange(self._slices, aside=True)
+        rows = halo_copies(cuts, self._slices[0].grid.plane_bytes)
+        self._halos = [self._exchange.bind(Transfer(rows, u, u)) for u in ("u0", "u1")]
 
     def right_side(self) -> float:
         """Norm of f; it is the residual of zero, which the other buffer holds before any sweep."""
@@ -156,7 +159,7 @@ class _Run:
     def _norm(self, other: bool) -> float:
         for part, each in enumerate(self._slices):
             with each.device.active():
-                self._halo.wait(part, each.stream)
+                self._exchange.wait(part)
                 each.start_residual(other)
         sums = []
         for each in self._slices:
@@ -196,11 +199,11 @@ class _Run:
     def _sweep_together(self, depth: int) -> None:
         for part, each in enumerate(self._slices):
             with each.device.active():
-                self._halo.wait(part, each.stream)
+                self._exchange.wait(part)
                 each.sweep_edges(depth)
-                self._halo.ready(part, each.stream)
+                self._exchange.ready(part)
                 each.sweep_inner(depth)
-        self._halo.exchange([each.newer for each in self._slices])
+        self._exchange.copy(self._halos[1 - self._slices[0].newest])
         for each in self._slices:
             each.swap()
 

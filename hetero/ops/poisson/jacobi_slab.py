@@ -9,15 +9,15 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.kernels.common.launch import VECTOR_BYTES, Launch
 from hetero.kernels.jacobi import plan as plan_jacobi
+from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
 
-_Prepared = tuple[Any, int, int, list[Any]]
 
-
-class Slice:
+class Slice(Part):
     """A slab of the grid on its device: f, u, and where the next u goes.
 
-    All methods are to be called inside the device's `active`.
+    All methods are to be called inside the device's `active`. The present u and the next one take
+    turns in the buffers "u0" and "u1".
 
     Parameters
     ----------
@@ -28,27 +28,25 @@ class Slice:
         The whole grid.
     depth : int
         Most sweeps of a pass.
-    own_stream : bool
-        Work on a stream of its own, not on the device's default queue.
+    alone : bool
+        Whether it is the only one; see `Part`.
 
     Attributes
     ----------
     grid : plan_jacobi.Grid
         The slab as it lies in the buffers.
-    stream
-        None: the default queue.
+    newest : int
+        Which of the two buffers holds the present u.
     """
 
     def __init__(
-        self, device: Device, slab: Slab, whole: plan_jacobi.Grid, depth: int, own_stream: bool
+        self, device: Device, slab: Slab, whole: plan_jacobi.Grid, depth: int, alone: bool
     ) -> None:
-        self.device = device
+        super().__init__(device, alone)
         self.grid = whole.slab(slab.begin - slab.above, slab.held)
-        self.stream: Any = None
-        self._own_stream = own_stream
+        self.newest = 0
         self._slab = slab
-        self._newest = 0
-        self._prepared: dict[Any, _Prepared] = {}
+        self._bound: dict[Any, Bound] = {}
         own = slab.above, slab.above + slab.own
         edges = [(own[0], own[0] + depth)] if slab.above else []
         edges += [(own[1] - depth, own[1])] if slab.below else []
@@ -64,36 +62,25 @@ class Slice:
     def fill(self, f: Any, u: Any) -> None:
         """Allocate, and bring what the caller gives; returns when it is there."""
         device, grid = self.device, self.grid
-        if self._own_stream:
-            self.stream = device.new_stream()
         nbytes = grid.held * grid.plane_bytes
-        self._owners: list[Any] = []
-        self._buffers = {
-            "f": self._bring(f, nbytes),
-            "u0": self._bring(u, nbytes),
-            "u1": self._room(nbytes),
-        }
-        device.fill(self._buffers["u1"], nbytes)
+        self._bring("f", f, nbytes)
+        self._bring("u0", u, nbytes)
+        device.fill(self.allocate(nbytes, "u1"), nbytes)
         self._sums = plan_jacobi.residual_sums(grid, block_limit=device.block_limit)
-        self._buffers["partial"] = self._room(8 * self._sums * self._slab.own)
+        self.allocate(8 * self._sums * self._slab.own, "partial")
         if self.stream is not None:
             device.synchronize()  # this far the default queue did the work
 
-    def _room(self, nbytes: int) -> Any:
-        buffer, owner = self.device.allocate(nbytes)
-        self._owners.append(owner)
-        return buffer
-
-    def _bring(self, values: Any, nbytes: int) -> Any:
+    def _bring(self, name: str, values: Any, nbytes: int) -> None:
         """The rows of an array, or of a buffer of the caller, as the kernels need them."""
         grid = self.grid
         if not isinstance(values, np.ndarray):
             if self._usable(values):
-                return values
-            buffer = self._room(nbytes)
-            self.device.fill(buffer, nbytes)
-            self._change_pitch(values, buffer, grid.columns, grid.pitch)
-            return buffer
+                self.buffers[name] = values
+                return
+            self.device.fill(self.allocate(nbytes, name), nbytes)
+            self._change_pitch(values, self.buffers[name], grid.columns, grid.pitch)
+            return
         begin = self._slab.begin - self._slab.above
         rows = values[begin : begin + grid.held]
         if grid.pitch == grid.columns:
@@ -101,9 +88,7 @@ class Slice:
         else:
             padded = np.zeros((*rows.shape[:-1], grid.pitch), grid.dtype)
             padded[..., : grid.columns] = rows
-        buffer = self._room(nbytes)
-        self.device.upload(padded, buffer)
-        return buffer
+        self.upload(padded, name)
 
     def _usable(self, buffer: Any) -> bool:
         """Whether the kernels can work in a buffer of the caller as it is."""
@@ -111,17 +96,15 @@ class Slice:
         return aligned and self.grid.pitch == self.grid.columns
 
     def _change_pitch(self, source: Any, target: Any, source_pitch: int, target_pitch: int) -> None:
-        self._launch(
-            plan_jacobi.change_pitch(
-                self.grid, source_pitch, target_pitch, block_limit=self.device.block_limit
-            ),
-            {"source": source, "target": target},
+        launch = plan_jacobi.change_pitch(
+            self.grid, source_pitch, target_pitch, block_limit=self.device.block_limit
         )
+        self.start(self.bind(launch, source=source, target=target))
 
     def store(self, u: Any) -> None:
         """Write the present u to the caller's array, or buffer."""
         device, grid, slab = self.device, self.grid, self._slab
-        now = self._buffers[f"u{self._newest}"]
+        now = self.buffers[f"u{self.newest}"]
         if not isinstance(u, np.ndarray):
             if not self._usable(u):
                 self._change_pitch(now, u, grid.pitch, grid.columns)
@@ -141,7 +124,7 @@ class Slice:
     def zero(self) -> None:
         """Set u to zero."""
         nbytes = self.grid.held * self.grid.plane_bytes
-        self.device.fill(self._buffers[f"u{self._newest}"], nbytes, stream=self.stream)
+        self.device.fill(self.buffers[f"u{self.newest}"], nbytes, stream=self.stream)
 
     def sweep_all(self, depth: int) -> None:
         """One pass of ``depth`` sweeps over the whole slab."""
@@ -156,26 +139,19 @@ class Slice:
         """One pass over the other rows."""
         self._sweep("inner", depth)
 
-    @property
-    def newer(self) -> Any:
-        """The buffer that the present pass writes."""
-        return self._buffers[f"u{1 - self._newest}"]
-
     def swap(self) -> None:
         """What was written is the present u now."""
-        self._newest = 1 - self._newest
+        self.newest = 1 - self.newest
 
     def _sweep(self, which: str, depth: int) -> None:
-        key = which, depth, self._newest
-        prepared = self._prepared.get(key)
-        if prepared is None:
+        key = which, depth, self.newest
+        bound = self._bound.get(key)
+        if bound is None:
             if not self._rows[which]:
                 return
-            names = {"u": f"u{self._newest}", "u_new": f"u{1 - self._newest}", "f": "f"}
-            buffers = {name: self._buffers[other] for name, other in names.items()}
-            prepared = self._prepared[key] = self._prepare(self._plan(which, depth), buffers)
-        kernel, grid, block, arguments = prepared
-        self.device.launch(kernel, grid, block, arguments, 0, self.stream)
+            names = {"u": f"u{self.newest}", "u_new": f"u{1 - self.newest}"}
+            bound = self._bound[key] = self.bind(self._plan(which, depth), **names)
+        self.start(bound)
 
     def _plan(self, which: str, depth: int) -> Launch:
         device = self.device
@@ -187,30 +163,14 @@ class Slice:
 
     def start_residual(self, other: bool) -> None:
         """Start the sums of (f - A u)^2, for the present u or for what the other buffer holds."""
-        which = 1 - self._newest if other else self._newest
+        which = 1 - self.newest if other else self.newest
         key = "residual", which
-        if key not in self._prepared:
+        if key not in self._bound:
             rows = self._slab.above, self._slab.above + self._slab.own
             launch = plan_jacobi.residual(self.grid, rows, block_limit=self.device.block_limit)
-            self._prepared[key] = self._prepare(
-                launch, {**self._buffers, "u": self._buffers[f"u{which}"]}
-            )
-        kernel, grid, block, arguments = self._prepared[key]
-        self.device.launch(kernel, grid, block, arguments, 0, self.stream)
+            self._bound[key] = self.bind(launch, u=f"u{which}")
+        self.start(self._bound[key])
 
     def residual_sums(self) -> np.ndarray:
         """What `start_residual` started: sums in the order of the rows."""
-        if self.stream is not None:
-            self.device.synchronize(self.stream)
-        sums = np.empty(self._sums * self._slab.own)
-        self.device.download(self._buffers["partial"], sums)
-        return sums
-
-    def _prepare(self, launch: Launch, buffers: dict[str, Any]) -> _Prepared:
-        kernel = self.device.build(launch.source, launch.kernel, launch.defines)
-        arguments = [buffers[a] if type(a) is str else a for a in launch.arguments]
-        return kernel, launch.grid, launch.block, arguments
-
-    def _launch(self, launch: Launch, buffers: dict[str, Any]) -> None:
-        kernel, grid, block, arguments = self._prepare(launch, buffers)
-        self.device.launch(kernel, grid, block, arguments, 0, self.stream)
+        return self.download("partial", np.empty(self._sums * self._slab.own))

@@ -1,0 +1,179 @@
+"""The parts of a solve on one or several devices, and what they copy from one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hetero.devices.base import Device
+from hetero.devices.workspace import Workspace
+from hetero.kernels import Launch
+from hetero.ops.linear_systems.partition import Copy
+
+Bound = tuple[Any, int, int, list[Any]]
+Moves = tuple[list[int], list[tuple[Any, ...]]]
+
+
+class Part(Workspace):
+    """One device's share of a solve: its buffers by name, and launches on them.
+
+    Parameters
+    ----------
+    device : Device
+    alone : bool
+        Whether it is the only part: then all runs in the device's default queue and inside its
+        `active`, which the caller has entered. Otherwise in a stream of this part's own.
+
+    Attributes
+    ----------
+    numbers : dict
+        Name -> number, for launches that name it.
+    """
+
+    def __init__(self, device: Device, alone: bool) -> None:
+        stream = None
+        if not alone:
+            with device.active():
+                device.synchronize()  # new memory may be in use in the default queue
+                stream = device.new_stream()
+        super().__init__(device, "solves", stream)
+        self.numbers: dict[str, int] = {}
+
+    def bind(self, launch: Launch, **others: Any) -> Bound:
+        """A launch on this part's buffers and numbers, for `start`.
+
+        ``others`` gives some of the launch's names another meaning: that of another name, or a
+        buffer or a number.
+        """
+        with self.active():
+            kernel = self.device.build(launch.source, launch.kernel, launch.defines)
+        return kernel, launch.grid, launch.block, self.values(launch, **others)
+
+    def values(self, launch: Launch, **others: Any) -> list[Any]:
+        """The arguments of a launch; see `bind`."""
+        known = self.buffers | self.numbers
+
+        def value(argument: Any) -> Any:
+            if type(argument) is str:
+                argument = others.get(argument, argument)
+            return known[argument] if type(argument) is str else argument
+
+        return [value(argument) for argument in launch.arguments]
+
+    def start(self, *launches: Bound) -> None:
+        """Start launches in this part's stream; its device is active."""
+        for bound in launches:
+            self.device.launch(*bound, 0, self.stream)
+
+    def synchronize(self) -> None:
+        """Wait for all that was started."""
+        with self.active():
+            self.device.synchronize()
+
+    def is_aligned(self, *names: str) -> bool:
+        """Whether 16 divides the address of each of these buffers."""
+        found = (self.buffers[name] for name in names)
+        return all(type(buffer) is not int or buffer % 16 == 0 for buffer in found)
+
+
+class Transfer(NamedTuple):
+    """Copies from one buffer of some parts to another of others, both by name."""
+
+    copies: Sequence[Copy]
+    into: str
+    out_of: str
+
+
+class Exchange:
+    """Copies between parts, ordered by events; nothing where there is one part alone.
+
+    A step goes: `wait`; launch what writes the bytes that others need; `ready`; launch the rest.
+    When all parts are so far, `copy`. What a part takes is copied after its own `ready` and that
+    of those that it takes from. So what it launched before still reads what was there, and what
+    it launches after the next `wait` reads what came.
+
+    A part that has waited may overwrite what others copied from it in the exchange before the last
+    one: two buffers used in turn need nothing more. With a single buffer it must wait for the
+    others as well (``wait(part, all_parts=True)``), or the parts must meet in between, as they do
+    where each takes something from every other.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+    aside : bool
+        Copy in streams of their own, beside what the parts compute. Otherwise copies are made in
+        the order of each part's own stream, and there is nothing to `wait` for.
+    """
+
+    def __init__(self, parts: Sequence[Part], aside: bool = False) -> None:
+        self.parts = parts
+        self._aside = aside
+        self._ready: list[Any] = [None] * len(parts)
+        self._arrived: list[Any] = [None] * len(parts)
+        self._streams = [part.stream for part in parts]
+        if aside and len(parts) > 1:
+            for number, part in enumerate(parts):
+                with part.active():
+                    self._streams[number] = part.device.new_stream()
+
+    def ready(self, number: int) -> None:
+        """Note that what a part has started writes what others need; its device is active."""
+        if len(self.parts) > 1:
+            part = self.parts[number]
+            self._ready[number] = part.device.record(part.stream, self._ready[number])
+
+    def bind(self, *transfers: Transfer) -> list[Moves]:
+        """Copies for `copy`: for each part whom to wait for, and what to copy in which order."""
+        moves: list[Moves] = []
+        for number, part in enumerate(self.parts):
+            wanted = [(c, t) for t in transfers for c in t.copies if c.target == number]
+            waits_for = {number} if self._aside else set()
+            waits_for.update(copy.source for copy, _ in wanted)
+            copies = [
+                (
+                    part.buffers[transfer.into],
+                    self.parts[copy.source].device,
+                    self.parts[copy.source].buffers[transfer.out_of],
+                    *copy[2:],
+                    self._streams[number],
+                )
+                for copy, transfer in wanted
+            ]
+            moves.append((sorted(waits_for), copies))
+        return moves
+
+    def copy(self, moves: Sequence[Moves]) -> None:
+        """Start what `bind` gave."""
+        if len(self.parts) == 1:
+            return
+        for number, (part, (waits_for, copies)) in enumerate(zip(self.parts, moves, strict=True)):
+            device, stream = part.device, self._streams[number]
+            with part.active():
+                for each in waits_for:
+                    device.wait(self._ready[each], stream)
+                for copy in copies:
+                    device.copy_from_peer(*copy)
+                if self._aside:
+                    self._arrived[number] = device.record(stream, self._arrived[number])
+
+    def wait(self, number: int, all_parts: bool = False) -> None:
+        """Hold a part until what it takes has come; with ``all_parts``, what any part takes.
+
+        Its device is active. Before the first `copy` there is nothing to wait for.
+        """
+        part = self.parts[number]
+        for event in self._arrived if all_parts else [self._arrived[number]]:
+            if event is not None:
+                part.device.wait(event, part.stream)
+
+    def run(self, launches: Sequence[Sequence[Bound]], moves: Sequence[Moves] = ()) -> None:
+        """Start each part's launches, then copy; what they start next waits for the copies."""
+        if len(self.parts) == 1:
+            self.parts[0].start(*launches[0])
+            return
+        for number, (part, bounds) in enumerate(zip(self.parts, launches, strict=True)):
+            with part.active():
+                part.start(*bounds)
+                self.ready(number)
+        if moves:
+            self.copy(moves)

@@ -12,6 +12,7 @@ import hetero.ops
 from hetero.arrays import HOST, spec
 from hetero.devices.base import Device
 from hetero.devices.cuda import CudaDevice
+from hetero.devices.storage import Storage
 from hetero.ops.convolve2d import device as filtering
 from hetero.ops.convolve2d import operands as convolving
 from hetero.ops.convolve2d.request import Filter, Request
@@ -35,6 +36,7 @@ class Recorder:
         self.local = SimpleNamespace(queue=None)
         self.launched = []
         self.allowed = {}
+        self.kept = Storage()
 
     def build(self, text, kernel, defines):
         key = (text, kernel, defines)
@@ -58,12 +60,12 @@ class Recorder:
     def allocate(self, nbytes):
         return SCRATCH, None
 
-    def upload(self, source, target): ...
+    def upload(self, source, target, offset=0): ...
 
     def keep(self, *things): ...
 
-    def place(self):
-        return self
+    def storage(self):
+        return self.kept
 
 
 def both_ways(general, prepare, *addresses):

@@ -1,12 +1,13 @@
-"""The words a launch plan is written in."""
+"""What a launch plan is made of: launches, their order, and the names of element types."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ELEMENT_BYTES", "VECTOR_BYTES", "Launch", "Steps", "ceil_div", "check_dtype"]
+__all__ = ["ELEMENT_BYTES", "REAL", "VECTOR_BYTES", "Launch", "Steps", "ceil_div", "check_dtype"]
 
-# Bytes of one element, and of the widest load and store the kernels use.
+# The C name of each element type, and its bytes; those of the widest load and store in use.
+REAL = {"float32": "float", "float64": "double"}
 ELEMENT_BYTES = {"float32": 4, "float64": 8}
 VECTOR_BYTES = 16
 
@@ -53,7 +54,7 @@ class Steps(NamedTuple):
     variant : str
         Short name of the variant chosen, for plans that are printed.
     seconds : float
-        What it is expected to take on an H200; 0 where nothing is reckoned.
+        What it is expected to take, by the tuning table; 0 where nothing is reckoned.
     """
 
     launches: tuple[Launch, ...]

@@ -6,7 +6,7 @@ from .launch import Launch, ceil_div
 
 __all__ = ["sum_partials"]
 
-# Threads along the parts, for each output: few outputs with many parts need more.
+# Threads along the parts of k, for each output: few outputs with many parts need more.
 _GROUPS = (1, 8)
 _THREADS = 256
 _SMALL_THREADS = 64
@@ -15,7 +15,7 @@ _SMALL_THREADS = 64
 def sum_partials(
     *,
     real: str,
-    parts: int,
+    split_k: int,
     batch: int,
     rows: int,
     cols: int,
@@ -24,13 +24,13 @@ def sum_partials(
     multiprocessors: int,
     block_limit: int,
 ) -> Launch:
-    """Plan the sum over parts of the scratch buffer, (parts, batch, rows, cols), into ``out``.
+    """Plan the sum over parts of the scratch buffer, (split_k, batch, rows, cols), into ``out``.
 
     Parameters
     ----------
     real : str
         C name of the element type.
-    parts, batch, rows, cols : int
+    split_k, batch, rows, cols : int
         Extents of the scratch buffer.
     strides : tuple of int
         Of the output, in elements: (batch, row, column).
@@ -45,7 +45,7 @@ def sum_partials(
     """
     outputs = batch * rows * cols
     threads = _THREADS if block_limit >= _THREADS else _SMALL_THREADS
-    groups = _GROUPS[parts > 8 and outputs < 2 * threads * multiprocessors]
+    groups = _GROUPS[split_k > 8 and outputs < 2 * threads * multiprocessors]
     lanes = threads // groups
     return Launch(
         source="partial.cu",
@@ -53,5 +53,5 @@ def sum_partials(
         defines=(("REAL", real), ("LANES", lanes), ("GROUPS", groups)),
         grid=ceil_div(outputs, lanes),
         block=threads,
-        arguments=("partial", out, parts, batch, rows, cols, *strides),
+        arguments=("partial", out, split_k, batch, rows, cols, *strides),
     )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..common.launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from ..common import tuning as tables
+from ..common.launch import REAL, VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
 from ..common.partial import sum_partials
 from ..matvec.plan import plan_matvec
-from .tiles import choose, chunk_of
+from .tiles import Product, Tile, choose, chunk_of
 
 __all__ = ["plan_matmul"]
 
-_REAL = {"float32": "float", "float64": "double"}
 _VARIANTS = {"matmul.cu": "tile", "matmul_pipelined.cu": "pipelined", "matmul_tensor.cu": "tensor"}
 
 
@@ -28,6 +28,8 @@ def plan_matmul(
     block_limit: int = 1024,
     shared_limit: int = 48 << 10,
     capability: tuple[int, int] | None = None,
+    tuning: tables.Table | None = None,
+    candidate: tuple[Tile, int] | None = None,
 ) -> Steps:
     """Plan C = A B for a batch of m x k and k x n matrices.
 
@@ -51,6 +53,10 @@ def plan_matmul(
         Compute capability of a CUDA device, such as (9, 0). From 8.0 on, tiles are copied to shared
         memory asynchronously; 8.0, 9.0 and 10.0 multiply float64 on tensor cores, which round like
         the other units.
+    tuning : Table, optional
+        The figures that tiles are chosen by. Default: `hetero.kernels.common.tuning.default`.
+    candidate : (Tile, int), optional
+        The tile, and about how many parts k is split into, instead of what is chosen.
 
     Returns
     -------
@@ -61,7 +67,7 @@ def plan_matmul(
     if n == 1 or m == 1:
         return _as_matvec(
             m == 1, m * n, k, batch, dtype, a_strides, b_strides, c_strides,
-            multiprocessors, alignment, block_limit, capability,
+            multiprocessors, alignment, block_limit, capability, tuning,
         )  # fmt: skip
     names = ("A", "B")
     if abs(c_strides[2]) != 1 and abs(c_strides[1]) == 1:
@@ -79,23 +85,36 @@ def plan_matmul(
         and _loads_aligned(a_strides[0], a_strides[2], a_strides[1], k, m, a_k, batch, width)
         and _loads_aligned(b_strides[0], b_strides[1], b_strides[2], k, n, b_k, batch, width)
     )
-    tile, parts, seconds = choose(
-        m, n, k, batch, dtype, (a_k, b_k), multiprocessors, block_limit, shared_limit, capability
-    )
-    chunk = chunk_of(tile, k, parts)
-    parts = ceil_div(k, chunk)
+    if candidate is None:
+        product = Product(
+            m,
+            n,
+            k,
+            batch,
+            dtype,
+            (a_k, b_k),
+            multiprocessors,
+            block_limit,
+            shared_limit,
+            capability,
+        )
+        tile, split_k, seconds = choose(product, tuning or tables.default())
+    else:
+        (tile, split_k), seconds = candidate, 0.0
+    chunk = chunk_of(tile, k, split_k)
+    split_k = ceil_div(k, chunk)
     to, to_strides = (
-        ("C", (0, *c_strides)) if parts == 1 else ("partial", (batch * m * n, m * n, n, 1))
+        ("C", (0, *c_strides)) if split_k == 1 else ("partial", (batch * m * n, m * n, n, 1))
     )
     stores = (
-        (aligned or parts > 1)
+        (aligned or split_k > 1)
         and n % width == 0
         and to_strides[3] == 1
         and (m == 1 or to_strides[2] % width == 0)
         and (batch == 1 or to_strides[1] % width == 0)
     )
-    real = _REAL[dtype]
-    resident = len(tile.rates)
+    real = REAL[dtype]
+    resident = tile.resident
     if not loads and tile.source != "matmul.cu":
         resident = max(resident - 1, 1)  # copies one by one need more registers
     variant = f"{_VARIANTS[tile.source]}{tile.m}x{tile.n}" + ("" if loads else "s")
@@ -111,7 +130,7 @@ def plan_matmul(
             ("B_K", int(b_k)),
             ("ALIGNED", int(loads)),
         ),
-        grid=ceil_div(m, tile.m) * ceil_div(n, tile.n) * parts * batch,
+        grid=ceil_div(m, tile.m) * ceil_div(n, tile.n) * split_k * batch,
         block=tile.threads,
         arguments=(
             *names,
@@ -119,7 +138,7 @@ def plan_matmul(
             m,
             n,
             k,
-            parts,
+            split_k,
             chunk,
             *a_strides,
             *b_strides,
@@ -128,11 +147,11 @@ def plan_matmul(
         ),
         shared_bytes=tile.shared[a_k][b_k],
     )
-    if parts == 1:
+    if split_k == 1:
         return Steps((first,), 0, variant, seconds)
     second = sum_partials(
         real=real,
-        parts=parts,
+        split_k=split_k,
         batch=batch,
         rows=m,
         cols=n,
@@ -141,8 +160,8 @@ def plan_matmul(
         multiprocessors=multiprocessors,
         block_limit=block_limit,
     )
-    workspace = parts * batch * m * n
-    return Steps((first, second), workspace, f"{variant}p{parts}", seconds)
+    workspace = split_k * batch * m * n
+    return Steps((first, second), workspace, f"{variant}p{split_k}", seconds)
 
 
 def _transposed(strides: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -192,6 +211,7 @@ def _as_matvec(
     alignment: int,
     block_limit: int,
     capability: tuple[int, int] | None,
+    tuning: tables.Table | None,
 ) -> Steps:
     """Plan a product with a single column, c = A b, or a single row, c = B^T a, as a matvec."""
     if row:
@@ -214,6 +234,7 @@ def _as_matvec(
         alignment=alignment,
         block_limit=block_limit,
         capability=capability,
+        tuning=tuning,
     )
     launches = tuple(
         launch._replace(arguments=tuple(names.get(a, a) for a in launch.arguments))

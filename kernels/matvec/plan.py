@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ..common.launch import VECTOR_BYTES, Launch, Steps, check_dtype
+from ..common import tuning as tables
+from ..common.launch import REAL, VECTOR_BYTES, Launch, Steps, check_dtype
 from ..common.partial import sum_partials
 from . import shapes
 
 __all__ = ["plan_matvec"]
-
-_REAL = {"float32": "float", "float64": "double"}
 
 
 def plan_matvec(
@@ -24,6 +23,7 @@ def plan_matvec(
     alignment: int,
     block_limit: int = 1024,
     capability: tuple[int, int] | None = None,
+    tuning: tables.Table | None = None,
 ) -> Steps:
     """Plan y = A x for a batch of m x k matrices and vectors.
 
@@ -45,7 +45,9 @@ def plan_matvec(
         Most threads the device takes in a block; at least 64.
     capability : (int, int), optional
         Compute capability of a CUDA device, such as (9, 0). From there on, blocks can share columns
-        that begin anywhere without a second launch.
+        that are misaligned without a second launch.
+    tuning : Table, optional
+        The figures that shapes are chosen by. Default: `hetero.kernels.common.tuning.default`.
 
     Returns
     -------
@@ -60,7 +62,8 @@ def plan_matvec(
     aligned = alignment >= VECTOR_BYTES and (batch == 1 or a_batch % width == 0)
     source = "matvec.cu"
 
-    size = (multiprocessors, block_limit)
+    tuning = tuning or tables.default()
+    size = (multiprocessors, block_limit, tuning)
     shape = None
     if _along_rows(m, k, a_row, a_col):
         kernel = "matvec_rows"
@@ -74,7 +77,7 @@ def plan_matvec(
         if whole:
             shape = shapes.short_rows(m, k, batch, width, *size)
         elif a_col == 1:
-            shape = shapes.shifted_rows(m, k, batch, width, *size)
+            shape = shapes.misaligned_rows(m, k, batch, width, *size)
             if shape is not None:
                 kernel, source = "matvec_shifted_rows", "matvec_shifted_rows.cu"
         if shape is None:
@@ -83,7 +86,7 @@ def plan_matvec(
     else:
         kernel = "matvec_columns"
         whole = aligned and m % width == 0 and (k == 1 or a_col % width == 0)
-        if a_row != 1 or (not whole and min(m, k) < shapes.LEAST_SHIFTED):
+        if a_row != 1 or (not whole and min(m, k) < tuning["matvec.misaligned_column"]):
             width = 1
         elif not whole:
             kernel, source = "matvec_shifted", "matvec_shifted.cu"
@@ -91,13 +94,15 @@ def plan_matvec(
                 shape = shapes.clusters(m, k, batch, width, *size)
         if shape is None:
             shape = shapes.columns(m, k, batch, dtype, width, *size, kernel == "matvec_shifted")
-    parts, cluster = shape.parts, shape.cluster
+    split_k, cluster = shape.split_k, shape.cluster
     variant = f"{kernel.removeprefix('matvec_')}{shape.lanes}v{width}"
     if cluster > 1:
         variant += f"c{cluster}"
 
-    to, to_strides = ("y", (0, *y_strides)) if parts == cluster else ("partial", (batch * m, m, 1))
-    real = _REAL[dtype]
+    to, to_strides = (
+        ("y", (0, *y_strides)) if split_k == cluster else ("partial", (batch * m, m, 1))
+    )
+    real = REAL[dtype]
     tiles, chunk = shape.tiles, shape.chunk
     first = Launch(
         source=source,
@@ -111,15 +116,15 @@ def plan_matvec(
             *((("ROWS", shape.rows),) if shape.rows > 1 else ()),
             *((("CLUSTER", cluster),) if cluster > 1 else ()),
         ),
-        grid=tiles * parts * batch,
+        grid=tiles * split_k * batch,
         block=shape.lanes * shape.groups,
-        arguments=("A", "x", to, m, k, tiles, parts, chunk, *a_strides, *x_strides, *to_strides),
+        arguments=("A", "x", to, m, k, tiles, split_k, chunk, *a_strides, *x_strides, *to_strides),
     )
-    if parts == cluster:
+    if split_k == cluster:
         return Steps((first,), 0, variant)
     second = sum_partials(
         real=real,
-        parts=parts,
+        split_k=split_k,
         batch=batch,
         rows=1,
         cols=m,
@@ -128,7 +133,7 @@ def plan_matvec(
         multiprocessors=multiprocessors,
         block_limit=block_limit,
     )
-    return Steps((first, second), parts * batch * m, f"{variant}p{parts}")
+    return Steps((first, second), split_k * batch * m, f"{variant}p{split_k}")
 
 
 def _along_rows(m: int, k: int, a_row: int, a_col: int) -> bool:

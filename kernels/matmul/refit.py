@@ -1,0 +1,205 @@
+"""A card's figures for matrix products: tiles are timed, and the formula of `tiles` is fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..common.launch import ELEMENT_BYTES, Steps
+from ..common.refit import Clock, Limits, Timer
+from ..common.tuning import Table
+from . import tiles
+from .plan import plan_matmul
+from .tiles import Product, Tile
+
+__all__ = ["Sample", "cases", "fit", "refit"]
+
+_SHARED = ("launch", "second_launch", "latency", "read", "written", "summed")
+_SQUARES = (64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1000, 1024, 1536, 2048, 3000, 4096)
+_SHAPES = (
+    (8192, 64, 8192), (64, 8192, 8192), (8192, 8192, 64), (64, 64, 65536), (32, 4096, 4096),
+    (4096, 32, 4096), (16, 8192, 8192), (128, 4096, 4096), (4096, 128, 4096), (256, 256, 16384),
+    (512, 512, 8192), (100, 100, 100_000), (1024, 1024, 128), (2048, 2048, 256), (4096, 4096, 32),
+    (256, 8192, 1024), (8192, 128, 512), (2048, 512, 2048), (700, 5000, 300), (1000, 300, 4000),
+    (64, 2048, 2048), (2048, 64, 2048), (192, 3072, 1024), (3072, 3072, 128),
+)  # fmt: skip
+_WORTH_TIMING = 1.6  # times the best predicted time: tiles far behind it need no exact figures
+_RATE_K = 2048  # of the products that show what blocks make of a multiprocessor
+_SHORT_K = 64  # and of those that show what a wave takes beside
+_FAITH = 0.05  # how far a figure is drawn to the table's: as far as a sample is wrong by 0.05
+
+
+class Sample(NamedTuple):
+    """A product, done with one tile and about so many parts of k."""
+
+    product: Product
+    tile: Tile
+    split_k: int
+
+
+def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
+    """The values of this family's figures on a device, from the nearest table's."""
+    timer = Timer(clock)
+    found: dict[str, Any] = {}
+    for dtype in ELEMENT_BYTES:
+        samples = list(cases(dtype, limits, table))
+        seconds = [timer(*launches(sample)) for sample in samples]
+        for name, values in fit(table, dtype, limits, samples, seconds).items():
+            found.setdefault(name, dict(table[name]))[dtype] = values
+    return found
+
+
+def cases(dtype: str, limits: Limits, table: Table) -> Iterator[Sample]:
+    """What is timed: the best tiles of many shapes, and each tile on whole waves of blocks."""
+    for m, n, k in (*((n, n, n) for n in _SQUARES), *_SHAPES):
+        product = Product(m, n, k, 1, dtype, (True, False), *limits)
+        tried = {
+            (tile, split_k): seconds
+            for tile, wanted in tiles.candidates(product)
+            for split_k, seconds in [tiles.seconds(product, tile, wanted, table)]
+        }
+        least = min(tried.values())
+        for (tile, split_k), seconds in tried.items():
+            if seconds <= _WORTH_TIMING * least:
+                yield Sample(product, tile, split_k)
+    for tile in tiles.tiles(dtype, limits.capability):
+        blank = Product(1, 1, 1, 1, dtype, (True, False), *limits)
+        if not tiles.fits(blank, tile):
+            continue
+        for blocks in range(1, tiles.resident(blank, tile) + 1):
+            for k in (_RATE_K, _SHORT_K):
+                down, across = _factors(blocks * limits.multiprocessors)
+                shape = {"m": down * tile.m, "n": across * tile.n, "k": k}
+                yield Sample(blank._replace(**shape), tile, 1)
+
+
+def _factors(number: int) -> tuple[int, int]:
+    """Two factors of a number, as near each other as can be."""
+    low = next(d for d in range(int(number**0.5), 0, -1) if number % d == 0)
+    return low, number // low
+
+
+def launches(sample: Sample) -> tuple[Steps, dict[str, int]]:
+    """The launches of a sample, and the bytes of their operands."""
+    p = sample.product
+    steps = plan_matmul(
+        m=p.m, n=p.n, k=p.k, batch=1, dtype=p.dtype,
+        a_strides=(0, p.k, 1), b_strides=(0, p.n, 1), c_strides=(0, p.n, 1), alignment=16,
+        multiprocessors=p.multiprocessors, block_limit=p.block_limit,
+        shared_limit=p.shared_limit, capability=p.capability,
+        candidate=(sample.tile, sample.split_k),
+    )  # fmt: skip
+    element = ELEMENT_BYTES[p.dtype]
+    extents = {"A": p.m * p.k, "B": p.k * p.n, "C": p.m * p.n}
+    return steps, {name: size * element for name, size in extents.items()}
+
+
+def fit(
+    table: Table, dtype: str, limits: Limits, samples: Sequence[Sample], seconds: Sequence[float]
+) -> dict[str, Any]:
+    """Figure name -> its value for a dtype, by which the predicted times are the measured ones.
+
+    Least squares of the logarithms, few outliers counting less; a figure that the samples do not
+    tell stays as in the table.
+    """
+    from scipy.optimize import least_squares
+
+    names = [tile.name for tile in tiles.tiles(dtype, limits.capability)]
+    known = _Vector(table, dtype, names)
+    measured = np.log(seconds)
+    predict = _predictor(samples, known)
+
+    def errors(x: np.ndarray) -> np.ndarray:
+        return np.concatenate((np.log(predict(np.exp(x))) - measured, _FAITH * (x - start)))
+
+    start = np.log(known.values)
+    found = least_squares(errors, start, loss="soft_l1", f_scale=0.05).x
+    return known.figures(np.exp(found))
+
+
+class _Vector:
+    """The figures of a dtype as one vector, and back."""
+
+    def __init__(self, table: Table, dtype: str, names: list[str]) -> None:
+        self._table, self._dtype = table, dtype
+        self.names = names
+        self.rates = {name: len(table["matmul.tile_rates"][dtype][name]) for name in names}
+        values = [table[f"matmul.{name}"][dtype] for name in _SHARED]
+        self.places: dict[str, int] = {}
+        for name in names:
+            self.places[name] = len(values)
+            values += [table[f"matmul.tile_{what}"][dtype][name] for what in ("start", "stored")]
+            values += table["matmul.tile_rates"][dtype][name]
+        self.values = np.array(values)
+
+    def figures(self, values: np.ndarray) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            f"matmul.{name}": float(f"{value:.3g}")
+            for name, value in zip(_SHARED, values, strict=False)
+        }
+        for what in ("start", "stored", "rates"):
+            found[f"matmul.tile_{what}"] = dict(self._table[f"matmul.tile_{what}"][self._dtype])
+        for name, place in self.places.items():
+            own = [float(f"{v:.3g}") for v in values[place : place + 2 + self.rates[name]]]
+            found["matmul.tile_start"][name], found["matmul.tile_stored"][name] = own[:2]
+            found["matmul.tile_rates"][name] = own[2:]
+        return found
+
+
+def _predictor(samples: Sequence[Sample], known: _Vector) -> Any:
+    """`tiles.seconds` of all samples at once, as a function of the figures' vector."""
+    rows = [_Row.of(sample, known) for sample in samples]
+    columns = (np.array(column) for column in zip(*rows, strict=True))
+    place, rate_full, rate_rest, waves, most, rest, flops, stored, reading, read, outputs, split = (
+        columns
+    )
+
+    def predict(x: np.ndarray) -> np.ndarray:
+        launch, second_launch, latency, speed, written, summed = x[:6]
+        start, stored_seconds = x[place], stored / x[place + 1]
+        computing = waves * (start + most * (stored_seconds + flops / x[rate_full]))
+        computing += (rest > 0) * (start + rest * (stored_seconds + flops / x[rate_rest]))
+        moving = read / np.minimum(reading / latency, speed)
+        moving = moving + (split == 1) * outputs / written
+        found = launch + np.hypot(computing, moving)
+        return found + (split > 1) * (second_launch + (split + 1) * outputs / summed)
+
+    return predict
+
+
+class _Row(NamedTuple):
+    """What a sample is to the formula of `tiles.seconds`."""
+
+    place: int
+    rate_full: int
+    rate_rest: int
+    waves: int
+    most: int
+    rest: int
+    flops: float
+    stored: float
+    reading: float
+    read: float
+    outputs: float
+    split_k: int
+
+    @classmethod
+    def of(cls, sample: Sample, known: _Vector) -> _Row:
+        p, tile, wanted = sample
+        element = ELEMENT_BYTES[p.dtype]
+        count = -(-p.m // tile.m) * -(-p.n // tile.n) * p.batch
+        most = tiles.resident(p, tile)
+        chunk = tiles.chunk_of(tile, p.k, wanted)
+        split_k = -(-p.k // chunk)
+        waves, rest = divmod(count * split_k, most * p.multiprocessors)
+        blocks = -(-rest // p.multiprocessors)
+        flops = 2.0 * tile.m * tile.n * tile.depth * -(-min(chunk, p.k) // tile.depth)
+        busy = min(most, -(-count * split_k // p.multiprocessors))
+        place = known.places[tile.name]
+        return cls(
+            place, place + 1 + most, place + 1 + max(blocks, 1), waves, most, blocks, flops,
+            tile.m * tile.n * element, busy * tile.bytes_in_flight * p.multiprocessors,
+            (p.m + p.n) * p.k * p.batch * element, p.m * p.n * p.batch * element, split_k,
+        )  # fmt: skip

@@ -1,0 +1,118 @@
+"""A card's figures for matrix-vector products: those by which the plans chosen are the fastest."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from ..common.launch import ELEMENT_BYTES
+from ..common.refit import Case, Clock, Limits, Timer, search
+from ..common.tuning import Table, parse
+from .plan import plan_matvec
+
+__all__ = ["refit"]
+
+_ALWAYS = 1000.0  # as fast as no piece of a column is: it is taken
+_NEVER = 1 << 60
+_SIZES = (1024, 2048, 4096, 8192)
+_MISALIGNED = (501, 1001, 2001, 3001, 4003, 6007)
+# Figure -> values that are tried, and (rows, columns, by columns?) of what is timed by them.
+_ROUNDS = (0.5, 0.7, 0.85, 1.2, 1.5, 2.0)  # times the table's value
+_SEARCHED: dict[str, tuple[tuple[float, ...] | None, tuple[tuple[int, int, bool], ...]]] = {
+    "matvec.short_row": (
+        (8, 16, 32, 64, 128),
+        tuple((1 << 18, k, False) for k in (16, 32, 64, 128, 256, 512)),
+    ),
+    "matvec.misaligned_row": (
+        (128, 256, 512, 1024, 2048),
+        tuple((1 << 14, k, False) for k in (129, 257, 401, 513, 769, 1025, 2049)),
+    ),
+    "matvec.misaligned_few_rows": (
+        tuple(1 << power for power in range(20, 28)),
+        tuple((m, k, False) for m in (16, 64) for k in (32769, 65537, 131073, 262145, 524289)),
+    ),
+    "matvec.row_blocks": (
+        (1.0, 1.5, 2.0, 3.0, 4.0),
+        tuple((m, k, False) for m in (16, 64, 128, 256) for k in (8192, 65536, 262144)),
+    ),
+    "matvec.column_blocks": (
+        (0.5, 0.7, 1.0, 1.5, 2.0),
+        tuple((m, k, True) for m in (64, 512, 2048) for k in (2048, 16384, 65536)),
+    ),
+    "matvec.launch_bytes": (
+        None,
+        tuple((m, k, False) for m in (16, 64, 256, 1024) for k in (4096, 16384, 65536))
+        + tuple((m, k, True) for m in (16, 64, 256, 1024) for k in (4096, 16384, 65536)),
+    ),
+    "matvec.misaligned_column": (
+        (8, 16, 32, 64),
+        tuple((m, 100_000, True) for m in (9, 17, 33, 67)),
+    ),
+    "matvec.half_speed_bytes": (None, tuple((n, n, True) for n in _MISALIGNED)),
+    "matvec.cluster_edge": (None, tuple((n, n, True) for n in _MISALIGNED)),
+    "matvec.cluster_columns": (
+        (256, 384, 512, 768, 1024, 1536),
+        tuple((m, k, True) for m in (501, 2001) for k in (301, 401, 601, 801, 1201)),
+    ),
+    "matvec.cluster_columns_a_row": (
+        (2, 4, 8, 16, 32),
+        tuple((501, 501 * ratio, True) for ratio in (3, 6, 12, 24)),
+    ),
+}  # fmt: skip
+
+
+def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
+    """The values of this family's figures on a device, from the nearest table's."""
+    timer = Timer(clock)
+    found = parse(table.replaced(_speeds(table, limits, timer)), table.name)
+    for figure, (values, shapes) in _SEARCHED.items():
+        if values is None:
+            values = tuple(factor * table[figure] for factor in _ROUNDS)
+        cases = [
+            _case(m, k, bool(by_columns), dtype, limits)
+            for (m, k, by_columns), dtype in itertools.product(shapes, ELEMENT_BYTES)
+        ]
+        found = search(found, figure, values, cases, timer)
+    return {name: found[name] for name in table.data["figures"] if name.startswith("matvec.")}
+
+
+def _speeds(table: Table, limits: Limits, timer: Timer) -> dict[str, Any]:
+    """The memory's speed by the bytes of the pieces that columns are loaded in."""
+    found = {}
+    for figure, base, sizes in (
+        ("matvec.column_speeds", "128", _SIZES),
+        ("matvec.misaligned_column_speeds", "256", _MISALIGNED),
+    ):
+        seconds = {
+            piece: [
+                timer(case.plan(_only(table, figure, piece)), case.buffers)
+                for n, dtype in itertools.product(sizes, ELEMENT_BYTES)
+                for case in [_case(n, n, True, dtype, limits)]
+            ]
+            for piece in table[figure]
+        }
+        found[figure] = {
+            piece: round(sum(seconds[base]) / sum(seconds[piece]), 3) for piece in table[figure]
+        }
+    return found
+
+
+def _only(table: Table, figure: str, piece: str) -> Table:
+    """The table by which columns are loaded in one kind of piece, without clusters."""
+    speeds = {**table[figure], piece: _ALWAYS}
+    return parse(table.replaced({figure: speeds, "matvec.cluster_columns": _NEVER}), table.name)
+
+
+def _case(m: int, k: int, by_columns: bool, dtype: str, limits: Limits) -> Case:
+    """A product of a matrix with dense rows, or columns, misaligned where their extent is odd."""
+
+    def plan(table: Table) -> Any:
+        return plan_matvec(
+            m=m, k=k, batch=1, dtype=dtype, a_strides=(0, 1, m) if by_columns else (0, k, 1),
+            x_strides=(0, 1), y_strides=(0, 1), multiprocessors=limits.multiprocessors,
+            alignment=16, block_limit=limits.block_limit, capability=limits.capability,
+            tuning=table,
+        )  # fmt: skip
+
+    element = ELEMENT_BYTES[dtype]
+    return Case(plan, {"A": m * k * element, "x": k * element, "y": m * element})

@@ -1,0 +1,1 @@
+"""Tuning tables, a file a card."""

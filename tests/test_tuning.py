@@ -1,0 +1,169 @@
+"""Tuning tables, and that measuring a card's figures finds what its clock was made with."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from hetero import kernels
+from hetero.kernels.common import tuning
+from hetero.kernels.common.refit import Case, Limits, Timer, search
+from hetero.kernels.matmul import refit as matmul_refit
+from hetero.kernels.matmul import tiles
+from hetero.kernels.matvec import refit as matvec_refit
+
+LIMITS = Limits(132, 1024, 227 << 10, (9, 0))
+
+
+def changed(table, **values):
+    return table.replaced({name.replace("__", "."): value for name, value in values.items()})
+
+
+# -- Tables --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", tuning.shipped_names())
+def test_shipped_tables_are_whole(name):
+    table = tuning.shipped(name)
+    assert table.data["figures"].keys() == tuning.default().data["figures"].keys()
+    assert tuning.parse(table.data).data == table.data
+    for figure in table.data["figures"].values():
+        assert figure.keys() == {"unit", "meaning", "value"}
+
+
+def test_every_tile_has_its_figures():
+    table = tuning.default()
+    for dtype in ("float32", "float64"):
+        named = {t.name: t for c in (None, (9, 0)) for t in tiles.tiles(dtype, c)}
+        rates = table["matmul.tile_rates"][dtype]
+        assert rates.keys() == named.keys()
+        assert all(len(rates[name]) == tile.resident for name, tile in named.items())
+
+
+def test_the_nearest_table():
+    assert tuning.nearest("NVIDIA H200", "sm_90", 132) is tuning.default()
+    assert tuning.nearest("NVIDIA H200 NVL", "sm_90", 132) is tuning.default()
+    assert tuning.nearest("Tesla T4", "sm_75", 40) is tuning.default()
+    for name in tuning.shipped_names():
+        table = tuning.shipped(name)
+        assert tuning.nearest(table.card, table.architecture, table.multiprocessors) is table
+    with pytest.raises(ValueError, match=re.escape("must be one of 'h200'")):
+        tuning.shipped("t4")
+
+
+def test_a_table_that_lacks_figures_is_filled_up():
+    data = changed(tuning.default(), matvec__launch_bytes=5.0)
+    data["figures"] = {name: data["figures"][name] for name in ("matvec.launch_bytes",)}
+    table = tuning.parse(data)
+    assert table["matvec.launch_bytes"] == 5.0
+    assert table["matvec.short_row"] == tuning.default()["matvec.short_row"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"matvec__launch_bytes": 0},
+        {"matvec__launch_bytes": math.nan},
+        {"matvec__launch_bytes": "7"},
+        {"matvec__column_speeds": {"128": 1.0}},
+        {"matmul__launch": 3e-6},
+    ],
+)
+def test_a_wrong_table_is_refused(values):
+    name = next(iter(values)).replace("__", ".")
+    with pytest.raises(ValueError, match=re.escape(name)):
+        tuning.parse(changed(tuning.default(), **values))
+
+
+def test_a_plan_takes_a_table():
+    shape = {"m": 64, "n": 8192, "k": 8192, "batch": 1, "dtype": "float32", "alignment": 16}
+    strides = {"a_strides": (0, 8192, 1), "b_strides": (0, 8192, 1), "c_strides": (0, 8192, 1)}
+    limits = LIMITS._asdict()
+    usual = kernels.plan_matmul(**shape, **strides, **limits)
+    slow = {**tuning.default()["matmul.second_launch"], "float32": 1.0}
+    whole = tuning.parse(changed(tuning.default(), matmul__second_launch=slow))
+    assert usual == kernels.plan_matmul(**shape, **strides, **limits, tuning=tuning.default())
+    assert len(kernels.plan_matmul(**shape, **strides, **limits, tuning=whole).launches) == 1
+
+
+# -- Refitting -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_planted_figures_of_tiles_are_found(dtype):
+    """A clock by the formula with other figures: its choices, and times, are found again."""
+    table = tuning.default()
+    random = np.random.default_rng(5)
+
+    def other(value):
+        if isinstance(value, dict):
+            return {key: other(v) for key, v in value.items()}
+        if isinstance(value, list):
+            return [other(v) for v in value]
+        return value * math.exp(random.normal(0, 0.15))
+
+    names = [name for name in table.data["figures"] if name.startswith("matmul.")]
+    planted = tuning.parse(table.replaced({name: other(table[name]) for name in names}))
+    samples = list(matmul_refit.cases(dtype, LIMITS, table))
+    clock = [tiles.seconds(s.product, s.tile, s.split_k, planted)[1] for s in samples]
+    found = matmul_refit.fit(table, dtype, LIMITS, samples, clock)
+    fitted = tuning.parse(table.replaced({k: {**table[k], dtype: v} for k, v in found.items()}))
+    for name in ("launch", "latency", "second_launch"):
+        figure = f"matmul.{name}"
+        assert fitted[figure][dtype] == pytest.approx(planted[figure][dtype], rel=0.05)
+    for tile in tiles.tiles(dtype, LIMITS.capability):
+        figure = planted["matmul.tile_rates"][dtype][tile.name]
+        assert fitted["matmul.tile_rates"][dtype][tile.name] == pytest.approx(figure, rel=0.05)
+    for product in {s.product for s in samples}:
+        chosen = tiles.choose(product, fitted)[:2]
+        taken = tiles.seconds(product, *chosen, planted)[1]
+        assert taken <= 1.03 * tiles.choose(product, planted)[2]
+
+
+def test_a_threshold_is_found():
+    """The value by which what is faster on the clock is chosen."""
+
+    def plan(k):
+        def planned(table):
+            kernel = "short" if k <= table["matvec.short_row"] else "long"
+            launch = kernels.Launch("", kernel, (("K", k),), 1, 1, ())
+            return kernels.Steps((launch,), 0, kernel)
+
+        return planned
+
+    def clock(steps, buffers):
+        (launch,) = steps.launches
+        long = launch.kernel == "long"
+        return 1.0 if long == (dict(launch.defines)["K"] > 16) else 2.0
+
+    cases = [Case(plan(k), {}) for k in (4, 12, 24, 48, 96)]
+    found = search(tuning.default(), "matvec.short_row", (8, 16, 32, 64), cases, Timer(clock))
+    assert found["matvec.short_row"] == 16
+
+
+def test_noise_changes_no_figure():
+    random = np.random.default_rng(3)
+
+    def clock(steps, buffers):
+        return sum(buffers.values()) / 4e12 * (1.0 + 0.001 * random.random())
+
+    found = matvec_refit.refit(tuning.default(), LIMITS, clock)
+    for name, value in found.items():
+        if "speeds" not in name:
+            assert value == tuning.default()[name], name
+
+
+def test_speeds_of_pieces_are_found():
+    """A clock that knows how long the pieces are that a block loads."""
+
+    def clock(steps, buffers):
+        defines = dict(steps.launches[0].defines)
+        size = {"float": 4, "double": 8}[defines["REAL"]]
+        piece = defines["LANES"] * defines["WIDTH"] * size
+        return sum(buffers.values()) / 4e12 / (1.0 if piece >= 128 else 0.5)
+
+    found = matvec_refit.refit(tuning.default(), LIMITS, clock)["matvec.column_speeds"]
+    assert found == {"256": 1.0, "128": 1.0, "64": 0.5, "32": 0.5}

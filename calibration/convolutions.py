@@ -22,7 +22,8 @@ from hetero.calibration.measure import measure
 from hetero.calibration.workbench import Bench
 from hetero.devices.base import Device
 from hetero.ops.convolve2d import operands as convolving
-from hetero.ops.convolve2d.request import Filter, Request
+from hetero.ops.convolve2d.filters import Filter, Options
+from hetero.ops.convolve2d.window import window
 from hetero.runtime import planner
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments, Implementation, lookup
@@ -69,8 +70,8 @@ class Subject:
         image, filter = (spec(shape, self.dtype, on=on).operand() for shape in shapes)
         filter = filter._replace(location=HOST)
         rank = int(self.implementation.method == "separable")
-        window = convolving.window(*shapes, "same", rank=rank)
-        return convolving.described(image, filter, np.dtype(self.dtype), window)
+        found = window(*shapes, "same", rank=rank)
+        return convolving.described(image, filter, np.dtype(self.dtype), found)
 
 
 def subjects(
@@ -103,7 +104,7 @@ class FilterBench(Bench):
 
     def __init__(self, device: Device | None) -> None:
         super().__init__(device)
-        self._requests: dict[Any, Request] = {}
+        self._requests: dict[Any, Options] = {}
 
     def array(self, operand: Operand, number: int, turn: int = 0) -> Any:
         """An image, or in the second place a request with a filter, which is of rank 1."""
@@ -113,7 +114,7 @@ class FilterBench(Bench):
         if key not in self._requests:
             line = 0.5 + np.random.default_rng(1).random(operand.shape[0])
             values = np.outer(line, line) / line.sum() ** 2
-            self._requests[key] = Request(Filter(values.astype(operand.dtype)), 0.0)
+            self._requests[key] = Options(Filter(values.astype(operand.dtype)), 0.0)
         return self._requests[key]
 
     def arguments(self, inputs: list[Any], output: Any) -> Arguments:

@@ -135,6 +135,7 @@ def filters(
             implementation
             for implementation in registry.lookup(convolutions.OPERATION)
             if implementation.kind == info["kind"]
+            and any(convolutions.subjects(implementation, info, 256))
         ]
         if quick:
 
@@ -213,6 +214,7 @@ def all_solves(
             for operation in solves.OPERATIONS
             for implementation in registry.lookup(operation)
             if implementation.kind == info["kind"]
+            and any(convolutions.subjects(implementation, info, 256))
         ]
         if quick:
             found.append([(f"solves on {name}", _estimating(mine, name, used), 1.0)])

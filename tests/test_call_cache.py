@@ -15,7 +15,7 @@ import hetero.ops
 from hetero.arrays import Access, cupy, layouts
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError
-from hetero.ops.convolve2d import request
+from hetero.ops.convolve2d.filters import Filter, kept
 from hetero.runtime import call_cache, execution, registry
 from hetero.runtime.registry import Arguments
 
@@ -218,12 +218,12 @@ def filters(cuda, monkeypatch):
         made[...] = signal.convolve2d(values, taps, mode, window.boundary)
 
     def run(devices, problem, arguments):
-        (image,), out, request = arguments
-        compute(problem, request.filter.array, problem.window, image, out)
+        (image,), out, options = arguments
+        compute(problem, options.filter.array, problem.window, image, out)
 
-    def prepare(device, problem, aligned, request):
+    def prepare(device, problem, aligned, options):
         device.log.append(f"prepare {aligned}")
-        taps = request.filter.array.copy()
+        taps = options.filter.array.copy()
         return lambda image, _, out: compute(problem, taps, problem.window, image, out)
 
     entries = [
@@ -296,9 +296,9 @@ def test_what_a_filter_leaves_on_a_device_belongs_to_a_context():
         storage = storages.setdefault(place, Storage())
         device.storage, device.capturing = (lambda: storage), capturing
         made.append(object())
-        return request.kept(device, filter, "taps", lambda: made[-1])
+        return kept(device, filter, "taps", lambda: made[-1])
 
-    filter = request.Filter(rng.random((3, 5)))
+    filter = Filter(rng.random((3, 5)))
     first, second = asked("one"), asked("two")
     assert first is not second
     assert asked("one") is first

@@ -7,7 +7,7 @@ import pytest
 from scipy import signal
 
 import hetero
-from hetero.ops.convolve2d import bands as convolution_bands
+from hetero.ops.convolve2d import bands as cutting
 from hetero.runtime import execution, inventory
 
 rng = np.random.default_rng(31)
@@ -21,7 +21,7 @@ def bands(monkeypatch, opencl):
         for name, info in inventory.devices().items()
     }
     monkeypatch.setattr(inventory, "devices", lambda: here)
-    monkeypatch.setattr(convolution_bands, "LARGE", 0)
+    monkeypatch.setattr(cutting, "LARGE", 0)
     run, seen = execution.execute, []
 
     def execute(plan, call):

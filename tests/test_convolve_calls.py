@@ -18,9 +18,9 @@ from scipy.signal import convolve2d
 import hetero
 from hetero.devices.storage import Storage
 from hetero.errors import MethodNotAvailable
-from hetero.ops import convolve2d as convolution
 from hetero.ops.convolve2d import operands as convolving
-from hetero.ops.convolve2d import request
+from hetero.ops.convolve2d import remembered
+from hetero.ops.convolve2d.filters import Filter, kept
 
 rng = np.random.default_rng(8)
 # By size: SciPy's own loop, the direct sum, a filter of low rank, transforms.
@@ -214,7 +214,7 @@ def test_a_filter_that_is_not_known_is_of_no_known_rank():
 
 
 class Place:
-    """As much of a device as `request.kept` asks for."""
+    """As much of a device as `filters.kept` asks for."""
 
     capturing = False
 
@@ -238,9 +238,9 @@ def test_what_is_kept_for_a_filter_is_that_filters():
     device, what = Place(), object()
     for _ in range(2):
         for filter in filters:
-            found = request.Filter(filter)
-            assert request.kept(device, found, what, lambda f=filter: f) is filter
-    assert request.kept(device, request.Filter(filters[0]), "else", lambda: 5) == 5
+            found = Filter(filter)
+            assert kept(device, found, what, lambda f=filter: f) is filter
+    assert kept(device, Filter(filters[0]), "else", lambda: 5) == 5
 
 
 def test_filters_of_equal_bytes_on_a_device(opencl):
@@ -268,10 +268,8 @@ def test_small_calls_do_what_their_plan_says():
 
 def test_small_calls_go_where_the_plan_sends_them(opencl, monkeypatch):
     """On a machine whose device is the faster one from the start, nothing is small."""
-    from hetero.ops.convolve2d import small as small_convolutions
-
     key = ((8, 9), (72, 8), np.dtype("f8"), (3, 3), np.dtype("f8"), "full", "fill")
-    assert small_convolutions.learn({}, key) is not None
+    assert remembered.scipys(key) is not None
     plan = hetero.runtime.planner.plan
 
     def elsewhere(problem, device=None, method=None):
@@ -279,7 +277,7 @@ def test_small_calls_go_where_the_plan_sends_them(opencl, monkeypatch):
 
     hetero.runtime.inventory.changed()
     monkeypatch.setattr(hetero.runtime.planner, "plan", elsewhere)
-    assert small_convolutions.learn({}, key) is None
+    assert remembered.scipys(key) is None
     monkeypatch.undo()
     hetero.runtime.inventory.changed()
 
@@ -287,9 +285,9 @@ def test_small_calls_go_where_the_plan_sends_them(opencl, monkeypatch):
 def test_what_is_remembered_is_forgotten_with_the_plans():
     a, b = operands("small")
     hetero.convolve2d(a, b)
-    assert convolution._calls.host
+    assert remembered.calls.host
     hetero.runtime.inventory.changed()
-    assert not convolution._calls.host
+    assert not remembered.calls.host
     right(hetero.convolve2d(a, b), a, b)
 
 

@@ -15,7 +15,7 @@ from hetero.devices.cuda import CudaDevice
 from hetero.devices.storage import Storage
 from hetero.ops.convolve2d import device as filtering
 from hetero.ops.convolve2d import operands as convolving
-from hetero.ops.convolve2d.request import Filter, Request
+from hetero.ops.convolve2d.filters import Filter, Options
 from hetero.runtime import registry
 from hetero.runtime.registry import Arguments
 
@@ -112,10 +112,10 @@ def test_direct_convolutions(image, size, dtype):
     taps = spec((size, size), dtype, on=HOST).operand()
     problem = convolving.described(first, taps, np.dtype(dtype), window)
     filter = np.random.default_rng(size).random((size, size)).astype(dtype)
-    request = Request(Filter(filter), 0.0)
+    options = Options(Filter(filter), 0.0)
     launched = both_ways(
-        partial(filtering.direct, problem=problem, image=IMAGE, request=request, out=OUT),
-        partial(filtering.prepared_direct, problem=problem, request=request, aligned=16),
+        partial(filtering.direct, problem=problem, image=IMAGE, options=options, out=OUT),
+        partial(filtering.prepared_direct, problem=problem, options=options, aligned=16),
         *(IMAGE, IMAGE, OUT),
     )
     assert len(launched) == 1

@@ -13,7 +13,16 @@ from typing import Any
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.runtime import call_cache, inventory, profile, registry
 from hetero.runtime.call_cache import forced
-from hetero.runtime.pricing import CPU, Candidate, Plan, matching_devices, method_names, price, show
+from hetero.runtime.pricing import (
+    CPU,
+    Candidate,
+    Plan,
+    by_way_of_host,
+    matching_devices,
+    method_names,
+    price,
+    show,
+)
 from hetero.runtime.problem import Problem
 
 __all__ = ["CPU", "Candidate", "Plan", "plan", "price", "show", "use"]
@@ -167,6 +176,11 @@ def plan_call(
     if operation.plan is not None:
         return operation.plan(operands, options, device, method)
     return plan(operation.problem(*operands, **options), device, method)
+
+
+def moved_by_host(problem: Problem) -> dict[str, float]:
+    """Seconds of "download" and "upload" around a computation from copies on the host."""
+    return by_way_of_host(problem, profile.current())
 
 
 _only = call_cache.new_table()

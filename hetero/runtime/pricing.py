@@ -430,7 +430,9 @@ def _movement(
 
 def by_way_of_host(problem: Problem, constants: Profile) -> dict[str, float]:
     """Seconds of "download" and "upload" around a computation of device operands from host copies;
-    empty where the links are not known."""
+    empty where nothing is moved, and where the links are not known."""
+    if problem.device is None:
+        return {}
     try:
         before, after = _movement(problem, CPU, constants)
     except KeyError:

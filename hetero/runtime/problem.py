@@ -3,68 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 from hetero.arrays import HOST, Operand
 
 DEVICE_DTYPES = ("float32", "float64")
-
-
-# Products of one image's direct sum up to which SciPy's loop on one thread has ended before
-# another has begun, by the character of the dtype.
-FEW_PRODUCTS = {"f": 1 << 14, "d": 1 << 14, "F": 1 << 16, "D": 1 << 16}
-
-
-class Window(NamedTuple):
-    """Which part of a convolution is wanted, and what lies beyond the image.
-
-    out[i, j] = sum over u, v of taps[u, v] * image[i + u - top, j + v - left], the taps being the
-    filter turned by 180 degrees.
-
-    Attributes
-    ----------
-    height, width : int
-        Of the image.
-    filter_height, filter_width : int
-    out_height, out_width : int
-    top, left : int
-        Rows above and columns left of the image that the first result reads.
-    boundary : str
-        "fill", "wrap" or "symm"; "fill" where nothing beyond the image is read.
-    filled : bool
-        Whether the fill value is another one than 0.
-    rank : int
-        Number of products of a column and a row that make up the filter; 0 where too many, or where
-        its values are not known.
-    finite : bool
-        False where image or filter is known to hold NaN or infinity.
-    wide_range : bool
-        Whether values are known to differ so much in size that a transform would lose small ones.
-    """
-
-    height: int
-    width: int
-    filter_height: int
-    filter_width: int
-    out_height: int
-    out_width: int
-    top: int
-    left: int
-    boundary: str
-    filled: bool = False
-    rank: int = 0
-    finite: bool = True
-    wide_range: bool = False
-
-    @property
-    def products(self) -> int:
-        """Of the direct sum for one image."""
-        return self.out_height * self.out_width * self.filter_height * self.filter_width
-
-    @property
-    def extended(self) -> bool:
-        """Whether something other than zeros lies beyond the image."""
-        return self.boundary != "fill" or self.filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +40,8 @@ class Problem:
         Of a solve: how much smaller the residual must get.
     iterations : int or None
         Of a solve: how many to expect; None where each method has its own number.
-    window : Window or None
-        Of a convolution.
+    window : Any
+        Of a convolution, see `hetero.ops.convolve2d.window`.
     """
 
     operation: str
@@ -113,7 +56,7 @@ class Problem:
     device_obstacle: str | None = None
     rtol: float = 0.0
     iterations: int | None = None
-    window: Window | None = None
+    window: Any = None
 
     @property
     def device(self) -> str | None:

@@ -15,13 +15,9 @@ import numpy as np
 
 from hetero.arrays import HOST, spec
 from hetero.ops.convolve2d import OPERATION, demonstration
-from hetero.ops.convolve2d.operands import (
-    BOUNDARIES,
-    LARGEST_DOWNLOADED,
-    MODES,
-    filter_of,
-    request_of,
-)
+from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
+from hetero.ops.convolve2d.window import BOUNDARIES, MODES
 from hetero.runtime import execution, planner
 from hetero.runtime.benchmark import (
     Benchmark,
@@ -77,9 +73,9 @@ def remembered(
     inputs = plan.problem.inputs[:1]
 
     def run() -> Any:
-        request = request_of(filter_of(values, dtype), 0.0)
-        _ = request.filter.factors  # what a call asks for to make its plan
-        return execution.execute(plan, execution.Call((image,), inputs, options=request))
+        given = Options(filter_of(values, dtype), 0.0)
+        _ = given.filter.factors  # what a call asks for to make its plan
+        return execution.execute(plan, execution.Call((image,), inputs, options=given))
 
     return run
 

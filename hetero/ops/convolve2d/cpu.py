@@ -9,26 +9,11 @@ from scipy.signal import convolve2d
 
 from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.kernels.cpu import vectors as cpu_vectors
-from hetero.ops.convolve2d.request import Request
-from hetero.ops.convolve2d.windows import Window, mode_of
-from hetero.runtime.problem import FEW_PRODUCTS
+from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.window import FEW_PRODUCTS, Window, mode_of
 
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
 _SMALL = 1 << 14  # elements that NumPy looks at sooner than a compiled loop is called
-_BOUNDARY = {
-    "fill": cpu_convolve.FILL,
-    "wrap": cpu_convolve.WRAP,
-    "symm": cpu_convolve.SYMM,
-}
-
-
-def prepared(image: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The image as (batch, h, w) of the dtype that is computed in, rows contiguous."""
-    image = np.asarray(image, dtype)
-    image = image.reshape(-1, *image.shape[-2:])
-    if image.strides[-1] != dtype.itemsize and image.shape[-1] > 1:
-        image = np.ascontiguousarray(image)
-    return image
 
 
 def finite(result: np.ndarray) -> bool:
@@ -43,48 +28,48 @@ def block_width(dtype: np.dtype) -> int:
     return cpu_convolve.block_width(dtype)
 
 
-def direct(image: np.ndarray, request: Request, window: Window, out: np.ndarray) -> None:
+def direct(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:
     """The sum over the filter's taps, by `hetero.kernels.cpu.convolve`.
 
     Parameters
     ----------
-    image : (batch, h, w) ndarray of float32 or float64, as `prepared`
-    request : Request
+    image : (batch, h, w) ndarray of float32 or float64, as `methods.as_stack` gives
+    options : Options
     window : Window
     out : (batch, out_height, out_width) ndarray, C-contiguous
         Takes the result.
     """
     few = window.products <= FEW_PRODUCTS[image.dtype.char]
     if few and len(image) == 1 and (mode := mode_of(window)):
-        operands = image[0], request.filter.array
-        out[0] = convolve2d(*operands, mode, window.boundary, request.fillvalue)
+        operands = image[0], options.filter.array
+        out[0] = convolve2d(*operands, mode, window.boundary, options.fillvalue)
         return
-    if request.filter.array.size == 1 and image.size < _SERIAL:
+    if options.filter.array.size == 1 and image.size < _SERIAL:
         with np.errstate(all="ignore"):  # as the loops, which look at no flags
-            np.multiply(image, request.filter.array, out=out)
+            np.multiply(image, options.filter.array, out=out)
         return
     cpu_convolve.direct(
         image,
-        request.filter.taps,
+        options.filter.taps,
         out,
         window.top,
         window.left,
-        _BOUNDARY[window.boundary],
-        request.fillvalue,
+        window.code,
+        options.fillvalue,
     )
     return out
 
 
-def separable(image: np.ndarray, request: Request, window: Window, out: np.ndarray) -> None:
+def separable(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:
     """Two one-dimensional passes for each factor; the direct sum where that is not finite."""
     cpu_convolve.separable(
         image,
-        *request.filter.turned_factors,
+        *options.filter.flipped_factors,
         out,
         window.top,
         window.left,
-        _BOUNDARY[window.boundary],
-        request.fillvalue,
+        window.code,
+        options.fillvalue,
     )
     if not finite(out):
-        direct(image, request, window, out)
+        direct(image, options, window, out)

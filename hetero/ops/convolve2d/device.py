@@ -12,11 +12,10 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels import Launch, Steps
 from hetero.kernels.convolution import plan as plan_convolve
-from hetero.ops.convolve2d.request import PURPOSE, Filter, Request, kept
+from hetero.ops.convolve2d.filters import PURPOSE, Filter, Options, kept
 from hetero.runtime.problem import Problem
 
 _THREADS = 256
-_CODES = {"fill": 0, "wrap": 1, "symm": 2}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -109,7 +108,7 @@ def gather(
     shape: tuple[int, int],
     strides: tuple[int, int, int],
     dtype: str,
-    fill: tuple[str, float],
+    fill: tuple[int, float],
     tiles: tuple[int, int],
     axes: tuple[Any, Any],
     pitch: int,
@@ -117,14 +116,14 @@ def gather(
     """Parts of extended images as tiles; ``tiles``: the first one, and how many."""
     (y, x), (first, count) = axes, tiles
     arguments = (
-        *(source, target, *shape, *strides, _CODES[fill[0]], float(fill[1])),
+        *(source, target, *shape, *strides, fill[0], float(fill[1])),
         *(first, y.count, x.count, y.start, x.start, y.step, x.step, y.length, x.length, pitch),
     )
     launch(device, "gather_tiles", dtype, count * y.length, arguments)
 
 
 def _taps(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, Any]:
-    """(buffer, owner, strides) of the turned filter."""
+    """(buffer, owner, strides) of the flipped filter."""
     if filter.array is not None:
         return *kept(device, filter, "taps", lambda: uploaded(device, filter.taps)), None
     w, (row, column) = problem.window, filter.strides
@@ -134,11 +133,11 @@ def _taps(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, A
 
 
 def direct(
-    device: Device, problem: Problem, image: Any, request: Request, out: Any, only_if: Any = None
+    device: Device, problem: Problem, image: Any, options: Options, out: Any, only_if: Any = None
 ) -> None:
     """Enqueue the sum over the filter's taps; with a flag, only where it is set."""
-    taps, owner, strides = _taps(device, request.filter, problem)
-    buffers = {"image": image, "taps": taps, "out": out, "fillvalue": request.fillvalue}
+    taps, owner, strides = _taps(device, options.filter, problem)
+    buffers = {"image": image, "taps": taps, "out": out, "fillvalue": options.fillvalue}
     asked = only_if is not None
     planned = steps("direct", device, problem, image, out, tap_strides=strides, only_if=asked)
     if asked:
@@ -147,16 +146,16 @@ def direct(
     del owner
 
 
-def prepared_direct(device: Any, problem: Problem, aligned: int, request: Request) -> Any:
+def prepared_direct(device: Any, problem: Problem, aligned: int, options: Options) -> Any:
     """`direct` in the current context: a launch with the image's address, twice, and the result's.
 
     For operands at addresses that ``aligned`` divides, and a filter that is known.
     """
-    taps, owner, strides = _taps(device, request.filter, problem)
+    taps, owner, strides = _taps(device, options.filter, problem)
     planned = steps("direct", device, problem, aligned, tap_strides=strides)
     itemsize = np.dtype(problem.dtype).itemsize
     names = ("image", "taps", "out")
-    launch = device.prepared(planned, names, itemsize, fillvalue=request.fillvalue)
+    launch = device.prepared(planned, names, itemsize, fillvalue=options.fillvalue)
 
     def run(image: int, _: int, out: int, owner: Any = owner) -> None:  # which keeps the taps
         launch(image, taps, out)
@@ -171,21 +170,21 @@ def flag(device: Device) -> tuple[Any, Any]:
     return buffer, owner
 
 
-def separable(device: Device, problem: Problem, image: Any, request: Request, out: Any) -> None:
+def separable(device: Device, problem: Problem, image: Any, options: Options, out: Any) -> None:
     """Enqueue two passes for each factor, and the direct sum for where that is not finite."""
-    filter = request.filter
+    filter = options.filter
 
     def upload() -> Any:
-        return tuple(uploaded(device, part) for part in filter.turned_factors)
+        return tuple(uploaded(device, part) for part in filter.flipped_factors)
 
     (columns, first), (rows, second) = kept(device, filter, "factors", upload)
     buffers = {"image": image, "columns": columns, "rows": rows, "out": out}
     planned = steps("separable", device, problem, image, columns, rows, out)
     size = np.dtype(problem.dtype).itemsize
-    device.run_steps(planned, buffers | {"fillvalue": request.fillvalue}, size)
+    device.run_steps(planned, buffers | {"fillvalue": options.fillvalue}, size)
     bad, owner = flag(device)
     count = problem.output.size
     blocks = min(-(-count // _THREADS), 16 * device.multiprocessors)
     launch(device, "find_not_finite", problem.dtype, blocks, (out, bad, count, blocks))
-    direct(device, problem, image, request, out, only_if=bad)
+    direct(device, problem, image, options, out, only_if=bad)
     del first, second, owner

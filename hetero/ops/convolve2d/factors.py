@@ -96,12 +96,12 @@ def _kept(taps: np.ndarray, error: np.ndarray, size: np.ndarray, info: np.finfo)
 def remembered(
     content: bytes, shape: tuple[int, int], dtype: str
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None:
-    """`low_rank` of a small filter by its content, and the same `turned`."""
+    """`low_rank` of a small filter by its content, and the same `flipped`."""
     found = low_rank(np.frombuffer(content, dtype).reshape(shape))
-    return found and (found, turned(found))
+    return found and (found, flipped(found))
 
 
-def turned(factors: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def flipped(factors: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The factors of the filter turned by 180 degrees."""
     columns, rows = factors
     return np.ascontiguousarray(columns[:, ::-1]), np.ascontiguousarray(rows[:, ::-1])

@@ -12,8 +12,8 @@ import numpy as np
 from scipy import fft
 
 from hetero.ops.convolve2d import cpu, tiles_cpu, workers
-from hetero.ops.convolve2d.request import Request
-from hetero.ops.convolve2d.windows import Window
+from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.window import Window
 
 _POINTS = 1 << 18  # that a thread transforms at a time
 _COLUMNS = 64
@@ -57,22 +57,22 @@ def extended(
 
 
 @np.errstate(all="ignore")  # as SciPy's loops, which look at no flags
-def whole(image: np.ndarray, request: Request, window: Window, out: np.ndarray) -> None:
+def whole(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:
     """One transform of each image; the direct sum where that is not finite.
 
     Parameters
     ----------
     image : (batch, h, w) ndarray of float32 or float64
-    request : Request
+    options : Options
     window : Window
     out : (batch, out_height, out_width) ndarray, C-contiguous
         Takes the result.
     """
-    spectrum = _spectrum(request.filter.array, window, len(image))
+    spectrum = _spectrum(options.filter.array, window, len(image))
     for plane, result in zip(image, out, strict=True):
-        _filter_plane(plane, spectrum, request.fillvalue, window, result)
+        _filter_plane(plane, spectrum, options.fillvalue, window, result)
     if not cpu.finite(out):
-        cpu.direct(image, request, window, out)
+        cpu.direct(image, options, window, out)
 
 
 def _spectrum(filter: np.ndarray, window: Window, images: int) -> Callable[[slice], np.ndarray]:
@@ -130,14 +130,14 @@ def _filter_plane(
 
 
 @np.errstate(all="ignore")
-def overlap_save(image: np.ndarray, request: Request, window: Window, out: np.ndarray) -> None:
+def overlap_save(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:
     """Transforms of overlapping tiles; the direct sum where that is not finite."""
     axes = tiles_cpu.tiles(window)
     assert axes is not None
     y, x = axes
     points = y.length * x.length
     threads = workers.threads_for(len(image) * y.count * x.count * points)
-    filter = fft.rfft(request.filter.array, x.length, axis=1)
+    filter = fft.rfft(options.filter.array, x.length, axis=1)
     spectrum = np.empty((y.length, filter.shape[1]), filter.dtype)
 
     def columns(part: slice) -> None:
@@ -148,7 +148,7 @@ def overlap_save(image: np.ndarray, request: Request, window: Window, out: np.nd
         top, left = y.start + i * y.step, x.start + j.start * x.step
         right = x.start + j.stop * x.step + x.first
         rows, columns = slice(top, top + y.length), slice(left, right)
-        source = extended(image[number], window, request.fillvalue, rows, columns)
+        source = extended(image[number], window, options.fillvalue, rows, columns)
         row, column = source.strides
         tiles = np.lib.stride_tricks.as_strided(
             source, (j.stop - j.start, y.length, x.length), (x.step * column, row, column)
@@ -172,4 +172,4 @@ def overlap_save(image: np.ndarray, request: Request, window: Window, out: np.nd
     ]
     workers.each(strip, strips, threads)
     if not cpu.finite(out):
-        cpu.direct(image, request, window, out)
+        cpu.direct(image, options, window, out)

@@ -11,8 +11,8 @@ from hetero.devices.base import Device
 from hetero.devices.cufft import RealTransform2D
 from hetero.devices.workspace import Workspace
 from hetero.ops.convolve2d import device as own
-from hetero.ops.convolve2d.request import PURPOSE, Filter, Request, kept
-from hetero.ops.convolve2d.windows import Axis
+from hetero.ops.convolve2d.filters import PURPOSE, Filter, Options, kept
+from hetero.ops.convolve2d.window import Axis
 from hetero.runtime.problem import Problem
 
 _KEPT = 8  # transforms in each context
@@ -28,7 +28,7 @@ def run(
     device: Device,
     problem: Problem,
     image: Any,
-    request: Request,
+    options: Options,
     out: Any,
     axes: tuple[Axis, Axis],
 ) -> None:
@@ -41,7 +41,7 @@ def run(
     total = problem.batch * y.count * x.count
     chunk = min(total, max(_AT_A_TIME // (2 * points * size), 1))
     lengths = (y.length, x.length)
-    spectrum, owner = _spectrum(device, request.filter, problem, axes)
+    spectrum, owner = _spectrum(device, options.filter, problem, axes)
     transform = _transform(device, lengths, chunk, dtype)
     work, work_owner = device.allocate(2 * chunk * points * size)
     bad, flag_owner = own.flag(device)
@@ -57,7 +57,7 @@ def run(
             (w.height, w.width),
             image_strides,
             dtype,
-            (w.boundary, request.fillvalue),
+            (w.code, options.fillvalue),
             (first, count),
             axes,
             2 * half,
@@ -77,7 +77,7 @@ def run(
             *(y.count, x.count, y.first, x.first, y.step, x.step, y.length, 2 * half),
         )
         own.launch(device, "scatter_tiles", dtype, count * y.step, arguments)
-    own.direct(device, problem, image, request, out, only_if=bad)
+    own.direct(device, problem, image, options, out, only_if=bad)
     del owner, work_owner, flag_owner
 
 
@@ -99,7 +99,7 @@ def _spectrum(
         owner = Workspace(device, PURPOSE)
         buffer = owner.allocate(nbytes)
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
-        fill = ("fill", 0.0)
+        fill = (0, 0.0)
         own.gather(device, source, buffer, shape, strides, dtype, fill, (0, 1), one, 2 * half)
         _transform(device, (y.length, x.length), 1, dtype).forward(buffer)
         del held

@@ -8,8 +8,8 @@ import importlib.util
 import numpy as np
 
 from hetero.devices import install
-from hetero.ops.convolve2d.request import Request
-from hetero.runtime.problem import Window
+from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.window import Window
 
 _DIRECT = 11  # extent up to which OpenCV sums directly; above it transforms
 
@@ -43,8 +43,8 @@ def obstacle(window: Window, here: bool = True) -> str | None:
     return None if inside else "OpenCV gives no result larger than the image"
 
 
-def filter2d(image: np.ndarray, request: Request, window: Window, out: np.ndarray) -> None:
-    """`cv2.filter2D`, whose correlation takes the turned filter."""
+def filter2d(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:
+    """`cv2.filter2D`, whose correlation takes the flipped filter."""
     import cv2
 
     border = cv2.BORDER_REFLECT if window.boundary == "symm" else cv2.BORDER_CONSTANT
@@ -52,7 +52,7 @@ def filter2d(image: np.ndarray, request: Request, window: Window, out: np.ndarra
     columns = slice(0, window.out_width)
     # Output (i, j) of filter2D reads from (i - anchor_y, j - anchor_x) on.
     anchor = (window.left, window.top)
-    taps = request.filter.taps
+    taps = options.filter.taps
     for plane, result in zip(image, out, strict=True):
         found = cv2.filter2D(plane, -1, taps, anchor=anchor, borderType=border)
         result[...] = found[rows, columns]

@@ -3,27 +3,119 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import cache
-from math import prod
-from types import SimpleNamespace
-from typing import Any
+from math import isfinite, prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides, is_device_array
-from hetero.runtime.problem import Problem, Window, check_dims, dtype_obstacle
+from hetero.ops.convolve2d.filters import Filter
+from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, Window, window
+from hetero.runtime.problem import Problem, check_dims, dtype_obstacle
 
 log = logging.getLogger("hetero")
 
 NAME = "convolve2d"
-MODES = ("full", "same", "valid")
-BOUNDARIES = ("fill", "wrap", "symm")
-TRANSFORMS = ("fft", "overlap_save")
-SPREADING = (*TRANSFORMS, "separable")  # methods that add up more than the filter covers
 _NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, may be an image in colour
 LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
-ALIASES = {"pad": "fill", "circular": "wrap", "symmetric": "symm"}  # as SciPy
+
+
+class Call(NamedTuple):
+    """A call's arguments, checked.
+
+    Attributes
+    ----------
+    image, filter : array or Spec
+    a, b : Operand
+        Their descriptions.
+    dtype : numpy.dtype
+        Of the result.
+    mode, boundary, fillvalue
+        By the names in `MODES` and `BOUNDARIES`; a fill value other than 0 with "fill" only.
+    device, method : str or None
+        Forced placement.
+    """
+
+    image: Any
+    filter: Any
+    a: Operand
+    b: Operand
+    dtype: np.dtype
+    mode: str
+    boundary: str
+    fillvalue: Any
+    device: str | None
+    method: str | None
+
+    def of(self, image: Any, filter: Any, fillvalue: Any = None) -> Call:
+        """The same of other operands, with another fill value where one is given."""
+        a, b = describe(image), describe(filter)
+        found = self._replace(image=image, filter=filter, a=a, b=b, dtype=_common(a, b))
+        return found if fillvalue is None else found._replace(fillvalue=fillvalue)
+
+    @property
+    def is_of_filters(self) -> bool:
+        """Whether the image is a stack of filters, each for the second operand as the image."""
+        a, b = self.a.shape, self.b.shape
+        return self.mode == "valid" and len(a) > 2 and swapped(a[-2:], b)
+
+    @property
+    def window(self) -> Window:
+        """Of nothing but the shapes and the boundary."""
+        shapes = self.a.shape[-2:], self.b.shape
+        shapes = shapes[::-1] if self.is_of_filters else shapes
+        return window(*shapes, self.mode, self.boundary, bool(self.fillvalue))
+
+
+def checked(
+    in1: Any,
+    in2: Any,
+    mode: Any = "full",
+    boundary: Any = "fill",
+    fillvalue: Any = 0,
+    device: str | None = None,
+    method: str | None = None,
+) -> Call:
+    """A call of arrays or `hetero.spec` stand-ins.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For wrong numbers of dimensions, an unknown mode or boundary, shapes that "valid" does not
+        take; as SciPy, for fill values and dtypes.
+    """
+    image, filter = (x if isinstance(x, Spec) else as_array(x) for x in (in1, in2))
+    a, b = describe(image), describe(filter)
+    if len(a.shape) < 2 or len(b.shape) != 2:
+        raise ValueError(
+            "in1 must have at least 2 dimensions and in2 must have 2, "
+            f"got {len(a.shape)} and {len(b.shape)}"
+        )
+    if not (
+        type(mode) is str
+        and mode in MODES
+        and type(boundary) is str
+        and boundary in BOUNDARIES
+        and type(fillvalue) in (int, float)
+    ):
+        if isinstance(mode, str) and mode == "valid":
+            swapped(a.shape[-2:], b.shape)  # as SciPy, which looks at the shapes first
+        boundary, fillvalue = _as_scipy((a.dtype, b.dtype), mode, boundary, fillvalue)
+    if boundary != "fill":
+        fillvalue = 0
+    if mode == "valid" and swapped(a.shape[-2:], b.shape) and len(a.shape) == 2:
+        image, filter, a, b = filter, image, b, a
+    return Call(image, filter, a, b, _common(a, b), mode, boundary, fillvalue, device, method)
+
+
+def _common(a: Operand, b: Operand) -> np.dtype:
+    """The dtype of the result; SciPy's error where there is none."""
+    try:
+        return np.result_type(a.dtype, b.dtype)
+    except TypeError:
+        _as_scipy((a.dtype, b.dtype), "full", "fill", 0)
+        raise
 
 
 def swapped(shape: tuple[int, ...], filter_shape: tuple[int, ...]) -> bool:
@@ -39,7 +131,7 @@ def swapped(shape: tuple[int, ...], filter_shape: tuple[int, ...]) -> bool:
     )
 
 
-def checked(
+def _as_scipy(
     dtypes: tuple[np.dtype, np.dtype], mode: Any, boundary: Any, fillvalue: Any
 ) -> tuple[str, Any]:
     """The boundary's own name and the fill value as a number; SciPy's errors."""
@@ -61,28 +153,6 @@ def checked(
     return boundary, reference(zero, taps, "same", "fill", fillvalue)[0, 0].item()
 
 
-def window(
-    shape: tuple[int, int],
-    filter_shape: tuple[int, int],
-    mode: str,
-    boundary: str = "fill",
-    filled: bool = False,
-    rank: int = 0,
-    finite: bool = True,
-    wide_range: bool = False,
-) -> Window:
-    """The window of a mode; for 'valid', the image is the larger one."""
-    (h, w), (fh, fw) = shape, filter_shape
-    if mode == "full":
-        out, lead = (h + fh - 1, w + fw - 1), (fh - 1, fw - 1)
-    elif mode == "same":
-        out, lead = (h, w), (fh // 2, fw // 2)
-    else:
-        out, lead, boundary, filled = (h - fh + 1, w - fw + 1), (0, 0), "fill", False
-    filled = filled and boundary == "fill"
-    return Window(h, w, fh, fw, *out, *lead, boundary, filled, rank, finite, wide_range)
-
-
 @cache
 def _say_once(message: str) -> None:
     log.warning(message)
@@ -90,7 +160,7 @@ def _say_once(message: str) -> None:
 
 def note_channels(shape: tuple[int, ...]) -> None:
     """Say once that an image with its channels last is taken for a stack of narrow images."""
-    if shape[-1] in (3, 4) and min(shape[:-1]) > _NARROW:
+    if len(shape) == 3 and shape[-1] in (3, 4) and min(shape[:-1]) > _NARROW:
         _say_once(
             f"convolve2d takes an array of shape {shape} for {shape[0]} images of "
             f"{shape[1]} x {shape[2]}; of an image with its channels last give "
@@ -127,7 +197,7 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
     )
 
 
-def _of_dtype(operand: Operand, dtype: np.dtype) -> Operand:
+def of_dtype(operand: Operand, dtype: np.dtype) -> Operand:
     """The operand after conversion, which makes it contiguous; itself where there is none."""
     if operand.dtype == dtype:
         return operand
@@ -138,72 +208,29 @@ def _of_dtype(operand: Operand, dtype: np.dtype) -> Operand:
 def problem(
     in1: Any, in2: Any, mode: str = "full", boundary: str = "fill", fillvalue: Any = 0
 ) -> Problem:
-    """The problem of ``convolve2d(in1, in2, ...)`` for arrays or `hetero.spec` stand-ins.
+    """The problem of ``convolve2d(in1, in2, ...)`` as a whole, whatever parts it is done in.
 
     With arrays the filter's rank is looked at, and whether all values on the host are finite and
     of sizes that a transform keeps.
-
-    Raises
-    ------
-    ValueError
-        For wrong numbers of dimensions, an unknown mode or boundary, and shapes that "valid" does
-        not take.
     """
-    arrays = [x if isinstance(x, Spec) else as_array(x) for x in (in1, in2)]
-    image, kernel = map(describe, arrays)
-    if len(image.shape) < 2 or len(kernel.shape) != 2:
-        raise ValueError(
-            "in1 must have at least 2 dimensions and in2 must have 2, "
-            f"got {image.shape} and {kernel.shape}"
-        )
-    boundary = ALIASES.get(boundary, boundary)
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
-    if boundary not in BOUNDARIES:
-        names = ", ".join(map(repr, BOUNDARIES))
-        raise ValueError(f"boundary must be one of {names}, got {boundary!r}")
-    if mode == "valid" and swapped(image.shape[-2:], kernel.shape):
-        if len(image.shape) > 2:
-            raise ValueError(f"a stack of filters has no plan of its own, got {image.shape}")
-        image, kernel, arrays = kernel, image, arrays[::-1]
-    if type(fillvalue) not in (int, float):
-        boundary, fillvalue = checked((image.dtype, kernel.dtype), mode, boundary, fillvalue)
-    dtype = np.result_type(image.dtype, kernel.dtype)
-    rank, finite, wide_range = 0, True, False
-    if boundary != "fill":
-        fillvalue = 0
+    call = checked(in1, in2, mode, boundary, fillvalue)
+    image, kernel, dtype, found = call.a, call.b, call.dtype, call.window
+    if dtype.char not in "fd" or not image.size * kernel.size or call.is_of_filters:
+        return described(image, kernel, dtype, found)
+    image, kernel = of_dtype(image, dtype), of_dtype(kernel, dtype)
+    arrays = [call.image, call.filter]
     if is_device_array(arrays[1]) and kernel.size <= LARGEST_DOWNLOADED:
         from hetero.runtime import transfer
 
-        arrays[1] = transfer.to_host(arrays[1], kernel)
-    known = isinstance(arrays[1], np.ndarray)
-    if dtype.char in "fd":
-        image, kernel = _of_dtype(image, dtype), _of_dtype(kernel, dtype)
-        if known and kernel.size:
-            rank = rank_of(filter_of(arrays[1], dtype))
-        finite = all(np.isfinite(x).all() for x in arrays if isinstance(x, np.ndarray))
-        finite = finite and bool(np.isfinite(fillvalue))
-    filled = bool(fillvalue)
-    found = window(image.shape[-2:], kernel.shape, mode, boundary, filled, rank, bool(finite))
-    if dtype.char in "fd" and known and image.size and kernel.size:
-        filter = filter_of(arrays[1], dtype)
-        pixels = arrays[0] if isinstance(arrays[0], np.ndarray) else None
-        wide_range = is_wide(pixels, filter, found, fillvalue)
-    return described(image, kernel, dtype, found._replace(wide_range=wide_range))
-
-
-def named(problem: Problem, method: str) -> Problem:
-    """The problem where a method is asked for: it is taken, however values differ in size."""
-    if method not in TRANSFORMS or problem.window is None:
-        return problem
-    return replace(problem, window=problem.window._replace(wide_range=False))
-
-
-def is_wide(image: np.ndarray | None, filter: Any, found: Window, fillvalue: float) -> bool:
-    """Whether a transform would lose small values; see `hetero.ops.convolve2d.ranges`."""
-    if filter.array is None:
-        return False
-    return _filtering().wide(image, filter, found, fillvalue)
+        arrays[1] = transfer.to_host(arrays[1], call.b)
+    pixels, taps = (x if isinstance(x, np.ndarray) else None for x in arrays)
+    finite = isfinite(call.fillvalue) and are_finite(pixels, taps)
+    found = found._replace(finite=finite)
+    if taps is not None:
+        filter = filter_of(taps, dtype)
+        found = found._replace(rank=rank_of(filter))
+        found = found._replace(wide_range=is_wide(pixels, filter, found, call.fillvalue))
+    return described(image, kernel, dtype, found)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") -> Problem:
@@ -212,30 +239,31 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") ->
     return problem(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), mode)
 
 
+def are_finite(*arrays: np.ndarray | None) -> bool:
+    """Whether arrays whose values are known hold neither NaN nor infinity."""
+    return all(bool(np.isfinite(x).all()) for x in arrays if x is not None)
+
+
+def is_wide(image: np.ndarray | None, filter: Filter, found: Window, fillvalue: float) -> bool:
+    """Whether a transform would lose small values; see `hetero.ops.convolve2d.ranges`."""
+    if filter.array is None:
+        return False
+    return _wide()(image, filter, found, fillvalue)
+
+
 @cache
-def _filtering() -> Any:
-    """What only a call needs, loaded once: at the interpreter's end nothing can be."""
+def _wide() -> Any:
+    """Loaded once, with compiled loops: at the interpreter's end nothing can be."""
     from hetero.ops.convolve2d.ranges import wide
-    from hetero.ops.convolve2d.request import Filter, Request
 
-    return SimpleNamespace(Filter=Filter, Request=Request, wide=wide)
-
-
-def filter_of(kernel: np.ndarray, dtype: np.dtype) -> Any:
-    """The filter of a host array."""
-    return _filtering().Filter(np.ascontiguousarray(kernel, dtype))
+    return wide
 
 
-def filter_there(kernel: Any, operand: Operand) -> Any:
-    """The filter that stays on its device, its values unknown."""
-    return _filtering().Filter(None, kernel, operand)
+def filter_of(kernel: np.ndarray, dtype: np.dtype | None = None) -> Filter:
+    """The filter of a host array, converted to a dtype where one is given."""
+    return Filter(np.ascontiguousarray(kernel, dtype))
 
 
-def request_of(filter: Any, fillvalue: float) -> Any:
-    """What an implementation gets beside the image."""
-    return _filtering().Request(filter, fillvalue)
-
-
-def rank_of(filter: Any) -> int:
+def rank_of(filter: Filter) -> int:
     """Number of factors of a filter; 0 where there are too many, or its values are not known."""
     return 0 if filter.factors is None else len(filter.factors[0])

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hetero.kernels.cpu import ranges as cpu_ranges
-from hetero.ops.convolve2d.request import Filter
-from hetero.runtime.problem import Window
+from hetero.ops.convolve2d.filters import Filter
+from hetero.ops.convolve2d.window import Window
 
 # By how many eps of the sum of the products' absolute values a transform may be off.
 _LOST = 1e3

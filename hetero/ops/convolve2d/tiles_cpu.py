@@ -6,7 +6,7 @@ import functools
 from math import log2
 
 from hetero.ops.convolve2d import workers
-from hetero.ops.convolve2d.windows import Axis, Window, one_tile
+from hetero.ops.convolve2d.window import Axis, Window, one_tile
 
 _MOST = 1024  # length of a tile beside which the filter is small
 _LEAST = 16  # beyond twice the overlap; with less, most of a tile is thrown away

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 
 from hetero.arrays import HOST, Operand
-from hetero.ops.convolve2d.windows import LARGEST_REMEMBERED, Axis, Window, one_tile
+from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
+from hetero.ops.convolve2d.window import Axis, Window, one_tile
 
 _POWERS = (256, 512, 1024, 2048, 4096)
 _NO_POWER = 1.58  # times as long per point for each axis whose length is no power of two

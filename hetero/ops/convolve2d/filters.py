@@ -9,8 +9,8 @@ import numpy as np
 
 from hetero.arrays import Operand
 from hetero.ops.convolve2d import factors
-from hetero.ops.convolve2d.windows import LARGEST_REMEMBERED
 
+LARGEST_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
 PURPOSE = "convolution filters"
 _KEPT = 8  # things of filters, in each context
 
@@ -37,7 +37,7 @@ class Filter:
 
     Parameters
     ----------
-    array : (fh, fw) ndarray of float32 or float64, or None
+    array : (fh, fw) ndarray, or None
         Where its values are known; C-contiguous.
     held, operand : array, Operand
         Where they are not: the caller's array on a device, and its description.
@@ -69,7 +69,7 @@ class Filter:
 
     @_computed_once
     def taps(self) -> np.ndarray:
-        """The values turned by 180 degrees, C-contiguous: convolution by correlation."""
+        """The flipped filter, turned by 180 degrees, C-contiguous: convolution by correlation."""
         return np.ascontiguousarray(self.array[::-1, ::-1])
 
     @_computed_once
@@ -79,7 +79,7 @@ class Filter:
         if self.content is not None:
             return factors.remembered(self.content, self.array.shape, self.array.dtype.char)
         found = factors.low_rank(self.array)
-        return found and (found, factors.turned(found))
+        return found and (found, factors.flipped(found))
 
     @property
     def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -87,16 +87,16 @@ class Filter:
         return self._both_factors and self._both_factors[0]
 
     @property
-    def turned_factors(self) -> tuple[np.ndarray, np.ndarray]:
+    def flipped_factors(self) -> tuple[np.ndarray, np.ndarray]:
         """Columns and rows of the taps."""
         return self._both_factors[1]
 
 
-class Request(NamedTuple):
+class Options(NamedTuple):
     """The filter, and the value beyond the image's edges."""
 
     filter: Filter
-    fillvalue: float
+    fillvalue: Any
 
 
 def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any:

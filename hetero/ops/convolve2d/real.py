@@ -1,0 +1,183 @@
+"""One real convolution: its plan, and what carries it out; in bands where no device has room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.arrays import HOST, Operand, Spec, describe, is_device_array
+from hetero.errors import GraphError
+from hetero.ops.convolve2d import bands
+from hetero.ops.convolve2d.filters import Filter, Options
+from hetero.ops.convolve2d.operands import (
+    LARGEST_DOWNLOADED,
+    Call,
+    are_finite,
+    described,
+    filter_of,
+    is_wide,
+    rank_of,
+)
+from hetero.ops.convolve2d.remembered import SMALL, are_few, calls, key_of, remember
+from hetero.ops.convolve2d.window import SPREADING, TRANSFORMS, Window
+from hetero.runtime import call_cache, execution, planner
+from hetero.runtime.planner import CPU, Plan
+
+# Seconds that a convolution must take for the rank of a filter on its device to be looked at.
+_WORTH_A_DOWNLOAD = 2e-4
+
+
+class Task(NamedTuple):
+    """A plan, and what carries it out: ``run()`` gives the result."""
+
+    plan: Plan
+    run: Callable[[], Any]
+
+
+def planned(call: Call) -> Task:
+    """How a convolution of float32 or float64 is done, whose image is of the result's dtype."""
+    now = call_cache.generation()
+    a, b = call.a, call.b
+    filter = _filter(call)
+    found = call.window._replace(rank=rank_of(filter), finite=_is_finite(call))
+    if (cut := _in_bands(call, filter, found)) is not None:
+        return cut
+    plan = _plan(call, filter, found, now)
+    is_small = is_device_array(call.filter) and b.size <= LARGEST_DOWNLOADED
+    if is_small and filter.array is None and call.method is None:
+        terms = plan.chosen.terms
+        if (
+            terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
+            and planner.capturing.get() is None
+            and (known := _downloaded(call)).factors
+        ):
+            filter = known
+            plan = _plan(call, filter, found._replace(rank=rank_of(filter)), now)
+    options = Options(filter, float(call.fillvalue))
+
+    def run() -> Any:
+        result = _execute(plan, call.image, a, options)
+        if a.location != HOST == b.location and b.size <= SMALL and call.fillvalue == 0:
+            given = call.device, key_of(call.filter, call.mode, call.boundary, call.method)
+            calls.learn(plan, (call.image, call.image), None, (a, a), given, now, options)
+        return result
+
+    return Task(plan, run)
+
+
+def _execute(plan: Plan, image: Any, operand: Operand, options: Any) -> Any:
+    return execution.execute(
+        plan, execution.Call((image,), (operand,), options=options, pieces=bands.halves)
+    )
+
+
+def _filter(call: Call) -> Any:
+    """The filter, its values known where they are needed or lie on the host."""
+    a, b = call.a, call.b
+    if isinstance(call.filter, np.ndarray):
+        return filter_of(call.filter, call.dtype)
+    graph = planner.capturing.get()
+    if graph is not None and b.location not in (HOST, graph):
+        raise GraphError(f"a graph of {graph} takes filters there or on the host")
+    elsewhere = a.location != b.location or call.dtype != b.dtype
+    if is_device_array(call.filter) and (elsewhere or call.method == "separable"):
+        return _downloaded(call)
+    return Filter(None, call.filter, b)
+
+
+def _downloaded(call: Call) -> Any:
+    from hetero.runtime import transfer
+
+    return filter_of(transfer.to_host(call.filter, call.b), call.dtype)
+
+
+def _is_finite(call: Call) -> bool:
+    """Of values that a plan depends on: a method that spreads others is refused by name only."""
+    finite = isfinite(call.fillvalue)
+    if call.method in SPREADING and finite:
+        finite = are_finite(_known(call.image), _known(call.filter))
+    return finite
+
+
+def _known(x: Any) -> np.ndarray | None:
+    return x if isinstance(x, np.ndarray) else None
+
+
+def _plan(call: Call, filter: Any, found: Window, now: int) -> Plan:
+    """The plan of the whole, or of a band of it, by the values of image and filter."""
+    plan = _plan_of(call, filter, found, now)
+    if (
+        call.method is None
+        and plan.chosen.method in TRANSFORMS
+        and is_wide(_known(call.image), filter, found, call.fillvalue)
+    ):
+        return _plan_of(call, filter, found._replace(wide_range=True), now)
+    return plan
+
+
+def _plan_of(call: Call, filter: Any, found: Window, now: int) -> Plan:
+    a, b = call.a, call.b
+    unknown = filter.array is None
+    key = (a.shape, a.strides, a.dtype, a.location, found, unknown, call.device, call.method)
+    plan = calls.plans.get(key)
+    if plan is None:
+        taps = Spec(b.shape, call.dtype, on=b.location if unknown else HOST).operand()
+        problem = described(a, taps, call.dtype, found)
+        plan = planner.plan(problem, call.device, call.method)
+        direct = plan.chosen.method == "direct" and plan.chosen.device == CPU
+        if not direct and are_few(call):  # as the remembered call will be done
+            plan = planner.plan(problem, CPU, "direct")
+        call_cache.remember(calls.plans, key, plan, now)
+        if not (found.wide_range or found.filled):
+            remember(call, plan, now)
+    return plan
+
+
+def _in_bands(call: Call, filter: Any, found: Window) -> Task | None:
+    """Bands of rows on a device; None where one has room for all, or where the CPU is faster."""
+    a, b, dtype = call.a, call.b, call.dtype
+    rows = bands.rows_with_room(call, found)
+    if rows is None:
+        return None
+    taps = Spec(b.shape, dtype).operand()
+
+    def plan(number: int, found: Window) -> Plan:
+        band = bands.band(found, number)
+        image = Spec((band.height, band.width), dtype).operand()
+        return planner.plan(described(image, taps, dtype, band), call.device, call.method)
+
+    first = plan(rows, found)
+    if call.method is None and first.chosen.method in TRANSFORMS:
+        wide_range = is_wide(_known(call.image), filter, found, call.fillvalue)
+        found = found._replace(wide_range=wide_range)
+        first = plan(rows, found)
+    if first.chosen.device == CPU:
+        return None
+    begins = range(0, found.out_height, rows)
+    rest = found.out_height - begins[-1]
+    parts = [first] * (len(begins) - 1) + [plan(rest, found)]
+    if call.device is None:
+        whole = planner.plan(described(a, taps, dtype, found), CPU)
+        if (first.seconds or 0.0) * len(begins) >= (whole.seconds or float("inf")):
+            return None
+    options = Options(filter, float(call.fillvalue))
+
+    def run() -> np.ndarray:
+        out = np.empty((found.out_height, found.out_width), dtype)
+        for part, begin in zip(parts, begins, strict=True):
+            band = part.problem.window
+            image = bands.extended_rows(
+                call.image, begin - found.top, band.height, found, options.fillvalue
+            )
+            data = execution.Call(
+                (image,), (describe(image),), options=options, pieces=bands.halves
+            )
+            out[begin : begin + band.out_height] = execution.execute(part, data)
+        return out
+
+    how = f"{len(parts)} bands of {rows} rows"
+    problem = described(a, taps, dtype, found)
+    return Task(Plan(problem, (), first.profile_name, tuple(parts), how), run)

@@ -1,0 +1,170 @@
+"""Calls of `convolve2d` that are remembered; see `hetero.runtime.call_cache`.
+
+Of those on NumPy arrays some come down to SciPy's function: whole numbers and other dtypes that
+only SciPy takes, and images and filters so small that more time would go by before another loop has
+begun than SciPy's takes. Others come down to one method on the CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import HOST, Spec
+from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.operands import (
+    Call,
+    described,
+    filter_of,
+    is_wide,
+    rank_of,
+    swapped,
+)
+from hetero.ops.convolve2d.window import (
+    ALIASES,
+    BOUNDARIES,
+    FEW_PRODUCTS,
+    MODES,
+    TRANSFORMS,
+    window,
+)
+from hetero.runtime import call_cache, planner
+from hetero.runtime.planner import CPU, Plan
+from hetero.runtime.registry import Arguments
+
+calls = call_cache.Calls()
+SMALL = 256  # elements of a filter whose values tell a remembered call on a device
+_few = call_cache.new_table()
+_BOUNDARIES = (*BOUNDARIES, *ALIASES)
+
+
+def key_of(filter: np.ndarray, mode: str, boundary: str, method: str | None) -> tuple[Any, ...]:
+    """What a call on a device depends on beside the image, where nothing lies beyond it but 0."""
+    return filter.tobytes(), filter.shape, filter.dtype, mode, boundary, method
+
+
+def scipys(key: Any) -> Callable[[Any, Any, Any], Any] | None:
+    """Remember a call as SciPy's if it is one; gives ``run(in1, in2, fillvalue)``, or None.
+
+    Parameters
+    ----------
+    key : tuple
+        Shape, strides and dtype of the image, shape and dtype of the filter, mode, boundary.
+    """
+    shape, _, dtype, filter_shape, filter_dtype, mode, boundary = key
+    if not (len(shape) == len(filter_shape) == 2 and all(shape) and all(filter_shape)):
+        return None
+    if mode not in MODES or boundary not in _BOUNDARIES:
+        return None
+    try:
+        common = np.result_type(dtype, filter_dtype)
+        if mode == "valid" and swapped(shape, filter_shape):
+            shape, filter_shape = filter_shape, shape
+    except (TypeError, ValueError):  # the general way says what is wrong
+        return None
+    now = call_cache.generation()
+    if common.char in FEW_PRODUCTS and not _are_few(common, shape, filter_shape, mode):
+        return None
+    run = _scipys(mode, boundary)
+    call_cache.remember(calls.host, key, run, now)
+    return run
+
+
+@functools.cache
+def _scipys(mode: str, boundary: str) -> Callable[[Any, Any, Any], Any]:
+    from scipy.signal import convolve2d
+
+    def run(in1: Any, in2: Any, fillvalue: Any) -> Any:
+        return convolve2d(in1, in2, mode, boundary, fillvalue)
+
+    return run
+
+
+def are_few(call: Call) -> bool:
+    """Whether a call, placed by prices alone, has so few products that it is SciPy's."""
+    a, b = call.a, call.b
+    return (
+        call.device is None
+        and call.method is None
+        and a.location == b.location == HOST
+        and len(a.shape) == 2
+        and _are_few(call.dtype, a.shape, b.shape, call.mode)
+    )
+
+
+def _are_few(dtype: np.dtype, shape: Any, filter_shape: Any, mode: str) -> bool:
+    """Few products, on a machine whose best way for the most that count as few is the direct sum on
+    the CPU. With less to compute a device only loses: beginning and moving cost the same."""
+    few = FEW_PRODUCTS[dtype.char]
+    if window(shape, filter_shape, mode).products > few:
+        return False
+    found = _few.get(dtype.char)
+    if found is None:
+        now = call_cache.generation()
+        real = np.dtype(dtype.char.lower())
+        shapes = (few // 4 // 64, 64), (2, 2)
+        image, filter = (Spec(shape, real).operand() for shape in shapes)
+        problem = described(image, filter, real, window(*shapes, "same"))
+        chosen = planner.plan(problem).chosen
+        found = (chosen.device, chosen.method) == (CPU, "direct")
+        call_cache.remember(_few, dtype.char, found, now)
+    return found
+
+
+class _HostCall:
+    """What a call on the CPU comes down to, by the rank of its filter.
+
+    ``call(image, kernel, fillvalue)`` gives the result; None where another way is to be planned.
+    """
+
+    __slots__ = ("by_rank", "generation")
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.by_rank: dict[int, Any] = {}
+
+    def __call__(self, image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:
+        if type(fillvalue) is not int or fillvalue != 0:
+            return None
+        filter = filter_of(kernel, image.dtype)
+        run = self.by_rank.get(rank_of(filter))
+        return run and run(image, filter)
+
+
+def remember(call: Call, plan: Plan, now: int) -> None:
+    """What the next call of this kind comes down to, if it was placed by prices alone.
+
+    Parameters
+    ----------
+    call : Call
+        With the fill value 0, of values that a transform keeps.
+    plan : Plan
+    now : int
+        Of the plans, see `call_cache.generation`, before the plan was made.
+    """
+    a, b = call.a, call.b
+    placed = call.device is None and call.method is None and plan.chosen.device == CPU
+    if not (placed and a.location == b.location == HOST and a.dtype == b.dtype):
+        return
+    compute, found = plan.chosen.implementation.run, plan.problem
+    shape, dtype = found.output.shape, found.output.dtype
+    transform = plan.chosen.method in TRANSFORMS
+
+    def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
+        if transform and is_wide(image, filter, found.window, 0.0):
+            return None
+        out = np.empty(shape, dtype)
+        compute((), found, Arguments((image,), out, Options(filter, 0.0)))
+        return out
+
+    key = a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
+    if scipys(key) is not None:
+        return  # a list or a subclass came this way; arrays need not
+    known = calls.host.get(key)
+    if not isinstance(known, _HostCall) or known.generation != now:
+        known = _HostCall(now)
+    known.by_rank[plan.problem.window.rank] = run
+    call_cache.remember(calls.host, key, known, now)

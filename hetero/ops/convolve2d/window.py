@@ -1,0 +1,147 @@
+"""Which part of a convolution is wanted, what lies beyond the image, and its Fourier tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+MODES = ("full", "same", "valid")
+BOUNDARIES = ("fill", "wrap", "symm")
+ALIASES = {"pad": "fill", "circular": "wrap", "symmetric": "symm"}  # as SciPy
+TRANSFORMS = ("fft", "overlap_save")
+SPREADING = (*TRANSFORMS, "separable")  # methods that add up more than the filter covers
+# Products of one image's direct sum up to which SciPy's loop on one thread has ended before
+# another has begun, by the character of the dtype.
+FEW_PRODUCTS = {"f": 1 << 14, "d": 1 << 14, "F": 1 << 16, "D": 1 << 16}
+
+
+class Window(NamedTuple):
+    """Which part of a convolution is wanted, and what lies beyond the image.
+
+    out[i, j] = sum over u, v of taps[u, v] * image[i + u - top, j + v - left], the taps being the
+    flipped filter: turned by 180 degrees.
+
+    Attributes
+    ----------
+    height, width : int
+        Of the image.
+    filter_height, filter_width : int
+    out_height, out_width : int
+    top, left : int
+        Rows above and columns left of the image that the first result reads.
+    boundary : str
+        "fill", "wrap" or "symm"; "fill" where nothing beyond the image is read.
+    filled : bool
+        Whether the fill value is another one than 0.
+    rank : int
+        Number of products of a column and a row that make up the filter; 0 where too many, or where
+        its values are not known.
+    finite : bool
+        False where image or filter is known to hold NaN or infinity.
+    wide_range : bool
+        Whether values are known to differ so much in size that a transform would lose small ones.
+    """
+
+    height: int
+    width: int
+    filter_height: int
+    filter_width: int
+    out_height: int
+    out_width: int
+    top: int
+    left: int
+    boundary: str
+    filled: bool = False
+    rank: int = 0
+    finite: bool = True
+    wide_range: bool = False
+
+    @property
+    def products(self) -> int:
+        """Of the direct sum for one image."""
+        return self.out_height * self.out_width * self.filter_height * self.filter_width
+
+    @property
+    def code(self) -> int:
+        """The boundary's number, as kernels know it."""
+        return BOUNDARIES.index(self.boundary)
+
+    @property
+    def extended(self) -> bool:
+        """Whether something other than zeros lies beyond the image."""
+        return self.boundary != "fill" or self.filled
+
+
+def window(
+    shape: tuple[int, int],
+    filter_shape: tuple[int, int],
+    mode: str,
+    boundary: str = "fill",
+    filled: bool = False,
+    rank: int = 0,
+    finite: bool = True,
+    wide_range: bool = False,
+) -> Window:
+    """The window of a mode; for 'valid', the image is the larger one."""
+    (h, w), (fh, fw) = shape, filter_shape
+    if mode == "full":
+        out, lead = (h + fh - 1, w + fw - 1), (fh - 1, fw - 1)
+    elif mode == "same":
+        out, lead = (h, w), (fh // 2, fw // 2)
+    else:
+        out, lead, boundary, filled = (h - fh + 1, w - fw + 1), (0, 0), "fill", False
+    filled = filled and boundary == "fill"
+    return Window(h, w, fh, fw, *out, *lead, boundary, filled, rank, finite, wide_range)
+
+
+def mode_of(window: Window) -> str | None:
+    """The mode of SciPy that a window is of; None for a part of one, a band of rows."""
+    w = window
+    size, taps = (w.height, w.width), (w.filter_height, w.filter_width)
+    out, lead = (w.out_height, w.out_width), (w.top, w.left)
+    for mode, its_out, its_lead in (
+        ("full", [n + f - 1 for n, f in zip(size, taps, strict=True)], [f - 1 for f in taps]),
+        ("same", [*size], [f // 2 for f in taps]),
+        ("valid", [n - f + 1 for n, f in zip(size, taps, strict=True)], [0, 0]),
+    ):
+        if [*out] == its_out and [*lead] == its_lead:
+            return mode
+    return None
+
+
+class Axis(NamedTuple):
+    """Tiles along one axis for circular convolutions.
+
+    Tile t holds the ``length`` points of the (extended) image from ``start + t step`` on; its
+    ``step`` results from ``first`` on are those of the output from ``t step`` on.
+    """
+
+    length: int
+    step: int
+    count: int
+    start: int
+    first: int
+
+
+def _one(
+    size: int, filter_size: int, out: int, lead: int, extended: bool, good: Callable[[int], int]
+) -> Axis:
+    """One tile along an axis, as short as it can be.
+
+    Beyond the image are zeros, or with ``extended`` other values, which then belong to the tile.
+    Circular convolution of length L adds full[r + L] to full[r]: the wanted results r = first ...
+    first + out - 1 must not meet any r + L.
+    """
+    first = filter_size - 1 - lead
+    if extended:
+        return Axis(good(out + filter_size - 1), out, 1, -lead, filter_size - 1)
+    return Axis(good(max(size + lead, first + out, filter_size)), out, 1, 0, first)
+
+
+def one_tile(window: Window, good: Callable[[int], int]) -> tuple[Axis, Axis]:
+    """The whole image as one tile; ``good`` gives the next length that transforms well."""
+    w = window
+    return (
+        _one(w.height, w.filter_height, w.out_height, w.top, w.extended, good),
+        _one(w.width, w.filter_width, w.out_width, w.left, w.extended, good),
+    )

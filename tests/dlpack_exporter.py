@@ -67,9 +67,9 @@ class Exported:
 class Standard(Exported):
     """The same of a library that follows the array API standard."""
 
-    @property
-    def device(self):
-        return self.array.owner
+    shape = property(lambda self: self.array.shape)
+    dtype = property(lambda self: f"toy.{self.array.dtype}")
+    device = property(lambda self: self.array.owner)
 
     def __array_namespace__(self):
         def empty(shape, dtype, device):

@@ -9,8 +9,10 @@ import dlpack_exporter
 import fakes
 import numpy as np
 import pytest
+from scipy import signal
 
 import hetero
+from hetero import arrays
 from hetero.arrays import (
     UNKNOWN_STREAM,
     Operand,
@@ -373,6 +375,53 @@ def test_results_of_libraries_that_follow_the_array_standard(cuda, place):
     result = hetero.matvec(first, x, device=place)
     assert type(result) is dlpack_exporter.Standard
     np.testing.assert_array_equal(result.array.get(), A @ A[0])
+
+
+def test_other_operations_take_dlpack_arrays(cuda):
+    """Here on the CPU; their results lie beside the operands."""
+    image, filter = HOST_VALUES, HOST_VALUES[:3, :3] - 7
+
+    def on_cuda(values):
+        return dlpack_exporter.Standard(fakes.Cupy.of(values, cuda), flags=0)
+
+    result = hetero.convolve2d(on_cuda(image), filter, "same", device="cpu")
+    expected = signal.convolve2d(image, filter, "same")
+    np.testing.assert_allclose(result.array.get(), expected, rtol=1e-5)
+    u = hetero.solve_poisson(on_cuda(image), device="cpu")
+    np.testing.assert_allclose(u.array.get(), hetero.solve_poisson(image, device="cpu"), rtol=1e-5)
+    A = np.eye(6, dtype=np.float32) * 2
+    x, info = hetero.solve_cg(A, on_cuda(image[0]), device="cpu")
+    assert info == 0
+    np.testing.assert_allclose(x.array.get(), image[0] / 2, rtol=1e-4)
+
+
+def test_a_library_is_a_file_and_a_line(cuda, monkeypatch):
+    """Arrays that neither interface knows: an adapter says all that calls need."""
+
+    class Toy(arrays.Library):
+        modules = frozenset({"toy"})
+
+        def describe(self, array):
+            return describe(array.held)
+
+        def empty(self, like, shape, dtype, new_array):
+            made = fakes.Cupy.empty(shape, dtype, cuda)
+            return ToyArray(made), made.pointer
+
+    monkeypatch.setattr(arrays, "LIBRARIES", (Toy(), *arrays.LIBRARIES))
+    monkeypatch.setattr(arrays, "_of_type", {np.ndarray: arrays.LIBRARIES[1]})
+    for place in (None, "cpu", "cuda"):
+        first, second = (ToyArray(fakes.Cupy.of(x, cuda)) for x in (HOST_VALUES, HOST_VALUES.T))
+        result = hetero.matmul(first, second, device=place)
+        assert type(result) is ToyArray
+        np.testing.assert_array_equal(result.held.get(), HOST_VALUES @ HOST_VALUES.T)
+
+
+class ToyArray:
+    __module__ = "toy.arrays"
+
+    def __init__(self, held):
+        self.held = held
 
 
 # -- Layout --------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays.cupy import Cupy
-from hetero.arrays.dlpack import Dlpack, exports
-from hetero.arrays.interface import Interface
+from hetero.arrays.dlpack import Dlpack
+from hetero.arrays.interface import INTERFACE, Interface
 from hetero.arrays.library import Access, Library, layouts
 from hetero.arrays.numba import Numba
 from hetero.arrays.numpy import Numpy
@@ -46,9 +46,9 @@ __all__ = [
     "spec",
 ]
 
-_numpy, _interface, _dlpack = Numpy(), Interface(), Dlpack()
+_interface, _dlpack = Interface(), Dlpack()
 LIBRARIES: tuple[Library, ...] = (
-    _numpy,
+    Numpy(),
     Cupy(),
     Torch(),
     PyCuda(),
@@ -56,27 +56,19 @@ LIBRARIES: tuple[Library, ...] = (
     _interface,  # any other with the CUDA array interface
     _dlpack,  # and any with DLPack alone
 )
-_of_type: dict[type, Library] = {np.ndarray: _numpy}
-_INTERFACE = "__cuda_array_interface__"
+_of_type: dict[type, Library | None] = {}
 
 
 def library_of(array: Any) -> Library | None:
     """The adapter of an array's library; None for what is no array."""
     kind = type(array)
-    found = _of_type.get(kind)
-    if found is not None:
-        return found
-    if isinstance(array, np.ndarray):
-        return _numpy
-    # An instance would make up its whole interface to answer: the type is asked first.
-    by_type = hasattr(kind, _INTERFACE)
-    if by_type or hasattr(array, _INTERFACE):
-        modules = {base.__module__.partition(".")[0] for base in kind.__mro__}
-        found = next((a for a in LIBRARIES if a.modules & modules), _interface)
-    elif exports(kind):
-        found, by_type = _dlpack, True
-    if found is not None and by_type:
+    try:
+        found = _of_type[kind]
+    except KeyError:
+        found = next((library for library in LIBRARIES if library.recognises(kind)), None)
         _of_type[kind] = found
+    if found is None and hasattr(array, INTERFACE):  # of this array, not of its type
+        return next((library for library in LIBRARIES if library.defines(kind)), _interface)
     return found
 
 
@@ -101,7 +93,7 @@ def describe(array: Any) -> Operand:
     library = library_of(array)
     if library is None:
         raise TypeError(
-            f"an operand must be a NumPy array, have {_INTERFACE}, or be exported from a CUDA "
+            f"an operand must be a NumPy array, have {INTERFACE}, or be exported from a CUDA "
             f"device by DLPack, got {type(array).__name__}"
         )
     return library.describe(array)

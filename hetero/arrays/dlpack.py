@@ -58,12 +58,10 @@ _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 
 
-def exports(kind: type) -> bool:
-    """Whether arrays of a type are exported by DLPack."""
-    return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
-
-
 class Dlpack(Library):
+    def recognises(self, kind: type) -> bool:
+        return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
+
     def on_device(self, array: Any) -> bool:
         return array.__dlpack_device__()[0] in (_CUDA, _CUDA_MANAGED)
 

@@ -17,10 +17,17 @@ from hetero.arrays.operand import Operand, element_strides
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL; PyCUDA has no call for it
 
 
+INTERFACE = "__cuda_array_interface__"
+
+
 class Interface(Library):
+    def recognises(self, kind: type) -> bool:
+        # An instance would make up its whole interface to answer.
+        return hasattr(kind, INTERFACE) and (not self.modules or self.defines(kind))
+
     def on_device(self, array: Any) -> bool:
         # A type may have the property, and only its arrays on devices a value for it.
-        return hasattr(array, "__cuda_array_interface__")
+        return hasattr(array, INTERFACE)
 
     def describe(self, array: Any) -> Operand:
         try:

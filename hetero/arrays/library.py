@@ -51,6 +51,14 @@ class Library:
 
     modules: frozenset[str] = frozenset()
 
+    def defines(self, kind: type) -> bool:
+        """Whether a type, or what it inherits from, is this library's own."""
+        return any(base.__module__.partition(".")[0] in self.modules for base in kind.__mro__)
+
+    def recognises(self, kind: type) -> bool:
+        """Whether arrays of a type are this library's."""
+        return self.defines(kind)
+
     def on_device(self, array: Any) -> bool:
         """Whether an array of this library lies on a device."""
         return True

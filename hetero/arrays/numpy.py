@@ -11,7 +11,8 @@ from hetero.arrays.operand import HOST, Operand
 
 
 class Numpy(Library):
-    modules = frozenset({"numpy"})
+    def recognises(self, kind: type) -> bool:
+        return issubclass(kind, np.ndarray)
 
     def on_device(self, array: Any) -> bool:
         return False

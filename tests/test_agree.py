@@ -1,9 +1,12 @@
-"""Every implementation of every operation, on every device that is here, against a slow reference.
+"""Every implementation of every operation, on every device that is here, against another one.
 
-The list is the registry's own: a new implementation is tested without a line here.
+The list is the registry's own: a new implementation, of a new operation too, is tested without a
+line here. Products are compared with exact sums beside that.
 """
 
 from __future__ import annotations
+
+import random
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ import hetero.ops
 from hetero import devices
 from hetero.arrays import describe
 from hetero.errors import MethodNotAvailable
+from hetero.evaluation.draws import Arrays, draw
 from hetero.runtime import registry, transfer
 
 # (batch of A, batch of B, m, n, k); matvec leaves n out. Small and odd, around the tiles' edges.
@@ -40,15 +44,18 @@ LAID = [("F", "C"), ("C", "F"), ("F", "F"), ("padded", "padded"), ("strided", "r
 DTYPES = ["float32", "float64"]
 
 
-def places():
-    """Each runnable implementation on each device, as (operation, device, method)."""
+def places(operations=None, devices_of_a_kind=None):
+    """Each runnable implementation on each device, as (operation's name, device, method)."""
     found = []
-    for operation in [o.name for o in registry.operations()]:
+    kinds = [name.partition(":")[0] for name in devices.available()]
+    here = ["cpu"]
+    for number, name in enumerate(devices.available()):
+        if kinds[:number].count(kinds[number]) < (devices_of_a_kind or len(kinds)):
+            here.append(name)
+    for operation in operations or [o.name for o in registry.operations()]:
         for implementation in registry.lookup(operation):
-            if implementation.run is None or operation not in OPERANDS:
-                continue
-            for device in ("cpu", *devices.available()):
-                if device.partition(":")[0] == implementation.kind:
+            for device in here:
+                if implementation.run and device.partition(":")[0] == implementation.kind:
                     marks = [pytest.mark.gpu] if implementation.kind == "cuda" else []
                     case = (operation, device, implementation.method)
                     found.append(pytest.param(*case, marks=marks, id="-".join(case)))
@@ -72,15 +79,6 @@ OPERANDS = {
     "matvec": (hetero.matvec, matvec_operands, "...ij,...j->...i"),
     "matmul": (hetero.matmul, matmul_operands, "...ij,...jk->...ik"),
 }
-# Their implementations are walked likewise by test_solve_cg.py and test_solve_poisson.py.
-SOLVES = ("cg", "poisson")
-
-
-def test_every_runnable_operation_is_known_here():
-    runnable = {
-        o.name for o in registry.operations() if any(i.run for i in registry.lookup(o.name))
-    }
-    assert runnable == {*OPERANDS, *SOLVES, "convolve2d"}  # the last: test_convolve2d.py
 
 
 def check(result, operands, sums):
@@ -112,7 +110,7 @@ def run(function, operands, device, method):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize(("operation", "device", "method"), places())
+@pytest.mark.parametrize(("operation", "device", "method"), places(OPERANDS))
 def test_sizes(operation, device, method, sizes, dtype):
     function, make, sums = OPERANDS[operation]
     operands = make(sizes, dtype, np.random.default_rng(5))
@@ -121,13 +119,70 @@ def test_sizes(operation, device, method, sizes, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layouts", LAID, ids="-".join)
-@pytest.mark.parametrize(("operation", "device", "method"), places())
+@pytest.mark.parametrize(("operation", "device", "method"), places(OPERANDS))
 def test_layouts(operation, device, method, layouts, dtype):
     function, make, sums = OPERANDS[operation]
     operands = make(((3,), (3,), 33, 18, 21), dtype, np.random.default_rng(6))
     first, second = (LAYOUTS[name](x) for name, x in zip(layouts, operands, strict=True))
     check(run(function, (first, second), device, method), operands, sums)
     check(run(function, (first[1], second[1]), device, method), [x[1] for x in operands], sums)
+
+
+# Solves are compared by their solutions, so they must go on until those are known well.
+SOLVES = {"cg": {"float32": 1e-6, "float64": 1e-12}, "poisson": {"float32": 0.0, "float64": 1e-12}}
+CLOSE = {"float32": 2e-3, "float64": 1e-8}  # of the largest value; a grid's condition number is 1e3
+DRAWN = {"opencl": 1}  # that compiles anew for each size
+LARGEST, TRIED = 40, 200
+
+
+@pytest.mark.parametrize(("operation", "device", "method"), places(devices_of_a_kind=1))
+def test_random_calls(operation, device, method):
+    """What `hetero verify` draws, beside the same call in float64 by another method on the CPU."""
+    agrees(registry.operation(operation), device, method)
+
+
+def agrees(operation, device, method):
+    """The method's results for random calls are another method's, up to rounding."""
+    source, memory, done, why = random.Random(7), Arrays("host"), 0, ""
+    for _ in range(TRIED):
+        trial = draw(operation, source, "host", LARGEST)
+        operands, options = memory.of(trial), dict(trial.options)
+        dtype = next(x.dtype.name for x in operands if isinstance(x, np.ndarray))
+        if operation.name in SOLVES:
+            options["rtol"] = SOLVES[operation.name][dtype]
+        try:
+            plan = hetero.plan(operation.name, *operands, device=device, method=method, **options)
+        except MethodNotAvailable as error:  # not for these operands
+            why = str(error)
+            continue
+        if (plan.chosen.device, plan.chosen.method) != (device, method):
+            why = f"planned elsewhere: {plan}"  # where there is a single way
+            continue
+        result = operation.call(*operands, device=device, method=method, **options)
+        expected = elsewhere(operation, operands, options, (device, method))
+        if isinstance(result, tuple):
+            result, expected = result[0], expected[0]
+        assert result.dtype == dtype
+        assert not devices.troubles(), "the device failed and the CPU answered"
+        limit = CLOSE[dtype] * max(abs(expected).max(), np.finfo(dtype).tiny)
+        np.testing.assert_array_less(abs(result - expected), limit)
+        done += 1
+        if done == DRAWN.get(device.partition(":")[0], 4):
+            return
+    if not done and "pip install" in why:
+        pytest.skip(why)
+    assert done, why
+
+
+def elsewhere(operation, operands, options, but):
+    """The call in float64 on the CPU, by another method where one can do it."""
+    wide = tuple(x.astype(float) if isinstance(x, np.ndarray) else x for x in operands)
+    if "rtol" in options:
+        options = {**options, "rtol": 1e-12}
+    plan = hetero.plan(operation.name, *wide, device="cpu", **options)
+    able = [c.method for c in plan.candidates if c.reason is None]
+    others = [method for method in able if ("cpu", method) != but]
+    return operation.call(*wide, device="cpu", method=(others or able)[0], **options)
 
 
 class OnDevice:

@@ -30,11 +30,11 @@ DENSE = (512, 1024, 2048, 4096, 8192, 16384)
 GRIDS = (512, 1024, 2048, 4096)
 _LARGEST_ON_CPU = 2048  # of dense matrices, and of grids whose matrix is stored
 _LARGEST_FOR_SCIPY = 1024
-_LARGEST_DRAWN = {"dense": 2048, "stored": 1024, "matrix-free": 1024}
+_LARGEST_DRAWN = {"dense": 2048, "stored": 1024, "matrix-free": 1024, "operator": 512}
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:
-    """The five-point operator, matrix-free or stored, or a dense matrix."""
+    """The five-point operator, matrix-free, stored or as SciPy's operator, or a dense matrix."""
     dtype = random.choice(DEVICE_DTYPES)
     kind = random.choice(tuple(_LARGEST_DRAWN))
     most = min(largest, _LARGEST_DRAWN[kind])
@@ -42,7 +42,13 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
     if kind == "dense":
         return Trial((dense(n, dtype), spec(n, dtype, on=on)))
     A = _operator((n, m), dtype)
-    return Trial((A if kind == "matrix-free" else A.tocsr(), spec(n * m, dtype, on=on)))
+    if kind != "matrix-free":
+        A = A.tocsr()
+    if kind == "operator":
+        from scipy.sparse.linalg import aslinearoperator
+
+        A = aslinearoperator(A)
+    return Trial((A, spec(n * m, dtype, on=on)))
 
 
 def _operator(shape: tuple[int, int], dtype: str) -> Any:

@@ -1,0 +1,150 @@
+"""No line outside the operations' own folders names an operation or a method.
+
+What they are called is known to the registry alone: calibration, evaluation, the command line and
+the runtime ask it, so that a new operation or method is a folder or a row, and no line elsewhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import hetero
+import hetero.ops
+from hetero import calibration
+from hetero.runtime import registry
+
+# The list, and the folders it leads to; what several operations share is named by what it is.
+OWN = re.compile(r"hetero/ops/(functions\.py$|\w+/)")
+# These describe machines and array libraries, in words that are methods' names too: the BLAS, the
+# library of a device, the package numba. Operations are looked for here, methods are not.
+DESCRIBING = re.compile(r"hetero/(devices/|arrays/|runtime/(inventory|overview)\.py$)")
+# Files that still name some, and in how many lines at most.
+KNOWN = {
+    "hetero/runtime/profile.py": 2,
+    "calibration/convolutions.py": 13,
+    "calibration/overheads.py": 7,
+    "calibration/probes.py": 7,
+    "calibration/solves.py": 24,
+    "calibration/tasks.py": 9,
+}
+
+
+class Names(NamedTuple):
+    """What is looked for: names of operations and their public functions, and of methods."""
+
+    operations: frozenset[str]
+    methods: frozenset[str]
+
+
+def registered():
+    operations = registry.operations()
+    return Names(
+        frozenset(name for o in operations for name in (o.name, o.function)),
+        frozenset(i.method for o in operations for i in registry.lookup(o.name)),
+    )
+
+
+def sources():
+    """Path from the top -> file."""
+    found = {}
+    for package in (hetero, calibration):
+        top = Path(package.__file__).parent
+        found |= {f"{top.name}/{f.relative_to(top).as_posix()}": f for f in top.rglob("*.py")}
+    return {path: file for path, file in sorted(found.items()) if not OWN.match(path)}
+
+
+def lines(text, names):
+    """Line number -> the name that stands there, but for docstrings and comments."""
+    tree = ast.parse(text)
+    statements = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    docstrings = {id(value) for value in statements if isinstance(value, ast.Constant)}
+    return {
+        node.lineno: name
+        for node in ast.walk(tree)
+        if id(node) not in docstrings
+        for name in said(node, names)
+    }
+
+
+def said(node, names):
+    """The names in a piece of code: in a text, as a variable, an attribute or a module."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return in_text(text, names)
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=name):
+            return {name} & names.operations
+        case ast.ImportFrom():
+            words = {*(node.module or "").split("."), *(a.name for a in node.names)}
+            return words & names.operations
+        case ast.Import():
+            return {word for a in node.names for word in a.name.split(".")} & names.operations
+    return set()
+
+
+def in_text(text, names):
+    """Operations are looked for in every word; methods, many of them common words, in keys only."""
+    words = set(re.findall(r"\w+", text))
+    is_key = not re.search(r"\s", text)
+    return words & (names.operations | names.methods if is_key else names.operations)
+
+
+@pytest.mark.parametrize("path", sources())
+def test_no_line_names_an_operation_or_a_method(path):
+    names = registered()
+    if DESCRIBING.match(path):
+        names = names._replace(methods=frozenset())
+    found = lines(sources()[path].read_text("utf-8"), names)
+    told = "; ".join(f"line {line}: {name}" for line, name in sorted(found.items()))
+    assert len(found) <= KNOWN.get(path, 0), f"{path} names {told}"
+
+
+SEEN = """
+if operation == "cg": pass
+sizes = {"matvec": 1}
+rows = registry.lookup("poisson")
+key = f"{device}|matmul|{method}"
+key = "cpu|cg|other|float32"
+text = f"--mode is an option of convolve2d, not of {name}"
+found = np.matmul
+hetero.solve_cg(A, b)
+from hetero.ops.poisson import OPERATION
+from hetero.ops import cg
+import hetero.ops.matmul.methods
+if method in ("direct", "none"): pass
+weights[method == "fft"]
+form = "stencil2-multigrid"
+run(tiled=1, matvec=2)
+"""
+UNSEEN = '''
+"""The docstring of a module on matmul."""
+direct = copies  # of matmul
+message = "direct copies go to the library"
+def f():
+    """As numpy.matmul."""
+class Poisson: pass
+fft.rfft(x)
+'''
+
+
+def test_what_this_test_sees():
+    names = registered()
+    seen = lines(SEEN, names)
+    assert [n for n, line in enumerate(SEEN.splitlines(), 1) if line and n not in seen] == []
+    assert lines(UNSEEN, names) == {}
+
+
+def test_every_operation_is_in_the_list():
+    """Its function is public, under the name that the registry has."""
+    listed = [
+        value for name, value in vars(hetero.ops.functions).items() if not name.startswith("_")
+    ]
+    assert listed == [o.call for o in registry.operations()]
+    for operation in registry.operations():
+        assert getattr(hetero, operation.function) is operation.call
+        assert operation.function in hetero.__all__
+        assert operation.function in dir(hetero)

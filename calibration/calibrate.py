@@ -6,14 +6,15 @@ import contextlib
 import datetime
 import errno
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
+from hetero import devices as backends
 from hetero import paths
-from hetero.calibration import efforts, solves, tasks
-from hetero.errors import DeviceError, DeviceNotAvailable
-from hetero.runtime import inventory, planner, profile
+from hetero.calibration import budgets, compiling, loop, overheads
+from hetero.errors import DeviceNotAvailable
+from hetero.runtime import inventory, planner, pricing, profile, registry
+from hetero.runtime.cases import Place
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -105,43 +106,47 @@ def measure_machine(
 def _measure(
     quick: bool, devices: list[str] | None, progress: Callable[[float, str], None] | None
 ) -> dict[str, Any]:
-    effort = efforts.QUICK if quick else efforts.FULL
+    budget = budgets.QUICK if quick else budgets.FULL
     for name, info in inventory.devices().items():
         if name in devices if devices is not None else not info.get("is_host_cpu"):
             inventory.believed(name)  # or it is not in the list that follows
     infos = inventory.devices()
-    names = _chosen(devices, infos)
-    seconds = effort.total + effort.device_total * (len(names) - 1)
-    phases = [(tasks.compilations(names, infos, effort, quick), 1.0)]
-    phases.append((tasks.products(names, infos, effort, quick), seconds))
-    if not quick:
-        phases.append(([("compiling the CPU's loops", tasks.compile_all, 1.0)], 1.0))
-    phases += [(found, effort.filters) for found in tasks.filters(names, infos, effort, quick)]
-    phases += [(found, effort.solves) for found in tasks.all_solves(names, infos, effort, quick)]
-    number, total = 0, sum(len(found) for found, _ in phases)
-    models: dict[str, Any] = {}
+    places = _places(_chosen(devices, infos), infos, quick)
+    failures: list[loop.Failure] = []
+    operations = registry.operations()
+    works = loop.all_cases(operations, places, budget, failures)
+    steps = 2 + len(places) + sum(len(list(loop.in_turn(work, budget))) for work in works)
+    number = 0
+
+    def show(text: str) -> None:
+        nonlocal number
+        if progress is not None:
+            progress(min(number / steps, 1.0), text)
+        number += 1
+
+    show("compiling")
+    compiling.compile_ahead(works)
+    show("copies in host memory")
+    host: dict[str, Any] = {"pack": overheads.pack(budget), "dispatch": {}}
     links: dict[str, Any] = {}
-    host: dict[str, Any] = {"dispatch": {}}
-    for phase, budget in phases:
-        end = time.perf_counter() + budget
-        left = sum(weight for _, _, weight in phase)
-        for text, task, weight in phase:
-            if progress is not None:
-                progress(number / total, text)
-            number += 1
-            left, weight = left - weight, weight / left
+    shares: dict[tuple[str, str, str], float] = {}
+    for place in places:
+        if len(place.devices) == 1:
+            show(f"links of {place.name}")
+            cases = [case for work in works if work.place is place for case in work.cases]
             try:
-                # Twice the fair share: tasks differ, and most take far less.
-                share = 2.0 * max(end - time.perf_counter(), 0.1) * weight
-                task(models, links, host, share)
-            except DeviceError as error:
-                profile.log.warning("calibration leaves out %s: %s", text, error)
+                found = overheads.of_device(place, cases, operations, budget)
+            except Exception as error:
+                failures.append(loop.Failure("links", place.name, "", error))
+            else:
+                links[place.name], host["dispatch"][place.name], mine = found
+                shares.update({(place.name, *key): value for key, value in mine.items()})
+    measured = loop.measure(works, budget, shares, show, failures)
+    models = loop.derived(operations, loop.models(measured, failures), failures)
+    for line in loop.told(failures):
+        profile.log.warning("calibration leaves out %s", line)
     if progress is not None:
         progress(1.0, "done")
-    for place in {key.partition("|")[0] for key in models}:
-        if not quick:
-            solves.longer_dense(models, place)
-        models.update(solves.same_as_cg(models, place))
     return {
         "schema_version": profile.SCHEMA_VERSION,
         "name": "measured",
@@ -155,8 +160,21 @@ def _measure(
         },
         "links": links,
         "host": host,
-        "models": models,
+        "models": {str(key): model for key, model in models.items()},
     }
+
+
+def _places(names: list[str], infos: dict[str, dict[str, Any]], quick: bool) -> list[Place]:
+    """The CPU, each device, and all equal devices together."""
+    found = [
+        Place(name, infos[name], () if name == planner.CPU else (backends.get(name),))
+        for name in names
+    ]
+    for info in pricing.groups(infos).values() if not quick else ():
+        if info["members"][0] in names and not info.get("is_host_cpu"):
+            together = tuple(backends.get(member) for member in info["members"])
+            found.append(Place(info["constants"], info, together))
+    return found
 
 
 def _chosen(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:

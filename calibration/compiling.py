@@ -11,33 +11,70 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
-from hetero.calibration.solves import FAMILIES
+from hetero.calibration import budgets, sampling
+from hetero.calibration.workbench import Bench
 from hetero.devices import cubin
 from hetero.devices.base import Device
 from hetero.devices.storage import Storage
 from hetero.errors import HeteroError
-from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.runtime import inventory, registry
+from hetero.runtime.cases import Case, Grid, Passes, Place, Steps, grid
+from hetero.runtime.registry import Arguments
 
-_SOLVES = "from hetero.calibration import solves; solves.compile_family({!r}, {!r})"
-_FILTERS = "from hetero.calibration import convolutions; convolutions.compile_for({!r})"
+_ONE = "from hetero.calibration import compiling; compiling.compile_here({!r})"
 
 
-def compile_ahead() -> None:
-    """Compile what a full calibration measures on the CPU."""
-    waiting = [_SOLVES.format(family, dtype) for family in FAMILIES for dtype in DEVICE_DTYPES]
-    waiting += [_FILTERS.format(dtype) for dtype in DEVICE_DTYPES]
+def compile_ahead(works: Iterable[Any]) -> None:
+    """Compile what cases with `Case.ahead` need, before anything is measured.
+
+    Parameters
+    ----------
+    works : iterable of `hetero.calibration.loop.Work`
+    """
+    found: dict[str, tuple[Place, list[Case]]] = {}
+    for _, place, cases in works:
+        ahead = [case for case in cases if case.ahead]
+        found.setdefault(place.name, (place, []))[1].extend(ahead)
+    for place, cases in found.values():
+        if not place.devices:
+            _loops(sorted({case.ahead for case in cases}))
+        elif len(place.devices) == 1 and place.kind == "cuda":
+            _kernels(place.devices[0], cases)
+
+
+def _loops(names: list[str]) -> None:
+    """The CPU's loops, each name in a process of its own."""
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     running: list[subprocess.Popen[bytes]] = []
-    while waiting or running:
-        while waiting and len(running) < (os.cpu_count() or 1):
-            command = [sys.executable, "-c", waiting.pop(0)]
+    while names or running:
+        while names and len(running) < (os.cpu_count() or 1):
+            command = [sys.executable, "-c", _ONE.format(names.pop(0))]
             running.append(subprocess.Popen(command, env=environment, **quiet))
         running[0].wait()
         running = [process for process in running if process.poll() is None]
+
+
+def compile_here(name: str) -> None:
+    """Compile what the CPU's cases of that name need, by running each on a small problem."""
+    place = Place("cpu", inventory.devices()["cpu"])
+    bench = Bench()
+    for operation in registry.operations():
+        with contextlib.suppress(Exception):  # who measures it will say so
+            for case in import_module(operation.cases).cases(place, budgets.FULL):
+                if case.ahead == name:
+                    once(case, bench)
+
+
+def once(case: Case, bench: Bench) -> None:
+    """Run the smallest problem of a case, or its example."""
+    if isinstance(case.how, Steps):
+        sampling.solves(case, case.smallest, (1,), bench, budgets.QUICK)
+    else:
+        bench.waiting(case, case.problem(*case.smallest))()
 
 
 class _Listing:
@@ -70,22 +107,16 @@ class _Listing:
     def launch(self, *arguments: Any) -> None: ...
 
 
-def compile_kernels(
-    device: Device, works: Iterable[tuple[Implementation, Problem, Arguments]]
-) -> None:
-    """Leave the kernels of own implementations in the cache on disk, compiled on all cores.
-
-    Parameters
-    ----------
-    device : Device
-        Of kind "cuda".
-    works : iterable of (Implementation, Problem, Arguments)
-    """
+def _kernels(device: Device, cases: list[Case]) -> None:
+    """Leave the kernels of cases in the cache on disk, compiled on all cores."""
     listing = _Listing(device)
-    for implementation, problem, arguments in works:
-        assert implementation.run is not None
-        with contextlib.suppress(ValueError, HeteroError):
-            implementation.run((listing,), problem, arguments)
+    for case in cases:
+        for dims in _sizes(case):
+            with contextlib.suppress(ValueError, HeteroError):
+                problem = case.problem(*dims)
+                options = case.options(problem) if case.options is not None else None
+                inputs = (0,) * len(problem.inputs[: case.inputs])
+                case.implementation.run((listing,), problem, Arguments(inputs, 0, options))
 
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     from concurrent.futures import ThreadPoolExecutor
@@ -96,3 +127,10 @@ def compile_kernels(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compiled, listing.wanted))
+
+
+def _sizes(case: Case) -> list[tuple[int, ...]]:
+    """All that will be measured of a case."""
+    if isinstance(case.how, Passes):
+        return [*case.how.knots.values(), *case.how.held_out.values()]
+    return grid(case.axes) if isinstance(case.how, Grid) else []

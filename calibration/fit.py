@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.runtime.cases import Dims, grid
 from hetero.runtime.models import Work, bind, bind_link
 
 _LEAST_POINTS = 3  # of a segment
@@ -119,8 +120,8 @@ def segments(sizes: Sequence[float], seconds: Sequence[float], most: int = 8) ->
 
 def surface(
     axes: Sequence[Sequence[int]],
-    seconds: dict[tuple[int, ...], float],
-    held_out: dict[tuple[int, ...], float],
+    seconds: dict[Dims, float],
+    held_out: dict[Dims, float],
 ) -> dict[str, Any]:
     """A "surface" model: measured seconds on a grid, missing knots filled at constant rate.
 
@@ -143,7 +144,7 @@ def surface(
     )
     for dims in grid(axes):
         if dims not in table:
-            table[dims] = _extended(dims, axes, table, overhead, rate)
+            table[dims] = _extended(dims, axes, table, seconds, overhead, rate)
     constants = {
         "overhead": overhead,
         "axes": [list(axis) for axis in axes],
@@ -163,8 +164,8 @@ def surface(
 
 def surface_beside(
     reference: dict[str, Any],
-    seconds: dict[tuple[int, ...], float],
-    held_out: dict[tuple[int, ...], float],
+    seconds: dict[Dims, float],
+    held_out: dict[Dims, float],
 ) -> dict[str, Any]:
     """A "surface" model on the knots of another one, measured on only some of them.
 
@@ -182,7 +183,7 @@ def surface_beside(
     other = bind(reference)
     known = [sorted(set(sizes)) for sizes in zip(*seconds, strict=True)]
 
-    def of_reference(dims: tuple[int, ...]) -> float:
+    def of_reference(dims: Dims) -> float:
         return sum(other(Work(dims, 0.0, 0.0)))
 
     ratios = _all_ratios(known, {d: value / of_reference(d) for d, value in seconds.items()})
@@ -197,7 +198,7 @@ def surface_beside(
         }
     )
 
-    def filled(dims: tuple[int, ...]) -> float:
+    def filled(dims: Dims) -> float:
         inside = tuple(min(size, axis[-1]) for size, axis in zip(dims, known, strict=True))
         return of_reference(dims) * sum(ratio(Work(inside, 0.0, 0.0)))
 
@@ -209,10 +210,10 @@ def surface_beside(
 
 def waves(
     axes: Sequence[Sequence[int]],
-    seconds: dict[tuple[int, ...], float],
-    held_out: dict[tuple[int, ...], float],
+    seconds: dict[Dims, float],
+    held_out: dict[Dims, float],
     overhead: float,
-    estimate: Callable[[tuple[int, ...]], float],
+    estimate: Callable[[Dims], float],
 ) -> dict[str, Any]:
     """A "waves" model: how far measured seconds are from an implementation's own estimate.
 
@@ -245,11 +246,9 @@ def waves(
     return model
 
 
-def _all_ratios(
-    axes: Sequence[Sequence[int]], measured: dict[tuple[int, ...], float]
-) -> dict[tuple[int, ...], float]:
+def _all_ratios(axes: Sequence[Sequence[int]], measured: dict[Dims, float]) -> dict[Dims, float]:
     """Of every knot; what was too slow to measure is as its largest smaller neighbour."""
-    ratios: dict[tuple[int, ...], float] = {}
+    ratios: dict[Dims, float] = {}
     for dims in grid(axes):
         found = measured.get(dims)
         ratios[dims] = found or max(
@@ -260,26 +259,24 @@ def _all_ratios(
     return ratios
 
 
-def grid(axes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """All combinations of the axes' sizes, the last axis fastest."""
-    points: list[tuple[int, ...]] = [()]
-    for axis in axes:
-        points = [(*point, size) for point in points for size in axis]
-    return points
-
-
 def _extended(
-    dims: tuple[int, ...],
+    dims: Dims,
     axes: Sequence[Sequence[int]],
-    table: dict[tuple[int, ...], float],
+    table: dict[Dims, float],
+    measured: dict[Dims, float],
     overhead: float,
     rate: float,
 ) -> float:
     """Seconds of a knot from its nearest smaller neighbours.
 
     A neighbour that takes many times the overhead runs at its rate, and so will the knot. One that
-    hardly takes longer than nothing tells no rate; then the best one seen anywhere counts.
+    hardly takes longer than nothing tells no rate; then the best one seen anywhere counts. A knot
+    with larger ones that were measured was not too slow, but is none that a problem has: more work
+    takes no less time, so it is as the least of them.
     """
+    larger = [value for other, value in measured.items() if _no_smaller(other, dims)]
+    if larger:
+        return min(larger)
     guesses = []
     for axis in range(len(dims)):
         position = list(axes[axis]).index(dims[axis])
@@ -291,3 +288,92 @@ def _extended(
             else:
                 guesses.append(max(seconds, overhead + prod(dims) / rate))
     return max(guesses)
+
+
+def _no_smaller(dims: Dims, than: Dims) -> bool:
+    return all(n >= m for n, m in zip(dims, than, strict=True))
+
+
+def least_above(seconds: dict[Dims, float]) -> dict[Dims, float]:
+    """The least seconds of all dimensions that are no smaller.
+
+    More work takes no less time; what was seen to be slower than more work met a slow spell.
+    """
+    return {
+        dims: min(found for other, found in seconds.items() if _no_smaller(other, dims))
+        for dims in seconds
+    }
+
+
+def passes(
+    form: str,
+    block: int,
+    seconds: dict[Dims, float],
+    held_out: dict[Dims, float],
+    knots: Sequence[Dims],
+) -> dict[str, Any]:
+    """A "surface" or "filter" model on whatever grid the knots span.
+
+    Parameters
+    ----------
+    form : str
+    block : int
+        Of a "filter" model.
+    seconds, held_out
+        As in `surface`.
+    knots : sequence of tuple of int
+        All of them, measured or not.
+    """
+    axes = [sorted(set(sizes)) for sizes in zip(*knots, strict=True)]
+    model = surface(axes, seconds, held_out)
+    if form == "filter":
+        model["form"] = form
+        model["constants"]["block"] = block
+    return model
+
+
+def solve(
+    axes: Sequence[Sequence[int]],
+    setup: dict[Dims, float],
+    step: dict[Dims, float],
+    steps: tuple[int, int],
+) -> dict[str, Any]:
+    """A "solve" model; sizes of the first axis that were not measured are left out."""
+    done = sorted({dims[0] for dims in step})
+    axes = [done, *axes[1:]]
+    model = {
+        "form": "solve",
+        "constants": {
+            part: {
+                "axes": [list(axis) for axis in axes],
+                "seconds": [float(f"{values[dims]:.5g}") for dims in grid(axes)],
+            }
+            for part, values in (("setup", setup), ("step", step))
+        },
+        "samples": {"steps": list(steps)},
+    }
+    bind(model)
+    return model
+
+
+def copies(
+    nbytes: int, seconds: float, overhead: float, flops_per_byte: float | None
+) -> dict[str, Any]:
+    """A "roofline" model of what runs at the speed of copying memory.
+
+    Parameters
+    ----------
+    nbytes, seconds
+        Of a copy.
+    overhead : float
+    flops_per_byte : float or None
+        Flops done while a byte is copied; None: they cost nothing.
+    """
+    rate = 2 * nbytes / seconds
+    constants = {
+        "overhead": overhead,
+        "flops_per_second": 1e15 if flops_per_byte is None else flops_per_byte * rate,
+        "bytes_per_second": rate,
+    }
+    samples = {"copied_bytes": nbytes, "copy_seconds": seconds}
+    return {"form": "roofline", "constants": constants, "samples": samples}

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays import spec
 from hetero.calibration import fit
-from hetero.calibration.efforts import Effort, axis
 from hetero.calibration.measure import center, measure
-from hetero.calibration.probes import product
 from hetero.calibration.workbench import Bench
 from hetero.devices.base import Device
-from hetero.ops import matvec, module_of
-from hetero.ops.products import calling
-from hetero.runtime import planner
-from hetero.runtime.problem import DEVICE_DTYPES
-from hetero.runtime.registry import lookup
+from hetero.runtime import planner, registry
+from hetero.runtime.cases import Budget, Case, Grid, Place, SmallCall, axis
+from hetero.runtime.registry import Operation
 
 _PASSES = 3
 _LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
-_SMALLEST = {"matvec": (16, 16), "matmul": (16, 16, 16)}
+_SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
 
 
@@ -64,92 +60,116 @@ def transfers(
     return found
 
 
-def links(device: Device, effort: Effort) -> dict[str, Any]:
+def links(device: Device, budget: Budget) -> dict[str, Any]:
     """Link models of a device: each direction, pageable and pinned."""
-    largest = min(effort.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
-    sizes = [size // 8 * 8 for size in axis(1024, largest, effort.link_step)]  # whole float64s
+    largest = min(budget.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
+    sizes = [size // 8 * 8 for size in axis(1024, largest, budget.link_step)]  # whole float64s
     found: dict[str, Any] = {"upload": {}, "download": {}}
-    for (direction, memory), seconds in transfers(device, sizes, 6 * effort.budget).items():
+    for (direction, memory), seconds in transfers(device, sizes, 6 * budget.point).items():
         found[direction][memory] = fit.segments(sizes, seconds)
     return found
 
 
-def pack(effort: Effort) -> dict[str, Any]:
+def pack(budget: Budget) -> dict[str, Any]:
     """Model of packing a host array that is not dense, by bytes of the packed one."""
-    sizes = axis(1024, min(effort.largest_transfer, 2**27), 4.0)
+    sizes = axis(1024, min(budget.largest_transfer, 2**27), 4.0)
     source = np.ones(sizes[-1] // 4)
     seconds = []
     for size in sizes:
         view = source[: size // 4 : 2]  # every second one of size / 4 elements of 8 bytes
         seconds.append(
-            measure(lambda view=view: np.ascontiguousarray(view), budget=effort.budget).seconds
+            measure(lambda view=view: np.ascontiguousarray(view), budget=budget.point).seconds
         )
     return fit.segments(sizes, seconds)
 
 
-def dispatch(device: Device, effort: Effort) -> dict[str, float]:
+def of_device(
+    place: Place, cases: list[Case], operations: Iterable[Operation], budget: Budget
+) -> tuple[dict[str, Any], dict[str, float], dict[tuple[str, str], float]]:
+    """A device's link models, `dispatch`, and `host_shares`."""
+    (device,) = place.devices
+    with device.active():
+        found = links(device, budget)
+    around = dispatch(device, operations, budget)
+    shares = host_shares(place, cases, around["device"]) if "device" in around else {}
+    return found, around, shares
+
+
+def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) -> dict[str, float]:
     """Seconds of the host's own work around one call: describing, allocating, looking up the plan.
 
     What a whole call on tiny operands takes, less its transfers and its launch: for operands on the
     host, on the device, and on the device with the CPU computing ("detour"). The calls find the
-    device as they do in a program: not active yet.
+    device as they do in a program: not active yet. Empty where no operation has such a call.
     """
-    A, x = np.ones((16, 16), np.float32), np.ones(16, np.float32)
-    budget = 20 * effort.budget
+    operation, small = next(_small_calls(device, operations), (None, None))
+    if small is None:
+        return {}
+    case = Case(small.implementation, small.problem.dtype, "*", Grid(), problem=None)
+    vector = small.arrays[-1]
 
     def seconds(call: Callable[[], object]) -> float:
-        return measure(call, budget=budget, least=15).seconds
+        return measure(call, budget=20 * budget.point, least=15).seconds
 
-    problem = matvec.problem(spec(A.shape, A.dtype, on=device.name), spec(x.shape, x.dtype))
-    tiled = next(i for i in lookup("matvec") if i.kind == device.kind and i.method == "tiled")
     with device.active():
-        bench = Bench(device)
-        place, owner = device.allocate(A.nbytes)
-        upload = seconds(lambda: device.upload(x, place))
-        download = seconds(lambda: device.download(place, np.empty(16, np.float32)))
-        alone = seconds(bench.waiting(tiled, problem))
-    plan = planner.plan(matvec.problem(A, x), device.name, "tiled")
-    from_host = seconds(partial(calling.shortcut(plan, np.matvec), A, x))
+        place, owner = device.allocate(max(a.nbytes for a in small.arrays))
+        upload = seconds(lambda: device.upload(vector, place))
+        download = seconds(lambda: device.download(place, np.empty_like(vector)))
+        alone = seconds(Bench((device,)).waiting(case, small.problem))
+    from_host = seconds(small.from_host)
     found = {"host": max(from_host - 2 * upload - download - alone, 0.0)}
     if device.kind == "cuda":
-        on_device = [device.new_array(a.shape, a.dtype)[0] for a in (A, x)]
+        arrays = [device.new_array(a.shape, a.dtype)[0] for a in small.arrays]
 
-        def call(name: str) -> None:
-            matvec.matvec(*on_device, device=name, method="tiled" if name != planner.CPU else None)
+        def call(name: str, method: str | None) -> None:
+            operation.call(*arrays, device=name, method=method)
             with device.active():
                 device.synchronize()
 
-        found["device"] = max(seconds(partial(call, device.name)) - alone, 0.0)
-        detour = seconds(partial(call, planner.CPU)) - 2 * download - upload
+        there = seconds(partial(call, device.name, small.implementation.method))
+        found["device"] = max(there - alone, 0.0)
+        detour = seconds(partial(call, planner.CPU, None)) - 2 * download - upload
         found["detour"] = max(detour, 0.0)
     del owner
     return found
 
 
-def host_shares(
-    device: Device, info: dict[str, Any], dispatch: float
-) -> dict[tuple[str, str], float]:
-    """What the host adds to a product on a CUDA device, however small, beside ``dispatch`` seconds.
+def _small_calls(
+    device: Device, operations: Iterable[Operation]
+) -> Iterator[tuple[Operation, SmallCall]]:
+    for operation in operations:
+        with contextlib.suppress(Exception):  # of a module that fails the loop tells
+            make = getattr(importlib.import_module(operation.cases), "small_call", None)
+            small = make(device) if make is not None else None
+            if small is not None:
+                yield operation, small
+
+
+def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[str, str], float]:
+    """What the host adds to a call on a CUDA device, however small, beside ``dispatch`` seconds.
 
     Operation and method -> seconds: of calls by the public function on arrays of the device, as a
     program makes them, less the device's own time. They are measured in turn, so that a slow spell
     of the machine hits all alike, and are one figure for all layouts and dtypes: of each alone it
     would be too uncertain to choose by.
     """
+    (device,) = place.devices
     samples: dict[tuple[str, str], list[float]] = {}
-    calls: list[tuple[tuple[str, str], Callable[[], object], float]] = []
+    calls: dict[tuple[str, str, str], tuple[Callable[[], object], float]] = {}
     with device.active():
-        bench = Bench(device)
-        for operation, dims in _SMALLEST.items():
-            for implementation, dtype in itertools.product(lookup(operation), DEVICE_DTYPES):
-                problem = product(operation, dims, device.name, dtype)
-                if implementation.kind != device.kind or implementation.excludes(problem, info):
-                    continue
-                arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
-                function = module_of(operation).call
-                method = implementation.method
-                call = partial(function, *arrays, device=device.name, method=method)
-                calls.append(((operation, method), call, bench.seconds(implementation, problem, 0)))
+        bench = Bench(place.devices)
+        for case in cases:
+            row = case.implementation
+            key = (row.operation, row.method, case.dtype)
+            if not isinstance(case.how, Grid) or key in calls:
+                continue
+            problem = case.problem(*(_SMALLEST for _ in case.axes))
+            if row.excludes(problem, place.info) is not None:
+                continue
+            arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
+            function = registry.operation(row.operation).call
+            call = partial(function, *arrays, device=device.name, method=row.method)
+            calls[key] = call, bench.seconds(case, problem, 0)
 
     def timed(call: Callable[[], object]) -> float:
         begin = time.perf_counter()
@@ -159,7 +179,8 @@ def host_shares(
         return time.perf_counter() - begin
 
     for _ in range(_HOST_ROUNDS):
-        for key, call, alone in calls:
+        for (operation, method, _), (call, alone) in calls.items():
             timed(call)  # not counted: another one ran before
-            samples.setdefault(key, []).extend(timed(call) - alone for _ in range(_HOST_CALLS))
+            found = samples.setdefault((operation, method), [])
+            found.extend(timed(call) - alone for _ in range(_HOST_CALLS))
     return {key: max(center(found) - dispatch, 0.0) for key, found in samples.items()}

@@ -11,26 +11,31 @@ from hetero.arrays import Operand
 from hetero.calibration.measure import measure
 from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
+from hetero.runtime.cases import Case
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.runtime.registry import Arguments
 
 TURNS = 16  # places among which operands rotate
+COPIED = 1 << 26  # bytes, for the speed of copying
 _ROOM = 1 << 30  # bytes for all of them
 
 
 class Bench:
-    """Operands of any shape on one device, and the time that calls on them take.
+    """Operands of any shape at one place, and the time that calls on them take.
 
     Parameters
     ----------
-    device : Device or None
-        None: the CPU.
+    devices : tuple of Device
+        One; none for the CPU. For several together, operands are the host's.
     """
 
-    def __init__(self, device: Device | None) -> None:
-        self.device = device
-        self.queue = Queue(device) if device is not None and device.kind == "cuda" else None
+    def __init__(self, devices: tuple[Device, ...] = ()) -> None:
+        self.devices = devices
+        self.device = devices[0] if len(devices) == 1 else None
+        timed = self.device is not None and self.device.kind == "cuda"
+        self.queue = Queue(self.device) if timed else None
         self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
+        self._copy_seconds: float | None = None
         self._block = np.random.default_rng(0).random(1 << 20) - 0.5
 
     def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
@@ -59,54 +64,80 @@ class Bench:
             return np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
         return pool + size * (turn % places) if places > 1 else pool
 
-    def arguments(self, inputs: list[Any], output: Any) -> Arguments:
-        """What a run gets, of what `array` made."""
-        return Arguments(tuple(inputs), output)
+    def arguments(self, case: Case, problem: Problem, turn: int = 0) -> Arguments:
+        """What a run of the problem gets; on the CPU its output is made by `waiting`."""
+        inputs = [
+            self.array(operand, number, turn)
+            for number, operand in enumerate(problem.inputs[: case.inputs])
+        ]
+        output = None
+        if self.device is not None:
+            output = self.array(problem.output, len(problem.inputs), turn)
+        options = case.options(problem) if case.options is not None else None
+        return Arguments(tuple(inputs), output, options)
 
-    def seconds(self, implementation: Implementation, problem: Problem, budget: float) -> float:
+    def seconds(self, case: Case, problem: Problem, budget: float) -> float:
         """Seconds of one call, until its result is there.
 
         On a CUDA device it is its clock that measures, and the host's share is left out.
         """
-        run = implementation.run
-        assert run is not None
-        operands = (*problem.inputs, problem.output)
-        if self.queue is not None:
-            sets = [
-                [self.array(o, i, turn) for i, o in enumerate(operands)] for turn in range(TURNS)
-            ]
+        if self.queue is None:
+            return measure(self.waiting(case, problem), budget=budget, most=30).seconds
+        run, devices = case.implementation.run, self.devices
+        sets = [self.arguments(case, problem, turn) for turn in range(TURNS)]
+        return self.queue.quickly(lambda turn: run(devices, problem, sets[turn % TURNS]))
 
-            def call(turn: int) -> None:
-                arrays = sets[turn % TURNS]
-                run((self.device,), problem, self.arguments(arrays[:-1], arrays[-1]))
-
-            return self.queue.quickly(call)
-        return measure(self.waiting(implementation, problem), budget=budget, most=30).seconds
-
-    def waiting(self, implementation: Implementation, problem: Problem) -> Callable[[], None]:
+    def waiting(self, case: Case, problem: Problem) -> Callable[[], None]:
         """A function that computes the problem once and returns when it is done."""
-        run = implementation.run
-        assert run is not None
-        device = self.device
-        inputs = [self.array(o, i) for i, o in enumerate(problem.inputs)]
+        run, devices, device = case.implementation.run, self.devices, self.device
+        arguments = self.arguments(case, problem)
         if device is None:
+            inputs, _, options = arguments
             result = problem.output
-            return lambda: run(
-                (), problem, self.arguments(inputs, np.empty(result.shape, result.dtype))
-            )
-        arguments = self.arguments(inputs, self.array(problem.output, len(inputs)))
+
+            def call_here() -> None:
+                run(
+                    devices,
+                    problem,
+                    Arguments(inputs, np.empty(result.shape, result.dtype), options),
+                )
+
+            return call_here
 
         def call() -> None:
-            run((device,), problem, arguments)
+            run(devices, problem, arguments)
             device.synchronize()
 
         return call
 
     def host_seconds(
-        self, implementation: Implementation, problem: Problem, device_seconds: float, least: int
+        self, case: Case, problem: Problem, device_seconds: float, least: int
     ) -> float:
         """The host's share of a call: what it takes in all, less the device's own time."""
         if self.queue is None:
             return 0.0
-        call = self.waiting(implementation, problem)
+        call = self.waiting(case, problem)
         return max(measure(call, budget=0.1, least=least, most=least).seconds - device_seconds, 0.0)
+
+    def copy_seconds(self) -> float:
+        """Seconds to copy `COPIED` bytes within the memory of this place, measured once."""
+        if self._copy_seconds is None:
+            self._copy_seconds = self._copying()
+        return self._copy_seconds
+
+    def _copying(self) -> float:
+        device = self.device
+        if device is None:
+            source = np.ones(COPIED // 8)
+            target = np.empty_like(source)
+            return measure(lambda: np.copyto(target, source), budget=0.1).seconds
+        (a, first), (b, second) = (device.allocate(COPIED) for _ in range(2))
+        device.upload(np.ones(COPIED // 8), a)
+
+        def copy() -> None:
+            device.copy(b, a, COPIED)
+            device.synchronize()
+
+        found = measure(copy, budget=0.1).seconds
+        del first, second
+        return found

@@ -158,8 +158,8 @@ def hasty(monkeypatch):
     """
     import dataclasses
 
-    from hetero.calibration import efforts
+    from hetero.calibration import budgets
 
-    quick = {"budget": 0.0002, "longest": 0.002, "step": 16.0, "device_step": 16.0}
-    quick |= {"held_out": 2, "largest_transfer": 2**16, "total": 4.0}
-    monkeypatch.setattr(efforts, "QUICK", dataclasses.replace(efforts.QUICK, **quick))
+    quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "device_step": 16.0}
+    quick |= {"held_out": 2, "largest_transfer": 2**16}
+    monkeypatch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **quick))

@@ -16,7 +16,7 @@ import pytest
 
 import hetero
 from hetero import cli
-from hetero.calibration import efforts
+from hetero.calibration import budgets
 from hetero.cli import commands
 
 ROOT = Path(__file__).parent.parent
@@ -52,8 +52,8 @@ EXAMPLES = examples()
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
 def test_docstrings(example, monkeypatch):
-    hasty = {"budget": 1e-4, "longest": 1e-3, "step": 16.0, "device_step": 16.0, "total": 0.5}
-    monkeypatch.setattr(efforts, "QUICK", dataclasses.replace(efforts.QUICK, **hasty))
+    hasty = {"point": 1e-4, "longest": 1e-3, "step": 16.0, "device_step": 16.0, "patience": 0.1}
+    monkeypatch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **hasty))
     output = []
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     failed = runner.run(example, out=output.append).failed

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log, prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 GIB = float(1024**3)
 
@@ -55,6 +55,36 @@ class Work:
     repeat: int = 1
     calls: float = 1.0
     estimate: float = 0.0
+
+
+class ModelKey(NamedTuple):
+    """Which implementation's time a model of a profile tells; a string there.
+
+    Attributes
+    ----------
+    place : str
+        A device, "cuda:*" for every device of a kind, or "cuda*2" for so many together.
+    operation, method, dtype : str
+    layout : str
+        What besides dims decides the speed; "*" stands for every layout.
+    """
+
+    place: str
+    operation: str
+    method: str
+    dtype: str
+    layout: str
+
+    def __str__(self) -> str:
+        return "|".join(self)
+
+    @classmethod
+    def parse(cls, text: str) -> ModelKey:
+        """The key that a string stands for; ValueError where it stands for none."""
+        parts = text.split("|")
+        if len(parts) != len(cls._fields):
+            raise ValueError(f"a model's key must be {'|'.join(cls._fields)}, got {text!r}")
+        return cls(*parts)
 
 
 Cost = Callable[[Work], tuple[float, float]]

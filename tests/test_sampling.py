@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from hetero.calibration import overheads, probes
-from hetero.calibration.efforts import FULL
+from hetero.calibration import loop, overheads, sampling
+from hetero.calibration.budgets import FULL
+from hetero.ops.products.cases import product
+from hetero.runtime import registry
+from hetero.runtime.cases import Case, Grid, Place
 from hetero.runtime.registry import lookup
 
 
@@ -20,18 +21,25 @@ class FakeBench:
     def __init__(self, host):
         self.host = host
 
-    def seconds(self, implementation, problem, budget):
+    def seconds(self, case, problem, budget):
         return 1e-5 if max(problem.dims) < 4096 else 2e-4
 
-    def host_seconds(self, implementation, problem, device_seconds, least):
+    def host_seconds(self, case, problem, device_seconds, least):
         return self.host(problem.dims)
 
 
 def measured(host, share=15e-6):
     implementation = next(i for i in lookup("matvec") if i.kind == "cuda" and i.method == "library")
-    effort = replace(FULL, held_out=0, device_step=4.0)
-    subject = next(iter(probes.subjects(implementation, "cuda:0", effort, {"matvec": 4096})))
-    return probes.measure_subject(subject, FakeBench(host), effort, 10.0, share)[0]
+    axes = [[4, 16, 64, 256, 1024, 4096]] * 2
+    case = Case(
+        implementation,
+        "float32",
+        "C aligned",
+        Grid(),
+        axes,
+        lambda *dims: product("matvec", dims, "cuda:0"),
+    )
+    return sampling.take(case, FakeBench(host), FULL, 10.0, share).seconds
 
 
 def test_shapes_that_cost_the_host_clearly_more_keep_their_own_share():
@@ -68,16 +76,22 @@ def test_an_unknown_share_is_measured():
 
 def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
     class Bench:
-        def __init__(self, device):
-            assert device is cuda
+        def __init__(self, devices):
+            assert devices == (cuda,)
 
-        def seconds(self, implementation, problem, budget):
+        def seconds(self, case, problem, budget):
             return 1e-9
 
     monkeypatch.setattr(overheads, "Bench", Bench)
-    shares = overheads.host_shares(cuda, cuda.describe(), 0.0)
+    place = Place(cuda.name, cuda.describe(), (cuda,))
+    found = [
+        case
+        for name in ("matvec", "matmul")
+        for case in loop.module_of(registry.operation(name)).cases(place, FULL)
+    ]
+    shares = overheads.host_shares(place, found, 0.0)
     assert {("matvec", "tiled"), ("matmul", "tiled")} <= set(shares)
     assert all(seconds > 0.0 for seconds in shares.values())
     calls = 2 * len(shares) * overheads._HOST_ROUNDS * (1 + overheads._HOST_CALLS)
     assert cuda.log.count("compute") == calls
-    assert set(overheads.host_shares(cuda, cuda.describe(), 10.0).values()) == {0.0}
+    assert set(overheads.host_shares(place, found, 10.0).values()) == {0.0}

@@ -1,0 +1,252 @@
+"""From cases to samples: what is measured, by how the case wants it measured."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from statistics import median
+
+from hetero.calibration.measure import measure
+from hetero.calibration.workbench import COPIED, Bench
+from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, Steps, grid
+from hetero.runtime.problem import Problem
+
+_HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter
+_CLEARLY = 1.5
+_LOOKS = 4
+_SHORT = 0.002  # seconds of a call, above which half of the passes are enough
+_SETTLES = 0.002  # seconds for which threads may go on spinning after a call
+_POINTS = 2**24  # point updates that are timed at least
+_LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What was measured of a case: seconds by dimensions.
+
+    Attributes
+    ----------
+    seconds : dict
+        Of knots; of one step in a solve; of a copy, by bytes. What would have taken too long, or
+        came too late, is missing.
+    held_out : dict
+        Of shapes that are no knots.
+    setup : dict
+        Of what a solve takes beside its steps.
+    typical : dict
+        Median of each pass, where ``seconds`` is the fastest call of all.
+    host : float
+        The host's share of each call, where it is known.
+    """
+
+    seconds: dict[Dims, float] = field(default_factory=dict)
+    held_out: dict[Dims, float] = field(default_factory=dict)
+    setup: dict[Dims, float] = field(default_factory=dict)
+    typical: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
+    host: float = 0.0
+
+
+def take(
+    case: Case,
+    bench: Bench,
+    budget: Budget,
+    seconds_left: float,
+    host: float | None = None,
+    before: Samples | None = None,
+) -> Samples:
+    """Measure a case.
+
+    Parameters
+    ----------
+    case, bench, budget
+    seconds_left : float
+        After which knots are no longer begun.
+    host : float, optional
+        The host's share of a call, if it is known.
+    before : Samples, optional
+        Of the passes made so far.
+    """
+    if isinstance(case.how, Copies):
+        return Samples({(COPIED,): bench.copy_seconds()})
+    if isinstance(case.how, Passes):
+        return _pass(case, bench, budget, seconds_left, before)
+    if isinstance(case.how, Steps):
+        return _steps(case, bench, budget, seconds_left)
+    return _grid(case, bench, budget, seconds_left, host)
+
+
+def _grid(
+    case: Case, bench: Bench, budget: Budget, seconds_left: float, host: float | None
+) -> Samples:
+    """Knots from small to large, then random shapes between them.
+
+    ``host`` is in all these seconds, but not in those of an implementation that estimates the
+    device's time.
+    """
+    end = time.perf_counter() + seconds_left
+    smallest = case.problem(*case.smallest)
+    alone = bench.seconds(case, smallest, budget.point)
+    least = bench.host_seconds(case, smallest, alone, 100)
+    host = least if host is None else host
+
+    def more(problem: Problem, device_seconds: float) -> float:
+        """What the host does for this shape beyond its share, if that is clearly more.
+
+        A library may launch several kernels for some shapes; that costs the host, not the device.
+        What does not last is a slow spell of the machine.
+        """
+        seen: list[float] = []
+        while len(seen) < _LOOKS:
+            seen.append(bench.host_seconds(case, problem, device_seconds, 7))
+            if seen[-1] <= _CLEARLY * least:
+                return 0.0
+        return min(seen) - least
+
+    def seconds_of(dims: Dims) -> float:
+        problem = case.problem(*dims)
+        device_seconds = bench.seconds(case, problem, budget.point)
+        if case.how.by_estimate:
+            return device_seconds
+        if device_seconds > _HOST_HIDDEN:
+            return host + device_seconds
+        return host + device_seconds + more(problem, device_seconds)
+
+    seconds: dict[Dims, float] = {}
+    rate = 0.0  # the best seen: volume per second
+    for dims in sorted(grid(case.axes), key=prod):
+        if rate and (prod(dims) / rate > budget.longest or time.perf_counter() > end):
+            continue
+        seconds[dims] = seconds_of(dims)
+        rate = max(rate, prod(dims) / seconds[dims])
+    draw = random.Random(1)
+    held_out: dict[Dims, float] = {}
+    multiple, less = case.how.multiple, case.how.less
+    for _ in range(case.how.held_out * 20):
+        late = time.perf_counter() > end + 0.2 * seconds_left
+        if len(held_out) >= case.how.held_out or late:
+            break
+        dims = tuple(
+            round(a[0] * (a[-1] / a[0]) ** draw.random()) // multiple * multiple - less
+            for a in case.axes
+        )
+        if min(dims) > 1 and prod(dims) / rate <= budget.longest / 4:
+            held_out[dims] = seconds_of(dims)
+    return Samples(seconds, held_out, host=host)
+
+
+def _pass(
+    case: Case, bench: Bench, budget: Budget, seconds_left: float, before: Samples | None
+) -> Samples:
+    """Measure all knots once more.
+
+    The fastest call tells methods and sizes apart, since what else the machine does only adds.
+    """
+    how = case.how
+    if before is None:
+        before = Samples()
+        for dims in list(how.knots.values())[: None if bench.devices else 1]:
+            bench.waiting(case, case.problem(*dims))()  # compiles
+    number = max(map(len, before.typical.values()), default=0)
+    seconds, typical = dict(before.seconds), dict(before.typical)
+    rate = max((prod(dims) / seconds[dims] for dims in seconds), default=0.0)
+    end = time.perf_counter() + seconds_left
+    for dims, sizes in {**how.knots, **how.held_out}.items():
+        if rate and (prod(dims) / rate > how.longest or time.perf_counter() > end):
+            continue
+        if before.seconds and dims not in seconds:
+            continue
+        if number >= how.number / 2 and number and seconds[dims] > _SHORT:
+            continue
+        call = bench.waiting(case, case.problem(*sizes))
+        time.sleep(_SETTLES)
+        measured = measure(call, budget=budget.point / how.number, least=2, most=30)
+        seconds[dims] = min(seconds.get(dims, math.inf), *measured.samples)
+        typical[dims] = (*typical.get(dims, ()), measured.seconds)
+        rate = max(rate, prod(dims) / seconds[dims])
+    return replace(before, seconds=seconds, typical=typical)
+
+
+def slower(samples: Samples) -> list[float]:
+    """Of each knot, how much longer than the fastest call a typical one took."""
+    return [median(times) / samples.seconds[dims] for dims, times in samples.typical.items()]
+
+
+def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:
+    """Of the smallest size, the largest, and those between that time is left for.
+
+    Several devices share the work, from host to host, so that moving counts as set-up.
+    """
+    solves(case, case.smallest, (1,), bench, budget)  # compiles
+    end = time.perf_counter() + seconds_left
+    setup: dict[Dims, float] = {}
+    step: dict[Dims, float] = {}
+    few, many = case.how.few, case.how.many
+    sizes, *others = case.axes
+    for number, n in enumerate(_outside_in(sizes)):
+        if number >= 2 and time.perf_counter() > end:
+            break
+        if few != many and few > 2:  # so many that they stand out from the set-up
+            # and not so many that the residual of a float32 solve gets subnormal, which is slow.
+            many = few + min(max(_POINTS // n, 32), 512, round(8 * n ** (1 / 3)))
+        for rest in grid(others):
+            dims = (n, *rest)
+            if few == many:
+                step[dims], setup[dims] = solves(case, dims, (few,), bench, budget)[0], 1e-7
+                continue
+            less, more = solves(case, dims, (few, many), bench, budget)
+            step[dims] = max((more - less) / (many - few), _LEAST_STEP * more / many)
+            setup[dims] = max(less - few * step[dims], 1e-7)
+    return Samples(step, setup=setup)
+
+
+def _outside_in(sizes: Sequence[int]) -> list[int]:
+    """The first, the last, the middle one, then what lies between in the same manner."""
+    order = [0, len(sizes) - 1]
+    parts = [(0, len(sizes) - 1)]
+    for low, high in parts:  # grows
+        if high - low > 1:
+            middle = (low + high) // 2
+            order.append(middle)
+            parts += [(low, middle), (middle, high)]
+    return [sizes[i] for i in dict.fromkeys(order)]
+
+
+def solves(
+    case: Case, dims: Dims, counts: tuple[int, ...], bench: Bench, budget: Budget
+) -> list[float]:
+    """Seconds of solves of so many steps, operands where they run.
+
+    The fastest of several: what else the machine does only adds, and spoils the difference.
+    """
+    problem, run = case.problem(*dims), case.implementation.run
+    arguments = case.arguments(*dims, devices=bench.devices)
+    device = bench.device
+    (b,), x, solve = arguments
+    owners = []
+    if device is not None:
+        (there, first), (x, second) = (device.allocate(b.nbytes) for _ in range(2))
+        owners = [first, second]
+        device.upload(b, there)
+        arguments = arguments._replace(inputs=(there,), output=x)
+
+    def call(count: int) -> None:
+        if device is not None:
+            device.fill(x, b.nbytes)
+        else:
+            x[...] = 0.0
+        run(bench.devices, problem, arguments._replace(options=solve._replace(maxiter=count)))
+        if device is not None:
+            device.synchronize()
+
+    time.sleep(_SETTLES)
+    found = [
+        min(measure(partial(call, count), budget=3 * budget.point, least=3, most=9).samples)
+        for count in counts
+    ]
+    del owners
+    return found

@@ -1,0 +1,127 @@
+"""What calibration measures of conjugate gradients: set-up and one step over the unknowns."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from hetero.devices.base import Device
+from hetero.ops.cg.system import System
+from hetero.ops.linear_systems import cases as solves
+from hetero.ops.linear_systems.solving import Solve, result_operand
+from hetero.runtime.cases import Budget, Case, Place, Steps
+from hetero.runtime.models import ModelKey, Work, bind
+from hetero.runtime.problem import DEVICE_DTYPES, Problem
+from hetero.runtime.registry import Arguments
+
+_OPERATION = "cg"
+_LAYOUTS = ("dense", "csr", "stencil2", "stencil3", "stencil2-multigrid")
+_LARGEST_CSR = {"cpu": 2**18, "opencl": 2**14}, 2**20
+_LARGEST_DENSE = {"cpu": 2**11, "opencl": 2**9}, 2**12
+_ROW_LENGTHS = [5, 27]
+_AHEAD = ("multigrid", "csr", "stencil2")  # what takes long to compile on the CPU
+_MATVEC = (("blas", "C"), ("tiled", "C aligned"))
+_LONGER = (4096, 8192, 16384, 32768)
+
+
+def cases(place: Place, budget: Budget) -> Iterable[Case]:
+    """Every implementation on every kind of matrix that it takes."""
+    return solves.estimates(_OPERATION, place) if budget.quick else _measured(place)
+
+
+def _measured(place: Place) -> Iterator[Case]:
+    for row in solves.rows(_OPERATION, place):
+        for dtype in DEVICE_DTYPES:
+            for layout in _LAYOUTS:
+                cycles = layout.endswith("multigrid")
+                axes = [solves.unknowns(place)[cycles:]]
+                if layout == "dense":
+                    axes = [solves.unknowns(place, _LARGEST_DENSE, ratio=2)]
+                elif layout == "csr":
+                    axes = [solves.unknowns(place, _LARGEST_CSR), _ROW_LENGTHS]
+                family = layout.split("-")[-1]
+                case = Case(
+                    row,
+                    dtype,
+                    layout,
+                    Steps(*(solves.CYCLES if cycles else solves.STEPS)),
+                    axes,
+                    functools.partial(_problem, layout, dtype),
+                    functools.partial(_arguments, layout, dtype),
+                    seconds=solves.SECONDS,
+                    ahead=f"{family} in {dtype}" if family in _AHEAD else "",
+                )
+                if row.excludes(case.problem(*case.smallest), place.info) is None:
+                    yield case
+
+
+def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:
+    """Dense matrices too large to measure, at the pace of the matrix-vector product.
+
+    Matrices that no longer fit a cache would take long to fill, and matvec knows them.
+    """
+    found = {}
+    for key, model in models.items():
+        if (key.operation, key.layout) == (_OPERATION, "dense"):
+            keys = (key._replace(operation="matvec", method=m, layout=at) for m, at in _MATVEC)
+            matvec = next((models[k] for k in keys if k in models), None)
+            if matvec is not None:
+                found[key] = _longer(model, matvec)
+    return found
+
+
+def _longer(model: dict[str, Any], matvec: dict[str, Any]) -> dict[str, Any]:
+    """The model with larger matrices."""
+    model, cost = copy.deepcopy(model), bind(matvec)
+    for part in ("setup", "step"):
+        (sizes,), seconds = (model["constants"][part][name] for name in ("axes", "seconds"))
+        last, base = sum(cost(Work((sizes[-1],) * 2, 0.0, 0.0))), seconds[-1]
+        for n in [n for n in _LONGER if n > sizes[-1]]:
+            sizes.append(n)
+            seconds.append(float(f"{base * sum(cost(Work((n, n), 0.0, 0.0))) / last:.5g}"))
+    return model
+
+
+def _problem(layout: str, dtype: str, n: int, row_length: int = 5) -> Problem:
+    kind = layout.partition("-")[0]
+    entries = {"dense": n * n, "csr": n * row_length}.get(kind, 5 * n)
+    place = result_operand((n,), np.dtype(dtype), "host")
+    return Problem(_OPERATION, (n, entries), dtype, (place,), place, layout=layout, iterations=1)
+
+
+def _arguments(
+    layout: str, dtype: str, n: int, row_length: int = 5, *, devices: tuple[Device, ...] = ()
+) -> Arguments:
+    from hetero.ops.linear_systems import operators
+
+    kind, _, preconditioner = layout.partition("-")
+    if kind == "dense":
+        matrix = solves.right_hand_side((n, n), dtype)
+        matrix += matrix.T
+        matrix[np.diag_indices(n)] += 0.9 * math.sqrt(n)
+    elif kind == "csr":
+        matrix = _banded(n, row_length, dtype)
+    else:
+        matrix = operators.Poisson(solves.even_grid(n, int(kind[-1])), dtype=dtype)
+    b = solves.right_hand_side(matrix.shape[:1], dtype)
+    whole, inverse = System(matrix, np.dtype(dtype), preconditioner or None).on(devices)
+    return Arguments((b,), np.zeros_like(b), Solve(whole, 0.0, 0.0, 1, inverse))
+
+
+def _banded(n: int, row_length: int, dtype: str) -> Any:
+    """A diagonally dominant matrix: ``row_length`` diagonals over about sqrt(n), wrapped around."""
+    from scipy.sparse import csr_array
+
+    half = row_length // 2
+    offsets = np.unique(np.linspace(1, max(math.isqrt(n), half), half).astype(int))
+    offsets = np.concatenate([-offsets[::-1], [0], offsets])
+    columns = np.sort((np.arange(n)[:, None] + offsets) % n, axis=1).astype(np.int32)
+    values = np.full(columns.size, -1.0, dtype)
+    values[columns.ravel() == np.repeat(np.arange(n), len(offsets))] = len(offsets) - 0.99
+    starts = np.arange(n + 1, dtype=np.int32) * len(offsets)
+    return csr_array((values, columns.ravel(), starts), shape=(n, n))

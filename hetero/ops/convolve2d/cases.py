@@ -1,0 +1,157 @@
+"""What calibration measures of convolutions: each method over sizes of images and filters.
+
+A quick calibration compiles nothing for this: it measures how fast memory is copied, and estimates
+all from that.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import HOST, spec
+from hetero.ops.convolve2d.filters import Filter, Options
+from hetero.ops.convolve2d.operands import NAME, described
+from hetero.ops.convolve2d.window import window
+from hetero.runtime import registry
+from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, Place, grid
+from hetero.runtime.problem import DEVICE_DTYPES, Problem
+from hetero.runtime.registry import Implementation
+
+_IMAGES = {
+    "cpu": (4, 16, 32, 64, 128, 256, 512, 1024, 4096),
+    "opencl": (4, 16, 64, 256),
+}
+_IMAGES_OTHERS = (16, 256, 1024, 4096, 8192)
+_TILED = (32, 64, 128, 256, 512, 768, 1024, 2048, 4096)
+_FILTERS = (1, 2, 3, 5, 7, 11, 17, 31, 63, 129)
+_DEVICE_FILTERS = (1, 3, 7, 15, 63)  # fewer: each takes some kernels to compile
+_LIBRARY_FILTERS = (1, 2, 3, 5, 7, 9, 11)
+_TAPS = (6, 14, 30, 62, 126)  # of a column and a row together
+_DEVICE_TAPS = (6, 30, 126)
+_HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
+_LONGEST = 0.03  # seconds of one call; with images alone to go through, four times that
+_PASSES = 6  # on the CPU, where a slow spell is longer than one measurement
+_SECONDS = 18.0  # of all cases at a place
+_EXAMPLE, _EXAMPLE_LARGE = (64, 5), (256, 5)
+_OWN = ("direct", "separable")  # methods by loops and kernels of our own
+# Flops that a method does while a byte is copied: typical of the machines measured.
+_FLOPS_PER_BYTE = {"direct": 14.0, "library": 2.5, "separable": 5.0, "fft": 3.5}
+_FLOPS_PER_BYTE_DEVICE = {"direct": 10.0, "separable": 6.0, "overlap_save": 4.8}
+_FLOPS_PER_BYTE_OTHERS = 4.0
+
+
+def cases(place: Place, budget: Budget) -> Iterable[Case]:
+    """Every implementation at a place, by dtype."""
+    rows = [i for i in registry.lookup(NAME) if i.kind == place.kind and i.run is not None]
+    if budget.quick:
+        return [
+            Case(i, dtype, "*", _estimate(i.method, place))
+            for i in rows
+            for dtype in DEVICE_DTYPES
+            if i.excludes(_problem(i, dtype, HOST, *_EXAMPLE_LARGE), place.info) is None
+        ]
+    found = [case for row in rows for case in _measured(row, place)]
+    weights = [max(len(case.how.knots), 20) for case in found]
+    return [
+        replace(case, seconds=_SECONDS * weight / sum(weights))
+        for case, weight in zip(found, weights, strict=True)
+    ]
+
+
+def _estimate(method: str, place: Place) -> Copies:
+    rates = _FLOPS_PER_BYTE_DEVICE if place.devices else _FLOPS_PER_BYTE
+    overhead = 4e-5 if place.devices else 3e-5
+    return Copies(
+        overhead * (2.0 if "fft" in method else 1.0), rates.get(method, _FLOPS_PER_BYTE_OTHERS)
+    )
+
+
+def _measured(implementation: Implementation, place: Place) -> Iterator[Case]:
+    method, on_cpu = implementation.method, not place.devices
+    images = list(_IMAGES.get(place.kind, _IMAGES_OTHERS))
+    filters = _FILTERS if on_cpu else _DEVICE_FILTERS
+    if method == "library":
+        filters = _LIBRARY_FILTERS
+    elif method == "separable":
+        filters = tuple(taps // 2 for taps in (_TAPS if on_cpu else _DEVICE_TAPS))
+    sizes = grid([images, list(filters)])
+    form = "filter"
+    if method in ("fft", "overlap_save"):
+        form = "surface"
+        if method == "overlap_save":
+            images = list(_TILED) if on_cpu else images[1:]
+        sizes = [(n, min(33, max(n // 48, 3))) for n in images]  # small beside the image
+    options = functools.cache(_options)  # its filters stay on the device as long as the cases
+    for dtype in DEVICE_DTYPES:
+        problem = functools.partial(_problem, implementation, dtype, place.operands_on)
+        host = functools.partial(_problem, implementation, dtype, HOST)
+        if not images or implementation.excludes(host(images[-1], 5), place.info) is not None:
+            continue
+        block = 1
+        if on_cpu and method in _OWN:
+            from hetero.ops.convolve2d import cpu
+
+            block = cpu.block_width(np.dtype(dtype))
+        knots, held_out = (
+            _by_work(implementation, problem, points, form, block)
+            for points in (sizes, [size for size in _HELD_OUT if size[0] <= images[-1]])
+        )
+        how = Passes(
+            form,
+            knots,
+            held_out,
+            _LONGEST * (4.0 if form == "surface" else 1.0),
+            _PASSES if on_cpu else 1,
+            block,
+        )
+        yield Case(
+            implementation,
+            dtype,
+            "*",
+            how,
+            problem=problem,
+            options=lambda made: options(made.inputs[1].shape, made.dtype),
+            inputs=1,
+            example=_EXAMPLE,
+            ahead=f"convolutions in {dtype}" if method in _OWN else "",
+        )
+
+
+def _problem(
+    implementation: Implementation, dtype: str, on: str, n: int, filter_size: int
+) -> Problem:
+    """N x n, filtered to the same size; the filter of rank 1 where that is what is measured."""
+    shapes = (n, n), (filter_size, filter_size)
+    image, filter = (spec(shape, dtype, on=on).operand() for shape in shapes)
+    rank = int(implementation.method == "separable")
+    found = window(*shapes, "same", rank=rank)
+    return described(image, filter._replace(location=HOST), np.dtype(dtype), found)
+
+
+def _by_work(
+    implementation: Implementation, problem: Any, sizes: list[Dims], form: str, block: int
+) -> dict[Dims, Dims]:
+    """What the model knows a problem by -> the problem's sizes, smaller ones first."""
+    found = {}
+    info = {"kind": implementation.kind}
+    for size in sizes:
+        made = problem(*size)
+        if implementation.excludes(made, info) is None:
+            dims = implementation.work(made, info).dims
+            if form == "filter":
+                dims = dims[0] * -(-dims[1] // block) * block, dims[2] * dims[3]
+            found[dims] = size
+    return dict(sorted(found.items(), key=lambda item: math.prod(item[0])))
+
+
+def _options(shape: tuple[int, int], dtype: str) -> Options:
+    """A filter of rank 1, and nothing beyond the image."""
+    line = 0.5 + np.random.default_rng(1).random(shape[0])
+    values = np.outer(line, line) / line.sum() ** 2
+    return Options(Filter(values.astype(dtype)), 0.0)

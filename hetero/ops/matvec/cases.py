@@ -1,0 +1,40 @@
+"""What calibration measures of the matrix-vector product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from hetero.arrays import spec
+from hetero.devices.base import Device
+from hetero.ops import matvec
+from hetero.ops.products import calling
+from hetero.ops.products.cases import product_cases
+from hetero.runtime import planner, registry
+from hetero.runtime.cases import Budget, Case, Place, SmallCall
+
+_OPERATION, _METHOD = "matvec", "tiled"
+_LARGEST = {"cpu": 8192, "opencl": 1024}
+_LARGEST_QUICK = {"cpu": 8192, "opencl": 512}
+_LARGEST_OTHERS = 16384
+
+
+def cases(place: Place, budget: Budget) -> Iterator[Case]:
+    """Every implementation, by dtype and order, on devices also by alignment."""
+    sizes = _LARGEST_QUICK if budget.quick else _LARGEST
+    largest = sizes.get(place.kind, _LARGEST_OTHERS)
+    yield from product_cases(_OPERATION, place, budget, largest, ("C", "F"), ("C", "F"), False)
+
+
+def small_call(device: Device) -> SmallCall | None:
+    """A product with 16 x 16 elements by the own kernel, where the device has it."""
+    tiled = [i for i in registry.lookup(_OPERATION) if (i.kind, i.method) == (device.kind, _METHOD)]
+    if not tiled:
+        return None
+    A, x = np.ones((16, 16), np.float32), np.ones(16, np.float32)
+    problem = matvec.problem(spec(A.shape, A.dtype, on=device.name), spec(x.shape, x.dtype))
+    plan = planner.plan(matvec.problem(A, x), device.name, _METHOD)
+    shortcut = calling.shortcut(plan, np.matvec)
+    return SmallCall(tiled[0], problem, (A, x), partial(shortcut, A, x))

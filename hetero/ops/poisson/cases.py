@@ -1,0 +1,76 @@
+"""What calibration measures of Poisson's equation: set-up and one step over the unknowns."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from hetero.arrays import spec
+from hetero.devices.base import Device
+from hetero.ops import poisson
+from hetero.ops.linear_systems import cases as solves
+from hetero.ops.linear_systems.solving import Solve
+from hetero.runtime.cases import Budget, Case, Place, Steps
+from hetero.runtime.models import ModelKey
+from hetero.runtime.problem import DEVICE_DTYPES, Problem
+from hetero.runtime.registry import Arguments
+
+_OPERATION = "poisson"
+_STEPS = {"dst": (1, 1), "multigrid": solves.CYCLES}
+_AS_CG = {"stencil2": "2d", "stencil3": "3d"}  # layouts of cg that this operation's method runs
+_AHEAD = ("multigrid", "jacobi")  # methods whose loops take long to compile
+
+
+def cases(place: Place, budget: Budget) -> Iterable[Case]:
+    """Every implementation, in two and three dimensions."""
+    return solves.estimates(_OPERATION, place) if budget.quick else _measured(place)
+
+
+def _measured(place: Place) -> Iterator[Case]:
+    sizes = solves.unknowns(place)
+    for row in solves.rows(_OPERATION, place):
+        if row.method == "cg":
+            continue  # the same code as for the operation of that name; see `derived`
+        for dtype in DEVICE_DTYPES:
+            for ndim in (2, 3):
+                case = Case(
+                    row,
+                    dtype,
+                    f"{ndim}d",
+                    Steps(*_STEPS.get(row.method, solves.STEPS)),
+                    [sizes[1:] if row.method == "multigrid" else sizes],
+                    functools.partial(_problem, ndim, dtype),
+                    functools.partial(_arguments, ndim, dtype, row.method),
+                    seconds=solves.SECONDS,
+                    ahead=f"{row.method} in {dtype}" if row.method in _AHEAD else "",
+                )
+                if row.excludes(case.problem(*case.smallest), place.info) is None:
+                    yield case
+
+
+def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:
+    """The models of method "cg": those of the operation of that name on stencils."""
+    return {
+        key._replace(operation=_OPERATION, method="cg", layout=_AS_CG[key.layout]): model
+        for key, model in models.items()
+        if key.operation == "cg" and key.layout in _AS_CG
+    }
+
+
+def _problem(ndim: int, dtype: str, n: int) -> Problem:
+    return poisson.problem(spec(solves.even_grid(n, ndim), dtype), rtol=0.0)
+
+
+def _arguments(
+    ndim: int, dtype: str, method: str, n: int, *, devices: tuple[Device, ...] = ()
+) -> Arguments:
+    """Only "dst" has a tolerance: without one it would refine. Its extents are those it likes."""
+    from hetero.ops.linear_systems.types import Stencil
+
+    direct = method == "dst"
+    shape = tuple(side - direct for side in solves.even_grid(n, ndim))
+    f = solves.right_hand_side(shape, dtype)
+    solve = Solve(Stencil(shape, (1.0,) * ndim), 1e-8 * direct, 0.0, 1)
+    return Arguments((f,), np.zeros_like(f), solve)

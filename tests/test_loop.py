@@ -1,0 +1,157 @@
+"""Calibration's loop: what it does when a part of it fails, and what it makes of samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+import pytest
+
+from hetero.calibration import budgets, fit, loop, sampling
+from hetero.calibration.budgets import FULL
+from hetero.calibration.sampling import Samples
+from hetero.errors import DeviceError
+from hetero.runtime import inventory, registry
+from hetero.runtime.cases import Case, Grid, Passes, Place
+
+calibrate = importlib.import_module("hetero.calibration.calibrate")
+
+
+def here():
+    return Place("cpu", inventory.devices()["cpu"])
+
+
+def works(*names, budget=FULL, place=None):
+    failures = []
+    operations = [registry.operation(name) for name in names]
+    found = loop.all_cases(operations, [place or here()], budget, failures)
+    assert failures == []
+    return found
+
+
+def silent(text):
+    pass
+
+
+def test_a_method_that_cannot_be_measured_leaves_the_others(monkeypatch):
+    def take(case, bench, budget, seconds_left, host=None, before=None):
+        if (case.implementation.method, case.dtype) == ("direct", "float32"):
+            raise DeviceError("no memory")
+        times = (*(before.typical if before else {None: ()}).values(),)[0] + (3e-3,)
+        knots = dict.fromkeys(case.how.knots, 2e-3)
+        return Samples(knots, typical=dict.fromkeys(knots, times))
+
+    monkeypatch.setattr(sampling, "take", take)
+    failures = []
+    measured = loop.measure(works("convolve2d"), FULL, {}, silent, failures)
+    assert len(failures) == 6, "once in each pass"
+    assert all(len(times) == 6 for m in measured for times in m.samples.typical.values())
+    models = loop.models(measured, failures)
+    assert not any((key.method, key.dtype) == ("direct", "float32") for key in models)
+    (key,) = (key for key in models if (key.method, key.dtype) == ("direct", "float64"))
+    assert set(models[key]["constants"]["seconds"]) == {3e-3}, "1.5 times the fastest call"
+    (line,) = loop.told(failures)
+    assert line == "convolve2d direct float32 on cpu: no memory"
+
+
+@pytest.mark.parametrize("error", [DeviceError("no memory"), KeyError("planted"), MemoryError()])
+def test_what_fails_while_it_is_measured_costs_its_own_models(error, hasty, monkeypatch, caplog):
+    take = sampling.take
+
+    def fails(case, *arguments):
+        if case.implementation.operation == "matvec":
+            raise error
+        return take(case, *arguments)
+
+    monkeypatch.setattr(sampling, "take", fails)
+    models = calibrate.measure_machine(True, ["cpu"], None)["models"]
+    assert {key.split("|")[1] for key in models} == {"matmul", "convolve2d", "cg", "poisson"}
+    (line,) = (r.getMessage() for r in caplog.records if "leaves out" in r.getMessage())
+    assert line.startswith("calibration leaves out matvec blas C float32 on cpu and 3 more: ")
+
+
+def test_a_fit_that_fails_costs_its_own_model():
+    samples = Samples({(4,): 1.0})
+    (work,) = works("matmul", budget=budgets.QUICK)
+    good, bad = (
+        loop.Measured(case, work.place, found)
+        for case, found in zip(work.cases, (samples, Samples()), strict=True)
+    )
+    good = good._replace(case=dataclasses.replace(good.case, axes=[[4]]))
+    failures = []
+    assert list(loop.models([good, bad], failures)) == [good.key]
+    assert [f.what for f in failures] == [str(bad.case)]
+
+
+def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
+    """What was measured on it before stays; one line tells."""
+    place = Place(cuda.name, cuda.describe(), (cuda,))
+    asked = []
+
+    def take(case, *_):
+        asked.append(case)
+        if len(asked) == 4:
+            raise DeviceError("unspecified launch failure")
+        return Samples({(4,): 1.0})
+
+    def probe():
+        raise DeviceError("gone")
+
+    monkeypatch.setattr(loop, "Bench", lambda devices: None)
+    monkeypatch.setattr(sampling, "take", take)
+    monkeypatch.setattr(cuda, "probe", probe, raising=False)
+    failures = []
+    found = works("matvec", "matmul", place=place)
+    assert len(loop.measure(found, FULL, {}, silent, failures)) == 3
+    assert len(asked) == 4
+    (line,) = loop.told(failures)
+    assert line.startswith("cuda:0 from matvec tiled ")
+    assert line.endswith("since it no longer works: unspecified launch failure")
+
+
+def test_more_work_takes_no_less_time():
+    """A knot that met a slow spell is no dearer than the larger ones."""
+    seconds = {(16, 1): 2e-6, (16, 9): 9e-5, (16, 25): 3e-5, (64, 1): 4e-6, (64, 9): 2e-5}
+    seconds[64, 25] = 5e-5
+    least = fit.least_above(seconds)
+    assert least.pop((16, 9)) == 2e-5
+    assert all(least[dims] == seconds[dims] for dims in least)
+
+
+def test_knots_that_are_no_full_grid():
+    """The smallest one need not be among them: small filters count more taps on small images."""
+    seconds = {(16, 10): 2e-6, (64, 10): 5e-6, (256, 6): 9e-6, (256, 10): 1.2e-5}
+    model = fit.passes("surface", 1, seconds, {}, list(seconds))
+    assert model["constants"]["axes"] == [[16, 64, 256], [6, 10]]
+    assert model["constants"]["seconds"] == [2e-6, 2e-6, 5e-6, 5e-6, 9e-6, 1.2e-5]
+
+
+def test_the_cpu_s_convolutions_have_such_knots():
+    (work,) = works("convolve2d")
+    separable = [case for case in work.cases if case.implementation.method == "separable"]
+    for case in separable:
+        measured = dict.fromkeys(case.how.knots, 1e-3)
+        model = loop.fitted(loop.Measured(case, work.place, Samples(measured)), {}, 1.0)
+        assert len(model["constants"]["seconds"]) > len(case.how.knots)
+
+
+def test_operands_that_fill_a_device_are_not_measured(cuda):
+    place = Place(cuda.name, {**cuda.describe(), "memory_bytes": 1 << 20}, (cuda,))
+    for work in works("matvec", "matmul", "convolve2d", place=place):
+        for case in work.cases:
+            sizes = [case.largest] if isinstance(case.how, Grid) else case.how.knots.values()
+            for dims in sizes:
+                problem = case.problem(*dims)
+                assert sum(o.nbytes for o in (*problem.inputs, problem.output)) <= 1 << 19
+
+
+def test_time_is_shared_in_proportion(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+    row = registry.lookup("matvec")[0]
+    one = Case(row, "float32", "C", Grid(), [[4]], seconds=1.0)
+    other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0, number=3), seconds=3.0)
+    turns = list(loop.in_turn(loop.Work(None, here(), (one, other)), FULL))
+    assert [case.dtype for case, _ in turns] == ["float32", "float64", "float64", "float64"]
+    assert turns[0][1] == pytest.approx(2.0), "twice its share"
+    assert turns[1][1] == pytest.approx(2.0 * 4.0 / 3.0), "what another one left over counts"

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import hetero
+import hetero.ops
 from hetero import cli
 from hetero.calibration import budgets
 from hetero.cli import commands
+from hetero.runtime import registry
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -162,13 +163,35 @@ def test_what_is_shown_as_printed_is_printed(line, output, capsys):
     assert capsys.readouterr().out == output
 
 
-@pytest.mark.parametrize("form", ["matvec M K", "convolve2d H W FH FW", "solve_cg NY NX"])
-def test_forms_of_explain_take_that_many_numbers(form, capsys):
-    """As the README's table lists them."""
-    assert form in README.read_text("utf-8")
-    operation, *names = form.split()
-    assert cli.main(["explain", operation, *("7" for _ in names)]) == cli.DONE
-    capsys.readouterr()
+OPERATIONS = registry.operations()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+def test_forms_of_explain_take_that_many_numbers(operation, capsys):
+    """As the README's row on it lists them, and the command's help."""
+    text = README.read_text("utf-8")
+    assert any(f"{operation.function} {form}" in text for form in operation.dims) or re.search(
+        rf"hetero explain {operation.function} [\d ]+`.*\b{operation.dims[0]}\b", text
+    )
+    for form in operation.dims:
+        numbers = ("7" for _ in form.split())
+        assert cli.main(["explain", operation.function, *numbers]) == cli.DONE
+    with pytest.raises(SystemExit):
+        cli.main(["explain", "--help"])
+    assert f"{operation.function} {operation.dims[0]}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_tables_of_the_readme_list_every_operation():
+    """The first one by functions, with what they are like; 'What runs where' by functions too."""
+    text = README.read_text("utf-8")
+    table = text.partition("| function |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.M))
+    assert rows.keys() == {o.function for o in OPERATIONS}
+    for operation in OPERATIONS:
+        like = re.search(r"(numpy|scipy)\.[\w.]+", operation.summary)
+        assert like is None or f"`{like[0]}`" == rows[operation.function]
+    table = text.partition("## What runs where")[2].partition("\n\nfloat32")[0]
+    assert re.findall(r"^\| (\w+) \|", table, re.M)[1:] == [o.function for o in OPERATIONS]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -254,20 +277,18 @@ def test_the_exit_codes_of_the_readme_are_the_commands(capsys):
     assert (cli.DONE, cli.FAILED, cli.USAGE, cli.NO_CHOICE) == (0, 1, 2, 3)
 
 
-def test_the_methods_of_the_readme_are_those_registered():
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+def test_the_methods_of_the_readme_are_those_registered(operation):
     """The table 'What runs where', the CPU's column; every method of a GPU is named too."""
-    from hetero.runtime import registry
-
     text = README.read_text("utf-8").partition("## What runs where")[2].partition("\n\nfloat32")[0]
-    for operation in [o.name for o in registry.operations()]:
-        (row,) = re.findall(rf"^\| (?:solve_)?{operation} \|(.*)\|(.*)\|$", text, re.M)
-        on_cpu, on_gpu = (set(re.findall(r"`(\w+)`", cell)) for cell in row)
-        methods = {
-            kind: {i.method for i in registry.lookup(operation) if i.kind == kind}
-            for kind in ("cpu", "cuda")
-        }
-        assert on_cpu == methods["cpu"]
-        assert (on_cpu if "the same" in row[1] else on_gpu) == methods["cuda"]
+    (row,) = re.findall(rf"^\| {operation.function} \|(.*)\|(.*)\|$", text, re.M)
+    on_cpu, on_gpu = (set(re.findall(r"`(\w+)`", cell)) for cell in row)
+    methods = {
+        kind: {i.method for i in registry.lookup(operation.name) if i.kind == kind}
+        for kind in ("cpu", "cuda")
+    }
+    assert on_cpu == methods["cpu"]
+    assert (on_cpu if "the same" in row[1] else on_gpu) == methods["cuda"]
 
 
 def test_readme_make_targets_exist():

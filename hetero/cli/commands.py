@@ -13,7 +13,6 @@ import hetero
 from hetero import terminal
 from hetero.cli.exit_codes import DONE, NO_CHOICE
 from hetero.errors import ProfileError
-from hetero.runtime import registry
 from hetero.terminal import progress_bar
 
 
@@ -76,7 +75,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 def explain(arguments: argparse.Namespace) -> int:
     """Price every candidate for a problem."""
     from hetero import devices as backends
-    from hetero.runtime import inventory, planner, profile
+    from hetero.runtime import inventory, planner, profile, registry
 
     operation = registry.operation(arguments.operation)
     options = _options(operation, arguments)
@@ -105,8 +104,10 @@ def explain(arguments: argparse.Namespace) -> int:
     return NO_CHOICE
 
 
-def _options(operation: registry.Operation, arguments: argparse.Namespace) -> dict[str, str]:
+def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
     """The operation's own options among the arguments; ValueError for another one's."""
+    from hetero.runtime import registry
+
     having: dict[str, list[str]] = {}
     for other in registry.operations():
         for name in other.options:
@@ -135,6 +136,7 @@ def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     from hetero import devices as backends
     from hetero.evaluation import report, verify
+    from hetero.runtime import registry
 
     named = tuple(registry.operation(name) for name in arguments.operation)
     if arguments.on != "host" and backends.get(arguments.on).kind != "cuda":
@@ -165,7 +167,7 @@ def verify(arguments: argparse.Namespace) -> int:
 def bench(arguments: argparse.Namespace) -> int:
     """Time every method, and other libraries."""
     from hetero.evaluation import bench, report
-    from hetero.runtime import benchmark
+    from hetero.runtime import benchmark, registry
 
     operation = registry.operation(arguments.operation)
     rows = bench.bench(

@@ -7,41 +7,63 @@ from collections.abc import Callable
 from typing import Any
 
 import hetero
-import hetero.ops  # registers the operations
 from hetero.cli import commands
-from hetero.runtime import benchmark, registry
+
+
+class _Command(argparse.ArgumentParser):
+    """A command, whose options are made when it is asked for: the operations are loaded then."""
+
+    options: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def parse_known_args(self, *arguments: Any) -> Any:
+        if self.options is not None:
+            make, self.options = self.options, None
+            make(self)
+        return super().parse_known_args(*arguments)
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands; what it parses has the command's function as ``run``."""
-    summaries = "; ".join(o.summary for o in registry.operations())
     made = argparse.ArgumentParser(
         prog="hetero",
-        description="Measures this machine once, then computes each call where it is fastest, on "
-        f"the CPU or on a GPU: {summaries}.",
+        description="Measures this machine once, then computes each call where it is fastest: on "
+        "the CPU or on a GPU. 'hetero explain --help' names what it computes.",
         epilog="Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 no candidate could be chosen.",
     )
     made.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
-    subparsers = made.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
+    subparsers = made.add_subparsers(required=True, metavar="COMMAND", parser_class=_Command)
+    for name, run, options, text in (
+        (
+            "info",
+            commands.info,
+            None,
+            "What is here: CPU, BLAS, devices, links, the profile, and what is missing.",
+        ),
+        (
+            "calibrate",
+            commands.calibrate,
+            _calibrate,
+            "Measure this machine and store its profile.",
+        ),
+        (
+            "explain",
+            commands.explain,
+            _explain,
+            "Price every candidate for a problem; run nothing.",
+        ),
+        ("verify", commands.verify, _verify, "Measure every candidate of random problems."),
+        (
+            "bench",
+            commands.bench,
+            _bench,
+            "Every method side by side, beside the libraries that are here.",
+        ),
+        ("demo", commands.demo, _demo, "Calibrate quickly, then run real calls and compare."),
+    ):
         sub = subparsers.add_parser(name, help=text, description=text, epilog=made.epilog)
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.set_defaults(run=run)
-        return sub
-
-    text = "What is here: CPU, BLAS, devices, links, the profile, and what is missing."
-    command("info", commands.info, text)
-    text = "Measure this machine and store its profile."
-    _calibrate(command("calibrate", commands.calibrate, text))
-    text = "Price every candidate for a problem; run nothing."
-    _explain(command("explain", commands.explain, text))
-    text = "Measure every candidate of random problems."
-    _verify(command("verify", commands.verify, text))
-    text = "Every method side by side, beside the libraries that are here."
-    _bench(command("bench", commands.bench, text))
-    text = "Calibrate quickly, then run real calls and compare."
-    _demo(command("demo", commands.demo, text))
+        sub.options = options
     return made
 
 
@@ -60,8 +82,17 @@ def _calibrate(sub: argparse.ArgumentParser) -> None:
     )
 
 
+def _operations() -> tuple[Any, ...]:
+    import hetero.ops  # noqa: F401  # registers them
+    from hetero.runtime import registry
+
+    return registry.operations()
+
+
 def _explain(sub: argparse.ArgumentParser) -> None:
-    operations = registry.operations()
+    from hetero.runtime import registry
+
+    operations = _operations()
     forms = " | ".join(f"{o.function} {' or '.join(o.dims)}{o.dims_note}" for o in operations)
     sub.add_argument("operation", help=forms)
     sub.add_argument("dims", nargs="+", type=_whole, metavar="DIM", help="extents, 1 or more each")
@@ -88,11 +119,11 @@ def _explain(sub: argparse.ArgumentParser) -> None:
 
 
 def _verify(sub: argparse.ArgumentParser) -> None:
-    usual = [o.function for o in registry.operations() if benchmark.of(o, "VERIFIED", False)]
-    every = ", ".join(o.function for o in registry.operations())
-    sub.add_argument(
-        "operation", nargs="*", help=f"{every} (default: {' and '.join(usual) or 'all'})"
-    )
+    from hetero.evaluation import verify
+
+    every = ", ".join(o.function for o in _operations())
+    usual = [o.function for o in verify.unless_told()]
+    sub.add_argument("operation", nargs="*", help=f"{every} (default: {' and '.join(usual)})")
     sub.add_argument("--on", default="host", help="where the operands lie: host, cuda:0")
     sub.add_argument(
         "--count", type=_whole, default=100, help="problems for each operation (default: 100)"
@@ -107,7 +138,9 @@ def _verify(sub: argparse.ArgumentParser) -> None:
 
 
 def _bench(sub: argparse.ArgumentParser) -> None:
-    operations = registry.operations()
+    from hetero.runtime import benchmark
+
+    operations = _operations()
     names = [name for o in operations for name in dict.fromkeys((o.name, o.function))]
     sub.add_argument("operation", choices=names, metavar="OPERATION", help=", ".join(names))
     dtypes: dict[str, list[str]] = {}
@@ -131,7 +164,9 @@ def _bench(sub: argparse.ArgumentParser) -> None:
 
 def _with_option(name: str) -> str:
     """The operations of which bench lets one choose that."""
-    having = (o for o in registry.operations() if name in benchmark.of(o, "OPTIONS", ()))
+    from hetero.runtime import benchmark
+
+    having = (o for o in _operations() if name in benchmark.of(o, "OPTIONS", ()))
     return " and ".join(o.function for o in having)
 
 

@@ -417,12 +417,12 @@ def test_what_is_wrong_is_named(device):
 # -- The cooperative kernel ----------------------------------------------------------------------
 
 
-def one_block(part, stencil, dtype):
+def one_block(vectors, stencil):
     """The cooperative iteration in a block of its own, which every device can hold."""
-    device = part.device
+    device = vectors.parts[0].device
     plan = plan_cg_stencil.cooperative(
         grid_of(stencil, stencil.shape[0]),
-        dtype=dtype.name,
+        dtype=vectors.dtype.name,
         multiprocessors=1,
         shared_limit=1 << 20,
     )
@@ -434,7 +434,7 @@ def one_block(part, stencil, dtype):
             kernel = device.build(launch.source, launch.kernel, defines)
             device.launch(kernel, grid, launch.block, arguments)
 
-    return cg_persistent.Persistent(part, stencil, dtype, plan, Kernel())
+    return cg_persistent.Persistent(vectors, stencil, plan, Kernel())
 
 
 @pytest.mark.parametrize(

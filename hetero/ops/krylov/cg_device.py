@@ -1,4 +1,9 @@
-"""Conjugate gradients on devices: matrix, vectors and scalars stay there until the end."""
+"""Conjugate gradients on devices: matrix, vectors and scalars stay there until the end.
+
+`_iterate` is the method. The launches of its steps are in `cg_loops` and `cg_matrices`, what lies
+on the devices is in `cg_vectors`, and what several devices tell each other in
+`hetero.ops.linear_systems.exchange`.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,16 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.ops.krylov.cg_loops import HALO, Loop, Preconditioned, Steps, Sweeps
+from hetero.ops.krylov.cg_loops import Loop, Preconditioned, Steps, Sweeps
 from hetero.ops.krylov.cg_matrices import CsrMatrix, DenseMatrix, StencilMatrix
-from hetero.ops.krylov.cg_parts import RECORD
 from hetero.ops.krylov.cg_persistent import persistent
-from hetero.ops.krylov.cg_vectors import Vectors
+from hetero.ops.krylov.cg_vectors import HALO, Vectors
 from hetero.ops.linear_systems import scaling
 from hetero.ops.linear_systems.types import (
     CONVERGED,
@@ -29,6 +33,7 @@ from hetero.ops.linear_systems.types import (
     Outcome,
     Stencil,
     least_tolerance,
+    unknowns,
 )
 
 _STATUS = {0: LIMIT, 1: CONVERGED, 2: INDEFINITE, 3: NOT_FINITE}
@@ -93,6 +98,22 @@ def solve(
     DeviceError
         If it fails before.
 
+    Notes
+    -----
+    Work of an iteration, for n unknowns and a matrix of nnz entries; elements are those read and
+    written, and what A and M take themselves comes beside it.
+
+    ============================  ====================  =========================
+    iteration                     flops                 elements
+    ============================  ====================  =========================
+    `Sweeps`, 2-D                 28 n                  5.5 n
+    `Sweeps`, 3-D                 32 n                  5.5 n
+    `Persistent`                  24 n                  edges and sums
+    `Steps`, sparse               14 n + 2 nnz          10 n + nnz values, indices
+    `Steps`, dense                14 n + 2 n^2          10 n + n^2
+    `Preconditioned`              10 n, with A and M    11 n, with A and M
+    ============================  ====================  =========================
+
     References
     ----------
     T. Chen and E. Carson, "Predict-and-recompute conjugate gradient variants", SIAM J. Sci.
@@ -100,21 +121,22 @@ def solve(
     conjugate gradients for solving linear systems", J. Res. Nat. Bur. Stand. 49 (1952).
     """
     dtype = _dtype(dtype, b, x, system)
-    run = _Run(rtol, atol, maxiter, callback, check_every)
+    watch = _Watch(callback, check_every)
     try:
-        return _run(run, devices, system, b, x, dtype, preconditioner)
+        goal = _Goal(rtol, atol, maxiter)
+        return _on_devices(devices, system, b, x, dtype, preconditioner, goal, watch)
     except _OutOfRange:
         pass
 
     def scaled(b: Any, x: Any, atol: float, maxiter: int, callback: Any) -> Outcome:
-        run = _Run(rtol, atol, maxiter, callback, check_every, checked=True)
-        return _run(run, devices, system, b, x, dtype, preconditioner)
+        goal, watch = _Goal(rtol, atol, maxiter, checked=True), _Watch(callback, check_every)
+        return _on_devices(devices, system, b, x, dtype, preconditioner, goal, watch)
 
     limits = {"atol": atol, "maxiter": maxiter, "callback": callback}
     if isinstance(b, np.ndarray) and isinstance(x, np.ndarray):
         return scaling.solve(scaled, b, x, **limits)
     with devices[0].active():
-        rhs, start = (np.empty(_unknowns(system), dtype) for _ in range(2))
+        rhs, start = (np.empty(unknowns(system), dtype) for _ in range(2))
         devices[0].download(b, rhs)
         devices[0].download(x, start)
         outcome = scaling.solve(scaled, rhs, start, **limits)
@@ -122,50 +144,90 @@ def solve(
     return outcome
 
 
-def _run(
-    run: _Run,
-    devices: Sequence[Device],
-    system: Any,
-    b: Any,
-    x: Any,
-    dtype: np.dtype,
-    preconditioner: Any,
-) -> Outcome:
-    """Make what a solve needs on the devices, and run it."""
-    try:
-        with _entered(devices, system, preconditioner) as used:
-            vectors = Vectors(used, system, b, x, dtype, preconditioner)
-            loop = _loop(vectors, system, dtype, preconditioner, run.every)
-            try:
-                return run.solve(loop, vectors)
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    loop.synchronize()
-                raise
-    except DeviceError as error:
-        if not run.begun:
-            raise
-        raise DeviceFailed(error, run.saved, run.saved_at) from error
-
-
 class _OutOfRange(Exception):
     """The squares of b are not safe to work with: see `hetero.ops.linear_systems.scaling`."""
 
 
-class _Run:
-    """One solve: when to look, when to start again, what to save."""
+class _Goal(NamedTuple):
+    """When a solve ends; ``checked``: the squares of b are safe to work with."""
+
+    rtol: float
+    atol: float
+    maxiter: int
+    checked: bool = False
+
+
+def _iterate(loop: Loop, vectors: Vectors, goal: _Goal, watch: _Watch) -> Outcome:
+    """Iterate, and begin anew from the true residual until that meets the tolerance.
+
+    An iteration, of which each device computes its own rows (M = 1, or a diagonal matrix):
+
+        q = A p
+        alpha = r.z / p.q,  r.z' = r.z - 2 alpha z.q + alpha^2 q.Mq,  beta = r.z' / r.z
+        x = x + alpha p,  r = r - alpha q,  z = M r,  p = z + beta p
+
+    The device decides when it stops, by r.r, which the host looks at once for many iterations.
+    """
+    # 1. r = b - A x, p = M r.
+    r_r, b_b = loop.residual()
+    if not (goal.checked or scaling.is_safe(math.sqrt(b_b), vectors.dtype.itemsize)):
+        raise _OutOfRange
+    watch.begun = True
+    done = 0
+    if not math.isfinite(r_r + b_b):
+        return _end(vectors, NOT_FINITE, 0, r_r, b_b)
+    vectors.keep_start()
+    first = r_r
+    # 2. Until norm(r) <= max(rtol norm(b), atol) for the true residual r.
+    tolerance = max(goal.rtol * math.sqrt(b_b), goal.atol)
+    target = tolerance * tolerance
+    # As on the CPU: what the recurrence says is not to be followed down to nothing.
+    lowest = max(target, least_tolerance(vectors.dtype) ** 2 * b_b)
+    status = CONVERGED
+    while r_r > target:
+        if done >= goal.maxiter:
+            status = LIMIT
+            break
+        # 3. Iterate until the recurrence's own residual is small enough.
+        loop.start(lowest)
+        status, count = watch.iterate(loop, vectors, done, goal.maxiter)
+        done += count
+        loop.finish()
+        # 4. The true residual, and what it says of the recurrence's.
+        before, (r_r, _) = r_r, loop.residual()
+        if not math.isfinite(r_r) and not vectors.is_finite():
+            vectors.return_to_start()
+            return _end(vectors, NOT_FINITE, done, first, b_b)
+        if r_r <= target:
+            status = CONVERGED
+        elif status == CONVERGED and not r_r <= before / 4:
+            status = LIMIT
+        if status != CONVERGED:
+            break
+    return _end(vectors, status, done, r_r, b_b)
+
+
+def _end(vectors: Vectors, status: str, done: int, r_r: float, b_b: float) -> Outcome:
+    """Hand x back, and tell how the solve ended."""
+    vectors.hand_back()
+    residual = math.sqrt(r_r) if r_r >= 0 else math.nan
+    return Outcome(status, done, residual, math.sqrt(b_b) if b_b >= 0 else math.nan)
+
+
+class _Watch:
+    """When the host looks at an iteration on the devices, and what it then tells and saves.
+
+    Attributes
+    ----------
+    begun : bool
+        Whether the iteration began; from then on a device that fails leaves something behind:
+    saved, saved_at
+        The x last saved on the host, or None, and its number of iterations.
+    """
 
     def __init__(
-        self,
-        rtol: float,
-        atol: float,
-        maxiter: int,
-        callback: Callable[[np.ndarray], object] | None,
-        check_every: int | None,
-        checked: bool = False,
+        self, callback: Callable[[np.ndarray], object] | None, check_every: int | None
     ) -> None:
-        self._checked = checked
-        self._rtol, self._atol, self._maxiter = rtol, atol, maxiter
         self._callback = callback
         self._check_every = 1 if callback is not None else check_every
         self._iteration_seconds: float | None = None
@@ -179,45 +241,9 @@ class _Run:
         """Whether x must be whole after each iteration."""
         return self._callback is not None
 
-    def solve(self, loop: Loop, vectors: Vectors) -> Outcome:
-        loop.every = self.every
-        squared, of_b = loop.residual()
-        if not (self._checked or scaling.is_safe(math.sqrt(of_b), vectors.dtype.itemsize)):
-            raise _OutOfRange
-        self.begun = True
-        done = 0
-        if not math.isfinite(squared + of_b):
-            return self._end(vectors, NOT_FINITE, 0, squared, of_b)
-        vectors.keep_start()
-        first = squared
-        tolerance = max(self._rtol * math.sqrt(of_b), self._atol)
-        target = tolerance * tolerance
-        # As on the CPU: what the recurrence says is not to be followed down to nothing.
-        lowest = max(target, least_tolerance(vectors.dtype) ** 2 * of_b)
-        status = CONVERGED
-        while squared > target:
-            if done >= self._maxiter:
-                status = LIMIT
-                break
-            loop.start(lowest)
-            status, count = self._iterate(loop, vectors, done)
-            done += count
-            loop.finish()
-            before, (squared, _) = squared, loop.residual()
-            if not math.isfinite(squared) and not vectors.is_finite():
-                vectors.return_to_start()
-                return self._end(vectors, NOT_FINITE, done, first, of_b)
-            if squared <= target:
-                status = CONVERGED
-            elif status == CONVERGED and not squared <= before / 4:
-                status = LIMIT
-            if status != CONVERGED:
-                break
-        return self._end(vectors, status, done, squared, of_b)
-
-    def _iterate(self, loop: Loop, vectors: Vectors, done: int) -> tuple[str, int]:
+    def iterate(self, loop: Loop, vectors: Vectors, done: int, maxiter: int) -> tuple[str, int]:
         """Iterate until the device says stop, or the limit; (status, iterations)."""
-        limit = self._maxiter - done
+        limit = maxiter - done
         at, status, count = 0, 0, 0
         while at < limit and status == 0:
             began = time.monotonic()
@@ -252,17 +278,62 @@ class _Run:
         else:
             self._callback(vectors.fetch())
 
-    @staticmethod
-    def _end(vectors: Vectors, status: str, done: int, squared: float, of_b: float) -> Outcome:
-        vectors.hand_back()
-        residual = math.sqrt(squared) if squared >= 0 else math.nan
-        return Outcome(status, done, residual, math.sqrt(of_b) if of_b >= 0 else math.nan)
 
-
-def _unknowns(system: Any) -> int:
+def _on_devices(
+    devices: Sequence[Device],
+    system: Any,
+    b: Any,
+    x: Any,
+    dtype: np.dtype,
+    preconditioner: Any,
+    goal: _Goal,
+    watch: _Watch,
+) -> Outcome:
+    """Make what a solve needs on the devices, and run it."""
+    diagonal = isinstance(preconditioner, np.ndarray)
+    apply = None if preconditioner is None or diagonal else preconditioner.apply
+    used = list(devices)
     if isinstance(system, Stencil):
-        return math.prod(system.shape)
-    return system.n if isinstance(system, Dense) else len(system.indptr) - 1
+        used = used[: max(1, system.shape[0] // HALO)]
+    if isinstance(system, Dense) or apply is not None:
+        used = used[:1]
+    try:
+        # One device is active from here on, not for each launch.
+        with used[0].active() if len(used) == 1 else contextlib.nullcontext():
+            vectors = Vectors(used, system, b, x, dtype, preconditioner if diagonal else None)
+            loop = _loop(vectors, system, diagonal, apply, watch.every)
+            loop.every = watch.every
+            try:
+                return _iterate(loop, vectors, goal, watch)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    vectors.exchange.synchronize()
+                raise
+    except DeviceError as error:
+        if not watch.begun:
+            raise
+        raise DeviceFailed(error, watch.saved, watch.saved_at) from error
+
+
+def _loop(
+    vectors: Vectors,
+    system: Any,
+    diagonal: bool,
+    apply: Callable[[Any, Any], None] | None,
+    every: bool,
+) -> Loop:
+    """The iteration that suits system and preconditioner, with its buffers."""
+    plain = apply is not None
+    if isinstance(system, Stencil) and not plain:
+        alone = len(vectors.parts) == 1 and not diagonal and not every
+        return (alone and persistent(vectors, system)) or Sweeps(vectors, system, diagonal)
+    if isinstance(system, Stencil):
+        matrix = StencilMatrix(vectors, system)
+    elif isinstance(system, Csr):
+        matrix = CsrMatrix(vectors, system, diagonal, plain)
+    else:
+        matrix = DenseMatrix(vectors, system, diagonal, plain)
+    return Steps(matrix) if apply is None else Preconditioned(matrix, apply)
 
 
 def _dtype(dtype: Any, b: Any, x: Any, system: Any) -> np.dtype:
@@ -273,47 +344,3 @@ def _dtype(dtype: Any, b: Any, x: Any, system: Any) -> np.dtype:
     if chosen not in (np.float32, np.float64):
         raise ValueError(f"dtype must be float32 or float64, got {chosen}")
     return chosen
-
-
-@contextlib.contextmanager
-def _entered(devices: Sequence[Device], system: Any, preconditioner: Any) -> Any:
-    """The devices that take part; a single one is active inside."""
-    launches = preconditioner is not None and not isinstance(preconditioner, np.ndarray)
-    rows = system.shape[0] // HALO if isinstance(system, Stencil) else len(devices)
-    used = list(devices)[: max(1, rows)]
-    if isinstance(system, Dense) or launches:
-        used = used[:1]
-    if len(used) > 1:
-        yield used
-        return
-    with used[0].active():
-        yield used
-
-
-def _loop(vectors: Vectors, system: Any, dtype: np.dtype, preconditioner: Any, every: bool) -> Loop:
-    """The iteration that suits system and preconditioner, with its buffers."""
-    parts = vectors.parts
-    diagonal = isinstance(preconditioner, np.ndarray)
-    plain = preconditioner is not None and not diagonal
-    if isinstance(system, Stencil) and not plain:
-        if len(parts) == 1 and not diagonal and not every:
-            loop = persistent(parts[0], system, dtype)
-            if loop is not None:
-                return loop
-        return Sweeps(parts, system, vectors.slabs, dtype, diagonal)
-    sizes = [end - begin for begin, end in vectors.spans]
-    for part, rows in zip(parts, sizes, strict=True):
-        part.room(rows * dtype.itemsize, "r", "q")
-        part.room(8 * RECORD, "record0", "record1")
-        if not isinstance(system, Csr):
-            part.room(rows * dtype.itemsize, "p")
-    if isinstance(system, Stencil):
-        matrix = StencilMatrix(parts[0], system, dtype)
-    elif isinstance(system, Csr):
-        matrix = CsrMatrix(parts, system, vectors.spans, dtype, diagonal, plain)
-        vectors.load_x()
-    else:
-        matrix = DenseMatrix(parts[0], system, dtype, diagonal, plain)
-    if plain:
-        return Preconditioned(matrix, vectors.n, dtype, preconditioner.apply)
-    return Steps(matrix, sizes, dtype)

@@ -13,22 +13,16 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
-from hetero.ops.krylov import cg_parts
 from hetero.ops.krylov.cg_matrices import Matrix, grid_of
-from hetero.ops.krylov.cg_parts import Bound, Copy, Part, Transfer
-from hetero.ops.linear_systems.partition import Slab
+from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Vectors, new_records, read_record
+from hetero.ops.linear_systems.exchange import Bound, Exchange, Transfer
+from hetero.ops.linear_systems.partition import gather_copies, halo_copies
 from hetero.ops.linear_systems.types import Stencil
-
-# Rows beyond its own that a part of a stencil needs of p and r, and of x.
-HALO = 2
-X_HALO = 1
 
 
 class Loop(abc.ABC):
@@ -47,8 +41,9 @@ class Loop(abc.ABC):
     first_batch = 8
     batch_seconds = 300e-6
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = parts
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.parts = exchange.parts
         self.every = False
 
     @abc.abstractmethod
@@ -70,24 +65,13 @@ class Loop(abc.ABC):
     def finish(self) -> None:  # noqa: B027  # nothing to do where x does not lag
         """Make x the iterate of the record."""
 
-    def synchronize(self) -> None:
-        """Wait for everything."""
-        for part in self.parts:
-            part.synchronize()
-
 
 class Sweeps(Loop):
-    """Stencils; rows over one or several parts. ``slabs`` are the parts' rows, `HALO` deep."""
+    """Stencils; rows over one or several parts, whose halos are `HALO` deep."""
 
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        stencil: Stencil,
-        slabs: Sequence[Slab],
-        dtype: np.dtype,
-        diagonal: bool,
-    ) -> None:
-        super().__init__(parts)
+    def __init__(self, vectors: Vectors, stencil: Stencil, diagonal: bool) -> None:
+        super().__init__(vectors.exchange)
+        parts, slabs, dtype = self.parts, vectors.slabs, vectors.dtype
         plane = math.prod(stencil.shape[1:])
         self._sums = 8 if diagonal else 4
         self._next = 0
@@ -95,7 +79,7 @@ class Sweeps(Loop):
         for part, slab in zip(parts, slabs, strict=True):
             device = part.device
             grid = grid_of(stencil, slab.own, slab.above > 0, slab.below > 0)
-            part.room(2 * plane * slab.held * dtype.itemsize, "state0", "state1")
+            part.allocate(2 * plane * slab.held * dtype.itemsize, "state0", "state1")
             size = {
                 "dtype": dtype.name,
                 "x_halo": X_HALO,
@@ -116,7 +100,7 @@ class Sweeps(Loop):
                 scaled=diagonal,
                 **size,
             )
-            part.room(16 * residual.grid, "residual sums")
+            part.allocate(16 * residual.grid, "residual sums")
             self._residual_blocks.append(residual.grid)
             known = {} if diagonal else {"inverse": "x"}
             self._residuals.append(
@@ -124,10 +108,9 @@ class Sweeps(Loop):
             )
         self._blocks = [pair[0].grid for pair, _ in plans]
         for number, part in enumerate(parts):
-            part.room(8 * self._sums * sum(self._blocks), "partial0", "partial1")
+            part.allocate(8 * self._sums * sum(self._blocks), "partial0", "partial1")
             part.numbers["blocks_before"] = sum(self._blocks)
             part.numbers["first_block"] = sum(self._blocks[:number])
-            part.room(8 * cg_parts.RECORD, "record0", "record1")
         self._bound: dict[tuple[int, int], list[list[Bound]]] = {}
         for turn in (0, 1):
             for add in (0, 1, 2):
@@ -143,27 +126,24 @@ class Sweeps(Loop):
             for turn in (0, 1)
         ]
         row = plane * dtype.itemsize
-        gather = cg_parts.gather(self._blocks, self._sums)
-        self._rows = _row_copies(slabs, HALO, 2 * row)
-        self._transfers = [
-            [
-                Transfer(self._rows, f"state{turn}", f"state{turn}"),
-                Transfer(gather, f"partial{turn}", f"partial{turn}"),
-            ]
-            for turn in (0, 1)
+        bind = self.exchange.bind
+        rows = halo_copies(slabs, 2 * row, HALO)
+        gather = gather_copies([8 * self._sums * blocks for blocks in self._blocks])
+        self._moves = [
+            bind(Transfer(rows, state, state), Transfer(gather, partial, partial))
+            for state, partial in (("state0", "partial0"), ("state1", "partial1"))
         ]
-        self._x_rows = _row_copies(slabs, X_HALO, row)
+        self._first_rows = bind(Transfer(rows, "state1", "state1"))
+        self._x_rows = bind(Transfer(halo_copies(slabs, row, X_HALO), "x", "x"))
 
     def residual(self) -> tuple[float, float]:
-        nothing = [()] * len(self.parts)
-        cg_parts.run_all(self.parts, nothing, [Transfer(self._x_rows, "x", "x")])
-        rows = Transfer(self._rows, "state1", "state1")
-        cg_parts.run_all(self.parts, self._residuals, [rows])
-        r_r, b_b = cg_parts.total(self.parts, "residual sums", self._residual_blocks, 2)
+        self.exchange.run([()] * len(self.parts), self._x_rows)
+        self.exchange.run(self._residuals, self._first_rows)
+        r_r, b_b = self.exchange.total("residual sums", self._residual_blocks, 2)
         return float(r_r), float(b_b)
 
     def start(self, target: float) -> None:
-        cg_parts.new_records(self.parts, -1, target)
+        new_records(self.parts, -1, target)
         self._next = 0
 
     def advance(self, to: int) -> None:
@@ -173,29 +153,29 @@ class Sweeps(Loop):
                 add = 1 if sweep else 0
             else:
                 add = 2 if sweep and not turn else 0
-            cg_parts.run_all(self.parts, self._bound[turn, add], self._transfers[turn])
+            self.exchange.run(self._bound[turn, add], self._moves[turn])
         self._next = max(self._next, to + 1)
 
     def record(self) -> tuple[int, int]:
-        return cg_parts.read_record(self.parts[0], f"record{(self._next - 1) % 2}")
+        return read_record(self.parts[0], f"record{(self._next - 1) % 2}")
 
     def finish(self) -> None:
-        cg_parts.run_all(self.parts, self._settle[(self._next - 1) % 2])
+        self.exchange.run(self._settle[(self._next - 1) % 2])
 
 
 class Steps(Loop):
     """A matrix, alone or with a diagonal preconditioner; rows over one or several parts."""
 
-    def __init__(self, matrix: Matrix, sizes: Sequence[int], dtype: np.dtype) -> None:
-        super().__init__(matrix.parts)
+    def __init__(self, matrix: Matrix) -> None:
+        super().__init__(matrix.exchange)
         self._matrix = matrix
         self._done = 0
         self._advance: list[list[list[Bound]]] = [[], []]
-        for part, rows in zip(self.parts, sizes, strict=True):
+        for part, rows in zip(self.parts, matrix.sizes, strict=True):
             vectors = ("x", "b", *(("inverse",) if matrix.diagonal else ()))
             *_, advance = plan_cg.vectors(
                 rows,
-                dtype=dtype.name,
+                dtype=matrix.vectors.dtype.name,
                 aligned=part.is_aligned(*vectors),
                 diagonal=matrix.diagonal,
                 multiprocessors=part.device.multiprocessors,
@@ -210,7 +190,7 @@ class Steps(Loop):
         return self._matrix.residual()
 
     def start(self, target: float) -> None:
-        cg_parts.new_records(self.parts, 0, target)
+        new_records(self.parts, 0, target)
         self._done = 0
 
     def advance(self, to: int) -> None:
@@ -221,22 +201,21 @@ class Steps(Loop):
         self._done = max(self._done, to)
 
     def record(self) -> tuple[int, int]:
-        return cg_parts.read_record(self.parts[0], f"record{self._done % 2}")
+        return read_record(self.parts[0], f"record{self._done % 2}")
 
 
 class Preconditioned(Loop):
     """A matrix on one part, and ``apply(r, z)`` that starts the launches of z = M r."""
 
-    def __init__(
-        self, matrix: Matrix, n: int, dtype: np.dtype, apply: Callable[[Any, Any], None]
-    ) -> None:
-        super().__init__(matrix.parts)
+    def __init__(self, matrix: Matrix, apply: Callable[[Any, Any], None]) -> None:
+        super().__init__(matrix.exchange)
+        n, dtype = matrix.vectors.n, matrix.vectors.dtype
         (part,) = self.parts
         self._matrix = matrix
         self._part = part
         self._apply = apply
         self._done = 0
-        part.room(n * dtype.itemsize, "z")
+        part.allocate(n * dtype.itemsize, "z")
         dots, direct, correct = plan_cg.dots(
             n,
             dtype=dtype.name,
@@ -244,7 +223,7 @@ class Preconditioned(Loop):
             multiprocessors=part.device.multiprocessors,
             block_limit=part.device.block_limit,
         )
-        part.room(16 * dots.grid, "dots")
+        part.allocate(16 * dots.grid, "dots")
         self._dots = part.bind(dots, a="z", b="r", partial="dots")
         self._direct = part.bind(
             direct,
@@ -261,20 +240,20 @@ class Preconditioned(Loop):
         return self._matrix.residual()
 
     def start(self, target: float) -> None:
-        cg_parts.new_records(self.parts, 0, target)
+        new_records(self.parts, 0, target)
         self._done = 0
 
     def advance(self, to: int) -> None:
         part = self._part
         for _ in range(self._done, to):
             self._apply(part.buffers["r"], part.buffers["z"])
-            cg_parts.run_all(self.parts, [(self._dots, self._direct)])
+            part.start(self._dots, self._direct)
             self._matrix.product(0)
-            cg_parts.run_all(self.parts, [(self._correct,)])
+            part.start(self._correct)
         self._done = max(self._done, to)
 
     def record(self) -> tuple[int, int]:
-        return cg_parts.read_record(self._part, "record0")
+        return read_record(self._part, "record0")
 
 
 def _turned(turn: int) -> dict[str, str]:
@@ -285,23 +264,7 @@ def _turned(turn: int) -> dict[str, str]:
         "record": ("before", "after"),
     }
     return {
-        meant: f"{name}{number}"
+        ours: f"{name}{number}"
         for name, (read, written) in pairs.items()
-        for meant, number in ((read, 1 - turn), (written, turn))
+        for ours, number in ((read, 1 - turn), (written, turn))
     }
-
-
-def _row_copies(slabs: Sequence[Slab], depth: int, row_bytes: int) -> list[Copy]:
-    """The ``depth`` rows on each side of each part that are its neighbours'."""
-    copies = []
-    for part, slab in enumerate(slabs):
-        above = depth if slab.above else 0
-        if slab.above:
-            before = slabs[part - 1]
-            end = (depth if before.above else 0) + before.own
-            copies.append(Copy(part, part - 1, depth * row_bytes, 0, (end - depth) * row_bytes))
-        if slab.below:
-            to = (above + slab.own) * row_bytes
-            begin = depth * row_bytes  # the next part has this one above it
-            copies.append(Copy(part, part + 1, depth * row_bytes, to, begin))
-    return copies

@@ -11,11 +11,10 @@ from hetero import kernels
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
-from hetero.ops.krylov import cg_parts
-from hetero.ops.krylov.cg_parts import Bound, Copy, Part, Transfer
+from hetero.ops.krylov.cg_vectors import Vectors
+from hetero.ops.linear_systems.exchange import Bound, Part, Transfer
+from hetero.ops.linear_systems.partition import Copy, gather_copies
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
-
-Spans = Sequence[tuple[int, int]]
 
 
 def grid_of(
@@ -33,6 +32,14 @@ def grid_of(
 class Matrix(abc.ABC):
     """A on one or several parts, whose buffers hold x, b, r, p, q and the block sums.
 
+    Parameters
+    ----------
+    vectors : Vectors
+    diagonal : bool
+        Whether a diagonal matrix preconditions.
+    plain : bool
+        Whether another preconditioner does, by launches of its own.
+
     Attributes
     ----------
     sums : int
@@ -41,12 +48,18 @@ class Matrix(abc.ABC):
         Of each part's product.
     """
 
-    def __init__(self, parts: Sequence[Part], diagonal: bool, plain: bool) -> None:
-        self.parts = parts
+    def __init__(self, vectors: Vectors, diagonal: bool, plain: bool) -> None:
+        self.vectors = vectors
+        self.exchange = vectors.exchange
+        self.parts = vectors.parts
         self.diagonal = diagonal
         self.plain = plain
         self.sums = 2 if plain else (8 if diagonal else 4)
         self.blocks: list[int] = []
+        self.sizes = [end - begin for begin, end in vectors.spans]
+        self._item = vectors.dtype.itemsize
+        for part, rows in zip(self.parts, self.sizes, strict=True):
+            part.allocate(rows * self._item, "r", "q")
 
     @abc.abstractmethod
     def residual(self) -> tuple[float, float]:
@@ -58,12 +71,12 @@ class Matrix(abc.ABC):
 
     def change(self, launches: Sequence[Sequence[Bound]]) -> None:
         """Start launches that change p."""
-        cg_parts.run_all(self.parts, launches)
+        self.exchange.run(launches)
 
     def _make_sums(self) -> None:
         """Make room for the block sums of all parts in each, and say how many there are."""
         for number, part in enumerate(self.parts):
-            part.room(8 * self.sums * sum(self.blocks), "partial")
+            part.allocate(8 * self.sums * sum(self.blocks), "partial")
             part.numbers["blocks_before"] = sum(self.blocks)
             part.numbers["first_block"] = sum(self.blocks[:number])
 
@@ -71,11 +84,13 @@ class Matrix(abc.ABC):
 class StencilMatrix(Matrix):
     """-div grad, on one part, for a preconditioner of its own launches."""
 
-    def __init__(self, part: Part, stencil: Stencil, dtype: np.dtype) -> None:
-        super().__init__([part], False, True)
+    def __init__(self, vectors: Vectors, stencil: Stencil) -> None:
+        super().__init__(vectors, False, True)
+        (part,) = self.parts
+        part.allocate(vectors.n * self._item, "p")
         residual, product = plan_cg_stencil.stencil(
             grid_of(stencil, stencil.shape[0]),
-            dtype=dtype.name,
+            dtype=vectors.dtype.name,
             x_halo=0,
             r_start=0,
             p_start=0,
@@ -90,12 +105,12 @@ class StencilMatrix(Matrix):
         self._product = part.bind(product)
 
     def residual(self) -> tuple[float, float]:
-        cg_parts.run_all(self.parts, [(self._residual,)])
-        r_r, b_b = cg_parts.total(self.parts, "partial", self.blocks, 2)
+        self.exchange.run([(self._residual,)])
+        r_r, b_b = self.exchange.total("partial", self.blocks, 2)
         return float(r_r), float(b_b)
 
     def product(self, turn: int) -> None:
-        cg_parts.run_all(self.parts, [(self._product,)])
+        self.exchange.run([(self._product,)])
 
 
 class CsrMatrix(Matrix):
@@ -105,28 +120,17 @@ class CsrMatrix(Matrix):
     of their columns.
     """
 
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        system: Csr,
-        spans: Spans,
-        dtype: np.dtype,
-        diagonal: bool,
-        plain: bool,
-    ) -> None:
-        super().__init__(parts, diagonal, plain)
-        self._item = dtype.itemsize
-        self._spans = spans
-        self._copies: list[Copy] = []
+    def __init__(self, vectors: Vectors, system: Csr, diagonal: bool, plain: bool) -> None:
+        super().__init__(vectors, diagonal, plain)
         shares, needs, plans = [], [], []
-        for part, span in zip(parts, spans, strict=True):
-            share, foreign = self._upload(part, system, span, dtype)
+        for part, span in zip(self.parts, vectors.spans, strict=True):
+            share, foreign = self._upload(part, system, span)
             shares.append(share)
             needs.append(foreign)
             plans.append(
                 plan_cg.csr(
                     share,
-                    dtype=dtype.name,
+                    dtype=vectors.dtype.name,
                     diagonal=diagonal,
                     multiprocessors=part.device.multiprocessors,
                     block_limit=part.device.block_limit,
@@ -134,19 +138,23 @@ class CsrMatrix(Matrix):
             )
         self.blocks = [residual.grid for residual, _, _ in plans]
         self._make_sums()
-        self._pack_x, self._pack_p = self._packing(shares, needs, [plain for _, _, plain in plans])
-        self._gather = Transfer(cg_parts.gather(self.blocks, self.sums), "partial", "partial")
+        copies = self._pack(shares, needs, [plain for _, _, plain in plans])
+        self._foreign_x = self.exchange.bind(Transfer(copies, "x", "packed"))
+        self._foreign_p = self.exchange.bind(Transfer(copies, "p", "packed"))
+        sums = gather_copies([8 * self.sums * blocks for blocks in self.blocks])
+        self._gather = self.exchange.bind(Transfer(sums, "partial", "partial"))
         self._residuals: list[list[Bound]] = []
         self._products: tuple[list, list] = [], []
-        for part, (residual, step, without) in zip(parts, plans, strict=True):
+        for part, (residual, step, without) in zip(self.parts, plans, strict=True):
             known = {} if diagonal else {"inverse": "r"}
             self._residuals.append([part.bind(residual, **known)])
             product = without if plain else step
             for turn in (0, 1):
                 self._products[turn].append([part.bind(product, before=f"record{turn}")])
+        vectors.load_x()
 
     def _upload(
-        self, part: Part, system: Csr, span: tuple[int, int], dtype: np.dtype
+        self, part: Part, system: Csr, span: tuple[int, int]
     ) -> tuple[plan_cg.Rows, np.ndarray]:
         """Put a part's rows in its memory, make its x and p; returns their foreign columns too."""
         begin, end = span
@@ -154,33 +162,34 @@ class CsrMatrix(Matrix):
         where = slice(int(pointers[0]), int(pointers[-1]))
         indices, values = system.indices[where], system.data[where]
         foreign = np.empty(0, np.int64)
-        if len(self._spans) > 1:
+        if len(self.parts) > 1:
             outside = (indices < begin) | (indices >= end)
             foreign = np.unique(indices[outside])
             own = indices - indices.dtype.type(begin)
             own[outside] = end - begin + np.searchsorted(foreign, indices[outside])
             indices, pointers = own, pointers - pointers[0]
         index = np.promote_types(pointers.dtype, indices.dtype)
-        part.put("pointers", np.ascontiguousarray(pointers, index))
-        part.put("indices", np.ascontiguousarray(indices, index))
-        part.put("values", np.ascontiguousarray(values, dtype))
+        part.upload(np.ascontiguousarray(pointers, index), "pointers")
+        part.upload(np.ascontiguousarray(indices, index), "indices")
+        part.upload(np.ascontiguousarray(values, self.vectors.dtype), "values")
         for name in ("x", "p"):
             if name not in part.buffers:
-                part.room((end - begin + len(foreign)) * self._item, name)
+                part.allocate((end - begin + len(foreign)) * self._item, name)
         return plan_cg.Rows(end - begin, len(values), index.name), foreign
 
-    def _packing(
+    def _pack(
         self, shares: list[plan_cg.Rows], needs: list[np.ndarray], plans: list[Launch]
-    ) -> tuple[list[list[Bound]], list[list[Bound]]]:
-        """Prepare the exchange of foreign elements; launches that pack those of x and of p."""
+    ) -> list[Copy]:
+        """Copies of foreign elements from "packed", and launches that pack those of x and of p."""
+        copies: list[Copy] = []
         places: list[list[np.ndarray]] = [[] for _ in self.parts]
         for target, foreign in enumerate(needs):
-            begin, end = self._spans[target]
-            for source, (low, high) in enumerate(self._spans):
+            begin, end = self.vectors.spans[target]
+            for source, (low, high) in enumerate(self.vectors.spans):
                 first, last = np.searchsorted(foreign, (low, high))
                 if first < last:
                     offset = sum(map(len, places[source]))
-                    self._copies.append(
+                    copies.append(
                         Copy(
                             target,
                             source,
@@ -190,48 +199,47 @@ class CsrMatrix(Matrix):
                         )
                     )
                     places[source].append(foreign[first:last] - low)
-        packing: tuple[list, list] = [], []
+        self._pack_x: list[list[Bound]] = []
+        self._pack_p: list[list[Bound]] = []
         for part, share, wanted, plan in zip(self.parts, shares, places, plans, strict=True):
             joined = np.concatenate([*wanted, np.empty(0, np.int64)]).astype(share.index)
-            part.put("places", joined)
-            part.room(len(joined) * self._item, "packed")
+            part.upload(joined, "places")
+            part.allocate(len(joined) * self._item, "packed")
             launch = plan_cg.pack(plan, len(joined), part.device.multiprocessors)
-            for which, name in enumerate("xp"):
-                packing[which].append([part.bind(launch, p=name)] if wanted else [])
-        return packing
+            self._pack_x.append([part.bind(launch, p="x")] if wanted else [])
+            self._pack_p.append([part.bind(launch, p="p")] if wanted else [])
+        return copies
 
     def residual(self) -> tuple[float, float]:
-        cg_parts.run_all(self.parts, self._pack_x, [Transfer(self._copies, "x", "packed")])
-        cg_parts.run_all(self.parts, self._residuals)
-        r_r, b_b = cg_parts.total(self.parts, "partial", self.blocks, 2)
+        self.exchange.run(self._pack_x, self._foreign_x)
+        self.exchange.run(self._residuals)
+        r_r, b_b = self.exchange.total("partial", self.blocks, 2)
         self.change([()] * len(self.parts))
         return float(r_r), float(b_b)
 
     def product(self, turn: int) -> None:
-        cg_parts.run_all(self.parts, self._products[turn], [self._gather])
+        self.exchange.run(self._products[turn], self._gather)
 
     def change(self, launches: Sequence[Sequence[Bound]]) -> None:
         both = [(*first, *then) for first, then in zip(launches, self._pack_p, strict=True)]
-        cg_parts.run_all(self.parts, both, [Transfer(self._copies, "p", "packed")])
+        self.exchange.run(both, self._foreign_p)
 
 
 class DenseMatrix(Matrix):
     """A dense matrix on one part, through the launches of a matrix-vector product."""
 
-    def __init__(
-        self, part: Part, system: Dense, dtype: np.dtype, diagonal: bool, plain: bool
-    ) -> None:
-        super().__init__([part], diagonal, plain)
-        self._item = dtype.itemsize
-        device = part.device
-        strides = system.strides
+    def __init__(self, vectors: Vectors, system: Dense, diagonal: bool, plain: bool) -> None:
+        super().__init__(vectors, diagonal, plain)
+        (part,) = self.parts
+        part.allocate(vectors.n * self._item, "p")
+        device, dtype, strides = part.device, vectors.dtype, system.strides
         if isinstance(system.array, np.ndarray):
             array = np.asarray(system.array, dtype)
             if array.flags.f_contiguous and not array.flags.c_contiguous:
                 array, strides = array.T, (1, system.n)
             else:
                 array, strides = np.ascontiguousarray(array), (system.n, 1)
-            part.put("A", array)
+            part.upload(array, "A")
         else:
             part.buffers["A"] = system.array
         self._steps = {name: self._plan(part, name, system.n, strides, dtype) for name in "xp"}
@@ -245,7 +253,7 @@ class DenseMatrix(Matrix):
         dots, _, _ = plan_cg.dots(system.n, **size)
         self.blocks = [residual.grid]
         self._residual_sums = 8 if diagonal else 4
-        part.room(8 * self._residual_sums * residual.grid, "residual sums")
+        part.allocate(8 * self._residual_sums * residual.grid, "residual sums")
         self._make_sums()
         self._residual = part.bind(residual, partial="residual sums")
         self._sums = part.bind(dots, a="q", b="p") if plain else part.bind(sums)
@@ -274,10 +282,10 @@ class DenseMatrix(Matrix):
 
     def residual(self) -> tuple[float, float]:
         self._multiply("x")
-        cg_parts.run_all(self.parts, [(self._residual,)])
-        sums = cg_parts.total(self.parts, "residual sums", self.blocks, self._residual_sums)
+        self.exchange.run([(self._residual,)])
+        sums = self.exchange.total("residual sums", self.blocks, self._residual_sums)
         return float(sums[0]), float(sums[1])
 
     def product(self, turn: int) -> None:
         self._multiply("p")
-        cg_parts.run_all(self.parts, [(self._sums,)])
+        self.exchange.run([(self._sums,)])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from hetero.devices import cooperative
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
-from hetero.ops.krylov import cg_parts
 from hetero.ops.krylov.cg_loops import Loop
 from hetero.ops.krylov.cg_matrices import grid_of
-from hetero.ops.krylov.cg_parts import Part
+from hetero.ops.krylov.cg_vectors import Vectors, new_records, read_record
 from hetero.ops.linear_systems.types import Stencil
 
 
@@ -25,22 +22,21 @@ class Persistent(Loop):
 
     def __init__(
         self,
-        part: Part,
+        vectors: Vectors,
         stencil: Stencil,
-        dtype: np.dtype,
         plan: plan_cg_stencil.Cooperative,
         kernel: cooperative.CooperativeKernel,
     ) -> None:
-        super().__init__([part])
+        super().__init__(vectors.exchange)
+        (part,), dtype = self.parts, vectors.dtype
         self._part = part
         self._plan = plan.launch
         self._kernel = kernel
         self._done = self._turn = 0
         grid = grid_of(stencil, stencil.shape[0])
-        part.room(grid.rows * grid.plane * dtype.itemsize, "r", "p0", "p1")
-        part.room(8 * 4 * plan.launch.grid, "partial0", "partial1")
-        part.room(8 * cg_parts.RECORD, "record0", "record1")
-        part.room(16, "arrivals")
+        part.allocate(grid.rows * grid.plane * dtype.itemsize, "r", "p0", "p1")
+        part.allocate(8 * 4 * plan.launch.grid, "partial0", "partial1")
+        part.allocate(16, "arrivals")
         residual, _ = plan_cg_stencil.stencil(
             grid,
             dtype=dtype.name,
@@ -52,17 +48,17 @@ class Persistent(Loop):
             multiprocessors=part.device.multiprocessors,
             block_limit=part.device.block_limit,
         )
-        part.room(16 * residual.grid, "residual sums")
+        part.allocate(16 * residual.grid, "residual sums")
         self._blocks = [residual.grid]
         self._residual = part.bind(residual, p="p1", inverse="x", partial="residual sums")
 
     def residual(self) -> tuple[float, float]:
-        cg_parts.run_all(self.parts, [(self._residual,)])
-        r_r, b_b = cg_parts.total(self.parts, "residual sums", self._blocks, 2)
+        self._part.start(self._residual)
+        r_r, b_b = self.exchange.total("residual sums", self._blocks, 2)
         return float(r_r), float(b_b)
 
     def start(self, target: float) -> None:
-        cg_parts.new_records(self.parts, -1, target)
+        new_records(self.parts, -1, target)
         self._done = -1  # the first step only leads to iterate 0
 
     def advance(self, to: int) -> None:
@@ -79,15 +75,16 @@ class Persistent(Loop):
             self._turn = 1 - self._turn
 
     def record(self) -> tuple[int, int]:
-        return cg_parts.read_record(self._part, f"record{self._turn}")
+        return read_record(self._part, f"record{self._turn}")
 
 
-def persistent(part: Part, stencil: Stencil, dtype: np.dtype) -> Persistent | None:
+def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
     """The iteration in cooperative launches; None if grid, device or software do not allow it."""
+    (part,) = vectors.parts
     device = part.device
     plan = plan_cg_stencil.cooperative(
         grid_of(stencil, stencil.shape[0]),
-        dtype=dtype.name,
+        dtype=vectors.dtype.name,
         multiprocessors=device.multiprocessors,
         shared_limit=device.shared_limit,
         block_limit=device.block_limit,
@@ -100,4 +97,4 @@ def persistent(part: Part, stencil: Stencil, dtype: np.dtype) -> Persistent | No
     )
     if kernel is None or kernel.most_blocks < launch.grid:
         return None
-    return Persistent(part, stencil, dtype, plan, kernel)
+    return Persistent(vectors, stencil, plan, kernel)

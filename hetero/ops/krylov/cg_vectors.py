@@ -1,71 +1,86 @@
-"""b, x and a diagonal preconditioner of a solve, from the caller to the devices and back."""
+"""What conjugate gradients keep on the devices: the caller's vectors, and the scalars' records."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hetero.devices.base import Device
-from hetero.ops.krylov.cg_loops import HALO, X_HALO
-from hetero.ops.krylov.cg_parts import Part
+from hetero.ops.linear_systems.exchange import Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, slabs, split
-from hetero.ops.linear_systems.types import Csr, Dense, Stencil
+from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
+
+# Rows beyond its own that a part of a stencil needs of p and r, and of x.
+HALO = 2
+X_HALO = 1
+
+_RECORD = 8  # doubles; kernels/cg/cg_scalars.cu
+_STATUS, _COUNT, _TARGET = 0, 1, 4
+_RUNNING = 0
 
 
 class Vectors:
-    """The parts of a solve, with the vectors that the caller gave.
+    """b, x and a diagonal preconditioner of a solve, in parts, from the caller and back.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Those that may take part.
+    system : Stencil, Csr or Dense
+    b, x : (n,) numpy.ndarray or device buffer
+    dtype : numpy.dtype
+    inverse : (n,) numpy.ndarray, optional
+        The inverse of the diagonal matrix that preconditions.
 
     Attributes
     ----------
     n : int
         Unknowns.
-    parts : list of Part
     spans : list of (int, int)
         First element of each part, and the one after its last.
     slabs : list of Slab
         For a stencil, the rows of each part.
+    exchange : Exchange
+    parts : sequence of Part
+        With buffers "b", "x" (of a `Csr`, `load_x` makes it), "inverse", "record0", "record1".
     result : numpy.ndarray or device buffer
         The caller's x.
     """
 
     def __init__(
         self,
-        devices: list[Device],
+        devices: Sequence[Device],
         system: Any,
         b: Any,
         x: Any,
         dtype: np.dtype,
-        preconditioner: Any,
+        inverse: np.ndarray | None,
     ) -> None:
+        self.n = unknowns(system)
         if isinstance(system, Stencil):
-            self.n, plane = math.prod(system.shape), math.prod(system.shape[1:])
+            plane = math.prod(system.shape[1:])
             self.slabs = slabs(system.shape[0], len(devices), HALO)
-            cuts = [(slab.begin, slab.end) for slab in self.slabs]
         else:
-            self.n = system.n if isinstance(system, Dense) else len(system.indptr) - 1
             plane = 1
-            cuts = split(self.n, len(devices))
-            self.slabs = [Slab(begin, end, 0, 0) for begin, end in cuts]
+            self.slabs = [Slab(begin, end, 0, 0) for begin, end in split(self.n, len(devices))]
         self.dtype = dtype
-        self.spans = [(begin * plane, end * plane) for begin, end in cuts]
-        self.parts = [
-            Part(device, len(cuts) == 1) for device, _ in zip(devices, cuts, strict=False)
-        ]
+        self.spans = [(slab.begin * plane, slab.end * plane) for slab in self.slabs]
+        alone = len(self.slabs) == 1
+        self.parts = [Part(device, alone) for device, _ in zip(devices, self.slabs, strict=False)]
+        self.exchange = Exchange(self.parts)
         # Elements of neighbours before and after a part's own x.
         self._beyond = [
             (X_HALO * plane * bool(slab.above), X_HALO * plane * bool(slab.below))
             for slab in self.slabs
         ]
         self.result = x
-        self._load(system, b, x, preconditioner)
+        self._load(system, b, x, inverse)
 
-    def _load(self, system: Any, b: Any, x: Any, preconditioner: Any) -> None:
-        held = {"b": b, "x": x}
-        if isinstance(preconditioner, np.ndarray):
-            held["inverse"] = preconditioner
+    def _load(self, system: Any, b: Any, x: Any, inverse: np.ndarray | None) -> None:
+        held = {"b": b, "x": x} | ({} if inverse is None else {"inverse": inverse})
         for name, vector in held.items():
             if not isinstance(vector, np.ndarray):
                 self.parts[0].buffers[name] = vector
@@ -73,25 +88,27 @@ class Vectors:
             flat = np.ascontiguousarray(vector, self.dtype).reshape(-1)
             for part, (begin, end), (above, below) in self._each():
                 if name == "b":
-                    part.put(name, flat[begin:end])
+                    part.upload(flat[begin:end], name)
                 elif name == "inverse" or not isinstance(system, Csr):
-                    part.put(name, flat[begin - above : end + below])
+                    part.upload(flat[begin - above : end + below], name)
+        for part in self.parts:
+            part.allocate(8 * _RECORD, "record0", "record1")
 
     def load_x(self) -> None:
         """Load x where a `CsrMatrix` has made room for it and for what its rows meet besides."""
         if isinstance(self.result, np.ndarray):
             flat = np.ascontiguousarray(self.result, self.dtype).reshape(-1)
             for part, (begin, end), _ in self._each():
-                part.put("x", flat[begin:end])
+                part.upload(flat[begin:end], "x")
 
     def _each(self) -> Iterator[tuple[Part, tuple[int, int], tuple[int, int]]]:
         return zip(self.parts, self.spans, self._beyond, strict=True)
 
     def fetch(self) -> np.ndarray:
-        """X on the host."""
+        """The present x, on the host."""
         whole = np.empty(self.n, self.dtype)
         for part, (begin, end), (above, _) in self._each():
-            part.get("x", whole[begin:end], above * self.dtype.itemsize)
+            part.download("x", whole[begin:end], above * self.dtype.itemsize)
         return whole
 
     def hand_back(self) -> None:
@@ -111,10 +128,25 @@ class Vectors:
         for part, (begin, end), (above, below) in self._each():
             nbytes = (above + end - begin + below) * self.dtype.itemsize
             if to not in part.buffers:
-                part.room(nbytes, to)
+                part.allocate(nbytes, to)
             with part.active():
                 part.device.copy(part.buffers[to], part.buffers[source], nbytes, 0, 0, part.stream)
 
     def is_finite(self) -> bool:
         """Whether all of x is finite; fetches it."""
         return bool(np.isfinite(self.fetch()).all())
+
+
+def new_records(parts: Sequence[Part], count: int, target: float) -> None:
+    """Set both records of all parts to the start of an iteration."""
+    record = np.zeros(_RECORD)
+    record[[_STATUS, _COUNT, _TARGET]] = _RUNNING, count, target
+    for part in parts:
+        for name in ("record0", "record1"):
+            part.upload(record, name)
+
+
+def read_record(part: Part, name: str) -> tuple[int, int]:
+    """(status, count) of a record; waits for what the part has started."""
+    record = part.download(name, np.empty(_RECORD))
+    return int(record[_STATUS]), int(record[_COUNT])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels import Launch
@@ -65,11 +67,6 @@ class Part(Workspace):
         for bound in launches:
             self.device.launch(*bound, 0, self.stream)
 
-    def synchronize(self) -> None:
-        """Wait for all that was started."""
-        with self.active():
-            self.device.synchronize()
-
     def is_aligned(self, *names: str) -> bool:
         """Whether 16 divides the address of each of these buffers."""
         found = (self.buffers[name] for name in names)
@@ -92,17 +89,17 @@ class Exchange:
     of those that it takes from. So what it launched before still reads what was there, and what
     it launches after the next `wait` reads what came.
 
-    A part that has waited may overwrite what others copied from it in the exchange before the last
-    one: two buffers used in turn need nothing more. With a single buffer it must wait for the
-    others as well (``wait(part, all_parts=True)``), or the parts must meet in between, as they do
-    where each takes something from every other.
+    After a `copy` and a `wait`, a part may overwrite what others copied from it before: two buffers
+    used in turn need nothing more, nor does one buffer with another `copy` in between. Else, with
+    copies made aside, it must wait for the others too (``wait(part, all_parts=True)``).
 
     Parameters
     ----------
     parts : sequence of Part
     aside : bool
         Copy in streams of their own, beside what the parts compute. Otherwise copies are made in
-        the order of each part's own stream, and there is nothing to `wait` for.
+        the order of each part's own stream, after the `ready` of all parts, and there is nothing
+        to `wait` for.
     """
 
     def __init__(self, parts: Sequence[Part], aside: bool = False) -> None:
@@ -127,8 +124,9 @@ class Exchange:
         moves: list[Moves] = []
         for number, part in enumerate(self.parts):
             wanted = [(c, t) for t in transfers for c in t.copies if c.target == number]
-            waits_for = {number} if self._aside else set()
-            waits_for.update(copy.source for copy, _ in wanted)
+            waits_for = {copy.source for copy, _ in wanted} | {number}
+            if not self._aside:  # all meet; a part's own stream is in order by itself
+                waits_for = set(range(len(self.parts))) - {number}
             copies = [
                 (
                     part.buffers[transfer.into],
@@ -177,3 +175,17 @@ class Exchange:
                 self.ready(number)
         if moves:
             self.copy(moves)
+
+    def total(self, name: str, blocks: Sequence[int], sums: int) -> np.ndarray:
+        """Add up block sums: of each part ``blocks`` rows of ``sums`` doubles; waits for them."""
+        totals = np.zeros(sums)
+        for part, count in zip(self.parts, blocks, strict=True):
+            with np.errstate(over="ignore", invalid="ignore"):
+                totals += part.download(name, np.empty((count, sums))).sum(axis=0)
+        return totals
+
+    def synchronize(self) -> None:
+        """Wait for all that the parts' devices were given to do."""
+        for part in self.parts:
+            with part.active():
+                part.device.synchronize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,13 @@ class Dense(NamedTuple):
     array: Any
     n: int
     strides: tuple[int, int]
+
+
+def unknowns(system: Stencil | Csr | Dense) -> int:
+    """How many unknowns a system has."""
+    if isinstance(system, Stencil):
+        return math.prod(system.shape)
+    return system.n if isinstance(system, Dense) else len(system.indptr) - 1
 
 
 class Outcome(NamedTuple):

@@ -1,0 +1,350 @@
+"""What `hetero.plan` prints is what a call runs: random calls of every operation.
+
+Rows of the registry write down where they run; those on devices compute nothing, and neither do
+solvers. Devices are fakes whose memory is the host's, and whatever OpenCL device is here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+
+import fakes
+import numpy as np
+import pytest
+from layouts import LAYOUTS
+
+import hetero
+import hetero.ops
+from hetero.devices import cufft
+from hetero.errors import DeviceMemoryError
+from hetero.ops.convolve2d import bands, remembered
+from hetero.ops.linear_systems.types import CONVERGED, Outcome
+from hetero.ops.products import pieces
+from hetero.runtime import inventory, profile, registry
+
+SOLVES = ("cg", "poisson")
+CPU_ALONE = "cpu"  # what comes down to NumPy's or SciPy's own function runs no row
+DTYPES = ("float32", "float64", "int32", "uint8", "complex64", "complex128", "longdouble", "object")
+
+
+class Record(list):
+    """(device, method) of each row that ran."""
+
+    def instead_of(self, row: registry.Implementation) -> registry.Implementation:
+        def run(used, problem, arguments, *others):
+            names = [device.name for device in used or ()]
+            place = names[0] if len(names) == 1 else f"{row.kind}:*" if names else CPU_ALONE
+            self.append((place, row.method))
+            if row.operation in SOLVES:
+                return Outcome(CONVERGED, 1, 1.0, 1.0)
+            if not names:
+                return row.run(used, problem, arguments, *others)
+            output, out = arguments.output, problem.output
+            if isinstance(output, int):
+                strides = out.strides if out.location != "host" else None
+                shape = out.shape if strides else (out.size,)
+                fakes.view(output, shape, out.dtype, strides or (out.dtype.itemsize,))[...] = 0
+            else:
+                used[0].fill(output, out.nbytes)
+            return None
+
+        return dataclasses.replace(row, run=run, prepare=None)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Two equal fake devices beside the others; the record of all that runs."""
+    devices = fakes.install(monkeypatch, 2)
+    info = {**devices[0].describe(), "arch": "sm_90", "shared_limit": 227 << 10}
+    for device in devices:
+        monkeypatch.setattr(device, "describe", lambda: info)
+    record = Record()
+    for operation in registry.operations():
+        rows = [record.instead_of(row) for row in registry.lookup(operation.name)]
+        monkeypatch.setitem(registry._implementations, operation.name, rows)
+    scipys = remembered._scipys
+
+    def scipys_function(mode, boundary):
+        def run(*arguments):
+            record.append((CPU_ALONE, "scipy's function"))
+            return scipys(mode, boundary)(*arguments)
+
+        return run
+
+    monkeypatch.setattr(remembered, "_scipys", scipys_function)
+    monkeypatch.setattr(cufft, "obstacle", lambda: None)
+    inventory.changed()
+    return record, devices, info
+
+
+# -- Random calls ----------------------------------------------------------------------------------
+
+
+def values(draw, shape, dtype):
+    rng = np.random.default_rng(draw.randrange(2**32))
+    found = 9 * rng.random(shape)
+    if np.dtype(dtype).kind == "c":
+        found = found - 1j * found[::-1]
+    return found.astype(dtype)
+
+
+def misaligned(x):
+    raw = np.zeros(x.nbytes + 1, np.uint8)[1:]
+    if x.dtype.hasobject:
+        return x
+    made = raw.view(x.dtype).reshape(x.shape)
+    made[...] = x
+    return made
+
+
+ALONG_A_LINE = (lambda x: np.repeat(x, 2)[::2], lambda x: np.ascontiguousarray(x[::-1])[::-1])
+
+
+def array(draw, shape, dtype, devices):
+    """On the host or on a device, in one layout or another."""
+    x = values(draw, shape, dtype)
+    if x.size and draw.random() < 0.5:
+        ways = LAYOUTS.values() if x.ndim > 1 else ALONG_A_LINE
+        x = draw.choice([*ways, misaligned])(x)
+    if x.dtype.kind in "fiuc" and x.dtype.char not in "gG" and draw.random() < 0.25:
+        return draw.choice((fakes.Cupy, fakes.Array)).of(x, draw.choice(devices))
+    return x
+
+
+def extent(draw, largest):
+    return 0 if draw.random() < 0.03 else round(largest ** draw.random())
+
+
+def matmul(draw, devices):
+    m, n, k = (extent(draw, 200) for _ in range(3))
+    batches = draw.choice([((), ())] * 3 + [((3,), (3,)), ((3,), ()), ((2, 1), (3,))])
+    dtype = draw.choice(DTYPES[:2] * 3 + DTYPES)
+    shapes = (*batches[0], m, k), (*batches[1], k, n)
+    return [array(draw, shape, dtype, devices) for shape in shapes], {}
+
+
+def matvec(draw, devices):
+    m, k = (extent(draw, 500) for _ in range(2))
+    batches = draw.choice([((), ())] * 3 + [((3,), (3,)), ((3,), ()), ((), (2,))])
+    dtype = draw.choice(DTYPES[:2] * 3 + DTYPES)
+    shapes = (*batches[0], m, k), (*batches[1], k)
+    return [array(draw, shape, dtype, devices) for shape in shapes], {}
+
+
+def convolve2d(draw, devices):
+    image = extent(draw, 90), extent(draw, 90)
+    filter = extent(draw, 20), extent(draw, 20)
+    front = draw.choice([(), (), (), (2,), (2, 1), (0,)])
+    dtype = draw.choice(DTYPES[:2] * 3 + DTYPES)
+    others = DTYPES[:2] + DTYPES[4:6] if dtype in DTYPES[:2] + DTYPES[4:6] else (dtype,)
+    a = array(draw, (*front, *image), dtype, devices)
+    b = array(draw, filter, draw.choice((dtype, dtype, *others)), devices)
+    if draw.random() < 0.2 and isinstance(b, np.ndarray) and b.size:
+        b = np.outer(b[:, 0], b[0])
+    options = {
+        "mode": draw.choice(("full", "same", "valid")),
+        "boundary": draw.choice(("fill", "wrap", "symm")) if a.shape[-1] * a.shape[-2] else "fill",
+        "fillvalue": draw.choice((0, 0, 0, 1.5)),
+    }
+    if np.result_type(a.dtype, b.dtype).kind == "c" and draw.random() < 0.3:
+        options["fillvalue"] = 2 - 1j
+    if draw.random() < 0.2 and not front:
+        return [b, a], options
+    return [a, b], options
+
+
+def cg(draw, devices):
+    from scipy import sparse
+
+    n = extent(draw, 3000) or 1
+    dtype = draw.choice(("float32", "float64", "float64", "complex128", "int32"))
+    kind = draw.choice(("dense", "csr", "poisson", "operator"))
+    n = min(n, 60) if kind in ("dense", "operator") else n
+    if kind == "poisson":
+        shape = (n // 7 + 1, 7)
+        A, n = hetero.Poisson(shape, dtype="float32" if dtype == "float32" else "float64"), 0
+        n = shape[0] * shape[1]
+    elif kind == "csr":
+        A = sparse.diags([np.full(n, 4), np.full(n - 1, -1)], [0, 1]).tocsr().astype(dtype)
+        A = A + A.T
+    else:
+        A = np.eye(n, dtype=dtype)
+        if kind == "operator":
+            A = sparse.linalg.aslinearoperator(A)
+        elif draw.random() < 0.3 and dtype in ("float32", "float64"):
+            A = fakes.Cupy.of(A, devices[0])
+    b = values(draw, (n,), draw.choice(("float32", "float64")))
+    if draw.random() < 0.25:
+        b = fakes.Cupy.of(b, draw.choice(devices))
+    options = {"rtol": draw.choice((1e-3, 1e-8)), "maxiter": draw.choice((None, 20))}
+    if draw.random() < 0.3:
+        options["x0"] = np.ones(n)
+    if draw.random() < 0.3:
+        options["M"] = "jacobi"
+    return [A, b], options
+
+
+def poisson(draw, devices):
+    shape = tuple(extent(draw, 60) for _ in range(draw.choice((2, 2, 3))))
+    f = array(draw, shape, draw.choice(("float32", "float64", "float64", "int32")), devices)
+    options = {"rtol": draw.choice((1e-3, 1e-6, 1e-3, 0.0)), "maxiter": draw.choice((None, 50))}
+    if draw.random() < 0.3:
+        options["x0"] = np.ones(shape)
+    return [f], options
+
+
+DRAWN = {f.__name__: f for f in (matmul, matvec, convolve2d, cg, poisson)}
+
+
+def test_every_operation_is_drawn():
+    assert set(DRAWN) == {operation.name for operation in registry.operations()}
+
+
+def placement(draw, operation):
+    """Mostly none; else a device, a method, or both."""
+    if draw.random() < 0.5:
+        return {}
+    methods = sorted({row.method for row in registry.lookup(operation)})
+    devices = [None, "cpu", "cuda", "cuda:0", "cuda:1", "cuda:*", *inventory.devices()]
+    found = {"device": draw.choice(devices), "method": draw.choice([None, None, *methods])}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+# -- What they run ---------------------------------------------------------------------------------
+
+
+def outcome(function, *arguments, **options):
+    """None, or the type of the error."""
+    try:
+        return function(*arguments, **options)
+    except Exception as error:
+        return type(error)
+
+
+def compare(record, operation, operands, options, placed):
+    """Check one call, new and remembered; gives the plan, or None where both refuse it."""
+    plan = outcome(hetero.plan, operation.name, *operands, **options, **placed)
+    expected = [] if isinstance(plan, type) else list(plan.leaves())
+    given = f"{operation.name} {[getattr(x, 'shape', x) for x in operands]} {options} {placed}"
+    for _ in range(2):
+        record.clear()
+        result = outcome(operation.call, *operands, **options, **placed)
+        if isinstance(plan, type):
+            assert result is plan, f"{given}\n{plan}\n{result}"
+            continue
+        # SciPy's function refuses some dtypes itself.
+        assert not isinstance(result, type) or record, f"{given}\n{plan}\n{result}"
+        printed = [(leaf.chosen.device, leaf.chosen.method) for leaf in expected]
+        assert agree(list(record), printed, plan), f"{given}\n{plan}\nran {list(record)}"
+    return None if isinstance(plan, type) else plan
+
+
+def agree(ran, printed, plan):
+    if not ran:  # nothing to compute, or NumPy's own function
+        return 0 in plan.problem.output.shape or set(printed) == {(CPU_ALONE, "blas")}
+    if ran == [(CPU_ALONE, "scipy's function")]:
+        return printed in ([(CPU_ALONE, "scipy")], [(CPU_ALONE, "direct")])
+    return ran == printed
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("constants", ["conservative", "h200"])
+@pytest.mark.parametrize("seed", range(5))
+def test_random_calls(machine, constants, seed):
+    record, devices, _ = machine
+    profile.set_current(profile.shipped(constants))
+    draw = random.Random(f"{constants} {seed}")
+    ran = []
+    for operation in itertools.islice(itertools.cycle(registry.operations()), 80):
+        operands, options = DRAWN[operation.name](draw, devices)
+        shapes = [x.shape for x in operands if hasattr(x, "shape")]
+        # Without an element NumPy's own function answers, wherever it was asked for.
+        placed = {} if 0 in sum(shapes, ()) else placement(draw, operation.name)
+        ran.append(compare(record, operation, operands, options, placed))
+    plans = [plan for plan in ran if plan is not None]
+    assert len(plans) > 40
+    assert {plan.chosen.device.partition(":")[0] for plan in plans} >= {"cpu", "cuda"}
+
+
+def test_random_calls_in_bands(machine, monkeypatch):
+    """Images larger than a device."""
+    record, devices, info = machine
+    info["memory_bytes"] = 6_000
+    monkeypatch.setattr(bands, "LARGE", 0)
+    inventory.changed()
+    profile.set_current(profile.shipped("h200"))
+    draw, operation = random.Random(3), registry.operation("convolve2d")
+    plans = []
+    for number in range(100):
+        operands, options = convolve2d(draw, devices)
+        if number % 2:
+            shapes = (draw.randrange(30, 90), draw.randrange(30, 90)), (draw.randrange(1, 9), 4)
+            dtypes = draw.choice(DTYPES[:2] + DTYPES[4:6]), draw.choice(DTYPES[:2])
+            operands = [values(draw, *x) for x in zip(shapes, dtypes, strict=True)]
+        placed = {"device": "cuda:0"} if draw.random() < 0.7 else {}
+        plans.append(compare(record, operation, operands, options, placed))
+    assert sum("bands" in str(plan) for plan in plans) > 10
+
+
+def test_several_devices(machine):
+    record, devices, _ = machine
+    rng = np.random.default_rng(6)
+    f = rng.random((40, 50))
+    for there in (f, fakes.Cupy.of(f, devices[1])):
+        for method in ("jacobi", "cg"):
+            placed = {"device": "cuda:*", "method": method}
+            compare(record, registry.operation("poisson"), [there], {"rtol": 1e-3}, placed)
+            assert set(record) == {("cuda:*", method)}
+    A = hetero.Poisson((40, 50))
+    compare(record, registry.operation("cg"), [A, f.reshape(-1)], {}, {"device": "cuda:*"})
+    assert set(record) == {("cuda:*", "fused")}
+
+
+def test_random_calls_in_pieces(machine, monkeypatch):
+    """Operands that find no room: as planned, but several times."""
+    record, *_ = machine
+    monkeypatch.setattr(bands, "_SMALLEST", 1 << 10)
+    monkeypatch.setattr(pieces, "_SMALLEST", 1 << 10)
+    allocate, limit = fakes.FakeCuda.allocate, 20_000
+
+    def allocate_less(self, nbytes):
+        if nbytes > limit:
+            raise DeviceMemoryError("no room")
+        return allocate(self, nbytes)
+
+    draw, cut = random.Random(4), 0
+    for number in range(100):
+        name = ("matmul", "matvec", "convolve2d")[number % 3]
+        dtype = draw.choice(DTYPES[:2])
+        if name == "convolve2d":
+            shapes = (draw.randrange(40, 120), draw.randrange(40, 120)), (3, 4)
+        else:
+            m, n, k = (draw.randrange(30, 100) for _ in range(3))
+            shapes = (m, k), (k, n) if name == "matmul" else (k,)
+        operands = [values(draw, shape, dtype) for shape in shapes]
+        operation, placed = registry.operation(name), {"device": "cuda:0"}
+        plan = hetero.plan(name, *operands, **placed)
+        record.clear()
+        with monkeypatch.context() as short:
+            short.setattr(fakes.FakeCuda, "allocate", allocate_less)
+            operation.call(*operands, **placed)
+        assert set(record) == {(plan.chosen.device, plan.chosen.method)}
+        cut += len(record) > 1
+    assert cut > 30
+
+
+def test_this_test_finds_a_call_that_does_otherwise(machine, monkeypatch):
+    """A planted mistake: complex numbers planned in parts, and computed by SciPy."""
+    from hetero.ops.convolve2d import planning
+
+    record, _, _ = machine
+    a, b = (np.ones(shape, "complex64") for shape in ((90, 91), (11, 12)))
+    operation = registry.operation("convolve2d")
+    compare(record, operation, [a, b], {}, {})
+    whole, by_scipy = planning._in_real_parts, planning._by_scipy
+    mistaken = lambda call: whole(call)._replace(run=by_scipy(call).run)  # noqa: E731
+    monkeypatch.setattr(planning, "_in_real_parts", mistaken)
+    with pytest.raises(AssertionError, match=r"(?s)sum of 2 real convolutions.*ran.*scipy"):
+        compare(record, operation, [a, b], {}, {})

@@ -1,7 +1,7 @@
 """The call cache: what makes the second call of a shape cost a look-up.
 
-Every public function has its `Calls`. A call is found by its key: what its plan depends on of the
-arrays (shapes, strides, dtypes, and where they lie), then what else the caller gave. All that is
+Every public function has its `Calls`. A call is found by what its plan depends on of the arrays,
+which is shapes, strides, dtypes and where they lie, and by what else the caller gave. All that is
 remembered is forgotten at once when profile or devices change.
 
 What a general call asks of arrays by their CUDA array interface takes longer than a small product.
@@ -78,8 +78,17 @@ def remember(table: dict[Any, Any], key: Any, value: Any, generation: int) -> No
         table[key] = value
 
 
+def facts(*operands: Operand | None) -> tuple[Any, ...]:
+    """What a plan depends on of operands, as `Access.facts` tells it of arrays."""
+    return tuple([o and (o.shape, o.strides, o.dtype, o.location, o.readonly) for o in operands])
+
+
 class Calls:
     """The remembered calls of one public function.
+
+    A key is ``(device, rest, facts)``: the device that the caller named, all else that was given,
+    and the facts of the arrays. Where a look-up costs as much as the call, it is the facts alone of
+    a call that was given nothing else.
 
     Attributes
     ----------
@@ -99,6 +108,16 @@ class Calls:
         self.find: dict[type, Callable[..., Any]] = new_table()
         self._launched: dict[type, dict[Any, _DeviceCall]] = {}
         self._lock = locks.new()
+
+    def plan(self, key: Any, make: Callable[[], Plan | None]) -> Plan | None:
+        """The plan under a key; made now, and remembered if there is one, where there was none."""
+        found = self.plans.get(key)
+        if found is None:
+            now = generation()
+            found = make()
+            if found is not None:
+                remember(self.plans, key, found, now)
+        return found
 
     def learn(
         self,

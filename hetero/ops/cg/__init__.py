@@ -108,20 +108,20 @@ def solve_cg(
     if x0 is not None and not isinstance(x0, str):
         x0 = solving.array_like(x0)
     key = operands.key_of(matrix, rhs, x0, rtol, limit, M, device, method)
-    plan = None if key is None else _calls.plans.get(key)
-    if plan is None:
-        generation = call_cache.generation()
+
+    def make() -> planner.Plan:
         kind = operands.inspected(matrix, rhs, x0, M)
-        of_any_size = None
-        if key is not None and planner.is_host_alone(device):
-            of_any_size = (kind.layout, kind.dtype, device, method)
-            plan = _calls.plans.get(of_any_size)
-        if plan is None:
-            plan = planner.plan(operands.problem_of(matrix, kind, rtol, limit), device, method)
-            if of_any_size is not None:
-                call_cache.remember(_calls.plans, of_any_size, plan, generation)
-        if key is not None:
-            call_cache.remember(_calls.plans, key, plan, generation)
+
+        def make() -> planner.Plan:
+            problem = operands.problem_of(matrix, kind, rtol, limit)
+            return planner.plan(problem, device, method)
+
+        if key is None or not planner.is_host_alone(device):
+            return make()
+        # The CPU has one method for each layout, whatever the size.
+        return _calls.plan((device, method, (kind.layout, kind.dtype)), make)
+
+    plan = make() if key is None else _calls.plan(key, make)
     dtype = np.dtype(plan.problem.dtype)
     if len(rhs.shape) == 2:
         rhs = rhs.reshape(n)
@@ -144,8 +144,6 @@ def solve_cg(
     return solved.x, max(outcome.iterations, 1)
 
 
-# By what `operands.key_of` gives; and, where nothing but the CPU can be chosen, one for all sizes
-# of a layout: it has one method for each.
 _calls = call_cache.Calls()
 
 

@@ -235,4 +235,5 @@ def key_of(
         inverse = (tuple(M.shape), M.dtype)
     else:
         return None
-    return matrix, b.shape, b.strides, b.dtype, start, rtol, limit, inverse, device, method
+    facts = matrix, b.shape, b.strides, b.dtype, start, inverse
+    return device, (method, rtol, limit), facts

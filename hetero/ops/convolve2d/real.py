@@ -121,19 +121,19 @@ def _plan(call: Call, filter: Any, found: Window, now: int) -> Plan:
 def _plan_of(call: Call, filter: Any, found: Window, now: int) -> Plan:
     a, b = call.a, call.b
     unknown = filter.array is None
-    key = (a.shape, a.strides, a.dtype, a.location, found, unknown, call.device, call.method)
-    plan = calls.plans.get(key)
-    if plan is None:
+
+    def make() -> Plan:
         taps = Spec(b.shape, call.dtype, on=b.location if unknown else HOST).operand()
         problem = described(a, taps, call.dtype, found)
         plan = planner.plan(problem, call.device, call.method)
         direct = plan.chosen.method == "direct" and plan.chosen.device == CPU
         if not direct and are_few(call):  # as the remembered call will be done
             plan = planner.plan(problem, CPU, "direct")
-        call_cache.remember(calls.plans, key, plan, now)
         if not (found.wide_range or found.filled):
             remember(call, plan, now)
-    return plan
+        return plan
+
+    return calls.plan((call.device, (call.method, found, unknown), call_cache.facts(a)), make)
 
 
 def _in_bands(call: Call, filter: Any, found: Window) -> Task | None:

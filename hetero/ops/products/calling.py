@@ -178,15 +178,16 @@ def _with_device_arrays(
     arrays = tuple(map(as_array, (A, B)))
     operands = tuple(map(describe, arrays))
     target = None if out is None else describe(out)
-    key = (device, method, *map(_key, operands), target and _key(target))
-    plan = calls.plans.get(key)
-    if plan is None:
+
+    def make() -> planner.Plan | None:
         problem = build(function.__name__, *operands, target)
-        if problem is None or not problem.output.size:
-            planner.check_placement(function.__name__, device, method)
-            return _by_numpy(function, arrays, operands, out, target)
-        plan = planner.plan(problem, device, method)
-        call_cache.remember(calls.plans, key, plan, now)
+        computes = problem is not None and problem.output.size
+        return planner.plan(problem, device, method) if computes else None
+
+    plan = calls.plan((device, method, call_cache.facts(*operands, target)), make)
+    if plan is None:
+        planner.check_placement(function.__name__, device, method)
+        return _by_numpy(function, arrays, operands, out, target)
     if target is not None and any(overlap(target, operand) for operand in operands):
         # Written only after everything is read: computed apart, then put in its place.
         from hetero.runtime import transfer
@@ -200,10 +201,6 @@ def _with_device_arrays(
     described = operands if target is None else (*operands, target)
     calls.learn(plan, arrays, out, described, (device, method), now)
     return result
-
-
-def _key(operand: Operand) -> tuple[Any, ...]:
-    return operand.shape, operand.strides, operand.dtype, operand.location, operand.readonly
 
 
 def _by_numpy(

@@ -6,6 +6,7 @@ solvers. Devices are fakes whose memory is the host's, and whatever OpenCL devic
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import random
@@ -18,11 +19,11 @@ from layouts import LAYOUTS
 import hetero
 import hetero.ops
 from hetero.devices import cufft
-from hetero.errors import DeviceMemoryError
-from hetero.ops.convolve2d import bands, remembered
+from hetero.errors import DeviceMemoryError, HeteroError
+from hetero.ops.convolve2d import bands, problem, remembered
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
 from hetero.ops.products import pieces
-from hetero.runtime import inventory, profile, registry
+from hetero.runtime import inventory, planner, profile, registry
 
 SOLVES = ("cg", "poisson")
 CPU_ALONE = "cpu"  # what comes down to NumPy's or SciPy's own function runs no row
@@ -233,6 +234,7 @@ def compare(record, operation, operands, options, placed):
         result = outcome(operation.call, *operands, **options, **placed)
         if isinstance(plan, type):
             assert result is plan, f"{given}\n{plan}\n{result}"
+            assert issubclass(plan, (HeteroError, ValueError, TypeError)), f"{given}\n{plan}"
             continue
         # SciPy's function refuses some dtypes itself.
         assert not isinstance(result, type) or record, f"{given}\n{plan}\n{result}"
@@ -333,6 +335,18 @@ def test_random_calls_in_pieces(machine, monkeypatch):
         assert set(record) == {(plan.chosen.device, plan.chosen.method)}
         cut += len(record) > 1
     assert cut > 30
+
+
+def test_small_convolutions(machine):
+    """SciPy's loop, whatever prices say of another method that seldom is as fast."""
+    record, *_ = machine
+    data = copy.deepcopy(profile.shipped("conservative").data)
+    data["models"]["cpu|convolve2d|fft|float64|*"]["constants"]["overhead"] = 5e-6
+    profile.set_current(profile.Profile(data))
+    operands = [np.ones((8, 8)), np.ones((3, 3))]
+    assert planner.plan(problem(*operands)).chosen.method == "fft"
+    plan = compare(record, registry.operation("convolve2d"), operands, {}, {})
+    assert plan.chosen.method == "direct"
 
 
 def test_this_test_finds_a_call_that_does_otherwise(machine, monkeypatch):

@@ -486,7 +486,7 @@ def test_failing_out_of_memory(gpu, monkeypatch, warnings_of):
 
 
 def test_failing_compilation(gpu, monkeypatch, warnings_of):
-    monkeypatch.setattr("hetero.devices.cuda.kernel_text", lambda *_: "this is no C")
+    monkeypatch.setattr("hetero.devices.cuda_launch.kernel_text", lambda *_: "this is no C")
     with gpu.active():
         monkeypatch.setattr(gpu.state(), "kernels", {})
     a = rng.random((50, 50), np.float32)

@@ -329,7 +329,7 @@ def test_streams_on_gpus():
 @pytest.mark.gpu
 def test_large_shared_memory(monkeypatch):
     """More than 48 KB is given to a kernel that asks for it at its launch."""
-    from hetero.devices import cuda
+    from hetero.devices import cuda_launch
 
     text = """
 extern __shared__ int values[];
@@ -339,7 +339,7 @@ extern "C" __global__ void reverse(int *out, long long n)
     __syncthreads();
     for (int i = threadIdx.x; i < n; i += 32) out[i] = values[i];
 }"""
-    monkeypatch.setattr(cuda, "kernel_text", lambda source, dialect: source)
+    monkeypatch.setattr(cuda_launch, "kernel_text", lambda source, dialect: source)
     device = devices.get("cuda:0")
     n = 64 << 8
     assert device.shared_limit >= 4 * n

@@ -1,20 +1,18 @@
-"""The context that a CUDA device works in, what belongs to it, and what a thread does there.
-
-PyCUDA gives back a stream or an event when it is dropped, in whatever context is current then, and
-ends the process if the driver refuses. Ours go back to their context's lists, without a call.
-"""
+"""The contexts that a CUDA device works in: made current, given up, opened anew."""
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import functools
 import logging
+import os
 import threading
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from hetero import locks
 from hetero.devices.base import Device, short_host
-from hetero.devices.cuda_pool import Pool
+from hetero.devices.cuda_state import Local, State
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 
@@ -92,87 +90,146 @@ class Active:
         return refused
 
 
-class State:
-    """What belongs to one context: memory, loaded kernels, cuBLAS handle."""
+class CudaContexts(Device):
+    """A device with the contexts that work is done in, and what belongs to each.
+
+    Parameters
+    ----------
+    driver : module
+        ``pycuda.driver``.
+    ordinal : int
+    """
 
     def __init__(self, driver: Any, ordinal: int) -> None:
-        self.storage = Storage()
-        self.pool = Pool(driver, ordinal, self.storage.drop)
-        self.modules: list[Any] = []
-        self.kernels: dict[Any, Any] = {}
-        self.handles: dict[str, Any] = {}
-        self.shared_bytes: dict[Any, int] = {}
-        self.staging: np.ndarray | None = None
-        # Unused ones of PyCUDA's, see `Lent`; marks are events that take the time.
-        self.streams: list[Any] = []
-        self.events: list[Any] = []
-        self.marks: list[Any] = []
+        self.driver = driver
+        self.errors = (driver.Error,)
+        self.ordinal = ordinal
+        self.name = f"cuda:{ordinal}"
+        self.local = Local()
+        self._device = driver.Device(ordinal)
+        self._bus_id = self._device.pci_bus_id()
+        self._primary: Any = None
+        self._states: dict[Any, State] = {}
+        self._lock = locks.new()
+        self._process = os.getpid()
 
-    def memory(self) -> dict[str, int]:
-        """Purpose -> bytes; what no workspace accounts for belongs to arrays and running calls."""
-        unused, found = self.pool.unused(), self.storage.sizes()
-        calls = self.pool.nbytes - unused - sum(found.values())
-        rest = {"arrays and running calls": max(calls, 0), "free in the pool": unused}
-        return found | {purpose: nbytes for purpose, nbytes in rest.items() if nbytes}
+    def primary(self) -> Any:
+        """The primary context, retained on first use and given back at exit."""
+        with self._lock:
+            if self._primary is None:
+                self._primary = self._device.retain_primary_context()
+                atexit.register(self._close)
+            return self._primary
+
+    def owns(self, context: Any) -> bool:
+        """Whether a current context belongs to this device."""
+        return context.get_device().pci_bus_id() == self._bus_id
+
+    def active(self) -> Active:
+        return Active(self)
+
+    def state(self) -> State:
+        """What belongs to the context that `active` made current in this thread."""
+        return self.local.state
+
+    def place(self) -> State:
+        return self.local.state
+
+    def holds(self, place: State) -> bool:
+        """Whether the context that something belongs to is still in use."""
+        return any(state is place for state in self._states.values())
+
+    @staticmethod
+    def context_handle() -> int | None:
+        handle = ctypes.c_void_p()
+        _driver_library().cuCtxGetCurrent(ctypes.byref(handle))
+        return handle.value
+
+    def find_state(self) -> State:
+        """What belongs to the current context."""
+        context = self.driver.Context.get_current()
+        try:
+            return self._states[context]
+        except KeyError:
+            with self._lock:
+                return self._states.setdefault(context, State(self.driver, self.ordinal))
+
+    def _close(self) -> None:
+        if os.getpid() != self._process or self._primary is None:
+            return  # a forked child must not touch its parent's context
+        try:
+            with self.active():
+                self.driver.Context.synchronize()
+                for state in self._states.values():
+                    state.close()
+        except DeviceError:  # the process is ending; the driver frees the rest
+            pass
+        self.give_up_context()
+
+    def give_up_context(self) -> None:
+        """Give the primary context back, whatever state it is in; the next use gets a new one.
+
+        From then on PyCUDA makes no call to the driver for what belongs to the old one.
+        """
+        with self._lock:
+            primary, self._primary = self._primary, None
+            if primary is None:
+                return
+            handle = primary.handle
+            try:  # in another thread than its own PyCUDA detaches without a call, nor a complaint
+                detach = threading.Thread(target=primary.detach)
+                detach.start()
+                detach.join()
+            except RuntimeError:  # the interpreter is ending and starts no threads
+                primary.detach()
+            self.driver.Context.get_current()  # here PyCUDA forgets one that is detached
+            library, ordinal = _driver_library(), ctypes.c_int()
+            if self.context_handle() == handle:
+                library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+            library.cuDeviceGet(ctypes.byref(ordinal), self.ordinal)
+            library.cuDevicePrimaryCtxRelease_v2(ordinal)
+            lost = [s for c, s in self._states.items() if c == primary]
+            self._states = {c: s for c, s in self._states.items() if c != primary}
+            for state in lost:
+                state.storage.drop()
+
+    def reopen(self) -> None:
+        try:
+            with self.active():
+                self.driver.Context.synchronize()
+        except DeviceError as error:
+            log.debug("%s gets a new context: %s", self.name, error)
+            self.give_up_context()
+
+    def storage(self) -> Storage:
+        return self.state().storage
+
+    def memory_held(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for state in list(self._states.values()):
+            for purpose, nbytes in state.memory().items():
+                found[purpose] = found.get(purpose, 0) + nbytes
+        return found
 
     def trim(self) -> bool:
-        """Let go of what is kept and give unused memory back; True if there was some."""
-        self.storage.drop()
-        return self.pool.trim()
+        with self.active():
+            return self.state().trim()
 
-    def close(self) -> None:
-        """Give everything back to the driver, in this context."""
-        self.storage.drop()
-        for kept in (self.shared_bytes, self.kernels, self.handles, self.modules):
-            kept.clear()
-        for unused in (self.streams, self.events, self.marks):
-            unused.clear()
-        self.staging = None
-        self.pool.close()
-
-
-class Lent:
-    """A stream or an event of PyCUDA's that goes back to a list when nobody holds it.
-
-    Attributes
-    ----------
-    raw : Stream or Event
-    """
-
-    __slots__ = ("_home", "raw")
-
-    def __init__(self, home: list[Any], make: Callable[[], Any]) -> None:
-        self._home = home
-        try:
-            self.raw = home.pop()
-        except IndexError:
-            self.raw = make()
-
-    @property
-    def handle(self) -> int:
-        """The driver's."""
-        return self.raw.handle
-
-    def __del__(self) -> None:
-        if hasattr(self, "raw"):
-            self._home.append(self.raw)
+    def clear(self) -> None:
+        self._not_captured("giving memory back")
+        for context, state in list(self._states.items()):
+            state.storage.drop()
+            try:
+                context.push()
+            except self.driver.Error as error:  # it is another thread's, and trimmed there in time
+                log.debug("a context of %s is not trimmed: %s", self.name, error)
+                continue
+            try:
+                self.trim()
+            finally:
+                context.pop()
 
 
-class Local(threading.local):
-    """What a thread does with a device.
-
-    Attributes
-    ----------
-    state : State
-        Of the context that `CudaDevice.active` made current.
-    queue : Stream or None
-        Where work without a stream goes while a graph is captured; None: the legacy stream.
-    kept : list
-        What the graph needs to live.
-    """
-
-    state: Any = None
-    queue: Any = None
-
-    def __init__(self) -> None:
-        self.kept: list[Any] = []
+@functools.cache
+def _driver_library() -> Any:
+    return ctypes.CDLL("libcuda.so.1")

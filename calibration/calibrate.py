@@ -11,9 +11,10 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero import paths
-from hetero.calibration import budgets, compiling, loop, overheads
-from hetero.errors import DeviceNotAvailable
+from hetero.calibration import budgets, compiling, loop, overheads, tuning
+from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.runtime import inventory, planner, pricing, profile, registry
+from hetero.runtime import tuning as tuning_tables
 from hetero.runtime.cases import Place
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -24,6 +25,8 @@ def calibrate(
     path: str | os.PathLike[str] | None = None,
     devices: list[str] | None = None,
     progress: Callable[[float, str], None] | None = None,
+    *,
+    kernels: bool = False,
 ) -> profile.Profile:
     """Measure this machine and store its profile; from then on every plan uses it.
 
@@ -43,6 +46,10 @@ def calibrate(
         left out.
     progress : callable, optional
         Called as ``progress(fraction, text)``, fraction from 0 to 1.
+    kernels : bool
+        First measure, on each CUDA device, the figures that hetero's own kernels are planned by:
+        a minute more, once for a card that no shipped tuning table is of. They stay in the
+        profile when it is measured again without this.
 
     Returns
     -------
@@ -72,7 +79,7 @@ def calibrate(
     'measured'
     """
     profile.place(path)  # fails before anything is measured, not after
-    found = profile.parse(profile.encode(measure_machine(quick, devices, progress)))
+    found = profile.parse(profile.encode(measure_machine(quick, devices, progress, kernels)))
     try:
         found.save(path)
     finally:
@@ -81,12 +88,15 @@ def calibrate(
 
 
 def measure_machine(
-    quick: bool, devices: list[str] | None, progress: Callable[[float, str], None] | None
+    quick: bool,
+    devices: list[str] | None,
+    progress: Callable[[float, str], None] | None,
+    kernels: bool = False,
 ) -> dict[str, Any]:
     """The content of a profile of this machine; one process of a user's measures at a time."""
     folder = paths.private_folder()
     if folder is None:
-        return _measure(quick, devices, progress)
+        return _planned_by_tables(quick, devices, progress, kernels)
 
     def waiting() -> None:
         profile.log.warning("another calibration is running on this machine: waiting for its end")
@@ -100,7 +110,31 @@ def measure_machine(
             if error.errno not in _NOT_WRITABLE:
                 raise
             profile.log.info("calibrating without a lock against others: %s", error)
-        return _measure(quick, devices, progress)
+        return _planned_by_tables(quick, devices, progress, kernels)
+
+
+def _planned_by_tables(
+    quick: bool,
+    devices: list[str] | None,
+    progress: Callable[[float, str], None] | None,
+    kernels: bool,
+) -> dict[str, Any]:
+    """What `_measure` finds with the kernels' own tuning tables, which become part of it."""
+    here = inventory.devices()
+    cards = {info.get("name") for info in here.values()}
+    known = profile.current().data.get("kernels", {})
+    tables = {card: table for card, table in known.items() if card in cards}
+    for name, info in here.items() if kernels else ():
+        if info["kind"] != "cuda" or (devices is not None and name not in devices):
+            continue
+        if not (info.get("same_as") or info.get("set_aside")):
+            try:
+                tables[info["name"]] = tuning.measure_table(backends.get(name), progress)
+            except DeviceError as error:
+                profile.log.warning("calibration leaves out the kernels of %s: %s", name, error)
+    with tuning_tables.using(tables):
+        found = _measure(quick, devices, progress)
+    return {**found, "kernels": tables} if tables else found
 
 
 def _measure(

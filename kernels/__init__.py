@@ -16,4 +16,7 @@ from .common.sources import prelude, source
 from .matmul.plan import plan_matmul
 from .matvec.plan import plan_matvec
 
-__all__ = ["Launch", "Steps", "plan_matmul", "plan_matvec", "prelude", "source"]
+__all__ = ["REFITTED", "Launch", "Steps", "plan_matmul", "plan_matvec", "prelude", "source"]
+
+# Families with a `refit` module, which measures their figures of a tuning table.
+REFITTED = ("matmul", "matvec")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import math
 import re
 
@@ -9,12 +11,17 @@ import numpy as np
 import pytest
 
 from hetero import kernels
+from hetero.calibration.tuning import measure_table
+from hetero.errors import ProfileError
 from hetero.kernels.common import tuning
 from hetero.kernels.common.refit import Case, Limits, Timer, search
 from hetero.kernels.matmul import refit as matmul_refit
 from hetero.kernels.matmul import tiles
 from hetero.kernels.matvec import refit as matvec_refit
+from hetero.runtime import profile
+from hetero.runtime import tuning as tuning_tables
 
+calibrate = importlib.import_module("hetero.calibration.calibrate")  # the name is a function too
 LIMITS = Limits(132, 1024, 227 << 10, (9, 0))
 
 
@@ -167,3 +174,91 @@ def test_speeds_of_pieces_are_found():
 
     found = matvec_refit.refit(tuning.default(), LIMITS, clock)["matvec.column_speeds"]
     assert found == {"256": 1.0, "128": 1.0, "64": 0.5, "32": 0.5}
+
+
+# -- On a device ---------------------------------------------------------------------------------
+
+
+class FakeCard:
+    """A device whose clock knows how many bytes and flops a launch has, and nothing else."""
+
+    kind, name, multiprocessors, block_limit = "cuda", "cuda:0", 132, 1024
+    shared_limit, capability = 227 << 10, (9, 0)
+
+    def __init__(self):
+        self.now = 0.0
+
+    def describe(self):
+        return {"name": "Some Card", "arch": "sm_90"}
+
+    def active(self):
+        return contextlib.nullcontext()
+
+    def allocate(self, nbytes):
+        return 0, None
+
+    def upload(self, *_):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def copy_from_peer(self, target, peer, source, nbytes):
+        self.now += 2 * nbytes / 4e12
+
+    def event(self):
+        return self.now
+
+    def elapsed(self, start, end):
+        return end - start
+
+    def run_steps(self, steps, buffers, itemsize):
+        self.now += 2e-6 * len(steps.launches) + 1e-9 * steps.launches[0].grid
+
+
+def test_a_table_of_a_card_is_measured(monkeypatch):
+    """From the device's own clock; a profile holds it, and its card's kernels are planned by it."""
+    few = [(256, 256, 256), (64, 4096, 4096)]
+    monkeypatch.setattr(matmul_refit, "_SHAPES", few)
+    monkeypatch.setattr(matmul_refit, "_SQUARES", (1024,))
+    data = measure_table(FakeCard())
+    table = tuning.parse(data)
+    assert (table.card, table.multiprocessors) == ("Some Card", 132)
+    assert table["matmul.tile_rates"] != tuning.default()["matmul.tile_rates"]
+    stored = {**profile.shipped("conservative").data, "kernels": {"Some Card": data}}
+    monkeypatch.setattr(profile, "_current", profile.parse(profile.encode(stored)))
+    tuning_tables._forget()
+    info = {"kind": "cuda", "name": "Some Card", "arch": "sm_90", "multiprocessors": 132}
+    assert tuning_tables.of_info(info).data["figures"] == table.data["figures"]
+    assert tuning_tables.of_info({**info, "name": "Other"}) is tuning.nearest("", "sm_90", 132)
+    with tuning_tables.using({"Other": data}):
+        assert tuning_tables.of_info({**info, "name": "Other"}).card == "Some Card"
+    elsewhere = {**info, "elsewhere": True, "kernels": data}
+    assert tuning_tables.of_info(elsewhere).card == "Some Card"
+    data["figures"]["matmul.launch"]["value"] = {"float32": -1.0, "float64": 1.0}
+    with pytest.raises(ProfileError, match=re.escape("matmul.launch float32 must be positive")):
+        profile.parse(profile.encode(stored))
+    tuning_tables._forget()
+
+
+def test_calibrate_stores_the_tables(monkeypatch, tmp_path):
+    card = {"kind": "cuda", "name": "Some Card", "arch": "sm_90", "multiprocessors": 132}
+    here = {"cpu": {"kind": "cpu", "name": "a CPU"}, "cuda:0": card}
+    data = tuning.default().replaced({}, card="Some Card")
+    used = []
+
+    def measure(*_):
+        used.append(tuning_tables.of_info(card).card)
+        return dict(profile.shipped("conservative").data)
+
+    monkeypatch.setattr(calibrate.inventory, "devices", lambda: here)
+    monkeypatch.setattr(calibrate.backends, "get", lambda name: name)
+    monkeypatch.setattr(calibrate.tuning, "measure_table", lambda device, progress: data)
+    monkeypatch.setattr(calibrate, "_measure", measure)
+    monkeypatch.setattr(profile, "_current", profile.shipped("conservative"))
+    found = calibrate.calibrate(path=tmp_path / "one.json", kernels=True)
+    assert found.data["kernels"] == {"Some Card": data}
+    again = calibrate.calibrate(path=tmp_path / "two.json")  # which keeps them
+    assert again.data["kernels"] == found.data["kernels"]
+    assert used[:2] == ["Some Card", "Some Card"]
+    profile.set_current(None)

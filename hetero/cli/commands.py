@@ -54,7 +54,13 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     if arguments.path is not None:
         _check_file("--path", arguments.path)
-    found = hetero.calibrate(arguments.quick, arguments.path, arguments.device, progress_bar())
+    found = hetero.calibrate(
+        arguments.quick,
+        arguments.path,
+        arguments.device,
+        progress_bar(),
+        kernels=arguments.kernels,
+    )
     terminal.clear()
     path = str(arguments.path or default_path())
     if arguments.json:

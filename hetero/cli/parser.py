@@ -80,6 +80,11 @@ def _calibrate(sub: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="only this device, such as cuda:0, and the CPU; may be repeated (default: all)",
     )
+    sub.add_argument(
+        "--kernels",
+        action="store_true",
+        help="first measure how each GPU runs hetero's own kernels, once for a card: a minute more",
+    )
 
 
 def _operations() -> tuple[Any, ...]:

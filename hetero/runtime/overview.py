@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from hetero import devices
-from hetero.runtime import inventory, profile
+from hetero.runtime import inventory, profile, tuning
 
 
 class Inventory(dict):
@@ -38,7 +38,8 @@ def machine() -> Inventory:
     -------
     Inventory
         ``cpu``, ``devices`` (name -> description), ``links`` (device -> GB/s of large transfers
-        by direction and memory, as calibrated), ``broken`` (device -> why it is not used: it
+        by direction and memory, as calibrated), ``kernels`` (device -> the tuning table that its
+        kernels are planned by), ``broken`` (device -> why it is not used: it
         could not compile or run a small kernel, or made wrong values), ``missing`` (what is not
         here and what would bring it), ``profile`` (its name; the file it was read from, None where
         there is none that can be used; and the file that `hetero.calibrate` writes).
@@ -65,6 +66,12 @@ def machine() -> Inventory:
         cpu={key: value for key, value in here["cpu"].items() if key != "kind"},
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,
+        kernels={
+            name: f"{table.name}, of {table.card}, {table.data['measured']}"
+            for name, info in here.items()
+            if name != "cpu"
+            for table in [tuning.of_info(info)]
+        },
         broken=devices.broken(),
         missing=list(devices.missing()),
         profile={

@@ -11,6 +11,7 @@ A profile is one JSON file::
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
                      host's memory, and the host's work around one call on a device
     models           "device|operation|method|dtype|layout" -> model
+    kernels          optional: card -> tuning table of its kernels (`hetero.kernels.common.tuning`)
     sha256           of everything above
 
 and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.runtime.models`). A device
@@ -33,6 +34,7 @@ from typing import Any
 
 from hetero import locks, paths
 from hetero.errors import ProfileError
+from hetero.kernels.common import tuning
 from hetero.runtime import inventory
 from hetero.runtime.models import Cost, Work, bind, bind_link
 
@@ -138,7 +140,11 @@ class Profile:
 
         What was measured there was there, and what has no constants is not considered.
         """
-        return {name: {**info, "elsewhere": True} for name, info in self.devices.items()}
+        tables = self.data.get("kernels", {})
+        return {
+            name: {**info, "elsewhere": True, "kernels": tables.get(info.get("name"))}
+            for name, info in self.devices.items()
+        }
 
     def dtypes(self) -> dict[str, set[str]]:
         """What it has constants for: operation -> dtypes."""
@@ -193,7 +199,7 @@ def encode(data: dict[str, Any]) -> bytes:
     parts = []
     for key, value in {**data, "sha256": digest(data)}.items():
         text = json.dumps(value)
-        if key in ("devices", "links", "models") and value:
+        if key in ("devices", "links", "models", "kernels") and value:
             rows = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in value.items())
             text = "{\n" + ",\n".join(rows) + "\n }"
         parts.append(f" {json.dumps(key)}: {text}")
@@ -307,6 +313,8 @@ def _try_out(data: dict[str, Any]) -> None:
                 raise ValueError(f"dispatch of {device}, {case}")
     if not 0.0 <= profile.pack(2**20) < math.inf:
         raise ValueError("pack")
+    for table in data.get("kernels", {}).values():
+        tuning.parse(table)
 
 
 def shipped(name: str) -> Profile:

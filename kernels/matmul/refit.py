@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,15 +18,20 @@ from .tiles import Product, Tile
 __all__ = ["Sample", "cases", "fit", "refit"]
 
 _SHARED = ("launch", "second_launch", "latency", "read", "written", "summed")
-_SQUARES = (64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1000, 1024, 1536, 2048, 3000, 4096)
+_SQUARES = (
+    64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1000, 1024, 1536, 2048, 3000, 4096, 8192, 12288
+)  # fmt: skip
 _SHAPES = (
     (8192, 64, 8192), (64, 8192, 8192), (8192, 8192, 64), (64, 64, 65536), (32, 4096, 4096),
     (4096, 32, 4096), (16, 8192, 8192), (128, 4096, 4096), (4096, 128, 4096), (256, 256, 16384),
     (512, 512, 8192), (100, 100, 100_000), (1024, 1024, 128), (2048, 2048, 256), (4096, 4096, 32),
     (256, 8192, 1024), (8192, 128, 512), (2048, 512, 2048), (700, 5000, 300), (1000, 300, 4000),
-    (64, 2048, 2048), (2048, 64, 2048), (192, 3072, 1024), (3072, 3072, 128),
+    (64, 2048, 2048), (2048, 64, 2048), (192, 3072, 1024), (3072, 3072, 128), (16384, 16384, 16384),
 )  # fmt: skip
+_LAYOUTS = ((True, False), (False, False))  # A by rows, and by columns; B by rows
 _WORTH_TIMING = 1.6  # times the best predicted time: tiles far behind it need no exact figures
+_LONG = 1e12  # flops, from which on only those near the best are timed
+_WORTH_LONG = 1.25
 _RATE_K = 2048  # of the products that show what blocks make of a multiprocessor
 _SHORT_K = 64  # and of those that show what a wave takes beside
 _FAITH = 0.05  # how far a figure is drawn to the table's: as far as a sample is wrong by 0.05
@@ -53,16 +59,18 @@ def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
 
 def cases(dtype: str, limits: Limits, table: Table) -> Iterator[Sample]:
     """What is timed: the best tiles of many shapes, and each tile on whole waves of blocks."""
-    for m, n, k in (*((n, n, n) for n in _SQUARES), *_SHAPES):
-        product = Product(m, n, k, 1, dtype, (True, False), *limits)
+    shapes = (*((n, n, n) for n in _SQUARES), *_SHAPES)
+    for (m, n, k), layout in itertools.product(shapes, _LAYOUTS):
+        product = Product(m, n, k, 1, dtype, layout, *limits)
         tried = {
             (tile, split_k): seconds
             for tile, wanted in tiles.candidates(product)
             for split_k, seconds in [tiles.seconds(product, tile, wanted, table)]
         }
+        worth = _WORTH_LONG if 2.0 * m * n * k > _LONG else _WORTH_TIMING
         least = min(tried.values())
         for (tile, split_k), seconds in tried.items():
-            if seconds <= _WORTH_TIMING * least:
+            if seconds <= worth * least:
                 yield Sample(product, tile, split_k)
     for tile in tiles.tiles(dtype, limits.capability):
         blank = Product(1, 1, 1, 1, dtype, (True, False), *limits)
@@ -86,7 +94,8 @@ def launches(sample: Sample) -> tuple[Steps, dict[str, int]]:
     p = sample.product
     steps = plan_matmul(
         m=p.m, n=p.n, k=p.k, batch=1, dtype=p.dtype,
-        a_strides=(0, p.k, 1), b_strides=(0, p.n, 1), c_strides=(0, p.n, 1), alignment=16,
+        a_strides=(0, p.k, 1) if p.layout[0] else (0, 1, p.m), b_strides=(0, p.n, 1),
+        c_strides=(0, p.n, 1), alignment=16,
         multiprocessors=p.multiprocessors, block_limit=p.block_limit,
         shared_limit=p.shared_limit, capability=p.capability,
         candidate=(sample.tile, sample.split_k),

@@ -15,6 +15,7 @@ from hetero.ops.krylov.cg_vectors import Vectors
 from hetero.ops.linear_systems.exchange import Bound, Part, Transfer
 from hetero.ops.linear_systems.partition import Copy, gather_copies
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
+from hetero.runtime import tuning
 
 
 def grid_of(
@@ -273,6 +274,7 @@ class DenseMatrix(Matrix):
             alignment=16 if part.is_aligned("A", vector) else dtype.itemsize,
             block_limit=part.device.block_limit,
             capability=part.device.capability,
+            tuning=tuning.of_device(part.device),
         )
 
     def _multiply(self, vector: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero.arrays import alignment
 from hetero.ops.products import operands as products
-from hetero.runtime import registry
+from hetero.runtime import registry, tuning
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
@@ -38,6 +38,7 @@ def _steps(
     block_limit: int,
     shared_limit: int,
     capability: tuple[int, int] | None,
+    tuning: Any,
 ) -> Any:
     from hetero import kernels
 
@@ -57,6 +58,7 @@ def _steps(
         block_limit=block_limit,
         shared_limit=shared_limit,
         capability=capability,
+        tuning=tuning,
     )
 
 
@@ -71,6 +73,7 @@ def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
         device.block_limit,
         device.shared_limit,
         device.capability,
+        tuning.of_device(device),
     )
 
 
@@ -90,6 +93,7 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
         info["block_limit"],
         info["shared_limit"],
         (major, minor),
+        tuning.of_info(info),
     )
     calls = 1.0 if len(steps.launches) == 1 else _SPLIT_CALLS
     return replace(work, estimate=steps.seconds, calls=calls)

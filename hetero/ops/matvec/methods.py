@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero.arrays import alignment
 from hetero.ops.products import operands as products
-from hetero.runtime import registry
+from hetero.runtime import registry, tuning
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
 
@@ -33,6 +33,7 @@ def _steps(
     multiprocessors: int,
     block_limit: int,
     capability: tuple[int, int] | None,
+    tuning: Any,
 ) -> Any:
     from hetero import kernels
 
@@ -50,6 +51,7 @@ def _steps(
         alignment=alignment,
         block_limit=block_limit,
         capability=capability,
+        tuning=tuning,
     )
 
 
@@ -63,6 +65,7 @@ def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
         device.multiprocessors,
         device.block_limit,
         device.capability,
+        tuning.of_device(device),
     )
 
 

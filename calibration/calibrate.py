@@ -12,7 +12,7 @@ from typing import Any
 from hetero import devices as backends
 from hetero import paths
 from hetero.calibration import budgets, compiling, loop, overheads, tuning
-from hetero.errors import DeviceError, DeviceNotAvailable
+from hetero.errors import DeviceError, DeviceNotAvailable, ProfileError
 from hetero.runtime import inventory, planner, pricing, profile, registry
 from hetero.runtime import tuning as tuning_tables
 from hetero.runtime.cases import Place
@@ -122,8 +122,7 @@ def _planned_by_tables(
     """What `_measure` finds with the kernels' own tuning tables, which become part of it."""
     here = inventory.devices()
     cards = {info.get("name") for info in here.values()}
-    known = profile.current().data.get("kernels", {})
-    tables = {card: table for card, table in known.items() if card in cards}
+    tables = {card: table for card, table in _stored_tables().items() if card in cards}
     for name, info in here.items() if kernels else ():
         if info["kind"] != "cuda" or (devices is not None and name not in devices):
             continue
@@ -135,6 +134,14 @@ def _planned_by_tables(
     with tuning_tables.using(tables):
         found = _measure(quick, devices, progress)
     return {**found, "kernels": tables} if tables else found
+
+
+def _stored_tables() -> dict[str, Any]:
+    """The tuning tables of this machine's stored profile, by card."""
+    try:
+        return profile.read(profile.default_path()).data.get("kernels", {})
+    except (OSError, ProfileError):
+        return {}
 
 
 def _measure(

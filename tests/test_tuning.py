@@ -256,7 +256,8 @@ def test_calibrate_stores_the_tables(monkeypatch, tmp_path):
     monkeypatch.setattr(calibrate.tuning, "measure_table", lambda device, progress: data)
     monkeypatch.setattr(calibrate, "_measure", measure)
     monkeypatch.setattr(profile, "_current", profile.shipped("conservative"))
-    found = calibrate.calibrate(path=tmp_path / "one.json", kernels=True)
+    monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "one.json"))
+    found = calibrate.calibrate(kernels=True)
     assert found.data["kernels"] == {"Some Card": data}
     again = calibrate.calibrate(path=tmp_path / "two.json")  # which keeps them
     assert again.data["kernels"] == found.data["kernels"]

@@ -21,9 +21,10 @@ _measuring: dict[str, Any] = {}
 
 def of_device(device: Any) -> Table:
     """The table of a device of this machine."""
-    found = _by_device.get(device.name)
+    name = getattr(device, "name", "")
+    found = _by_device.get(name)
     if found is None:
-        found = _by_device[device.name] = of_info(inventory.devices().get(device.name, {}))
+        found = _by_device[name] = of_info(inventory.devices().get(name, {}))
     return found
 
 

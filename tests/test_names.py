@@ -24,14 +24,7 @@ OWN = re.compile(r"hetero/ops/(functions\.py$|\w+/)")
 # library of a device, the package numba. Operations are looked for here, methods are not.
 DESCRIBING = re.compile(r"hetero/(devices/|arrays/|runtime/(inventory|overview)\.py$)")
 # Files that still name some, and in how many lines at most.
-KNOWN = {
-    "hetero/runtime/profile.py": 2,
-    "calibration/convolutions.py": 20,
-    "calibration/overheads.py": 7,
-    "calibration/probes.py": 7,
-    "calibration/solves.py": 24,
-    "calibration/tasks.py": 9,
-}
+KNOWN: dict[str, int] = {}
 
 
 class Names(NamedTuple):

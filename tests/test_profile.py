@@ -389,6 +389,25 @@ DEEP = {
 }
 
 
+def test_models_of_an_operation_that_is_unknown_here_are_kept(data, profile_file, warnings_of):
+    """Another version's, say; the rest is used."""
+    unknown = "cpu|sorting|bitonic|float32|*"
+    write(profile_file, spoiled(data, "models", unknown, model("surface", **SURFACE)))
+    assert profile.current().name == data["name"]
+    assert warnings_of() == []
+    hetero.matmul(np.eye(3), np.eye(3))
+    assert unknown in profile.read(profile.current().save()).data["models"]
+    assert profile.current().dtypes()["sorting"] == {"float32"}
+
+
+def test_a_model_of_other_dimensions_prices_nothing(data, profile_file):
+    """It is right by its own form; that the operation has others shows when it is asked."""
+    two = {"overhead": 0.0, "axes": [[1, 99]] * 2, "seconds": [1.0] * 4}
+    write(profile_file, spoiled(data, *CONSTANTS, model("surface", **two)))
+    operand = hetero.spec((9, 9), "float32")
+    assert hetero.plan("matmul", operand, operand, device="cpu").chosen.seconds is None
+
+
 # Those of another machine can be read all the same.
 UNREADABLE = list(DAMAGE)[: list(DAMAGE).index("other CPU")]
 

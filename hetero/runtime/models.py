@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import exp, log, prod, sqrt
+from math import exp, inf, log, prod, sqrt
 from typing import Any, NamedTuple
 
 GIB = float(1024**3)
@@ -255,6 +255,29 @@ FORMS: dict[str, Callable[[dict[str, Any]], Cost]] = {
 def bind(model: dict[str, Any]) -> Cost:
     """The cost function of a stored model; ``KeyError`` for an unknown form."""
     return FORMS[model["form"]](model["constants"])
+
+
+def try_out(model: dict[str, Any]) -> None:
+    """Ask a stored model for a prediction, by its own form and number of dimensions.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError
+        If it is wrong in any way.
+    """
+    cost, constants = bind(model), model["constants"]
+    dims = (64,) * _DIMENSIONS.get(model["form"], lambda constants: 4)(constants)
+    found = cost(Work(dims, 1e6, 1e6, estimate=1e-3))
+    if not all(0.0 <= seconds < inf for seconds in found):
+        raise ValueError(f"it gives {found} seconds")
+
+
+# Of the forms that know how many dimensions they take; the others take what they are given.
+_DIMENSIONS: dict[str, Callable[[dict[str, Any]], int]] = {
+    "surface": lambda constants: len(constants["axes"]),
+    "waves": lambda constants: len(constants["axes"]),
+    "solve": lambda constants: len(constants["step"]["axes"]),
+}
 
 
 def bind_link(model: dict[str, Any]) -> Callable[[int], float]:

@@ -385,7 +385,7 @@ def _candidate(
             overhead *= work.calls
             # A group's constants were measured from host to host.
             before, after = ({}, {}) if group else _movement(problem, name, constants)
-        except KeyError as error:
+        except (KeyError, ValueError) as error:  # of other dimensions: ValueError
             unknown = f"the profile's constants do not cover it: {error}"
             asked_for = False
         else:

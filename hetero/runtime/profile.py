@@ -36,13 +36,11 @@ from hetero import locks, paths
 from hetero.errors import ProfileError
 from hetero.kernels.common import tuning
 from hetero.runtime import inventory
-from hetero.runtime.models import Cost, Work, bind, bind_link
+from hetero.runtime.models import Cost, ModelKey, bind, bind_link, try_out
 
 SCHEMA_VERSION = 2
 LARGEST = 16 << 20  # bytes of a profile file; a full one of a machine with a GPU has half a million
 UNITS = {"time": "seconds", "size": "bytes", "work": "flops"}
-_DIMENSIONS = {"matvec": 2, "matmul": 3, "convolve2d": 4, "cg": 1, "poisson": 1}
-_DIMENSIONS |= {"convolve2d fft": 1, "convolve2d overlap_save": 1}
 _PARTS = ("fingerprint", "devices", "links", "host", "models")
 
 log = logging.getLogger("hetero")
@@ -84,7 +82,9 @@ class Profile:
         found = None
         for name in self._names(device, kind):
             for shape in (layout, order, f"* {alignment}", "*"):
-                model = self.data["models"].get(f"{name}|{operation}|{method}|{dtype}|{shape}")
+                model = self.data["models"].get(
+                    str(ModelKey(name, operation, method, dtype, shape))
+                )
                 if model is not None and found is None:
                     found = bind(model)
         self._costs[key] = found
@@ -150,8 +150,8 @@ class Profile:
         """What it has constants for: operation -> dtypes."""
         found: dict[str, set[str]] = {}
         for key in self.data["models"]:
-            _, operation, _, dtype, _ = key.split("|")
-            found.setdefault(operation, set()).add(dtype)
+            known = ModelKey.parse(key)
+            found.setdefault(known.operation, set()).add(known.dtype)
         return found
 
     def residuals(self) -> dict[str, dict[str, float]]:
@@ -293,13 +293,11 @@ def _try_out(data: dict[str, Any]) -> None:
         if not isinstance(info["kind"], str) or not isinstance(info.get("same_as", ""), str):
             raise TypeError(f"devices {name}: kind and same_as must be strings")
     for key, model in data["models"].items():
-        device, operation, method, _, layout = key.split("|")
-        cost = bind(model)
-        number = _DIMENSIONS.get(f"{operation} {method}", _DIMENSIONS[operation])
-        number = 2 if layout == "csr" else number  # unknowns, entries in a row
-        found = cost(Work((64,) * number, 1e6, 1e6, estimate=1e-3))
-        if not all(0.0 <= seconds < math.inf for seconds in found):
-            raise ValueError(f"{key} gives {found} seconds")
+        ModelKey.parse(key)
+        try:
+            try_out(model)
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise type(error)(f"{key}: {error}") from None
     for device, directions in data["links"].items():
         for direction, kinds in directions.items():
             for memory in kinds:

@@ -176,6 +176,14 @@ def test_a_failure_is_left_to_the_general_way(cuda, monkeypatch, error):
     np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
 
 
+def test_a_mistake_is_no_failure_of_the_device(cuda, monkeypatch):
+    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
+    hetero.matmul(A, B, device="cuda")
+    monkeypatch.setattr(fakes, "compute", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        hetero.matmul(A, B, device="cuda")
+
+
 def test_what_cannot_be_remembered_still_has_its_result(cuda, monkeypatch):
     """The device fails, the CPU answers; that nothing can be prepared is no second failure."""
 

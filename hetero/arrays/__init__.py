@@ -46,9 +46,9 @@ __all__ = [
     "spec",
 ]
 
-_interface, _dlpack = Interface(), Dlpack()
+_numpy, _interface, _dlpack = Numpy(), Interface(), Dlpack()
 LIBRARIES: tuple[Library, ...] = (
-    Numpy(),
+    _numpy,
     Cupy(),
     Torch(),
     PyCuda(),
@@ -88,6 +88,8 @@ def describe(array: Any) -> Operand:
     TypeError
         For anything else, and for a device array that tells nothing usable.
     """
+    if type(array) is np.ndarray:
+        return _numpy.describe(array)
     if isinstance(array, Spec):
         return array.operand()
     library = library_of(array)

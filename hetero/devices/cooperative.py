@@ -14,7 +14,7 @@ from hetero.devices import cubin
 from hetero.devices.base import Device, kernel_text
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
-_LEGACY_STREAM = 0
+LEGACY_STREAM = 0
 _OUT_OF_MEMORY = 2
 # Invalid value, no binary for this card, PTX of another version, not found, too many blocks for a
 # cooperative launch, not supported.
@@ -46,13 +46,13 @@ class CooperativeKernel:
             ctypes.c_double(a) if type(a) is float else ctypes.c_int64(int(a)) for a in arguments
         ]
         addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        _check(
+        check(
             self._driver.cuLaunchCooperativeKernel(
                 self._function,
                 *(grid, 1, 1),
                 *(self._block, 1, 1),
                 self._shared_bytes,
-                _LEGACY_STREAM,
+                LEGACY_STREAM,
                 ctypes.addressof(addresses),
             )
         )
@@ -99,16 +99,16 @@ def _load(
 ) -> CooperativeKernel | None:
     from cuda.bindings import driver
 
-    ordinal = _check(driver.cuCtxGetDevice())
+    ordinal = check(driver.cuCtxGetDevice())
     able = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
-    if not _check(driver.cuDeviceGetAttribute(able, ordinal)):
+    if not check(driver.cuDeviceGetAttribute(able, ordinal)):
         return None
     code = cubin.cubin(kernel_text(text, device.dialect), device.arch, defines)
-    module = _check(driver.cuModuleLoadData(code))
-    function = _check(driver.cuModuleGetFunction(module, kernel.encode()))
+    module = check(driver.cuModuleLoadData(code))
+    function = check(driver.cuModuleGetFunction(module, kernel.encode()))
     allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _check(driver.cuFuncSetAttribute(function, allowed, shared_bytes))
-    resident = _check(
+    check(driver.cuFuncSetAttribute(function, allowed, shared_bytes))
+    resident = check(
         driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, block, shared_bytes)
     )
     if not resident:
@@ -121,7 +121,7 @@ class _Unable(DeviceError):
     """The card or the driver cannot do what was asked, and is well."""
 
 
-def _check(result: tuple) -> Any:
+def check(result: tuple) -> Any:
     """The value of a call to the driver; its status as an error where it failed."""
     status, *values = result
     code = int(status)

@@ -7,10 +7,10 @@ from typing import Any
 
 from hetero import devices
 from hetero.devices import install
-from hetero.errors import DeviceError, DeviceNotAvailable, GraphError
+from hetero.devices.cooperative import LEGACY_STREAM, check
+from hetero.errors import DeviceNotAvailable, GraphError
 from hetero.runtime import inventory, planner
 
-_LEGACY_STREAM = 0
 _CUDA = "cuda"
 
 
@@ -39,7 +39,7 @@ class Graph:
             self._context = self._device.context_handle()
             self._queue = self._device.new_stream()
             mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-            _check(driver.cuStreamBeginCapture(self._queue.handle, mode))
+            check(driver.cuStreamBeginCapture(self._queue.handle, mode))
             self._device.begin_capture(self._queue)
             self._stack = stack.pop_all()
         return self
@@ -53,13 +53,13 @@ class Graph:
             del self._queue  # in this thread, as streams want it
             if error is not None:
                 if int(status) == 0:
-                    _check(driver.cuGraphDestroy(captured))
+                    check(driver.cuGraphDestroy(captured))
                 return
-            _check((status,))
+            check((status,))
             try:
-                self._executable = _check(driver.cuGraphInstantiate(captured, 0))
+                self._executable = check(driver.cuGraphInstantiate(captured, 0))
             finally:
-                _check(driver.cuGraphDestroy(captured))
+                check(driver.cuGraphDestroy(captured))
 
     def launch(self) -> None:
         """Do all captured work again, in order, in the device's default stream; returns at once.
@@ -78,7 +78,7 @@ class Graph:
         with self._device.active():
             if self._device.context_handle() != self._context:
                 raise GraphError("a graph is launched in the CUDA context that it was captured in")
-            _check(driver.cuGraphLaunch(self._executable, _LEGACY_STREAM))
+            check(driver.cuGraphLaunch(self._executable, LEGACY_STREAM))
 
     def __del__(self) -> None:
         if self._executable is not None:
@@ -149,11 +149,3 @@ def _driver() -> Any:
     except ImportError as error:
         raise DeviceNotAvailable(f"graphs need cuda-bindings; {install.CUDA} ({error})") from None
     return driver
-
-
-def _check(result: tuple[Any, ...]) -> Any:
-    """The value of a call to the driver; its status as an error where it failed."""
-    status, *values = result
-    if int(status) != 0:
-        raise DeviceError(f"CUDA driver: {status!r}")
-    return values[0] if values else None

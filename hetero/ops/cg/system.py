@@ -9,6 +9,7 @@ import numpy as np
 from hetero.arrays import HOST, describe, is_device_array
 from hetero.ops.cg import operands
 from hetero.ops.linear_systems import solving
+from hetero.ops.linear_systems.types import Csr, Dense
 
 
 class System:
@@ -38,28 +39,26 @@ class System:
         return z
 
     def _system(self, used: tuple[Any, ...]) -> Any:
-        from hetero.ops.linear_systems import types as words
-
         A, dtype = self._matrix, self._dtype
         if dtype.kind == "c":
             return self._complex()
         if hasattr(A, "stencil"):
             return A.stencil
         if hasattr(A, "indptr"):
-            return words.Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
+            return Csr(A.indptr, A.indices, A.data.astype(dtype, copy=False))
         if not isinstance(A, np.ndarray) and not is_device_array(A):
             return A
         operand = describe(A)
         steps = operand.staged_strides()
         here = len(used) == 1 and operand.location == used[0].name
         if here and operand.dtype == dtype and steps is not None:
-            return words.Dense(operand.pointer, A.shape[0], steps)
+            return Dense(operand.pointer, A.shape[0], steps)
         if operand.location != HOST:
             A = solving.on_host(A, operand, dtype)
         A = np.asarray(A, dtype)
         if not (A.flags.c_contiguous or A.flags.f_contiguous):
             A = np.ascontiguousarray(A)
-        return words.Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
+        return Dense(A, A.shape[0], tuple(s // A.itemsize for s in A.strides))
 
     def _complex(self) -> Any:
         A = self._matrix

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from hetero import locks
 from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.errors import DeviceError
-from hetero.runtime import inventory, profile
 from hetero.runtime.transfer import needs_synchronizing
 
 if TYPE_CHECKING:
@@ -52,8 +51,6 @@ class _Tables:
 
 _all = _Tables()
 forget = _all.forget
-profile.on_change(forget)
-inventory.on_change(forget)
 
 
 def new_table() -> dict[Any, Any]:

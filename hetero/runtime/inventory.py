@@ -10,54 +10,57 @@ from hetero import locks
 from hetero.devices import cpu
 
 _PACKAGES = ("numpy", "pycuda", "pyopencl", "nvmath-python", "nvidia-cublas")
-_listeners: list[Callable[[], None]] = []
-_lock = locks.new()
-_described: dict[str, dict[str, Any]] | None = None
-_generation = 0
 
 
-def devices() -> dict[str, dict[str, Any]]:
-    """Device name -> description; "cpu" first. A device set aside stays, with ``set_aside``."""
-    global _described
-    found = _described
-    if found is None:
-        now = _generation
-        found = {"cpu": dict(cpu.describe())}
-        for name, device in backends.available().items():
-            info = dict(device.describe())
-            twin = next((n for n, i in found.items() if n != "cpu" and _same(i, info)), None)
-            if twin is not None:
-                info["same_as"] = twin
-            reason = backends.disabled(name)
-            if reason:
-                info["set_aside"] = reason
-            found[name] = info
-        with _lock:
-            if now == _generation:  # else the devices changed meanwhile
-                _described = found
-    return found
+class _Inventory:
+    """Descriptions of what is here, made on first use and again when devices changed."""
+
+    def __init__(self) -> None:
+        self.described: dict[str, dict[str, Any]] | None = None
+        self._lock = locks.new()
+        self._changes = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """Device name -> description; "cpu" first. A device set aside stays, with ``set_aside``."""
+        found = self.described
+        if found is None:
+            now = self._changes
+            found = {"cpu": dict(cpu.describe())}
+            for name, device in backends.available().items():
+                info = dict(device.describe())
+                twin = next((n for n, i in found.items() if n != "cpu" and _same(i, info)), None)
+                if twin is not None:
+                    info["same_as"] = twin
+                reason = backends.disabled(name)
+                if reason:
+                    info["set_aside"] = reason
+                found[name] = info
+            with self._lock:
+                if now == self._changes:  # else the devices changed meanwhile
+                    self.described = found
+        return found
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever the devices at hand change."""
+        self._listeners.append(listener)
+
+    def changed(self) -> None:
+        """Say that a device was disabled, or that devices must be looked for again."""
+        with self._lock:
+            self._changes += 1
+            self.described = None
+        for listener in self._listeners:
+            listener()
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return all(a.get(key) == b.get(key) for key in ("kind", "name", "memory_bytes", "driver"))
 
 
+_here = _Inventory()
+devices, on_change, changed = _here.devices, _here.on_change, _here.changed
 believed, broken, newly_broken = backends.believed, backends.broken, backends.newly_broken
-
-
-def on_change(listener: Callable[[], None]) -> None:
-    """Call ``listener`` whenever the devices at hand change."""
-    _listeners.append(listener)
-
-
-def changed() -> None:
-    """Say that a device was set aside, or that devices must be looked for again."""
-    global _described, _generation
-    with _lock:
-        _generation += 1
-        _described = None
-    for listener in _listeners:
-        listener()
 
 
 def fingerprint() -> dict[str, Any]:
@@ -102,6 +105,3 @@ def difference(stored: dict[str, Any]) -> str | None:
                     return f"{part} {key} was {was.get(key)!r}, is {value.get(key)!r}"
         return f"{part} was {was!r}, is {value!r}"
     return None
-
-
-backends.on_change(changed)

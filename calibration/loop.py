@@ -247,11 +247,14 @@ def derived(
     """All models, with those that the operations make of others."""
     found = dict(found)
     for operation in operations:
-        try:
+        with contextlib.suppress(Exception):  # `all_cases` told what is wrong with the module
             make = getattr(module_of(operation), "derived", None)
-            found.update(make(found) if make is not None else {})
-        except Exception as error:
-            failures.append(Failure(operation.name, "", "derived models", error))
+            if make is None:
+                continue
+            try:
+                found.update(make(found))
+            except Exception as error:
+                failures.append(Failure(operation.name, "", "derived models", error))
     return found
 
 

@@ -1,0 +1,104 @@
+"""An operation, a method and a kind of device from outside work with everything, untouched."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero import cli
+from hetero.calibration import budgets, loop
+from hetero.calibration.budgets import FULL, QUICK
+from hetero.runtime import profile, registry
+from hetero.runtime.cases import Place
+from tests import toys
+
+
+@pytest.fixture
+def toy():
+    with toys.installed() as device:
+        yield device
+
+
+@pytest.fixture
+def calibrated(toy, hasty, tmp_path):
+    yield hetero.calibrate(quick=True, path=tmp_path / "p.json", devices=["cpu", "toy:0"])
+    profile.set_current(None)
+
+
+def test_calibrate_measures_them(calibrated, caplog):
+    models = calibrated.data["models"]
+    for place in ("cpu", "toy:0"):
+        assert f"{place}|double|numpy|float32|*" in models
+        assert f"{place}|convolve2d|taps|float64|*" in models
+    assert {*models["cpu|double|numpy|float32|*"]["constants"]} == {"overhead", "axes", "seconds"}
+    assert set(calibrated.data["links"]["toy:0"]) == {"upload", "download"}
+    assert "leaves out" not in caplog.text
+
+
+def test_a_full_calibration_measures_them(toy, hasty, monkeypatch, tmp_path, caplog):
+    """Of one operation, and of the method: the others' loops would take long to compile."""
+    everything = registry.operations()
+    few = [o for o in everything if o.name in ("double", "convolve2d")]
+    monkeypatch.setattr(registry, "operations", lambda: few)
+    rows = [i for i in registry.lookup("convolve2d") if i.method == "taps"]
+    monkeypatch.setitem(registry._implementations, "convolve2d", rows)
+    monkeypatch.setattr(budgets, "FULL", dataclasses.replace(budgets.QUICK, quick=False))
+    found = hetero.calibrate(path=tmp_path / "p.json", devices=["cpu", "toy:0"])
+    profile.set_current(None)
+    forms = {key: model["form"] for key, model in found.data["models"].items()}
+    assert forms["toy:0|convolve2d|taps|float32|*"] == forms["cpu|convolve2d|taps|float32|*"]
+    assert forms["toy:0|convolve2d|taps|float32|*"] == "filter"
+    assert forms["toy:0|double|numpy|float64|*"] == "surface"
+    assert "leaves out" not in caplog.text
+
+
+def test_plan_and_explain_know_them(calibrated, capsys):
+    plan = hetero.plan("double", np.ones(9, np.float32))
+    assert {(c.device, c.method) for c in plan.candidates} == {("cpu", "numpy"), ("toy:0", "numpy")}
+    assert all(c.seconds is not None for c in plan.candidates)
+    image = hetero.spec((64, 64), "float32")
+    methods = {(c.device, c.method) for c in hetero.plan("convolve2d", image, image).candidates}
+    assert {("cpu", "taps"), ("toy:0", "taps")} <= methods
+    assert cli.main(["explain", "double", "1000", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"]["method"] == "numpy"
+
+
+@pytest.mark.parametrize("place", ["cpu", "toy", "toy:0"])
+def test_use_places_them(place, toy):
+    image, filter = np.eye(9, dtype=np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)
+    expected = hetero.convolve2d(image, filter, device="cpu")
+    with hetero.use(device=place):
+        np.testing.assert_array_equal(toys.double(np.arange(5.0)), 2 * np.arange(5.0))
+        found = hetero.convolve2d(image, filter, method="taps")
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_an_operation_that_says_nothing_of_cases_costs_its_own_models(hasty, tmp_path, caplog):
+    with toys.installed(kind=False, method=False):
+        registry._operations["double"] = dataclasses.replace(toys.OPERATION, cases="")
+        found = hetero.calibrate(quick=True, path=tmp_path / "p.json", devices=["cpu"])
+        profile.set_current(None)
+    assert "cpu|matmul|blas|float32|*" in found.data["models"]
+    lines = [r.getMessage() for r in caplog.records if "leaves out" in r.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith("calibration leaves out double on cpu: ")
+
+
+@pytest.mark.parametrize("budget", [QUICK, FULL], ids=["quick", "full"])
+@pytest.mark.parametrize("operation", [o.name for o in registry.operations()])
+def test_a_kind_that_nobody_named_has_cases(operation, budget, monkeypatch):
+    """Its rows are all that it takes."""
+    rows = [
+        dataclasses.replace(i, kind="hip", excludes=registry.no_obstacle)
+        for i in registry.lookup(operation)
+        if i.kind == "opencl"
+    ]
+    monkeypatch.setitem(registry._implementations, operation, rows)
+    with toys.installed(operation=False, method=False) as device:
+        place = Place("hip:0", {"kind": "hip", "memory_bytes": 1 << 36}, (device,))
+        found = list(loop.module_of(registry.operation(operation)).cases(place, budget))
+    assert {case.implementation.method for case in found} >= {rows[0].method}

@@ -1,0 +1,190 @@
+"""What others may add from outside: an operation, a method of convolve2d, a kind of device.
+
+The operation doubles an array. It is this file: its function, its problem, its methods, its cases.
+The device is a piece of the host's memory, on which NumPy computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+import hetero.ops  # noqa: F401  the operations that there are
+from hetero import devices
+from hetero.arrays import Spec, describe, spec
+from hetero.devices.base import Device
+from hetero.runtime import execution, planner, registry
+from hetero.runtime.cases import Budget, Case, Grid, Place
+from hetero.runtime.models import Work
+from hetero.runtime.problem import DEVICE_DTYPES, Problem, dtype_obstacle
+
+# -- An operation --------------------------------------------------------------------------------
+
+
+def double(x, *, device=None, method=None):
+    """Twice x, an array of one dimension."""
+    x = np.asarray(x)
+    plan = planner.plan_call(OPERATION, (x,), {}, device, method)
+    return execution.execute(plan, execution.Call((x,), (describe(x),)))
+
+
+def problem(x) -> Problem:
+    operand = describe(x)
+    obstacle = dtype_obstacle(operand)
+    name = operand.dtype.name
+    output = spec(operand.shape, operand.dtype, on=operand.location).operand()
+    return Problem("double", operand.shape, name, (operand,), output, device_obstacle=obstacle)
+
+
+def from_dims(dims, dtype, on) -> Problem:
+    return problem(Spec(dims, dtype, on=on))
+
+
+OPERATION = registry.Operation(
+    name="double",
+    function="double",
+    call=double,
+    summary="twice an array",
+    dims=("N",),
+    problem=problem,
+    from_dims=from_dims,
+    cases=__name__,
+)
+
+
+def work(problem, info) -> Work:
+    return Work(problem.dims, float(problem.dims[0]), 2.0 * problem.output.nbytes)
+
+
+def run_here(devices, problem, arguments) -> None:
+    np.multiply(arguments.inputs[0], 2, out=arguments.output)
+
+
+def run_there(devices, problem, arguments) -> None:
+    x, y = (memory.view(problem.dtype) for memory in (*arguments.inputs, arguments.output))
+    n = problem.dims[0]
+    np.multiply(x[:n], 2, out=y[:n])
+
+
+def cases(place: Place, budget: Budget) -> Iterator[Case]:
+    """What calibration measures: two dtypes, a few sizes."""
+    for row in registry.lookup("double"):
+        if row.kind == place.kind:
+            for dtype in DEVICE_DTYPES:
+
+                def sized(n: int, dtype: str = dtype) -> Problem:
+                    return from_dims((n,), dtype, place.operands_on)
+
+                yield Case(row, dtype, "*", Grid(held_out=2), [[16, 1024, 65536]], sized)
+
+
+# -- A method of convolve2d ----------------------------------------------------------------------
+
+
+def by_taps(devices, problem, arguments) -> None:
+    """The direct sum by whole images, one for each tap; zeros beyond the image."""
+    image, w = arguments.inputs[0], problem.window
+    out, taps = arguments.output, arguments.options.filter.array[::-1, ::-1]
+    if devices:
+        image, out = (m.view(problem.dtype) for m in (image, out))
+        image = image[: w.height * w.width].reshape(w.height, w.width)
+        out = out[: w.out_height * w.out_width].reshape(w.out_height, w.out_width)
+    wide = np.zeros((w.out_height + w.filter_height, w.out_width + w.filter_width), problem.dtype)
+    wide[w.top : w.top + w.height, w.left : w.left + w.width] = image.reshape(w.height, w.width)
+    total = np.zeros((w.out_height, w.out_width), problem.dtype)
+    for (u, v), tap in np.ndenumerate(taps):
+        total += tap * wide[u : u + w.out_height, v : v + w.out_width]
+    out[...] = total.reshape(out.shape)
+
+
+def only_zeros_beyond(problem, info) -> str | None:
+    if problem.batch > 1 or problem.window.extended or problem.dtype not in DEVICE_DTYPES:
+        return "one image of real numbers, with zeros beyond it"
+    return None
+
+
+# -- A kind of device ----------------------------------------------------------------------------
+
+
+class Toy(Device):
+    """A device whose memory is the host's: a buffer is an array of bytes."""
+
+    kind = dialect = "toy"
+    multiprocessors, block_limit = 1, 1
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.name = f"toy:{ordinal}"
+
+    def describe(self):
+        names = {"kind": "toy", "name": "a toy", "driver": "1", "toolkit": None}
+        return names | {"memory_bytes": 1 << 22, "multiprocessors": 1}
+
+    def active(self):
+        return contextlib.nullcontext(self)
+
+    def allocate(self, nbytes):
+        memory = np.zeros(-(-nbytes // 8) * 8, np.uint8)
+        return memory, memory
+
+    def upload(self, source, target, offset=0, stream=None):
+        target[offset : offset + source.nbytes] = source.reshape(-1).view(np.uint8)
+
+    def download(self, source, target, offset=0, stream=None):
+        target.reshape(-1).view(np.uint8)[...] = source[offset : offset + target.nbytes]
+
+    def copy(self, target, source, nbytes, target_offset=0, source_offset=0, stream=None):
+        part = source[source_offset : source_offset + nbytes]
+        target[target_offset : target_offset + nbytes] = part
+
+    def build(self, text, kernel, defines):
+        raise NotImplementedError
+
+    launch = build
+
+    def probe(self):
+        """Works as it is."""
+
+    def event(self, stream=None):
+        return time.perf_counter()
+
+    def elapsed(self, start, end):
+        return end - start
+
+    def synchronize(self, stream=None):
+        """Nothing is under way."""
+
+    def pinned(self, nbytes):
+        return np.zeros(nbytes, np.uint8)
+
+
+@contextlib.contextmanager
+def installed(*, operation: bool = True, method: bool = True, kind: bool = True):
+    """Register them, by what anybody may call; afterwards all is as it was. The device, or None."""
+    before = registry._operations, registry._implementations
+    registry._operations = dict(before[0])
+    registry._implementations = {name: [*rows] for name, rows in before[1].items()}
+    device = Toy() if kind else None
+    if kind:
+        devices.register_kind("toy", lambda: ([device], []))
+    try:
+        if operation:
+            registry.register_operation(OPERATION)
+            for place, run in (("cpu", run_here), ("toy", run_there)):
+                row = registry.Implementation
+                registry.register(row("double", "numpy", place, registry.no_obstacle, work, run))
+        if method:
+            direct = registry.lookup("convolve2d")[0]
+            for place in ("cpu", "toy"):
+                registry.register(
+                    registry.Implementation(
+                        "convolve2d", "taps", place, only_zeros_beyond, direct.work, by_taps
+                    )
+                )
+        yield device
+    finally:
+        registry._operations, registry._implementations = before
+        if kind:
+            devices.unregister_kind("toy")

@@ -58,3 +58,34 @@ def test_a_stack_that_does_not_fit_runs_on_the_cpu(bands, opencl):
     result = hetero.convolve2d(a, b, device=opencl)
     np.testing.assert_allclose(result[1], signal.convolve2d(a[1], b), rtol=1e-13)
     assert not [device for device, _ in bands if device == opencl]
+
+
+def test_the_plan_has_the_bands_as_parts(bands, opencl):
+    a, b = rng.random((150, 61)), rng.random((6, 5))
+    plan = hetero.plan("convolve2d", a, b, device=opencl)
+    assert plan.whole == f"{len(plan.parts)} bands of {plan.parts[0].problem.output.shape[0]} rows"
+    assert sum(part.problem.output.shape[0] for part in plan.parts) == 155
+    hetero.convolve2d(a, b, device=opencl)
+    assert bands == [(opencl, part.problem.inputs[0].shape) for part in plan.parts]
+    chosen = plan.chosen
+    assert (chosen.device, chosen.method) == (opencl, "direct")
+    assert plan.to_dict()["whole"] == plan.whole
+
+
+def test_another_machine_is_explained_with_its_parts():
+    from hetero.runtime import planner, profile, registry
+
+    h200 = profile.shipped("h200")
+    machine = planner.OtherMachine(h200, h200.machine())
+    plan_of = registry.operation("convolve2d").plan
+    large = hetero.spec((300_000, 200_000), "float32"), hetero.spec((63, 63), "float32")
+    plan = plan_of(large, {"mode": "same"}, None, None, machine)
+    assert "bands" in plan.whole
+    assert plan.chosen.device == "cuda:0"
+    assert plan.seconds == pytest.approx(sum(part.seconds for part in plan.parts))
+    printed = str(plan)
+    assert printed.count("times convolve2d") == 1, "equal parts are printed once"
+    small = hetero.spec((500, 500), "complex64"), hetero.spec((9, 9), "complex64")
+    plan = plan_of(small, {}, None, None, machine)
+    assert "sum of 2 real convolutions" in str(plan)
+    assert plan.chosen.method != "scipy"

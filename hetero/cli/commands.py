@@ -81,6 +81,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 def explain(arguments: argparse.Namespace) -> int:
     """Price every candidate for a problem."""
     from hetero import devices as backends
+    from hetero.arrays import Spec
     from hetero.runtime import inventory, planner, profile, registry
 
     operation = registry.operation(arguments.operation)
@@ -99,7 +100,13 @@ def explain(arguments: argparse.Namespace) -> int:
     if arguments.on != "host" and arguments.on not in devices:
         names = ", ".join(map(repr, ("host", *devices)))
         raise ValueError(f"--on must be one of {names}, got {arguments.on!r}")
-    plan = planner.price(problem, constants, devices, arguments.device, arguments.method)
+    placed = arguments.device, arguments.method
+    machine = planner.OtherMachine(constants, devices)
+    if operation.plan is None:
+        plan = machine.plan(problem, *placed)
+    else:
+        operands = tuple(Spec(o.shape, o.dtype, on=o.location) for o in problem.inputs)
+        plan = operation.plan(operands, options, *placed, machine)
     if arguments.json:
         _print_json(plan.to_dict())
     else:

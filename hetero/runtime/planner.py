@@ -178,9 +178,50 @@ def plan_call(
     return plan(operation.problem(*operands, **options), device, method)
 
 
-def moved_by_host(problem: Problem) -> dict[str, float]:
-    """Seconds of "download" and "upload" around a computation from copies on the host."""
-    return by_way_of_host(problem, profile.current())
+class Machine:
+    """Whose constants and devices plans are made with: this one's, as they are at each plan."""
+
+    is_here = True
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """Device name -> description."""
+        return inventory.devices()
+
+    def plan(self, problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
+        """The plan of a problem; see `plan`."""
+        return plan(problem, device, method)
+
+    def moved_by_host(self, problem: Problem) -> dict[str, float]:
+        """Seconds of "download" and "upload" around a computation from copies on the host."""
+        return by_way_of_host(problem, profile.current())
+
+
+HERE = Machine()
+
+
+class OtherMachine(Machine):
+    """One that is known by its profile alone; nothing is remembered of its plans.
+
+    Parameters
+    ----------
+    constants : Profile
+    devices : dict
+        Device name -> description, as `Profile.machine` gives it.
+    """
+
+    is_here = False
+
+    def __init__(self, constants: profile.Profile, devices: dict[str, dict[str, Any]]) -> None:
+        self._constants, self._devices = constants, devices
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        return self._devices
+
+    def plan(self, problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
+        return price(problem, self._constants, self._devices, device, method)
+
+    def moved_by_host(self, problem: Problem) -> dict[str, float]:
+        return by_way_of_host(problem, self._constants)
 
 
 _only = call_cache.new_table()

@@ -42,8 +42,8 @@ class Operation:
         ``from_dims(dims, dtype, on, **options)`` gives the `Problem` with these dimensions, its
         operands on one device or "host".
     plan : callable or None
-        ``plan(operands, options, device, method)`` gives the `Plan` of a call. None: that of
-        ``problem(*operands, **options)``.
+        ``plan(operands, options, device, method, machine)`` gives the `Plan` of a call, on this
+        machine where no other `Machine` is given. None: that of ``problem(*operands, **options)``.
     options : dict
         What the command line may set: name -> (choices, help).
     cases, benchmarks : str

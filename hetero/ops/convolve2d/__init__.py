@@ -134,9 +134,14 @@ def convolve2d(
 
 
 def _plan(
-    operands: tuple[Any, ...], options: dict[str, Any], device: str | None, method: str | None
+    operands: tuple[Any, ...],
+    options: dict[str, Any],
+    device: str | None,
+    method: str | None,
+    machine: planner.Machine = planner.HERE,
 ) -> planner.Plan:
-    return planned(checked(*operands, **options, device=device, method=method)).plan
+    placed = {"device": device, "method": method, "machine": machine}
+    return planned(checked(*operands, **options, **placed)).plan
 
 
 OPERATION = registry.register_operation(

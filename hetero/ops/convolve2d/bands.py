@@ -14,7 +14,7 @@ from hetero.arrays import HOST, describe
 from hetero.errors import MethodNotAvailable
 from hetero.ops.convolve2d.operands import Call, described
 from hetero.ops.convolve2d.window import Window
-from hetero.runtime import inventory, planner
+from hetero.runtime import planner
 
 LARGE = 1 << 30  # bytes of image and result below which every device is taken to have room
 # Of a device's memory, for a band and its result; transforms need as much again, or more.
@@ -38,7 +38,7 @@ def rows_with_room(call: Call, found: Window) -> int | None:
     needed = a.nbytes + found.out_height * found.out_width * call.dtype.itemsize
     rooms = [
         info["memory_bytes"]
-        for name, info in inventory.devices().items()
+        for name, info in call.machine.devices().items()
         if info["kind"] != planner.CPU
         and not info.get("set_aside")
         and call.device in (None, name, info["kind"])

@@ -12,6 +12,7 @@ import numpy as np
 from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides, is_device_array
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, Window, window
+from hetero.runtime.planner import HERE, Machine
 from hetero.runtime.problem import Problem, check_dims, dtype_obstacle
 
 log = logging.getLogger("hetero")
@@ -35,6 +36,8 @@ class Call(NamedTuple):
         By the names in `MODES` and `BOUNDARIES`; a fill value other than 0 with "fill" only.
     device, method : str or None
         Forced placement.
+    machine : Machine
+        The one that is asked.
     """
 
     image: Any
@@ -47,6 +50,7 @@ class Call(NamedTuple):
     fillvalue: Any
     device: str | None
     method: str | None
+    machine: Machine = HERE
 
     def of(self, image: Any, filter: Any, fillvalue: Any = None) -> Call:
         """The same of other operands, with another fill value where one is given."""
@@ -76,6 +80,7 @@ def checked(
     fillvalue: Any = 0,
     device: str | None = None,
     method: str | None = None,
+    machine: Machine = HERE,
 ) -> Call:
     """A call of arrays or `hetero.spec` stand-ins.
 
@@ -106,7 +111,9 @@ def checked(
         fillvalue = 0
     if mode == "valid" and swapped(a.shape[-2:], b.shape) and len(a.shape) == 2:
         image, filter, a, b = filter, image, b, a
-    return Call(image, filter, a, b, _common(a, b), mode, boundary, fillvalue, device, method)
+    return Call(
+        image, filter, a, b, _common(a, b), mode, boundary, fillvalue, device, method, machine
+    )
 
 
 def _common(a: Operand, b: Operand) -> np.dtype:

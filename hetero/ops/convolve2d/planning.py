@@ -16,8 +16,8 @@ from hetero.ops.convolve2d.filters import Options
 from hetero.ops.convolve2d.operands import Call, described, filter_of
 from hetero.ops.convolve2d.real import Task
 from hetero.ops.convolve2d.remembered import are_few
-from hetero.runtime import execution, planner
-from hetero.runtime.planner import Plan
+from hetero.runtime import execution
+from hetero.runtime.pricing import Plan
 
 
 def planned(call: Call) -> Task:
@@ -81,7 +81,7 @@ def _by_way_of_host(call: Call) -> Task:
 def _whole(call: Call, tasks: list[Task], how: str) -> Plan:
     problem = described(call.a, call.b, call.dtype, call.window)
     parts = tuple(task.plan for task in tasks)
-    return Plan(problem, (), parts[0].profile_name, parts, how, planner.moved_by_host(problem))
+    return Plan(problem, (), parts[0].profile_name, parts, how, call.machine.moved_by_host(problem))
 
 
 def _one_by_one(call: Call) -> Task:
@@ -160,7 +160,7 @@ def _stack(images: list[Any]) -> Any:
 def _by_scipy(call: Call) -> Task:
     """What no other method computes."""
     problem = described(call.a, call.b, call.dtype, call.window)
-    plan = planner.plan(problem, call.device, call.method)
+    plan = call.machine.plan(problem, call.device, call.method)
 
     def run() -> Any:
         options = Options(filter_of(call.filter), call.fillvalue)

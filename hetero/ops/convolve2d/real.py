@@ -28,6 +28,7 @@ from hetero.runtime.planner import CPU, Plan
 
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
 _WORTH_A_DOWNLOAD = 2e-4
+_MOST_BANDS = 1 << 16  # with more, no host holds what so small a device is asked for
 
 
 class Task(NamedTuple):
@@ -46,16 +47,17 @@ def planned(call: Call) -> Task:
     if (cut := _in_bands(call, filter, found)) is not None:
         return cut
     plan = _plan(call, filter, found, now)
-    is_small = is_device_array(call.filter) and b.size <= LARGEST_DOWNLOADED
-    if is_small and filter.array is None and call.method is None:
-        terms = plan.chosen.terms
-        if (
-            terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
-            and planner.capturing.get() is None
-            and (known := _downloaded(call)).factors
-        ):
-            filter = known
-            plan = _plan(call, filter, found._replace(rank=rank_of(filter)), now)
+    if (
+        filter.array is None
+        and call.method is None
+        and is_device_array(call.filter)
+        and b.size <= LARGEST_DOWNLOADED
+        and plan.candidates[0].terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
+        and planner.capturing.get() is None
+        and (known := _downloaded(call)).factors
+    ):
+        filter = known
+        plan = _plan(call, filter, found._replace(rank=rank_of(filter)), now)
     options = Options(filter, float(call.fillvalue))
 
     def run() -> Any:
@@ -111,7 +113,7 @@ def _plan(call: Call, filter: Any, found: Window, now: int) -> Plan:
     plan = _plan_of(call, filter, found, now)
     if (
         call.method is None
-        and plan.chosen.method in TRANSFORMS
+        and plan.candidates[0].method in TRANSFORMS
         and is_wide(_known(call.image), filter, found, call.fillvalue)
     ):
         return _plan_of(call, filter, found._replace(wide_range=True), now)
@@ -125,14 +127,16 @@ def _plan_of(call: Call, filter: Any, found: Window, now: int) -> Plan:
     def make() -> Plan:
         taps = Spec(b.shape, call.dtype, on=b.location if unknown else HOST).operand()
         problem = described(a, taps, call.dtype, found)
-        plan = planner.plan(problem, call.device, call.method)
-        direct = plan.chosen.method == "direct" and plan.chosen.device == CPU
-        if not direct and are_few(call):  # as the remembered call will be done
-            plan = planner.plan(problem, CPU, "direct")
-        if not (found.wide_range or found.filled):
+        plan = call.machine.plan(problem, call.device, call.method)
+        best = plan.candidates[0]
+        if (best.device, best.method) != (CPU, "direct") and are_few(call):
+            plan = call.machine.plan(problem, CPU, "direct")  # as the remembered call will be done
+        if not (found.wide_range or found.filled) and call.machine.is_here:
             remember(call, plan, now)
         return plan
 
+    if not call.machine.is_here:
+        return make()
     return calls.plan((call.device, (call.method, found, unknown), call_cache.facts(a)), make)
 
 
@@ -140,27 +144,29 @@ def _in_bands(call: Call, filter: Any, found: Window) -> Task | None:
     """Bands of rows on a device; None where one has room for all, or where the CPU is faster."""
     a, b, dtype = call.a, call.b, call.dtype
     rows = bands.rows_with_room(call, found)
-    if rows is None:
+    if rows is None or found.out_height > _MOST_BANDS * rows:
         return None
     taps = Spec(b.shape, dtype).operand()
 
     def plan(number: int, found: Window) -> Plan:
         band = bands.band(found, number)
         image = Spec((band.height, band.width), dtype).operand()
-        return planner.plan(described(image, taps, dtype, band), call.device, call.method)
+        problem = described(image, taps, dtype, band)
+        return call.machine.plan(problem, call.device, call.method)
 
     first = plan(rows, found)
-    if call.method is None and first.chosen.method in TRANSFORMS:
+    if call.method is None and first.candidates[0].method in TRANSFORMS:
         wide_range = is_wide(_known(call.image), filter, found, call.fillvalue)
         found = found._replace(wide_range=wide_range)
         first = plan(rows, found)
-    if first.chosen.device == CPU:
+    best = first.candidates[0]
+    if best.device == CPU or best.reason is not None:
         return None
     begins = range(0, found.out_height, rows)
     rest = found.out_height - begins[-1]
     parts = [first] * (len(begins) - 1) + [plan(rest, found)]
     if call.device is None:
-        whole = planner.plan(described(a, taps, dtype, found), CPU)
+        whole = call.machine.plan(described(a, taps, dtype, found), CPU)
         if (first.seconds or 0.0) * len(begins) >= (whole.seconds or float("inf")):
             return None
     options = Options(filter, float(call.fillvalue))

@@ -23,7 +23,8 @@ from hetero.runtime import benchmark, planner
 from hetero.runtime.benchmark import Benchmark, Comparison, Iterations
 from hetero.runtime.registry import Operation
 
-_DRAWN, _LARGEST_DRAWN = 8, 1024  # trials of an operation that says nothing of its own
+_DRAWN, _LARGEST_DRAWN = 8, 64  # trials of an operation that says nothing of its own
+_LONGEST = 1.0  # predicted seconds of a candidate in one of these
 _DIFFERENCES = 3
 
 
@@ -84,7 +85,8 @@ def _drawn(operation: Operation, dtype: str) -> Iterator[Benchmark]:
         trial = draws.draw(operation, draw, HOST, _LARGEST_DRAWN)
         arrays = draws.Arrays(HOST).of(trial)
         shapes = " ".join("x".join(map(str, a.shape)) for a in arrays if hasattr(a, "shape"))
-        make = partial(benchmark.by_candidates, operation, arrays, trial.options)
+        options = trial.options
+        make = partial(benchmark.by_candidates, operation, arrays, options, longest=_LONGEST)
         yield Benchmark(f"{operation.function} {shapes}", make)
 
 

@@ -1,0 +1,171 @@
+"""verify, bench and demo: what they ask of operations, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import random
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+
+import hetero.ops
+from hetero.calibration import queue
+from hetero.evaluation import bench, draws, report, verify
+from hetero.ops.matmul import benchmarks as matmul
+from hetero.ops.matvec import benchmarks as matvec
+from hetero.ops.products import benchmarks as products
+from hetero.runtime import benchmark, registry
+from hetero.runtime.benchmark import Benchmark, Comparison, Iterations, Trial
+from hetero.runtime.pricing import Candidate, Plan
+
+OPERATIONS = registry.operations()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+def test_what_is_drawn_can_be_called(operation):
+    source = random.Random(1)
+    for _ in range(5):
+        trial = draws.draw(operation, source, "host", 24)
+        operands = draws.Arrays("host").of(trial)
+        operation.call(*operands, **trial.options)
+
+
+@pytest.mark.parametrize("name", ["matvec", "convolve2d", "poisson"])
+def test_what_is_drawn_for_an_operation_that_has_no_draw(name, monkeypatch):
+    """By the forms of its dimensions: enough where any numbers will do."""
+    monkeypatch.setattr(benchmark, "of", lambda operation, name, default=None: default)
+    operation = registry.operation(name)
+    source = random.Random(1)
+    for _ in range(5):
+        trial = draws.draw(operation, source, "host", 24)
+        assert operation.problem(*trial.operands).operation == name
+        assert all(max(x.shape) <= 24 for x in trial.operands)
+        operation.call(*draws.Arrays("host").of(trial))
+    rows = bench.bench(operation)
+    assert len(rows) == bench._DRAWN
+    for row in rows:
+        assert row["case"].startswith(operation.function)
+        assert {"automatic", row["chosen"]} <= row["seconds"].keys()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
+def test_every_operation_can_be_verified(operation, hasty):
+    rows = verify.verify((operation,), count=3, largest=16, seconds=30.0)
+    for row in rows:
+        assert row.problem.operation == operation.name
+        assert row.ratio >= 1.0 or row.best != row.chosen
+    assert rows
+
+
+def plan_of(**seconds):
+    candidates = tuple(Candidate("cpu", name, s, {}, None, None) for name, s in seconds.items())
+    return Plan(None, candidates, "none")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "measured"),
+    [
+        ({"a": 0.5, "b": 0.9}, {"a", "b"}),
+        ({"a": 0.5, "b": 1.1}, set()),  # the plan might be wrong: all or none
+        ({"a": 0.01, "b": 1.1}, {"a"}),  # nobody needs to see how slow b is
+        ({"a": 2.0, "b": 70.0}, set()),
+        ({"a": 0.5, "b": None}, set()),  # no price, nothing to judge
+        ({}, set()),
+    ],
+)
+def test_which_candidates_are_measured(seconds, measured):
+    found = verify._predicted(plan_of(**seconds), longest=1.0)
+    assert {method for _, method in found} == measured
+
+
+@pytest.fixture
+def small_gpu(cuda, monkeypatch):
+    """The fake device, timed on little memory."""
+    monkeypatch.setattr(bench, "Queue", partial(queue.Queue, nbytes=1 << 12))
+    monkeypatch.setattr(queue, "_FASTEST_COPY", 1e3)
+    monkeypatch.setattr(products, "_POOL", 1 << 16)
+    monkeypatch.setattr(products, "_COLD_BYTES", 1 << 12)
+    monkeypatch.setattr(matvec, "SHAPES", [(20, 30), (7, 9), (3000, 3000)])
+    monkeypatch.setattr(matmul, "SHAPES", [(20, 30, 10), (3000, 3000, 3000)])
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    return cuda
+
+
+@pytest.mark.parametrize(("name", "shapes"), [("matvec", 2), ("matmul", 1)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_bench_on_a_gpu(small_gpu, name, shapes, order):
+    """Each method that is here on operands there; what has no room is left out."""
+    operation = registry.operation(name)
+    rows = bench.bench(operation, "float64", device=small_gpu.name, order=order)
+    assert len(rows) == shapes
+    for row in rows:
+        assert row["seconds"].keys() == {"tiled on cuda:0"}
+        assert row["chosen"] == "tiled on cuda:0"
+        assert (row["dtype"], row["order"], row["peers"]) == ("float64", order, [])
+        assert row["copy_bandwidth"] > 0
+    m, k = rows[0]["dims"][0], rows[0]["dims"][-1]
+    assert rows[0]["flops"] == 2.0 * np.prod(rows[0]["dims"])
+    assert rows[0]["bytes"] >= 8 * m * k
+    lines = report.benchmarks(rows, benchmark.of(operation, "columns")).splitlines()
+    assert len({line.count("|") for line in lines[: shapes + 2]}) == 1
+    assert lines[-1] == "best / chosen, geometric mean: 1.000"
+
+
+def test_the_table_of_products():
+    """Ratios over cuBLAS, CuPy and torch count in favour of the own kernel above 1."""
+    peers = {"CuPy": 3e-5, "torch": 4e-5}
+    row = {
+        "dims": (512, 256),
+        "seconds": {"tiled on cuda:0": 2e-5, "library on cuda:0": 1e-5} | peers,
+        "peers": list(peers),
+        "chosen": "tiled on cuda:0",
+        "roof": None,
+        "flops": 1e6,
+        "bytes": 1e6,
+        "copy_bandwidth": 1e11,
+    }
+    text = report.benchmarks([row, row], matvec.columns)
+    line = "| 512x256 | 20.0 | 50.0 | 0.50 | 10.0 | 100.0 | 0.50 | 1.50 | 2.00 | tiled | 0.50 |"
+    assert text.splitlines()[2:4] == [line, line]
+    assert "own / CuPy, geometric mean: 1.500" in text
+    assert "best / chosen, geometric mean: 0.500" in text
+    assert matvec.columns([{"case": "on the CPU"}]) is None
+
+
+def test_one_iteration_is_a_difference(monkeypatch):
+    """What is done once, such as copying the matrix, does not count."""
+    now = [0.0]
+
+    def run(count):
+        now[0] += 3.0 + 0.25 * count
+
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
+    case = Benchmark("one", lambda: Comparison({"a": Iterations(run, 2, 10)}), "iteration")
+    assert bench._row(case, None, {})["seconds"] == {"a": 0.25}
+
+
+def test_a_row_without_any_call_is_none(monkeypatch, warnings_of):
+    def gone(turn):
+        raise hetero.errors.DeviceError("planted")
+
+    cases = [Benchmark("one", lambda: Comparison({"a": gone}, {"peer": lambda turn: None}))]
+    monkeypatch.setattr(
+        benchmark,
+        "of",
+        lambda o, name, default=None: (lambda dtype: cases) if name == "benchmarks" else default,
+    )
+    assert bench.bench(OPERATIONS[0]) == []
+    assert warnings_of() == ["a is left out: planted"]
+    assert report.benchmarks([]) == "no shape could be measured"
+
+
+def test_trials_of_the_demo_move_to_a_device():
+    from hetero.evaluation.demo import _moved
+
+    trial = Trial((hetero.spec((3, 4), "float32", order="F"), 5), {"mode": "same"})
+    there = _moved(trial, "cuda:0")
+    assert there.operands[0].operand().location == "cuda:0"
+    assert there.operands[0].operand().strides == trial.operands[0].operand().strides
+    assert there.operands[1:] == (5,)
+    assert there.options == trial.options

@@ -395,6 +395,33 @@ def test_other_operations_take_dlpack_arrays(cuda):
     np.testing.assert_allclose(x.array.get(), image[0] / 2, rtol=1e-4)
 
 
+@pytest.mark.gpu
+def test_dlpack_of_cupy():
+    """Arrays of which nothing but CuPy's export is known."""
+    cupy = pytest.importorskip("cupy")
+
+    class Only:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+    A, B = cupy.asarray(HOST_VALUES), cupy.asarray(HOST_VALUES.T.copy())[::-1]
+    out = cupy.zeros((4, 4), "float32")
+    for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)):
+        with stream:
+            A *= 2
+            result = hetero.matmul(Only(A), Only(B), device="cuda")
+            hetero.matmul(Only(A), Only(B), out=Only(out), device="cuda")
+            expected = A.get() @ B.get()
+            np.testing.assert_array_equal(out.get(), expected)
+        np.testing.assert_array_equal(result.get(), expected)
+
+
 def test_a_library_is_a_file_and_a_line(cuda, monkeypatch):
     """Arrays that neither interface knows: an adapter says all that calls need."""
 

@@ -28,7 +28,7 @@ class DriverError(Exception):
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """A fake device whose arrays the short way knows; ``cuda.general`` counts general calls."""
+    """A fake device whose arrays the call cache knows; ``cuda.general`` counts general calls."""
     (device,) = fakes.install(monkeypatch)
     device.context, device.general, device.ordered, device.mixed = 1, 0, True, 0
 

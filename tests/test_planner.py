@@ -374,7 +374,7 @@ def test_use_holds_in_its_own_thread_only(opencl):
 
 def test_calls_obey_use(opencl, monkeypatch):
     A = np.ones((8, 8), np.float32)
-    hetero.matmul(A, A)  # remembered for the CPU: the shortcut must look at `use` too
+    hetero.matmul(A, A)  # remembered for the CPU: the call cache must look at `use` too
     device = devices.get(opencl)
     uploads = []
     upload = device.upload
@@ -452,7 +452,7 @@ def test_another_tolerance_is_another_plan():
 
 
 def test_calls_follow_the_profile(cuda):
-    """The shortcut of a call is forgotten with the plan behind it."""
+    """A remembered call is forgotten with the plan behind it."""
     A = np.ones((64, 64), np.float32)
     profile.set_current(machine())
     hetero.matmul(A, A)

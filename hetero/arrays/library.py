@@ -29,7 +29,7 @@ class Access(NamedTuple):
         Whether work on the library's current stream is ordered by the legacy default stream.
     context : callable or None
         Handle of the context that is current in this thread, None or 0 if there is none; None
-        where the library has no quick way to tell.
+        where the library has no function for it.
     """
 
     facts: Callable[..., tuple[Any, ...]]
@@ -78,7 +78,7 @@ class Library:
         return new_array(shape, dtype)
 
     def access(self, kind: type, several: bool) -> Access | None:
-        """The quick way for arrays of a type; None where there is none.
+        """How remembered calls use arrays of a type; None where their calls go the general way.
 
         Parameters
         ----------

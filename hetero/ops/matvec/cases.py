@@ -36,5 +36,5 @@ def small_call(device: Device) -> SmallCall | None:
     A, x = np.ones((16, 16), np.float32), np.ones(16, np.float32)
     problem = matvec.problem(spec(A.shape, A.dtype, on=device.name), spec(x.shape, x.dtype))
     plan = planner.plan(matvec.problem(A, x), device.name, _METHOD)
-    shortcut = calling.shortcut(plan, np.matvec)
-    return SmallCall(tiled[0], problem, (A, x), partial(shortcut, A, x))
+    call = calling.host_call(plan, np.matvec)
+    return SmallCall(tiled[0], problem, (A, x), partial(call, A, x))

@@ -73,7 +73,7 @@ def remembered(
     """What the second call of a shape comes down to; None where operands lie on a device."""
     if plan.problem.device is not None:
         return None
-    return partial(calling.shortcut(plan, getattr(np, plan.problem.function)), *operands)
+    return partial(calling.host_call(plan, getattr(np, plan.problem.function)), *operands)
 
 
 def benchmarks(

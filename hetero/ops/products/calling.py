@@ -136,10 +136,10 @@ def _plan_on_host(
     if problem is None or not problem.output.size:
         planner.check_placement(function.__name__, device, method)
         return function  # it raises, casts, or gives the empty result
-    return shortcut(planner.plan(problem, device, method), function)
+    return host_call(planner.plan(problem, device, method), function)
 
 
-def shortcut(plan: planner.Plan, function: Function) -> Function:
+def host_call(plan: planner.Plan, function: Function) -> Function:
     """What a plan comes down to for host operands, as ``run(A, B, out=None)``."""
     chosen = plan.chosen
     if chosen.device == planner.CPU and chosen.method == "blas":

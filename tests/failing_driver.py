@@ -61,7 +61,7 @@ def product(problem, arguments) -> None:
 
 
 def convolution(problem, arguments) -> None:
-    ((address,), output, request), found = arguments, problem.window
+    ((address,), output, request), found = arguments, problem.options
     assert found.boundary == "fill"
     size = np.dtype(problem.dtype).itemsize
     steps = tuple(size * s for s in problem.strides[0][1:])

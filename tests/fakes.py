@@ -17,6 +17,7 @@ import numpy as np
 
 from hetero import devices
 from hetero.devices.base import Device
+from hetero.errors import DeviceError
 from hetero.runtime import inventory, registry
 
 _GUARD = 256
@@ -74,8 +75,13 @@ class FakeCuda(Device):
             "library": None,
         }
 
+    @contextlib.contextmanager
     def active(self):
-        return contextlib.nullcontext(self)
+        try:
+            yield self
+        except DeviceError as error:
+            error.device = error.device or self.name
+            raise
 
     def allocate(self, nbytes):
         self.log.append("allocate")

@@ -227,12 +227,12 @@ def filters(cuda, monkeypatch):
 
     def run(devices, problem, arguments):
         (image,), out, options = arguments
-        compute(problem, options.filter.array, problem.window, image, out)
+        compute(problem, options.filter.array, problem.options, image, out)
 
     def prepare(device, problem, aligned, options):
         device.log.append(f"prepare {aligned}")
         taps = options.filter.array.copy()
-        return lambda image, _, out: compute(problem, taps, problem.window, image, out)
+        return lambda image, _, out: compute(problem, taps, problem.options, image, out)
 
     entries = [
         dataclasses.replace(i, run=run, prepare=prepare) if i.prepare else i

@@ -343,12 +343,12 @@ def test_a_plan_is_its_tolerances_own():
     """One shape, two tolerances: another number of iterations, another price."""
     A, b = hetero.Poisson((300, 300)), hetero.spec((90000,))
     plans = {rtol: hetero.plan("cg", A, b, rtol=rtol) for rtol in (1e-2, 1e-10, 1e-2)}
-    assert plans[1e-2].problem.rtol == 1e-2
-    assert plans[1e-10].problem.rtol == 1e-10
+    assert plans[1e-2].problem.options.rtol == 1e-2
+    assert plans[1e-10].problem.options.rtol == 1e-10
     assert plans[1e-2].seconds < plans[1e-10].seconds
     # A multigrid cycle's number of iterations follows from rtol alone.
     plans = [hetero.plan("cg", A, b, rtol=rtol, M="multigrid") for rtol in (1e-2, 1e-10)]
-    assert plans[0].problem.iterations == plans[1].problem.iterations
+    assert plans[0].problem.options.iterations == plans[1].problem.options.iterations
     assert plans[0].seconds < plans[1].seconds
 
 

@@ -210,7 +210,7 @@ def test_a_filter_that_is_not_known_is_of_no_known_rank():
         if c.method == "separable"
     ]
     assert "rank" in found.reason
-    assert convolving.problem(image, filter).window.rank == 0
+    assert convolving.problem(image, filter).options.rank == 0
 
 
 class Place:

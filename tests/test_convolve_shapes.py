@@ -221,11 +221,11 @@ def transforms_of_cuda(opencl, monkeypatch):
         axes = tiles_device.whole if entry.method == "fft" else tiles_device.tiles
 
         def excludes(problem, info):
-            return None if axes(problem.window) else "one tile is all there is"
+            return None if axes(problem.options) else "one tile is all there is"
 
         def run(devices, problem, arguments):
             (image,), output, request = arguments
-            fft_device.run(devices[0], problem, image, request, output, axes(problem.window))
+            fft_device.run(devices[0], problem, image, request, output, axes(problem.options))
 
         return dataclasses.replace(entry, kind="opencl", run=run, excludes=excludes)
 

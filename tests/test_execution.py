@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import types
 import weakref
 
 import fakes
@@ -16,6 +17,7 @@ import hetero
 from hetero import devices
 from hetero.arrays import spec
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
+from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.ops.products import pieces as product_pieces
 from hetero.runtime import inventory, planner, registry
 
@@ -466,6 +468,79 @@ def test_reset_leaves_a_forked_child_on_the_cpu(cuda, monkeypatch):
     hetero.reset()
     hetero.reset("cuda:0")
     assert "forked" in devices.disabled("cuda:0")
+
+
+# -- Several devices -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    """Two equal devices that solve as the CPU does, each at the rows of its own; the second fails
+    in mid-solve as long as ``pair.ill`` is true."""
+    fakes_here = fakes.install(monkeypatch, 2)
+    for device in fakes_here:
+        info = {**device.describe(), "name": "twin"}
+        monkeypatch.setattr(device, "describe", lambda info=info: info)
+    state = types.SimpleNamespace(ill=True, used=[], asked=[])
+
+    def run(used, problem, arguments):
+        state.used.append([device.name for device in used])
+        (f,), u, solve = arguments
+        assert isinstance(f, np.ndarray)
+        state.asked.append(solve.maxiter)
+        jacobi = next(i for i in registry.lookup("poisson") if (i.kind, i.method) == CPU_JACOBI)
+        limited = arguments._replace(options=solve._replace(maxiter=min(solve.maxiter, 40)))
+        try:
+            for device in used:
+                with device.active():
+                    if state.ill and device.name == "cuda:1":
+                        outcome = jacobi.run((), problem, limited)
+                        raise DeviceError("fell off the bus")
+        except DeviceError as error:
+            raise DeviceFailed(error, u.copy(), outcome.iterations) from error
+        return jacobi.run((), problem, arguments)
+
+    entries = [
+        dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", "jacobi") else i
+        for i in registry.lookup("poisson")
+    ]
+    monkeypatch.setitem(registry._implementations, "poisson", entries)
+    monkeypatch.setattr(devices.here, "first_failure", dict(devices.here.first_failure))
+    inventory.changed()
+    yield state
+    hetero.reset()
+    monkeypatch.undo()
+    inventory.changed()
+
+
+CPU_JACOBI = ("cpu", "jacobi")
+
+
+def test_a_failure_of_one_of_several_is_booked_on_that_one(pair, warnings_of):
+    f = rng.random((64, 40))
+    known = {"rtol": 0.0, "maxiter": 100, "method": "jacobi"}
+    expected = hetero.solve_poisson(f, device="cpu", **known)
+    for number in (1, 2):
+        u, info = hetero.solve_poisson(f, device="cuda:*", return_info=True, **known)
+        assert pair.used == [["cuda:0", "cuda:1"]] * number
+        np.testing.assert_allclose(u, expected, rtol=1e-12, atol=1e-12)
+        assert (info["device"], info["method"], info["iterations"]) == ("cpu", "jacobi", 100)
+        assert len(warnings_of()) == number
+        assert all(said.startswith("cuda:1 failed") for said in warnings_of())
+    assert devices.disabled("cuda:0") is None
+    assert "fell off the bus" in devices.disabled("cuda:1")
+    assert list(devices.troubles()) == ["cuda:1"]
+
+
+def test_several_devices_share_host_arrays(pair):
+    pair.ill = False
+    f = rng.random((64, 40))
+    u, info = hetero.solve_poisson(
+        f, device="cuda:*", method="jacobi", rtol=0.0, maxiter=60, return_info=True
+    )
+    assert (info["device"], info["iterations"]) == ("cuda:*", 60)
+    expected = hetero.solve_poisson(f, device="cpu", method="jacobi", rtol=0.0, maxiter=60)
+    np.testing.assert_array_equal(u, expected)
 
 
 def test_nothing_is_cut_that_has_one_row_or_column():

@@ -22,8 +22,7 @@ from hetero.devices import cufft
 from hetero.errors import DeviceMemoryError, HeteroError
 from hetero.ops.convolve2d import bands, problem, remembered
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
-from hetero.ops.products import pieces
-from hetero.runtime import inventory, planner, profile, registry
+from hetero.runtime import execution, inventory, planner, profile, registry
 
 SOLVES = ("cg", "poisson")
 CPU_ALONE = "cpu"  # what comes down to NumPy's or SciPy's own function runs no row
@@ -307,8 +306,7 @@ def test_several_devices(machine):
 def test_random_calls_in_pieces(machine, monkeypatch):
     """Operands that find no room: as planned, but several times."""
     record, *_ = machine
-    monkeypatch.setattr(bands, "_SMALLEST", 1 << 10)
-    monkeypatch.setattr(pieces, "_SMALLEST", 1 << 10)
+    monkeypatch.setattr(execution, "_SMALLEST", 1 << 10)
     allocate, limit = fakes.FakeCuda.allocate, 20_000
 
     def allocate_less(self, nbytes):

@@ -247,7 +247,7 @@ def test_every_excluded_candidate_has_its_reason():
 
 def test_a_filter_of_unknown_values_is_of_no_known_rank():
     plan = hetero.plan("convolve2d", Spec((512, 512), "float32"), Spec((15, 15), "float32"))
-    assert plan.problem.window.rank == 0
+    assert plan.problem.options.rank == 0
     separable = candidate(plan, "cpu", "separable")
     assert "not known to be of low rank" in separable.reason
     assert plan.chosen.method != "separable"
@@ -447,7 +447,7 @@ def test_another_tolerance_is_another_plan():
     f = np.ones((40, 40))
     loose = hetero.plan("poisson", f, rtol=1e-2)
     tight = hetero.plan("poisson", f, rtol=1e-9)
-    assert (loose.problem.rtol, tight.problem.rtol) == (1e-2, 1e-9)
+    assert (loose.problem.options.rtol, tight.problem.options.rtol) == (1e-2, 1e-9)
     assert hetero.plan("poisson", f, rtol=1e-2) is loose
 
 

@@ -243,9 +243,9 @@ def test_plans_of_solves():
     A = hetero.Poisson((512, 512))
     b = hetero.spec((512 * 512,))
     loose, tight = (hetero.plan("cg", A, b, rtol=rtol) for rtol in (1e-2, 1e-10))
-    assert loose.problem.iterations < tight.problem.iterations
+    assert loose.problem.options.iterations < tight.problem.options.iterations
     assert loose.seconds < tight.seconds
-    assert hetero.plan("cg", A, b, rtol=1e-10, maxiter=5).problem.iterations == 5
+    assert hetero.plan("cg", A, b, rtol=1e-10, maxiter=5).problem.options.iterations == 5
     assert hetero.plan("cg", A, b, M="multigrid").problem.layout == "stencil2-multigrid"
     reasons = {c.method: c.reason for c in tight.candidates if c.device == "cpu"}
     assert "dense" in reasons["blas"]

@@ -122,12 +122,16 @@ class _Active:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         import pyopencl as cl
 
-        if isinstance(error, MemoryError) and not isinstance(error, (cl.Error, DeviceError)):
+        if isinstance(error, DeviceError):
+            error.device = error.device or self._device.name
+        elif isinstance(error, cl.Error):
+            short = isinstance(error, cl.MemoryError)
+            made = DeviceMemoryError(f"out of device memory: {error}") if short else None
+            made = made or DeviceError(str(error))
+            made.device = self._device.name
+            raise made from error
+        elif isinstance(error, MemoryError):
             raise short_host(error) from error
-        if isinstance(error, cl.MemoryError):
-            raise DeviceMemoryError(f"out of device memory: {error}") from error
-        if isinstance(error, cl.Error):
-            raise DeviceError(str(error)) from error
 
 
 class OpenCLDevice(Device):

@@ -1,9 +1,10 @@
-"""Running a plan: operands to the chosen device, compute, the result to where it must be.
+"""Running a plan: operands to the chosen devices, compute, the result to where it must be.
 
-What runs is what the plan chose. If the device fails, the result still comes, from the CPU, with
+What runs is what the plan chose. If a device fails, the result still comes, from the CPU, with
 one warning; a device that fails a second time is set aside. If it has no room, the call is tried
 with the memory that we keep freed, then in pieces, before it is the CPU's. The operands stay
-as they are until the result is there whole, so that the CPU can begin anew.
+as they are until the result is there whole, so that the CPU can begin anew; of a solve it goes on
+from the last iterate that was saved.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import devices
-from hetero.arrays import HOST, Operand
+from hetero.arrays import HOST, Operand, describe
 from hetero.devices.base import Device
-from hetero.errors import DeviceError, DeviceMemoryError, GraphError, HeteroError
+from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
 from hetero.runtime import failures, inventory, planner, registry, transfer
 from hetero.runtime.planner import CPU, Plan, capturing
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments, Implementation
+
+_SMALLEST = 1 << 20  # bytes of operands and result; a device without room for them has none
 
 
 class Call(NamedTuple):
@@ -34,9 +37,13 @@ class Call(NamedTuple):
         The caller's ``out`` and its description, or None.
     options
         The operation's own; see `Arguments`.
-    pieces
-        ``pieces(plan, call)`` does the call in smaller pieces on the plan's device, by `attempt`;
-        None where it cannot be cut further.
+    options_on
+        ``options_on(devices, done)`` gives them, where they depend on the devices (a tuple, empty
+        on the CPU) and on how many steps of a solve were done by others.
+    start
+        What the output holds on entry: an array on the host, 0.0, or None where it does not matter.
+    done
+        Steps that led to the start, on a device that failed.
     """
 
     arrays: tuple[Any, ...]
@@ -44,7 +51,9 @@ class Call(NamedTuple):
     out: Any = None
     target: Operand | None = None
     options: Any = None
-    pieces: Callable[[Plan, Call], Any] | None = None
+    options_on: Callable[[tuple[Device, ...], int], Any] | None = None
+    start: np.ndarray | float | None = None
+    done: int = 0
 
     def with_output(self, problem: Problem) -> Call:
         """This call with an ``out`` on the device: the caller's, or a new array of their type."""
@@ -58,30 +67,80 @@ class Call(NamedTuple):
         target = result._replace(pointer=pointer, stream=operand.stream)
         return self._replace(out=out, target=target)
 
+    def after(self, error: DeviceError) -> Call:
+        """What is left of this call when a device failed: a solve goes on from its last iterate."""
+        saved = getattr(error, "x", None)
+        if saved is None:
+            return self
+        return self._replace(start=saved, done=self.done + error.iterations)
+
+    def on(self, used: tuple[Device, ...], inputs: tuple[Any, ...], output: Any) -> Arguments:
+        """The arguments of a run on these devices."""
+        options = self.options
+        if self.options_on is not None:
+            options = self.options_on(used, self.done)
+        return Arguments(inputs, output, options)
+
+
+class Done(NamedTuple):
+    """A result.
+
+    Attributes
+    ----------
+    value
+        ``out``, or a new array of the caller's type: NumPy where all operands lie on the host.
+    outcome
+        What the implementation gave.
+    device, method : str
+        Where and how it was computed.
+    earlier : int
+        Steps of a solve that a device had done before it failed; the outcome does not count them.
+    """
+
+    value: Any
+    outcome: Any
+    device: str
+    method: str
+    earlier: int = 0
+
 
 def execute(plan: Plan, call: Call) -> Any:
-    """Run the chosen candidate of a plan.
+    """Run the chosen candidate of a plan; gives the result alone."""
+    return run(plan, call).value
 
-    Returns
-    -------
-    ``out``, or a new array of the caller's type: NumPy where all operands lie on the host.
-    """
+
+def run(plan: Plan, call: Call) -> Done:
+    """Run the chosen candidate of a plan."""
     problem = plan.problem
     chosen = plan.chosen
     graph = capturing.get()
     if graph not in (None, chosen.device) and devices.get(graph).capturing:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
-    if chosen.device != CPU:
-        begun = devices.failures()
-        try:
-            return attempt(plan, call)
-        except DeviceError as error:
-            if devices.get(chosen.device).capturing:
-                raise
-            failures.report(chosen.device, error, begun=begun)
-            failures.release(error)
-        return _on_cpu(_fallback(problem), problem, call)
-    return _on_cpu(chosen.implementation, problem, call)
+    if chosen.device == CPU:
+        return _by_host((), chosen.implementation, problem, call)
+    begun = devices.failures()
+    used = members(chosen.device)
+    try:
+        return _attempt(used, plan, call)
+    except DeviceError as error:
+        if used[0].capturing:
+            raise
+        failures.report(used[0].name, error, begun=begun)
+        failures.release(error)
+        call = call.after(error)
+    return _by_host((), _fallback(problem), problem, call)
+
+
+def members(name: str) -> tuple[Device, ...]:
+    """The devices that a candidate's name stands for: one, or all of a kind with "cuda:*"."""
+    kind, _, which = name.partition(":")
+    if which != "*":
+        return (devices.get(name),)
+    return tuple(
+        device
+        for device in devices.available().values()
+        if device.kind == kind and devices.disabled(device.name) is None
+    )
 
 
 def _fallback(problem: Problem) -> Implementation:
@@ -94,37 +153,79 @@ def _fallback(problem: Problem) -> Implementation:
         return next(i for i in rows if i.excludes(problem, info) is None)
 
 
-def attempt(plan: Plan, call: Call) -> Any:
-    """Run a plan on its device, in pieces where there is no room for the whole.
+def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
+    """Run a plan on its devices, in pieces where there is no room for the whole.
 
     Raises
     ------
     DeviceError
-        With the operands as they were.
+        With the operands as they were; ``out`` may be half written, unless it overlaps one.
     """
-    device = devices.get(plan.chosen.device)
-    run = plan.chosen.implementation
     try:
-        return _on_device(device, run, plan.problem, call)
-    except DeviceMemoryError as error:
-        if device.capturing:
+        return _on_devices(used, plan, call)
+    except DeviceError as error:
+        if used[0].capturing or not failures.out_of_memory(error):
             raise
         short = error
         failures.release(short)
-    if device.trim():
+    if any([device.trim() for device in used]):  # noqa: C419  # each of them
         try:
-            return _on_device(device, run, plan.problem, call)
-        except DeviceMemoryError as error:
+            return _on_devices(used, plan, call.after(short))
+        except DeviceError as error:
+            if not failures.out_of_memory(error):
+                raise
             short = error
             failures.release(short)
-    made = None if call.pieces is None else call.pieces(plan, call)
-    if made is None:
+    done = _in_pieces(used, plan, call)
+    if done is None:
         raise short
-    return made
+    return done
 
 
-def _on_cpu(implementation: Implementation, problem: Problem, call: Call) -> Any:
-    assert implementation.run is not None
+def _in_pieces(used: tuple[Device, ...], plan: Plan, call: Call) -> Done | None:
+    """The result of a host call in pieces, each done as a whole or in pieces again.
+
+    None where the call is small, has nothing to cut, or uses arrays on devices, and where the
+    device is no longer used.
+    """
+    problem, chosen, result = plan.problem, plan.chosen, plan.problem.output
+    cut, operands = registry.operation(problem.operation).pieces, (*call.operands, result)
+    if cut is None or any(o.location != HOST for o in operands):
+        return None
+    if sum(o.nbytes for o in operands) < _SMALLEST:
+        return None
+    out = call.out
+    if out is None or _overlap(out, call.arrays):
+        out = np.empty(result.shape, result.dtype)
+    pieces = cut(problem, call.arrays, call.options, out)
+    if pieces is None:
+        return None
+    for piece in pieces:
+        try:
+            part = planner.plan(piece.problem, chosen.device, chosen.method)
+        except MethodNotAvailable:
+            return None
+        if part.chosen.device != chosen.device:  # which was set aside meanwhile
+            return None
+        operands, target = tuple(map(describe, piece.arrays)), describe(piece.out)
+        _attempt(used, part, Call(piece.arrays, operands, piece.out, target, call.options))
+    if call.out is not None and out is not call.out:
+        call.out[...] = out
+        out = call.out
+    return Done(out, None, chosen.device, chosen.method)
+
+
+def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
+    implementation = plan.chosen.implementation
+    if len(used) > 1:
+        return _by_host(used, implementation, plan.problem, call)
+    return _on_device(used[0], implementation, plan.problem, call)
+
+
+def _by_host(
+    used: tuple[Device, ...], implementation: Implementation, problem: Problem, call: Call
+) -> Done:
+    """Run on the CPU, or on several devices that share host arrays."""
     hosts = tuple(
         array if operand.location == HOST else transfer.to_host(array, operand)
         for array, operand in zip(call.arrays, call.operands, strict=True)
@@ -132,10 +233,17 @@ def _on_cpu(implementation: Implementation, problem: Problem, call: Call) -> Any
     result = problem.output
     here = result.location == HOST
     out = call.out if here and call.out is not None else np.empty(result.shape, result.dtype)
-    implementation.run((), problem, Arguments(hosts, out, call.options))
+    if isinstance(call.start, np.ndarray):
+        out[...] = call.start.reshape(out.shape)
+    elif call.start is not None:
+        out[...] = call.start
+    outcome = implementation.run(used, problem, call.on(used, hosts, out))
     if not here:
-        return _to_caller(out, problem, call)
-    return out if call.out is not None or out.ndim else out[()]  # NumPy gives a scalar for no axes
+        out = _to_caller(out, problem, call)
+    elif call.out is None and not out.ndim:
+        out = out[()]  # NumPy gives a scalar for no axes
+    place = used[0].kind + ":*" if used else CPU
+    return Done(out, outcome, place, implementation.method, call.done)
 
 
 def _to_caller(result: np.ndarray, problem: Problem, call: Call) -> Any:
@@ -146,7 +254,9 @@ def _to_caller(result: np.ndarray, problem: Problem, call: Call) -> Any:
     return call.out
 
 
-def _on_device(device: Device, implementation: Implementation, problem: Problem, call: Call) -> Any:
+def _on_device(
+    device: Device, implementation: Implementation, problem: Problem, call: Call
+) -> Done:
     run = implementation.run
     assert run is not None
     result = problem.output
@@ -170,22 +280,35 @@ def _on_device(device: Device, implementation: Implementation, problem: Problem,
         if result.location == device.name:
             call = call.with_output(problem)
             assert call.target is not None
-            run((device,), problem, Arguments(inputs, call.target.pointer, call.options))
-            device.keep(call.arrays, call.options, call.out)
-            if unordered:
+            arguments = call.on((device,), inputs, call.target.pointer)
+            _begin(device, arguments.output, result, call)
+            outcome = run((device,), problem, arguments)
+            device.keep(call.arrays, arguments.options, call.out)
+            if unordered or outcome is not None:  # a solve's failures are to show up here
                 device.synchronize()
-            return call.out
+            return Done(call.out, outcome, device.name, implementation.method, call.done)
         buffer, owner = device.allocate(max(result.nbytes, 1))
-        run((device,), problem, Arguments(inputs, buffer, call.options))
+        arguments = call.on((device,), inputs, buffer)
+        _begin(device, buffer, result, call)
+        outcome = run((device,), problem, arguments)
         values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
         del owner
     if result.location != HOST:
-        return _to_caller(values, problem, call)
-    if call.out is None:
-        return values if values.ndim else values[()]
-    if out is None:
+        values = _to_caller(values, problem, call)
+    elif call.out is None:
+        values = values if values.ndim else values[()]
+    elif out is None:
         call.out[...] = values
-    return call.out
+        values = call.out
+    return Done(values, outcome, device.name, implementation.method, call.done)
+
+
+def _begin(device: Device, output: Any, result: Operand, call: Call) -> None:
+    """Bring the start of a solve to its output, which has the strides of a new array."""
+    if isinstance(call.start, np.ndarray):
+        device.upload(np.ascontiguousarray(call.start, result.dtype), output)
+    elif call.start is not None:
+        device.fill(output, result.nbytes)
 
 
 def _overlap(out: np.ndarray, arrays: tuple[Any, ...]) -> bool:

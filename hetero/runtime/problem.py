@@ -18,8 +18,7 @@ class Problem:
     ----------
     operation : str
     dims : tuple of int
-        matvec (m, k); matmul (m, n, k); convolve2d (h, w, filter_h, filter_w); cg (unknowns,
-        entries of the matrix); poisson (ny, nx) or (nz, ny, nx).
+        Extents as the operation counts them, such as (m, n, k).
     batch : int
         How many such products.
     dtype : str
@@ -29,19 +28,15 @@ class Problem:
         Its location says where the result must go.
     strides : tuple of tuple of int
         Strides in elements as a kernel needs them once everything lies on its device, batch
-        first: matvec (A: 3, x: 2, y: 2), matmul (A: 3, B: 3, C: 3).
+        first, for operands and result.
     layout : str
-        What besides dims decides the speed; selects the constants ("C" or "F" for matvec).
+        What besides dims decides the speed; selects the constants.
     function : str
         The NumPy function with the call's semantics.
     device_obstacle : str or None
         Why no device (but the CPU) can do it.
-    rtol : float
-        Of a solve: how much smaller the residual must get.
-    iterations : int or None
-        Of a solve: how many to expect; None where each method has its own number.
-    window : Any
-        Of a convolution, see `hetero.ops.convolve2d.window`.
+    options : NamedTuple or None
+        The operation's own, as far as a price can depend on them; they must be hashable.
     """
 
     operation: str
@@ -54,9 +49,7 @@ class Problem:
     layout: str = "*"
     function: str = ""
     device_obstacle: str | None = None
-    rtol: float = 0.0
-    iterations: int | None = None
-    window: Any = None
+    options: Any = None
 
     @property
     def device(self) -> str | None:

@@ -49,7 +49,8 @@ class Operation:
     cases, benchmarks : str
         Modules, imported on use: what calibration measures, and what ``hetero bench`` compares.
     pieces : callable or None
-        Cuts a call that a device has no room for; see `hetero.runtime.execution`.
+        ``pieces(problem, arrays, options, out)`` cuts a call of host arrays that a device has no
+        room for into some of `Piece`, or gives None.
     """
 
     name: str
@@ -65,6 +66,22 @@ class Operation:
     cases: str = ""
     benchmarks: str = ""
     pieces: Callable[..., Any] | None = None
+
+
+class Piece(NamedTuple):
+    """A smaller call that computes a part of another one's result.
+
+    Attributes
+    ----------
+    problem : Problem
+    arrays : tuple of numpy.ndarray
+    out : numpy.ndarray
+        A view of the whole's.
+    """
+
+    problem: Problem
+    arrays: tuple[Any, ...]
+    out: Any
 
 
 class Arguments(NamedTuple):

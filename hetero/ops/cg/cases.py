@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero.devices.base import Device
+from hetero.ops.cg.operands import Options
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems import cases as solves
 from hetero.ops.linear_systems.solving import Solve, result_operand
@@ -91,7 +92,9 @@ def _problem(layout: str, dtype: str, n: int, row_length: int = 5) -> Problem:
     kind = layout.partition("-")[0]
     entries = {"dense": n * n, "csr": n * row_length}.get(kind, 5 * n)
     place = result_operand((n,), np.dtype(dtype), "host")
-    return Problem(_OPERATION, (n, entries), dtype, (place,), place, layout=layout, iterations=1)
+    return Problem(
+        _OPERATION, (n, entries), dtype, (place,), place, layout=layout, options=Options(0.0, 1)
+    )
 
 
 def _arguments(

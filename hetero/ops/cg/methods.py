@@ -40,9 +40,9 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
     kind = problem.layout.partition("-")[0]
     matrix = {"dense": size, "csr": size + 4}.get(kind, 0) * entries
     dims = (n, max(entries // max(n, 1), 1)) if kind == "csr" else (n,)
-    repeat = problem.iterations
+    rtol, repeat = problem.options
     if problem.layout.endswith("multigrid"):
-        repeat = max(2, math.ceil(solving.digits(problem.rtol, np.dtype(problem.dtype)) / 2.6))
+        repeat = max(2, math.ceil(solving.digits(rtol, np.dtype(problem.dtype)) / 2.6))
     return Work(dims, 2.0 * entries + 10.0 * n, matrix + 10.0 * n * size, repeat)
 
 

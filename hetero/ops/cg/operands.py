@@ -70,6 +70,21 @@ def scipy() -> tuple[Any, Any, Any]:
     return issparse, LinearOperator, aslinearoperator
 
 
+class Options(NamedTuple):
+    """What a price depends on beside the operands.
+
+    Attributes
+    ----------
+    rtol : float
+        How much smaller the residual must get.
+    iterations : int
+        How many to expect.
+    """
+
+    rtol: float
+    iterations: int
+
+
 class Kind(NamedTuple):
     """What a call is, but for its tolerances.
 
@@ -121,6 +136,7 @@ def inspected(A: Any, b: Any, x0: Any, M: Any) -> Kind:
 
 def problem_of(A: Any, kind: Kind, rtol: float, limit: int) -> Problem:
     n, dtype = A.shape[0], kind.dtype
+    expected = round(_expected(A, rtol, dtype) * kind.share)
     matrix = () if kind.layout == "operator" else _matrix_operands(A, dtype)
     return Problem(
         NAME,
@@ -131,8 +147,7 @@ def problem_of(A: Any, kind: Kind, rtol: float, limit: int) -> Problem:
         layout=kind.layout,
         function="solve_cg",
         device_obstacle=kind.obstacle or (None if n else "nothing to solve"),
-        rtol=rtol,
-        iterations=max(1, min(round(_expected(A, rtol, dtype) * kind.share), limit)),
+        options=Options(rtol, max(1, min(expected, limit))),
     )
 
 

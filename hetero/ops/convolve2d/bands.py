@@ -6,20 +6,21 @@ free.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from hetero.arrays import HOST, describe
-from hetero.errors import MethodNotAvailable
+from hetero.ops.convolve2d.filters import Options
 from hetero.ops.convolve2d.operands import Call, described
 from hetero.ops.convolve2d.window import Window
 from hetero.runtime import planner
+from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Piece
 
 LARGE = 1 << 30  # bytes of image and result below which every device is taken to have room
 # Of a device's memory, for a band and its result; transforms need as much again, or more.
 _SHARE = 0.3
-_SMALLEST = 1 << 20  # bytes; a device without room for them has none
 
 
 def rows_with_room(call: Call, found: Window) -> int | None:
@@ -48,64 +49,36 @@ def rows_with_room(call: Call, found: Window) -> int | None:
     return min(max(int(found.out_height * _SHARE * max(rooms) / needed), 1), found.out_height)
 
 
-def halves(plan: planner.Plan, call: Any) -> np.ndarray | None:
-    """The convolution of a host image, or of a stack of them, in two halves on the plan's device.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of the whole.
-    call : hetero.runtime.execution.Call
-
-    Returns
-    -------
-    array or None
-        None where the call is small, has nothing to cut, or uses arrays on devices, and where the
-        device is no longer used.
-
-    Raises
-    ------
-    DeviceError
-        If a half, which is done whole or in halves again, fails too.
-    """
-    problem, (image,) = plan.problem, call.arrays
-    found, options = problem.window, call.options
-    if (
-        any(o.location != HOST for o in (*call.operands, problem.output))
-        or call.operands[0].nbytes + problem.output.nbytes < _SMALLEST
-        or image.shape[0] < 2
-    ):
-        return None
-    out = np.empty(problem.output.shape, problem.output.dtype)
+def halves(
+    problem: Problem, arrays: tuple[np.ndarray, ...], options: Options, out: np.ndarray
+) -> Iterator[Piece] | None:
+    """The convolution of a host image, or of a stack of them, as two; None where too small."""
+    (image,), found = arrays, problem.options
     middle = out.shape[0] // 2
-    for begin, end in ((0, middle), (middle, out.shape[0])):
-        if image.ndim > 2:
-            part, half = image[begin:end], found
-        else:
-            half = band(found, end - begin)
-            if half.height >= found.height:
-                return None
-            part = extended_rows(image, begin - found.top, half.height, found, options.fillvalue)
-        made = _attempt_half(plan, half, part, options)
-        if made is None:
-            return None
-        out[begin:end] = made
-    return out
-
-
-def _attempt_half(plan: planner.Plan, found: Window, image: np.ndarray, options: Any) -> Any:
-    from hetero.runtime import execution
-
-    operand, taps = describe(image), plan.problem.inputs[1]
-    problem = described(operand, taps, np.dtype(plan.problem.dtype), found)
-    try:
-        half = planner.plan(problem, plan.chosen.device, plan.chosen.method)
-    except MethodNotAvailable:
+    rows = (0, middle), (middle, out.shape[0])
+    if image.ndim > 2:
+        parts = ((found, image[begin:end], out[begin:end]) for begin, end in rows)
+        return _pieces(problem, parts) if middle else None
+    windows = [band(found, end - begin) for begin, end in rows]
+    if not middle or max(half.height for half in windows) >= found.height:
         return None
-    if half.chosen.device != plan.chosen.device:  # which was set aside meanwhile
-        return None
-    call = execution.Call((image,), (operand,), options=options, pieces=halves)
-    return execution.attempt(half, call)
+    parts = (
+        (
+            half,
+            extended_rows(image, begin - found.top, half.height, found, options.fillvalue),
+            out[begin:end],
+        )
+        for half, (begin, end) in zip(windows, rows, strict=True)
+    )
+    return _pieces(problem, parts)
+
+
+def _pieces(
+    problem: Problem, parts: Iterable[tuple[Window, np.ndarray, np.ndarray]]
+) -> Iterator[Piece]:
+    for found, image, out in parts:
+        half = described(describe(image), problem.inputs[1], out.dtype, found)
+        yield Piece(half, (image,), out)
 
 
 def band(whole: Window, rows: int) -> Window:

@@ -70,7 +70,7 @@ def steps(
     """The launches of "direct" or "separable" for a problem and its buffers' addresses."""
     return _steps(
         kind,
-        problem.window,
+        problem.options,
         problem.batch,
         problem.dtype,
         *problem.strides,
@@ -126,7 +126,7 @@ def _taps(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, A
     """(buffer, owner, strides) of the flipped filter."""
     if filter.array is not None:
         return *kept(device, filter, "taps", lambda: uploaded(device, filter.taps)), None
-    w, (row, column) = problem.window, filter.strides
+    w, (row, column) = problem.options, filter.strides
     last = (w.filter_height - 1) * row + (w.filter_width - 1) * column
     address = filter.pointer + last * np.dtype(problem.dtype).itemsize
     return address, None, (-row, -column)

@@ -45,7 +45,7 @@ def run(
     transform = _transform(device, lengths, chunk, dtype)
     work, work_owner = device.allocate(2 * chunk * points * size)
     bad, flag_owner = own.flag(device)
-    w = problem.window
+    w = problem.options
     image_strides, out_strides = problem.strides
     blocks = -(-points // 256)
     for first in range(0, total, chunk):
@@ -85,7 +85,7 @@ def _spectrum(
     device: Device, filter: Filter, problem: Problem, axes: tuple[Axis, Axis]
 ) -> tuple[Any, Any]:
     """(buffer, owner) of the filter's transform at the tiles' lengths."""
-    w, (y, x), dtype = problem.window, axes, problem.dtype
+    w, (y, x), dtype = problem.options, axes, problem.dtype
     shape = (w.filter_height, w.filter_width)
 
     def make() -> tuple[Any, Any]:

@@ -37,26 +37,26 @@ def _moved(problem: Problem) -> float:
 
 
 def _sum_work(problem: Problem, filter: tuple[int, int]) -> Work:
-    w = problem.window
+    w = problem.options
     dims = (problem.batch * w.out_height, w.out_width, *filter)
     return Work(dims, 2.0 * prod(dims), _moved(problem))
 
 
 def _direct_work(problem: Problem, info: Info) -> Work:
     """A filter of 2 or 3 taps counts as 2 x 2: only one of a single tap is a mere product."""
-    filter = problem.window.filter_height, problem.window.filter_width
+    filter = problem.options.filter_height, problem.options.filter_width
     return _sum_work(problem, (2, 2) if 1 < prod(filter) < 4 else filter)
 
 
 def _separable_work(problem: Problem, info: Info) -> Work:
     """As the direct sum with a filter of as many taps as the passes have together."""
-    w = problem.window
+    w = problem.options
     return _sum_work(problem, (w.rank * (w.filter_height + w.filter_width), 1))
 
 
 def _separable_work_on_cpu(problem: Problem, info: Info) -> Work:
     """The direct sum of a few products is SciPy's, which two passes do not catch up with."""
-    w = problem.window
+    w = problem.options
     taps = w.rank * (w.filter_height + w.filter_width)
     if w.products <= FEW_PRODUCTS[np.dtype(problem.dtype).char]:
         taps = max(taps, w.filter_height * w.filter_width + 1)
@@ -71,7 +71,7 @@ def _transform_work(problem: Problem, weight: int, calls: float = 1.0) -> Work:
 def _work_on_cpu(axes: Axes) -> Callable[[Problem, Info], Work]:
     def work(problem: Problem, info: Info) -> Work:
         cut, cores = axes(problem, info), _cores_elsewhere(info)
-        weight = tiles_cpu.weight(problem.window, cut, problem.batch, cores)
+        weight = tiles_cpu.weight(problem.options, cut, problem.batch, cores)
         return _transform_work(problem, weight)
 
     return work
@@ -80,7 +80,7 @@ def _work_on_cpu(axes: Axes) -> Callable[[Problem, Info], Work]:
 def _work_by_cufft(axes: Axes) -> Callable[[Problem, Info], Work]:
     def work(problem: Problem, info: Info) -> Work:
         new = tiles_device.is_new(problem.inputs[1])
-        weight = tiles_device.weight(problem.window, axes(problem, info), problem.batch, new)
+        weight = tiles_device.weight(problem.options, axes(problem, info), problem.batch, new)
         return _transform_work(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
 
     return work
@@ -95,19 +95,19 @@ def _cores_elsewhere(info: Info) -> int | None:
 
 
 def _whole_on_cpu(problem: Problem, info: Info) -> Any:
-    return tiles_cpu.whole(problem.window)
+    return tiles_cpu.whole(problem.options)
 
 
 def _tiles_on_cpu(problem: Problem, info: Info) -> Any:
-    return tiles_cpu.tiles(problem.window, _cores_elsewhere(info))
+    return tiles_cpu.tiles(problem.options, _cores_elsewhere(info))
 
 
 def _whole_on_device(problem: Problem, info: Info) -> Any:
-    return tiles_device.whole(problem.window)
+    return tiles_device.whole(problem.options)
 
 
 def _tiles_on_device(problem: Problem, info: Info) -> Any:
-    return tiles_device.tiles(problem.window)
+    return tiles_device.tiles(problem.options)
 
 
 # -- Why one cannot --------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _real(problem: Problem, info: Info) -> str | None:
 
 def _spreads(problem: Problem, info: Info) -> str | None:
     """Methods that add up more than the filter covers spread what is not finite."""
-    if not problem.window.finite:
+    if not problem.options.finite:
         return "values that are not finite would spread further than in the direct sum"
     return _not_real(problem, info)
 
@@ -137,7 +137,7 @@ def _spreads(problem: Problem, info: Info) -> str | None:
 def _loses(problem: Problem, info: Info) -> str | None:
     if (reason := _spreads(problem, info)) is not None:
         return reason
-    if problem.window.wide_range:
+    if problem.options.wide_range:
         return "values differ so much in size that a transform would lose the small ones"
     return None
 
@@ -167,7 +167,7 @@ def _or_one_tile(excludes: Excludes, axes: Axes) -> Excludes:
 def _high_rank(problem: Problem, info: Info) -> str | None:
     if (reason := _spreads(problem, info)) is not None:
         return reason
-    return None if problem.window.rank else "the filter is not known to be of low rank"
+    return None if problem.options.rank else "the filter is not known to be of low rank"
 
 
 def _high_rank_or_large(problem: Problem, info: Info) -> str | None:
@@ -176,7 +176,7 @@ def _high_rank_or_large(problem: Problem, info: Info) -> str | None:
     from hetero.kernels.convolution import plan as plan_convolve
 
     most = plan_convolve.separable_limit(dtype=problem.dtype)
-    if max(problem.window.filter_height, problem.window.filter_width) > most:
+    if max(problem.options.filter_height, problem.options.filter_width) > most:
         return f"it takes filters up to {most} x {most}"
     return None
 
@@ -185,7 +185,7 @@ def _not_opencvs(problem: Problem, info: Info) -> str | None:
     from hetero.ops.convolve2d import opencv
 
     here = not info.get("elsewhere")
-    return _not_real(problem, info) or opencv.obstacle(problem.window, here)
+    return _not_real(problem, info) or opencv.obstacle(problem.options, here)
 
 
 # -- What runs -------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def _on_cpu(module: str, name: str) -> Callable[..., Any]:
         (image,), out, options = arguments
         if options.filter.array is None:
             options = options._replace(filter=options.filter.downloaded())
-        window = problem.window
+        window = problem.options
         planes = out.reshape(-1, window.out_height, window.out_width)
         loaded()(as_stack(image, out.dtype), options, window, planes)
 
@@ -222,7 +222,7 @@ def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> Non
     from hetero.ops.convolve2d.scipy_cpu import by_scipy
 
     (image,), out, options = arguments
-    out[...] = by_scipy(image, options, problem.window)
+    out[...] = by_scipy(image, options, problem.options)
 
 
 def _on_device(name: str) -> Callable[..., Any]:

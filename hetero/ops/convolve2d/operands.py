@@ -200,7 +200,7 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
         strides=((apart, *steps[-2:]), (each, found.out_width, 1)) if steps is not None else (),
         function=NAME,
         device_obstacle=obstacle,
-        window=found,
+        options=found,
     )
 
 

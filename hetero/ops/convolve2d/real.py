@@ -71,9 +71,7 @@ def planned(call: Call) -> Task:
 
 
 def _execute(plan: Plan, image: Any, operand: Operand, options: Any) -> Any:
-    return execution.execute(
-        plan, execution.Call((image,), (operand,), options=options, pieces=bands.halves)
-    )
+    return execution.execute(plan, execution.Call((image,), (operand,), options=options))
 
 
 def _filter(call: Call) -> Any:
@@ -174,13 +172,11 @@ def _in_bands(call: Call, filter: Any, found: Window) -> Task | None:
     def run() -> np.ndarray:
         out = np.empty((found.out_height, found.out_width), dtype)
         for part, begin in zip(parts, begins, strict=True):
-            band = part.problem.window
+            band = part.problem.options
             image = bands.extended_rows(
                 call.image, begin - found.top, band.height, found, options.fillvalue
             )
-            data = execution.Call(
-                (image,), (describe(image),), options=options, pieces=bands.halves
-            )
+            data = execution.Call((image,), (describe(image),), options=options)
             out[begin : begin + band.out_height] = execution.execute(part, data)
         return out
 

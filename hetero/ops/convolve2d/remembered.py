@@ -157,7 +157,7 @@ def remember(call: Call, plan: Plan, now: int) -> None:
     transform = plan.chosen.method in TRANSFORMS
 
     def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
-        if transform and is_wide(image, filter, found.window, 0.0):
+        if transform and is_wide(image, filter, found.options, 0.0):
             return None
         out = np.empty(shape, dtype)
         compute((), found, Arguments((image,), out, Options(filter, 0.0)))
@@ -169,5 +169,5 @@ def remember(call: Call, plan: Plan, now: int) -> None:
     known = calls.host.get(key)
     if not isinstance(known, _HostCall) or known.generation != now:
         known = _HostCall(now)
-    known.by_rank[plan.problem.window.rank] = run
+    known.by_rank[plan.problem.options.rank] = run
     call_cache.remember(calls.host, key, known, now)

@@ -1,21 +1,18 @@
-"""What solve_cg and solve_poisson share: vectors checked, a plan run, the CPU as the way out."""
+"""What the solves of linear systems share: vectors checked, a plan run."""
 
 from __future__ import annotations
 
-import logging
 import math
 import operator
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides
-from hetero.runtime import planner, registry
-from hetero.runtime.registry import Arguments
-
-log = logging.getLogger("hetero")
+from hetero.runtime import planner
 
 
 class Solve(NamedTuple):
@@ -143,7 +140,7 @@ def execute(
     x0: Any,
     system_on: Callable[[tuple[Any, ...]], tuple[Any, Any]],
 ) -> Solved:
-    """Run a solve's plan; a device that fails hands over to the CPU.
+    """Run a solve's plan, for a result beside b.
 
     Parameters
     ----------
@@ -158,100 +155,33 @@ def execute(
         ``system_on(used)`` gives system and preconditioner as those devices want them; none: the
         CPU.
     """
-    from hetero import devices
-    from hetero.errors import DeviceError
-    from hetero.runtime import failures
+    from hetero.runtime import execution
 
-    problem, chosen = plan.problem, plan.chosen
-    implementation, name = chosen.implementation, chosen.device
-    done = 0
-    if name != planner.CPU:
-        used = matching(name)
-        begun = devices.failures()
-        try:
-            system, preconditioner = system_on(used)
-            solve = solve._replace(system=system, preconditioner=preconditioner)
-            return _on_devices(plan, used, solve, b, x0)
-        except DeviceError as error:
-            if used[0].capturing:
-                raise
-            failures.report(used[0].name, error, begun=begun)
-            failures.release(error)
-            if getattr(error, "x", None) is not None:
-                x0, done = error.x, error.iterations
-        methods = {i.method: i for i in registry.lookup(problem.operation) if i.kind == "cpu"}
-        info = devices_info()[planner.CPU]
-        able = [i for i in methods.values() if i.excludes(problem, info) is None]
-        implementation = next((i for i in able if i.method == implementation.method), able[0])
-    dtype = np.dtype(problem.dtype)
-    described = describe(b)
-    rhs = on_host(b, described, dtype)
-    x = np.zeros(rhs.shape, dtype)
+    def options_on(used: tuple[Any, ...], done: int) -> Solve:
+        system, preconditioner = system_on(used)
+        limit = max(solve.maxiter - done, 0)
+        return solve._replace(system=system, preconditioner=preconditioner, maxiter=limit)
+
+    problem, dtype = plan.problem, np.dtype(plan.problem.dtype)
+    rhs, operand = b, describe(b)
+    if operand.location == HOST or operand.dtype != dtype or not operand.is_c_contiguous():
+        rhs = on_host(b, operand, dtype)
+    moved = describe(rhs)
+    if moved.location != problem.output.location:
+        output = problem.output._replace(location=moved.location)
+        plan = replace(plan, problem=replace(problem, output=output))
+    start: Any = 0.0
     if x0 is not None:
-        x[...] = on_host(x0, describe(x0), dtype).reshape(rhs.shape)
-    system, preconditioner = system_on(())
-    limit = max(solve.maxiter - done, 0)
-    solve = solve._replace(system=system, maxiter=limit, preconditioner=preconditioner)
-    outcome = implementation.run((), problem, Arguments((rhs,), x, solve))
-    if done:
-        outcome = outcome._replace(iterations=outcome.iterations + done)
-    if described.location == HOST:
-        return Solved(x, outcome, planner.CPU, implementation.method)
-    return Solved(like(b, x), outcome, planner.CPU, implementation.method)
-
-
-def devices_info() -> dict[str, dict[str, Any]]:
-    """Device name -> description."""
-    from hetero.runtime.inventory import devices
-
-    return devices()
-
-
-def matching(name: str) -> tuple[Any, ...]:
-    """The devices a candidate's name stands for: one, or with "cuda:*" all of a kind."""
-    from hetero import devices
-
-    kind, _, which = name.partition(":")
-    if which != "*":
-        return (devices.get(name),)
-    return tuple(
-        device
-        for device in devices.available().values()
-        if device.kind == kind and devices.disabled(device.name) is None
-    )
-
-
-def _on_devices(plan: planner.Plan, used: tuple[Any, ...], solve: Solve, b: Any, x0: Any) -> Solved:
-    from hetero.runtime import transfer
-
-    problem, chosen = plan.problem, plan.chosen
-    device = used[0]
-    dtype = np.dtype(problem.dtype)
-    described = describe(b)
-    run = chosen.implementation.run
-    here = len(used) == 1 and described.location == device.name
-    if not (here and described.dtype == dtype and described.is_c_contiguous()):
-        rhs = on_host(b, described, dtype)
-        x = np.zeros(rhs.shape, dtype)
-        if x0 is not None:
-            x[...] = on_host(x0, describe(x0), dtype).reshape(rhs.shape)
-        outcome = run(used, problem, Arguments((rhs,), x, solve))
-        if described.location == HOST:
-            return Solved(x, outcome, chosen.device, chosen.method)
-        return Solved(like(b, x), outcome, chosen.device, chosen.method)
-    with device.active():
-        if transfer.needs_synchronizing(described):
-            device.synchronize()
-        made, pointer = transfer.empty_like(b, described, described.shape, dtype)
-        if x0 is None:
-            device.fill(pointer, described.nbytes)
-        else:
-            transfer.from_host(
-                on_host(x0, describe(x0), dtype).reshape(described.shape), made, describe(made)
-            )
-        outcome = run(used, problem, Arguments((described.pointer,), pointer, solve))
-        device.synchronize()
-    return Solved(made, outcome, chosen.device, chosen.method)
+        start = on_host(x0, describe(x0), dtype).reshape(moved.shape)
+    # A plan that is remembered for all sizes does not tell how long the result is.
+    out = np.empty(moved.shape, dtype) if moved.location == HOST else None
+    call = execution.Call((rhs,), (moved,), out, options_on=options_on, start=start)
+    done = execution.run(plan, call)
+    outcome = done.outcome
+    if done.earlier:
+        outcome = outcome._replace(iterations=outcome.iterations + done.earlier)
+    x = done.value if moved.location == operand.location else like(b, done.value)
+    return Solved(x, outcome, done.device, done.method)
 
 
 def warn(what: str, outcome: Any) -> None:

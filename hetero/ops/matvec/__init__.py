@@ -9,6 +9,7 @@ import numpy as np
 from hetero.ops.matvec import methods  # noqa: F401  # registers them
 from hetero.ops.products import calling
 from hetero.ops.products import operands as products
+from hetero.ops.products.pieces import halves
 from hetero.runtime import registry
 from hetero.runtime.problem import Problem, check_dims
 
@@ -95,5 +96,6 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         cases="hetero.ops.matvec.cases",
         benchmarks="hetero.ops.matvec.benchmarks",
+        pieces=halves,
     )
 )

@@ -12,7 +12,7 @@ from hetero.arrays import HOST, Spec, describe
 from hetero.ops.linear_systems import solving
 from hetero.ops.linear_systems.solving import Solve, Solved
 from hetero.ops.poisson import sides as poisson_sides
-from hetero.ops.poisson.methods import NAME, UNLIMITED
+from hetero.ops.poisson.methods import NAME, UNLIMITED, Options
 from hetero.runtime import planner, registry
 from hetero.runtime.problem import Problem, check_dims
 
@@ -119,18 +119,19 @@ def solve_poisson(
 
     device, method = planner.placement(device, method)
     f = solving.array_like(f)
-    found = problem(f, spacing=spacing, x0=x0, rtol=rtol, maxiter=maxiter)
+    found = problem(f, spacing=spacing, x0=x0, rtol=rtol, maxiter=maxiter, method=method)
     faces = poisson_sides.checked_faces(tuple(f.shape), boundary)
     plan = planner.plan(found, device, method)
     equation = _Equation(f, x0, _spacing(spacing, len(f.shape)), faces, np.dtype(found.dtype))
-    exactly = found.rtol == 0.0 and maxiter is not None
+    tolerance, limit, _ = found.options
+    exactly = tolerance == 0.0 and maxiter is not None
     least = least_tolerance(found.dtype)
-    solve = Solve(None, max(found.rtol, least), 0.0, found.iterations, exactly=exactly)
+    solve = Solve(None, max(tolerance, least), 0.0, limit, exactly=exactly)
     solved = equation.solve(plan, solve)
     as_asked = exactly and solved.method == "jacobi" and solved.outcome.iterations == maxiter
     converged = equation.converged(solved.outcome, to_rounding=not rtol)
     if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
-        _warn(solved, found.rtol, equation)
+        _warn(solved, tolerance, equation)
     if not return_info:
         return solved.x
     return solved.x, {
@@ -270,6 +271,7 @@ def problem(
     x0: Any = None,
     rtol: float | None = None,
     maxiter: int | None = None,
+    method: str | None = None,
 ) -> Problem:
     """The problem of ``solve_poisson(f, ...)``, for an array or a `hetero.spec` stand-in."""
     f = solving.array_like(f)
@@ -286,6 +288,7 @@ def problem(
         solving.real_dtype(x0=inputs["x0"].dtype)
     dtype = solving.real_dtype(f=inputs["f"].dtype)
     rtol = _RTOL[dtype.name] if rtol is None else solving.checked_tolerance("rtol", rtol)
+    exactly = method == "jacobi" and rtol == 0.0 and maxiter is not None
     even = max(steps) <= 1.0001 * min(steps)
     return Problem(
         NAME,
@@ -296,8 +299,7 @@ def problem(
         layout=f"{len(f.shape)}d" if even else f"{len(f.shape)}d uneven",
         function="solve_poisson",
         device_obstacle=None if 0 not in f.shape else "nothing to solve",
-        rtol=rtol,
-        iterations=limit,
+        options=Options(rtol, limit, exactly),
     )
 
 
@@ -320,6 +322,12 @@ def _spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
     return steps
 
 
+def _plan(
+    operands: tuple[Any, ...], options: dict[str, Any], device: str | None, method: str | None
+) -> planner.Plan:
+    return planner.plan(problem(*operands, **options, method=method), device, method)
+
+
 OPERATION = registry.register_operation(
     registry.Operation(
         name=NAME,
@@ -329,6 +337,7 @@ OPERATION = registry.register_operation(
         dims=("NY NX", "NZ NY NX"),
         problem=problem,
         from_dims=from_dims,
+        plan=_plan,
         cases="hetero.ops.poisson.cases",
         benchmarks="hetero.ops.poisson.benchmarks",
     )

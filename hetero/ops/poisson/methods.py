@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,24 @@ _LEAST_ROWS = 16  # a device's share, at least
 _SWEEPS_PER_CYCLE = 10.0  # passes over the finest grid, for profiles without measured constants
 
 
+class Options(NamedTuple):
+    """What a price depends on beside f.
+
+    Attributes
+    ----------
+    rtol : float
+        How much smaller the residual must get.
+    limit : int
+        Most steps.
+    exactly : bool
+        Whether as many sweeps as the limit were asked for, whatever the residual is.
+    """
+
+    rtol: float
+    limit: int
+    exactly: bool = False
+
+
 def expected_steps(problem: Problem, method: str) -> int:
     """Cycles, iterations or sweeps that the tolerance takes; 1 for "dst".
 
@@ -39,7 +57,7 @@ def expected_steps(problem: Problem, method: str) -> int:
     `Poisson.expected_iterations`. That is for equal spacings; others are not known here, and the
     longest axis decides alone, which is the worst they can do.
     """
-    logarithm = solving.digits(problem.rtol, np.dtype(problem.dtype))
+    logarithm = solving.digits(problem.options.rtol, np.dtype(problem.dtype))
     if method == "dst":
         return 1
     if method == "multigrid":
@@ -56,8 +74,8 @@ def expected_steps(problem: Problem, method: str) -> int:
 
 def _steps(problem: Problem, method: str) -> int:
     """Steps that will be made: what the tolerance takes, or as many as the caller allows."""
-    limit = problem.iterations
-    if method == "jacobi" and problem.rtol == 0.0 and limit < UNLIMITED:
+    rtol, limit, _ = problem.options
+    if method == "jacobi" and rtol == 0.0 and limit < UNLIMITED:
         return max(1, limit)
     return max(1, min(expected_steps(problem, method), limit))
 
@@ -68,9 +86,9 @@ _STEPS = {"multigrid": "cycles", "cg": "iterations", "jacobi": "sweeps"}
 def _falls_short(method: str) -> Callable[[Problem], str | None]:
     def reason(problem: Problem) -> str | None:
         steps = expected_steps(problem, method)
-        if method == "dst" or steps <= problem.iterations:
+        if method == "dst" or steps <= problem.options.limit:
             return None
-        return f"takes about {steps:.3g} {_STEPS[method]}, {problem.iterations} are allowed"
+        return f"takes about {steps:.3g} {_STEPS[method]}, {problem.options.limit} are allowed"
 
     return reason
 
@@ -108,10 +126,17 @@ def _working(method: str) -> Callable[[Problem, dict[str, Any]], Work]:
     return work
 
 
-def _cufft_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    from hetero.devices import cufft
+def _obstacle(method: str) -> Callable[[Problem, dict[str, Any]], str | None]:
+    def excludes(problem: Problem, info: dict[str, Any]) -> str | None:
+        if problem.options.exactly and method != "jacobi":
+            return "does not sweep, and a number of sweeps was asked for"
+        if method == "dst" and info["kind"] == "cuda" and not info.get("elsewhere"):
+            from hetero.devices import cufft
 
-    return None if info.get("elsewhere") else cufft.obstacle()
+            return cufft.obstacle()
+        return None
+
+    return excludes
 
 
 def memory_needed(method: str, shape: tuple[int, ...], itemsize: int) -> float:
@@ -234,7 +259,7 @@ for _method, _run in (("dst", _dst), ("multigrid", _multigrid), ("cg", _cg), ("j
                 NAME,
                 _method,
                 _kind,
-                _cufft_obstacle if (_kind, _method) == ("cuda", "dst") else registry.no_obstacle,
+                _obstacle(_method),
                 _working(_method),
                 _on_cpu(_method, _run) if _kind == "cpu" else _run,
                 _shared if _kind != "cpu" and _method in ("cg", "jacobi") else None,

@@ -144,15 +144,14 @@ def host_call(plan: planner.Plan, function: Function) -> Function:
     chosen = plan.chosen
     if chosen.device == planner.CPU and chosen.method == "blas":
         return function
-    from hetero.ops.products.pieces import halves
     from hetero.runtime import execution
 
     inputs = plan.problem.inputs
 
     def run(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
         if out is None:
-            return execution.execute(plan, execution.Call((A, B), inputs, pieces=halves))
-        call = execution.Call((A, B), inputs, out, plan.problem.output, pieces=halves)
+            return execution.execute(plan, execution.Call((A, B), inputs))
+        call = execution.Call((A, B), inputs, out, plan.problem.output)
         return execution.execute(plan, call)
 
     return run

@@ -1,4 +1,4 @@
-"""Products that a device has no room for, done there in pieces of batch, rows or columns."""
+"""Products that a device has no room for, cut into halves of batch, rows or columns."""
 
 from __future__ import annotations
 
@@ -6,69 +6,32 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, describe
-from hetero.errors import MethodNotAvailable
+from hetero.arrays import describe
 from hetero.ops.products.operands import build
-from hetero.runtime import planner
+from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Piece
 
-_SMALLEST = 1 << 20  # bytes of operands and result; a device without room for them has none
 
-
-def halves(plan: planner.Plan, call: Any) -> Any:
-    """The result of a host call in two halves, each as a whole or in halves again.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of the whole; its device does the halves.
-    call : hetero.runtime.execution.Call
-
-    Returns
-    -------
-    array or None
-        None where the call is small, has nothing to cut, or uses arrays on devices, and where the
-        device is no longer used.
-
-    Raises
-    ------
-    DeviceError
-        If a half fails too. ``out`` may be half written then, unless it overlaps an operand.
-    """
-    problem = plan.problem
-    function, result = problem.function, problem.output
-    operands = (*call.operands, result)
-    if any(o.location != HOST for o in operands) or sum(o.nbytes for o in operands) < _SMALLEST:
-        return None
-    cut = _cut(function, *call.operands, result.shape)
+def halves(
+    problem: Problem, arrays: tuple[np.ndarray, ...], options: None, out: np.ndarray
+) -> list[Piece] | None:
+    """A product of host arrays as two; None where there is nothing to cut."""
+    cut = _cut(problem.function, *problem.inputs, out.shape)
     if cut is None:
         return None
-    from hetero.runtime import execution
-
-    made = call.out
-    if made is None or any(np.may_share_memory(made, x) for x in call.arrays):
-        made = np.empty(result.shape, result.dtype)
     axis, *axes = cut
-    middle = result.shape[axis] // 2
+    middle = out.shape[axis] // 2
+    found = []
     for part in (slice(None, middle), slice(middle, None)):
-        arrays = tuple(
+        operands = tuple(
             x if along is None else x[_along(x.ndim, along, part)]
-            for x, along in zip(call.arrays, axes, strict=True)
+            for x, along in zip(arrays, axes, strict=True)
         )
-        out = made[_along(made.ndim, axis, part)]
-        inputs, target = tuple(map(describe, arrays)), describe(out)
-        half = build(function, *inputs, target)
+        result = out[_along(out.ndim, axis, part)]
+        half = build(problem.function, *map(describe, operands), describe(result))
         assert half is not None
-        try:
-            chosen = planner.plan(half, plan.chosen.device, plan.chosen.method)
-        except MethodNotAvailable:
-            return None
-        if chosen.chosen.device != plan.chosen.device:  # which was set aside meanwhile
-            return None
-        execution.attempt(chosen, execution.Call(arrays, inputs, out, target, pieces=halves))
-    if call.out is None or made is call.out:
-        return made
-    call.out[...] = made
-    return call.out
+        found.append(Piece(half, operands, result))
+    return found
 
 
 def _cut(

@@ -23,8 +23,6 @@ OWN = re.compile(r"hetero/ops/(functions\.py$|\w+/)")
 # These describe machines and array libraries, in words that are methods' names too: the BLAS, the
 # library of a device, the package numba. Operations are looked for here, methods are not.
 DESCRIBING = re.compile(r"hetero/(devices/|arrays/|runtime/(inventory|overview)\.py$)")
-# Files that still name some, and in how many lines at most.
-KNOWN: dict[str, int] = {}
 
 
 class Names(NamedTuple):
@@ -93,7 +91,7 @@ def test_no_line_names_an_operation_or_a_method(path):
         names = names._replace(methods=frozenset())
     found = lines(sources()[path].read_text("utf-8"), names)
     told = "; ".join(f"line {line}: {name}" for line, name in sorted(found.items()))
-    assert len(found) <= KNOWN.get(path, 0), f"{path} names {told}"
+    assert not found, f"{path} names {told}"
 
 
 SEEN = """

@@ -12,9 +12,10 @@ import hetero
 from hetero import cli
 from hetero.calibration import budgets, loop
 from hetero.calibration.budgets import FULL, QUICK
+from hetero.evaluation import bench, verify
 from hetero.runtime import profile, registry
 from hetero.runtime.cases import Place
-from tests import toys
+from tests import test_agree, test_names, toys
 
 
 @pytest.fixture
@@ -102,3 +103,81 @@ def test_a_kind_that_nobody_named_has_cases(operation, budget, monkeypatch):
         place = Place("hip:0", {"kind": "hip", "memory_bytes": 1 << 36}, (device,))
         found = list(loop.module_of(registry.operation(operation)).cases(place, budget))
     assert {case.implementation.method for case in found} >= {rows[0].method}
+
+
+# -- Evaluation ------------------------------------------------------------------------------------
+
+
+def test_verify_measures_them(calibrated, capsys):
+    assert cli.main(["verify", "double", "--count", "4", "--largest", "256", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == 4
+    assert {"double numpy on cpu", "double numpy on toy:0"} <= found["prediction_error"].keys()
+    assert found["links"].keys() >= {"toy:0"}
+    rows = verify.verify((registry.operation("convolve2d"),), count=12, largest=64)
+    measured = {name for row in rows for name in row.measured}
+    assert {("cpu", "taps"), ("toy:0", "taps")} <= measured
+
+
+def test_verify_takes_no_operation_that_is_not_asked_for(toy):
+    assert "double" not in {o.name for o in verify.unless_told()}
+
+
+def test_bench_compares_them(calibrated, capsys):
+    assert cli.main(["bench", "double", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows
+    for row in rows:
+        assert row["case"].startswith("double ")
+        assert row["seconds"].keys() == {"automatic", "numpy on cpu", "numpy on toy:0"}
+    assert cli.main(["bench", "double"]) == 0
+    assert "times the fastest" in capsys.readouterr().out
+
+
+def test_bench_compares_a_method(calibrated, monkeypatch):
+    from hetero.ops.convolve2d import benchmarks
+
+    monkeypatch.setattr(benchmarks, "ON_CPU", ((32, 3),))
+    (row,) = bench.bench(registry.operation("convolve2d"))
+    assert {"taps on cpu", "taps on toy:0"} <= row["seconds"].keys()
+
+
+def test_help_names_them(toy, capsys):
+    for command in ("explain", "verify", "bench"):
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        assert "double" in capsys.readouterr().out
+    assert cli.main(["explain", "nothing", "5"]) == cli.USAGE
+    assert "'double'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("operation", "method"), [("double", "numpy"), ("convolve2d", "taps")], ids="-".join
+)
+@pytest.mark.parametrize("place", ["cpu", "toy:0"])
+def test_they_agree(toy, operation, method, place):
+    """As every row of the registry must: test_agree.py finds them by itself."""
+    found = {case.values for case in test_agree.places()}
+    assert (operation, place, method) in found
+    test_agree.agrees(registry.operation(operation), place, method)
+
+
+def test_one_that_is_wrong_does_not_agree(toy, monkeypatch):
+    (row,) = (i for i in registry.lookup("convolve2d") if (i.kind, i.method) == ("toy", "taps"))
+
+    def wrong(devices, problem, arguments):
+        row.run(devices, problem, arguments)
+        arguments.output[:4] = 0x7F
+
+    rows = [*registry.lookup("convolve2d")]
+    rows[rows.index(row)] = dataclasses.replace(row, run=wrong)
+    monkeypatch.setitem(registry._implementations, "convolve2d", rows)
+    with pytest.raises(AssertionError):
+        test_agree.agrees(registry.operation("convolve2d"), "toy:0", "taps")
+
+
+def test_names_of_theirs_are_looked_for(toy):
+    """In the sources, as those of every operation and method are."""
+    names = test_names.registered()
+    assert names.operations >= {"double"}
+    assert names.methods >= {"taps", "numpy"}

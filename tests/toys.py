@@ -86,7 +86,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
 
 def by_taps(devices, problem, arguments) -> None:
     """The direct sum by whole images, one for each tap; zeros beyond the image."""
-    image, w = arguments.inputs[0], problem.window
+    image, w = arguments.inputs[0], problem.options
     out, taps = arguments.output, arguments.options.filter.array[::-1, ::-1]
     if devices:
         image, out = (m.view(problem.dtype) for m in (image, out))
@@ -101,7 +101,7 @@ def by_taps(devices, problem, arguments) -> None:
 
 
 def only_zeros_beyond(problem, info) -> str | None:
-    if problem.batch > 1 or problem.window.extended or problem.dtype not in DEVICE_DTYPES:
+    if problem.batch > 1 or problem.options.extended or problem.dtype not in DEVICE_DTYPES:
         return "one image of real numbers, with zeros beyond it"
     return None
 

@@ -5,6 +5,7 @@ To add a library: a module with a `Library`, and its line in the list below.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -56,17 +57,17 @@ LIBRARIES: tuple[Library, ...] = (
     _interface,  # any other with the CUDA array interface
     _dlpack,  # and any with DLPack alone
 )
-_of_type: dict[type, Library | None] = {}
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_type(kind: type) -> Library | None:
+    return next((library for library in LIBRARIES if library.recognises(kind)), None)
 
 
 def library_of(array: Any) -> Library | None:
     """The adapter of an array's library; None for what is no array."""
     kind = type(array)
-    try:
-        found = _of_type[kind]
-    except KeyError:
-        found = next((library for library in LIBRARIES if library.recognises(kind)), None)
-        _of_type[kind] = found
+    found = _of_type(kind)
     if found is None and hasattr(array, INTERFACE):  # of this array, not of its type
         return next((library for library in LIBRARIES if library.defines(kind)), _interface)
     return found

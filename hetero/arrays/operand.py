@@ -9,6 +9,7 @@ import numpy as np
 
 HOST = "host"
 UNKNOWN_STREAM = -1  # of an array whose library does not tell
+_ORDERED_STREAMS = (None, 0, 1, 2)
 _LARGEST = 2**63 - 1  # bytes, and elements along an axis: what NumPy's own sizes hold
 
 
@@ -48,6 +49,10 @@ class Operand(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of the elements, each counted once for every index."""
         return prod(self.shape) * self.dtype.itemsize
+
+    def is_ordered(self) -> bool:
+        """Whether the legacy default stream waits for all work on the data."""
+        return self.stream in _ORDERED_STREAMS
 
     def is_dense(self) -> bool:
         """Whether the elements fill one block of memory, in whatever order of the axes."""

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from hetero import locks
 from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.errors import DeviceError
-from hetero.runtime.transfer import needs_synchronizing
 
 if TYPE_CHECKING:
     from hetero.runtime.pricing import Plan
@@ -154,7 +153,7 @@ class Calls:
             or not (access.usable is None or all(map(access.usable, every)))
             or any(o.readonly for o in operands[len(arrays) :])
             or any(o.location != chosen.device for o in (*operands, problem.output))
-            or any(map(needs_synchronizing, operands))
+            or not all(operand.is_ordered() for operand in operands)
             or _forced() is not None
             or devices.disabled(chosen.device)
         ):

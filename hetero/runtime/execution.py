@@ -269,7 +269,7 @@ def _on_device(
         out = None  # or the CPU would find operands half overwritten
     with device.active():
         described = call.operands if call.target is None else (*call.operands, call.target)
-        unordered = any(map(transfer.needs_synchronizing, described))
+        unordered = not all(operand.is_ordered() for operand in described)
         if unordered:
             device.synchronize()
         staged = [

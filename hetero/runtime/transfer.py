@@ -10,13 +10,6 @@ from hetero.arrays import HOST, Operand, describe, library_of
 from hetero.devices.base import Device
 from hetero.runtime import failures
 
-_ORDERED_STREAMS = (None, 0, 1, 2)
-
-
-def needs_synchronizing(operand: Operand) -> bool:
-    """Whether work on the operand's stream is not ordered by the legacy default stream."""
-    return operand.stream not in _ORDERED_STREAMS
-
 
 def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
     """(buffer, owner) of the operand in the device's memory: where it lies there, else a copy.
@@ -70,7 +63,7 @@ def to_host(array: Any, operand: Operand) -> np.ndarray:
 
     def move() -> np.ndarray:
         with device.active():
-            if needs_synchronizing(operand):
+            if not operand.is_ordered():
                 device.synchronize()
             low, raw = _span(operand)
             device.download(operand.pointer + low, raw)
@@ -94,7 +87,7 @@ def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
                 device.download(operand.pointer + low, raw)  # what lies in the gaps stays
             _view(raw, operand, low)[...] = values
             device.upload(raw, operand.pointer + low)
-            if needs_synchronizing(operand):
+            if not operand.is_ordered():
                 device.synchronize()
 
     failures.twice(device, move)

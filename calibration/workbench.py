@@ -11,6 +11,7 @@ from hetero.arrays import Operand
 from hetero.calibration.measure import measure
 from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
+from hetero.devices.workspace import Workspace
 from hetero.runtime.cases import Case
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
@@ -47,9 +48,8 @@ class Bench:
             if self.device is None:
                 self._pools[key] = values, nbytes, None
             else:
-                buffer, owner = self.device.allocate(values.nbytes)
-                self.device.upload(values, buffer)
-                self._pools[key] = buffer, nbytes, owner
+                owner = Workspace(self.device, "calibration")
+                self._pools[key] = owner.upload(values), nbytes, owner
         return self._pools[key][0]
 
     def array(self, operand: Operand, number: int, turn: int = 0) -> Any:

@@ -166,6 +166,22 @@ int cuCtxPopCurrent_v2(void **context) {
     if (context) *context = stack[depth];
     return SUCCESS;
 }
+int cuCtxCreate_v4(void **context, void *parameters, unsigned flags, int device) {
+    GATE;
+    if (depth == 64) return INVALID_VALUE;
+    *context = stack[depth++] = new_object(CONTEXT);
+    __atomic_add_fetch(&live[PUSHED], 1, __ATOMIC_SEQ_CST);
+    return SUCCESS;
+}
+int cuCtxDetach(void *context) {
+    GATE;
+    if (depth && stack[depth - 1] == context) {
+        depth--;
+        __atomic_sub_fetch(&live[PUSHED], 1, __ATOMIC_SEQ_CST);
+    }
+    drop(CONTEXT, context);
+    return SUCCESS;
+}
 void fake_unstack(int primary_too) {
     __atomic_sub_fetch(&live[PUSHED], depth, __ATOMIC_SEQ_CST);
     depth = 0;

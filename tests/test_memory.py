@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 
@@ -278,3 +279,96 @@ def test_memory_is_short_once_and_what_is_kept_makes_room(opencl, monkeypatch):
     np.testing.assert_allclose(made, IMAGE @ IMAGE.T)
     assert not devices.troubles()
     assert not hetero.memory()[opencl].get("multigrid")
+
+
+# -- On GPUs -------------------------------------------------------------------------------------
+
+REST = {"free in the pool", "arrays and running calls"}
+
+
+def kept(name="cuda:0"):
+    """Purpose -> bytes of what is kept for later calls."""
+    gc.collect()
+    return {p: size for p, size in hetero.memory()[name].items() if p not in REST}
+
+
+def use_all():
+    """Calls of every method that leaves something on a GPU; their results."""
+    with hetero.use(device="cuda:0"):
+        made = [hetero.convolve2d(IMAGE, FILTERS[0], method=m) for m in ("direct", "fft")]
+        made += [hetero.solve_poisson(F, method=m) for m in ("multigrid", "dst", "cg", "jacobi")]
+    return made
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_back_what_is_kept():
+    hetero.clear_memory()
+    assert kept() == {}
+    before = hetero.memory()["cuda:0"].get("arrays and running calls", 0)
+    first = use_all()
+    assert set(kept()) == {
+        *("convolution filters", "multigrid", "sine transforms", "transforms' work areas"),
+    }
+    held = kept()
+    use_all()
+    assert kept() == held
+    hetero.clear_memory("cuda:0")
+    left = {"arrays and running calls": before} if before else {}
+    assert hetero.memory()["cuda:0"] == left
+    for once, again in zip(first, use_all(), strict=True):
+        np.testing.assert_array_equal(once, again)
+    assert not devices.troubles()
+
+
+@pytest.mark.gpu
+def test_a_context_of_the_callers_own_keeps_its_own(gpu_context):
+    """Buffers of one context are no use in another: each solve finds those of its context."""
+    hetero.clear_memory()
+    first = use_all()
+    held = kept()
+    with gpu_context("cuda:0"):
+        inside = use_all()
+        assert kept() == {purpose: 2 * size for purpose, size in held.items()}
+        hetero.clear_memory()
+        assert kept() == {}
+        use_all()
+    for once, again in zip(first, inside, strict=True):
+        np.testing.assert_array_equal(once, again)
+    use_all()
+    assert not devices.troubles()
+
+
+@pytest.fixture
+def gpu_context():
+    """Makes a context of its own current, as ``pycuda.autoinit`` does."""
+
+    @contextlib.contextmanager
+    def enter(name):
+        device = devices.get(name)
+        context = device.driver.Device(device.ordinal).make_context()
+        try:
+            yield
+        finally:
+            hetero.clear_memory()
+            context.detach()
+
+    return enter
+
+
+@pytest.mark.gpu
+def test_a_graph_is_counted_while_it_lives():
+    device = devices.get("cuda:0")
+    x, _ = device.new_array((4000,), np.dtype("f4"))
+    A, _ = device.new_array((60, 4000), np.dtype("f4"))
+    hetero.clear_memory()
+    assert "graphs" not in hetero.memory()["cuda:0"]
+    with hetero.graph("cuda:0") as graph:
+        y = hetero.matvec(A, x, method="tiled")
+    assert hetero.memory()["cuda:0"].get("graphs", 0) >= 0
+    graph.launch()
+    hetero.clear_memory()
+    graph.launch()
+    del graph
+    gc.collect()
+    assert "graphs" not in hetero.memory()["cuda:0"]
+    assert y.shape == (60,)

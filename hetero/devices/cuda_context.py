@@ -14,7 +14,7 @@ from hetero import locks
 from hetero.devices.base import Device, short_host
 from hetero.devices.cuda_state import Local, State
 from hetero.devices.storage import Storage
-from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.errors import DeviceError, DeviceMemoryError, GraphError
 
 log = logging.getLogger("hetero")
 
@@ -216,18 +216,23 @@ class CudaContexts(Device):
             return self.state().trim()
 
     def clear(self) -> None:
-        self._not_captured("giving memory back")
-        for context, state in list(self._states.items()):
+        """`trim` the primary context and this thread's own; others let go of what they keep."""
+        if self.capturing:
+            raise GraphError("giving memory back cannot be part of a graph")
+        for state in list(self._states.values()):
             state.storage.drop()
-            try:
-                context.push()
-            except self.driver.Error as error:  # it is another thread's, and trimmed there in time
-                log.debug("a context of %s is not trimmed: %s", self.name, error)
-                continue
-            try:
+        try:
+            current, primary = self.driver.Context.get_current(), self._primary
+            if current is not None and self.owns(current):
                 self.trim()
-            finally:
-                context.pop()
+            if primary is not None and primary != current:
+                primary.push()
+                try:
+                    self.trim()
+                finally:
+                    primary.pop()
+        except self.driver.Error as error:
+            raise reported(error) from error
 
 
 @functools.cache

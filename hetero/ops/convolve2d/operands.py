@@ -236,7 +236,8 @@ def problem(
     if taps is not None:
         filter = filter_of(taps, dtype)
         found = found._replace(rank=rank_of(filter))
-        found = found._replace(wide_range=is_wide(pixels, filter, found, call.fillvalue))
+        wide = is_wide(pixels, filter, found, call.fillvalue)
+        found = found._replace(wide_range=bool(wide))
     return described(image, kernel, dtype, found)
 
 
@@ -251,7 +252,9 @@ def are_finite(*arrays: np.ndarray | None) -> bool:
     return all(bool(np.isfinite(x).all()) for x in arrays if x is not None)
 
 
-def is_wide(image: np.ndarray | None, filter: Filter, found: Window, fillvalue: float) -> bool:
+def is_wide(
+    image: np.ndarray | None, filter: Filter, found: Window, fillvalue: float
+) -> bool | None:
     """Whether a transform would lose small values; see `hetero.ops.convolve2d.ranges`."""
     if filter.array is None:
         return False

@@ -68,8 +68,10 @@ def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> Size:
 
 
 @np.errstate(all="ignore")
-def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: float) -> bool:
+def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: float) -> bool | None:
     """Whether a transform may be off by more than 1e3 eps of the sum of absolute products.
+
+    None where sums are not finite, so that a transform would spread NaN or infinity.
 
     Parameters
     ----------
@@ -96,6 +98,8 @@ def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: fl
         size = size_of(array)
     else:
         size = _remembered(filter.content, array.shape, array.dtype.char)
+    if size.norm == 0.0 and not np.isfinite(array).all():
+        return None
     inside = window.boundary != "fill" or not (window.top or window.left)
     taps = size.mean if inside else size.quarter
     if image is None:
@@ -103,6 +107,8 @@ def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: fl
     rows, columns = (window.filter_height + 1) // 2, (window.filter_width + 1) // 2
     planes = image.reshape(-1, *image.shape[-2:])
     sums, areas, peaks = cpu_ranges.block_sums(planes, rows, columns)
+    if not np.isfinite(sums).all():
+        return None
     fill = abs(fillvalue) if window.filled else 0.0
     means = np.maximum((sums / areas).max(axis=(1, 2)), fill)
     errors = size.norm * np.sqrt(np.maximum(peaks, fill)) * np.sqrt(means)

@@ -109,13 +109,16 @@ def _known(x: Any) -> np.ndarray | None:
 def _plan(call: Call, filter: Any, found: Window, now: int) -> Plan:
     """The plan of the whole, or of a band of it, by the values of image and filter."""
     plan = _plan_of(call, filter, found, now)
-    if (
-        call.method is None
-        and plan.candidates[0].method in TRANSFORMS
-        and is_wide(_known(call.image), filter, found, call.fillvalue)
-    ):
-        return _plan_of(call, filter, found._replace(wide_range=True), now)
-    return plan
+    seen = _look(call, filter, found, plan)
+    return plan if seen == found else _plan_of(call, filter, seen, now)
+
+
+def _look(call: Call, filter: Any, found: Window, plan: Plan) -> Window:
+    """What the values are seen to be where a plan would transform them."""
+    if call.method is not None or plan.candidates[0].method not in TRANSFORMS:
+        return found
+    wide = is_wide(_known(call.image), filter, found, call.fillvalue)
+    return found._replace(finite=wide is not None, wide_range=bool(wide))
 
 
 def _plan_of(call: Call, filter: Any, found: Window, now: int) -> Plan:
@@ -153,9 +156,9 @@ def _in_bands(call: Call, filter: Any, found: Window) -> Task | None:
         return call.machine.plan(problem, call.device, call.method)
 
     first = plan(rows, found)
-    if call.method is None and first.candidates[0].method in TRANSFORMS:
-        wide_range = is_wide(_known(call.image), filter, found, call.fillvalue)
-        found = found._replace(wide_range=wide_range)
+    seen = _look(call, filter, found, first)
+    if seen != found:
+        found = seen
         first = plan(rows, found)
     best = first.candidates[0]
     if best.device == CPU or best.reason is not None:

@@ -157,7 +157,7 @@ def remember(call: Call, plan: Plan, now: int) -> None:
     transform = plan.chosen.method in TRANSFORMS
 
     def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
-        if transform and is_wide(image, filter, found.options, 0.0):
+        if transform and is_wide(image, filter, found.options, 0.0) is not False:
             return None
         out = np.empty(shape, dtype)
         compute((), found, Arguments((image,), out, Options(filter, 0.0)))

@@ -16,7 +16,8 @@ A profile is one JSON file::
 
 and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.runtime.models`). A device
 written as "cuda:*" stands for every device of that kind, a layout "*" for every layout, "C" for
-"C aligned" and "C odd", "* odd" for everything odd.
+"C aligned" and "C odd", "* odd" for everything odd. In the profiles that come with hetero
+``models`` is a text: all of them packed, without samples (`hetero.runtime.packing`).
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def encode(data: dict[str, Any]) -> bytes:
     parts = []
     for key, value in {**data, "sha256": digest(data)}.items():
         text = json.dumps(value)
-        if key in ("devices", "links", "models", "kernels") and value:
+        if key in ("devices", "links", "models", "kernels") and isinstance(value, dict) and value:
             rows = (f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in value.items())
             text = "{\n" + ",\n".join(rows) + "\n }"
         parts.append(f" {json.dumps(key)}: {text}")
@@ -271,6 +272,13 @@ def _parse(content: bytes) -> Profile:
         raise ProfileError(f"schema_version must be {SCHEMA_VERSION}, got {version!r}")
     if data.get("sha256") != digest(data):
         raise ProfileError("sha256 does not match the content")
+    if isinstance(data.get("models"), str):
+        from hetero.runtime import packing  # what it takes is for few profiles
+
+        try:
+            data = {**data, "models": packing.unpacked(data["models"], LARGEST)}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProfileError(f"its packed models cannot be read ({error})") from None
     for part in _PARTS:
         if not isinstance(data.get(part), dict):
             raise ProfileError(

@@ -155,8 +155,8 @@ def _measure(
     places = _places(_chosen(devices, infos), infos, quick)
     failures: list[loop.Failure] = []
     operations = registry.operations()
-    works = loop.all_cases(operations, places, budget, failures)
-    steps = 2 + len(places) + sum(len(list(loop.in_turn(work, budget))) for work in works)
+    portions = loop.all_cases(operations, places, budget, failures)
+    steps = 2 + len(places) + sum(len(list(loop.in_turn(portion, budget))) for portion in portions)
     number = 0
 
     def show(text: str) -> None:
@@ -166,7 +166,7 @@ def _measure(
         number += 1
 
     show("compiling")
-    compiling.compile_ahead(works)
+    compiling.compile_ahead(portions)
     show("copies in host memory")
     host: dict[str, Any] = {"pack": overheads.pack(budget), "dispatch": {}}
     links: dict[str, Any] = {}
@@ -174,7 +174,9 @@ def _measure(
     for place in places:
         if len(place.devices) == 1:
             show(f"links of {place.name}")
-            cases = [case for work in works if work.place is place for case in work.cases]
+            cases = [
+                case for portion in portions if portion.place is place for case in portion.cases
+            ]
             try:
                 found = overheads.of_device(place, cases, operations, budget)
             except Exception as error:
@@ -182,7 +184,7 @@ def _measure(
             else:
                 links[place.name], host["dispatch"][place.name], mine = found
                 shares.update({(place.name, *key): value for key, value in mine.items()})
-    measured = loop.measure(works, budget, shares, show, failures)
+    measured = loop.measure(portions, budget, shares, show, failures)
     models = loop.derived(operations, loop.models(measured, failures), failures)
     for line in loop.told(failures):
         profile.log.warning("calibration leaves out %s", line)

@@ -27,15 +27,15 @@ from hetero.runtime.registry import Arguments
 _ONE = "from hetero.calibration import compiling; compiling.compile_here({!r})"
 
 
-def compile_ahead(works: Iterable[Any]) -> None:
+def compile_ahead(portions: Iterable[Any]) -> None:
     """Compile what cases with `Case.ahead` need, before anything is measured.
 
     Parameters
     ----------
-    works : iterable of `hetero.calibration.loop.Work`
+    portions : iterable of `hetero.calibration.loop.Portion`
     """
     found: dict[str, tuple[Place, list[Case]]] = {}
-    for _, place, cases in works:
+    for _, place, cases in portions:
         ahead = [case for case in cases if case.ahead]
         found.setdefault(place.name, (place, []))[1].extend(ahead)
     for place, cases in found.values():
@@ -65,16 +65,12 @@ def compile_here(name: str) -> None:
     for operation in registry.operations():
         with contextlib.suppress(Exception):  # who measures it will say so
             for case in import_module(operation.cases).cases(place, budgets.FULL):
-                if case.ahead == name:
-                    once(case, bench)
-
-
-def once(case: Case, bench: Bench) -> None:
-    """Run the smallest problem of a case, or its example."""
-    if isinstance(case.how, Steps):
-        sampling.solves(case, case.smallest, (1,), bench, budgets.QUICK)
-    else:
-        bench.waiting(case, case.problem(*case.smallest))()
+                if case.ahead != name:
+                    continue
+                if isinstance(case.how, Steps):
+                    sampling.solves(case, case.smallest, (1,), bench, budgets.QUICK)
+                else:
+                    bench.waiting(case, case.problem(*case.smallest))()
 
 
 class _Listing:

@@ -37,7 +37,7 @@ class Failure(NamedTuple):
     error: Exception
 
 
-class Work(NamedTuple):
+class Portion(NamedTuple):
     """The cases of one operation at one place."""
 
     operation: Operation
@@ -79,7 +79,7 @@ def module_of(operation: Operation) -> ModuleType:
 
 def all_cases(
     operations: Iterable[Operation], places: list[Place], budget: Budget, failures: list[Failure]
-) -> list[Work]:
+) -> list[Portion]:
     """Everything that is to be measured, in order."""
     found = []
     for operation in operations:
@@ -90,8 +90,8 @@ def all_cases(
             except Exception as error:
                 failures.append(Failure(operation.name, place.name, "", error))
             else:
-                found.append(Work(operation, place, cases))
-    return [work for work in found if work.cases]
+                found.append(Portion(operation, place, cases))
+    return [portion for portion in found if portion.cases]
 
 
 def _fits(case: Case, place: Place) -> bool:
@@ -122,7 +122,7 @@ def with_room(case: Case, place: Place) -> Case:
 
 
 def measure(
-    works: list[Work],
+    portions: list[Portion],
     budget: Budget,
     shares: dict[tuple[str, str, str], float],
     progress: Progress,
@@ -132,7 +132,7 @@ def measure(
 
     Parameters
     ----------
-    works, budget
+    portions, budget
     shares : dict
         Place, operation and method -> the host's share of a call.
     progress : callable
@@ -143,10 +143,10 @@ def measure(
     found: list[Measured] = []
     benches: dict[str, Bench] = {}
     gone: set[str] = set()
-    for work in works:
+    for portion in portions:
         samples: dict[ModelKey, tuple[Case, Samples]] = {}
-        for case, share in in_turn(work, budget):
-            place, row = work.place, case.implementation
+        for case, share in in_turn(portion, budget):
+            place, row = portion.place, case.implementation
             progress(f"{case} on {place.name}")
             if place.name in gone:
                 continue
@@ -163,19 +163,19 @@ def measure(
                 if not alive(place):
                     failures.append(Failure("", place.name, str(case), error))
                     gone.add(place.name)
-        found += [Measured(case, work.place, taken) for case, taken in samples.values()]
+        found += [Measured(case, portion.place, taken) for case, taken in samples.values()]
     return found
 
 
-def in_turn(work: Work, budget: Budget) -> Iterator[tuple[Case, float]]:
+def in_turn(portion: Portion, budget: Budget) -> Iterator[tuple[Case, float]]:
     """Each case as often as it is gone through, with the seconds that it may take."""
     turns = [
         case
-        for number in range(work.passes)
-        for case in work.cases
+        for number in range(portion.passes)
+        for case in portion.cases
         if number < (case.how.number if isinstance(case.how, Passes) else 1)
     ]
-    each = {id(case): case.seconds / turns.count(case) for case in work.cases}
+    each = {id(case): case.seconds / turns.count(case) for case in portion.cases}
     left = sum(each[id(case)] for case in turns)
     end = time.perf_counter() + left
     for case in turns:

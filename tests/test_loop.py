@@ -21,7 +21,7 @@ def here():
     return Place("cpu", inventory.devices()["cpu"])
 
 
-def works(*names, budget=FULL, place=None):
+def portions(*names, budget=FULL, place=None):
     failures = []
     operations = [registry.operation(name) for name in names]
     found = loop.all_cases(operations, [place or here()], budget, failures)
@@ -43,7 +43,7 @@ def test_a_method_that_cannot_be_measured_leaves_the_others(monkeypatch):
 
     monkeypatch.setattr(sampling, "take", take)
     failures = []
-    measured = loop.measure(works("convolve2d"), FULL, {}, silent, failures)
+    measured = loop.measure(portions("convolve2d"), FULL, {}, silent, failures)
     assert len(failures) == 6, "once in each pass"
     assert all(len(times) == 6 for m in measured for times in m.samples.typical.values())
     models = loop.models(measured, failures)
@@ -72,7 +72,7 @@ def test_what_fails_while_it_is_measured_costs_its_own_models(error, hasty, monk
 
 def test_a_fit_that_fails_costs_its_own_model():
     samples = Samples({(4,): 1.0})
-    (work,) = works("matmul", budget=budgets.QUICK)
+    (work,) = portions("matmul", budget=budgets.QUICK)
     good, bad = (
         loop.Measured(case, work.place, found)
         for case, found in zip(work.cases, (samples, Samples()), strict=True)
@@ -101,7 +101,7 @@ def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(cuda, "probe", probe, raising=False)
     failures = []
-    found = works("matvec", "matmul", place=place)
+    found = portions("matvec", "matmul", place=place)
     assert len(loop.measure(found, FULL, {}, silent, failures)) == 3
     assert len(asked) == 4
     (line,) = loop.told(failures)
@@ -127,7 +127,7 @@ def test_knots_that_are_no_full_grid():
 
 
 def test_the_cpu_s_convolutions_have_such_knots():
-    (work,) = works("convolve2d")
+    (work,) = portions("convolve2d")
     separable = [case for case in work.cases if case.implementation.method == "separable"]
     for case in separable:
         measured = dict.fromkeys(case.how.knots, 1e-3)
@@ -137,7 +137,7 @@ def test_the_cpu_s_convolutions_have_such_knots():
 
 def test_operands_that_fill_a_device_are_not_measured(cuda):
     place = Place(cuda.name, {**cuda.describe(), "memory_bytes": 1 << 20}, (cuda,))
-    for work in works("matvec", "matmul", "convolve2d", place=place):
+    for work in portions("matvec", "matmul", "convolve2d", place=place):
         for case in work.cases:
             sizes = [case.largest] if isinstance(case.how, Grid) else case.how.knots.values()
             for dims in sizes:
@@ -151,7 +151,7 @@ def test_time_is_shared_in_proportion(monkeypatch):
     row = registry.lookup("matvec")[0]
     one = Case(row, "float32", "C", Grid(), [[4]], seconds=1.0)
     other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0, number=3), seconds=3.0)
-    turns = list(loop.in_turn(loop.Work(None, here(), (one, other)), FULL))
+    turns = list(loop.in_turn(loop.Portion(None, here(), (one, other)), FULL))
     assert [case.dtype for case, _ in turns] == ["float32", "float64", "float64", "float64"]
     assert turns[0][1] == pytest.approx(2.0), "twice its share"
     assert turns[1][1] == pytest.approx(2.0 * 4.0 / 3.0), "what another one left over counts"

@@ -9,11 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common.launch import VECTOR_BYTES, Launch, ceil_div, check_dtype
+from ..common.launch import REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
 
-__all__ = ["REAL", "Rows", "csr", "diagonal_defines", "dots", "pack", "vector_width", "vectors"]
+__all__ = ["Rows", "csr", "diagonal_defines", "dots", "pack", "vector_width", "vectors"]
 
-REAL = {"float32": "float", "float64": "double"}
 _INDEX = {"int32": "int", "int64": "index_t"}
 
 # Threads, and how many blocks of them a multiprocessor gets.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common.launch import Launch, ceil_div, check_dtype
-from .plan import REAL, diagonal_defines, vector_width
+from ..common.launch import REAL, Launch, ceil_div, check_dtype
+from .plan import diagonal_defines, vector_width
 
 __all__ = ["Cooperative", "Grid", "cooperative", "settle", "stencil", "sweeps"]
 

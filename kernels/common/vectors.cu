@@ -8,28 +8,11 @@
 #define WIDTH 1
 #endif
 
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#if WIDTH == 1
-#define VECTOR REAL
-#else
-#define VECTOR JOIN(REAL, WIDTH)
-#endif
+#include "pack.cu"
 
 #define EACH(v) \
     UNROLL      \
     for (int v = 0; v < WIDTH; ++v)
-
-#if WIDTH == 4
-#define UNPACK(a, loaded) a[0] = loaded.x; a[1] = loaded.y; a[2] = loaded.z; a[3] = loaded.w
-#define PACK(packed, a) packed.x = a[0]; packed.y = a[1]; packed.z = a[2]; packed.w = a[3]
-#elif WIDTH == 2
-#define UNPACK(a, loaded) a[0] = loaded.x; a[1] = loaded.y
-#define PACK(packed, a) packed.x = a[0]; packed.y = a[1]
-#else
-#define UNPACK(a, loaded) a[0] = loaded
-#define PACK(packed, a) packed = a[0]
-#endif
 
 #define LOAD(a, pointer)                                              \
     do {                                                              \

@@ -12,7 +12,6 @@
 // multiples of CHUNK, not less than the filter's width and height; the last chunks have
 // TAIL_COLUMNS and TAIL_ROWS taps, none of them empty.
 
-#define PIECES_ONLY
 #define CHUNK 8
 #ifndef LANES
 #define LANES 16
@@ -29,7 +28,7 @@
 #ifndef SLAB
 #define SLAB 2  // rows of a slab for each thread
 #endif
-#include "convolve.cu"
+#include "correlation.cu"
 
 #define SLAB_ROWS (GROUPS * SLAB)
 

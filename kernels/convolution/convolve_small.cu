@@ -14,7 +14,6 @@
 // their addresses and other strides multiples of WIDTH elements; so are a thread's loads, since
 // SHIFT = -left modulo WIDTH. Extents, top, left and filter sizes are below 2^29.
 
-#define PIECES_ONLY
 #define ALIGNED 1
 #define POSITION int
 #ifndef GROUPS
@@ -35,7 +34,7 @@
 #ifndef RIM_ROWS
 #define RIM_ROWS 2
 #endif
-#include "convolve.cu"
+#include "correlation.cu"
 
 #define SPAN (WIDTH + FW - 1)  // columns that a thread's outputs need
 #define VECTORS ((SHIFT + SPAN + WIDTH - 1) / WIDTH)

@@ -1,14 +1,13 @@
-"""What every plan of a two-dimensional correlation begins with: its problem, checked and turned."""
+"""What every plan of a 2-D correlation begins with: its problem, checked and transposed."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..common.boundaries import BOUNDARIES
 from ..common.launch import ceil_div, check_dtype
 
 __all__ = [
-    "BOUNDARIES",
-    "REAL",
     "RESIDENT",
     "SHARED_BYTES",
     "WARP",
@@ -18,8 +17,6 @@ __all__ = [
     "fetch_rows",
 ]
 
-BOUNDARIES = ("fill", "wrap", "symm")
-REAL = {"float32": "float", "float64": "double"}
 WARP = 32
 RESIDENT = 512  # threads of a multiprocessor's blocks, 128 registers for each
 SHARED_BYTES = 49152  # of shared memory that a kernel may declare
@@ -28,7 +25,7 @@ _FETCHES = 12  # loads that a thread has in flight as a tile is filled
 
 
 class Correlation(NamedTuple):
-    """A correlation, turned so that its rows are those that lie in memory."""
+    """A correlation, transposed if need be so that rows lie in memory."""
 
     batch: int
     height: int
@@ -44,7 +41,7 @@ class Correlation(NamedTuple):
     image: tuple[int, int, int]
     out: tuple[int, int, int]
     tap_strides: tuple[int, int]
-    turned: bool
+    transposed: bool
 
     def vectors(self, strides: tuple[int, int, int], rows: int, alignment: int, width: int) -> bool:
         """Whether rows can be read or written in vectors of ``width`` elements."""
@@ -68,20 +65,20 @@ def correlation(
     out: tuple[int, int, int],
     tap_strides: tuple[int, int] | None = None,
 ) -> Correlation:
-    """Check and turn the arguments."""
+    """Check the arguments, and transpose them where columns lie in memory."""
     tap_strides = tap_strides or (taps[1], 1)
     check_dtype(dtype)
     if boundary not in BOUNDARIES:
         valid = ", ".join(BOUNDARIES)
         raise ValueError(f"boundary must be one of {valid}, got {boundary!r}")
-    turned = extents[0] > 1 and (extents[1] == 1 or abs(image[1]) < abs(image[2]))
-    if turned:
+    transposed = extents[0] > 1 and (extents[1] == 1 or abs(image[1]) < abs(image[2]))
+    if transposed:
         extents, taps, outs, before = extents[::-1], taps[::-1], outs[::-1], before[::-1]
         image, out = (image[0], image[2], image[1]), (out[0], out[2], out[1])
         tap_strides = tap_strides[::-1]
     where = BOUNDARIES.index(boundary)
     strides = tuple(image), tuple(out), tuple(tap_strides)
-    return Correlation(batch, *extents, *taps, *outs, *before, where, dtype, *strides, turned)
+    return Correlation(batch, *extents, *taps, *outs, *before, where, dtype, *strides, transposed)
 
 
 def fetch_rows(columns: int) -> int:

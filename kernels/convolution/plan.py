@@ -6,10 +6,9 @@ import itertools
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..common.launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from ..common.boundaries import BOUNDARIES
+from ..common.launch import REAL, VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
 from .correlation import (
-    BOUNDARIES,
-    REAL,
     RESIDENT,
     WARP,
     Correlation,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from ..common.launch import VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from ..common.launch import REAL, VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
 from .correlation import (
-    REAL,
     RESIDENT,
     SHARED_BYTES,
     WARP,
@@ -141,7 +140,7 @@ def _lines(
             break
     stage_columns = ceil_div(p.filter_width, _LINES_CHUNK) * _LINES_CHUNK
     down = ceil_div(p.out_height, groups * _LINES_ROWS)
-    taps = ("rows", "columns") if p.turned else ("columns", "rows")
+    taps = ("rows", "columns") if p.transposed else ("columns", "rows")
     launch = Launch(
         source="convolve_lines.cu",
         kernel="convolve_lines",

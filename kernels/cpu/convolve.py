@@ -21,11 +21,11 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from ..common.boundaries import FILL, SYMM, WRAP
 from .threads import prange, serial, shared, threaded
 
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 
-FILL, WRAP, SYMM = 0, 1, 2
 
 # Vectors of 64 bytes where registers have them. A block's sums, and what it multiplies, fill most
 # of the 32 registers there, or of the 16 elsewhere.

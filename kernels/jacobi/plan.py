@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import NamedTuple
 
-from ..common.launch import ELEMENT_BYTES, VECTOR_BYTES, Launch, ceil_div, check_dtype
+from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
 
 __all__ = [
     "DEPTHS",
@@ -19,8 +19,6 @@ __all__ = [
     "residual_sums",
     "sweep",
 ]
-
-_REAL = {"float32": "float", "float64": "double"}
 
 # One sweep: threads of a block, rows whose loads a thread has in flight, and the longest strip; a
 # strip reads two rows beside its own, which the L2 cache has, and many short strips share out
@@ -230,7 +228,7 @@ def blocked(
         source="jacobi_warp.cu" if warps else "jacobi_blocked.cu",
         kernel="jacobi_blocked",
         defines=(
-            ("REAL", _REAL[grid.dtype]),
+            ("REAL", REAL[grid.dtype]),
             ("VECTOR", width),
             ("DEPTH", depth),
             ("GROUPS", groups),
@@ -335,7 +333,7 @@ def change_pitch(
     return Launch(
         source="pitch.cu",
         kernel="change_pitch",
-        defines=(("REAL", _REAL[grid.dtype]), ("THREADS", threads)),
+        defines=(("REAL", REAL[grid.dtype]), ("THREADS", threads)),
         grid=blocks,
         block=threads,
         arguments=(
@@ -352,7 +350,7 @@ def change_pitch(
 
 def _defines(grid: Grid, threads: int) -> tuple[tuple[str, int | str], ...]:
     return (
-        ("REAL", _REAL[grid.dtype]),
+        ("REAL", REAL[grid.dtype]),
         ("VECTOR", VECTOR_BYTES // ELEMENT_BYTES[grid.dtype]),
         ("DIMS", grid.dims),
         ("THREADS", threads),

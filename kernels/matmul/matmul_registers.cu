@@ -15,9 +15,7 @@
 #define TILE_K 8
 #endif
 
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define VECTOR JOIN(REAL, WIDTH)
+#include "pack.cu"
 
 // A warp's part of the tile is 8 * THREAD_M x 4 * THREAD_N.
 #define TILE_M (8 * THREAD_M * WARPS_M)
@@ -38,14 +36,6 @@
 #define A_M_STRIDE (ALIGNED && !A_K ? 1 : a_row)
 #define B_K_STRIDE (ALIGNED && B_K ? 1 : b_row)
 #define B_N_STRIDE (ALIGNED && !B_K ? 1 : b_col)
-
-#if WIDTH == 4
-#define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y; (to)[2] = v.z; (to)[3] = v.w
-#define PACK(v, from) v.x = (from)[0]; v.y = (from)[1]; v.z = (from)[2]; v.w = (from)[3]
-#else
-#define UNPACK(to, v) (to)[0] = v.x; (to)[1] = v.y
-#define PACK(v, from) v.x = (from)[0]; v.y = (from)[1]
-#endif
 
 // A thread's factors of one k, from two places in k-major shared tiles.
 #define READ_FACTORS_AT(set, from_a, from_b) \

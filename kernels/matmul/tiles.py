@@ -10,8 +10,9 @@ from typing import NamedTuple
 from ..common.launch import ELEMENT_BYTES
 from ..common.tuning import Table
 
-__all__ = ["Product", "Tile", "choose", "chunk_of", "seconds", "splits", "tiles"]
+__all__ = ["SUSTAINED", "Product", "Tile", "choose", "chunk_of", "seconds", "splits", "tiles"]
 
+SUSTAINED = 2e-3  # seconds of computing, from which on tiles have their sustained rates
 _LEAST_CHUNK = 64  # of k, in a part
 _CHUNK_MULTIPLE = 32  # and of the tile's own depth
 
@@ -203,6 +204,7 @@ class _Figures(NamedTuple):
     summed: float
     start: float
     stored: float
+    sustained: float
     rates: tuple[float, ...]
 
 
@@ -211,7 +213,7 @@ def _figures(tuning: Table, dtype: str, tile: str) -> _Figures:
     shared = ("launch", "second_launch", "latency", "read", "written", "summed")
     return _Figures(
         *(tuning[f"matmul.{name}"][dtype] for name in shared),
-        *(tuning[f"matmul.tile_{name}"][dtype][tile] for name in ("start", "stored")),
+        *(tuning[f"matmul.tile_{name}"][dtype][tile] for name in ("start", "stored", "sustained")),
         tuple(tuning["matmul.tile_rates"][dtype][tile]),
     )
 
@@ -278,6 +280,8 @@ def seconds(product: Product, tile: Tile, wanted: int, tuning: Table) -> tuple[i
     moving = bytes_read / min(reading, figures.read)
     if split_k == 1:
         moving += outputs_bytes / figures.written
+    if computing > SUSTAINED:
+        computing /= figures.sustained
     found = figures.launch + math.hypot(computing, moving)
     if split_k > 1:
         found += figures.second_launch + (split_k + 1) * outputs_bytes / figures.summed

@@ -72,7 +72,7 @@ matvec_shifted(GLOBAL const REAL *RESTRICT A, GLOBAL const REAL *RESTRICT x,
         for (int u = 0; u < DEPTH; ++u) { ADD_SCALED(sum, a[u], xs[u]); }
     }
     REAL mine[WIDTH];
-    UNPACK_VECTOR(mine, sum);
+    UNPACK(mine, sum);
 
     // Row r of the block lies at r + shift in a group's sums. SLOTS threads share a row's groups.
     UNROLL

@@ -14,7 +14,7 @@ __all__ = ["refit"]
 
 _ALWAYS = 1000.0  # as fast as no piece of a column is: it is taken
 _NEVER = 1 << 60
-_SIZES = (1024, 2048, 4096, 8192)
+_SIZES = (1024, 2048, 4096, 8192, 16384)
 _MISALIGNED = (501, 1001, 2001, 3001, 4003, 6007)
 # Figure -> values that are tried, and (rows, columns, by columns?) of what is timed by them.
 _ROUNDS = (0.5, 0.7, 0.85, 1.2, 1.5, 2.0)  # times the table's value
@@ -63,7 +63,7 @@ _SEARCHED: dict[str, tuple[tuple[float, ...] | None, tuple[tuple[int, int, bool]
 
 def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
     """The values of this family's figures on a device, from the nearest table's."""
-    timer = Timer(clock)
+    timer = Timer(clock, passes=2)
     found = parse(table.replaced(_speeds(table, limits, timer)), table.name)
     for figure, (values, shapes) in _SEARCHED.items():
         if values is None:

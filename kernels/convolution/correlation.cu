@@ -1,0 +1,190 @@
+// What the kernels of 2-D correlation share: their sizes, positions beyond an image's edges, the
+// loading of a tile, products of a chunk of taps, and the storing of outputs. Included by them.
+//
+// `boundary` is the index in `BOUNDARIES` of kernels/common/boundaries.py: 0: a fill value; 1:
+// periodic; 2: mirrored, with the edge repeated.
+
+#ifndef REAL
+#define REAL float
+#endif
+#ifdef ONLY_IF
+#define FLAG , GLOBAL const int *RESTRICT only_if
+#define RETURN_UNLESS_ASKED if (!only_if[0]) return
+#else
+#define FLAG
+#define RETURN_UNLESS_ASKED
+#endif
+#ifndef WIDTH
+#define WIDTH 4
+#endif
+#ifndef LANES
+#define LANES 32
+#endif
+#ifndef GROUPS
+#define GROUPS 4
+#endif
+#ifndef ROWS
+#define ROWS 8
+#endif
+#ifndef CHUNK_ROWS
+#define CHUNK_ROWS 8
+#endif
+#ifndef CHUNK_COLUMNS
+#define CHUNK_COLUMNS 4
+#endif
+#ifndef TAIL_ROWS
+#define TAIL_ROWS 8
+#endif
+#ifndef TAIL_COLUMNS
+#define TAIL_COLUMNS 4
+#endif
+#ifndef STAGE_ROWS
+#define STAGE_ROWS 16
+#endif
+#ifndef STAGE_COLUMNS
+#define STAGE_COLUMNS 16
+#endif
+#ifndef ALIGNED
+#define ALIGNED 0
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1
+#endif
+#ifndef POSITION
+#define POSITION index_t
+#endif
+#define THREADS (LANES * GROUPS)
+#define TILE_ROWS (GROUPS * ROWS)
+#define TILE_COLUMNS (LANES * WIDTH)
+#include "pack.cu"
+#define ROUND_UP(n) (((n) + WIDTH - 1) / WIDTH * WIDTH)
+
+// Where position `at` of an extended axis lies in the image, which has n there; -1: nowhere.
+DEVICE POSITION extended(POSITION at, POSITION n, int boundary)
+{
+    if (at >= 0 && at < n) return at;
+    if (boundary == 0) return -1;
+    const POSITION period = boundary == 1 ? n : 2 * n;
+    at %= period;
+    if (at < 0) at += period;
+    return at < n ? at : 2 * n - 1 - at;
+}
+
+// Stores WIDTH outputs, of which `points` are within the row.
+DEVICE void store_outputs(GLOBAL REAL *out, const REAL *sums, index_t points, index_t out_column)
+{
+#if ALIGNED
+    if (points >= WIDTH) {
+        VECTOR v;
+        PACK(v, sums);
+        *(GLOBAL VECTOR *)out = v;
+        return;
+    }
+#endif
+    UNROLL
+    for (int i = 0; i < WIDTH; ++i) {
+        if (i < points) out[i * out_column] = sums[i];
+    }
+}
+
+#ifndef FETCH_ROWS
+#define FETCH_ROWS 4  // rows of a tile whose loads a warp has in flight
+#endif
+#define WARPS (THREADS / 32)
+#define MOST_COLUMNS (TILE_COLUMNS + STAGE_COLUMNS)
+#define FETCHES ((MOST_COLUMNS + 31) / 32)
+
+// Puts a piece of the extended image, from (row, column) on, into shared memory. A warp takes
+// whole rows, FETCH_ROWS at a time.
+DEVICE void fetch_tile(LOCAL REAL *tile, GLOBAL const REAL *image, int thread, index_t row,
+                       index_t column, int rows, int columns, index_t height, index_t width,
+                       index_t image_row, index_t image_column, int boundary, REAL fillvalue)
+{
+    const int inside =
+        row >= 0 && row + rows <= height && column >= 0 && column + columns <= width;
+    const int lane = thread % 32, warp = thread / 32;
+    index_t offsets[FETCHES];
+    int there[FETCHES];
+
+    UNROLL
+    for (int f = 0; f < FETCHES; ++f) {
+        const int c = lane + 32 * f;
+        index_t at = column + c;
+        if (!inside) at = c < columns ? extended(at, width, boundary) : -1;
+        there[f] = c < columns && at >= 0;
+        offsets[f] = at * image_column;
+    }
+    NO_UNROLL
+    for (int begin = warp; begin < rows; begin += WARPS * FETCH_ROWS) {
+        REAL values[FETCH_ROWS][FETCHES];
+        UNROLL
+        for (int k = 0; k < FETCH_ROWS; ++k) {
+            const int r = begin + k * WARPS;
+            index_t at = r < rows ? row + r : -1;
+            if (!inside && r < rows) at = extended(at, height, boundary);
+            GLOBAL const REAL *from = image + at * image_row;
+            UNROLL
+            for (int f = 0; f < FETCHES; ++f) {
+                values[k][f] = fillvalue;
+                if (at >= 0 && there[f]) values[k][f] = from[offsets[f]];
+            }
+        }
+        UNROLL
+        for (int k = 0; k < FETCH_ROWS; ++k) {
+            UNROLL
+            for (int f = 0; f < FETCHES; ++f) {
+                const int r = begin + k * WARPS, c = lane + 32 * f;
+                if (r < rows && c < columns) tile[r * MOST_COLUMNS + c] = values[k][f];
+            }
+        }
+    }
+}
+
+// Not left to OpenCL's compilers: what comes in as a constant must be one.
+#ifdef __OPENCL_VERSION__
+#define ALWAYS_INLINE __attribute__((always_inline))
+#else
+#define ALWAYS_INLINE
+#endif
+
+// Adds a chunk of the filter, of rows x columns taps, to outs x WIDTH sums. All three are
+// constants, and no loop is left when compiled. In `tile` the first output meets the first tap.
+#define MOST_TAPS 8
+DEVICE ALWAYS_INLINE void add_chunk(REAL *sums, LOCAL const REAL *tile, const int tile_pitch,
+                                    LOCAL const REAL *taps, const int tap_pitch, const int outs,
+                                    const int rows, const int columns)
+{
+    REAL factors[MOST_TAPS][MOST_TAPS];
+    UNROLL
+    for (int r = 0; r < outs + rows - 1; ++r) {
+        REAL window[ROUND_UP(WIDTH + MOST_TAPS - 1)];
+        UNROLL
+        for (int c = 0; c < WIDTH + columns - 1; c += WIDTH) {
+            const VECTOR v = *(LOCAL const VECTOR *)(tile + r * tile_pitch + c);
+            UNPACK(window + c, v);
+        }
+        if (r < rows) {
+            UNROLL
+            for (int c = 0; c < columns; c += WIDTH) {
+                if (columns == 1) {
+                    factors[r][0] = taps[r * tap_pitch];
+                } else {
+                    const VECTOR v = *(LOCAL const VECTOR *)(taps + r * tap_pitch + c);
+                    UNPACK(factors[r] + c, v);
+                }
+            }
+        }
+        UNROLL
+        for (int o = 0; o < outs; ++o) {
+            const int u = r - o;
+            if (u < 0 || u >= rows) continue;
+            UNROLL
+            for (int c = 0; c < columns; ++c) {
+                UNROLL
+                for (int i = 0; i < WIDTH; ++i) {
+                    sums[o * WIDTH + i] += factors[u][c] * window[c + i];
+                }
+            }
+        }
+    }
+}

@@ -267,7 +267,8 @@ class _DeviceCall:
                         return MISS
                     with device.active():
                         return run(A, B, out) if current() == context else MISS
-                a, b = address(A), address(B)
+                a = address(A)
+                b = a if B is A else address(B)
                 if out is None:
                     out = empty(shape, dtype, A)
                     c = address(out)

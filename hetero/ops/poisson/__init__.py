@@ -323,9 +323,13 @@ def _spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
 
 
 def _plan(
-    operands: tuple[Any, ...], options: dict[str, Any], device: str | None, method: str | None
+    operands: tuple[Any, ...],
+    options: dict[str, Any],
+    device: str | None,
+    method: str | None,
+    machine: planner.Machine = planner.HERE,
 ) -> planner.Plan:
-    return planner.plan(problem(*operands, **options, method=method), device, method)
+    return machine.plan(problem(*operands, **options, method=method), device, method)
 
 
 OPERATION = registry.register_operation(

@@ -70,7 +70,7 @@ def refused(run, *arguments, naming, code=USAGE):
 
 def test_info(run, data):
     found = data("info")
-    assert found.keys() == {"cpu", "devices", "links", "broken", "missing", "profile"}
+    assert found.keys() == {"cpu", "devices", "links", "broken", "missing", "profile", "kernels"}
     assert {"name", "cores", "memory_bytes", "blas", "blas_version"} <= found["cpu"].keys()
     assert found["profile"].keys() == {"name", "file", "calibrate_writes"}
     assert set(found["devices"]) == set(devices.available())
@@ -240,7 +240,7 @@ def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch):
         text = report.calibration(measured)
         assert "off by more than 100% in the mean: cpu matmul blas float32 *" in text
         assert "calibrate again" in text
-        monkeypatch.setattr(hetero, "calibrate", lambda *arguments: measured)  # noqa: B023
+        monkeypatch.setattr(hetero, "calibrate", lambda *_, **__: measured)  # noqa: B023
         code, out, _ = run("calibrate", "--json")
         assert code == OK
         assert json.loads(out)["doubtful"] == [key]

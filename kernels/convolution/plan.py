@@ -6,6 +6,7 @@ import itertools
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..common import tuning as tables
 from ..common.boundaries import BOUNDARIES
 from ..common.launch import REAL, VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
 from .correlation import (
@@ -32,16 +33,8 @@ _STAGE_COLUMNS = 32
 # Shapes of a tile that are weighed: threads side by side, and rows of a thread.
 _LANES = (32, 16, 8, 64, 128)
 _ROWS = (8, 4, 2, 1)
-# The time of a load into the tile, and of the reads of shared memory for a row, in products; and
-# the blocks that hide each other's latency.
-_LOAD_COST = 8.0
-_READ_COST = 2.2
-_HIDING_BLOCKS = 2.0
 
-# convolve_small.cu: most taps in all; outputs a side from which on the rim is small;
-# extents that it counts in 32 bits.
-_SMALL_TAPS = {"float32": 81, "float64": 25}
-_SMALL_LEAST = 256
+# convolve_small.cu: extents that it counts in 32 bits.
 _SMALL_MOST = 1 << 29
 # Largest side of the filter -> rows of a thread, rows in flight, blocks on a multiprocessor.
 _SMALL_SHAPES = {
@@ -72,6 +65,7 @@ def direct(
     shared_limit: int = 32768,
     tap_strides: tuple[int, int] | None = None,
     only_if: bool = False,
+    tuning: tables.Table | None = None,
 ) -> Steps:
     """Plan out[b, i, j] = sum over u, v of taps[u, v] ext[b, i + u - top, j + v - left].
 
@@ -108,6 +102,8 @@ def direct(
         (row, column) of the taps, in elements, of any sign. Default: contiguous.
     only_if : bool
         Do nothing unless the first number of the buffer ``"only_if"`` of ints is not 0.
+    tuning : Table, optional
+        The figures that tiles are chosen by. Default: `hetero.kernels.common.tuning.default`.
 
     Returns
     -------
@@ -129,10 +125,11 @@ def direct(
     if block_limit < WARP:
         raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
     found = None
+    tuning = tuning or tables.default()
     if cuda and block_limit >= _THREADS:
-        found = _small(problem, multiprocessors, alignment)
+        found = _small(problem, multiprocessors, alignment, tuning)
     if found is None:
-        found = _tiled(problem, multiprocessors, alignment, block_limit, shared_limit)
+        found = _tiled(problem, multiprocessors, alignment, block_limit, shared_limit, tuning)
     return _on_condition(found) if only_if else found
 
 
@@ -150,14 +147,16 @@ def _on_condition(steps: Steps) -> Steps:
 # -- Few taps ------------------------------------------------------------------------------------
 
 
-def _small(problem: Correlation, multiprocessors: int, alignment: int) -> Steps | None:
+def _small(
+    problem: Correlation, multiprocessors: int, alignment: int, tuning: tables.Table
+) -> Steps | None:
     """The plan with convolve_small.cu, or None where another kernel is for it."""
     p = problem
     side = max(p.filter_height, p.filter_width)
     if (
         side > max(_SMALL_SHAPES[p.dtype])
-        or p.filter_height * p.filter_width > _SMALL_TAPS[p.dtype]
-        or min(p.out_height, p.out_width) < _SMALL_LEAST
+        or p.filter_height * p.filter_width > tuning["convolution.small_taps"][p.dtype]
+        or min(p.out_height, p.out_width) < tuning["convolution.small_outputs"]
         or max(p.height, p.width, p.out_height, p.out_width, p.top, p.left) >= _SMALL_MOST
         or p.image[2] != 1
         or p.out[2] != 1
@@ -242,7 +241,12 @@ class _Tile(NamedTuple):
 
 
 def _tiled(
-    problem: Correlation, multiprocessors: int, alignment: int, block_limit: int, shared_limit: int
+    problem: Correlation,
+    multiprocessors: int,
+    alignment: int,
+    block_limit: int,
+    shared_limit: int,
+    tuning: tables.Table,
 ) -> Steps:
     """The plan with convolve.cu."""
     p = problem
@@ -254,6 +258,7 @@ def _tiled(
         multiprocessors / p.batch,
         block_limit,
         min(shared_limit, _STAGE_BYTES),
+        tuning,
     )
     if found is None:
         raise ValueError(f"shared_limit must be at least 16384, got {shared_limit}")
@@ -343,6 +348,7 @@ def _tile(
     multiprocessors: float,
     block_limit: int,
     shared_bytes: int,
+    tuning: tables.Table,
 ) -> _Tile | None:
     """The tile that takes the least time, None if none fits; multiprocessors are those for an
     image."""
@@ -357,8 +363,8 @@ def _tile(
         if stages is None:
             continue
         down, across = ceil_div(outs[0], tile_rows), ceil_div(outs[1], tile_columns)
-        cost = _tile_cost(taps, stages, rows, tile_rows, tile_columns)
-        cost *= max(down * across / multiprocessors, _HIDING_BLOCKS)
+        cost = _tile_cost(taps, stages, rows, tile_rows, tile_columns, tuning)
+        cost *= max(down * across / multiprocessors, tuning["convolution.hiding_blocks"])
         if best is None or cost < best_cost:
             best = _Tile(rows, lanes, threads // lanes, stages, down, across)
             best_cost = cost
@@ -366,13 +372,18 @@ def _tile(
 
 
 def _tile_cost(
-    taps: tuple[int, int], stages: _Stages, rows: int, tile_rows: int, tile_columns: int
+    taps: tuple[int, int],
+    stages: _Stages,
+    rows: int,
+    tile_rows: int,
+    tile_columns: int,
+    tuning: tables.Table,
 ) -> float:
     """The time that a tile takes, in products."""
     chunk = stages.chunk_rows
     products = tile_rows * tile_columns * taps[0] * taps[1]
-    products *= 1 + _READ_COST * (rows + chunk - 1) / (rows * chunk)
+    products *= 1 + tuning["convolution.read_cost"] * (rows + chunk - 1) / (rows * chunk)
     passes = ceil_div(taps[0], stages.rows) * ceil_div(taps[1], stages.columns)
     loads = tile_rows + min(stages.rows, taps[0]) - 1
     loads *= ceil_div(tile_columns + min(stages.columns, taps[1]) - 1, WARP) * WARP
-    return products + _LOAD_COST * passes * loads
+    return products + tuning["convolution.load_cost"] * passes * loads

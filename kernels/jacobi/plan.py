@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import NamedTuple
 
+from ..common import tuning as tables
 from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
 
 __all__ = [
@@ -22,11 +23,9 @@ __all__ = [
 
 # One sweep: threads of a block, rows whose loads a thread has in flight, and the longest strip; a
 # strip reads two rows beside its own, which the L2 cache has, and many short strips share out
-# evenly. Strips are shorter where there are fewer threads than _BUSY_THREADS per multiprocessor.
+# evenly. Strips are shorter where there are fewer threads on a multiprocessor than keep it busy.
 _THREADS = 128
 _AHEAD = {2: 4, 3: 2}
-_STRIP = 8
-_BUSY_THREADS = 1024
 
 # Several sweeps: depth -> blocks of four warps that a multiprocessor has registers for, as
 # __launch_bounds__ is told (the most without spills), and rows whose loads a warp has in flight:
@@ -39,11 +38,8 @@ _WARP_SHAPES = {
 _WARP_LANES = 32
 _WARP_GROUPS = 4
 _PORTABLE_LANES = 64
-_DEFAULT_DEPTH = {"float32": 6, "float64": 4}
-# Waves of blocks after which more and shorter strips cannot gain, and the rows that the start of a
-# walk takes as long as.
+# Waves of blocks after which more and shorter strips cannot gain.
 _MOST_WAVES = 8
-_START_ROWS = 8
 
 
 class Grid(NamedTuple):
@@ -118,6 +114,7 @@ def sweep(
     multiprocessors: int,
     block_limit: int = 1024,
     strip: int | None = None,
+    tuning: tables.Table | None = None,
 ) -> Launch:
     """Plan one sweep over one or two ranges of rows.
 
@@ -130,19 +127,22 @@ def sweep(
         Of the device.
     strip : int, optional
         Rows that a thread walks down.
+    tuning : Table, optional
+        The figures that strips are chosen by. Default: `hetero.kernels.common.tuning.default`.
 
     Returns
     -------
     Launch
         On the buffers ``"u"``, ``"f"`` and ``"u_new"``.
     """
+    tuning = tuning or tables.default()
     width = VECTOR_BYTES // check_dtype(grid.dtype)
     threads = min(_THREADS, block_limit)
     tiles = ceil_div(grid.lines * (grid.pitch // width), threads)
     total = sum(end - begin for begin, end in rows)
     if strip is None:
-        wanted = ceil_div(multiprocessors * _BUSY_THREADS, tiles * threads)
-        strip = max(1, min(_STRIP, total // wanted))
+        wanted = ceil_div(multiprocessors * tuning["jacobi.busy_threads"], tiles * threads)
+        strip = max(1, min(tuning["jacobi.strip"], total // wanted))
     return Launch(
         source="jacobi.cu",
         kernel="jacobi_sweep",
@@ -175,7 +175,7 @@ def passes(sweeps: int, depth: int) -> Iterator[int]:
             rest %= less
 
 
-def default_depth(grid: Grid) -> int:
+def default_depth(grid: Grid, tuning: tables.Table | None = None) -> int:
     """How many sweeps a pass should make.
 
     In 3-D one. In 2-D several pay on large grids, where memory is the limit, and on small ones,
@@ -183,7 +183,7 @@ def default_depth(grid: Grid) -> int:
     """
     if grid.dims == 3:
         return 1
-    most = min(_DEFAULT_DEPTH[grid.dtype], grid.held // 2)
+    most = min((tuning or tables.default())["jacobi.depth"][grid.dtype], grid.held // 2)
     return max((depth for depth in DEPTHS if depth <= most), default=1)
 
 
@@ -196,6 +196,7 @@ def blocked(
     multiprocessors: int,
     block_limit: int = 1024,
     strip: int | None = None,
+    tuning: tables.Table | None = None,
 ) -> Launch:
     """Plan several sweeps of a 2-D grid in one pass.
 
@@ -223,7 +224,9 @@ def blocked(
     skirt = ceil_div(depth, width) * width
     tiles = ceil_div(grid.columns, groups * (lanes * width - 2 * skirt))
     if strip is None:
-        strip = _blocked_strip(rows, depth, tiles, multiprocessors * blocks)
+        strip = _blocked_strip(
+            rows, depth, tiles, multiprocessors * blocks, tuning or tables.default()
+        )
     return Launch(
         source="jacobi_warp.cu" if warps else "jacobi_blocked.cu",
         kernel="jacobi_blocked",
@@ -255,7 +258,9 @@ def blocked(
     )
 
 
-def _blocked_strip(rows: Ranges, depth: int, tiles: int, resident: int) -> int:
+def _blocked_strip(
+    rows: Ranges, depth: int, tiles: int, resident: int, tuning: tables.Table
+) -> int:
     """The strip that ends soonest: waves of blocks times the rows that each walks down.
 
     ``resident`` blocks run at once. A launch that is a small share of a sweep (the rows beside a
@@ -267,7 +272,7 @@ def _blocked_strip(rows: Ranges, depth: int, tiles: int, resident: int) -> int:
         strip = ceil_div(longest, strips)
         blocks = tiles * sum(ceil_div(end - begin, strip) for begin, end in rows)
         waves = ceil_div(blocks, resident)
-        time = waves * (strip + 2 * depth + _START_ROWS)
+        time = waves * (strip + 2 * depth + tuning["jacobi.start_rows"])
         if best_time is None or time < best_time:
             best, best_time = strip, time
         if waves > _MOST_WAVES:

@@ -143,9 +143,12 @@ def measure(
     found: list[Measured] = []
     benches: dict[str, Bench] = {}
     gone: set[str] = set()
+    spare: dict[str, float] = {}  # seconds that earlier portions at a place left over
     for portion in portions:
+        begin = time.perf_counter()
+        time_left = spare.get(portion.place.name, 0.0) + sum(c.seconds for c in portion.cases)
         samples: dict[ModelKey, tuple[Case, Samples]] = {}
-        for case, share in in_turn(portion, budget):
+        for case, share in in_turn(portion, budget, time_left):
             place, row = portion.place, case.implementation
             progress(f"{case} on {place.name}")
             if place.name in gone:
@@ -163,11 +166,14 @@ def measure(
                 if not alive(place):
                     failures.append(Failure("", place.name, str(case), error))
                     gone.add(place.name)
+        spare[portion.place.name] = max(time_left - (time.perf_counter() - begin), 0.0)
         found += [Measured(case, portion.place, taken) for case, taken in samples.values()]
     return found
 
 
-def in_turn(portion: Portion, budget: Budget) -> Iterator[tuple[Case, float]]:
+def in_turn(
+    portion: Portion, budget: Budget, time_left: float = 0.0
+) -> Iterator[tuple[Case, float]]:
     """Each case as often as it is gone through, with the seconds that it may take."""
     turns = [
         case
@@ -177,7 +183,7 @@ def in_turn(portion: Portion, budget: Budget) -> Iterator[tuple[Case, float]]:
     ]
     each = {id(case): case.seconds / turns.count(case) for case in portion.cases}
     left = sum(each[id(case)] for case in turns)
-    end = time.perf_counter() + left
+    end = time.perf_counter() + time_left
     for case in turns:
         seconds = each[id(case)]
         yield case, budget.patience * max(end - time.perf_counter(), 0.1) * seconds / left

@@ -151,7 +151,7 @@ def test_time_is_shared_in_proportion(monkeypatch):
     row = registry.lookup("matvec")[0]
     one = Case(row, "float32", "C", Grid(), [[4]], seconds=1.0)
     other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0, number=3), seconds=3.0)
-    turns = list(loop.in_turn(loop.Portion(None, here(), (one, other)), FULL))
+    turns = list(loop.in_turn(loop.Portion(None, here(), (one, other)), FULL, 4.0))
     assert [case.dtype for case, _ in turns] == ["float32", "float64", "float64", "float64"]
     assert turns[0][1] == pytest.approx(2.0), "twice its share"
     assert turns[1][1] == pytest.approx(2.0 * 4.0 / 3.0), "what another one left over counts"

@@ -11,6 +11,7 @@ _OPERATION = "matmul"
 _LARGEST = {"cpu": 2048, "opencl": 512}
 _LARGEST_QUICK = {"cpu": 1024, "opencl": 256}
 _LARGEST_OTHERS, _LARGEST_OTHERS_QUICK = 4096, 8192
+_SECONDS = 1.6, 7.0  # of a case on the CPU: quick, and in full
 _ORDERS = ("CC", "CF", "FC", "FF")
 
 
@@ -21,4 +22,4 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
     else:
         largest = _LARGEST.get(place.kind, _LARGEST_OTHERS)
     orders, layouts = (_ORDERS, _ORDERS) if place.devices else (("CC",), ("*",))
-    yield from product_cases(_OPERATION, place, budget, largest, orders, layouts, True)
+    yield from product_cases(_OPERATION, place, budget, largest, orders, layouts, True, _SECONDS)

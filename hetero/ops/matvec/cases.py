@@ -19,13 +19,16 @@ _OPERATION, _METHOD = "matvec", "tiled"
 _LARGEST = {"cpu": 8192, "opencl": 1024}
 _LARGEST_QUICK = {"cpu": 8192, "opencl": 512}
 _LARGEST_OTHERS = 16384
+_SECONDS = 0.7, 1.5  # of a case on the CPU: quick, and in full
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, by dtype and order, on devices also by alignment."""
     sizes = _LARGEST_QUICK if budget.quick else _LARGEST
     largest = sizes.get(place.kind, _LARGEST_OTHERS)
-    yield from product_cases(_OPERATION, place, budget, largest, ("C", "F"), ("C", "F"), False)
+    yield from product_cases(
+        _OPERATION, place, budget, largest, ("C", "F"), ("C", "F"), False, _SECONDS
+    )
 
 
 def small_call(device: Device) -> SmallCall | None:

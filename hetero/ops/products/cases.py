@@ -13,7 +13,7 @@ from hetero.runtime.registry import Implementation
 _LEAST_EXTENT, _LEAST_KNOT = 4, 16
 _BETWEEN = [48, 96]
 _ESTIMATE_STEP = 4.0  # ratio of neighbouring sizes where the implementation knows its own steps
-_SECONDS = {False: 2.5, True: 0.9}  # of a case, by whether the calibration is quick
+_SECONDS = (0.7, 2.0)  # of a case on a device: quick, and in full
 _BESIDE = 0.1  # of that, where another layout's model tells most
 
 
@@ -35,6 +35,7 @@ def product_cases(
     orders: tuple[str, ...],
     layouts: tuple[str, ...],
     between: bool,
+    seconds: tuple[float, float],
 ) -> Iterator[Case]:
     """Cases of every implementation at a place.
 
@@ -49,7 +50,10 @@ def product_cases(
         called; the first one is the reference of the others where ``between`` says so.
     between : bool
         Whether libraries take other ways between powers of two, and alike for each order.
+    seconds : tuple of float
+        How long a case may take on the CPU: quick, and in full.
     """
+    seconds = _SECONDS if place.devices else seconds
     for implementation in registry.lookup(operation):
         if implementation.kind != place.kind or implementation.run is None:
             continue
@@ -57,7 +61,16 @@ def product_cases(
             for less in (0, 1) if place.devices else (0,):
                 for order, layout in zip(orders, layouts, strict=True):
                     case = _case(
-                        implementation, place, budget, largest, dtype, order, layout, less, between
+                        implementation,
+                        place,
+                        budget,
+                        largest,
+                        dtype,
+                        order,
+                        layout,
+                        less,
+                        between,
+                        seconds[not budget.quick],
                     )
                     if implementation.excludes(case.problem(*case.largest), place.info) is None:
                         yield case
@@ -73,6 +86,7 @@ def _case(
     layout: str,
     less: int,
     between: bool,
+    seconds: float,
 ) -> Case:
     operation = implementation.operation
 
@@ -80,7 +94,7 @@ def _case(
         return product(operation, dims, place.operands_on, dtype, order)
 
     number = len(registry.operation(operation).dims[0].split())
-    seconds, ahead = _SECONDS[budget.quick], ""
+    ahead = ""
     if not place.devices:
         sizes = axis(_LEAST_EXTENT, largest, budget.step)
         how = Grid(budget.held_out, multiple=4)

@@ -22,6 +22,7 @@ from scipy import signal
 from test_kernels import LAYOUTS, WRITABLE, elements, operand
 
 from hetero import devices
+from hetero.kernels.common import tuning
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.convolution.plan import BOUNDARIES
 
@@ -112,7 +113,7 @@ def runner(request):
 @pytest.fixture
 def small(monkeypatch):
     """Let small images have the kernel for few taps."""
-    monkeypatch.setattr(plan_convolve, "_SMALL_LEAST", 1)
+    monkeypatch.setitem(tuning.default()._values, "convolution.small_outputs", 1)
 
 
 # -- What they should make -----------------------------------------------------------------------
@@ -475,7 +476,7 @@ def simulate(case):
     def edit(text):
         return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if "race" in case else text
 
-    plan_convolve._SMALL_LEAST = 1
+    tuning.default()._values["convolution.small_outputs"] = 1
     simulator = test_kernels.BufferRunner(runtimes.simulator(), edit)
     if "race" in case:
         with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import hetero.ops
 from hetero.arrays import HOST, spec
 from hetero.devices.base import Device
 from hetero.devices.cuda import CudaDevice
@@ -90,7 +89,7 @@ def test_products(shape, order, dtype):
     for operation, second in (("matmul", (k, n)), ("matvec", (k,))):
         first = spec((m, k), dtype, on="cuda:0", order=order[0])
         other = spec(second, dtype, on="cuda:0", order=order[1])
-        problem = hetero.ops.module_of(operation).problem(first, other)
+        problem = registry.operation(operation).problem(first, other)
         (method,) = (
             i for i in registry.lookup(problem.operation) if (i.kind, i.method) == ("cuda", "tiled")
         )

@@ -21,7 +21,7 @@ import hetero.ops
 from hetero import paths
 from hetero.arrays import spec
 from hetero.errors import ProfileError
-from hetero.runtime import inventory, planner, pricing, profile
+from hetero.runtime import inventory, planner, pricing, profile, registry
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 CPU_MODEL = "cpu|matmul|blas|float32|*"
@@ -605,7 +605,7 @@ def test_own_products_are_priced_by_their_waves(data, tmp_path):
 
     def compute(m, n, k):
         a, b = spec((m, k), "float32", on="cuda:0"), spec((k, n), "float32", on="cuda:0")
-        problem = hetero.ops.module_of("matmul").problem(a, b)
+        problem = registry.operation("matmul").problem(a, b)
         plan = pricing.price(problem, found, {"cuda:0": cuda}, "cuda:0", "tiled")
         return plan.chosen.terms["compute"]
 

@@ -7,8 +7,6 @@ from typing import Any
 from hetero.ops import functions  # noqa: F401  # registers them
 from hetero.runtime import planner, registry
 
-module_of = registry.operation
-
 
 def plan(
     operation: str,

@@ -232,8 +232,8 @@ def solve(
     ----------
     device : Device
     stencil : Stencil
-    f, u : numpy.ndarray or device buffer
-        Right-hand side; start in, result out. Both arrays or both buffers, contiguous.
+    f, u : device buffer
+        Right-hand side; start in, result out. Contiguous.
     dtype : float32 or float64
     rtol, atol : float
         Done when norm(f - A u) <= max(rtol norm(f), atol).
@@ -249,19 +249,8 @@ def solve(
         make = functools.partial(Hierarchy, device, stencil, dtype)
         key = stencil, np.dtype(dtype)
         hierarchy = device.storage().get(_PURPOSE, key, _KEPT, make)
-        if not isinstance(f, np.ndarray):
-            return _solve(hierarchy, f, u, rtol, atol, maxiter)
-        buffers = [device.allocate(f.nbytes) for _ in range(2)]
-        device.upload(f, buffers[0][0])
-        device.upload(u, buffers[1][0])
-        outcome = _solve(hierarchy, buffers[0][0], buffers[1][0], rtol, atol, maxiter)
-        device.download(buffers[1][0], u)
-        return outcome
-
-
-def _solve(hierarchy: Hierarchy, f: Any, u: Any, rtol: float, atol: float, maxiter: int) -> Outcome:
-    with locks.sole(hierarchy, hierarchy.again) as own:
-        return _cycles(own, f, u, rtol, atol, maxiter)
+        with locks.sole(hierarchy, hierarchy.again) as own:
+            return _cycles(own, f, u, rtol, atol, maxiter)
 
 
 def _cycles(

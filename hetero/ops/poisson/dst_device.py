@@ -157,8 +157,8 @@ def solve(
     ----------
     device : Device
     stencil : Stencil
-    f, u : numpy.ndarray or device buffer
-        Right-hand side; the result. Both arrays, or both buffers.
+    f, u : device buffer
+        Right-hand side; the result. Contiguous.
     dtype : dtype-like
         float32 or float64.
     rtol : float
@@ -174,13 +174,7 @@ def solve(
     with device.active():
         make = functools.partial(Solver, device, stencil, np.dtype(dtype))
         solver = device.storage().get(_PURPOSE, (stencil, np.dtype(dtype)), _KEPT, make)
-        if not isinstance(f, np.ndarray):
-            return _solve(solver, f, u, rtol, refinements)
-        buffers = [device.allocate(f.nbytes) for _ in range(2)]
-        device.upload(np.ascontiguousarray(f), buffers[0][0])
-        outcome = _solve(solver, buffers[0][0], buffers[1][0], rtol, refinements)
-        device.download(buffers[1][0], u)
-        return outcome
+        return _solve(solver, f, u, rtol, refinements)
 
 
 def _solve(solver: Solver, f: Any, u: Any, rtol: float, refinements: int) -> Outcome:

@@ -156,7 +156,7 @@ def _measure(
     failures: list[loop.Failure] = []
     operations = registry.operations()
     portions = loop.all_cases(operations, places, budget, failures)
-    steps = 2 + len(places) + sum(len(list(loop.in_turn(portion, budget))) for portion in portions)
+    steps = 2 + len(places) + sum(len(list(loop.in_turn(portion))) for portion in portions)
     number = 0
 
     def show(text: str) -> None:

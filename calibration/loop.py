@@ -143,16 +143,20 @@ def measure(
     found: list[Measured] = []
     benches: dict[str, Bench] = {}
     gone: set[str] = set()
-    spare: dict[str, float] = {}  # seconds that earlier portions at a place left over
+    left = {portion.place.name: 0.0 for portion in portions}
     for portion in portions:
-        begin = time.perf_counter()
-        time_left = spare.get(portion.place.name, 0.0) + sum(c.seconds for c in portion.cases)
+        left[portion.place.name] += sum(case.seconds for case in portion.cases)
+    time_left = dict(left)  # what one case does not use is for those that follow at its place
+    for portion in portions:
         samples: dict[ModelKey, tuple[Case, Samples]] = {}
-        for case, share in in_turn(portion, budget, time_left):
+        for case, seconds in in_turn(portion):
             place, row = portion.place, case.implementation
             progress(f"{case} on {place.name}")
             if place.name in gone:
                 continue
+            share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
+            left[place.name] = max(left[place.name] - seconds, 1e-9)
+            begin = time.perf_counter()
             try:
                 with active(place):
                     if place.name not in benches:
@@ -166,28 +170,18 @@ def measure(
                 if not alive(place):
                     failures.append(Failure("", place.name, str(case), error))
                     gone.add(place.name)
-        spare[portion.place.name] = max(time_left - (time.perf_counter() - begin), 0.0)
+            time_left[place.name] -= time.perf_counter() - begin
         found += [Measured(case, portion.place, taken) for case, taken in samples.values()]
     return found
 
 
-def in_turn(
-    portion: Portion, budget: Budget, time_left: float = 0.0
-) -> Iterator[tuple[Case, float]]:
-    """Each case as often as it is gone through, with the seconds that it may take."""
-    turns = [
-        case
-        for number in range(portion.passes)
-        for case in portion.cases
-        if number < (case.how.number if isinstance(case.how, Passes) else 1)
-    ]
-    each = {id(case): case.seconds / turns.count(case) for case in portion.cases}
-    left = sum(each[id(case)] for case in turns)
-    end = time.perf_counter() + time_left
-    for case in turns:
-        seconds = each[id(case)]
-        yield case, budget.patience * max(end - time.perf_counter(), 0.1) * seconds / left
-        left = max(left - seconds, 1e-9)
+def in_turn(portion: Portion) -> Iterator[tuple[Case, float]]:
+    """Each case as often as it is gone through, with its part of the case's seconds."""
+    for number in range(portion.passes):
+        for case in portion.cases:
+            times = case.how.number if isinstance(case.how, Passes) else 1
+            if number < times:
+                yield case, case.seconds / times
 
 
 def models(measured: list[Measured], failures: list[Failure]) -> dict[ModelKey, Model]:

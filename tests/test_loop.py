@@ -146,12 +146,22 @@ def test_operands_that_fill_a_device_are_not_measured(cuda):
 
 
 def test_time_is_shared_in_proportion(monkeypatch):
-    now = [0.0]
+    """Each gets twice its share of what is left; what one does not use is for the others."""
+    now, given = [0.0], []
+
+    def take(case, bench, budget, share, *_):
+        given.append((case.dtype, share))
+        now[0] += 0.5
+        return Samples()
+
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(loop, "Bench", lambda devices: None)
+    monkeypatch.setattr(sampling, "take", take)
     row = registry.lookup("matvec")[0]
     one = Case(row, "float32", "C", Grid(), [[4]], seconds=1.0)
     other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0, number=3), seconds=3.0)
-    turns = list(loop.in_turn(loop.Portion(None, here(), (one, other)), FULL, 4.0))
-    assert [case.dtype for case, _ in turns] == ["float32", "float64", "float64", "float64"]
-    assert turns[0][1] == pytest.approx(2.0), "twice its share"
-    assert turns[1][1] == pytest.approx(2.0 * 4.0 / 3.0), "what another one left over counts"
+    mine = [loop.Portion(None, here(), (case,)) for case in (one, other)]
+    loop.measure(mine, FULL, {}, silent, [])
+    assert [dtype for dtype, _ in given] == ["float32", "float64", "float64", "float64"]
+    expected = [2.0, 2.0 * 3.5 / 3.0, 2.0 * 3.0 / 2.0, 2.0 * 2.5]
+    assert [share for _, share in given] == pytest.approx(expected)

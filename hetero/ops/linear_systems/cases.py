@@ -11,7 +11,7 @@ from hetero.runtime.cases import Case, Copies, Place
 from hetero.runtime.problem import DEVICE_DTYPES
 from hetero.runtime.registry import Implementation
 
-SECONDS = 0.3  # of a case
+SECONDS = 0.5  # of a case
 CYCLES = (1, 4)  # of multigrid: not so many that float32 meets rounding
 STEPS = (8, 40)
 _SMALLEST = 2**8

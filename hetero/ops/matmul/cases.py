@@ -11,7 +11,7 @@ _OPERATION = "matmul"
 _LARGEST = {"cpu": 2048, "opencl": 512}
 _LARGEST_QUICK = {"cpu": 1024, "opencl": 256}
 _LARGEST_OTHERS, _LARGEST_OTHERS_QUICK = 4096, 8192
-_SECONDS = 1.6, 7.0  # of a case on the CPU: quick, and in full
+_SECONDS = 1.5, 3.3  # of a case on the CPU: quick, and in full
 _ORDERS = ("CC", "CF", "FC", "FF")
 
 

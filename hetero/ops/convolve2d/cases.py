@@ -51,7 +51,7 @@ def cases(place: Place, budget: Budget) -> Iterable[Case]:
     rows = [i for i in registry.lookup(NAME) if i.kind == place.kind and i.run is not None]
     if budget.quick:
         return [
-            Case(i, dtype, "*", _estimate(i.method, place))
+            Case(i, dtype, "*", _estimate(i.method, place), seconds=0.05)
             for i in rows
             for dtype in DEVICE_DTYPES
             if i.excludes(_problem(i, dtype, HOST, *_EXAMPLE_LARGE), place.info) is None

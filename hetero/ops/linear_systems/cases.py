@@ -33,7 +33,7 @@ def estimates(operation: str, place: Place) -> Iterator[Case]:
     how = Copies(4e-4 if place.devices else 2e-5)
     for row in rows(operation, place):
         for dtype in DEVICE_DTYPES:
-            yield Case(row, dtype, "*", how)
+            yield Case(row, dtype, "*", how, seconds=0.05)
 
 
 def unknowns(place: Place, limits: tuple[dict[str, int], int] | None = None, ratio: int = 4):

@@ -10,7 +10,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.errors import DeviceNotAvailable
 from hetero.runtime import call_cache, inventory, profile, registry
 from hetero.runtime.call_cache import forced
 from hetero.runtime.pricing import (
@@ -18,8 +18,8 @@ from hetero.runtime.pricing import (
     Candidate,
     Plan,
     by_way_of_host,
+    check_method,
     matching_devices,
-    method_names,
     price,
     show,
 )
@@ -62,12 +62,7 @@ def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
     """
     if device is not None:
         _require(device)
-    if method is not None:
-        everything = [i for o in registry.operations() for i in registry.lookup(o.name)]
-        if method not in {i.method for i in everything}:
-            raise MethodNotAvailable(
-                f"method must be one of {method_names(everything)}, got {method!r}"
-            )
+    check_method(method, [i for o in registry.operations() for i in registry.lookup(o.name)])
     outer = forced.get() or (None, None)
     token = forced.set((device or outer[0], method or outer[1]))
     try:
@@ -98,12 +93,7 @@ def check_placement(operation: str, device: str | None, method: str | None) -> N
     """Raise what a plan would if ``device=`` or ``method=`` names nothing that is here."""
     if device is not None:
         _require(device)
-    if method is not None:
-        implementations = registry.lookup(operation)
-        if method not in {i.method for i in implementations}:
-            raise MethodNotAvailable(
-                f"method must be one of {method_names(implementations)}, got {method!r}"
-            )
+    check_method(method, registry.lookup(operation))
 
 
 def _require(device: str) -> None:

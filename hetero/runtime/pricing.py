@@ -233,10 +233,7 @@ def price(
     """
     names = matching_devices(device, devices) if device is not None else list(devices)
     implementations = registry.lookup(problem.operation)
-    if method is not None and method not in {i.method for i in implementations}:
-        raise MethodNotAvailable(
-            f"method must be one of {method_names(implementations)}, got {method!r}"
-        )
+    check_method(method, implementations)
     shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
     if device in shared and any(i.shared and i.shared(problem) for i in implementations):
         names = []
@@ -251,7 +248,7 @@ def price(
     if method is not None and not candidates:
         kinds = {devices[name]["kind"] for name in names}
         raise MethodNotAvailable(
-            f"method must be one of {method_names(implementations, kinds)} "
+            f"method must be one of {_methods(i for i in implementations if i.kind in kinds)} "
             f"on {', '.join(names)}, got {method!r}"
         )
     possible = [c for c in candidates if c.reason is None]
@@ -301,10 +298,16 @@ def price(
     return Plan(problem, tuple(possible + others), constants.name)
 
 
-def method_names(implementations: Iterable[Implementation], kinds: Any = None) -> str:
-    """The methods of these implementations, of all kinds of device or of some, for a message."""
-    listed = {i.method for i in implementations if kinds is None or i.kind in kinds}
-    return ", ".join(map(repr, sorted(listed)))
+def check_method(method: str | None, implementations: Iterable[Implementation]) -> None:
+    """Raise `MethodNotAvailable` for a method that none of these implementations has."""
+    if method is not None and method not in {i.method for i in implementations}:
+        raise MethodNotAvailable(
+            f"method must be one of {_methods(implementations)}, got {method!r}"
+        )
+
+
+def _methods(implementations: Iterable[Implementation]) -> str:
+    return ", ".join(map(repr, sorted({i.method for i in implementations})))
 
 
 def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -149,14 +149,7 @@ class Implementation:
 
     def _made_of(self) -> list[tuple[Any, ...]]:
         """Modules and names of its functions, which a reloaded module defines again."""
-        functions = (
-            self.excludes,
-            self.work,
-            self.run,
-            self.shared,
-            self.prepare,
-            self.falls_short,
-        )
+        functions = [getattr(self, f.name) for f in fields(self)[3:]]
         return [(getattr(f, "__module__", f), getattr(f, "__qualname__", f)) for f in functions]
 
 

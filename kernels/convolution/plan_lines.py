@@ -27,10 +27,15 @@ _LINES_CHUNK = 8
 _LINES_TAPS = 64
 
 
+@cache
 def separable_limit(*, dtype: str, shared_limit: int = 32768) -> int:
     """Return the most taps that `separable` takes of a row or a column."""
-    check_dtype(dtype)
-    return _lines_limit(dtype, shared_limit)
+    limit = 0
+    for taps in range(_LINES_CHUNK, _LINES_TAPS + 1, _LINES_CHUNK):
+        if _lines_bytes(taps, taps, dtype, _LINES_GROUPS[-1]) > min(shared_limit, SHARED_BYTES):
+            break
+        limit = taps
+    return limit
 
 
 def separable(
@@ -85,24 +90,13 @@ dtype, image_strides, out_strides, multiprocessors, alignment, cuda, block_limit
     )
     if block_limit < WARP:
         raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
-    limit = _lines_limit(dtype, shared_limit)
+    limit = separable_limit(dtype=dtype, shared_limit=shared_limit)
     if max(filter_height, filter_width) > limit:
         raise ValueError(
             f"a separable filter must have at most {limit} taps a side, "
             f"got {filter_height} x {filter_width}"
         )
     return _lines(problem, rank, multiprocessors, alignment, block_limit, shared_limit)
-
-
-@cache
-def _lines_limit(dtype: str, shared_limit: int) -> int:
-    """The most taps a side of convolve_lines.cu."""
-    limit = 0
-    for taps in range(_LINES_CHUNK, _LINES_TAPS + 1, _LINES_CHUNK):
-        if _lines_bytes(taps, taps, dtype, _LINES_GROUPS[-1]) > min(shared_limit, SHARED_BYTES):
-            break
-        limit = taps
-    return limit
 
 
 def _lines_bytes(filter_height: int, filter_width: int, dtype: str, groups: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..common import tuning as tables
 from ..common.launch import REAL, VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
 from ..common.partial import sum_partials
-from ..matvec.plan import plan_matvec
 from .tiles import Product, Tile, choose, chunk_of
 
 __all__ = ["plan_matmul"]
@@ -64,11 +63,6 @@ def plan_matmul(
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and, if split, ``"partial"``.
     """
     width = VECTOR_BYTES // check_dtype(dtype)
-    if n == 1 or m == 1:
-        return _as_matvec(
-            m == 1, m * n, k, batch, dtype, a_strides, b_strides, c_strides,
-            multiprocessors, alignment, block_limit, capability, tuning,
-        )  # fmt: skip
     names = ("A", "B")
     if abs(c_strides[2]) != 1 and abs(c_strides[1]) == 1:
         # C^T = B^T A^T has rows that are contiguous.
@@ -196,48 +190,3 @@ def _loads_aligned(
         and (slow_extent == 1 or slow % width == 0)
         and (batch == 1 or batch_stride % width == 0)
     )
-
-
-def _as_matvec(
-    row: bool,
-    outputs: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    a_strides: tuple[int, int, int],
-    b_strides: tuple[int, int, int],
-    c_strides: tuple[int, int, int],
-    multiprocessors: int,
-    alignment: int,
-    block_limit: int,
-    capability: tuple[int, int] | None,
-    tuning: tables.Table | None,
-) -> Steps:
-    """Plan a product with a single column, c = A b, or a single row, c = B^T a, as a matvec."""
-    if row:
-        names = {"A": "B", "x": "A", "y": "C"}
-        matrix = _transposed(b_strides)
-        x, y = (a_strides[0], a_strides[2]), (c_strides[0], c_strides[2])
-    else:
-        names = {"A": "A", "x": "B", "y": "C"}
-        matrix = a_strides
-        x, y = b_strides[:2], c_strides[:2]
-    steps = plan_matvec(
-        m=outputs,
-        k=k,
-        batch=batch,
-        dtype=dtype,
-        a_strides=matrix,
-        x_strides=x,
-        y_strides=y,
-        multiprocessors=multiprocessors,
-        alignment=alignment,
-        block_limit=block_limit,
-        capability=capability,
-        tuning=tuning,
-    )
-    launches = tuple(
-        launch._replace(arguments=tuple(names.get(a, a) for a in launch.arguments))
-        for launch in steps.launches
-    )
-    return steps._replace(launches=launches)

@@ -57,7 +57,6 @@ def direct(image: np.ndarray, options: Options, window: Window, out: np.ndarray)
         window.code,
         options.fillvalue,
     )
-    return out
 
 
 def separable(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:

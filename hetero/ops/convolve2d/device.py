@@ -10,7 +10,7 @@ import numpy as np
 from hetero.arrays import alignment
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
-from hetero.kernels import Launch, Steps
+from hetero.kernels import Steps
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, Options, kept
 from hetero.runtime.problem import Problem
@@ -20,22 +20,9 @@ _THREADS = 256
 
 @functools.lru_cache(maxsize=1024)
 def _steps(
-    kind: str,
-    window: Any,
-    batch: int,
-    dtype: str,
-    image_strides: tuple[int, int, int],
-    out_strides: tuple[int, int, int],
-    aligned: int,
-    multiprocessors: int,
-    block_limit: int,
-    shared_limit: int,
-    cuda: bool,
-    tap_strides: tuple[int, int] | None,
-    only_if: bool,
+    kind: str, window: Any, tap_strides: tuple[int, int] | None, only_if: bool, **others: Any
 ) -> Steps:
     common = {
-        "batch": batch,
         "height": window.height,
         "width": window.width,
         "filter_height": window.filter_height,
@@ -45,15 +32,7 @@ def _steps(
         "top": window.top,
         "left": window.left,
         "boundary": window.boundary,
-        "dtype": dtype,
-        "image_strides": image_strides,
-        "out_strides": out_strides,
-        "multiprocessors": multiprocessors,
-        "alignment": aligned,
-        "block_limit": block_limit,
-        "shared_limit": shared_limit,
-        "cuda": cuda,
-    }
+    } | others
     if kind == "direct":
         return plan_convolve.direct(**common, tap_strides=tap_strides, only_if=only_if)
     return plan_convolve.separable(rank=window.rank, **common)
@@ -68,19 +47,21 @@ def steps(
     only_if: bool = False,
 ) -> Steps:
     """The launches of "direct" or "separable" for a problem and its buffers' addresses."""
+    image_strides, out_strides = problem.strides
     return _steps(
         kind,
         problem.options,
-        problem.batch,
-        problem.dtype,
-        *problem.strides,
-        alignment(*buffers),
-        device.multiprocessors,
-        device.block_limit,
-        device.shared_limit,
-        device.kind == "cuda",
         tap_strides,
         only_if,
+        batch=problem.batch,
+        dtype=problem.dtype,
+        image_strides=image_strides,
+        out_strides=out_strides,
+        alignment=alignment(*buffers),
+        multiprocessors=device.multiprocessors,
+        block_limit=device.block_limit,
+        shared_limit=device.shared_limit,
+        cuda=device.kind == "cuda",
     )
 
 
@@ -96,8 +77,7 @@ def launch(
     """Start a kernel of convolve_fft.cu."""
     real = "double" if dtype == "float64" else "float"
     defines = (("REAL", real), ("THREADS", _THREADS))
-    step = Launch("convolve_fft.cu", kernel, defines, blocks, _THREADS, ())
-    built = device.build(step.source, step.kernel, step.defines)
+    built = device.build("convolve_fft.cu", kernel, defines)
     device.launch(built, blocks, _THREADS, list(arguments))
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero import kernels
 from hetero.arrays import alignment
+from hetero.ops.products import cublas
 from hetero.ops.products import operands as products
 from hetero.runtime import registry, tuning
 from hetero.runtime.models import Work
@@ -28,52 +30,23 @@ def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> Non
 
 
 @functools.lru_cache(maxsize=4096)
-def _steps(
-    dims: tuple[int, ...],
-    batch: int,
-    dtype: str,
-    strides: tuple[tuple[int, ...], ...],
-    alignment: int,
-    multiprocessors: int,
-    block_limit: int,
-    shared_limit: int,
-    capability: tuple[int, int] | None,
-    tuning: Any,
-) -> Any:
-    from hetero import kernels
-
-    m, n, k = dims
-    a, b, c = strides
-    return kernels.plan_matmul(
-        m=m,
-        n=n,
-        k=k,
-        batch=batch,
-        dtype=dtype,
-        a_strides=a,
-        b_strides=b,
-        c_strides=c,
-        multiprocessors=multiprocessors,
-        alignment=alignment,
-        block_limit=block_limit,
-        shared_limit=shared_limit,
-        capability=capability,
-        tuning=tuning,
-    )
+def _steps(dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], **others: Any) -> Any:
+    (m, n, k), (a, b, c) = dims, strides
+    return kernels.plan_matmul(m=m, n=n, k=k, a_strides=a, b_strides=b, c_strides=c, **others)
 
 
 def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
     return _steps(
         problem.dims,
-        problem.batch,
-        problem.dtype,
         problem.strides,
-        aligned,
-        device.multiprocessors,
-        device.block_limit,
-        device.shared_limit,
-        device.capability,
-        tuning.of_device(device),
+        batch=problem.batch,
+        dtype=problem.dtype,
+        alignment=aligned,
+        multiprocessors=device.multiprocessors,
+        block_limit=device.block_limit,
+        shared_limit=device.shared_limit,
+        capability=device.capability,
+        tuning=tuning.of_device(device),
     )
 
 
@@ -85,15 +58,15 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
     major, minor = divmod(int(info["arch"].removeprefix("sm_")), 10)
     steps = _steps(
         problem.dims,
-        problem.batch,
-        problem.dtype,
         problem.strides,
-        VECTOR_BYTES,
-        info["multiprocessors"],
-        info["block_limit"],
-        info["shared_limit"],
-        (major, minor),
-        tuning.of_info(info),
+        batch=problem.batch,
+        dtype=problem.dtype,
+        alignment=VECTOR_BYTES,
+        multiprocessors=info["multiprocessors"],
+        block_limit=info["block_limit"],
+        shared_limit=info["shared_limit"],
+        capability=(major, minor),
+        tuning=tuning.of_info(info),
     )
     calls = 1.0 if len(steps.launches) == 1 else _SPLIT_CALLS
     return replace(work, estimate=steps.seconds, calls=calls)
@@ -111,21 +84,11 @@ def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) ->
     return device.prepared(_steps_of(device, problem, aligned), ("A", "B", "C"), itemsize)
 
 
-def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    from hetero.ops.products import cublas
-
-    return cublas.gemm_obstacle(problem, info)
-
-
 def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-    from hetero.ops.products import cublas
-
     cublas.gemm(devices[0], problem)(*arguments.inputs, arguments.output)
 
 
 def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    from hetero.ops.products import cublas
-
     return cublas.gemm(device, problem)
 
 
@@ -146,7 +109,7 @@ for _implementation in (
         NAME,
         "library",
         "cuda",
-        _library_obstacle,
+        cublas.gemm_obstacle,
         products.gpu_work,
         _run_library,
         prepare=_prepare_library,

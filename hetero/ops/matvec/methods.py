@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero import kernels
 from hetero.arrays import alignment
+from hetero.ops.products import cublas
 from hetero.ops.products import operands as products
 from hetero.runtime import registry, tuning
 from hetero.runtime.problem import Problem
@@ -24,48 +26,22 @@ def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> Non
 
 
 @functools.lru_cache(maxsize=4096)
-def _steps(
-    dims: tuple[int, ...],
-    batch: int,
-    dtype: str,
-    strides: tuple[tuple[int, ...], ...],
-    alignment: int,
-    multiprocessors: int,
-    block_limit: int,
-    capability: tuple[int, int] | None,
-    tuning: Any,
-) -> Any:
-    from hetero import kernels
-
-    m, k = dims
-    a, x, y = strides
-    return kernels.plan_matvec(
-        m=m,
-        k=k,
-        batch=batch,
-        dtype=dtype,
-        a_strides=a,
-        x_strides=x,
-        y_strides=y,
-        multiprocessors=multiprocessors,
-        alignment=alignment,
-        block_limit=block_limit,
-        capability=capability,
-        tuning=tuning,
-    )
+def _steps(dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], **others: Any) -> Any:
+    (m, k), (a, x, y) = dims, strides
+    return kernels.plan_matvec(m=m, k=k, a_strides=a, x_strides=x, y_strides=y, **others)
 
 
 def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
     return _steps(
         problem.dims,
-        problem.batch,
-        problem.dtype,
         problem.strides,
-        aligned,
-        device.multiprocessors,
-        device.block_limit,
-        device.capability,
-        tuning.of_device(device),
+        batch=problem.batch,
+        dtype=problem.dtype,
+        alignment=aligned,
+        multiprocessors=device.multiprocessors,
+        block_limit=device.block_limit,
+        capability=device.capability,
+        tuning=tuning.of_device(device),
     )
 
 
@@ -83,22 +59,12 @@ def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) ->
     return device.prepared(_steps_of(device, problem, aligned), names, itemsize)
 
 
-def _library_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
-    from hetero.ops.products import cublas
-
-    return cublas.gemv_obstacle(problem, info)
-
-
 def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-    from hetero.ops.products import cublas
-
     A, x = products.matrix_and_vector(problem, arguments.inputs)
     cublas.gemv(devices[0], problem)(A, x, arguments.output)
 
 
 def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    from hetero.ops.products import cublas
-
     launch = cublas.gemv(device, problem)
     if products.matrix_and_vector(problem, [0, 1])[0] == 0:
         return launch
@@ -122,7 +88,7 @@ for _implementation in (
         NAME,
         "library",
         "cuda",
-        _library_obstacle,
+        cublas.gemv_obstacle,
         products.gpu_work,
         _run_library,
         prepare=_prepare_library,

@@ -310,13 +310,9 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
 
 
 def _spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
-    steps = (
-        tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
-        if (np.ndim(spacing) == 0 or np.shape(spacing) == (ndim,))
-        else None
-    )
-    if steps is None:
+    if np.shape(spacing) not in ((), (ndim,)):
         raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
+    steps = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
     if not all(0.0 < h < math.inf for h in steps):
         raise ValueError(f"spacing must be positive, got {spacing!r}")
     return steps

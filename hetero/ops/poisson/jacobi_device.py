@@ -182,7 +182,8 @@ class _Run:
             if len(self._slices) == 1:
                 with self._slices[0].device.active():
                     for depth in batch:
-                        self._slices[0].sweep_all(depth)
+                        self._slices[0].sweep("all", depth)
+                        self._slices[0].swap()
             else:
                 for depth in batch:
                     self._sweep_together(depth)
@@ -200,9 +201,9 @@ class _Run:
         for part, each in enumerate(self._slices):
             with each.device.active():
                 self._exchange.wait(part)
-                each.sweep_edges(depth)
+                each.sweep("edges", depth)
                 self._exchange.ready(part)
-                each.sweep_inner(depth)
+                each.sweep("inner", depth)
         self._exchange.copy(self._halos[1 - self._slices[0].newest])
         for each in self._slices:
             each.swap()

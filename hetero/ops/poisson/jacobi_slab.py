@@ -126,24 +126,13 @@ class Slice(Part):
         nbytes = self.grid.held * self.grid.plane_bytes
         self.device.fill(self.buffers[f"u{self.newest}"], nbytes, stream=self.stream)
 
-    def sweep_all(self, depth: int) -> None:
-        """One pass of ``depth`` sweeps over the whole slab."""
-        self._sweep("all", depth)
-        self.swap()
-
-    def sweep_edges(self, depth: int) -> None:
-        """One pass over the rows that the neighbours wait for."""
-        self._sweep("edges", depth)
-
-    def sweep_inner(self, depth: int) -> None:
-        """One pass over the other rows."""
-        self._sweep("inner", depth)
-
     def swap(self) -> None:
         """What was written is the present u now."""
         self.newest = 1 - self.newest
 
-    def _sweep(self, which: str, depth: int) -> None:
+    def sweep(self, which: str, depth: int) -> None:
+        """One pass of ``depth`` sweeps over "all" rows, the "edges" that neighbours wait for, or
+        the "inner" rest."""
         key = which, depth, self.newest
         bound = self._bound.get(key)
         if bound is None:

@@ -1238,3 +1238,12 @@ def test_a_new_filter_costs_its_spectrum():
     assert remembered.calls == 1.0 < there.calls == large.calls
     assert there.dims[0] == pytest.approx(1.4 * remembered.dims[0], rel=1e-6)
     assert large.dims[0] > 1.3 * remembered.dims[0]
+
+
+@pytest.mark.parametrize("dtypes", [(">f4", ">f4"), ("float32", "float64"), ("int32", ">f8")])
+@pytest.mark.parametrize("shape", [(5, 5), (2, 40, 41)])
+def test_scipys_method_is_not_for_what_others_compute_after_a_conversion(shape, dtypes):
+    image, filter = (np.ones(s, d) for s, d in zip((shape, (5, 2)), dtypes, strict=True))
+    for ask in (hetero.convolve2d, lambda *a, **k: hetero.plan("convolve2d", *a, **k)):
+        with pytest.raises(MethodNotAvailable, match="it is for what no other method computes"):
+            ask(image, filter, method="scipy")

@@ -30,7 +30,7 @@ def planned(call: Call) -> Task:
     if _needs_host(call):
         return _by_way_of_host(call)
     only_scipys = call.dtype.char not in "fdFD" or not call.a.size * call.b.size
-    if only_scipys or call.method == "scipy":
+    if only_scipys or (call.method == "scipy" and call.dtype.kind == "c"):
         return _by_scipy(call)
     if call.is_of_filters:
         return _one_by_one(call)

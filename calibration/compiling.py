@@ -21,7 +21,7 @@ from hetero.devices.base import Device
 from hetero.devices.storage import Storage
 from hetero.errors import HeteroError
 from hetero.runtime import inventory, registry
-from hetero.runtime.cases import Case, Grid, Passes, Place, Steps, grid
+from hetero.runtime.cases import Case, Passes, Place, SampleGrid, TimedSolves, grid
 from hetero.runtime.registry import Arguments
 
 _ONE = "from hetero.calibration import compiling; compiling.compile_here({!r})"
@@ -67,7 +67,7 @@ def compile_here(name: str) -> None:
             for case in import_module(operation.cases).cases(place, budgets.FULL):
                 if case.ahead != name:
                     continue
-                if isinstance(case.how, Steps):
+                if isinstance(case.how, TimedSolves):
                     sampling.solves(case, case.smallest, (1,), bench, budgets.QUICK)
                 else:
                     bench.waiting(case, case.problem(*case.smallest))()
@@ -76,7 +76,7 @@ def compile_here(name: str) -> None:
 class _Listing:
     """Stands in for a device: notes the kernels that it is asked for, and does nothing else."""
 
-    run_steps = Device.run_steps
+    run_launches = Device.run_launches
     capturing = True  # what is made for filters is not to be kept
 
     def __init__(self, device: Device) -> None:
@@ -129,4 +129,4 @@ def _sizes(case: Case) -> list[tuple[int, ...]]:
     """All that will be measured of a case."""
     if isinstance(case.how, Passes):
         return [*case.how.knots.values(), *case.how.held_out.values()]
-    return grid(case.axes) if isinstance(case.how, Grid) else []
+    return grid(case.axes) if isinstance(case.how, SampleGrid) else []

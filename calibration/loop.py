@@ -19,7 +19,7 @@ from hetero.calibration import fit, sampling
 from hetero.calibration.sampling import Samples
 from hetero.calibration.workbench import Bench
 from hetero.errors import DeviceError
-from hetero.runtime.cases import Budget, Case, Copies, Passes, Place, Steps
+from hetero.runtime.cases import Budget, Case, Copies, Passes, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 from hetero.runtime.registry import Operation
 
@@ -219,7 +219,7 @@ def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model
     if isinstance(how, Copies):
         ((nbytes,), seconds), *_ = samples.seconds.items()
         return fit.copies(nbytes, seconds, how.overhead, how.flops_per_byte)
-    if isinstance(how, Steps):
+    if isinstance(how, TimedSolves):
         return fit.solve(case.axes, samples.setup, samples.seconds, (how.few, how.many))
     if isinstance(how, Passes):
         seconds = fit.least_above(samples.seconds) if how.number > 1 else samples.seconds

@@ -16,7 +16,7 @@ from hetero.calibration.measure import center, measure
 from hetero.calibration.workbench import Bench
 from hetero.devices.base import Device
 from hetero.runtime import planner, registry
-from hetero.runtime.cases import Budget, Case, Grid, Place, SmallCall, axis
+from hetero.runtime.cases import Budget, Case, Place, SampleGrid, SmallCall, axis
 from hetero.runtime.registry import Operation
 
 _PASSES = 3
@@ -105,7 +105,7 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
     operation, small = next(_small_calls(device, operations), (None, None))
     if small is None:
         return {}
-    case = Case(small.implementation, small.problem.dtype, "*", Grid(), problem=None)
+    case = Case(small.implementation, small.problem.dtype, "*", SampleGrid(), problem=None)
     vector = small.arrays[-1]
 
     def seconds(call: Callable[[], object]) -> float:
@@ -161,7 +161,7 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
         for case in cases:
             row = case.implementation
             key = (row.operation, row.method, case.dtype)
-            if not isinstance(case.how, Grid) or key in calls:
+            if not isinstance(case.how, SampleGrid) or key in calls:
                 continue
             problem = case.problem(*(_SMALLEST for _ in case.axes))
             if row.excludes(problem, place.info) is not None:

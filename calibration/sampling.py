@@ -13,7 +13,7 @@ from statistics import median
 
 from hetero.calibration.measure import measure
 from hetero.calibration.workbench import COPIED, Bench
-from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, Steps, grid
+from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, TimedSolves, grid
 from hetero.runtime.problem import Problem
 
 _HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter
@@ -75,7 +75,7 @@ def take(
         return Samples({(COPIED,): bench.copy_seconds()})
     if isinstance(case.how, Passes):
         return _pass(case, bench, budget, seconds_left, before)
-    if isinstance(case.how, Steps):
+    if isinstance(case.how, TimedSolves):
         return _steps(case, bench, budget, seconds_left)
     return _grid(case, bench, budget, seconds_left, host)
 

@@ -77,19 +77,19 @@ class DeviceClock:
         self._pools: dict[str, tuple[Any, int, Any]] = {}
         self._noise = np.random.default_rng(0).random(1 << 24, np.float32) - np.float32(0.5)
 
-    def seconds(self, steps: kernels.Steps, buffers: Mapping[str, int]) -> float:
+    def seconds(self, launch_plan: kernels.LaunchPlan, buffers: Mapping[str, int]) -> float:
         """Of the launches, on operands of so many bytes."""
         sizes = {name: -(-nbytes // 256) * 256 for name, nbytes in buffers.items()}
         places = -(-_COLD_BYTES // sum(sizes.values()))
         places = max(1, min(places, _MOST_PLACES, _POOL_BYTES // max(sizes.values())))
         pools = {name: self._pool(name, size * places) for name, size in sizes.items()}
-        itemsize = 8 if "double" in dict(steps.launches[0].defines).values() else 4
+        itemsize = 8 if "double" in dict(launch_plan.launches[0].defines).values() else 4
         turns = itertools.count()
 
         def call(_: int) -> None:
             place = next(turns) % places
             operands = {name: pools[name] + size * place for name, size in sizes.items()}
-            self._device.run_steps(steps, operands, itemsize)
+            self._device.run_launches(launch_plan, operands, itemsize)
 
         found = self._queue.quickly(call)
         if _LONG < found < _WARM:  # long enough to meet the card's limit of power

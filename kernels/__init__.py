@@ -5,18 +5,18 @@ OpenCL C 1.2. A plan (such as `plan_matvec`) picks the variant, the macros, the 
 arguments for one problem and one device; it needs neither the data nor the device. Each family's
 README.md tells its idea and what was tried; `hetero.kernels.cpu` holds the loops of the CPU.
 
->>> steps = plan_matvec(m=512, k=512, batch=1, dtype="float32", a_strides=(0, 512, 1),
+>>> launch_plan = plan_matvec(m=512, k=512, batch=1, dtype="float32", a_strides=(0, 512, 1),
 ...                     x_strides=(0, 1), y_strides=(0, 1), multiprocessors=132, alignment=16)
->>> [launch.kernel for launch in steps.launches]
+>>> [launch.kernel for launch in launch_plan.launches]
 ['matvec_rows']
 """
 
-from .common.launch import Launch, Steps
+from .common.launch import Launch, LaunchPlan
 from .common.sources import prelude, source
 from .matmul.plan import plan_matmul
 from .matvec.plan import plan_matvec
 
-__all__ = ["REFITTED", "Launch", "Steps", "plan_matmul", "plan_matvec", "prelude", "source"]
+__all__ = ["REFITTED", "Launch", "LaunchPlan", "plan_matmul", "plan_matvec", "prelude", "source"]
 
 # Families with a `refit` module, which measures their figures of a tuning table.
 REFITTED = ("matmul", "matvec")

@@ -43,7 +43,7 @@ class Exported:
         self.asked.append((stream, options))
         x, count = self.array, len(self.array.shape)
         shape = (ctypes.c_int64 * count)(*x.shape)
-        steps = (ctypes.c_int64 * count)(*(s // x.dtype.itemsize for s in x.strides))
+        strides = (ctypes.c_int64 * count)(*(s // x.dtype.itemsize for s in x.strides))
         pointer = ctypes.POINTER(ctypes.c_int64)
         tensor = _Tensor(
             x.pointer - 64,
@@ -53,13 +53,13 @@ class Exported:
             8 * x.dtype.itemsize,
             self.lanes,
             ctypes.cast(shape, pointer),
-            None if self.compact else ctypes.cast(steps, pointer),
+            None if self.compact else ctypes.cast(strides, pointer),
             64,
         )
         made = tensor
         if self.flags is not None:
             made = _Versioned(self.major, 0, None, None, self.flags, tensor)
-        self.kept = made, shape, steps
+        self.kept = made, shape, strides
         name = b"dltensor" if self.flags is None else b"dltensor_versioned"
         return _new(ctypes.addressof(made), name, None)
 

@@ -14,7 +14,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 import hetero
 from hetero import devices
 from hetero.ops.krylov import cg_cpu
-from hetero.ops.linear_systems import types as words
+from hetero.ops.linear_systems import types
 from hetero.ops.linear_systems.operators import Poisson
 
 KINDS = ("dense", "csr", "operator")
@@ -392,11 +392,11 @@ def test_small_systems_stay_on_the_calling_thread():
 
 def test_the_status_of_every_ending():
     matrix = Poisson((6, 7)).tocsr()
-    parts = words.Csr(matrix.indptr, matrix.indices, matrix.data)
+    parts = types.Csr(matrix.indptr, matrix.indices, matrix.data)
     ends = {
-        words.CONVERGED: {"b": np.ones(42), "maxiter": 100},
-        words.LIMIT: {"b": np.ones(42), "maxiter": 2},
-        words.NOT_FINITE: {"b": np.full(42, np.nan), "maxiter": 100},
+        types.CONVERGED: {"b": np.ones(42), "maxiter": 100},
+        types.LIMIT: {"b": np.ones(42), "maxiter": 2},
+        types.NOT_FINITE: {"b": np.full(42, np.nan), "maxiter": 100},
     }
     for status, options in ends.items():
         outcome = cg_cpu.solve(parts, x=np.zeros(42), rtol=1e-8, atol=0.0, **options)
@@ -404,7 +404,7 @@ def test_the_status_of_every_ending():
     outcome = cg_cpu.solve(
         parts._replace(data=-parts.data), np.ones(42), np.zeros(42), rtol=1e-8, atol=0.0, maxiter=9
     )
-    assert outcome.status == words.INDEFINITE
+    assert outcome.status == types.INDEFINITE
 
 
 PLACES = [

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import aslinearoperator, cg
 
 from hetero.ops.krylov import cg_cpu
-from hetero.ops.linear_systems import types as words
+from hetero.ops.linear_systems import types
 from hetero.ops.linear_systems.operators import Poisson
 
 DTYPES = [np.float32, np.float64]
@@ -29,15 +29,15 @@ def system_of(kind, matrix, grid=None):
     if kind == "stencil":
         return grid.stencil
     if kind == "csr":
-        return words.Csr(matrix.indptr, matrix.indices, matrix.data)
+        return types.Csr(matrix.indptr, matrix.indices, matrix.data)
     if kind == "csr64":
-        return words.Csr(
+        return types.Csr(
             matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data
         )
     if kind == "dense":
-        return words.Dense(full, len(full), steps)
+        return types.Dense(full, len(full), steps)
     if kind == "fortran":
-        return words.Dense(np.asfortranarray(full), len(full), steps[::-1])
+        return types.Dense(np.asfortranarray(full), len(full), steps[::-1])
     return aslinearoperator(matrix)
 
 
@@ -63,7 +63,7 @@ def test_every_kind_of_system(kind, shape, dtype, rng):
     matrix = grid.tocsr()
     b = rng.standard_normal(grid.shape[0]).astype(dtype)
     x, outcome = solve(system_of(kind, matrix, grid), b, rtol=RTOL[dtype])
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
     exact = np.linalg.solve(matrix.toarray().astype(float), b.astype(float))
     assert np.abs(x - exact).max() <= 100 * RTOL[dtype] * np.abs(exact).max()
     size, true = float(np.linalg.norm(b)), float(np.linalg.norm(b - matrix @ x))
@@ -114,24 +114,24 @@ def test_start_callback_and_limit(kind, rng):
     system, b = system_of(kind, matrix, grid), grid.tocsr() @ exact
     x, outcome = solve(system, b, x=exact.copy(), rtol=1e-10)
     assert outcome.iterations == 0
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
 
     norms = []
     x, outcome = solve(
         system, b, maxiter=7, callback=lambda x: norms.append(np.linalg.norm(b - matrix @ x))
     )
-    assert (outcome.status, outcome.iterations, len(norms)) == (words.LIMIT, 7, 7)
+    assert (outcome.status, outcome.iterations, len(norms)) == (types.LIMIT, 7, 7)
     assert outcome.residual == pytest.approx(norms[-1], rel=1e-9)
     together = solve(system, b, maxiter=7)[0]
     np.testing.assert_allclose(x, together, rtol=1e-12, atol=1e-12)
     untouched = exact.copy()
-    assert solve(system, b * 2, x=untouched, maxiter=0)[1].status == words.LIMIT
+    assert solve(system, b * 2, x=untouched, maxiter=0)[1].status == types.LIMIT
     np.testing.assert_array_equal(untouched, exact)
 
 
 def test_zero_right_hand_side_gives_zero():
     x, outcome = solve(Poisson((9, 9)).stencil, np.zeros(81), x=np.ones(81))
-    assert outcome[:3] == (words.CONVERGED, 0, 0.0)
+    assert outcome[:3] == (types.CONVERGED, 0, 0.0)
     assert not x.any()
 
 
@@ -139,7 +139,7 @@ def test_absolute_tolerance(rng):
     grid = Poisson((16, 16))
     b = rng.standard_normal(256)
     x, outcome = solve(grid.stencil, b, rtol=0.0, atol=0.3)
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
     assert 1e-3 < np.linalg.norm(b - grid @ x) <= 0.3
 
 
@@ -147,7 +147,7 @@ def test_absolute_tolerance(rng):
 def test_indefinite(kind):
     matrix = csr_array(diags_array(np.linspace(3.0, -1.0, 40)))
     x, outcome = solve(system_of(kind, matrix), np.ones(40))
-    assert outcome.status == words.INDEFINITE
+    assert outcome.status == types.INDEFINITE
     assert np.isfinite(x).all()
     assert outcome.residual == pytest.approx(np.linalg.norm(np.ones(40) - matrix @ x))
 
@@ -160,7 +160,7 @@ def test_not_finite(kind, where, bad):
     (matrix.data if where == "matrix" else b)[17] = bad
     with np.errstate(invalid="ignore"):
         x, outcome = solve(system_of(kind, matrix), b)
-    assert outcome.status == words.NOT_FINITE
+    assert outcome.status == types.NOT_FINITE
     assert np.isfinite(x).all()
 
 
@@ -171,7 +171,7 @@ def test_converged_means_the_true_residual(dtype):
     b = np.ones(4096, dtype)
     x, outcome = solve(grid.stencil, b, rtol=1e-3 * np.finfo(dtype).eps, maxiter=10**5)
     true = np.linalg.norm(b.astype(float) - Poisson((64, 64)) @ x.astype(float))
-    assert outcome.status == words.LIMIT
+    assert outcome.status == types.LIMIT
     assert outcome.iterations < 5000
     assert outcome.residual == pytest.approx(true, rel=0.5)
     assert true < 1e4 * np.finfo(dtype).eps * np.linalg.norm(b)
@@ -243,7 +243,7 @@ def test_second_order_against_a_known_solution():
         exact = np.multiply.outer(s, s)
         grid = Poisson((n, n), spacing=1 / (n + 1))
         x, outcome = solve(grid.stencil, (2 * np.pi**2 * exact).ravel(), rtol=1e-12)
-        assert outcome.status == words.CONVERGED
+        assert outcome.status == types.CONVERGED
         errors.append(np.abs(x - exact.ravel()).max())
     assert errors[0] / errors[1] == pytest.approx(4.0, rel=0.02)
     assert errors[1] / errors[2] == pytest.approx(4.0, rel=0.02)
@@ -262,4 +262,4 @@ def test_a_preconditioner_that_is_not_positive_definite(kind):
     outcome = solve(
         system_of(kind, grid.tocsr(), grid), np.ones(144), preconditioner=np.full(144, -1.0)
     )[1]
-    assert (outcome.status, outcome.iterations) == (words.INDEFINITE, 0)
+    assert (outcome.status, outcome.iterations) == (types.INDEFINITE, 0)

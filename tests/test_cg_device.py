@@ -24,7 +24,7 @@ from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.ops.krylov import cg_device, cg_persistent
 from hetero.ops.krylov.cg_matrices import grid_of
-from hetero.ops.linear_systems import types as words
+from hetero.ops.linear_systems import types
 
 DTYPES = ("float64", "float32")
 GRIDS = {"stencil2": (33, 40), "odd2": (18, 37), "stencil3": (7, 20, 16), "odd3": (9, 3, 11)}
@@ -63,19 +63,19 @@ def system_of(kind, dtype):
     """(system as solvers take it, matrix of SciPy or NumPy) of a named kind."""
     if kind in GRIDS:
         spacing = (0.8, 1.1, 1.3)[: len(GRIDS[kind])]
-        return words.Stencil(GRIDS[kind], spacing), poisson(GRIDS[kind], spacing, dtype)
+        return types.Stencil(GRIDS[kind], spacing), poisson(GRIDS[kind], spacing, dtype)
     if kind == "csr":
         matrix = poisson((30, 31), (1.0, 1.0), dtype)
-        return words.Csr(matrix.indptr, matrix.indices, matrix.data), matrix
+        return types.Csr(matrix.indptr, matrix.indices, matrix.data), matrix
     if kind == "csr64":
         matrix = long_rows(300, dtype)
         pointers, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)
-        return words.Csr(pointers, indices, matrix.data), matrix
+        return types.Csr(pointers, indices, matrix.data), matrix
     matrix = poisson((11, 12), (1.0, 1.2), dtype).toarray()
     if kind == "dense, columns":
         matrix = np.asfortranarray(matrix)
     strides = tuple(s // matrix.itemsize for s in matrix.strides)
-    return words.Dense(matrix, len(matrix), strides), matrix
+    return types.Dense(matrix, len(matrix), strides), matrix
 
 
 KINDS = (*GRIDS, "csr", "csr64", "dense", "dense, columns")
@@ -110,7 +110,7 @@ class Diagonal:
 
     def __init__(self, device, n, dtype):
         self._device, self._dtype = device, np.dtype(dtype)
-        self._steps = kernels.plan_matvec(
+        self._launch_plan = kernels.plan_matvec(
             m=n,
             k=1,
             batch=1,
@@ -128,7 +128,7 @@ class Diagonal:
 
     def apply(self, r, z):
         buffers = {"A": r, "x": self._two, "y": z}
-        self._device.run_steps(self._steps, buffers, self._dtype.itemsize)
+        self._device.run_launches(self._launch_plan, buffers, self._dtype.itemsize)
 
 
 @pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -170,7 +170,7 @@ def test_agrees_with_the_recurrence(device, kind, dtype, diagonal):
     iterates = recurrence(A, b, x0, tolerance, 2000, M)
     outcome, x = solve([device], system, b, x0, rtol=rtol, preconditioner=M)
     true = np.linalg.norm(b.astype(float) - A.astype(float) @ x.astype(float))
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
     assert abs(outcome.iterations - (len(iterates) - 1)) <= slack
     assert true <= tolerance * (1 if dtype == "float64" else 1.01)
     assert outcome.residual == pytest.approx(true, rel=1e-2)
@@ -183,7 +183,7 @@ def test_preconditioner_of_its_own_launches(device, kind):
     iterates = recurrence(A, b, x0, 1e-8 * np.linalg.norm(b), 2000)
     M = Diagonal(device, len(b), "float64")
     outcome, x = solve([device], system, b, x0, rtol=1e-8, preconditioner=M)
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
     assert abs(outcome.iterations - (len(iterates) - 1)) <= 1
     assert np.linalg.norm(b - A @ x) <= 1e-8 * np.linalg.norm(b)
 
@@ -206,7 +206,7 @@ def test_several_devices(device, kind, parts, diagonal):
     options = {"rtol": 1e-9, "preconditioner": M}
     alone, x = solve([device], system, b, x0, **options)
     outcome, y = solve([device] * parts, system, b, x0, **options)
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
     assert abs(outcome.iterations - alone.iterations) <= 1
     np.testing.assert_allclose(y, x, rtol=0, atol=1e-7)
     assert np.linalg.norm(b - A @ y) <= 1e-9 * np.linalg.norm(b)
@@ -216,21 +216,21 @@ def test_several_devices(device, kind, parts, diagonal):
 
 
 def test_grid_too_small_to_share(device):
-    system = words.Stencil((3, 8), (1.0, 1.0))
+    system = types.Stencil((3, 8), (1.0, 1.0))
     b, x0 = vectors(24, "float64")
     expected = np.linalg.solve(poisson((3, 8), (1.0, 1.0), "float64").toarray(), b)
     outcome, x = solve([device] * 4, system, b, x0, rtol=1e-12)
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
     np.testing.assert_allclose(x, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 1), (1, 2, 1)])
 def test_smallest_grids(device, shape):
-    system = words.Stencil(shape, (1.0, 0.5, 2.0)[: len(shape)])
+    system = types.Stencil(shape, (1.0, 0.5, 2.0)[: len(shape)])
     A = poisson(shape, system.spacing, "float64").toarray()
     b, x0 = vectors(len(A), "float64")
     outcome, x = solve([device], system, b, x0, rtol=1e-10)
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
     np.testing.assert_allclose(x, np.linalg.solve(A, b), rtol=0, atol=1e-8)
 
 
@@ -242,8 +242,8 @@ def test_an_ill_conditioned_matrix_takes_no_longer(device):
     A = (A + A.T) / 2
     b, x0 = vectors(80, "float64")
     iterates = recurrence(A, b, x0, 1e-6 * np.linalg.norm(b), 20000)
-    outcome, _ = solve([device], words.Dense(A, 80, (80, 1)), b, x0, rtol=1e-6, maxiter=20000)
-    assert outcome.status == words.CONVERGED
+    outcome, _ = solve([device], types.Dense(A, 80, (80, 1)), b, x0, rtol=1e-6, maxiter=20000)
+    assert outcome.status == types.CONVERGED
     assert outcome.iterations <= 1.1 * len(iterates)
 
 
@@ -284,7 +284,7 @@ def test_limit(device, kind, maxiter):
     system, A = system_of(kind, "float64")
     b, x0 = vectors(A.shape[0], "float64")
     outcome, x = solve([device], system, b, x0, maxiter=maxiter)
-    assert outcome.status == words.LIMIT
+    assert outcome.status == types.LIMIT
     assert outcome.iterations == maxiter
     expected = recurrence(A, b, x0, 0, maxiter)[maxiter]
     np.testing.assert_allclose(x, expected, rtol=0, atol=1e-11)
@@ -296,10 +296,10 @@ def test_nothing_to_do(device, kind):
     system, A = system_of(kind, "float64")
     b, x0 = vectors(A.shape[0], "float64")
     outcome, x = solve([device], system, np.zeros_like(b), x0)
-    assert outcome[:3] == (words.CONVERGED, 0, 0.0)
+    assert outcome[:3] == (types.CONVERGED, 0, 0.0)
     assert not x.any()
     outcome, x = solve([device], system, A @ x0, x0, atol=1e-8)
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
     assert outcome.iterations == 0
     np.testing.assert_array_equal(x, x0)
 
@@ -310,7 +310,7 @@ def test_tolerance_below_what_the_precision_reaches(device, kind):
     b, x0 = vectors(A.shape[0], "float32")
     outcome, x = solve([device], system, b, x0, rtol=1e-12)
     true = np.linalg.norm(b.astype(float) - A.astype(float) @ x.astype(float))
-    assert outcome.status == words.LIMIT
+    assert outcome.status == types.LIMIT
     assert outcome.iterations < 2000
     assert true <= 1e-5 * np.linalg.norm(b)
     assert outcome.residual == pytest.approx(true, rel=0.7)
@@ -320,14 +320,14 @@ def test_breakdown(device):
     system, A = system_of("csr", "float64")
     b, x0 = vectors(A.shape[0], "float64")
     outcome, x = solve([device], system._replace(data=-system.data), b, x0, rtol=1e-8)
-    assert outcome[:2] == (words.INDEFINITE, 0)
+    assert outcome[:2] == (types.INDEFINITE, 0)
     np.testing.assert_array_equal(x, x0)
 
     shift = sp.eye_array(len(b)) * 1.0
     shifted = (A - shift).tocsr()
-    system = words.Csr(shifted.indptr, shifted.indices, shifted.data)
+    system = types.Csr(shifted.indptr, shifted.indices, shifted.data)
     outcome, x = solve([device], system, b, x0, rtol=1e-8)
-    assert outcome.status == words.INDEFINITE
+    assert outcome.status == types.INDEFINITE
     assert outcome.iterations > 0
     expected = recurrence(shifted, b, x0, 0, outcome.iterations)[outcome.iterations]
     np.testing.assert_allclose(x, expected, rtol=0, atol=1e-8)
@@ -342,12 +342,12 @@ def test_not_finite(device):
     infinite[3] = np.inf
     for matrix, rhs in ((damaged, b), (system.data, infinite)):
         outcome, x = solve([device], system._replace(data=matrix), rhs, x0, rtol=1e-8)
-        assert outcome.status == words.NOT_FINITE
+        assert outcome.status == types.NOT_FINITE
         assert outcome.iterations == 0
         np.testing.assert_array_equal(x, x0)
     stencil, A = system_of("stencil2", "float64")
     outcome, _ = solve([device], stencil, np.full(A.shape[0], np.nan), np.zeros(A.shape[0]))
-    assert outcome.status == words.NOT_FINITE
+    assert outcome.status == types.NOT_FINITE
 
 
 # -- Devices -------------------------------------------------------------------------------------
@@ -387,14 +387,14 @@ def test_a_device_that_fails_hands_over_what_was_saved(device, kind, monkeypatch
         launch(self, *arguments)
 
     monkeypatch.setattr(type(device), "launch", failing)
-    with pytest.raises(words.DeviceFailed, match="unplugged") as failure:
+    with pytest.raises(types.DeviceFailed, match="unplugged") as failure:
         solve([device], system, b, x0, rtol=1e-8, check_every=4)
     saved, iterations = failure.value.x, failure.value.iterations
     assert iterations > 0
     expected = recurrence(A, b, x0, 0, iterations)[iterations]
     np.testing.assert_allclose(saved, expected, rtol=0, atol=1e-10)
     outcome, _ = solve([device], system, b, saved, rtol=1e-8)
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
 
 
 def test_an_interrupt_leaves_the_device_usable(device):
@@ -406,12 +406,12 @@ def test_an_interrupt_leaves_the_device_usable(device):
 
     with pytest.raises(KeyboardInterrupt):
         solve([device], system, b, x0, rtol=1e-8, callback=interrupt)
-    assert solve([device], system, b, x0, rtol=1e-8)[0].status == words.CONVERGED
+    assert solve([device], system, b, x0, rtol=1e-8)[0].status == types.CONVERGED
 
 
 def test_what_is_wrong_is_named(device):
     with pytest.raises(ValueError, match="dtype must be float32 or float64, got int64"):
-        solve([device], words.Stencil((2, 2), (1.0, 1.0)), np.ones(4, int), np.ones(4, int))
+        solve([device], types.Stencil((2, 2), (1.0, 1.0)), np.ones(4, int), np.ones(4, int))
 
 
 # -- The cooperative kernel ----------------------------------------------------------------------
@@ -442,7 +442,7 @@ def one_block(vectors, stencil):
 )
 def test_many_iterations_in_one_launch(opencl, monkeypatch, shape, dtype):
     device = devices.get(opencl)
-    system = words.Stencil(shape, (0.9, 1.2))
+    system = types.Stencil(shape, (0.9, 1.2))
     b, x0 = vectors(math.prod(shape), dtype)
     rtol = 1e-9 if dtype == "float64" else 1e-4
     options = [{"rtol": rtol}, {"rtol": rtol, "check_every": 5}, {"maxiter": 1}]
@@ -462,7 +462,7 @@ def test_cooperative_launches(monkeypatch, shape, dtype):
     device = devices.get("cuda:0")
     if shape == "largest":  # four rows a block and a row above and below are six points a thread
         shape = (4 * device.multiprocessors, 500)
-    system = words.Stencil(shape, (0.9, 1.2))
+    system = types.Stencil(shape, (0.9, 1.2))
     b, x0 = vectors(math.prod(shape), dtype)
     used = []
     choose = cg_device.persistent
@@ -474,7 +474,7 @@ def test_cooperative_launches(monkeypatch, shape, dtype):
     np.testing.assert_array_equal(x, y)
     monkeypatch.setattr(cg_device, "persistent", lambda *_: None)
     expected, y = solve([device], system, b, x0, rtol=1e-4, maxiter=5000)
-    assert outcome.status == expected.status == words.CONVERGED
+    assert outcome.status == expected.status == types.CONVERGED
     assert abs(outcome.iterations - expected.iterations) <= 1 + outcome.iterations // 100
 
 
@@ -488,7 +488,7 @@ def test_several_gpus(kind):
     b, x0 = vectors(A.shape[0], "float64")
     alone, _ = solve(found[:1], system, b, x0, rtol=1e-9)
     outcome, x = solve(found, system, b, x0, rtol=1e-9)
-    assert outcome.status == words.CONVERGED
+    assert outcome.status == types.CONVERGED
     assert abs(outcome.iterations - alone.iterations) <= 1
     assert np.linalg.norm(b - A @ x) <= 1e-9 * np.linalg.norm(b)
 
@@ -504,7 +504,7 @@ def every_launch():
     for dtype, diagonal, aligned in itertools.product(DTYPES, (False, True), (False, True)):
         options = {"dtype": dtype, "diagonal": diagonal, **large}
         for rows, lines, columns in ((4096, 1, 4096), (512, 1, 300), (256, 256, 256), (8, 8, 8)):
-            grid = plan_cg_stencil.Grid(rows, lines, columns, (1.0, float(lines > 1), 1.0))
+            grid = plan_cg_stencil.GridShare(rows, lines, columns, (1.0, float(lines > 1), 1.0))
             launches += plan_cg_stencil.sweeps(grid, halo=0, x_halo=0, aligned=aligned, **options)[
                 :1
             ]
@@ -514,7 +514,7 @@ def every_launch():
             for mean, index in ((5, "int32"), (16, "int64"), (40, "int32"), (300, "int64")):
                 launches += plan_cg.csr(plan_cg.Rows(1000, 1000 * mean, index), **options)[1:]
     for dtype, n in itertools.product(DTYPES, (64, 256, 300, 512)):
-        grid = plan_cg_stencil.Grid(n, 1, n, (1.0, 0.0, 1.0))
+        grid = plan_cg_stencil.GridShare(n, 1, n, (1.0, 0.0, 1.0))
         launches.append(
             plan_cg_stencil.cooperative(grid, dtype=dtype, shared_limit=1 << 17, **large).launch
         )
@@ -535,7 +535,7 @@ def test_compiles_without_spills(arch):
 def test_every_row_is_some_tiles():
     """Tiles cover the grid: their number times their size, less the overlap, is no less."""
     for rows, columns, dtype in itertools.product((1, 7, 512, 5000), (1, 30, 512, 4098), DTYPES):
-        grid = plan_cg_stencil.Grid(rows, 1, columns, (1.0, 0.0, 1.0))
+        grid = plan_cg_stencil.GridShare(rows, 1, columns, (1.0, 0.0, 1.0))
         down, up = plan_cg_stencil.sweeps(
             grid, dtype=dtype, halo=0, x_halo=0, aligned=True, diagonal=False, multiprocessors=132
         )
@@ -550,10 +550,10 @@ def test_every_row_is_some_tiles():
 
 def test_a_grid_too_large_for_one_launch():
     for rows, columns in ((4096, 512), (512, 513), (700, 512)):
-        grid = plan_cg_stencil.Grid(rows, 1, columns, (1.0, 0.0, 1.0))
+        grid = plan_cg_stencil.GridShare(rows, 1, columns, (1.0, 0.0, 1.0))
         options = {"dtype": "float64", "multiprocessors": 132, "shared_limit": 1 << 17}
         assert plan_cg_stencil.cooperative(grid, **options) is None
-    cube = plan_cg_stencil.Grid(8, 8, 8, (1.0, 1.0, 1.0))
+    cube = plan_cg_stencil.GridShare(8, 8, 8, (1.0, 1.0, 1.0))
     assert plan_cg_stencil.cooperative(cube, **options) is None
 
 
@@ -576,11 +576,11 @@ def simulate(case):
     device.multiprocessors, device.block_limit = 2, 64
     if case == "race":
         b, x0 = vectors(99, "float64")
-        solve([device], words.Stencil((3, 33), (1.0, 1.0)), b, x0, maxiter=1, check_every=1)
+        solve([device], types.Stencil((3, 33), (1.0, 1.0)), b, x0, maxiter=1, check_every=1)
         return
     for shape in ((9, 33), (3, 6, 8)):
         b, x0 = vectors(math.prod(shape), "float64")
-        system = words.Stencil(shape, (1.0,) * len(shape))
+        system = types.Stencil(shape, (1.0,) * len(shape))
         for M in (None, np.ones(len(b)), Diagonal(device, len(b), "float64")):
             solve([device], system, b, x0, maxiter=3, check_every=3, preconditioner=M)
     for mean in (4, 40):
@@ -589,13 +589,13 @@ def simulate(case):
         b, x0 = vectors(70, "float64")
         for M in (None, np.ones(70)):
             for system in (
-                words.Csr(A.indptr, A.indices, A.data),
-                words.Dense(A.toarray(), 70, (70, 1)),
+                types.Csr(A.indptr, A.indices, A.data),
+                types.Dense(A.toarray(), 70, (70, 1)),
             ):
                 solve([device], system, b, x0, maxiter=3, check_every=3, preconditioner=M)
     cg_device.persistent = one_block
     b, x0 = vectors(60, "float64")
-    solve([device], words.Stencil((6, 10), (1.0, 1.0)), b, x0, maxiter=3)
+    solve([device], types.Stencil((6, 10), (1.0, 1.0)), b, x0, maxiter=3)
 
 
 def oclgrind(case):

@@ -10,8 +10,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 import hetero
 from hetero import devices
 from hetero.ops.krylov import cg_cpu
-from hetero.ops.linear_systems import scaling
-from hetero.ops.linear_systems import types as words
+from hetero.ops.linear_systems import scaling, types
 
 KINDS = ("dense", "csr", "poisson", "operator")
 SIZES = {
@@ -132,12 +131,12 @@ def test_spacings_whose_squares_are_out_of_range(kind, place, dtype, grid):
 
 def test_the_residual_is_of_b_at_its_own_size():
     A, whole = system("csr", "float64")
-    parts = words.Csr(A.indptr, A.indices, A.data)
+    parts = types.Csr(A.indptr, A.indices, A.data)
     b = np.random.default_rng(3).standard_normal(len(whole))
     for size in (1.0, 2.0**-600, 2.0**600):
         x = np.zeros_like(b)
         outcome = cg_cpu.solve(parts, b * size, x, rtol=1e-6, atol=0.0, maxiter=5)
-        assert (outcome.status, outcome.iterations) == (words.LIMIT, 5)
+        assert (outcome.status, outcome.iterations) == (types.LIMIT, 5)
         true = np.linalg.norm(b - whole @ (x / size))
         assert outcome.residual / size == pytest.approx(true, rel=1e-6)
 

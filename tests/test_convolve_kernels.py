@@ -49,7 +49,7 @@ class OnGpu:
     def empty(self, size, dtype):
         return np.empty(size, dtype)
 
-    def run(self, steps, buffers, views):
+    def run(self, launch_plan, buffers, views):
         """Copy the memory of the views there and back."""
         with self.device.active():
             owners = []
@@ -59,7 +59,7 @@ class OnGpu:
                 self.device.upload(memory, address)
                 owners.append((memory, address, owner))
                 buffers[name] = address + first
-            self.device.run_steps(steps, buffers, view.itemsize)
+            self.device.run_launches(launch_plan, buffers, view.itemsize)
             for memory, address, _ in owners:
                 self.device.download(address, memory)
 
@@ -74,16 +74,16 @@ def whole(view):
     return base.reshape(-1), view.__array_interface__["data"][0] - start
 
 
-def run(runner, steps, **named):
+def run(runner, launch_plan, **named):
     """Run a plan on views of arrays made by the runner, and a float."""
     views = {name: view for name, view in named.items() if isinstance(view, np.ndarray)}
     buffers = {name: value for name, value in named.items() if name not in views}
     if isinstance(runner, OnGpu):
-        runner.run(steps, buffers, views)
+        runner.run(launch_plan, buffers, views)
         return
     buffers = {name: np.float64(value) for name, value in buffers.items()}
     buffers |= {name: runner.buffer(view) for name, view in views.items()}
-    for launch in steps.launches:
+    for launch in launch_plan.launches:
         kernel = runner.kernel(launch)
         kernel.set_args(*(buffers[a] if type(a) is str else np.int64(a) for a in launch.arguments))
         size = (launch.grid * launch.block,)
@@ -194,7 +194,7 @@ def check(
     options = dict(PLAN)
     options["alignment"] = test_kernels.alignment(image, out, *views.values())
     plan_of = plan_convolve.direct if rank is None else plan_convolve.separable
-    steps = plan_of(
+    launch_plan = plan_of(
         batch=batch,
         height=extent[0],
         width=extent[1],
@@ -211,7 +211,7 @@ def check(
         **({} if rank is None else {"rank": rank}),
         **options | plan,
     )
-    run(runner, steps, image=image, out=out, **views, fillvalue=FILL)
+    run(runner, launch_plan, image=image, out=out, **views, fillvalue=FILL)
     taps = taps.astype(float)
     magnitudes = abs(taps) if rank is None else abs(columns.astype(float)).T @ abs(rows)
     terms = taps.size if rank is None else sum(taps_shape) + rank
@@ -223,10 +223,14 @@ def check(
         size = correlated(abs(each), magnitudes, outs, before, boundary, abs(FILL))
         bound = (terms + 4) * np.finfo(dtype).eps * size
         wrong = ~(abs(result - expected) <= bound)
-        assert not wrong.any(), (steps, np.argwhere(wrong)[:5], np.nanmax(abs(result - expected)))
+        assert not wrong.any(), (
+            launch_plan,
+            np.argwhere(wrong)[:5],
+            np.nanmax(abs(result - expected)),
+        )
     out[...] = -7
     assert np.all(kept == -7), "wrote outside of the output"
-    return steps
+    return launch_plan
 
 
 # image, filter: odd, even and degenerate, filters larger than the image, many periods.
@@ -272,9 +276,9 @@ def test_tiles_of_every_shape(runner, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(plan_convolve, "_ROWS", (8,))
         plan_convolve._tile.cache_clear()
-        steps = check(runner, (33, 140), (11, 37), boundary="symm")
+        launch_plan = check(runner, (33, 140), (11, 37), boundary="symm")
     plan_convolve._tile.cache_clear()
-    defines = dict(steps.launches[0].defines)
+    defines = dict(launch_plan.launches[0].defines)
     assert defines["ROWS"] == 8
     assert defines["STAGE_COLUMNS"] < 37
     seen = {
@@ -282,8 +286,10 @@ def test_tiles_of_every_shape(runner, monkeypatch):
         for extent in ((1, 700), (5, 30), (40, 12), (64, 64))
     }
     assert len(seen) >= 3
-    steps = check(runner, (40, 130), (5, 37), boundary="wrap", block_limit=32, shared_limit=16384)
-    assert steps.launches[0].block == 32
+    launch_plan = check(
+        runner, (40, 130), (5, 37), boundary="wrap", block_limit=32, shared_limit=16384
+    )
+    assert launch_plan.launches[0].block == 32
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
@@ -314,8 +320,10 @@ def test_infinities_stay_where_they_belong(runner, rank):
     for name, values in filters.items():
         _, views[name] = operand(runner, 1, *values.shape, "float32")
         views[name][0] = values
-    steps = plan_for(shape, taps_shape, rank, image_strides=elements(image), cuda=rank is None)
-    run(runner, steps, image=image, out=out, **views, fillvalue=FILL)
+    launch_plan = plan_for(
+        shape, taps_shape, rank, image_strides=elements(image), cuda=rank is None
+    )
+    run(runner, launch_plan, image=image, out=out, **views, fillvalue=FILL)
     with np.errstate(invalid="ignore"):
         expected = correlated(image[0].astype(float), taps, shape, (2, 3), "fill")
     np.testing.assert_allclose(out[0], expected, rtol=1e-4, atol=1e-5)
@@ -357,9 +365,9 @@ def test_small_filters(runner):
     sizes = [((140, 400), (3, 3)), ((140, 400), (3, 3)), ((9, 2), (1, 4))]
     sizes += [((45, 403), (2, 3)), ((66, 516), (9, 7)), ((4, 3), (5, 6))]
     for extent, taps, options in cases(sizes):
-        steps = check(runner, extent, taps, cuda=True, **options)
+        launch_plan = check(runner, extent, taps, cuda=True, **options)
         fits = options["dtype"] == "float32" or max(taps) <= 5
-        assert steps.launches[0].kernel == ("convolve_small" if fits else "convolve")
+        assert launch_plan.launches[0].kernel == ("convolve_small" if fits else "convolve")
 
 
 @pytest.mark.usefixtures("small")
@@ -368,13 +376,13 @@ def test_small_filters_of_any_alignment(runner):
     widths = set()
     for left, width in itertools.product((0, 1, 2, 3, 7), (300, 302)):
         axes = ((20, 1), (width - 2, left)) if width == 302 else ((20, 1), (width, left))
-        steps = check(runner, (20, width), (3, 3), axes=axes, cuda=True, boundary="wrap")
-        widths.add(dict(steps.launches[0].defines)["WIDTH"])
+        launch_plan = check(runner, (20, width), (3, 3), axes=axes, cuda=True, boundary="wrap")
+        widths.add(dict(launch_plan.launches[0].defines)["WIDTH"])
     for layout in LAYOUTS:
         check(runner, (40, 140), (3, 2), layouts=(layout, "row"), cuda=True, batch=2)
         check(runner, (140, 40), (2, 3), layouts=(layout, "column"), cuda=True, batch=2)
-    steps = check(runner, (20, 300), (3, 3), offset=1, cuda=True)
-    widths.add(dict(steps.launches[0].defines)["WIDTH"])
+    launch_plan = check(runner, (20, 300), (3, 3), offset=1, cuda=True)
+    widths.add(dict(launch_plan.launches[0].defines)["WIDTH"])
     assert widths == {1, 2, 4}
 
 
@@ -389,10 +397,12 @@ def test_separable(runner):
 def test_separable_of_every_shape(runner):
     limit = plan_convolve.separable_limit(dtype="float64")
     assert limit == plan_convolve.separable_limit(dtype="float32") == 64
-    steps = check(runner, (70, 90), (limit, limit), rank=2, dtype="float64", multiprocessors=1)
-    assert steps.launches[0].block == 64
-    steps = check(runner, (140, 75), (5, 4), rank=1, dtype="float64", multiprocessors=1)
-    assert steps.launches[0].block == 128
+    launch_plan = check(
+        runner, (70, 90), (limit, limit), rank=2, dtype="float64", multiprocessors=1
+    )
+    assert launch_plan.launches[0].block == 64
+    launch_plan = check(runner, (140, 75), (5, 4), rank=1, dtype="float64", multiprocessors=1)
+    assert launch_plan.launches[0].block == 128
     for layouts in (("column", "row"), ("row, reversed", "column, strided"), ("column", "column")):
         check(runner, (30, 41), (5, 4), layouts=layouts, rank=2, batch=2, boundary="symm")
     check(runner, (7, 6), (5, 4), rank=1, axes=(FAR[0][0], FAR[1][1]), boundary="wrap")
@@ -414,8 +424,8 @@ def every_launch():
             plans.append(plan_for(size, taps, dtype=dtype, cuda=False))
             if taps[1] % 4 == 1:
                 plans.append(plan_for(size, taps, dtype=dtype, alignment=8))
-        for steps in plans:
-            for launch in steps.launches:
+        for launch_plan in plans:
+            for launch in launch_plan.launches:
                 launches[launch.source, launch.defines] = launch
     return tuple(launches.values())
 
@@ -434,10 +444,10 @@ def test_plans_are_whole():
 
 def test_large_offsets():
     """More than 2^31 elements, and outputs far beyond the image."""
-    steps = plan_for((70_000, 70_000), (3, 3))
-    assert 70_000 in steps.launches[0].arguments
-    steps = plan_for((1, 1 << 33), (1, 9))
-    assert steps.launches[0].kernel == "convolve"
+    launch_plan = plan_for((70_000, 70_000), (3, 3))
+    assert 70_000 in launch_plan.launches[0].arguments
+    launch_plan = plan_for((1, 1 << 33), (1, 9))
+    assert launch_plan.launches[0].kernel == "convolve"
     with pytest.raises(ValueError, match="a launch must have at most 2147483647 blocks"):
         plan_for((1, 1 << 50), (1, 9))
 

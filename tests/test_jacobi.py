@@ -314,7 +314,7 @@ def launches(warps):
     for dtype, shape in itertools.product(
         ("float32", "float64"), ((8192, 8192), (64, 64, 64), (500, 999))
     ):
-        grid = plan_jacobi.Grid.of(shape, (1.0,) * len(shape), dtype)
+        grid = plan_jacobi.GridSlab.of(shape, (1.0,) * len(shape), dtype)
         rows = ((0, shape[0]),)
         yield plan_jacobi.sweep(grid, rows, multiprocessors=132)
         yield plan_jacobi.residual(grid, rows[0])
@@ -335,7 +335,7 @@ def test_compiles_without_spills(arch):
 def test_every_row_has_one_strip():
     """Plans of any range of rows: as many blocks as the strips of both ranges take."""
     for rows in (((0, 1),), ((3, 900),), ((6, 12), (994, 1000)), ((0, 8192),)):
-        grid = plan_jacobi.Grid.of((8192, 4096), (1.0, 1.0), "float32")
+        grid = plan_jacobi.GridSlab.of((8192, 4096), (1.0, 1.0), "float32")
         plans = [plan_jacobi.sweep(grid, rows, multiprocessors=132)]
         for depth in plan_jacobi.DEPTHS:
             plans.append(plan_jacobi.blocked(grid, rows, depth, warps=True, multiprocessors=132))

@@ -65,14 +65,14 @@ class Runner:
     def buffer(self, view):
         return cl.SVM(memory_of(view)[:1])
 
-    def run(self, steps, **views):
+    def run(self, launch_plan, **views):
         """Run a plan on views of arrays made by `empty`."""
         buffers = {name: self.buffer(view) for name, view in views.items()}
-        if steps.workspace:
-            partial = self.empty(steps.workspace, next(iter(views.values())).dtype)
+        if launch_plan.workspace:
+            partial = self.empty(launch_plan.workspace, next(iter(views.values())).dtype)
             partial.fill(np.nan)
             buffers["partial"] = self.buffer(partial)
-        for launch in steps.launches:
+        for launch in launch_plan.launches:
             kernel = self.kernel(launch)
             arguments = (
                 buffers[a] if isinstance(a, str) else np.int64(a) for a in launch.arguments
@@ -94,8 +94,8 @@ class BufferRunner(Runner):
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         return cl.Buffer(self.context, flags, hostbuf=memory_of(view))
 
-    def run(self, steps, **views):
-        buffers = super().run(steps, **views)
+    def run(self, launch_plan, **views):
+        buffers = super().run(launch_plan, **views)
         for name, view in views.items():
             cl.enqueue_copy(self.queue, memory_of(view), buffers[name])
 
@@ -204,7 +204,7 @@ def run_matvec(
     kept.fill(-7)
     y[...] = np.nan
     plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, x, y)} | plan
-    steps = kernels.plan_matvec(
+    launch_plan = kernels.plan_matvec(
         m=m,
         k=k,
         batch=batch,
@@ -214,12 +214,12 @@ def run_matvec(
         y_strides=elements(y)[::2],
         **plan,
     )
-    runner.run(steps, A=A, x=x, y=y)
+    runner.run(launch_plan, A=A, x=x, y=y)
     A, x = A.astype(float), x[:, 0, :, None].astype(float)
     check(y[:, 0], (A @ x)[..., 0], (abs(A) @ abs(x))[..., 0], k)
     y[...] = -7
     assert np.all(kept == -7), "wrote outside y"
-    return steps
+    return launch_plan
 
 
 def run_matmul(
@@ -234,7 +234,7 @@ def run_matmul(
     kept.fill(-7)
     C[...] = np.nan
     plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, B, C)} | plan
-    steps = kernels.plan_matmul(
+    launch_plan = kernels.plan_matmul(
         m=m,
         n=n,
         k=k,
@@ -245,12 +245,12 @@ def run_matmul(
         c_strides=elements(C),
         **plan,
     )
-    runner.run(steps, A=A, B=B, C=C)
+    runner.run(launch_plan, A=A, B=B, C=C)
     A, B = A.astype(float), B.astype(float)
     check(C, A @ B, abs(A) @ abs(B), k)
     C[...] = -7
     assert np.all(kept == -7), "wrote outside C"
-    return steps
+    return launch_plan
 
 
 # -- On OpenCL -------------------------------------------------------------------------------------
@@ -280,44 +280,50 @@ def test_matvec_other_operands(portable, dtype):
 def test_matvec_columns_that_begin_anywhere(portable, dtype, offset):
     """Every remainder of rows, columns and addresses; several tiles, batches, parts; no overrun."""
     for m, k in itertools.product((16, 17, 18, 35, 127, 250), (16, 33, 140)):
-        steps = run_matvec(portable, m, k, 1, dtype, ("column", "row", "row"), offset=offset)
-        aligned = steps.variant.startswith("columns")
+        launch_plan = run_matvec(portable, m, k, 1, dtype, ("column", "row", "row"), offset=offset)
+        aligned = launch_plan.variant.startswith("columns")
         width = 16 // np.dtype(dtype).itemsize
-        assert aligned == (m % width == 0 and offset % width == 0), steps.variant
-        assert aligned or steps.variant.startswith("shifted")
-    steps = run_matvec(portable, 37, 90, 3, dtype, ("column", "column", "row"), offset=offset)
-    assert steps.variant.startswith("shifted")
-    steps = run_matvec(
+        assert aligned == (m % width == 0 and offset % width == 0), launch_plan.variant
+        assert aligned or launch_plan.variant.startswith("shifted")
+    launch_plan = run_matvec(portable, 37, 90, 3, dtype, ("column", "column", "row"), offset=offset)
+    assert launch_plan.variant.startswith("shifted")
+    launch_plan = run_matvec(
         portable, 19, 60_001, 1, dtype, ("column", "row", "row"), multiprocessors=132
     )
-    assert steps.variant.startswith("shifted")
-    assert len(steps.launches) == 2
+    assert launch_plan.variant.startswith("shifted")
+    assert len(launch_plan.launches) == 2
 
 
 @pytest.mark.parametrize("offset", range(4))
 def test_matvec_rows_that_begin_anywhere(portable, offset):
     """Every remainder of columns and addresses; several tiles, batches, parts; no overrun."""
     for m, k in itertools.product((25, 27, 33), (512, 513, 514, 515, 1030)):
-        steps = run_matvec(portable, m, k, 1, "float32", offset=offset)
+        launch_plan = run_matvec(portable, m, k, 1, "float32", offset=offset)
         aligned = k % 4 == 0 and offset % 4 == 0
-        assert steps.variant.startswith("rows" if aligned else "shifted_rows"), steps.variant
+        assert launch_plan.variant.startswith("rows" if aligned else "shifted_rows"), (
+            launch_plan.variant
+        )
     for layouts in (
         ("row, odd padding", "row, strided", "row"),
         ("row", "column", "row, reversed"),
     ):
-        steps = run_matvec(portable, 37, 701, 3, "float32", layouts, offset=offset)
-        assert steps.variant.startswith("shifted_rows")
+        launch_plan = run_matvec(portable, 37, 701, 3, "float32", layouts, offset=offset)
+        assert launch_plan.variant.startswith("shifted_rows")
     for dtype in DTYPES:
-        steps = run_matvec(portable, 6, 1_000_001, 1, dtype, offset=offset, multiprocessors=132)
-        assert steps.variant.startswith("shifted_rows")
-        assert len(steps.launches) == 2
+        launch_plan = run_matvec(
+            portable, 6, 1_000_001, 1, dtype, offset=offset, multiprocessors=132
+        )
+        assert launch_plan.variant.startswith("shifted_rows")
+        assert len(launch_plan.launches) == 2
     for m, k, batch in ((3, 515, 1), (25, 511, 1), (7, 515, 1), (140, 4001, 1)):
-        steps = run_matvec(portable, m, k, batch, "float32", offset=offset, multiprocessors=132)
-        assert steps.variant.startswith("rows"), "too few, or too short"
+        launch_plan = run_matvec(
+            portable, m, k, batch, "float32", offset=offset, multiprocessors=132
+        )
+        assert launch_plan.variant.startswith("rows"), "too few, or too short"
 
 
-def rows_of(steps):
-    return dict(steps.launches[0].defines).get("ROWS", 1)
+def rows_of(launch_plan):
+    return dict(launch_plan.launches[0].defines).get("ROWS", 1)
 
 
 def cluster_of(launch):
@@ -328,12 +334,12 @@ def cluster_of(launch):
 def test_matvec_short_rows(portable, dtype):
     """Several rows to a thread, with some of them missing at the end; not if many would be."""
     for m, k in itertools.product((1024, 1279, 1281), (4, 8, 12, 20, 36, 64)):
-        steps = run_matvec(portable, m, k, 1, dtype, multiprocessors=2)
-        assert rows_of(steps) == 4
+        launch_plan = run_matvec(portable, m, k, 1, dtype, multiprocessors=2)
+        assert rows_of(launch_plan) == 4
     run_matvec(portable, 509, 8, 3, dtype, ("row, padded", "row", "row, strided"))
     for m, k, batch in ((4, 4, 100), (1, 64, 100), (528, 64, 1)):
-        steps = run_matvec(portable, m, k, batch, dtype, multiprocessors=132)
-        assert rows_of(steps) == 1
+        launch_plan = run_matvec(portable, m, k, batch, dtype, multiprocessors=132)
+        assert rows_of(launch_plan) == 1
 
 
 def column_plan(dtype, m, k, **options):
@@ -391,16 +397,18 @@ def test_no_block_is_larger_than_allowed(block_limit):
         for a in ((m * k, k, 1), (m * k, 1, m), (m * (k + 1), 1, m + 1)):
             strides = {"a_strides": a, "x_strides": (k, 1), "y_strides": (m, 1)}
             for capability in (None, (9, 0)):
-                steps = kernels.plan_matvec(
+                launch_plan = kernels.plan_matvec(
                     m=m, k=k, dtype=dtype, capability=capability, **strides, **options
                 )
-                assert all(launch.block <= block_limit for launch in steps.launches), steps
+                assert all(launch.block <= block_limit for launch in launch_plan.launches), (
+                    launch_plan
+                )
         strides = {"a_strides": (0, k, 1), "b_strides": (0, m, 1), "c_strides": (0, m, 1)}
         for capability in (None, (7, 0), (9, 0), (12, 0)):
-            steps = kernels.plan_matmul(
+            launch_plan = kernels.plan_matmul(
                 m=m, n=m, k=k, dtype=dtype, capability=capability, **strides, **options
             )
-            assert all(launch.block <= block_limit for launch in steps.launches), steps
+            assert all(launch.block <= block_limit for launch in launch_plan.launches), launch_plan
 
 
 def test_small_shared_memory():
@@ -408,19 +416,19 @@ def test_small_shared_memory():
     options = {"batch": 1, "multiprocessors": 8, "alignment": 16, "capability": (9, 0)}
     strides = {"a_strides": (0, 64, 1), "b_strides": (0, 64, 1), "c_strides": (0, 64, 1)}
     for dtype, limit in itertools.product(DTYPES, (32 << 10, 48 << 10, 99 << 10, 227 << 10)):
-        steps = kernels.plan_matmul(
+        launch_plan = kernels.plan_matmul(
             m=640, n=64, k=64, dtype=dtype, shared_limit=limit, **strides, **options
         )
-        assert all(launch.shared_bytes <= limit for launch in steps.launches)
+        assert all(launch.shared_bytes <= limit for launch in launch_plan.launches)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matvec_splits_k(portable, dtype):
     for layout, m in itertools.product(("row", "column"), (1, 3, 8)):
         layouts = (layout, "row", "row")
-        steps = run_matvec(portable, m, 60_000, 1, dtype, layouts, multiprocessors=132)
-        assert len(steps.launches) == 2
-        assert steps.workspace >= 2 * m
+        launch_plan = run_matvec(portable, m, 60_000, 1, dtype, layouts, multiprocessors=132)
+        assert len(launch_plan.launches) == 2
+        assert launch_plan.workspace >= 2 * m
 
 
 def single_tile(monkeypatch, dtype, index):
@@ -437,8 +445,8 @@ def test_matmul_tiles(portable, monkeypatch, index, dtype):
     """Every tile and transpose, at sizes below, at and above the tile's."""
     tile = single_tile(monkeypatch, dtype, index)
     for la, lb in itertools.product(("row", "column"), repeat=2):
-        steps = run_matmul(portable, tile.m + 4, tile.n + 8, 36, 1, dtype, (la, lb, "row"))
-        assert steps.variant == f"tile{tile.m}x{tile.n}"
+        launch_plan = run_matmul(portable, tile.m + 4, tile.n + 8, 36, 1, dtype, (la, lb, "row"))
+        assert launch_plan.variant == f"tile{tile.m}x{tile.n}"
     for layout in ("row", "column"):
         run_matmul(portable, 17, tile.n + 1, 21, 1, dtype, (layout, layout, "row"))
         run_matmul(portable, tile.m, tile.n, 40, 1, dtype, (layout, layout, "column"), 1)
@@ -464,9 +472,9 @@ def test_matmul_layouts(portable, layout, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_matmul_splits_k(portable, dtype):
-    steps = run_matmul(portable, 20, 24, 20_000, 2, dtype)
-    assert len(steps.launches) == 2
-    assert steps.workspace >= 2 * 2 * 20 * 24
+    launch_plan = run_matmul(portable, 20, 24, 20_000, 2, dtype)
+    assert len(launch_plan.launches) == 2
+    assert launch_plan.workspace >= 2 * 2 * 20 * 24
 
 
 def test_small_blocks(portable):
@@ -476,7 +484,9 @@ def test_small_blocks(portable):
             for layout in ("row", "column")
         ]
         plans.append(run_matmul(portable, 100, 100, 40, 1, "float64", block_limit=limit))
-        assert all(launch.block <= limit for steps in plans for launch in steps.launches)
+        assert all(
+            launch.block <= limit for launch_plan in plans for launch in launch_plan.launches
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -498,8 +508,10 @@ def test_infinities_stay_where_they_belong(portable, layout, dtype):
         np.testing.assert_allclose(C, A.astype(float) @ B.astype(float), rtol=1e-4, atol=1e-5)
         for x, y, size in ((B[:, :, 11:12], C[:, :, :1], m), (B[:, :, n - 1 :], C[:, :, 1:2], m)):
             vectors = {"x_strides": elements(x)[:2], "y_strides": elements(y)[:2]}
-            steps = kernels.plan_matvec(m=size, k=k, a_strides=elements(A), **vectors, **common)
-            portable.run(steps, A=A, x=x, y=y)
+            launch_plan = kernels.plan_matvec(
+                m=size, k=k, a_strides=elements(A), **vectors, **common
+            )
+            portable.run(launch_plan, A=A, x=x, y=y)
             expected = A.astype(float) @ x.astype(float)
             np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
@@ -552,14 +564,14 @@ def plans(**options):
 @cache
 def every_launch():
     """Return one launch for each binary that plans on a large GPU can ask for."""
-    launches = (launch for steps in plans() for launch in steps.launches)
+    launches = (launch for launch_plan in plans() for launch in launch_plan.launches)
     return tuple({(launch.source, launch.defines): launch for launch in launches}.values())
 
 
 def test_plans_are_whole():
-    for steps in plans():
-        assert (steps.workspace > 0) == (len(steps.launches) == 2)
-        for launch in steps.launches:
+    for launch_plan in plans():
+        assert (launch_plan.workspace > 0) == (len(launch_plan.launches) == 2)
+        for launch in launch_plan.launches:
             assert 0 < launch.grid < 2**31
             assert launch.block in (64, 128, 256, 512)
             assert {type(a) for a in launch.arguments} == {int, str}
@@ -661,12 +673,12 @@ def simulate(case):
     for layout, (m, k) in itertools.product(("row", "column"), ((5, 7), (8, 40), (4, 300))):
         run_matvec(runner, m, k, 1, "float64", (layout, "row", "row"), block_limit=64)
     small = {"block_limit": 64, "multiprocessors": 1}
-    steps = [
+    launch_plan = [
         run_matvec(runner, 9, 513, 1, "float32", **small),
         run_matvec(runner, 130, 8, 1, "float64", **small),
         run_matvec(runner, 19, 18, 1, "float32", ("column", "row", "row"), **small),
     ]
-    kinds = [plan.variant.split("v")[0].rstrip("0123456789") for plan in steps]
+    kinds = [plan.variant.split("v")[0].rstrip("0123456789") for plan in launch_plan]
     assert kinds == ["shifted_rows", "rows", "shifted"]
     for la, lb, (m, n, k) in itertools.product(
         ("row", "column"), ("row", "column"), ((5, 7, 9), (36, 4, 40))

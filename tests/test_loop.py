@@ -12,7 +12,7 @@ from hetero.calibration.budgets import FULL
 from hetero.calibration.sampling import Samples
 from hetero.errors import DeviceError
 from hetero.runtime import inventory, registry
-from hetero.runtime.cases import Case, Grid, Passes, Place
+from hetero.runtime.cases import Case, Passes, Place, SampleGrid
 
 calibrate = importlib.import_module("hetero.calibration.calibrate")
 
@@ -139,7 +139,7 @@ def test_operands_that_fill_a_device_are_not_measured(cuda):
     place = Place(cuda.name, {**cuda.describe(), "memory_bytes": 1 << 20}, (cuda,))
     for work in portions("matvec", "matmul", "convolve2d", place=place):
         for case in work.cases:
-            sizes = [case.largest] if isinstance(case.how, Grid) else case.how.knots.values()
+            sizes = [case.largest] if isinstance(case.how, SampleGrid) else case.how.knots.values()
             for dims in sizes:
                 problem = case.problem(*dims)
                 assert sum(o.nbytes for o in (*problem.inputs, problem.output)) <= 1 << 19
@@ -158,7 +158,7 @@ def test_time_is_shared_in_proportion(monkeypatch):
     monkeypatch.setattr(loop, "Bench", lambda devices: None)
     monkeypatch.setattr(sampling, "take", take)
     row = registry.lookup("matvec")[0]
-    one = Case(row, "float32", "C", Grid(), [[4]], seconds=1.0)
+    one = Case(row, "float32", "C", SampleGrid(), [[4]], seconds=1.0)
     other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0, number=3), seconds=3.0)
     mine = [loop.Portion(None, here(), (case,)) for case in (one, other)]
     loop.measure(mine, FULL, {}, silent, [])

@@ -12,7 +12,7 @@ from hetero import devices
 from hetero.devices import peers
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.ops.linear_systems.exchange import Exchange, Part, Transfer
+from hetero.ops.linear_systems.exchange import BufferCopies, Exchange, Part
 from hetero.ops.linear_systems.partition import (
     Copy,
     Slab,
@@ -100,7 +100,7 @@ def exchanged(device_list, rows, columns, depth, rounds=1, aside=True):
     for part, cut in zip(parts, cuts, strict=True):
         part.upload(np.zeros((cut.held, columns)), "u")
     exchange = Exchange(parts, aside)
-    halos = exchange.bind(Transfer(halo_copies(cuts, 8 * columns), "u", "u"))
+    halos = exchange.bind(BufferCopies(halo_copies(cuts, 8 * columns), "u", "u"))
     for turn in range(rounds):
         for number, (part, cut) in enumerate(zip(parts, cuts, strict=True)):
             own = (

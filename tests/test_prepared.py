@@ -29,7 +29,7 @@ class Recorder:
     capturing = False
     launch, prepared, _prepared = CudaDevice.launch, CudaDevice.prepared, CudaDevice._prepared
     _queue = CudaDevice._queue
-    run_steps = Device.run_steps
+    run_launches = Device.run_launches
 
     def __init__(self):
         self.local = SimpleNamespace(queue=None)

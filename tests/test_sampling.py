@@ -8,7 +8,7 @@ from hetero.calibration import loop, overheads, sampling
 from hetero.calibration.budgets import FULL
 from hetero.ops.products.cases import product
 from hetero.runtime import registry
-from hetero.runtime.cases import Case, Grid, Place
+from hetero.runtime.cases import Case, Place, SampleGrid
 from hetero.runtime.registry import lookup
 
 
@@ -35,7 +35,7 @@ def measured(host, share=15e-6):
         implementation,
         "float32",
         "C aligned",
-        Grid(),
+        SampleGrid(),
         axes,
         lambda *dims: product("matvec", dims, "cuda:0"),
     )

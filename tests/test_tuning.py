@@ -137,12 +137,12 @@ def test_a_threshold_is_found():
         def planned(table):
             kernel = "short" if k <= table["matvec.short_row"] else "long"
             launch = kernels.Launch("", kernel, (("K", k),), 1, 1, ())
-            return kernels.Steps((launch,), 0, kernel)
+            return kernels.LaunchPlan((launch,), 0, kernel)
 
         return planned
 
-    def clock(steps, buffers):
-        (launch,) = steps.launches
+    def clock(launch_plan, buffers):
+        (launch,) = launch_plan.launches
         long = launch.kernel == "long"
         return 1.0 if long == (dict(launch.defines)["K"] > 16) else 2.0
 
@@ -154,7 +154,7 @@ def test_a_threshold_is_found():
 def test_noise_changes_no_figure():
     random = np.random.default_rng(3)
 
-    def clock(steps, buffers):
+    def clock(launch_plan, buffers):
         return sum(buffers.values()) / 4e12 * (1.0 + 0.001 * random.random())
 
     found = matvec_refit.refit(tuning.default(), LIMITS, clock)
@@ -166,8 +166,8 @@ def test_noise_changes_no_figure():
 def test_speeds_of_pieces_are_found():
     """A clock that knows how long the pieces are that a block loads."""
 
-    def clock(steps, buffers):
-        defines = dict(steps.launches[0].defines)
+    def clock(launch_plan, buffers):
+        defines = dict(launch_plan.launches[0].defines)
         size = {"float": 4, "double": 8}[defines["REAL"]]
         piece = defines["LANES"] * defines["WIDTH"] * size
         return sum(buffers.values()) / 4e12 / (1.0 if piece >= 128 else 0.5)
@@ -212,8 +212,8 @@ class FakeCard:
     def elapsed(self, start, end):
         return end - start
 
-    def run_steps(self, steps, buffers, itemsize):
-        self.now += 2e-6 * len(steps.launches) + 1e-9 * steps.launches[0].grid
+    def run_launches(self, launch_plan, buffers, itemsize):
+        self.now += 2e-6 * len(launch_plan.launches) + 1e-9 * launch_plan.launches[0].grid
 
 
 def test_a_table_of_a_card_is_measured(monkeypatch):

@@ -17,7 +17,7 @@ from hetero import devices
 from hetero.arrays import Spec, describe, spec
 from hetero.devices.base import Device
 from hetero.runtime import execution, planner, registry
-from hetero.runtime.cases import Budget, Case, Grid, Place
+from hetero.runtime.cases import Budget, Case, Place, SampleGrid
 from hetero.runtime.models import Work
 from hetero.runtime.problem import DEVICE_DTYPES, Problem, dtype_obstacle
 
@@ -78,7 +78,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                 def sized(n: int, dtype: str = dtype) -> Problem:
                     return from_dims((n,), dtype, place.operands_on)
 
-                yield Case(row, dtype, "*", Grid(held_out=2), [[16, 1024, 65536]], sized)
+                yield Case(row, dtype, "*", SampleGrid(held_out=2), [[16, 1024, 65536]], sized)
 
 
 # -- A method of convolve2d ----------------------------------------------------------------------

@@ -249,18 +249,20 @@ class Device(abc.ABC):
         if not np.array_equal(y.reshape(2, -1), 2 * x.reshape(2, -1)[:, ::-1]):
             raise DeviceError("a kernel ran without an error and made wrong values")
 
-    def run_steps(self, steps: kernels.Steps, buffers: dict[str, Any], itemsize: int) -> None:
-        """Launch a kernel plan on named buffers of elements of ``itemsize`` bytes."""
+    def run_launches(
+        self, launch_plan: kernels.LaunchPlan, buffers: dict[str, Any], itemsize: int
+    ) -> None:
+        """Run a launch plan on named buffers of elements of ``itemsize`` bytes."""
         scratch = None
-        if steps.workspace:
-            buffers["partial"], scratch = self.allocate(steps.workspace * itemsize)
-        for step in steps.launches:
+        if launch_plan.workspace:
+            buffers["partial"], scratch = self.allocate(launch_plan.workspace * itemsize)
+        for launch in launch_plan.launches:
             self.launch(
-                self.build(step.source, step.kernel, step.defines),
-                step.grid,
-                step.block,
-                [buffers[a] if type(a) is str else a for a in step.arguments],
-                step.shared_bytes,
+                self.build(launch.source, launch.kernel, launch.defines),
+                launch.grid,
+                launch.block,
+                [buffers[a] if type(a) is str else a for a in launch.arguments],
+                launch.shared_bytes,
             )
         # The pool hands memory out again in the order of the queue, so no wait is needed here.
         del scratch

@@ -11,7 +11,7 @@ from hetero.devices.base import kernel_text
 from hetero.devices.cuda_context import CudaContexts
 from hetero.devices.workspace import Workspace
 from hetero.errors import GraphError
-from hetero.kernels import Launch, Steps
+from hetero.kernels import Launch, LaunchPlan
 
 _UNASKED_SHARED_BYTES = 48 << 10  # more of it a kernel gets only after an attribute is set
 
@@ -60,17 +60,19 @@ class CudaLaunches(CudaContexts):
         )
 
     def prepared(
-        self, steps: Steps, names: tuple[str, str, str], itemsize: int, **numbers: float
+        self, launch_plan: LaunchPlan, names: tuple[str, str, str], itemsize: int, **numbers: float
     ) -> Callable[[int, int, int], None]:
-        """A plan in the current context, as a function of the addresses of three named buffers.
+        """A launch plan in the current context, as a function of the addresses of three named buffers.
 
         ``numbers`` are what else the launches name.
         """
-        launches = [self._prepared(step, (*names, "partial"), numbers) for step in steps.launches]
-        if not steps.workspace:
+        launches = [
+            self._prepared(launch, (*names, "partial"), numbers) for launch in launch_plan.launches
+        ]
+        if not launch_plan.workspace:
             (only,) = launches
             return only
-        allocate, nbytes = self.state().pool.allocate, steps.workspace * itemsize
+        allocate, nbytes = self.state().pool.allocate, launch_plan.workspace * itemsize
 
         def run(a: int, b: int, c: int) -> None:
             scratch = allocate(nbytes)
@@ -80,18 +82,18 @@ class CudaLaunches(CudaContexts):
         return run
 
     def _prepared(
-        self, step: Launch, names: tuple[str, ...], numbers: dict[str, float]
+        self, planned: Launch, names: tuple[str, ...], numbers: dict[str, float]
     ) -> Callable[..., None]:
         """A launch as a function of the named addresses; the numbers that follow are packed."""
-        kernel = self.build(step.source, step.kernel, step.defines)
-        if step.shared_bytes > _UNASKED_SHARED_BYTES:
-            self._allow(kernel, step.shared_bytes)
-        given = [numbers.get(a, a) if type(a) is str else a for a in step.arguments]
+        kernel = self.build(planned.source, planned.kernel, planned.defines)
+        if planned.shared_bytes > _UNASKED_SHARED_BYTES:
+            self._allow(kernel, planned.shared_bytes)
+        given = [numbers.get(a, a) if type(a) is str else a for a in planned.arguments]
         used = [argument for argument in given if type(argument) is str]
         pack, rest = struct.Struct(f"{len(used)}q").pack, _packed(given[len(used) :])
         order = [names.index(name) for name in used]
-        launch, grid, block = kernel._launch_kernel, (step.grid, 1, 1), (step.block, 1, 1)
-        shared_bytes = step.shared_bytes
+        launch, grid, block = kernel._launch_kernel, (planned.grid, 1, 1), (planned.block, 1, 1)
+        shared_bytes = planned.shared_bytes
         if order == [0, 1, 2]:
 
             def as_given(a: int, b: int, c: int, scratch: int = 0) -> None:

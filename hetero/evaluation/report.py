@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from hetero.runtime.benchmark import Table
+from hetero.runtime.benchmark import BenchTable
 from hetero.runtime.planner import show
 from hetero.runtime.profile import Profile
 
@@ -86,7 +86,7 @@ def verification(found: dict[str, Any], rows: list[Any]) -> str:
 
 
 def benchmarks(
-    rows: Sequence[dict[str, Any]], columns: Callable[..., Table | None] | None = None
+    rows: Sequence[dict[str, Any]], columns: Callable[..., BenchTable | None] | None = None
 ) -> str:
     """The rows of `hetero.evaluation.bench` in Markdown.
 
@@ -94,7 +94,7 @@ def benchmarks(
     ----------
     rows : sequence of dict
     columns : callable, optional
-        ``columns(rows)`` gives all of them as one `Table`, with the geometric means of its ratios
+        ``columns(rows)`` gives all of them as one `BenchTable`, with the geometric means of its ratios
         below. Without it, or where it gives None, each row is a table: seconds, and each over the
         fastest of all.
     """

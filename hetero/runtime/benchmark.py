@@ -19,7 +19,7 @@ module of benchmarks (`Operation.benchmarks`) has of
     What bench lets one choose beside the dtype: some of "device" and "order". "device" is one whose
     clock can be read, or "cpu"; "order" is "C" or "F".
 ``columns(rows)``
-    All rows as one `Table`. Without it each row is a table of its own.
+    All rows as one `BenchTable`. Without it each row is a table of its own.
 ``trials(largest)``
     The calls in demo's table, as pairs of a text and a `Trial`.
 ``demonstrate(demo)``
@@ -38,7 +38,7 @@ from hetero import devices
 from hetero.runtime import planner
 from hetero.runtime.registry import Operation
 
-Call = Callable[[int], object]
+TimedCall = Callable[[int], object]
 DTYPE = "float32"  # of bench, unless an operation or its user says otherwise
 
 
@@ -66,7 +66,7 @@ class Iterations(NamedTuple):
     few, many : int
     """
 
-    run: Call
+    run: TimedCall
     few: int
     many: int
 
@@ -87,8 +87,8 @@ class Comparison(NamedTuple):
         That it takes to launch a peer's call, at most.
     """
 
-    calls: Mapping[str, Call | Iterations]
-    peers: Mapping[str, Call | Iterations] = {}
+    calls: Mapping[str, TimedCall | Iterations]
+    peers: Mapping[str, TimedCall | Iterations] = {}
     chosen: str | None = None
     count: int | None = None
     peer_seconds: float = 5e-5
@@ -124,7 +124,7 @@ class Benchmark(NamedTuple):
     most: int = 25
 
 
-class Table(NamedTuple):
+class BenchTable(NamedTuple):
     """Rows as cells, and ratios that are averaged below, by name."""
 
     head: Sequence[str]
@@ -164,7 +164,7 @@ def by_candidates(
     """
     plan = planner.plan_call(operation, operands, options)
     automatic = partial(operation.call, *operands, **options)
-    calls: dict[str, Call | Iterations] = {"automatic": lambda turn: automatic()}
+    calls: dict[str, TimedCall | Iterations] = {"automatic": lambda turn: automatic()}
     for candidate in plan.candidates:
         if candidate.reason is None and (candidate.seconds or 0.0) < longest:
             place = candidate.device, candidate.method

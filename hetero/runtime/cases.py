@@ -86,7 +86,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class SampleGrid:
     """Seconds of single calls at each knot, interpolated between them.
 
     Attributes
@@ -110,7 +110,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """As `Grid`, of the fastest of the calls in several passes over all cases.
+    """As `SampleGrid`, of the fastest of the calls in several passes over all cases.
 
     Attributes
     ----------
@@ -135,7 +135,7 @@ class Passes:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class TimedSolves:
     """A solve: set-up and one step, told apart by two numbers of steps.
 
     Attributes
@@ -173,7 +173,7 @@ class Case:
     implementation : Implementation
     dtype, layout : str
         As in the model's key.
-    how : Grid, Passes, Steps or Copies
+    how : SampleGrid, Passes, TimedSolves or Copies
         What is measured, and which form the model gets.
     axes : list of list of int
         Knots of each dimension; none for `Passes` and `Copies`, which have their own.
@@ -197,7 +197,7 @@ class Case:
     implementation: Implementation
     dtype: str
     layout: str
-    how: Grid | Passes | Steps | Copies
+    how: SampleGrid | Passes | TimedSolves | Copies
     axes: list[list[int]] | None = None
     problem: Callable[..., Problem] | None = None
     arguments: Callable[..., Arguments] | None = None

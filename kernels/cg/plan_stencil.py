@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..common.launch import REAL, Launch, ceil_div, check_dtype
 from .plan import diagonal_defines, vector_width
 
-__all__ = ["Cooperative", "Grid", "cooperative", "settle", "stencil", "sweeps"]
+__all__ = ["Cooperative", "GridShare", "cooperative", "settle", "stencil", "sweeps"]
 
 # Sweeps in 2-D: threads along a row, in the order they are preferred in, and how many blocks of
 # them a multiprocessor holds at the 96 registers that a thread has, or with a diagonal
@@ -38,7 +38,7 @@ _THREADS = 128
 _BLOCKS = 8
 
 
-class Grid(NamedTuple):
+class GridShare(NamedTuple):
     """A device's share of a grid of points, split along its first axis.
 
     Attributes
@@ -98,7 +98,7 @@ class _Tiles(NamedTuple):
 
 @lru_cache(maxsize=256)
 def sweeps(
-    grid: Grid,
+    grid: GridShare,
     *,
     dtype: str,
     halo: int,
@@ -113,7 +113,7 @@ def sweeps(
 
     Parameters
     ----------
-    grid : Grid
+    grid : GridShare
     dtype : {"float32", "float64"}
     halo : int
         Rows of neighbours in memory, where there are any, in "now" and "next".
@@ -168,13 +168,13 @@ def sweeps(
 
 @lru_cache(maxsize=256)
 def cooperative(
-    grid: Grid, *, dtype: str, multiprocessors: int, shared_limit: int, block_limit: int = 1024
+    grid: GridShare, *, dtype: str, multiprocessors: int, shared_limit: int, block_limit: int = 1024
 ) -> Cooperative | None:
     """Plan many iterations on a small grid in one launch; None if the grid is too large for it.
 
     Parameters
     ----------
-    grid : Grid
+    grid : GridShare
     dtype : {"float32", "float64"}
     multiprocessors, shared_limit, block_limit : int
         Of the device; ``shared_limit`` is in bytes.
@@ -212,7 +212,7 @@ def cooperative(
 
 
 @lru_cache(maxsize=256)
-def settle(grid: Grid, sweep: Launch, halo: int, x_halo: int) -> Launch:
+def settle(grid: GridShare, sweep: Launch, halo: int, x_halo: int) -> Launch:
     """Plan the end of sweeps: x gets the step it lacks.
 
     Buffers: "x", "even" and "odd" (what sweeps 0, 2, ... and 1, 3, ... wrote), "record".
@@ -235,7 +235,7 @@ def settle(grid: Grid, sweep: Launch, halo: int, x_halo: int) -> Launch:
 
 @lru_cache(maxsize=256)
 def stencil(
-    grid: Grid,
+    grid: GridShare,
     *,
     dtype: str,
     x_halo: int,
@@ -250,7 +250,7 @@ def stencil(
 
     Parameters
     ----------
-    grid : Grid
+    grid : GridShare
     dtype : {"float32", "float64"}
     x_halo : int
         Rows of neighbours in memory, where there are any, in "x", "inverse", and "p" of a product.
@@ -284,7 +284,7 @@ def stencil(
 
 
 def _sweep_defines(
-    grid: Grid, dtype: str, width: int, tiles: _Tiles, diagonal: bool
+    grid: GridShare, dtype: str, width: int, tiles: _Tiles, diagonal: bool
 ) -> tuple[tuple[str, int | str], ...]:
     return (
         ("REAL", REAL[dtype]), ("WIDTH", width), ("DIMS", grid.dims),
@@ -294,7 +294,7 @@ def _sweep_defines(
 
 
 def _tiles(
-    grid: Grid,
+    grid: GridShare,
     width: int,
     diagonal: bool,
     multiprocessors: int,

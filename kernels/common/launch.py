@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["ELEMENT_BYTES", "REAL", "VECTOR_BYTES", "Launch", "Steps", "ceil_div", "check_dtype"]
+__all__ = [
+    "ELEMENT_BYTES",
+    "REAL",
+    "VECTOR_BYTES",
+    "Launch",
+    "LaunchPlan",
+    "ceil_div",
+    "check_dtype",
+]
 
 # The C name of each element type, and its bytes; those of the widest load and store in use.
 REAL = {"float32": "float", "float64": "double"}
@@ -42,7 +50,7 @@ class Launch(NamedTuple):
     shared_bytes: int = 0
 
 
-class Steps(NamedTuple):
+class LaunchPlan(NamedTuple):
     """The launches that do one operation, to be run in order on one stream.
 
     Attributes

@@ -10,15 +10,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .launch import Steps
+from .launch import LaunchPlan
 from .tuning import Table, parse
 
-__all__ = ["Case", "Clock", "Limits", "Timer", "search"]
+__all__ = ["Clock", "Limits", "RefitCase", "Timer", "search"]
 
 _WORTHWHILE = 0.01  # of the time; a smaller gain is noise, and the figure stays
 
 # Seconds of device time of launches on buffers of so many bytes, by name.
-Clock = Callable[[Steps, Mapping[str, int]], float]
+Clock = Callable[[LaunchPlan, Mapping[str, int]], float]
 
 
 class Limits(NamedTuple):
@@ -30,7 +30,7 @@ class Limits(NamedTuple):
     capability: tuple[int, int] | None
 
 
-class Case(NamedTuple):
+class RefitCase(NamedTuple):
     """A problem whose plan depends on a tuning table.
 
     Attributes
@@ -41,7 +41,7 @@ class Case(NamedTuple):
         Bytes of each operand, by the name that the launches have for it.
     """
 
-    plan: Callable[[Table], Steps]
+    plan: Callable[[Table], LaunchPlan]
     buffers: Mapping[str, int]
 
 
@@ -53,15 +53,15 @@ class Timer:
         self._passes = passes
         self._found: dict[Any, float] = {}
 
-    def __call__(self, steps: Steps, buffers: Mapping[str, int]) -> float:
-        key = steps.launches
+    def __call__(self, launch_plan: LaunchPlan, buffers: Mapping[str, int]) -> float:
+        key = launch_plan.launches
         if key not in self._found:
-            self._found[key] = min(self._clock(steps, buffers) for _ in range(self._passes))
+            self._found[key] = min(self._clock(launch_plan, buffers) for _ in range(self._passes))
         return self._found[key]
 
 
 def search(
-    table: Table, figure: str, values: Iterable[Any], cases: Iterable[Case], timer: Timer
+    table: Table, figure: str, values: Iterable[Any], cases: Iterable[RefitCase], timer: Timer
 ) -> Table:
     """The table with the value of a figure by which the plans of the cases take the least time.
 
@@ -80,7 +80,7 @@ def search(
     return best
 
 
-def _mean(table: Table, cases: list[Case], timer: Timer) -> float:
+def _mean(table: Table, cases: list[RefitCase], timer: Timer) -> float:
     """Geometric mean of the cases' seconds."""
     logs = [math.log(timer(case.plan(table), case.buffers)) for case in cases]
     return math.exp(sum(logs) / len(logs))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..common import tuning as tables
 from ..common.boundaries import BOUNDARIES
-from ..common.launch import REAL, VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from .correlation import (
     RESIDENT,
     WARP,
@@ -66,7 +66,7 @@ def direct(
     tap_strides: tuple[int, int] | None = None,
     only_if: bool = False,
     tuning: tables.Table | None = None,
-) -> Steps:
+) -> LaunchPlan:
     """Plan out[b, i, j] = sum over u, v of taps[u, v] ext[b, i + u - top, j + v - left].
 
     ``ext`` is the image extended beyond its edges.
@@ -107,7 +107,7 @@ def direct(
 
     Returns
     -------
-    Steps
+    LaunchPlan
         On the buffers ``"image"``, ``"taps"`` and ``"out"``, and the float ``"fillvalue"``.
     """
     problem = correlation(
@@ -133,15 +133,15 @@ def direct(
     return _on_condition(found) if only_if else found
 
 
-def _on_condition(steps: Steps) -> Steps:
+def _on_condition(launch_plan: LaunchPlan) -> LaunchPlan:
     """The same launches, each of which looks at the flag first."""
     launches = tuple(
         launch._replace(
             defines=(*launch.defines, ("ONLY_IF", 1)), arguments=(*launch.arguments, "only_if")
         )
-        for launch in steps.launches
+        for launch in launch_plan.launches
     )
-    return steps._replace(launches=launches)
+    return launch_plan._replace(launches=launches)
 
 
 # -- Few taps ------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def _on_condition(steps: Steps) -> Steps:
 
 def _small(
     problem: Correlation, multiprocessors: int, alignment: int, tuning: tables.Table
-) -> Steps | None:
+) -> LaunchPlan | None:
     """The plan with convolve_small.cu, or None where another kernel is for it."""
     p = problem
     side = max(p.filter_height, p.filter_width)
@@ -212,7 +212,7 @@ def _small(
             "fillvalue",
         ),
     )
-    return Steps((launch,), 0, f"small{p.filter_height}x{p.filter_width}v{width}")
+    return LaunchPlan((launch,), 0, f"small{p.filter_height}x{p.filter_width}v{width}")
 
 
 # -- Any taps ------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def _tiled(
     block_limit: int,
     shared_limit: int,
     tuning: tables.Table,
-) -> Steps:
+) -> LaunchPlan:
     """The plan with convolve.cu."""
     p = problem
     width = VECTOR_BYTES // check_dtype(p.dtype)
@@ -306,7 +306,7 @@ def _tiled(
             "fillvalue",
         ),
     )
-    return Steps((launch,), 0, f"tile{groups * rows}x{lanes * width}")
+    return LaunchPlan((launch,), 0, f"tile{groups * rows}x{lanes * width}")
 
 
 def _stages(

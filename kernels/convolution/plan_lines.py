@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ..common.launch import REAL, VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from .correlation import (
     RESIDENT,
     SHARED_BYTES,
@@ -59,7 +59,7 @@ def separable(
     cuda: bool,
     block_limit: int = 1024,
     shared_limit: int = 32768,
-) -> Steps:
+) -> LaunchPlan:
     """Plan what `direct` does for the taps sum over r of outer(columns[r], rows[r]).
 
     Parameters
@@ -73,7 +73,7 @@ dtype, image_strides, out_strides, multiprocessors, alignment, cuda, block_limit
 
     Returns
     -------
-    Steps
+    LaunchPlan
         On the buffers ``"image"``, ``"columns"`` of (rank, filter_height) taps, ``"rows"`` of
         (rank, filter_width), and ``"out"``, and the float ``"fillvalue"``.
     """
@@ -117,7 +117,7 @@ def _lines(
     alignment: int,
     block_limit: int,
     shared_limit: int,
-) -> Steps:
+) -> LaunchPlan:
     """The plan with convolve_lines.cu."""
     p = problem
     width = VECTOR_BYTES // check_dtype(p.dtype)
@@ -176,4 +176,4 @@ def _lines(
             "fillvalue",
         ),
     )
-    return Steps((launch,), 0, f"lines{groups * _LINES_ROWS}x{columns}")
+    return LaunchPlan((launch,), 0, f"lines{groups * _LINES_ROWS}x{columns}")

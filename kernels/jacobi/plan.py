@@ -11,7 +11,7 @@ from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div,
 
 __all__ = [
     "DEPTHS",
-    "Grid",
+    "GridSlab",
     "blocked",
     "change_pitch",
     "default_depth",
@@ -42,7 +42,7 @@ _PORTABLE_LANES = 64
 _MOST_WAVES = 8
 
 
-class Grid(NamedTuple):
+class GridSlab(NamedTuple):
     """A slab of a grid as it lies in a buffer of a device.
 
     Attributes
@@ -74,7 +74,7 @@ class Grid(NamedTuple):
     spacing: tuple[float, ...]
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], spacing: tuple[float, ...], dtype: str) -> Grid:
+    def of(cls, shape: tuple[int, ...], spacing: tuple[float, ...], dtype: str) -> GridSlab:
         """A whole grid of ``shape`` points, alone on a device."""
         width = VECTOR_BYTES // check_dtype(dtype)
         lines = shape[1] if len(shape) == 3 else 1
@@ -83,7 +83,7 @@ class Grid(NamedTuple):
             len(shape), shape[0], 0, shape[0], lines, shape[-1], pitch, dtype, tuple(spacing)
         )
 
-    def slab(self, begin: int, held: int) -> Grid:
+    def slab(self, begin: int, held: int) -> GridSlab:
         """``held`` rows of this grid, from row ``begin`` on."""
         return self._replace(held=held, first=self.first - begin, last=self.last - begin)
 
@@ -108,7 +108,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def sweep(
-    grid: Grid,
+    grid: GridSlab,
     rows: Ranges,
     *,
     multiprocessors: int,
@@ -120,7 +120,7 @@ def sweep(
 
     Parameters
     ----------
-    grid : Grid
+    grid : GridSlab
     rows : tuple of (int, int)
         One or two ranges of rows (planes) of the buffer, none empty.
     multiprocessors, block_limit : int
@@ -175,7 +175,7 @@ def passes(sweeps: int, depth: int) -> Iterator[int]:
             rest %= less
 
 
-def default_depth(grid: Grid, tuning: tables.Table | None = None) -> int:
+def default_depth(grid: GridSlab, tuning: tables.Table | None = None) -> int:
     """How many sweeps a pass should make.
 
     In 3-D one. In 2-D several pay on large grids, where memory is the limit, and on small ones,
@@ -188,7 +188,7 @@ def default_depth(grid: Grid, tuning: tables.Table | None = None) -> int:
 
 
 def blocked(
-    grid: Grid,
+    grid: GridSlab,
     rows: Ranges,
     depth: int,
     *,
@@ -280,7 +280,7 @@ def _blocked_strip(
     return best
 
 
-def residual(grid: Grid, rows: tuple[int, int], *, block_limit: int = 1024) -> Launch:
+def residual(grid: GridSlab, rows: tuple[int, int], *, block_limit: int = 1024) -> Launch:
     """Plan the sums of (f - A u)^2 over pieces of each row, in double.
 
     The pieces, and so the bits of the sums, depend on the grid alone, not on how it is cut into
@@ -316,14 +316,14 @@ def residual(grid: Grid, rows: tuple[int, int], *, block_limit: int = 1024) -> L
     )
 
 
-def residual_sums(grid: Grid, *, block_limit: int = 1024) -> int:
+def residual_sums(grid: GridSlab, *, block_limit: int = 1024) -> int:
     """How many sums `residual` makes of a row (a plane in 3-D)."""
     vectors = grid.lines * (grid.pitch * ELEMENT_BYTES[grid.dtype] // VECTOR_BYTES)
     return ceil_div(vectors, 8 * min(_THREADS, block_limit))
 
 
 def change_pitch(
-    grid: Grid, source_pitch: int, target_pitch: int, *, block_limit: int = 1024
+    grid: GridSlab, source_pitch: int, target_pitch: int, *, block_limit: int = 1024
 ) -> Launch:
     """Plan copying a grid's lines from one distance to another.
 
@@ -353,7 +353,7 @@ def change_pitch(
     )
 
 
-def _defines(grid: Grid, threads: int) -> tuple[tuple[str, int | str], ...]:
+def _defines(grid: GridSlab, threads: int) -> tuple[tuple[str, int | str], ...]:
     return (
         ("REAL", REAL[grid.dtype]),
         ("VECTOR", VECTOR_BYTES // ELEMENT_BYTES[grid.dtype]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..common import tuning as tables
-from ..common.launch import REAL, VECTOR_BYTES, Launch, Steps, ceil_div, check_dtype
+from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from ..common.partial import sum_partials
 from .tiles import Product, Tile, choose, chunk_of
 
@@ -29,7 +29,7 @@ def plan_matmul(
     capability: tuple[int, int] | None = None,
     tuning: tables.Table | None = None,
     candidate: tuple[Tile, int] | None = None,
-) -> Steps:
+) -> LaunchPlan:
     """Plan C = A B for a batch of m x k and k x n matrices.
 
     Parameters
@@ -59,7 +59,7 @@ def plan_matmul(
 
     Returns
     -------
-    Steps
+    LaunchPlan
         The launches use the buffers ``"A"``, ``"B"``, ``"C"`` and, if split, ``"partial"``.
     """
     width = VECTOR_BYTES // check_dtype(dtype)
@@ -142,7 +142,7 @@ def plan_matmul(
         shared_bytes=tile.shared[a_k][b_k],
     )
     if split_k == 1:
-        return Steps((first,), 0, variant, seconds)
+        return LaunchPlan((first,), 0, variant, seconds)
     second = sum_partials(
         real=real,
         split_k=split_k,
@@ -155,7 +155,7 @@ def plan_matmul(
         block_limit=block_limit,
     )
     workspace = split_k * batch * m * n
-    return Steps((first, second), workspace, f"{variant}p{split_k}", seconds)
+    return LaunchPlan((first, second), workspace, f"{variant}p{split_k}", seconds)
 
 
 def _transposed(strides: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..common.launch import ELEMENT_BYTES, Steps
+from ..common.launch import ELEMENT_BYTES, LaunchPlan
 from ..common.refit import Clock, Limits, Timer
 from ..common.tuning import Table, parse
 from . import tiles
@@ -101,10 +101,10 @@ def _factors(number: int) -> tuple[int, int]:
     return low, number // low
 
 
-def launches(sample: Sample) -> tuple[Steps, dict[str, int]]:
+def launches(sample: Sample) -> tuple[LaunchPlan, dict[str, int]]:
     """The launches of a sample, and the bytes of their operands."""
     p = sample.product
-    steps = plan_matmul(
+    launch_plan = plan_matmul(
         m=p.m, n=p.n, k=p.k, batch=1, dtype=p.dtype,
         a_strides=(0, p.k, 1) if p.layout[0] else (0, 1, p.m), b_strides=(0, p.n, 1),
         c_strides=(0, p.n, 1), alignment=16,
@@ -114,7 +114,7 @@ def launches(sample: Sample) -> tuple[Steps, dict[str, int]]:
     )  # fmt: skip
     element = ELEMENT_BYTES[p.dtype]
     extents = {"A": p.m * p.k, "B": p.k * p.n, "C": p.m * p.n}
-    return steps, {name: size * element for name, size in extents.items()}
+    return launch_plan, {name: size * element for name, size in extents.items()}
 
 
 def fit(

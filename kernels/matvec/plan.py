@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..common import tuning as tables
-from ..common.launch import REAL, VECTOR_BYTES, Launch, Steps, check_dtype
+from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, check_dtype
 from ..common.partial import sum_partials
 from . import shapes
 
@@ -24,7 +24,7 @@ def plan_matvec(
     block_limit: int = 1024,
     capability: tuple[int, int] | None = None,
     tuning: tables.Table | None = None,
-) -> Steps:
+) -> LaunchPlan:
     """Plan y = A x for a batch of m x k matrices and vectors.
 
     Parameters
@@ -51,7 +51,7 @@ def plan_matvec(
 
     Returns
     -------
-    Steps
+    LaunchPlan
         The launches use the buffers ``"A"``, ``"x"``, ``"y"`` and, if split, ``"partial"``.
     """
     width = VECTOR_BYTES // check_dtype(dtype)
@@ -121,7 +121,7 @@ def plan_matvec(
         arguments=("A", "x", to, m, k, tiles, split_k, chunk, *a_strides, *x_strides, *to_strides),
     )
     if split_k == cluster:
-        return Steps((first,), 0, variant)
+        return LaunchPlan((first,), 0, variant)
     second = sum_partials(
         real=real,
         split_k=split_k,
@@ -133,7 +133,7 @@ def plan_matvec(
         multiprocessors=multiprocessors,
         block_limit=block_limit,
     )
-    return Steps((first, second), split_k * batch * m, f"{variant}p{split_k}")
+    return LaunchPlan((first, second), split_k * batch * m, f"{variant}p{split_k}")
 
 
 def _along_rows(m: int, k: int, a_row: int, a_col: int) -> bool:

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from ..common.launch import ELEMENT_BYTES
-from ..common.refit import Case, Clock, Limits, Timer, search
+from ..common.refit import Clock, Limits, RefitCase, Timer, search
 from ..common.tuning import Table, parse
 from .plan import plan_matvec
 
@@ -103,7 +103,7 @@ def _only(table: Table, figure: str, piece: str) -> Table:
     return parse(table.replaced({figure: speeds, "matvec.cluster_columns": _NEVER}), table.name)
 
 
-def _case(m: int, k: int, by_columns: bool, dtype: str, limits: Limits) -> Case:
+def _case(m: int, k: int, by_columns: bool, dtype: str, limits: Limits) -> RefitCase:
     """A product of a matrix with dense rows, or columns, misaligned where their extent is odd."""
 
     def plan(table: Table) -> Any:
@@ -115,4 +115,4 @@ def _case(m: int, k: int, by_columns: bool, dtype: str, limits: Limits) -> Case:
         )  # fmt: skip
 
     element = ELEMENT_BYTES[dtype]
-    return Case(plan, {"A": m * k * element, "x": k * element, "y": m * element})
+    return RefitCase(plan, {"A": m * k * element, "x": k * element, "y": m * element})

@@ -16,9 +16,9 @@ from hetero.ops.cg import OPERATION, solve_cg
 from hetero.runtime import planner
 from hetero.runtime.benchmark import (
     Benchmark,
-    Call,
     Comparison,
     Iterations,
+    TimedCall,
     Trial,
     cuda_device,
     name_of,
@@ -144,11 +144,11 @@ def _of_dense(n: int, count: int, dtype: str) -> Comparison:
     A, b = dense(n, dtype), np.random.default_rng(0).random(n).astype(dtype)
     options = {"rtol": 0.0, "maxiter": count}
 
-    def by(device: str | None) -> Call:
+    def by(device: str | None) -> TimedCall:
         return lambda turn: solve_cg(A, b, **options, device=device)
 
-    calls: dict[str, Call] = {"automatic": by(None), "hetero on cpu": by(planner.CPU)}
-    peers: dict[str, Call] = {}
+    calls: dict[str, TimedCall] = {"automatic": by(None), "hetero on cpu": by(planner.CPU)}
+    peers: dict[str, TimedCall] = {}
     if (gpu := cuda_device()) is not None:
         calls[f"hetero on {gpu}"] = by(gpu)
     if (cupy := _cupy()) is not None:

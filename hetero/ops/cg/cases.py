@@ -15,7 +15,7 @@ from hetero.ops.cg.operands import Options
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems import cases as solves
 from hetero.ops.linear_systems.solving import Solve, result_operand
-from hetero.runtime.cases import Budget, Case, Place, Steps
+from hetero.runtime.cases import Budget, Case, Place, TimedSolves
 from hetero.runtime.models import ModelKey, Work, bind
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments
@@ -50,7 +50,7 @@ def _measured(place: Place) -> Iterator[Case]:
                     row,
                     dtype,
                     layout,
-                    Steps(*(solves.CYCLES if cycles else solves.STEPS)),
+                    TimedSolves(*(solves.CYCLES if cycles else solves.STEPS)),
                     axes,
                     functools.partial(_problem, layout, dtype),
                     functools.partial(_arguments, layout, dtype),

@@ -49,10 +49,10 @@ class System:
         if not isinstance(A, np.ndarray) and not is_device_array(A):
             return A
         operand = describe(A)
-        steps = operand.staged_strides()
+        strides = operand.staged_strides()
         here = len(used) == 1 and operand.location == used[0].name
-        if here and operand.dtype == dtype and steps is not None:
-            return Dense(operand.pointer, A.shape[0], steps)
+        if here and operand.dtype == dtype and strides is not None:
+            return Dense(operand.pointer, A.shape[0], strides)
         if operand.location != HOST:
             A = solving.on_host(A, operand, dtype)
         A = np.asarray(A, dtype)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero.arrays import HOST, describe
 from hetero.ops.convolve2d.filters import Options
-from hetero.ops.convolve2d.operands import Call, described
+from hetero.ops.convolve2d.operands import CheckedCall, described
 from hetero.ops.convolve2d.window import Window
 from hetero.runtime import planner
 from hetero.runtime.problem import Problem
@@ -23,12 +23,12 @@ LARGE = 1 << 30  # bytes of image and result below which every device is taken t
 _SHARE = 0.3
 
 
-def rows_with_room(call: Call, found: Window) -> int | None:
+def rows_with_room(call: CheckedCall, found: Window) -> int | None:
     """How many rows of the result fit the largest device; None where all of them do.
 
     Parameters
     ----------
-    call : Call
+    call : CheckedCall
         Nothing but a single image on the host is cut.
     found : Window
         Of the whole.

@@ -21,8 +21,8 @@ from hetero.ops.convolve2d.window import BOUNDARIES, MODES
 from hetero.runtime import execution, planner
 from hetero.runtime.benchmark import (
     Benchmark,
-    Call,
     Comparison,
+    TimedCall,
     Trial,
     by_candidates,
     cuda_device,
@@ -107,10 +107,10 @@ def _on_cpu(n: int, f: int, dtype: str) -> Comparison:
     return found._replace(peers=_cpu_peers(*data))
 
 
-def _cpu_peers(image: np.ndarray, values: np.ndarray) -> dict[str, Call]:
+def _cpu_peers(image: np.ndarray, values: np.ndarray) -> dict[str, TimedCall]:
     from scipy import ndimage, signal
 
-    calls: dict[str, Call] = {
+    calls: dict[str, TimedCall] = {
         "SciPy fftconvolve": lambda turn: signal.fftconvolve(image, values, "same"),
         "SciPy oaconvolve": lambda turn: signal.oaconvolve(image, values, "same"),
     }
@@ -151,7 +151,9 @@ def _on_gpu(n: int, f: int, dtype: str) -> Comparison:
     return Comparison(calls, dict(_gpu_peers(image, values, turns)), name_of(plan.chosen))
 
 
-def _gpu_peers(image: np.ndarray, values: np.ndarray, turns: int) -> Iterator[tuple[str, Call]]:
+def _gpu_peers(
+    image: np.ndarray, values: np.ndarray, turns: int
+) -> Iterator[tuple[str, TimedCall]]:
     try:
         import cupy
         from cupyx.scipy import ndimage, signal

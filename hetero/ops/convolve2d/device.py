@@ -10,7 +10,7 @@ import numpy as np
 from hetero.arrays import alignment
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
-from hetero.kernels import Steps
+from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, Options, kept
 from hetero.runtime.problem import Problem
@@ -19,9 +19,9 @@ _THREADS = 256
 
 
 @functools.lru_cache(maxsize=1024)
-def _steps(
+def _launch_plan_of(
     kind: str, window: Any, tap_strides: tuple[int, int] | None, only_if: bool, **others: Any
-) -> Steps:
+) -> LaunchPlan:
     common = {
         "height": window.height,
         "width": window.width,
@@ -38,17 +38,17 @@ def _steps(
     return plan_convolve.separable(rank=window.rank, **common)
 
 
-def steps(
+def launch_plan(
     kind: str,
     device: Device,
     problem: Problem,
     *buffers: Any,
     tap_strides: tuple[int, int] | None = None,
     only_if: bool = False,
-) -> Steps:
+) -> LaunchPlan:
     """The launches of "direct" or "separable" for a problem and its buffers' addresses."""
     image_strides, out_strides = problem.strides
-    return _steps(
+    return _launch_plan_of(
         kind,
         problem.options,
         tap_strides,
@@ -119,10 +119,10 @@ def direct(
     taps, owner, strides = _taps(device, options.filter, problem)
     buffers = {"image": image, "taps": taps, "out": out, "fillvalue": options.fillvalue}
     asked = only_if is not None
-    planned = steps("direct", device, problem, image, out, tap_strides=strides, only_if=asked)
+    planned = launch_plan("direct", device, problem, image, out, tap_strides=strides, only_if=asked)
     if asked:
         buffers["only_if"] = only_if
-    device.run_steps(planned, buffers, np.dtype(problem.dtype).itemsize)
+    device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
     del owner
 
 
@@ -132,7 +132,7 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Option
     For operands at addresses that ``aligned`` divides, and a filter that is known.
     """
     taps, owner, strides = _taps(device, options.filter, problem)
-    planned = steps("direct", device, problem, aligned, tap_strides=strides)
+    planned = launch_plan("direct", device, problem, aligned, tap_strides=strides)
     itemsize = np.dtype(problem.dtype).itemsize
     names = ("image", "taps", "out")
     launch = device.prepared(planned, names, itemsize, fillvalue=options.fillvalue)
@@ -159,9 +159,9 @@ def separable(device: Device, problem: Problem, image: Any, options: Options, ou
 
     (columns, first), (rows, second) = kept(device, filter, "factors", upload)
     buffers = {"image": image, "columns": columns, "rows": rows, "out": out}
-    planned = steps("separable", device, problem, image, columns, rows, out)
+    planned = launch_plan("separable", device, problem, image, columns, rows, out)
     size = np.dtype(problem.dtype).itemsize
-    device.run_steps(planned, buffers | {"fillvalue": options.fillvalue}, size)
+    device.run_launches(planned, buffers | {"fillvalue": options.fillvalue}, size)
     bad, owner = flag(device)
     count = problem.output.size
     blocks = min(-(-count // _THREADS), 16 * device.multiprocessors)

@@ -22,7 +22,7 @@ _NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, may be
 LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
 
 
-class Call(NamedTuple):
+class CheckedCall(NamedTuple):
     """A call's arguments, checked.
 
     Attributes
@@ -52,7 +52,7 @@ class Call(NamedTuple):
     method: str | None
     machine: Machine = HERE
 
-    def of(self, image: Any, filter: Any, fillvalue: Any = None) -> Call:
+    def of(self, image: Any, filter: Any, fillvalue: Any = None) -> CheckedCall:
         """The same of other operands, with another fill value where one is given."""
         a, b = describe(image), describe(filter)
         found = self._replace(image=image, filter=filter, a=a, b=b, dtype=_common(a, b))
@@ -81,7 +81,7 @@ def checked(
     device: str | None = None,
     method: str | None = None,
     machine: Machine = HERE,
-) -> Call:
+) -> CheckedCall:
     """A call of arrays or `hetero.spec` stand-ins.
 
     Raises
@@ -111,7 +111,7 @@ def checked(
         fillvalue = 0
     if mode == "valid" and swapped(a.shape[-2:], b.shape) and len(a.shape) == 2:
         image, filter, a, b = filter, image, b, a
-    return Call(
+    return CheckedCall(
         image, filter, a, b, _common(a, b), mode, boundary, fillvalue, device, method, machine
     )
 
@@ -182,14 +182,14 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
     shape = (*batch, found.out_height, found.out_width)
     strides = element_strides(shape)
     output = Operand(shape, tuple(s * dtype.itemsize for s in strides), dtype, location)
-    steps = image.staged_strides()
+    strides = image.staged_strides()
     obstacle = dtype_obstacle(image, kernel)
     if obstacle is None and len(batch) > 1 and not image.is_c_contiguous():
         obstacle = "a stack with several axes must be contiguous"
     if obstacle is None and image.location == HOST != kernel.location:
         obstacle = "the filter lies on a device and the image does not"
     each = found.out_height * found.out_width
-    apart = steps[-3] if steps is not None and batch else 0
+    apart = strides[-3] if strides is not None and batch else 0
     return Problem(
         NAME,
         (found.height, found.width, found.filter_height, found.filter_width),
@@ -197,7 +197,7 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
         (image, kernel),
         output,
         batch=prod(batch),
-        strides=((apart, *steps[-2:]), (each, found.out_width, 1)) if steps is not None else (),
+        strides=((apart, *strides[-2:]), (each, found.out_width, 1)) if strides is not None else (),
         function=NAME,
         device_obstacle=obstacle,
         options=found,

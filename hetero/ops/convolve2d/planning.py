@@ -13,14 +13,14 @@ import numpy as np
 from hetero.arrays import HOST, Operand, Spec, describe
 from hetero.ops.convolve2d import real
 from hetero.ops.convolve2d.filters import Options
-from hetero.ops.convolve2d.operands import Call, described, filter_of
+from hetero.ops.convolve2d.operands import CheckedCall, described, filter_of
 from hetero.ops.convolve2d.real import Task
 from hetero.ops.convolve2d.remembered import are_few
 from hetero.runtime import execution
 from hetero.runtime.pricing import Plan
 
 
-def planned(call: Call) -> Task:
+def planned(call: CheckedCall) -> Task:
     """How a call is done.
 
     Complex numbers are sums of real convolutions, a stack of filters is done one by one, an image
@@ -41,7 +41,7 @@ def planned(call: Call) -> Task:
     return real.planned(call)
 
 
-def _needs_host(call: Call) -> bool:
+def _needs_host(call: CheckedCall) -> bool:
     """Whether device arrays are computed from copies on the host."""
     a, b = call.a, call.b
     if a.location == b.location == HOST:
@@ -56,7 +56,7 @@ def _needs_host(call: Call) -> bool:
     )
 
 
-def _by_way_of_host(call: Call) -> Task:
+def _by_way_of_host(call: CheckedCall) -> Task:
     """The operands downloaded, the result uploaded to where the first of them lies."""
     from hetero.runtime import transfer
 
@@ -78,13 +78,13 @@ def _by_way_of_host(call: Call) -> Task:
     return Task(plan, run)
 
 
-def _whole(call: Call, tasks: list[Task], how: str) -> Plan:
+def _whole(call: CheckedCall, tasks: list[Task], how: str) -> Plan:
     problem = described(call.a, call.b, call.dtype, call.window)
     parts = tuple(task.plan for task in tasks)
     return Plan(problem, (), parts[0].profile_name, parts, how, call.machine.moved_by_host(problem))
 
 
-def _one_by_one(call: Call) -> Task:
+def _one_by_one(call: CheckedCall) -> Task:
     """A stack of small images, each of which "valid" takes as the filter of the second operand."""
     shape = call.a.shape
     if isinstance(call.image, Spec):
@@ -100,7 +100,7 @@ def _one_by_one(call: Call) -> Task:
     return Task(_whole(call, tasks, f"{len(tasks)} convolutions, one for each filter"), run)
 
 
-def _in_real_parts(call: Call) -> Task:
+def _in_real_parts(call: CheckedCall) -> Task:
     """Complex operands: a sum of real convolutions.
 
     By SciPy where the result is not finite: it takes a real operand for a complex one, whose
@@ -157,7 +157,7 @@ def _stack(images: list[Any]) -> Any:
     return np.stack(images)
 
 
-def _by_scipy(call: Call) -> Task:
+def _by_scipy(call: CheckedCall) -> Task:
     """What no other method computes."""
     problem = described(call.a, call.b, call.dtype, call.window)
     plan = call.machine.plan(problem, call.device, call.method)

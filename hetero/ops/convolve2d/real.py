@@ -14,7 +14,7 @@ from hetero.ops.convolve2d import bands
 from hetero.ops.convolve2d.filters import Filter, Options
 from hetero.ops.convolve2d.operands import (
     LARGEST_DOWNLOADED,
-    Call,
+    CheckedCall,
     are_finite,
     described,
     filter_of,
@@ -38,7 +38,7 @@ class Task(NamedTuple):
     run: Callable[[], Any]
 
 
-def planned(call: Call) -> Task:
+def planned(call: CheckedCall) -> Task:
     """How a convolution of float32 or float64 is done, whose image is of the result's dtype."""
     now = call_cache.generation()
     a, b = call.a, call.b
@@ -74,7 +74,7 @@ def _execute(plan: Plan, image: Any, operand: Operand, options: Any) -> Any:
     return execution.execute(plan, execution.Call((image,), (operand,), options=options))
 
 
-def _filter(call: Call) -> Any:
+def _filter(call: CheckedCall) -> Any:
     """The filter, its values known where they are needed or lie on the host."""
     a, b = call.a, call.b
     if isinstance(call.filter, np.ndarray):
@@ -88,13 +88,13 @@ def _filter(call: Call) -> Any:
     return Filter(None, call.filter, b)
 
 
-def _downloaded(call: Call) -> Any:
+def _downloaded(call: CheckedCall) -> Any:
     from hetero.runtime import transfer
 
     return filter_of(transfer.to_host(call.filter, call.b), call.dtype)
 
 
-def _is_finite(call: Call) -> bool:
+def _is_finite(call: CheckedCall) -> bool:
     """Of values that a plan depends on: a method that spreads others is refused by name only."""
     finite = isfinite(call.fillvalue)
     if call.method in SPREADING and finite:
@@ -106,14 +106,14 @@ def _known(x: Any) -> np.ndarray | None:
     return x if isinstance(x, np.ndarray) else None
 
 
-def _plan(call: Call, filter: Any, found: Window, now: int) -> Plan:
+def _plan(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
     """The plan of the whole, or of a band of it, by the values of image and filter."""
     plan = _plan_of(call, filter, found, now)
     seen = _look(call, filter, found, plan)
     return plan if seen == found else _plan_of(call, filter, seen, now)
 
 
-def _look(call: Call, filter: Any, found: Window, plan: Plan) -> Window:
+def _look(call: CheckedCall, filter: Any, found: Window, plan: Plan) -> Window:
     """What the values are seen to be where a plan would transform them."""
     if call.method is not None or plan.candidates[0].method not in TRANSFORMS:
         return found
@@ -121,7 +121,7 @@ def _look(call: Call, filter: Any, found: Window, plan: Plan) -> Window:
     return found._replace(finite=wide is not None, wide_range=bool(wide))
 
 
-def _plan_of(call: Call, filter: Any, found: Window, now: int) -> Plan:
+def _plan_of(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
     a, b = call.a, call.b
     unknown = filter.array is None
 
@@ -141,7 +141,7 @@ def _plan_of(call: Call, filter: Any, found: Window, now: int) -> Plan:
     return calls.plan((call.device, (call.method, found, unknown), call_cache.facts(a)), make)
 
 
-def _in_bands(call: Call, filter: Any, found: Window) -> Task | None:
+def _in_bands(call: CheckedCall, filter: Any, found: Window) -> Task | None:
     """Bands of rows on a device; None where one has room for all, or where the CPU is faster."""
     a, b, dtype = call.a, call.b, call.dtype
     rows = bands.rows_with_room(call, found)

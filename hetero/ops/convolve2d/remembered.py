@@ -16,7 +16,7 @@ import numpy as np
 from hetero.arrays import HOST, Spec
 from hetero.ops.convolve2d.filters import Options
 from hetero.ops.convolve2d.operands import (
-    Call,
+    CheckedCall,
     described,
     filter_of,
     is_wide,
@@ -83,7 +83,7 @@ def _scipys(mode: str, boundary: str) -> Callable[[Any, Any, Any], Any]:
     return run
 
 
-def are_few(call: Call) -> bool:
+def are_few(call: CheckedCall) -> bool:
     """Whether a call, placed by prices alone, has so few products that it is SciPy's."""
     a, b = call.a, call.b
     return (
@@ -137,12 +137,12 @@ class _HostCall:
         return run and run(image, filter)
 
 
-def remember(call: Call, plan: Plan, now: int) -> None:
+def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     """What the next call of this kind comes down to, if it was placed by prices alone.
 
     Parameters
     ----------
-    call : Call
+    call : CheckedCall
         With the fill value 0, of values that a transform keeps.
     plan : Plan
     now : int

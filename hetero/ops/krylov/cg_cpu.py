@@ -20,15 +20,14 @@ import numpy as np
 from hetero.kernels.cpu import cg as cpu_cg
 from hetero.kernels.cpu import csr as cpu_csr
 from hetero.kernels.cpu.vectors import dot, norm, scale_and_add, step, times_zero
-from hetero.ops.linear_systems import scaling
-from hetero.ops.linear_systems import types as words
+from hetero.ops.linear_systems import scaling, types
 from hetero.ops.linear_systems.types import Csr, Dense, Outcome, Stencil
 
 _STATUS = {
-    cpu_cg.CONVERGED: words.CONVERGED,
-    cpu_cg.LIMIT: words.LIMIT,
-    cpu_cg.INDEFINITE: words.INDEFINITE,
-    cpu_cg.NOT_FINITE: words.NOT_FINITE,
+    cpu_cg.CONVERGED: types.CONVERGED,
+    cpu_cg.LIMIT: types.LIMIT,
+    cpu_cg.INDEFINITE: types.INDEFINITE,
+    cpu_cg.NOT_FINITE: types.NOT_FINITE,
 }
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
 
@@ -164,7 +163,7 @@ def _solve(
 ) -> Outcome:
     bound = max(rtol * norm_b, atol)
     # The recurrence's own residual falls without end; products that vanish look like indefinite A.
-    lowest = max(bound, words.least_tolerance(b.dtype) * norm_b)
+    lowest = max(bound, types.least_tolerance(b.dtype) * norm_b)
     rows = b.size // max(system.shape[-1], 1) if isinstance(system, Stencil) else 0
     sums = np.empty(max(rows, -(-b.size // cpu_cg.CHUNK)))
     loop = _loop(system, b.dtype, sums)
@@ -187,11 +186,11 @@ def _solve(
                 r = b - q
                 residual = norm(r)
             if not math.isfinite(residual):
-                return Outcome(words.NOT_FINITE, done, residual)
+                return Outcome(types.NOT_FINITE, done, residual)
             if residual <= bound:
-                return Outcome(words.CONVERGED, done, residual)
+                return Outcome(types.CONVERGED, done, residual)
             if done >= maxiter or residual > 0.5 * before:
-                return Outcome(words.LIMIT, done, residual)
+                return Outcome(types.LIMIT, done, residual)
             before = residual
             run = _compiled if compiled else _generic
             status, steps = run(
@@ -203,7 +202,7 @@ def _solve(
                 compiled, done, before = False, 0, math.inf
                 x[...] = start
                 continue
-            if status in (words.INDEFINITE, words.NOT_FINITE):
+            if status in (types.INDEFINITE, types.NOT_FINITE):
                 loop.times(x, q)
                 return Outcome(status, done, norm(b - q))
 
@@ -273,15 +272,15 @@ def _generic(
         times(p, q)
         curvature = dot(p, q)
         if not (isfinite(curvature) and isfinite(rho)):
-            return words.NOT_FINITE, k
+            return types.NOT_FINITE, k
         if curvature <= 0.0 or rho <= 0.0:  # A, or the preconditioner
-            return words.INDEFINITE, k
+            return types.INDEFINITE, k
         # (4) r -= alpha q, x += alpha p
         square = step(x, r, p, q, rho / curvature)
         if not isfinite(square):
-            return words.NOT_FINITE, k
+            return types.NOT_FINITE, k
         if callback:
             callback(x)
         if math.sqrt(square) <= bound:
-            return words.CONVERGED, k + 1
-    return words.LIMIT, limit
+            return types.CONVERGED, k + 1
+    return types.LIMIT, limit

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.ops.krylov.cg_loops import Loop, Preconditioned, Steps, Sweeps
+from hetero.ops.krylov.cg_loops import Loop, MatrixLoop, Preconditioned, Sweeps
 from hetero.ops.krylov.cg_matrices import CsrMatrix, DenseMatrix, StencilMatrix
 from hetero.ops.krylov.cg_persistent import persistent
 from hetero.ops.krylov.cg_vectors import HALO, Vectors
@@ -109,8 +109,8 @@ def solve(
     `Sweeps`, 2-D                 28 n                  5.5 n
     `Sweeps`, 3-D                 32 n                  5.5 n
     `Persistent`                  24 n                  edges and sums
-    `Steps`, sparse               14 n + 2 nnz          10 n + nnz values, indices
-    `Steps`, dense                14 n + 2 n^2          10 n + n^2
+    `MatrixLoop`, sparse               14 n + 2 nnz          10 n + nnz values, indices
+    `MatrixLoop`, dense                14 n + 2 n^2          10 n + n^2
     `Preconditioned`              10 n, with A and M    11 n, with A and M
     ============================  ====================  =========================
 
@@ -333,7 +333,7 @@ def _loop(
         matrix = CsrMatrix(vectors, system, diagonal, plain)
     else:
         matrix = DenseMatrix(vectors, system, diagonal, plain)
-    return Steps(matrix) if apply is None else Preconditioned(matrix, apply)
+    return MatrixLoop(matrix) if apply is None else Preconditioned(matrix, apply)
 
 
 def _dtype(dtype: Any, b: Any, x: Any, system: Any) -> np.dtype:

@@ -1,6 +1,6 @@
 """The three iterations of conjugate gradients on devices, as launches.
 
-`Sweeps` is for stencils: one launch per iteration. `Steps` is for matrices: a product, then one
+`Sweeps` is for stencils: one launch per iteration. `MatrixLoop` is for matrices: a product, then one
 launch for the vectors. Both are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the
 recurrence of Hestenes and Stiefel, for a preconditioner that is launches of its own.
 
@@ -20,7 +20,7 @@ from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.ops.krylov.cg_matrices import Matrix, grid_of
 from hetero.ops.krylov.cg_vectors import HALO, X_HALO, Vectors, new_records, read_record
-from hetero.ops.linear_systems.exchange import Bound, Exchange, Transfer
+from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Exchange
 from hetero.ops.linear_systems.partition import gather_copies, halo_copies
 from hetero.ops.linear_systems.types import Stencil
 
@@ -130,11 +130,11 @@ class Sweeps(Loop):
         rows = halo_copies(slabs, 2 * row, HALO)
         gather = gather_copies([8 * self._sums * blocks for blocks in self._blocks])
         self._moves = [
-            bind(Transfer(rows, state, state), Transfer(gather, partial, partial))
+            bind(BufferCopies(rows, state, state), BufferCopies(gather, partial, partial))
             for state, partial in (("state0", "partial0"), ("state1", "partial1"))
         ]
-        self._first_rows = bind(Transfer(rows, "state1", "state1"))
-        self._x_rows = bind(Transfer(halo_copies(slabs, row, X_HALO), "x", "x"))
+        self._first_rows = bind(BufferCopies(rows, "state1", "state1"))
+        self._x_rows = bind(BufferCopies(halo_copies(slabs, row, X_HALO), "x", "x"))
 
     def residual(self) -> tuple[float, float]:
         self.exchange.run([()] * len(self.parts), self._x_rows)
@@ -163,7 +163,7 @@ class Sweeps(Loop):
         self.exchange.run(self._settle[(self._next - 1) % 2])
 
 
-class Steps(Loop):
+class MatrixLoop(Loop):
     """A matrix, alone or with a diagonal preconditioner; rows over one or several parts."""
 
     def __init__(self, matrix: Matrix) -> None:

@@ -12,7 +12,7 @@ from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
 from hetero.ops.krylov.cg_vectors import Vectors
-from hetero.ops.linear_systems.exchange import Bound, Part, Transfer
+from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
 from hetero.ops.linear_systems.partition import Copy, gather_copies
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 from hetero.runtime import tuning
@@ -20,14 +20,14 @@ from hetero.runtime import tuning
 
 def grid_of(
     stencil: Stencil, rows: int, low: bool = False, high: bool = False
-) -> plan_cg_stencil.Grid:
+) -> plan_cg_stencil.GridShare:
     """A share of ``rows`` rows of a stencil's grid."""
     weights = [1.0 / h**2 for h in stencil.spacing]
     if len(weights) == 2:
-        return plan_cg_stencil.Grid(
+        return plan_cg_stencil.GridShare(
             rows, 1, stencil.shape[1], (weights[0], 0.0, weights[1]), low, high
         )
-    return plan_cg_stencil.Grid(rows, *stencil.shape[1:], tuple(weights), low, high)
+    return plan_cg_stencil.GridShare(rows, *stencil.shape[1:], tuple(weights), low, high)
 
 
 class Matrix(abc.ABC):
@@ -140,10 +140,10 @@ class CsrMatrix(Matrix):
         self.blocks = [residual.grid for residual, _, _ in plans]
         self._make_sums()
         copies = self._pack(shares, needs, [plain for _, _, plain in plans])
-        self._foreign_x = self.exchange.bind(Transfer(copies, "x", "packed"))
-        self._foreign_p = self.exchange.bind(Transfer(copies, "p", "packed"))
+        self._foreign_x = self.exchange.bind(BufferCopies(copies, "x", "packed"))
+        self._foreign_p = self.exchange.bind(BufferCopies(copies, "p", "packed"))
         sums = gather_copies([8 * self.sums * blocks for blocks in self.blocks])
-        self._gather = self.exchange.bind(Transfer(sums, "partial", "partial"))
+        self._gather = self.exchange.bind(BufferCopies(sums, "partial", "partial"))
         self._residuals: list[list[Bound]] = []
         self._products: tuple[list, list] = [], []
         for part, (residual, step, without) in zip(self.parts, plans, strict=True):
@@ -243,7 +243,9 @@ class DenseMatrix(Matrix):
             part.upload(array, "A")
         else:
             part.buffers["A"] = system.array
-        self._steps = {name: self._plan(part, name, system.n, strides, dtype) for name in "xp"}
+        self._launch_plans = {
+            name: self._plan(part, name, system.n, strides, dtype) for name in "xp"
+        }
         size = {
             "dtype": dtype.name,
             "aligned": part.is_aligned("x", "b"),
@@ -261,7 +263,7 @@ class DenseMatrix(Matrix):
 
     def _plan(
         self, part: Part, vector: str, n: int, strides: tuple[int, int], dtype: np.dtype
-    ) -> kernels.Steps:
+    ) -> kernels.LaunchPlan:
         return kernels.plan_matvec(
             m=n,
             k=n,
@@ -280,7 +282,7 @@ class DenseMatrix(Matrix):
     def _multiply(self, vector: str) -> None:
         (part,) = self.parts
         buffers = {"A": part.buffers["A"], "x": part.buffers[vector], "y": part.buffers["q"]}
-        part.device.run_steps(self._steps[vector], buffers, self._item)
+        part.device.run_launches(self._launch_plans[vector], buffers, self._item)
 
     def residual(self) -> tuple[float, float]:
         self._multiply("x")

@@ -73,7 +73,7 @@ class Part(Workspace):
         return all(type(buffer) is not int or buffer % 16 == 0 for buffer in found)
 
 
-class Transfer(NamedTuple):
+class BufferCopies(NamedTuple):
     """Copies from one buffer of some parts to another of others, both by name."""
 
     copies: Sequence[Copy]
@@ -119,23 +119,23 @@ class Exchange:
             part = self.parts[number]
             self._ready[number] = part.device.record(part.stream, self._ready[number])
 
-    def bind(self, *transfers: Transfer) -> list[Moves]:
+    def bind(self, *groups: BufferCopies) -> list[Moves]:
         """Copies for `copy`: for each part whom to wait for, and what to copy in which order."""
         moves: list[Moves] = []
         for number, part in enumerate(self.parts):
-            wanted = [(c, t) for t in transfers for c in t.copies if c.target == number]
+            wanted = [(c, group) for group in groups for c in group.copies if c.target == number]
             waits_for = {copy.source for copy, _ in wanted} | {number}
             if not self._aside:  # all meet; a part's own stream is in order by itself
                 waits_for = set(range(len(self.parts))) - {number}
             copies = [
                 (
-                    part.buffers[transfer.into],
+                    part.buffers[group.into],
                     self.parts[copy.source].device,
-                    self.parts[copy.source].buffers[transfer.out_of],
+                    self.parts[copy.source].buffers[group.out_of],
                     *copy[2:],
                     self._streams[number],
                 )
-                for copy, transfer in wanted
+                for copy, group in wanted
             ]
             moves.append((sorted(waits_for), copies))
         return moves

@@ -9,7 +9,7 @@ from typing import Any
 from hetero.ops.matmul import OPERATION
 from hetero.ops.products import benchmarks as products
 from hetero.ops.products.benchmarks import OPTIONS, remembered
-from hetero.runtime.benchmark import Benchmark, Table, Trial
+from hetero.runtime.benchmark import Benchmark, BenchTable, Trial
 
 __all__ = ["OPTIONS", "VERIFIED", "benchmarks", "columns", "draw", "remembered", "trials"]
 
@@ -36,7 +36,7 @@ def benchmarks(dtype: str, device: str, order: str) -> Iterator[Benchmark]:
     return products.benchmarks(OPERATION, SHAPES, _operands, dtype, device, order)
 
 
-def columns(rows: Sequence[Mapping[str, Any]]) -> Table | None:
+def columns(rows: Sequence[Mapping[str, Any]]) -> BenchTable | None:
     """Own kernels beside the libraries'; arithmetic is what limits them."""
     return products.columns(rows, "m x n x k", "TFLOP/s", 1e-12, "peak")
 

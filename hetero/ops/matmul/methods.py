@@ -30,13 +30,13 @@ def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> Non
 
 
 @functools.lru_cache(maxsize=4096)
-def _steps(dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], **others: Any) -> Any:
+def _launch_plan(dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], **others: Any) -> Any:
     (m, n, k), (a, b, c) = dims, strides
     return kernels.plan_matmul(m=m, n=n, k=k, a_strides=a, b_strides=b, c_strides=c, **others)
 
 
-def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
-    return _steps(
+def _launch_plan_of(device: Any, problem: Problem, aligned: int) -> Any:
+    return _launch_plan(
         problem.dims,
         problem.strides,
         batch=problem.batch,
@@ -56,7 +56,7 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
     if not problem.strides or "arch" not in info:
         return work
     major, minor = divmod(int(info["arch"].removeprefix("sm_")), 10)
-    steps = _steps(
+    launch_plan = _launch_plan(
         problem.dims,
         problem.strides,
         batch=problem.batch,
@@ -68,20 +68,22 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
         capability=(major, minor),
         tuning=tuning.of_info(info),
     )
-    calls = 1.0 if len(steps.launches) == 1 else _SPLIT_CALLS
-    return replace(work, estimate=steps.seconds, calls=calls)
+    calls = 1.0 if len(launch_plan.launches) == 1 else _SPLIT_CALLS
+    return replace(work, estimate=launch_plan.seconds, calls=calls)
 
 
 def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     (device,), output = devices, arguments.output
     A, B = arguments.inputs
-    steps = _steps_of(device, problem, alignment(A, B, output))
-    device.run_steps(steps, {"A": A, "B": B, "C": output}, np.dtype(problem.dtype).itemsize)
+    launch_plan = _launch_plan_of(device, problem, alignment(A, B, output))
+    device.run_launches(
+        launch_plan, {"A": A, "B": B, "C": output}, np.dtype(problem.dtype).itemsize
+    )
 
 
 def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
     itemsize = np.dtype(problem.dtype).itemsize
-    return device.prepared(_steps_of(device, problem, aligned), ("A", "B", "C"), itemsize)
+    return device.prepared(_launch_plan_of(device, problem, aligned), ("A", "B", "C"), itemsize)
 
 
 def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:

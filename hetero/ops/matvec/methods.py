@@ -26,13 +26,13 @@ def _run_blas(devices: tuple[()], problem: Problem, arguments: Arguments) -> Non
 
 
 @functools.lru_cache(maxsize=4096)
-def _steps(dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], **others: Any) -> Any:
+def _launch_plan(dims: tuple[int, ...], strides: tuple[tuple[int, ...], ...], **others: Any) -> Any:
     (m, k), (a, x, y) = dims, strides
     return kernels.plan_matvec(m=m, k=k, a_strides=a, x_strides=x, y_strides=y, **others)
 
 
-def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
-    return _steps(
+def _launch_plan_of(device: Any, problem: Problem, aligned: int) -> Any:
+    return _launch_plan(
         problem.dims,
         problem.strides,
         batch=problem.batch,
@@ -48,15 +48,17 @@ def _steps_of(device: Any, problem: Problem, aligned: int) -> Any:
 def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     (device,), output = devices, arguments.output
     A, x = products.matrix_and_vector(problem, arguments.inputs)
-    steps = _steps_of(device, problem, alignment(A, x, output))
-    device.run_steps(steps, {"A": A, "x": x, "y": output}, np.dtype(problem.dtype).itemsize)
+    launch_plan = _launch_plan_of(device, problem, alignment(A, x, output))
+    device.run_launches(
+        launch_plan, {"A": A, "x": x, "y": output}, np.dtype(problem.dtype).itemsize
+    )
 
 
 def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
     matrix, _ = products.matrix_and_vector(problem, [0, 1])
     names = ("A", "x", "y") if matrix == 0 else ("x", "A", "y")
     itemsize = np.dtype(problem.dtype).itemsize
-    return device.prepared(_steps_of(device, problem, aligned), names, itemsize)
+    return device.prepared(_launch_plan_of(device, problem, aligned), names, itemsize)
 
 
 def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:

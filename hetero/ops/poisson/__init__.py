@@ -195,7 +195,7 @@ class _Equation:
 
     def _in_own_units(self, solved: Solved, stencil: Any, rtol: float) -> Solved:
         """The solution as it is to be returned, judged anew where its dtype has not the range."""
-        from hetero.ops.linear_systems import types as words
+        from hetero.ops.linear_systems import types
         from hetero.ops.poisson import dst_cpu
 
         assert self._scaled is not None
@@ -206,11 +206,11 @@ class _Equation:
             returned = np.ldexp(u, -exponent)
             if not np.array_equal(returned, solved.x):
                 residual = dst_cpu.residual_norm(stencil, self._scaled.f, returned)
-                status = words.ROUNDING
+                status = types.ROUNDING
                 if not math.isfinite(residual):
-                    status = words.NOT_FINITE
+                    status = types.NOT_FINITE
                 elif residual <= rtol * self._right_side(outcome):
-                    status = words.CONVERGED
+                    status = types.CONVERGED
                 outcome = outcome._replace(status=status, residual=residual)
         if describe(self.f).location != HOST:
             u = solving.like(self.f, u)
@@ -227,11 +227,11 @@ class _Equation:
 
         Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
         """
-        from hetero.ops.linear_systems import types as words
+        from hetero.ops.linear_systems import types
         from hetero.ops.linear_systems.operators import Poisson
 
-        if outcome.status != words.ROUNDING or not to_rounding:
-            return outcome.status == words.CONVERGED
+        if outcome.status != types.ROUNDING or not to_rounding:
+            return outcome.status == types.CONVERGED
         spacing = self._scaled.spacing if self._scaled else self.spacing
         condition = Poisson(tuple(self.f.shape), spacing).condition_number()
         most = _ROUNDINGS * float(np.finfo(self.dtype).eps) * condition

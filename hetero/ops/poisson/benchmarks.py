@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero.arrays import spec
 from hetero.ops.poisson import OPERATION, demonstration
-from hetero.runtime.benchmark import Benchmark, Call, Comparison, Trial, by_candidates
+from hetero.runtime.benchmark import Benchmark, Comparison, TimedCall, Trial, by_candidates
 from hetero.runtime.problem import DEVICE_DTYPES
 
 demonstrate = demonstration.demonstrate
@@ -51,7 +51,7 @@ def _compare(n: int, rtol: float, dtype: str) -> Comparison:
     return found._replace(calls=calls, peers=_pyamg(f, rtol) if wanted else {})
 
 
-def _pyamg(f: np.ndarray, rtol: float) -> dict[str, Call]:
+def _pyamg(f: np.ndarray, rtol: float) -> dict[str, TimedCall]:
     """Ruge-Stueben multigrid as preconditioner of conjugate gradients, set-up included."""
     try:
         import pyamg

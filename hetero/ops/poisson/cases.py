@@ -12,7 +12,7 @@ from hetero.devices.base import Device
 from hetero.ops import poisson
 from hetero.ops.linear_systems import cases as solves
 from hetero.ops.linear_systems.solving import Solve
-from hetero.runtime.cases import Budget, Case, Place, Steps
+from hetero.runtime.cases import Budget, Case, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments
@@ -39,7 +39,7 @@ def _measured(place: Place) -> Iterator[Case]:
                     row,
                     dtype,
                     f"{ndim}d",
-                    Steps(*_STEPS.get(row.method, solves.STEPS)),
+                    TimedSolves(*_STEPS.get(row.method, solves.STEPS)),
                     [sizes[1:] if row.method == "multigrid" else sizes],
                     functools.partial(_problem, ndim, dtype),
                     functools.partial(_arguments, ndim, dtype, row.method),

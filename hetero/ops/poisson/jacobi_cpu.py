@@ -57,7 +57,7 @@ def solve(
     """
 
     def sweep() -> Outcome:
-        run = _Run(stencil, f, u, blocking)
+        run = _CpuSolve(stencil, f, u, blocking)
         target = norm = None
         if sweeps is None:
             norm = run.residual(of_zero=True)
@@ -72,7 +72,7 @@ def solve(
     return cpu.shared(f.size, sweep)
 
 
-class _Run:
+class _CpuSolve:
     """A solve: u, where the next u goes, and how many sweeps were made."""
 
     def __init__(

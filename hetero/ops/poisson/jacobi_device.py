@@ -20,7 +20,7 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.kernels.jacobi import plan as plan_jacobi
-from hetero.ops.linear_systems.exchange import Exchange, Transfer
+from hetero.ops.linear_systems.exchange import BufferCopies, Exchange
 from hetero.ops.linear_systems.partition import halo_copies, slabs
 from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
@@ -85,7 +85,7 @@ def solve(
         with contextlib.ExitStack() as stack:
             if len(devices) == 1:  # one context for all that follows, not one for each launch
                 stack.enter_context(devices[0].active())
-            run = _Run(devices, stencil, f, u, blocking, np.dtype(dtype or _dtype(f)))
+            run = _DeviceSolve(devices, stencil, f, u, blocking, np.dtype(dtype or _dtype(f)))
             stack.push(run.close)
             if target is not None:
                 norm = run.right_side()
@@ -106,7 +106,7 @@ def _dtype(f: Any) -> Any:
     return f.dtype if isinstance(f, np.ndarray) else np.float64
 
 
-class _Run:
+class _DeviceSolve:
     """A solve on its devices.
 
     Attributes
@@ -133,7 +133,7 @@ class _Run:
         self._dtype = dtype
         self._passes_at_once = 16
         self._save_at = time.monotonic() + _CHECKPOINT
-        whole = plan_jacobi.Grid.of(stencil.shape, stencil.spacing, dtype.name)
+        whole = plan_jacobi.GridSlab.of(stencil.shape, stencil.spacing, dtype.name)
         self._depth = blocking or plan_jacobi.default_depth(whole)
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
@@ -146,7 +146,7 @@ class _Run:
                 each.fill(f, u)
         self._exchange = Exchange(self._slices, aside=True)
         rows = halo_copies(cuts, self._slices[0].grid.plane_bytes)
-        self._halos = [self._exchange.bind(Transfer(rows, u, u)) for u in ("u0", "u1")]
+        self._halos = [self._exchange.bind(BufferCopies(rows, u, u)) for u in ("u0", "u1")]
 
     def right_side(self) -> float:
         """Norm of f; it is the residual of zero, which the other buffer holds before any sweep."""

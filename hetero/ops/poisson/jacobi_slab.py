@@ -24,7 +24,7 @@ class Slice(Part):
     device : Device
     slab : Slab
         Holds ``depth`` rows of each neighbour.
-    whole : plan_jacobi.Grid
+    whole : plan_jacobi.GridSlab
         The whole grid.
     depth : int
         Most sweeps of a pass.
@@ -33,14 +33,14 @@ class Slice(Part):
 
     Attributes
     ----------
-    grid : plan_jacobi.Grid
+    grid : plan_jacobi.GridSlab
         The slab as it lies in the buffers.
     newest : int
         Which of the two buffers holds the present u.
     """
 
     def __init__(
-        self, device: Device, slab: Slab, whole: plan_jacobi.Grid, depth: int, alone: bool
+        self, device: Device, slab: Slab, whole: plan_jacobi.GridSlab, depth: int, alone: bool
     ) -> None:
         super().__init__(device, alone)
         self.grid = whole.slab(slab.begin - slab.above, slab.held)

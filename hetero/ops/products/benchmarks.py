@@ -19,7 +19,7 @@ from hetero import devices
 from hetero.arrays import Operand, spec
 from hetero.ops.products import calling
 from hetero.runtime import inventory, planner, registry
-from hetero.runtime.benchmark import Benchmark, Call, Comparison, Table, Trial, name_of
+from hetero.runtime.benchmark import Benchmark, BenchTable, Comparison, TimedCall, Trial, name_of
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments, Operation
 
@@ -157,7 +157,7 @@ def _on_device(problem: Problem, device: Any, pools: list[Any]) -> Comparison:
         for turn in range(sets)
     ]
     info = inventory.devices()[device.name]
-    calls: dict[str, Call] = {
+    calls: dict[str, TimedCall] = {
         f"{row.method} on {device.name}": partial(_run, row.run, device, problem, addresses)
         for row in registry.lookup(problem.operation)
         if row.kind == device.kind and not row.excludes(problem, info)
@@ -182,13 +182,13 @@ def _flops_roof(device: Any, dtype: str) -> float | None:
     return per_clock and per_clock * device.multiprocessors * device.clock_rate
 
 
-def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, Call]:
+def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, TimedCall]:
     """The same product by CuPy and torch on the same memory.
 
     None on other devices than the first: both would compute on theirs.
     """
     operands = (*problem.inputs, problem.output)
-    calls: dict[str, Call] = {}
+    calls: dict[str, TimedCall] = {}
     if problem.device != "cuda:0":
         return calls
     try:
@@ -229,7 +229,7 @@ def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, Call]:
 
 def columns(
     rows: Sequence[Mapping[str, Any]], dims: str, unit: str, scale: float, limit: str
-) -> Table | None:
+) -> BenchTable | None:
     """Own kernels beside cuBLAS, CuPy and torch: a line for each row on a GPU; None on the CPU.
 
     Parameters
@@ -269,4 +269,4 @@ def columns(
         ratios[head[10]].append(best / row["seconds"][row["chosen"]])
         line += [row["chosen"].partition(" ")[0], f"{ratios[head[10]][-1]:.2f}"]
         cells.append(line)
-    return Table(head, cells, ratios)
+    return BenchTable(head, cells, ratios)

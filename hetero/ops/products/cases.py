@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hetero.arrays import spec
 from hetero.runtime import registry
-from hetero.runtime.cases import Budget, Case, Dims, Grid, Place, axis
+from hetero.runtime.cases import Budget, Case, Dims, Place, SampleGrid, axis
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Implementation
 
@@ -97,7 +97,7 @@ def _case(
     ahead = ""
     if not place.devices:
         sizes = axis(_LEAST_EXTENT, largest, budget.step)
-        how = Grid(budget.held_out, multiple=4)
+        how = SampleGrid(budget.held_out, multiple=4)
     else:
         fit_for = "odd" if less else "aligned"
         reference = None
@@ -113,7 +113,7 @@ def _case(
             sizes = _knots(largest, budget.device_step, reference is not None, between)
         few = reference or (by_estimate and (less or order != "CC"))
         held_out = budget.held_out // 4 if few else budget.held_out
-        how = Grid(held_out, 4, less, reference, by_estimate)
+        how = SampleGrid(held_out, 4, less, reference, by_estimate)
         sizes = [n - less for n in sizes]
         layout = f"{layout} {fit_for}"
         seconds *= _BESIDE if reference else 1.0

@@ -25,7 +25,7 @@ RTOL = {np.float32: 1e-4, np.float64: 1e-9}
 def system_of(kind, matrix, grid=None):
     """The matrix (csr_array) as one kind of system."""
     full = matrix.toarray()
-    steps = tuple(s // full.itemsize for s in full.strides)
+    strides = tuple(s // full.itemsize for s in full.strides)
     if kind == "stencil":
         return grid.stencil
     if kind == "csr":
@@ -35,9 +35,9 @@ def system_of(kind, matrix, grid=None):
             matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data
         )
     if kind == "dense":
-        return types.Dense(full, len(full), steps)
+        return types.Dense(full, len(full), strides)
     if kind == "fortran":
-        return types.Dense(np.asfortranarray(full), len(full), steps[::-1])
+        return types.Dense(np.asfortranarray(full), len(full), strides[::-1])
     return aslinearoperator(matrix)
 
 

@@ -214,12 +214,12 @@ def test_a_method_that_cannot_get_there_is_not_chosen():
 
 
 @pytest.mark.parametrize("shape", [(30, 20), (9, 200), (1, 50), (12, 13, 14), (3, 80, 3)])
-def test_expected_steps_are_about_what_it_takes(shape):
+def test_expected_iterations_are_about_what_it_takes(shape):
     f = np.random.default_rng(11).random(shape)
     for method in ("jacobi", "cg", "multigrid"):
         _, info = hetero.solve_poisson(f, device="cpu", method=method, return_info=True)
         problem = info["plan"].problem
-        expected = poisson_methods.expected_steps(problem, method)
+        expected = poisson_methods.expected_iterations(problem, method)
         assert info["iterations"] <= 1.3 * expected + 64
         assert expected <= 6 * info["iterations"] + 8
 

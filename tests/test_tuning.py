@@ -14,7 +14,7 @@ from hetero import kernels
 from hetero.calibration.tuning import measure_table
 from hetero.errors import ProfileError
 from hetero.kernels.common import tuning
-from hetero.kernels.common.refit import Case, Limits, Timer, search
+from hetero.kernels.common.refit import Limits, RefitCase, Timer, search
 from hetero.kernels.matmul import refit as matmul_refit
 from hetero.kernels.matmul import tiles
 from hetero.kernels.matvec import refit as matvec_refit
@@ -146,7 +146,7 @@ def test_a_threshold_is_found():
         long = launch.kernel == "long"
         return 1.0 if long == (dict(launch.defines)["K"] > 16) else 2.0
 
-    cases = [Case(plan(k), {}) for k in (4, 12, 24, 48, 96)]
+    cases = [RefitCase(plan(k), {}) for k in (4, 12, 24, 48, 96)]
     found = search(tuning.default(), "matvec.short_row", (8, 16, 32, 64), cases, Timer(clock))
     assert found["matvec.short_row"] == 16
 

@@ -81,11 +81,11 @@ class Dlpack(Library):
         else:
             tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
         shape = tuple(tensor.shape[: tensor.ndim])
-        steps = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else element_strides(shape)
+        strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else element_strides(shape)
         dtype = _dtype(tensor)
         return Operand(
             shape,
-            tuple(step * dtype.itemsize for step in steps),
+            tuple(stride * dtype.itemsize for stride in strides),
             dtype,
             f"cuda:{tensor.device_id}",
             (tensor.data or 0) + tensor.byte_offset,

@@ -62,7 +62,7 @@ class CudaLaunches(CudaContexts):
     def prepared(
         self, launch_plan: LaunchPlan, names: tuple[str, str, str], itemsize: int, **numbers: float
     ) -> Callable[[int, int, int], None]:
-        """A launch plan in the current context, as a function of the addresses of three named buffers.
+        """A launch plan in the current context, as a function of three named buffers' addresses.
 
         ``numbers`` are what else the launches name.
         """

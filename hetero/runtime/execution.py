@@ -39,11 +39,11 @@ class Call(NamedTuple):
         The operation's own; see `Arguments`.
     options_on
         ``options_on(devices, done)`` gives them, where they depend on the devices (a tuple, empty
-        on the CPU) and on how many steps of a solve were done by others.
+        on the CPU) and on how many iterations of a solve were done by others.
     start
         What the output holds on entry: an array on the host, 0.0, or None where it does not matter.
     done
-        Steps that led to the start, on a device that failed.
+        Iterations that led to the start, on a device that failed.
     """
 
     arrays: tuple[Any, ...]
@@ -94,7 +94,7 @@ class Done(NamedTuple):
     device, method : str
         Where and how it was computed.
     earlier : int
-        Steps of a solve that a device had done before it failed; the outcome does not count them.
+        Iterations of a solve that a device had done before it failed, beside the outcome's own.
     """
 
     value: Any

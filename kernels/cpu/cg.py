@@ -188,9 +188,9 @@ def cg_csr(
     sums_z,
     state,
     bound_squared,
-    steps,
+    limit,
 ):
-    """Up to ``steps`` iterations for a CSR matrix; returns how they ended and how many were done.
+    """Up to ``limit`` iterations for a CSR matrix; returns how they ended and how many were done.
 
     ``cut``, ``repeats``, ``first``: its blocks (`hetero.kernels.cpu.csr`); x, r, p, q: (n,);
     ``inverse``: (n,), the diagonal preconditioner, or (0,) for none;
@@ -202,7 +202,7 @@ def cg_csr(
     alpha = 0.0
     code = LIMIT
     done = 0
-    while done < steps:
+    while done < limit:
         beta = state[2]
         for c in prange(chunks):
             lo = c * CHUNK
@@ -249,13 +249,13 @@ def cg_csr(
     return code, done
 
 
-def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bound_squared, steps):
+def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bound_squared, limit):
     """As `cg_csr`, for the 5- or 7-point operator on a grid; ``sums``: a float64 per line."""
     rows = nz * ny
     alpha = 0.0
     code = LIMIT
     done = 0
-    while done < steps:
+    while done < limit:
         beta = state[2]
         for row in prange(rows):
             lo = row * nx

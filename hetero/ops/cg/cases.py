@@ -50,7 +50,7 @@ def _measured(place: Place) -> Iterator[Case]:
                     row,
                     dtype,
                     layout,
-                    TimedSolves(*(solves.CYCLES if cycles else solves.STEPS)),
+                    TimedSolves(*(solves.CYCLES if cycles else solves.ITERATIONS)),
                     axes,
                     functools.partial(_problem, layout, dtype),
                     functools.partial(_arguments, layout, dtype),

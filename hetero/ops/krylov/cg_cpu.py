@@ -40,7 +40,7 @@ class _Loop(NamedTuple):
     times : callable
         ``times(p, q)`` writes q = A p.
     run : callable or None
-        Compiled: ``run(inverse, x, r, p, q, sums, sums_z, state, bound, steps)``.
+        Compiled: ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``.
     """
 
     times: Callable[[np.ndarray, np.ndarray], object]
@@ -193,12 +193,12 @@ def _solve(
                 return Outcome(types.LIMIT, done, residual)
             before = residual
             run = _compiled if compiled else _generic
-            status, steps = run(
+            status, iterations = run(
                 loop, x, r, q, sums, preconditioner, lowest, maxiter - done, callback
             )
-            done += steps
+            done += iterations
             if compiled and times_zero(x) != 0.0:
-                # The compiled loops do not look at x; those in Python do, at each step.
+                # The compiled loops do not look at x; those in Python do, in each iteration.
                 compiled, done, before = False, 0, math.inf
                 x[...] = start
                 continue
@@ -229,8 +229,8 @@ def _compiled(
     batch = 1 if callback else max(_CHECK // (x.size // 1000 + 1), 1)
     done = 0
     while True:
-        steps = min(batch, limit - done)
-        code, taken = loop.run(diagonal, x, r, p, q, sums, sums_z, state, bound * bound, steps)
+        most = min(batch, limit - done)
+        code, taken = loop.run(diagonal, x, r, p, q, sums, sums_z, state, bound * bound, most)
         done += taken
         if callback and taken:
             callback(x)

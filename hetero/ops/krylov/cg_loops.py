@@ -1,7 +1,7 @@
 """The three iterations of conjugate gradients on devices, as launches.
 
-`Sweeps` is for stencils: one launch per iteration. `MatrixLoop` is for matrices: a product, then one
-launch for the vectors. Both are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the
+`Sweeps` is for stencils: one launch per iteration. `MatrixLoop` is for matrices: a product, then
+one launch for the vectors. Both are PR-CG (kernels/cg/cg_scalars.cu). `Preconditioned` is the
 recurrence of Hestenes and Stiefel, for a preconditioner that is launches of its own.
 
 All have the same methods: `residual` (r = b - A x, and where an iteration starts from), `start`,
@@ -194,8 +194,8 @@ class MatrixLoop(Loop):
         self._done = 0
 
     def advance(self, to: int) -> None:
-        for step in range(self._done, to):
-            turn = step % 2
+        for iteration in range(self._done, to):
+            turn = iteration % 2
             self._matrix.product(turn)
             self._matrix.change(self._advance[turn])
         self._done = max(self._done, to)

@@ -13,7 +13,7 @@ from hetero.runtime.registry import Implementation
 
 SECONDS = 0.5  # of a case
 CYCLES = (1, 4)  # of multigrid: not so many that float32 meets rounding
-STEPS = (8, 40)
+ITERATIONS = (8, 40)
 _SMALLEST = 2**8
 _LARGEST = {"cpu": 2**20, "opencl": 2**16}
 _LARGEST_OTHERS = 2**24

@@ -55,12 +55,12 @@ class Poisson(LinearOperator):
             raise ValueError(f"shape must be 2 or 3 positive extents, got {shape!r}")
         if np.ndim(spacing) != 0 and np.shape(spacing) != (len(grid),):
             raise ValueError(f"spacing must be one number or {len(grid)}, got {spacing!r}")
-        steps = tuple(float(h) for h in np.broadcast_to(spacing, (len(grid),)))
-        if not all(0.0 < h < math.inf for h in steps):
+        spacings = tuple(float(h) for h in np.broadcast_to(spacing, (len(grid),)))
+        if not all(0.0 < h < math.inf for h in spacings):
             raise ValueError(f"spacing must be positive, got {spacing!r}")
         if np.dtype(dtype) not in (np.float32, np.float64):
             raise ValueError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
-        self.stencil = Stencil(grid, steps)
+        self.stencil = Stencil(grid, spacings)
         super().__init__(np.dtype(dtype), (math.prod(grid),) * 2)
 
     @property

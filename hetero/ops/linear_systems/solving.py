@@ -25,12 +25,12 @@ class Solve(NamedTuple):
     rtol, atol : float
         Done when norm(b - A x) <= max(rtol norm(b), atol).
     maxiter : int
-        Most steps.
+        Most iterations.
     preconditioner : object or None
     callback : callable or None
         Called with x after each iteration.
     exactly : bool
-        Make ``maxiter`` steps whatever the residual is; for methods that can.
+        Make ``maxiter`` iterations whatever the residual is; for methods that can.
     """
 
     system: Any
@@ -129,7 +129,7 @@ def like(array: Any, values: np.ndarray) -> Any:
 
 def result_operand(shape: tuple[int, ...], dtype: np.dtype, location: str) -> Operand:
     """A C-contiguous operand without data."""
-    strides = tuple(step * dtype.itemsize for step in element_strides(shape))
+    strides = tuple(stride * dtype.itemsize for stride in element_strides(shape))
     return Operand(shape, strides, dtype, location)
 
 

@@ -122,7 +122,7 @@ def solve_poisson(
     found = problem(f, spacing=spacing, x0=x0, rtol=rtol, maxiter=maxiter, method=method)
     faces = poisson_sides.checked_faces(tuple(f.shape), boundary)
     plan = planner.plan(found, device, method)
-    equation = _Equation(f, x0, _spacing(spacing, len(f.shape)), faces, np.dtype(found.dtype))
+    equation = _Equation(f, x0, _spacings(spacing, len(f.shape)), faces, np.dtype(found.dtype))
     tolerance, limit, _ = found.options
     exactly = tolerance == 0.0 and maxiter is not None
     least = least_tolerance(found.dtype)
@@ -277,7 +277,7 @@ def problem(
     f = solving.array_like(f)
     if len(f.shape) not in (2, 3):
         raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
-    steps = _spacing(spacing, len(f.shape))
+    spacings = _spacings(spacing, len(f.shape))
     limit = solving.checked_limit(maxiter, UNLIMITED)
     inputs = {"f": describe(f)._replace(pointer=0)}
     if x0 is not None:
@@ -289,7 +289,7 @@ def problem(
     dtype = solving.real_dtype(f=inputs["f"].dtype)
     rtol = _RTOL[dtype.name] if rtol is None else solving.checked_tolerance("rtol", rtol)
     exactly = method == "jacobi" and rtol == 0.0 and maxiter is not None
-    even = max(steps) <= 1.0001 * min(steps)
+    even = max(spacings) <= 1.0001 * min(spacings)
     return Problem(
         NAME,
         tuple(f.shape),
@@ -309,13 +309,13 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     return problem(Spec(dims, dtype, on=on))
 
 
-def _spacing(spacing: Any, ndim: int) -> tuple[float, ...]:
+def _spacings(spacing: Any, ndim: int) -> tuple[float, ...]:
     if np.shape(spacing) not in ((), (ndim,)):
         raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
-    steps = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
-    if not all(0.0 < h < math.inf for h in steps):
+    spacings = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
+    if not all(0.0 < h < math.inf for h in spacings):
         raise ValueError(f"spacing must be positive, got {spacing!r}")
-    return steps
+    return spacings
 
 
 def _plan(

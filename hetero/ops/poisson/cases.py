@@ -18,7 +18,7 @@ from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments
 
 _OPERATION = "poisson"
-_STEPS = {"dst": (1, 1), "multigrid": solves.CYCLES}
+_ITERATIONS = {"dst": (1, 1), "multigrid": solves.CYCLES}
 _AS_CG = {"stencil2": "2d", "stencil3": "3d"}  # layouts of cg that this operation's method runs
 _AHEAD = ("multigrid", "jacobi")  # methods whose loops take long to compile
 
@@ -39,7 +39,7 @@ def _measured(place: Place) -> Iterator[Case]:
                     row,
                     dtype,
                     f"{ndim}d",
-                    TimedSolves(*_STEPS.get(row.method, solves.STEPS)),
+                    TimedSolves(*_ITERATIONS.get(row.method, solves.ITERATIONS)),
                     [sizes[1:] if row.method == "multigrid" else sizes],
                     functools.partial(_problem, ndim, dtype),
                     functools.partial(_arguments, ndim, dtype, row.method),

@@ -1,4 +1,4 @@
-"""Poisson's equation: its implementations, what they cost and how many steps they are to take."""
+"""Poisson's equation: its implementations, their costs, and how many iterations they take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hetero.ops.linear_systems.types import Outcome
 
 NAME = "poisson"
-UNLIMITED = 10**9  # steps, where the caller sets no limit
+UNLIMITED = 10**9  # iterations, where the caller sets no limit
 _CYCLE_FACTOR = {2: 0.07, 3: 0.1}  # what one multigrid cycle leaves of the residual
 _LARGEST_PLANE = 1 << 18  # points
 # Memory on the CPU beside f: so many times f, and of lines of the longest axis.
@@ -38,7 +38,7 @@ class Options(NamedTuple):
     rtol : float
         How much smaller the residual must get.
     limit : int
-        Most steps.
+        Most iterations.
     exactly : bool
         Whether as many sweeps as the limit were asked for, whatever the residual is.
     """
@@ -48,7 +48,7 @@ class Options(NamedTuple):
     exactly: bool = False
 
 
-def expected_steps(problem: Problem, method: str) -> int:
+def expected_iterations(problem: Problem, method: str) -> int:
     """Cycles, iterations or sweeps that the tolerance takes; 1 for "dst".
 
     Multigrid: a cycle leaves 0.07 of the residual in 2-D, 0.1 in 3-D. With s the mean over the axes
@@ -66,29 +66,30 @@ def expected_steps(problem: Problem, method: str) -> int:
     sines = [math.sin(math.pi / (2 * (max(n, 1) + 1))) ** 2 for n in extents]
     mean = sum(sines) / len(sines)
     if method == "cg":
-        steps = (logarithm + math.log(2.0)) / (4.0 * math.sqrt(mean))
+        iterations = (logarithm + math.log(2.0)) / (4.0 * math.sqrt(mean))
     else:
-        steps = logarithm / (-math.log1p(-2.0 * mean) if mean < 0.5 else math.inf)
-    return max(1, math.ceil(steps))
+        iterations = logarithm / (-math.log1p(-2.0 * mean) if mean < 0.5 else math.inf)
+    return max(1, math.ceil(iterations))
 
 
-def _steps(problem: Problem, method: str) -> int:
-    """Steps that will be made: what the tolerance takes, or as many as the caller allows."""
+def _iterations(problem: Problem, method: str) -> int:
+    """Iterations that will be made: what the tolerance takes, or as many as the caller allows."""
     rtol, limit, _ = problem.options
     if method == "jacobi" and rtol == 0.0 and limit < UNLIMITED:
         return max(1, limit)
-    return max(1, min(expected_steps(problem, method), limit))
+    return max(1, min(expected_iterations(problem, method), limit))
 
 
-_STEPS = {"multigrid": "cycles", "cg": "iterations", "jacobi": "sweeps"}
+_ITERATION_NAMES = {"multigrid": "cycles", "cg": "iterations", "jacobi": "sweeps"}
 
 
 def _falls_short(method: str) -> Callable[[Problem], str | None]:
     def reason(problem: Problem) -> str | None:
-        steps = expected_steps(problem, method)
-        if method == "dst" or steps <= problem.options.limit:
+        iterations = expected_iterations(problem, method)
+        if method == "dst" or iterations <= problem.options.limit:
             return None
-        return f"takes about {steps:.3g} {_STEPS[method]}, {problem.options.limit} are allowed"
+        name, limit = _ITERATION_NAMES[method], problem.options.limit
+        return f"takes about {iterations:.3g} {name}, {limit} are allowed"
 
     return reason
 
@@ -121,7 +122,7 @@ def _working(method: str) -> Callable[[Problem, dict[str, Any]], Work]:
             factors = [_transform_factor(extent, info["kind"]) for extent in problem.dims]
             n = max(round(n * sum(factors) / len(factors)), 1)
         moved = _PASSES[method] * n * np.dtype(problem.dtype).itemsize
-        return Work((n,), 10.0 * n, moved, _steps(problem, method))
+        return Work((n,), 10.0 * n, moved, _iterations(problem, method))
 
     return work
 

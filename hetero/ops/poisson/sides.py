@@ -139,8 +139,8 @@ def scaled(
     values = solving.on_host(f, describe(f), np.dtype(np.float64))
     e = math.frexp(min(spacing))[1]
     farther = [min(math.frexp(h)[1] - e, _FARTHEST) for h in spacing]
-    steps = tuple(math.ldexp(math.frexp(h)[0], n) for h, n in zip(spacing, farther, strict=True))
-    magnitudes = [_shifted(_exponent(values), 2 * e), *_shares(steps, faces)]
+    spacings = tuple(math.ldexp(math.frexp(h)[0], n) for h, n in zip(spacing, farther, strict=True))
+    magnitudes = [_shifted(_exponent(values), 2 * e), *_shares(spacings, faces)]
     known = [m for m in magnitudes if m is not None]
     k = max(known, default=0)
     if x0 is not None:
@@ -149,10 +149,10 @@ def scaled(
             x0 = None
     with np.errstate(all="ignore"):
         total = np.ldexp(values, 2 * e - k)
-        _add(total, steps, faces, -k)
+        _add(total, spacings, faces, -k)
         if x0 is not None:
             x0 = np.ldexp(x0, -k).astype(dtype)
-        return Scaled(total.astype(dtype), x0, steps, k, k - 2 * e)
+        return Scaled(total.astype(dtype), x0, spacings, k, k - 2 * e)
 
 
 def norm(values: np.ndarray) -> float:

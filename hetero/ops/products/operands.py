@@ -133,8 +133,8 @@ def _fold(
     folded = collapse_batch(batch_shapes, batch_strides)
     if folded is None:
         return None
-    batch, steps = folded
-    return batch, tuple((step, *core) for step, core in zip(steps, cores, strict=True))
+    batch, between = folded
+    return batch, tuple((stride, *core) for stride, core in zip(between, cores, strict=True))
 
 
 def collapse_batch(
@@ -155,29 +155,29 @@ def collapse_batch(
     if not ndim:
         return 1, [0] * len(shapes)
     extents: list[int] = []
-    steps: list[list[int]] = []
+    folded: list[list[int]] = []
     for axis in range(-ndim, 0):
         sizes = [shape[axis] if len(shape) >= -axis else 1 for shape in shapes]
         extent = max(sizes)
         if extent == 1:
             continue
-        step = [
+        along = [
             stride[axis] if size != 1 else 0
             for stride, size in zip(
                 [s if len(s) >= -axis else (0,) * -axis for s in strides], sizes, strict=True
             )
         ]
-        if extents and all(o == s * extent for o, s in zip(steps[-1], step, strict=True)):
+        if extents and all(o == s * extent for o, s in zip(folded[-1], along, strict=True)):
             extents[-1] *= extent
-            steps[-1] = step
+            folded[-1] = along
         else:
             extents.append(extent)
-            steps.append(step)
+            folded.append(along)
     if not extents:
         return 1, [0] * len(shapes)
     if len(extents) > 1:
         return None
-    return extents[0], steps[0]
+    return extents[0], folded[0]
 
 
 def _as_matvec(strides: tuple[tuple[int, ...], ...], n: int) -> tuple[tuple[int, ...], ...]:

@@ -297,7 +297,7 @@ def _no_smaller(dims: Dims, than: Dims) -> bool:
 def least_above(seconds: dict[Dims, float]) -> dict[Dims, float]:
     """The least seconds of all dimensions that are no smaller.
 
-    More work takes no less time; what was seen to be slower than more work met a slow spell.
+    More work takes no less time; what was seen to be slower than more work met noise.
     """
     return {
         dims: min(found for other, found in seconds.items() if _no_smaller(other, dims))

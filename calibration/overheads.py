@@ -99,8 +99,8 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
     """Seconds of the host's own work around one call: describing, allocating, looking up the plan.
 
     What a whole call on tiny operands takes, less its transfers and its launch: for operands on the
-    host, on the device, and on the device with the CPU computing ("detour"). The calls find the
-    device as they do in a program: not active yet. Empty where no operation has such a call.
+    host, on the device, and on the device with the CPU computing (the fallback, "detour" in the
+    profile). The calls find the device as they do in a program: not active yet. Empty where no operation has such a call.
     """
     operation, small = next(_small_calls(device, operations), (None, None))
     if small is None:
@@ -128,8 +128,8 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
 
         there = seconds(partial(call, device.name, small.implementation.method))
         found["device"] = max(there - alone, 0.0)
-        detour = seconds(partial(call, planner.CPU, None)) - 2 * download - upload
-        found["detour"] = max(detour, 0.0)
+        fallback = seconds(partial(call, planner.CPU, None)) - 2 * download - upload
+        found["detour"] = max(fallback, 0.0)
     del owner
     return found
 
@@ -149,8 +149,8 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
     """What the host adds to a call on a CUDA device, however small, beside ``dispatch`` seconds.
 
     Operation and method -> seconds: of calls by the public function on arrays of the device, as a
-    program makes them, less the device's own time. They are measured in turn, so that a slow spell
-    of the machine hits all alike, and are one figure for all layouts and dtypes: of each alone it
+    program makes them, less the device's own time. They are measured in turn, so that noise
+    hits all alike, and are one figure for all layouts and dtypes: of each alone it
     would be too uncertain to choose by.
     """
     (device,) = place.devices

@@ -98,7 +98,7 @@ def _grid(
         """What the host does for this shape beyond its share, if that is clearly more.
 
         A library may launch several kernels for some shapes; that costs the host, not the device.
-        What does not last is a slow spell of the machine.
+        What does not last is noise of the machine.
         """
         seen: list[float] = []
         while len(seen) < _LOOKS:

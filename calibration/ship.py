@@ -113,7 +113,7 @@ def _units(wanted: float, near: float) -> int:
     unit = 10.0 ** (math.floor(math.log10(near) + 1e-12) - 4)
     guess = round((wanted - near) / unit)
     found = reduce(
-        lambda best, n: n if packing.shifted(near, n) == wanted else best,
+        lambda best, n: n if packing.changed_by(near, n) == wanted else best,
         range(guess - 10, guess + 11),
         10**6,
     )

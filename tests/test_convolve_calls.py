@@ -306,7 +306,7 @@ def outcome(function, *args):
 
 
 A, B = np.ones((30, 31)), np.ones((3, 3))
-ODD = {
+EDGE_CASES = {
     "no taps": (np.ones((8, 31)), np.zeros((0, 0)), "same"),
     "no rows of taps": (np.ones((8, 31)), np.zeros((0, 3)), "same"),
     "tuple for a boundary": (A, B, "full", (1, 2)),
@@ -322,14 +322,20 @@ for _dtype in ("f4", "f8", "i4"):
     for _boundary in ("fill", "wrap", "symm"):
         for _value in (10**400, 1e300, -1e300, 2**70):
             _name = f"{_dtype} {_boundary} {_value if _value < 1e301 else '10**400'}"
-            ODD[_name] = (np.ones((200, 201), _dtype), B.astype(_dtype), "same", _boundary, _value)
+            EDGE_CASES[_name] = (
+                np.ones((200, 201), _dtype),
+                B.astype(_dtype),
+                "same",
+                _boundary,
+                _value,
+            )
 
 
-@pytest.mark.parametrize("case", ODD)
+@pytest.mark.parametrize("case", EDGE_CASES)
 def test_errors_and_warnings_are_scipys(case):
-    expected, warned = outcome(convolve2d, *ODD[case])
+    expected, warned = outcome(convolve2d, *EDGE_CASES[case])
     for _ in range(2):
-        found, also = outcome(hetero.convolve2d, *ODD[case])
+        found, also = outcome(hetero.convolve2d, *EDGE_CASES[case])
         assert also == warned
         if isinstance(expected, type):
             assert isinstance(found, type)

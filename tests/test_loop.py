@@ -110,7 +110,7 @@ def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
 
 
 def test_more_work_takes_no_less_time():
-    """A knot that met a slow spell is no dearer than the larger ones."""
+    """A knot that met noise is no dearer than the larger ones."""
     seconds = {(16, 1): 2e-6, (16, 9): 9e-5, (16, 25): 3e-5, (64, 1): 4e-6, (64, 9): 2e-5}
     seconds[64, 25] = 5e-5
     least = fit.least_above(seconds)

@@ -98,7 +98,7 @@ def test_boundary_values_at_spacings_whose_squares_vanish(device, method):
 
 @pytest.mark.parametrize(("device", "method"), WAYS)
 def test_what_no_number_holds_is_said(device, method):
-    """U beyond the largest number, or below the smallest."""
+    """u beyond the largest number, or below the smallest."""
     f = right_side("float64")
     options = {"device": device, "method": method, "return_info": True}
     with pytest.warns(RuntimeWarning, match="not finite"):

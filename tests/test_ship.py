@@ -84,7 +84,7 @@ def test_damage_is_told(damage, data):
 @pytest.mark.parametrize("number", [1.2345e-7, 9.9999e-3, 1.0e-5, 3.0])
 def test_last_digits_are_shifted_exactly(number, units):
     exponent = int(f"{number:.4e}".split("e")[1]) - 4
-    assert packing.shifted(number, units) == float(f"{number + units * 10.0**exponent:.10g}")
+    assert packing.changed_by(number, units) == float(f"{number + units * 10.0**exponent:.10g}")
 
 
 def shipped():

@@ -26,7 +26,7 @@ def best_round(measure, good_enough):
         found.append(measure())
         if found[-1] <= good_enough:
             break
-        sleep(0.1)  # a machine's slow spells last longer than one measurement
+        sleep(0.1)  # a machine's noise lasts longer than one measurement
     return min(found)
 
 

@@ -48,7 +48,7 @@ def _filled(constants: dict[str, Any], reference: dict[str, Any]) -> dict[str, A
     return {
         "overhead": constants["overhead"],
         "axes": reference["axes"],
-        "seconds": [shifted(seconds, digit - _MIDDLE) for seconds, digit in tables],
+        "seconds": [changed_by(seconds, digit - _MIDDLE) for seconds, digit in tables],
     }
 
 
@@ -71,7 +71,7 @@ def _inside(ratio: Any, dims: tuple[int, ...], axes: list[list[int]]) -> float:
     return sum(ratio(Work(known, 0.0, 0.0)))
 
 
-def shifted(seconds: float, units: int) -> float:
+def changed_by(seconds: float, units: int) -> float:
     """A number of five digits with so many units more in the last one."""
     digits, exponent = f"{seconds:.4e}".split("e")
     return float(f"{round(float(digits) * 10**4) + units}e{int(exponent) - 4}")

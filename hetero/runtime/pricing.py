@@ -37,7 +37,7 @@ class Candidate:
     reason : str or None
         Why this candidate was not considered; None where it was.
     implementation : Implementation or None
-        None where several are meant.
+        None where the candidate stands for several.
     """
 
     device: str

@@ -110,7 +110,7 @@ def _relax(above, here, below, f, color, first_odd, nx, weights, omega):
 
 @serial
 def _residual(above, here, below, f, k, first_odd, nx, weights, r):
-    """F - A u in row k of a plane, by color; ``first_odd``: whether color 0 has odd x."""
+    """f - A u in row k of a plane, by color; ``first_odd``: whether color 0 has odd x."""
     wz, wy, wx = weights[0], weights[1], weights[2]
     diagonal = 2 * (wz + wy + wx)
     pairs = f.shape[2]

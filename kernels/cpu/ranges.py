@@ -56,11 +56,11 @@ def _extents(size: int, count: int) -> np.ndarray:
 
 
 @inlined
-def _line(plane, first, last, place, turned):  # type: ignore
+def _line(plane, first, last, place, transposed):  # type: ignore
     """Sum, number and least of the values of a part of a column, or row, that are not zero."""
     total, count, least = 0.0, 0, np.inf
     for k in range(first, last):
-        value = np.float64(abs(plane[place, k] if turned else plane[k, place]))
+        value = np.float64(abs(plane[place, k] if transposed else plane[k, place]))
         if value > 0.0:
             total += value
             count += 1
@@ -73,18 +73,18 @@ def _least_lines(planes, blocks, down, across, found):  # type: ignore
     height, width = planes.shape[1:]
     for task in prange(len(blocks)):
         plane, result = planes[blocks[task, 0]], np.inf
-        for turned in (False, True):
-            along, beside = (2, 1) if turned else (1, 2)
+        for transposed in (False, True):
+            along, beside = (2, 1) if transposed else (1, 2)
             i, j = blocks[task, along], blocks[task, beside]
-            n, m = (across, down) if turned else (down, across)
-            length, breadth = (width, height) if turned else (height, width)
+            n, m = (across, down) if transposed else (down, across)
+            length, breadth = (width, height) if transposed else (height, width)
             first, last = i * length // n, (i + 1) * length // n
             before, after = max(i - 1, 0) * length // n, min(i + 2, n) * length // n
             for line in range(j * breadth // m, (j + 1) * breadth // m):
-                total, count, least = _line(plane, first, last, line, turned)
+                total, count, least = _line(plane, first, last, line, transposed)
                 if count > 0:
-                    sum0, count0, _ = _line(plane, before, first, line, turned)
-                    sum1, count1, _ = _line(plane, last, after, line, turned)
+                    sum0, count0, _ = _line(plane, before, first, line, transposed)
+                    sum1, count1, _ = _line(plane, last, after, line, transposed)
                     dense = 2 * (count + max(count0, count1)) >= last - first
                     result = min(result, total + max(sum0, sum1) if dense else least)
         found[task] = result

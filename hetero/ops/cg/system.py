@@ -25,7 +25,7 @@ class System:
         return self._system(used), self._preconditioner(used)
 
     def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
-        """M b on the host."""
+        """The product M b on the host."""
         from hetero.ops.linear_systems.scaling import real_view
 
         M = self._preconditioner(())

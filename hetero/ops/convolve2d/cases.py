@@ -36,7 +36,7 @@ _TAPS = (6, 14, 30, 62, 126)  # of a column and a row together
 _DEVICE_TAPS = (6, 30, 126)
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
 _LONGEST = 0.03  # seconds of one call; with images alone to go through, four times that
-_PASSES = 6  # on the CPU, where a slow spell is longer than one measurement
+_PASSES = 6  # on the CPU, where noise lasts longer than one measurement
 _SECONDS = 18.0  # of all cases at a place
 _EXAMPLE, _EXAMPLE_LARGE = (64, 5), (256, 5)
 _OWN = ("direct", "separable")  # methods by loops and kernels of our own
@@ -126,7 +126,7 @@ def _measured(implementation: Implementation, place: Place) -> Iterator[Case]:
 def _problem(
     implementation: Implementation, dtype: str, on: str, n: int, filter_size: int
 ) -> Problem:
-    """N x n, filtered to the same size; the filter of rank 1 where that is what is measured."""
+    """An image of n x n, filtered to the same size; the filter of rank 1 where that is measured."""
     shapes = (n, n), (filter_size, filter_size)
     image, filter = (spec(shape, dtype, on=on).operand() for shape in shapes)
     rank = int(implementation.method == "separable")

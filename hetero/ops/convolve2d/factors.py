@@ -102,6 +102,6 @@ def remembered(
 
 
 def flipped(factors: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The factors of the filter turned by 180 degrees."""
+    """The factors of the flipped filter."""
     columns, rows = factors
     return np.ascontiguousarray(columns[:, ::-1]), np.ascontiguousarray(rows[:, ::-1])

@@ -69,7 +69,7 @@ class Filter:
 
     @_computed_once
     def taps(self) -> np.ndarray:
-        """The flipped filter, turned by 180 degrees, C-contiguous: convolution by correlation."""
+        """The flipped filter, rotated by 180 degrees, C-contiguous: convolution by correlation."""
         return np.ascontiguousarray(self.array[::-1, ::-1])
 
     @_computed_once

@@ -19,7 +19,7 @@ class Window(NamedTuple):
     """Which part of a convolution is wanted, and what lies beyond the image.
 
     out[i, j] = sum over u, v of taps[u, v] * image[i + u - top, j + v - left], the taps being the
-    flipped filter: turned by 180 degrees.
+    flipped filter: rotated by 180 degrees.
 
     Attributes
     ----------

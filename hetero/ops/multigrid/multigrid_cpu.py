@@ -94,7 +94,7 @@ class Hierarchy:
         return self._cycle(0, f, u, from_zero=False, symmetric=False)
 
     def apply(self, r: np.ndarray, z: np.ndarray) -> None:
-        """Z = M r with one cycle from zero, smoothing back in reverse: M is symmetric."""
+        """z = M r with one cycle from zero, smoothing back in reverse: M is symmetric."""
         self._cycle(0, r.reshape(-1), z.reshape(-1), from_zero=True, symmetric=True)
 
     def _cycle(

@@ -98,7 +98,7 @@ def solve_poisson(
 
     Notes
     -----
-    F, spacing and boundary may have any magnitude: where squares would overflow or vanish, the
+    The values of f, spacing and boundary may have any magnitude: where squares would overflow or vanish, the
     equation is solved in units of powers of two.
 
     References

@@ -52,7 +52,7 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:
 
 
 def residual(stencil: Stencil, f: np.ndarray, u: np.ndarray, part: slice) -> np.ndarray:
-    """F - A u in a piece of the first axis."""
+    """f - A u in a piece of the first axis."""
     here = u[part]
     weights = [f.dtype.type(1.0 / h**2) for h in stencil.spacing]
     r = f[part] - 2 * sum(weights) * here

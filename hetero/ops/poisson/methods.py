@@ -178,8 +178,10 @@ def _on_cpu(method: str, run: Callable[..., Outcome]) -> Callable[..., Outcome]:
             shape=tuple(shape[a] for a in order),
             spacing=tuple(solve.system.spacing[a] for a in order),
         )
-        turned, result = (np.ascontiguousarray(v.transpose(order)) for v in (f, u))
-        outcome = run(devices, problem, Arguments((turned,), result, solve._replace(system=system)))
+        transposed, result = (np.ascontiguousarray(v.transpose(order)) for v in (f, u))
+        outcome = run(
+            devices, problem, Arguments((transposed,), result, solve._replace(system=system))
+        )
         u.transpose(order)[...] = result
         return outcome
 

@@ -84,7 +84,7 @@ def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
 
 
 def with_boundary(f: Any, spacing: tuple[float, ...], faces: list[Face], dtype: np.dtype) -> Any:
-    """F plus value / spacing**2 next to each side; an array of f's kind, or f itself."""
+    """f plus value / spacing**2 next to each side; an array of f's kind, or f itself."""
     if not faces or 0 in f.shape:
         return f
     operand = describe(f)

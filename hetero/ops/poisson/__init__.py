@@ -98,8 +98,8 @@ def solve_poisson(
 
     Notes
     -----
-    The values of f, spacing and boundary may have any magnitude: where squares would overflow or vanish, the
-    equation is solved in units of powers of two.
+    The values of f, spacing and boundary may have any magnitude: where squares would overflow
+    or vanish, the equation is solved in units of powers of two.
 
     References
     ----------

@@ -1247,3 +1247,18 @@ def test_scipys_method_is_not_for_what_others_compute_after_a_conversion(shape, 
     for ask in (hetero.convolve2d, lambda *a, **k: hetero.plan("convolve2d", *a, **k)):
         with pytest.raises(MethodNotAvailable, match="it is for what no other method computes"):
             ask(image, filter, method="scipy")
+
+
+@pytest.mark.parametrize("boundary", ["fill", "wrap"])
+@pytest.mark.parametrize("mode", ["full", "same"])
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int32"])
+@pytest.mark.parametrize("front", [(0,), (2,), (2, 0)])
+@pytest.mark.parametrize("shape", [(8, 0), (0, 8), (0, 0), (3, 4)])
+def test_stacks_without_elements_have_the_shapes_of_scipys_results(
+    shape, front, dtype, mode, boundary
+):
+    filter = np.ones((3, 7), dtype)
+    one = signal.convolve2d(np.ones(shape, dtype), filter, mode)
+    result = hetero.convolve2d(np.ones((*front, *shape), dtype), filter, mode, boundary)
+    assert result.shape == (*front, *one.shape)
+    assert result.dtype == one.dtype

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 from scipy.signal import convolve2d
 
@@ -26,10 +28,10 @@ def by_scipy(image: np.ndarray, options: Options, window: Window) -> np.ndarray:
         boundary, fillvalue = "fill", fillvalue if boundary == "fill" else 0
     if image.ndim == 2:
         return convolve2d(image, filter, mode, boundary, fillvalue)
-    planes = image.reshape(-1, *image.shape[-2:]) if image.size else image[:0]
+    front, shape = image.shape[:-2], image.shape[-2:]
+    planes = image.reshape(prod(front), *shape)
     found = [convolve2d(plane, filter, mode, boundary, fillvalue) for plane in planes]
     if not found:
-        blank = np.zeros((max(image.shape[-2], 1), max(image.shape[-1], 1)), image.dtype)
-        one = convolve2d(blank, filter, mode, boundary, fillvalue)
-        return np.zeros((*image.shape[:-2], *one.shape), one.dtype)
-    return np.reshape(found, (*image.shape[:-2], *found[0].shape))
+        one = convolve2d(np.zeros(shape, image.dtype), filter, mode, boundary, fillvalue)
+        return np.zeros((*front, *one.shape), one.dtype)
+    return np.reshape(found, (*front, *found[0].shape))

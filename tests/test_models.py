@@ -7,7 +7,9 @@ import math
 
 import pytest
 
-from hetero.runtime.models import FORMS, GIB, Work, bind, bind_link
+from hetero.runtime.models import FORMS, Work, bind, bind_link
+
+GIB = float(1024**3)
 
 
 def cost(form, constants):

@@ -26,8 +26,6 @@ from itertools import pairwise
 from math import exp, inf, log, prod, sqrt
 from typing import Any, NamedTuple
 
-GIB = float(1024**3)
-
 
 @dataclass(frozen=True, slots=True)
 class Work:

@@ -139,7 +139,8 @@ def solve_cg(
         return solved.x, 0
     sign = _STOPPED[outcome.status]
     if sign < 0:
-        solving.warn("solve_cg", outcome)
+        residual = f"norm(b - A x) is {outcome.residual:.3g} for the x returned"
+        solving.warn("solve_cg", outcome, residual)
         return solved.x, sign
     return solved.x, max(outcome.iterations, 1)
 

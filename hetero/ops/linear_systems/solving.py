@@ -184,11 +184,10 @@ def execute(
     return Solved(x, outcome, done.device, done.method)
 
 
-def warn(what: str, outcome: Any) -> None:
-    """A RuntimeWarning that names why a solve broke down."""
+def warn(what: str, outcome: Any, residual: str) -> None:
+    """A RuntimeWarning, of the public function's caller, that tells why a solve ended."""
     warnings.warn(
-        f"{what} stopped after {outcome.iterations} iterations: {outcome.status}; "
-        f"norm(b - A x) is {outcome.residual:.3g} for the x returned",
+        f"{what} stopped after {outcome.iterations} iterations: {outcome.status}; {residual}",
         RuntimeWarning,
         stacklevel=3,
     )

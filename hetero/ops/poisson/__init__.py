@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,7 +130,9 @@ def solve_poisson(
     as_asked = exactly and solved.method == "jacobi" and solved.outcome.iterations == maxiter
     converged = equation.converged(solved.outcome, to_rounding=not rtol)
     if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
-        _warn(solved, tolerance, equation)
+        relative = equation.relative_residual(solved.outcome)
+        residual = f"norm(f - A u) is {relative:.3g} of norm(f), rtol is {tolerance:.3g}"
+        solving.warn(f"solve_poisson ({solved.method})", solved.outcome, residual)
     if not return_info:
         return solved.x
     return solved.x, {
@@ -250,17 +251,6 @@ class _Equation:
             return 0.0
         whole = self._right_side(outcome)
         return outcome.residual / whole if whole > 0.0 else math.inf
-
-
-def _warn(solved: Solved, rtol: float, equation: _Equation) -> None:
-    outcome = solved.outcome
-    relative = equation.relative_residual(outcome)
-    warnings.warn(
-        f"solve_poisson ({solved.method}) stopped after {outcome.iterations} iterations: "
-        f"{outcome.status}; norm(f - A u) is {relative:.3g} of norm(f), rtol is {rtol:.3g}",
-        RuntimeWarning,
-        stacklevel=3,
-    )
 
 
 def problem(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -42,7 +43,11 @@ def _simulator():
 
 
 def simulator():
-    """PyOpenCL's device of the simulator; `simulated` runs what uses it."""
+    """PyOpenCL's device of the simulator; `simulated` runs what uses it.
+
+    hetero itself says nothing meanwhile, such as that there is no profile.
+    """
+    logging.getLogger("hetero").setLevel(logging.ERROR)
     device, reason = _simulator()
     assert device is not None, reason
     return device

@@ -37,7 +37,7 @@ def calibrate(
     Parameters
     ----------
     quick : bool
-        Coarser grids: seconds instead of one or two minutes.
+        Coarser grids: seconds instead of one to three minutes.
     path : path-like, optional
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.
     devices : list of str, optional

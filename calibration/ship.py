@@ -121,6 +121,7 @@ def _units(wanted: float, near: float) -> int:
 
 
 def main(arguments: list[str]) -> None:
+    """Make a profile to ship: MEASURED.json, its new name, the file to write."""
     measured, name, target = arguments
     content = shipped(profile.read(measured).data, name)
     Path(target).write_bytes(content)

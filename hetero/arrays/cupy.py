@@ -11,6 +11,8 @@ from hetero.arrays.library import Access, NewArray, each, layouts
 
 
 class Cupy(Interface):
+    """CuPy's arrays."""
+
     modules = frozenset({"cupy"})
 
     def on_device(self, array: Any) -> bool:

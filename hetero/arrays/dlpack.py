@@ -59,6 +59,8 @@ _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.
 
 
 class Dlpack(Library):
+    """Arrays that DLPack alone exports: of CUDA devices, and of the host."""
+
     def recognises(self, kind: type) -> bool:
         return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
 

@@ -21,6 +21,8 @@ INTERFACE = "__cuda_array_interface__"
 
 
 class Interface(Library):
+    """Arrays of any library that have ``__cuda_array_interface__``."""
+
     def recognises(self, kind: type) -> bool:
         # An instance would make up its whole interface to answer.
         return hasattr(kind, INTERFACE) and (not self.modules or self.defines(kind))

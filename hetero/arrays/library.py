@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ class Access(NamedTuple):
     context: Callable[[], int | None] | None
 
 
-class Library:
+class Library(abc.ABC):
     """Everything that hetero asks of one library's arrays.
 
     Attributes
@@ -63,9 +64,9 @@ class Library:
         """Whether an array of this library lies on a device."""
         return True
 
+    @abc.abstractmethod
     def describe(self, array: Any) -> Operand:
         """The operand; TypeError where the array tells nothing usable."""
-        raise NotImplementedError
 
     def empty(
         self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray

@@ -11,6 +11,8 @@ from hetero.arrays.library import NewArray
 
 
 class Numba(Interface):
+    """Numba's device arrays."""
+
     modules = frozenset({"numba", "numba_cuda"})
 
     def empty(

@@ -11,6 +11,8 @@ from hetero.arrays.operand import HOST, Operand
 
 
 class Numpy(Library):
+    """NumPy's arrays, on the host."""
+
     def recognises(self, kind: type) -> bool:
         return issubclass(kind, np.ndarray)
 

@@ -9,6 +9,8 @@ from hetero.arrays.library import Access, each, layouts
 
 
 class PyCuda(Interface):
+    """PyCUDA's GPUArrays, and what hetero makes itself."""
+
     modules = frozenset({"pycuda"})
 
     def on_device(self, array: Any) -> bool:

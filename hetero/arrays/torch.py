@@ -11,6 +11,8 @@ from hetero.arrays.library import Access, NewArray, each
 
 
 class Torch(Interface):
+    """PyTorch's tensors, on the host or on a CUDA device."""
+
     modules = frozenset({"torch"})
 
     def on_device(self, array: Any) -> bool:

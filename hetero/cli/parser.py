@@ -69,7 +69,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _calibrate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "--quick", action="store_true", help="ten seconds instead of a minute or two, less exact"
+        "--quick",
+        action="store_true",
+        help="ten seconds instead of one to three minutes, less exact",
     )
     sub.add_argument(
         "--path", type=_file, help="file to write (default: HETERO_PROFILE, or the user's cache)"

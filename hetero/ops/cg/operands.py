@@ -135,6 +135,7 @@ def inspected(A: Any, b: Any, x0: Any, M: Any) -> Kind:
 
 
 def problem_of(A: Any, kind: Kind, rtol: float, limit: int) -> Problem:
+    """The problem of a call whose arguments were looked at: ``limit`` is the most iterations."""
     n, dtype = A.shape[0], kind.dtype
     expected = round(_expected(A, rtol, dtype) * kind.share)
     matrix = () if kind.layout == "operator" else _matrix_operands(A, dtype)

@@ -117,6 +117,9 @@ class FakeCuda(Device):
     def event(self):
         return time.perf_counter()
 
+    def passed(self, mark):
+        return False
+
     def elapsed(self, start, end):
         return end - start
 

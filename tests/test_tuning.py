@@ -209,6 +209,9 @@ class FakeCard:
     def event(self):
         return self.now
 
+    def passed(self, mark):
+        return False
+
     def elapsed(self, start, end):
         return end - start
 

@@ -151,6 +151,10 @@ class Device(abc.ABC):
     def elapsed(self, start: Any, end: Any) -> float:
         """Seconds of device time between two marks; waits for the second."""
 
+    def passed(self, mark: Any) -> bool:
+        """Whether the device has come past a mark; False where that cannot be told."""
+        return False
+
     @abc.abstractmethod
     def synchronize(self, stream: Any = None) -> None:
         """Wait until everything started, or one stream, has finished; errors show up here."""

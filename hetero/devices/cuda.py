@@ -188,6 +188,9 @@ class CudaDevice(CudaLaunches):
         end.raw.synchronize()
         return end.raw.time_since(start.raw) * 1e-3
 
+    def passed(self, mark: Any) -> bool:
+        return mark.raw.query()
+
     def synchronize(self, stream: Any = None) -> None:
         if stream is None:
             self._not_captured("waiting for the device")

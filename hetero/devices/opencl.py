@@ -289,6 +289,9 @@ class OpenCLDevice(Device):
         end.wait()
         return (end.profile.end - start.profile.end) * 1e-9
 
+    def passed(self, mark: Any) -> bool:
+        return mark.command_execution_status == self.cl.command_execution_status.COMPLETE
+
     def synchronize(self, stream: Any = None) -> None:
         if stream is not None:
             stream.finish()

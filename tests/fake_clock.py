@@ -129,24 +129,6 @@ def seconds_of(implementation, problem, steps: int, devices: int) -> float:
 _INFO = {"cores": 8, "multiprocessors": 132, "elsewhere": True}
 
 
-def _registry():
-    try:
-        from hetero.runtime import registry
-    except ImportError:
-        from hetero import registry
-    import hetero.ops  # noqa: F401  registers them
-
-    return registry
-
-
-def _few_products():
-    try:
-        from hetero.ops.convolve2d.window import FEW_PRODUCTS
-    except ImportError:
-        from hetero.problem import FEW_PRODUCTS
-    return FEW_PRODUCTS
-
-
 def install() -> list[str]:
     """Replace what computes, copies and compiles; the devices' names."""
     # What draws random numbers or copies when it is loaded.
@@ -155,11 +137,13 @@ def install() -> list[str]:
     import scipy.signal
     import scipy.sparse  # noqa: F401
 
+    import hetero.ops  # noqa: F401  # registers them
     from hetero import devices
     from hetero.devices import cpu
     from hetero.devices.base import Device
+    from hetero.ops.convolve2d.window import FEW_PRODUCTS
+    from hetero.runtime import registry
 
-    registry = _registry()
     address = iter(range(1 << 40, 1 << 60, 1 << 36))
 
     class Array:
@@ -286,13 +270,10 @@ def install() -> list[str]:
     sys.modules["cupy"] = types.SimpleNamespace(empty=empty)
     for entries in registry._implementations.values():
         entries[:] = [replaced(entry) for entry in entries]
-    # Else the knots of a few products are no grid, which the calibration before could not fit.
-    _few_products().update(dict.fromkeys("fdFD", 0))
+    # Else the knots of a few products are no grid, which cannot be fitted.
+    FEW_PRODUCTS.update(dict.fromkeys("fdFD", 0))
     fakes = {fake.name: fake for fake in (Fake(0), Fake(1))}
-    if hasattr(devices, "here"):
-        devices.here.found, devices.here.proved = fakes, set(fakes)
-    else:
-        devices._found, devices._believed = fakes, set(fakes)
+    devices.here.found, devices.here.proved = fakes, set(fakes)
     described = {**cpu.describe(), "name": "fake", "cores": 8, "memory_bytes": 64 << 30}
     cpu.describe = lambda: described
     np.resize = lambda values, shape: np.empty(shape, values.dtype)
@@ -318,24 +299,15 @@ def measure(quick: bool) -> dict:
     names = install()
     import importlib
 
+    from hetero.calibration import budgets
+    from hetero.ops.convolve2d import direct_cpu
+
     calibrate = importlib.import_module("hetero.calibration.calibrate")
-    try:
-        budgets = importlib.import_module("hetero.calibration.budgets")
-    except ImportError:
-        budgets = importlib.import_module("hetero.calibration.efforts")
     for name in ("QUICK", "FULL"):  # no time limits: which knots they cut off depends on the order
         budget = getattr(budgets, name)
         limits = {f.name: math.inf for f in dataclasses.fields(budget) if f.name in _LIMITS}
         setattr(budgets, name, dataclasses.replace(budget, **limits))
-    try:
-        from hetero.ops.convolve2d import cpu as loops
-    except ImportError:
-        from hetero.filtering import cpu as loops
-    loops.block_width = lambda dtype: 8  # of this machine's vectors
-    try:
-        from hetero.ops.linear_systems import solving
-    except ImportError:
-        from hetero.ops import solving  # noqa: F401
+    direct_cpu.block_width = lambda dtype: 8  # of this machine's vectors
     data = calibrate.measure_machine(quick, names, None)
     return {part: data[part] for part in ("links", "host", "models")}
 

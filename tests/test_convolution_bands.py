@@ -7,21 +7,21 @@ import pytest
 from scipy import signal
 
 import hetero
-from hetero.ops.convolve2d import bands as cutting
+from hetero.ops.convolve2d import bands
 from hetero.runtime import execution, inventory
 
 rng = np.random.default_rng(31)
 
 
 @pytest.fixture
-def bands(monkeypatch, opencl):
+def runs(monkeypatch, opencl):
     """A device with room for about a third of the images used here; the bands that were run."""
     here = {
         name: {**info, "memory_bytes": 40_000} if name == opencl else info
         for name, info in inventory.devices().items()
     }
     monkeypatch.setattr(inventory, "devices", lambda: here)
-    monkeypatch.setattr(cutting, "LARGE", 0)
+    monkeypatch.setattr(bands, "LARGE", 0)
     run, seen = execution.execute, []
 
     def execute(plan, call):
@@ -37,36 +37,36 @@ def bands(monkeypatch, opencl):
 
 @pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
-def test_bands_make_the_whole(bands, opencl, mode, boundary):
+def test_bands_make_the_whole(runs, opencl, mode, boundary):
     a, b = rng.random((150, 61)), rng.random((6, 5))
     result = hetero.convolve2d(a, b, mode, boundary, 0.5, device=opencl)
     np.testing.assert_allclose(result, signal.convolve2d(a, b, mode, boundary, 0.5), rtol=1e-13)
-    assert len(bands) > 3
-    assert {device for device, _ in bands} == {opencl}
-    assert all(shape[0] < 150 for _, shape in bands)
+    assert len(runs) > 3
+    assert {device for device, _ in runs} == {opencl}
+    assert all(shape[0] < 150 for _, shape in runs)
 
 
-def test_what_fits_stays_whole(bands, opencl):
+def test_what_fits_stays_whole(runs, opencl):
     a, b = rng.random((40, 30)), rng.random((6, 5))
     result = hetero.convolve2d(a, b, device=opencl)
     np.testing.assert_allclose(result, signal.convolve2d(a, b), rtol=1e-13)
-    assert bands == [(opencl, (40, 30))]
+    assert runs == [(opencl, (40, 30))]
 
 
-def test_a_stack_that_does_not_fit_runs_on_the_cpu(bands, opencl):
+def test_a_stack_that_does_not_fit_runs_on_the_cpu(runs, opencl):
     a, b = rng.random((3, 150, 61)), rng.random((6, 5))
     result = hetero.convolve2d(a, b, device=opencl)
     np.testing.assert_allclose(result[1], signal.convolve2d(a[1], b), rtol=1e-13)
-    assert not [device for device, _ in bands if device == opencl]
+    assert not [device for device, _ in runs if device == opencl]
 
 
-def test_the_plan_has_the_bands_as_parts(bands, opencl):
+def test_the_plan_has_the_bands_as_parts(runs, opencl):
     a, b = rng.random((150, 61)), rng.random((6, 5))
     plan = hetero.plan("convolve2d", a, b, device=opencl)
     assert plan.whole == f"{len(plan.parts)} bands of {plan.parts[0].problem.output.shape[0]} rows"
     assert sum(part.problem.output.shape[0] for part in plan.parts) == 155
     hetero.convolve2d(a, b, device=opencl)
-    assert bands == [(opencl, part.problem.inputs[0].shape) for part in plan.parts]
+    assert runs == [(opencl, part.problem.inputs[0].shape) for part in plan.parts]
     chosen = plan.chosen
     assert (chosen.device, chosen.method) == (opencl, "direct")
     assert plan.to_dict()["whole"] == plan.whole

@@ -27,7 +27,7 @@ import hetero.ops
 from hetero import devices
 from hetero.arrays import describe, spec
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.ops.convolve2d import operands as convolving
+from hetero.ops.convolve2d.operands import described, window_of
 from hetero.runtime import registry
 
 rng = np.random.default_rng(23)
@@ -1231,8 +1231,8 @@ def test_a_new_filter_costs_its_spectrum():
 
     def work(on, size):
         filter = spec((size, size), "float32", on=on).operand()
-        window = convolving.window(image.shape, filter.shape, "same")
-        return method.work(convolving.described(image, filter, np.dtype("float32"), window), info)
+        window = window_of(image.shape, filter.shape, "same")
+        return method.work(described(image, filter, np.dtype("float32"), window), info)
 
     remembered, there, large = work("host", 64), work("cuda:0", 64), work("host", 65)
     assert remembered.calls == 1.0 < there.calls == large.calls

@@ -18,9 +18,9 @@ from scipy.signal import convolve2d
 import hetero
 from hetero.devices.storage import Storage
 from hetero.errors import MethodNotAvailable
-from hetero.ops.convolve2d import operands as convolving
-from hetero.ops.convolve2d import remembered
+from hetero.ops.convolve2d import problem, remembered
 from hetero.ops.convolve2d.filters import Filter, kept
+from hetero.ops.convolve2d.operands import _say_once
 
 rng = np.random.default_rng(8)
 # By size: SciPy's own loop, the direct sum, a filter of low rank, transforms.
@@ -210,7 +210,7 @@ def test_a_filter_that_is_not_known_is_of_no_known_rank():
         if c.method == "separable"
     ]
     assert "rank" in found.reason
-    assert convolving.problem(image, filter).options.rank == 0
+    assert problem(image, filter).options.rank == 0
 
 
 class Place:
@@ -372,7 +372,7 @@ def test_floating_point_flags_raise_nothing(size):
 
 
 def test_channels_last_are_noted_once(caplog):
-    convolving._say_once.cache_clear()
+    _say_once.cache_clear()
     caplog.set_level(logging.WARNING, "hetero")
     b = np.ones((3, 3))
     for shape in ((2, 40, 3), (40, 5, 3), (3, 64, 64), (64, 64, 5), (64, 64)):

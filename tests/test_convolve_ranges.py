@@ -13,10 +13,10 @@ from scipy.signal import convolve2d
 
 import hetero
 from hetero.kernels.cpu import ranges as cpu_ranges
-from hetero.ops.convolve2d import operands as convolving
 from hetero.ops.convolve2d import ranges
 from hetero.ops.convolve2d.factors import low_rank
 from hetero.ops.convolve2d.filters import Filter
+from hetero.ops.convolve2d.operands import window_of
 
 rng = np.random.default_rng(41)
 DTYPES = ["float32", "float64"]
@@ -128,7 +128,7 @@ def test_a_method_by_name_is_taken():
 def test_device_images_count_as_even():
     """Their values are not known: the filter's are."""
     _, filter = operands("float32")
-    window = convolving.window((120, 150), filter.shape, "same")
+    window = window_of((120, 150), filter.shape, "same")
     assert not ranges.wide(None, Filter(filter), window, 0.0)
     filter[3, 4] = 1e15
     assert ranges.wide(None, Filter(filter), window, 0.0)
@@ -163,7 +163,7 @@ def test_block_sums(shape, block, dtype):
 
 
 def seen(image, filter, mode="same", boundary="fill"):
-    found = convolving.window(image.shape, filter.shape, mode, boundary)
+    found = window_of(image.shape, filter.shape, mode, boundary)
     return ranges.wide(image, Filter(np.ascontiguousarray(filter)), found, 0.0)
 
 

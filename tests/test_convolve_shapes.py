@@ -20,7 +20,7 @@ from hetero.errors import MethodNotAvailable
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.ops.convolve2d import fft_device, tiles_cpu, tiles_device
-from hetero.ops.convolve2d import operands as convolving
+from hetero.ops.convolve2d.operands import swapped, window_of
 from hetero.runtime import inventory, registry
 
 PRODUCTS = 3 << 20  # of a sum that SciPy, and the direct methods, are asked for at most
@@ -132,9 +132,9 @@ def test_the_shapes_are_where_they_are_meant_to_be(kind):
     relations |= {"power of two": 0, "as long, one image": 0}
     for shape, filter_shape, mode, boundary in cases(kind, 400):
         h, w, *f = *shape[-2:], *filter_shape
-        if mode == "valid" and convolving.swapped((h, w), filter_shape):
+        if mode == "valid" and swapped((h, w), filter_shape):
             (h, w), f = filter_shape, [h, w]
-        window = convolving.window((h, w), tuple(f), mode, boundary)
+        window = window_of((h, w), tuple(f), mode, boundary)
         for axis, n, taps in zip(tiling.whole(window), (h, w), f, strict=True):
             difference = taps - axis.length
             relations["as long"] += difference == 0

@@ -14,7 +14,7 @@ from scipy.signal import convolve2d
 
 import hetero
 from hetero.ops.convolve2d import fft_cpu, tiles_cpu, workers
-from hetero.ops.convolve2d import operands as convolving
+from hetero.ops.convolve2d.operands import window_of
 
 NUMPY_MODE = {"wrap": "wrap", "symm": "symmetric"}
 
@@ -42,7 +42,7 @@ def many_threads(monkeypatch):
 )
 def test_what_lies_beyond_an_image(boundary, rows, columns):
     plane = np.random.default_rng(0).random((11, 13))
-    window = convolving.window((11, 13), (3, 3), "same", boundary)
+    window = window_of((11, 13), (3, 3), "same", boundary)
     far = 66
     pads = ((far, far), (far, far))
     if boundary == "fill":
@@ -55,7 +55,7 @@ def test_what_lies_beyond_an_image(boundary, rows, columns):
 
 def test_a_part_inside_the_image_is_not_copied():
     plane = np.zeros((9, 9))
-    window = convolving.window((9, 9), (3, 3), "same")
+    window = window_of((9, 9), (3, 3), "same")
     part = fft_cpu.extended(plane, window, 0.0, slice(1, 5), slice(2, 9))
     assert np.shares_memory(part, plane)
 
@@ -75,7 +75,7 @@ def test_threads_compute_what_scipy_does(many_threads, method, boundary, mode):
 def test_the_number_of_threads_changes_no_more_than_the_last_bits(monkeypatch):
     rng = np.random.default_rng(2)
     image, kernel = rng.random((300, 200)), rng.random((9, 9))
-    window = convolving.window(image.shape, kernel.shape, "same")
+    window = window_of(image.shape, kernel.shape, "same")
     axes = tiles_cpu.tiles(window)
     monkeypatch.setattr(tiles_cpu, "tiles", lambda window, cores=None: axes)
     for method in ("fft", "overlap_save"):
@@ -90,7 +90,7 @@ def test_the_number_of_threads_changes_no_more_than_the_last_bits(monkeypatch):
 @pytest.mark.parametrize("out", [1, 5, 33, 100, 4096])
 @pytest.mark.parametrize("filter_size", [1, 2, 9, 65, 129, 1500])
 def test_tiles_cover_the_result(out, filter_size):
-    window = convolving.window((out, out), (filter_size, filter_size), "same")
+    window = window_of((out, out), (filter_size, filter_size), "same")
     found = tiles_cpu.tiles(window)
     if found is None:
         assert out < 4 * filter_size + 64
@@ -134,7 +134,7 @@ def test_threads_have_the_callers_errstate():
 
 
 def test_a_long_line_is_planned_at_once():
-    window = convolving.window((1, 10**8), (1, 9), "same")
+    window = window_of((1, 10**8), (1, 9), "same")
     start = time.perf_counter()
     assert tiles_cpu.tiles(window) is not None
     assert time.perf_counter() - start < 1.0

@@ -122,7 +122,7 @@ def test_several_tiles_along_y():
     stencil = Stencil(shape, (1.0,) * 3)
     u = np.random.default_rng(7).random(shape)
     f = (Poisson(shape) @ u.ravel()).reshape(shape)
-    hierarchy = multigrid_cpu.Hierarchy(stencil, f.dtype)
+    hierarchy = multigrid_cpu.CpuHierarchy(stencil, f.dtype)
     tiles = hierarchy._levels[0]._after[3]
     assert len({tuple(tile[5:]) for tile in tiles}) > 1
     found = np.zeros(shape)
@@ -155,7 +155,7 @@ def test_an_interrupt_leaves_the_number_of_threads():
     """At every call that Python makes, where it looks for signals: a cycle is cut off there."""
     stencil = Stencil((40, 41), (1.0, 1.0))
     f = np.ones(stencil.shape)
-    hierarchy = multigrid_cpu.Hierarchy(stencil, f.dtype)
+    hierarchy = multigrid_cpu.CpuHierarchy(stencil, f.dtype)
     hierarchy.cycle(f.ravel(), np.zeros(f.size))
     before = numba.get_num_threads()
     assert before > 1
@@ -260,7 +260,7 @@ def test_one_cycle_is_symmetric_and_positive_definite(place, shape):
     stencil = Stencil(shape, (1.0, 0.7, 0.8)[: len(shape)])
     x, y = np.random.default_rng(6).random((2, np.prod(shape))) - 0.5
     if place == "cpu":
-        hierarchy = multigrid_cpu.Hierarchy(stencil, x.dtype)
+        hierarchy = multigrid_cpu.CpuHierarchy(stencil, x.dtype)
 
         def apply(r):
             z = np.full_like(r, np.nan)
@@ -269,7 +269,7 @@ def test_one_cycle_is_symmetric_and_positive_definite(place, shape):
     else:
         device = devices.get(place)
         with device.active():
-            hierarchy = multigrid_device.Hierarchy(device, stencil, x.dtype)
+            hierarchy = multigrid_device.DeviceHierarchy(device, stencil, x.dtype)
 
         def apply(r):
             with device.active():

@@ -680,7 +680,7 @@ def test_a_plan_as_plain_data():
     [(0.0, "0 us"), (1.5e-6, "1.5 us"), (9.994e-4, "999 us"), (9.996e-4, "1 ms"), (2.5, "2.5 s")],
 )
 def test_readable_seconds(seconds, text):
-    assert planner.show(seconds) == text
+    assert planner.readable(seconds) == text
 
 
 # -- What problems are ---------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from hetero.arrays import HOST, spec
 from hetero.devices.base import Device
 from hetero.devices.cuda import CudaDevice
 from hetero.devices.storage import Storage
-from hetero.ops.convolve2d import device as filtering
-from hetero.ops.convolve2d import operands as convolving
-from hetero.ops.convolve2d.filters import Filter, Options
+from hetero.ops.convolve2d import direct_device
+from hetero.ops.convolve2d.filters import Filter, FilterOptions
+from hetero.ops.convolve2d.operands import described, window_of
 from hetero.runtime import registry
 from hetero.runtime.registry import Arguments
 
@@ -106,15 +106,15 @@ def test_products(shape, order, dtype):
 @pytest.mark.parametrize("size", [1, 3, 9, 15])
 @pytest.mark.parametrize("image", [(64, 64), (37, 41)])
 def test_direct_convolutions(image, size, dtype):
-    window = convolving.window(image, (size, size), "same")
+    window = window_of(image, (size, size), "same")
     first = spec(image, dtype, on="cuda:0").operand()
     taps = spec((size, size), dtype, on=HOST).operand()
-    problem = convolving.described(first, taps, np.dtype(dtype), window)
+    problem = described(first, taps, np.dtype(dtype), window)
     filter = np.random.default_rng(size).random((size, size)).astype(dtype)
-    options = Options(Filter(filter), 0.0)
+    options = FilterOptions(Filter(filter), 0.0)
     launched = both_ways(
-        partial(filtering.direct, problem=problem, image=IMAGE, options=options, out=OUT),
-        partial(filtering.prepared_direct, problem=problem, options=options, aligned=16),
+        partial(direct_device.direct, problem=problem, image=IMAGE, options=options, out=OUT),
+        partial(direct_device.prepared_direct, problem=problem, options=options, aligned=16),
         *(IMAGE, IMAGE, OUT),
     )
     assert len(launched) == 1

@@ -15,7 +15,7 @@ from hetero.evaluation.left_out import leaving_out
 from hetero.evaluation.verify import measure_candidates, summary
 from hetero.runtime import benchmark, overview, planner, profile, registry
 from hetero.runtime.benchmark import Trial
-from hetero.runtime.planner import show as readable
+from hetero.runtime.planner import readable
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Operation
 

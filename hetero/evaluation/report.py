@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from hetero.runtime.benchmark import BenchTable
-from hetero.runtime.planner import show
+from hetero.runtime.planner import readable
 from hetero.runtime.profile import Profile
 
 _DOUBTFUL = 1.0  # mean relative error of a model beyond which it is no good
@@ -28,11 +28,11 @@ def calibration(profile: Profile) -> str:
                 link = profile.link(device, direction, memory)
                 floor, rate = link(1), 2**28 / link(2**28) / 1e9
                 lines.append(
-                    f"{device} {direction}, {memory}: {show(floor)} + bytes at {rate:.1f} GB/s"
+                    f"{device} {direction}, {memory}: {readable(floor)} + bytes at {rate:.1f} GB/s"
                 )
         lines.append(
-            f"{device} host work around a call: {show(profile.dispatch(device, 'host'))}, "
-            f"operands there: {show(profile.dispatch(device, 'device'))}"
+            f"{device} host work around a call: {readable(profile.dispatch(device, 'host'))}, "
+            f"operands there: {readable(profile.dispatch(device, 'device'))}"
         )
     lines.append(
         f"{'error of the fit at shapes not fitted':<52} {'mean':>7} {'p95':>7} {'worst':>7}"
@@ -76,12 +76,12 @@ def verification(found: dict[str, Any], rows: list[Any]) -> str:
             lines.append(f"{device + ' ' + name:<44} {cells}")
     wrong = sorted((row for row in rows if row.ratio > 1.05), key=lambda row: -row.ratio)
     for row in wrong[:8]:
-        lines.append(
-            f"{row.ratio:5.2f}x {row.problem}: chose {row.chosen[1]} on {row.chosen[0]} "
-            f"({show(row.measured[row.chosen])}, predicted {show(row.predicted[row.chosen])}), "
-            f"best {row.best[1]} on {row.best[0]} "
-            f"({show(row.measured[row.best])}, predicted {show(row.predicted[row.best])})"
+        chosen, best = (
+            f"{method} on {device} ({readable(row.measured[device, method])}, "
+            f"predicted {readable(row.predicted[device, method])})"
+            for device, method in (row.chosen, row.best)
         )
+        lines.append(f"{row.ratio:5.2f}x {row.problem}: chose {chosen}, best {best}")
     return "\n".join([*lines, *left_out])
 
 
@@ -122,7 +122,7 @@ def _times(row: dict[str, Any]) -> list[list[str]]:
         rate = ""
         if "floor_bytes" in row:
             rate = f" ({row['floor_bytes'] / value * 1e-9:.0f} GB/s{row['passes']})"
-        cells.append([name, f"{show(value)}{rate}", f"{value / seconds[0][1]:.2f}"])
+        cells.append([name, f"{readable(value)}{rate}", f"{value / seconds[0][1]:.2f}"])
     return cells
 
 

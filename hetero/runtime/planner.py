@@ -21,11 +21,11 @@ from hetero.runtime.pricing import (
     check_method,
     matching_devices,
     price,
-    show,
+    readable,
 )
 from hetero.runtime.problem import Problem
 
-__all__ = ["CPU", "Candidate", "Plan", "plan", "price", "show", "use"]
+__all__ = ["CPU", "Candidate", "Plan", "plan", "price", "readable", "use"]
 
 log = logging.getLogger("hetero")
 

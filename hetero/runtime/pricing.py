@@ -171,8 +171,8 @@ class Plan:
             elif c.seconds is None:
                 lines.append(f"{head} {'-':>12}  {'the only way; ' * alone}not priced")
             else:
-                terms = " + ".join(f"{name} {show(value)}" for name, value in c.terms.items())
-                lines.append(f"{head} {show(c.seconds):>12}  = {terms}")
+                terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
+                lines.append(f"{head} {readable(c.seconds):>12}  = {terms}")
         return lines
 
     def _sum(self) -> str:
@@ -182,8 +182,8 @@ class Plan:
             return ""
         if total.seconds is None:
             return ": not priced"
-        moves = [f"{name} {show(seconds)}" for name, seconds in self.moves.items()]
-        return f": {show(total.seconds)}" + (f", of it {' + '.join(moves)}" if moves else "")
+        moves = [f"{name} {readable(seconds)}" for name, seconds in self.moves.items()]
+        return f": {readable(total.seconds)}" + (f", of it {' + '.join(moves)}" if moves else "")
 
 
 def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
@@ -204,7 +204,7 @@ def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
     )
 
 
-def show(seconds: float) -> str:
+def readable(seconds: float) -> str:
     """Seconds in a readable unit: '12.3 us', '4.56 ms', '7.89 s'."""
     for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
         if abs(seconds) < 999.5 * scale:

@@ -11,8 +11,9 @@ from hetero.arrays import describe
 from hetero.ops.cg import methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
-from hetero.ops.linear_systems import solving
-from hetero.ops.linear_systems.solving import Solve
+from hetero.ops.linear_systems.solve import Solve, execute, warn
+from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
+from hetero.ops.linear_systems.vectors import array_like, on_host
 from hetero.runtime import call_cache, planner, registry
 
 __all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
@@ -100,13 +101,13 @@ def solve_cg(
     (0, array([0.0909, 0.6364]))
     """
     device, method = planner.placement(device, method)
-    matrix, rhs = operands.checked_matrix(A), solving.array_like(b)
+    matrix, rhs = operands.checked_matrix(A), array_like(b)
     n = matrix.shape[0]
-    rtol = solving.checked_tolerance("rtol", rtol)
-    atol = solving.checked_tolerance("atol", atol)
-    limit = solving.checked_limit(maxiter, 10 * n)
+    rtol = checked_tolerance("rtol", rtol)
+    atol = checked_tolerance("atol", atol)
+    limit = checked_limit(maxiter, 10 * n)
     if x0 is not None and not isinstance(x0, str):
-        x0 = solving.array_like(x0)
+        x0 = array_like(x0)
     key = operands.key_of(matrix, rhs, x0, rtol, limit, M, device, method)
 
     def make() -> planner.Plan:
@@ -129,18 +130,18 @@ def solve_cg(
         return np.zeros(0, dtype), 0
     system = System(matrix, dtype, M)
     if isinstance(x0, str):
-        x0 = system.times_preconditioner(solving.on_host(rhs, describe(rhs), dtype))
+        x0 = system.times_preconditioner(on_host(rhs, describe(rhs), dtype))
     elif x0 is not None:
         x0 = x0.reshape(n)
     solve = Solve(None, rtol, atol, limit, None, callback)
-    solved = solving.execute(plan, solve, rhs, x0, system.on)
+    solved = execute(plan, solve, rhs, x0, system.on)
     outcome = solved.outcome
     if outcome.status == "converged":
         return solved.x, 0
     sign = _STOPPED[outcome.status]
     if sign < 0:
         residual = f"norm(b - A x) is {outcome.residual:.3g} for the x returned"
-        solving.warn("solve_cg", outcome, residual)
+        warn("solve_cg", outcome, residual)
         return solved.x, sign
     return solved.x, max(outcome.iterations, 1)
 

@@ -11,10 +11,20 @@ from typing import Any
 import numpy as np
 
 from hetero.devices.base import Device
-from hetero.ops.cg.operands import Options
+from hetero.ops.cg.operands import CgOptions
 from hetero.ops.cg.system import System
-from hetero.ops.linear_systems import cases as solves
-from hetero.ops.linear_systems.solving import Solve, result_operand
+from hetero.ops.linear_systems.cases import (
+    CYCLES,
+    ITERATIONS,
+    SECONDS,
+    estimates,
+    even_grid,
+    right_hand_side,
+    rows,
+    unknowns,
+)
+from hetero.ops.linear_systems.solve import Solve
+from hetero.ops.linear_systems.vectors import result_operand
 from hetero.runtime.cases import Budget, Case, Place, TimedSolves
 from hetero.runtime.models import ModelKey, Work, bind
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
@@ -32,29 +42,29 @@ _LONGER = (4096, 8192, 16384, 32768)
 
 def cases(place: Place, budget: Budget) -> Iterable[Case]:
     """Every implementation on every kind of matrix that it takes."""
-    return solves.estimates(_OPERATION, place) if budget.quick else _measured(place)
+    return estimates(_OPERATION, place) if budget.quick else _measured(place)
 
 
 def _measured(place: Place) -> Iterator[Case]:
-    for row in solves.rows(_OPERATION, place):
+    for row in rows(_OPERATION, place):
         for dtype in DEVICE_DTYPES:
             for layout in _LAYOUTS:
                 cycles = layout.endswith("multigrid")
-                axes = [solves.unknowns(place)[cycles:]]
+                axes = [unknowns(place)[cycles:]]
                 if layout == "dense":
-                    axes = [solves.unknowns(place, _LARGEST_DENSE, ratio=2)]
+                    axes = [unknowns(place, _LARGEST_DENSE, ratio=2)]
                 elif layout == "csr":
-                    axes = [solves.unknowns(place, _LARGEST_CSR), _ROW_LENGTHS]
+                    axes = [unknowns(place, _LARGEST_CSR), _ROW_LENGTHS]
                 family = layout.split("-")[-1]
                 case = Case(
                     row,
                     dtype,
                     layout,
-                    TimedSolves(*(solves.CYCLES if cycles else solves.ITERATIONS)),
+                    TimedSolves(*(CYCLES if cycles else ITERATIONS)),
                     axes,
                     functools.partial(_problem, layout, dtype),
                     functools.partial(_arguments, layout, dtype),
-                    seconds=solves.SECONDS,
+                    seconds=SECONDS,
                     ahead=f"{family} in {dtype}" if family in _AHEAD else "",
                 )
                 if row.excludes(case.problem(*case.smallest), place.info) is None:
@@ -93,7 +103,7 @@ def _problem(layout: str, dtype: str, n: int, row_length: int = 5) -> Problem:
     entries = {"dense": n * n, "csr": n * row_length}.get(kind, 5 * n)
     place = result_operand((n,), np.dtype(dtype), "host")
     return Problem(
-        _OPERATION, (n, entries), dtype, (place,), place, layout=layout, options=Options(0.0, 1)
+        _OPERATION, (n, entries), dtype, (place,), place, layout=layout, options=CgOptions(0.0, 1)
     )
 
 
@@ -104,14 +114,14 @@ def _arguments(
 
     kind, _, preconditioner = layout.partition("-")
     if kind == "dense":
-        matrix = solves.right_hand_side((n, n), dtype)
+        matrix = right_hand_side((n, n), dtype)
         matrix += matrix.T
         matrix[np.diag_indices(n)] += 0.9 * math.sqrt(n)
     elif kind == "csr":
         matrix = _banded(n, row_length, dtype)
     else:
-        matrix = operators.Poisson(solves.even_grid(n, int(kind[-1])), dtype=dtype)
-    b = solves.right_hand_side(matrix.shape[:1], dtype)
+        matrix = operators.Poisson(even_grid(n, int(kind[-1])), dtype=dtype)
+    b = right_hand_side(matrix.shape[:1], dtype)
     whole, inverse = System(matrix, np.dtype(dtype), preconditioner or None).on(devices)
     return Arguments((b,), np.zeros_like(b), Solve(whole, 0.0, 0.0, 1, inverse))
 

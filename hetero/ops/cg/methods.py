@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero.ops.cg.operands import NAME
-from hetero.ops.linear_systems import solving
+from hetero.ops.linear_systems.tolerances import digits
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
@@ -42,7 +42,7 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
     dims = (n, max(entries // max(n, 1), 1)) if kind == "csr" else (n,)
     rtol, repeat = problem.options
     if problem.layout.endswith("multigrid"):
-        repeat = max(2, math.ceil(solving.digits(rtol, np.dtype(problem.dtype)) / 2.6))
+        repeat = max(2, math.ceil(digits(rtol, np.dtype(problem.dtype)) / 2.6))
     return Work(dims, 2.0 * entries + 10.0 * n, matrix + 10.0 * n * size, repeat)
 
 

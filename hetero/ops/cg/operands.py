@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import Operand, Spec, describe, is_device_array
-from hetero.ops.linear_systems import solving
+from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance, digits
+from hetero.ops.linear_systems.vectors import array_like, number_dtype, real_dtype, result_operand
 from hetero.runtime.problem import Problem, check_dims
 
 NAME = "cg"
@@ -28,12 +29,12 @@ def problem(
 ) -> Problem:
     """The problem of ``solve_cg(A, b, ...)``, for arrays or `hetero.spec` stand-ins."""
     A = checked_matrix(A)
-    solving.checked_tolerance("atol", atol)
-    rtol = solving.checked_tolerance("rtol", rtol)
-    limit = solving.checked_limit(maxiter, 10 * A.shape[0])
+    checked_tolerance("atol", atol)
+    rtol = checked_tolerance("rtol", rtol)
+    limit = checked_limit(maxiter, 10 * A.shape[0])
     if x0 is not None and not isinstance(x0, str):
-        x0 = solving.array_like(x0)
-    return problem_of(A, inspected(A, solving.array_like(b), x0, M), rtol, limit)
+        x0 = array_like(x0)
+    return problem_of(A, inspected(A, array_like(b), x0, M), rtol, limit)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
@@ -70,7 +71,7 @@ def scipy() -> tuple[Any, Any, Any]:
     return issparse, LinearOperator, aslinearoperator
 
 
-class Options(NamedTuple):
+class CgOptions(NamedTuple):
     """What a price depends on beside the operands.
 
     Attributes
@@ -124,9 +125,9 @@ def inspected(A: Any, b: Any, x0: Any, M: Any) -> Kind:
         if tuple(vector.shape) not in ((n,), (n, 1)):
             raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
     vectors = tuple(describe(vector)._replace(pointer=0) for vector in operands.values())
-    dtype = solving.number_dtype(A=_dtype(A), b=vectors[0].dtype)
+    dtype = number_dtype(A=_dtype(A), b=vectors[0].dtype)
     if dtype.kind != "c" and "x0" in operands:
-        solving.real_dtype(x0=vectors[1].dtype)
+        real_dtype(x0=vectors[1].dtype)
     layout, entries, obstacle = _layout(A)
     layout, obstacle, share = _preconditioned(A, M, layout, obstacle, dtype)
     if dtype.kind == "c":
@@ -144,11 +145,11 @@ def problem_of(A: Any, kind: Kind, rtol: float, limit: int) -> Problem:
         (n, kind.entries),
         dtype.name,
         (*matrix, *kind.vectors),
-        solving.result_operand((n,), dtype, kind.vectors[0].location),
+        result_operand((n,), dtype, kind.vectors[0].location),
         layout=kind.layout,
         function="solve_cg",
         device_obstacle=kind.obstacle or (None if n else "nothing to solve"),
-        options=Options(rtol, max(1, min(expected, limit))),
+        options=CgOptions(rtol, max(1, min(expected, limit))),
     )
 
 
@@ -217,7 +218,7 @@ def _expected(A: Any, rtol: float, dtype: np.dtype) -> float:
     """
     if hasattr(A, "expected_iterations"):
         return A.expected_iterations(max(rtol, float(np.finfo(dtype).eps)))
-    logarithm = solving.digits(rtol, dtype) + math.log(2.0)
+    logarithm = digits(rtol, dtype) + math.log(2.0)
     if hasattr(A, "indptr"):
         return 0.5 * (2.0 / math.pi) * math.sqrt(A.shape[0]) * logarithm
     return min(A.shape[0], 5.0 * logarithm)

@@ -8,8 +8,8 @@ import numpy as np
 
 from hetero.arrays import HOST, describe, is_device_array
 from hetero.ops.cg import operands
-from hetero.ops.linear_systems import solving
 from hetero.ops.linear_systems.types import Csr, Dense
+from hetero.ops.linear_systems.vectors import on_host
 
 
 class System:
@@ -54,7 +54,7 @@ class System:
         if here and operand.dtype == dtype and strides is not None:
             return Dense(operand.pointer, A.shape[0], strides)
         if operand.location != HOST:
-            A = solving.on_host(A, operand, dtype)
+            A = on_host(A, operand, dtype)
         A = np.asarray(A, dtype)
         if not (A.flags.c_contiguous or A.flags.f_contiguous):
             A = np.ascontiguousarray(A)
@@ -63,7 +63,7 @@ class System:
     def _complex(self) -> Any:
         A = self._matrix
         if is_device_array(A):
-            A = solving.on_host(A, describe(A), self._dtype)
+            A = on_host(A, describe(A), self._dtype)
         elif isinstance(A, np.ndarray):
             A = np.asarray(A, self._dtype)
         return operands.scipy()[2](A)
@@ -93,7 +93,7 @@ class System:
         if hasattr(A, "indptr"):
             diagonal = A.diagonal()
         elif is_device_array(A):
-            diagonal = solving.on_host(A, describe(A), self._dtype).diagonal()
+            diagonal = on_host(A, describe(A), self._dtype).diagonal()
         else:
             diagonal = A.diagonal()
         with np.errstate(all="ignore"):
@@ -105,12 +105,12 @@ class System:
             from hetero.ops.multigrid import multigrid_device
 
             with used[0].active():
-                return multigrid_device.Hierarchy(used[0], stencil, dtype)
+                return multigrid_device.DeviceHierarchy(used[0], stencil, dtype)
         from hetero.ops.multigrid import multigrid_cpu
 
         if dtype.kind != "c":
-            return multigrid_cpu.Hierarchy(stencil, dtype).apply
-        apply = multigrid_cpu.Hierarchy(stencil, dtype.type(0).real.dtype).apply
+            return multigrid_cpu.CpuHierarchy(stencil, dtype).apply
+        apply = multigrid_cpu.CpuHierarchy(stencil, dtype.type(0).real.dtype).apply
 
         def by_parts(r: np.ndarray, z: np.ndarray) -> None:
             for part in (0, 1):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from hetero.arrays import HOST, describe
-from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import CheckedCall, described
 from hetero.ops.convolve2d.window import Window
 from hetero.runtime import planner
@@ -50,7 +50,7 @@ def rows_with_room(call: CheckedCall, found: Window) -> int | None:
 
 
 def halves(
-    problem: Problem, arrays: tuple[np.ndarray, ...], options: Options, out: np.ndarray
+    problem: Problem, arrays: tuple[np.ndarray, ...], options: FilterOptions, out: np.ndarray
 ) -> Iterator[Piece] | None:
     """The convolution of a host image, or of a stack of them, as two; None where too small."""
     (image,), found = arrays, problem.options

@@ -15,7 +15,7 @@ import numpy as np
 
 from hetero.arrays import HOST, spec
 from hetero.ops.convolve2d import OPERATION, demonstration
-from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
 from hetero.ops.convolve2d.window import BOUNDARIES, MODES
 from hetero.runtime import execution, planner
@@ -73,7 +73,7 @@ def remembered(
     inputs = plan.problem.inputs[:1]
 
     def run() -> Any:
-        given = Options(filter_of(values, dtype), 0.0)
+        given = FilterOptions(filter_of(values, dtype), 0.0)
         _ = given.filter.factors  # what a call asks for to make its plan
         return execution.execute(plan, execution.Call((image,), inputs, options=given))
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, spec
-from hetero.ops.convolve2d.filters import Filter, Options
+from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import NAME, described
-from hetero.ops.convolve2d.window import window
+from hetero.ops.convolve2d.window import window_of
 from hetero.runtime import registry
 from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, Place, grid
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
@@ -95,9 +95,9 @@ def _measured(implementation: Implementation, place: Place) -> Iterator[Case]:
             continue
         block = 1
         if on_cpu and method in _OWN:
-            from hetero.ops.convolve2d import cpu
+            from hetero.ops.convolve2d import direct_cpu
 
-            block = cpu.block_width(np.dtype(dtype))
+            block = direct_cpu.block_width(np.dtype(dtype))
         knots, held_out = (
             _by_work(implementation, problem, points, form, block)
             for points in (sizes, [size for size in _HELD_OUT if size[0] <= images[-1]])
@@ -130,7 +130,7 @@ def _problem(
     shapes = (n, n), (filter_size, filter_size)
     image, filter = (spec(shape, dtype, on=on).operand() for shape in shapes)
     rank = int(implementation.method == "separable")
-    found = window(*shapes, "same", rank=rank)
+    found = window_of(*shapes, "same", rank=rank)
     return described(image, filter._replace(location=HOST), np.dtype(dtype), found)
 
 
@@ -150,8 +150,8 @@ def _by_work(
     return dict(sorted(found.items(), key=lambda item: math.prod(item[0])))
 
 
-def _options(shape: tuple[int, int], dtype: str) -> Options:
+def _options(shape: tuple[int, int], dtype: str) -> FilterOptions:
     """A filter of rank 1, and nothing beyond the image."""
     line = 0.5 + np.random.default_rng(1).random(shape[0])
     values = np.outer(line, line) / line.sum() ** 2
-    return Options(Filter(values.astype(dtype)), 0.0)
+    return FilterOptions(Filter(values.astype(dtype)), 0.0)

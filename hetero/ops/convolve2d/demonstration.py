@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.convolve2d import OPERATION, convolve2d
-from hetero.runtime.planner import plan_call, show
+from hetero.runtime.planner import plan_call, readable
 
 _SIDE = 2048
 
@@ -63,8 +63,8 @@ def demonstrate(demo: Any) -> dict[str, Any]:
         result = convolve2d(picture, values, **options)
         seconds = time.perf_counter() - start
         demo.show(
-            f"  {name:<28} {chosen.method} on {chosen.device}: {show(seconds)}, "
-            f"predicted {show(chosen.seconds or 0.0)}"
+            f"  {name:<28} {chosen.method} on {chosen.device}: {readable(seconds)}, "
+            f"predicted {readable(chosen.seconds or 0.0)}"
         )
         found.append(
             {

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy import fft
 
-from hetero.ops.convolve2d import cpu, tiles_cpu, workers
-from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d import direct_cpu, tiles_cpu, workers
+from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import Window
 
 _POINTS = 1 << 18  # that a thread transforms at a time
@@ -57,13 +57,13 @@ def extended(
 
 
 @np.errstate(all="ignore")  # as SciPy's loops, which look at no flags
-def whole(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:
+def whole(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """One transform of each image; the direct sum where that is not finite.
 
     Parameters
     ----------
     image : (batch, h, w) ndarray of float32 or float64
-    options : Options
+    options : FilterOptions
     window : Window
     out : (batch, out_height, out_width) ndarray, C-contiguous
         Takes the result.
@@ -71,8 +71,8 @@ def whole(image: np.ndarray, options: Options, window: Window, out: np.ndarray) 
     spectrum = _spectrum(options.filter.array, window, len(image))
     for plane, result in zip(image, out, strict=True):
         _filter_plane(plane, spectrum, options.fillvalue, window, result)
-    if not cpu.finite(out):
-        cpu.direct(image, options, window, out)
+    if not direct_cpu.finite(out):
+        direct_cpu.direct(image, options, window, out)
 
 
 def _spectrum(filter: np.ndarray, window: Window, images: int) -> Callable[[slice], np.ndarray]:
@@ -130,7 +130,9 @@ def _filter_plane(
 
 
 @np.errstate(all="ignore")
-def overlap_save(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:
+def overlap_save(
+    image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray
+) -> None:
     """Transforms of overlapping tiles; the direct sum where that is not finite."""
     axes = tiles_cpu.tiles(window)
     assert axes is not None
@@ -171,5 +173,5 @@ def overlap_save(image: np.ndarray, options: Options, window: Window, out: np.nd
         for j in workers.parts(x.count, most, 1)
     ]
     workers.each(strip, strips, threads)
-    if not cpu.finite(out):
-        cpu.direct(image, options, window, out)
+    if not direct_cpu.finite(out):
+        direct_cpu.direct(image, options, window, out)

@@ -10,8 +10,8 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.devices.cufft import RealTransform2D
 from hetero.devices.workspace import Workspace
-from hetero.ops.convolve2d import device as own
-from hetero.ops.convolve2d.filters import PURPOSE, Filter, Options, kept
+from hetero.ops.convolve2d.direct_device import direct, flag, gather, launch, uploaded
+from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
 from hetero.ops.convolve2d.window import Axis
 from hetero.runtime.problem import Problem
 
@@ -28,7 +28,7 @@ def run(
     device: Device,
     problem: Problem,
     image: Any,
-    options: Options,
+    options: FilterOptions,
     out: Any,
     axes: tuple[Axis, Axis],
 ) -> None:
@@ -44,13 +44,13 @@ def run(
     spectrum, owner = _spectrum(device, options.filter, problem, axes)
     transform = _transform(device, lengths, chunk, dtype)
     work, work_owner = device.allocate(2 * chunk * points * size)
-    bad, flag_owner = own.flag(device)
+    bad, flag_owner = flag(device)
     w = problem.options
     image_strides, out_strides = problem.strides
     blocks = -(-points // 256)
     for first in range(0, total, chunk):
         count = min(chunk, total - first)
-        own.gather(
+        gather(
             device,
             image,
             work,
@@ -64,7 +64,7 @@ def run(
         )
         transform.forward(work)
         scale = 1.0 / (y.length * x.length)
-        own.launch(
+        launch(
             device,
             "multiply_spectra",
             dtype,
@@ -76,8 +76,8 @@ def run(
             *(work, out, bad, w.out_height, w.out_width, *out_strides, first),
             *(y.count, x.count, y.first, x.first, y.step, x.step, y.length, 2 * half),
         )
-        own.launch(device, "scatter_tiles", dtype, count * y.step, arguments)
-    own.direct(device, problem, image, options, out, only_if=bad)
+        launch(device, "scatter_tiles", dtype, count * y.step, arguments)
+    direct(device, problem, image, options, out, only_if=bad)
     del owner, work_owner, flag_owner
 
 
@@ -92,7 +92,7 @@ def _spectrum(
         if filter.array is None:
             source, strides, held = filter.pointer, (0, *filter.strides), None
         else:
-            source, held = own.uploaded(device, filter.array)
+            source, held = uploaded(device, filter.array)
             strides = (0, shape[1], 1)
         half = x.length // 2 + 1
         nbytes = 2 * y.length * half * np.dtype(dtype).itemsize
@@ -100,7 +100,7 @@ def _spectrum(
         buffer = owner.allocate(nbytes)
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
         fill = (0, 0.0)
-        own.gather(device, source, buffer, shape, strides, dtype, fill, (0, 1), one, 2 * half)
+        gather(device, source, buffer, shape, strides, dtype, fill, (0, 1), one, 2 * half)
         _transform(device, (y.length, x.length), 1, dtype).forward(buffer)
         del held
         return buffer, owner

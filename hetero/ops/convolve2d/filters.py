@@ -92,7 +92,7 @@ class Filter:
         return self._both_factors[1]
 
 
-class Options(NamedTuple):
+class FilterOptions(NamedTuple):
     """The filter, and the value beyond the image's edges."""
 
     filter: Filter

@@ -227,18 +227,18 @@ def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> Non
 
 def _on_device(name: str) -> Callable[..., Any]:
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        from hetero.ops.convolve2d import device as own
+        from hetero.ops.convolve2d import direct_device
 
         (image,), output, options = arguments
-        getattr(own, name)(devices[0], problem, image, options, output)
+        getattr(direct_device, name)(devices[0], problem, image, options, output)
 
     return run
 
 
 def _prepare_direct(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    from hetero.ops.convolve2d import device as own
+    from hetero.ops.convolve2d import direct_device
 
-    return own.prepared_direct(device, problem, aligned, options)
+    return direct_device.prepared_direct(device, problem, aligned, options)
 
 
 def _by_cufft(axes: Axes) -> Callable[..., Any]:
@@ -252,8 +252,8 @@ def _by_cufft(axes: Axes) -> Callable[..., Any]:
 
 
 for _method, _kind, _excludes, _work, _run, *_prepare in (
-    ("direct", "cpu", _not_real, _direct_work, _on_cpu("cpu", "direct")),
-    ("separable", "cpu", _high_rank, _separable_work_on_cpu, _on_cpu("cpu", "separable")),
+    ("direct", "cpu", _not_real, _direct_work, _on_cpu("direct_cpu", "direct")),
+    ("separable", "cpu", _high_rank, _separable_work_on_cpu, _on_cpu("direct_cpu", "separable")),
     ("fft", "cpu", _loses, _work_on_cpu(_whole_on_cpu), _on_cpu("fft_cpu", "whole")),
     (
         "overlap_save",

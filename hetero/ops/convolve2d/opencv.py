@@ -8,7 +8,7 @@ import importlib.util
 import numpy as np
 
 from hetero.devices import install
-from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import Window
 
 _DIRECT = 11  # extent up to which OpenCV sums directly; above it transforms
@@ -43,7 +43,7 @@ def obstacle(window: Window, here: bool = True) -> str | None:
     return None if inside else "OpenCV gives no result larger than the image"
 
 
-def filter2d(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:
+def filter2d(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """`cv2.filter2D`, whose correlation takes the flipped filter."""
     import cv2
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides, is_device_array
 from hetero.ops.convolve2d.filters import Filter
-from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, Window, window
+from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, Window, window_of
 from hetero.runtime.planner import HERE, Machine
 from hetero.runtime.problem import Problem, check_dims, dtype_obstacle
 
@@ -69,7 +69,7 @@ class CheckedCall(NamedTuple):
         """Of nothing but the shapes and the boundary."""
         shapes = self.a.shape[-2:], self.b.shape
         shapes = shapes[::-1] if self.is_of_filters else shapes
-        return window(*shapes, self.mode, self.boundary, bool(self.fillvalue))
+        return window_of(*shapes, self.mode, self.boundary, bool(self.fillvalue))
 
 
 def checked(

@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, Spec, describe
 from hetero.ops.convolve2d import real
-from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import CheckedCall, described, filter_of
 from hetero.ops.convolve2d.real import Task
 from hetero.ops.convolve2d.remembered import are_few
@@ -163,7 +163,7 @@ def _by_scipy(call: CheckedCall) -> Task:
     plan = call.machine.plan(problem, call.device, call.method)
 
     def run() -> Any:
-        options = Options(filter_of(call.filter), call.fillvalue)
+        options = FilterOptions(filter_of(call.filter), call.fillvalue)
         return execution.execute(plan, execution.Call((call.image,), (call.a,), options=options))
 
     return Task(plan, run)

@@ -11,7 +11,7 @@ import numpy as np
 from hetero.arrays import HOST, Operand, Spec, describe, is_device_array
 from hetero.errors import GraphError
 from hetero.ops.convolve2d import bands
-from hetero.ops.convolve2d.filters import Filter, Options
+from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
     LARGEST_DOWNLOADED,
     CheckedCall,
@@ -58,7 +58,7 @@ def planned(call: CheckedCall) -> Task:
     ):
         filter = known
         plan = _plan(call, filter, found._replace(rank=rank_of(filter)), now)
-    options = Options(filter, float(call.fillvalue))
+    options = FilterOptions(filter, float(call.fillvalue))
 
     def run() -> Any:
         result = _execute(plan, call.image, a, options)
@@ -170,7 +170,7 @@ def _in_bands(call: CheckedCall, filter: Any, found: Window) -> Task | None:
         whole = call.machine.plan(described(a, taps, dtype, found), CPU)
         if (first.seconds or 0.0) * len(begins) >= (whole.seconds or float("inf")):
             return None
-    options = Options(filter, float(call.fillvalue))
+    options = FilterOptions(filter, float(call.fillvalue))
 
     def run() -> np.ndarray:
         out = np.empty((found.out_height, found.out_width), dtype)

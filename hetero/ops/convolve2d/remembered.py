@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, Spec
-from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import (
     CheckedCall,
     described,
@@ -29,7 +29,7 @@ from hetero.ops.convolve2d.window import (
     FEW_PRODUCTS,
     MODES,
     TRANSFORMS,
-    window,
+    window_of,
 )
 from hetero.runtime import call_cache
 from hetero.runtime.planner import CPU, HERE, Machine, Plan
@@ -101,7 +101,7 @@ def _are_few(
     """Few products, on a machine whose best way for the most that count as few is the direct sum on
     the CPU. With less to compute a device only loses: beginning and moving cost the same."""
     few = FEW_PRODUCTS[dtype.char]
-    if window(shape, filter_shape, mode).products > few:
+    if window_of(shape, filter_shape, mode).products > few:
         return False
     found = _few.get(dtype.char) if machine.is_here else None
     if found is None:
@@ -109,7 +109,7 @@ def _are_few(
         real = np.dtype(dtype.char.lower())
         shapes = (few // 4 // 64, 64), (2, 2)
         image, filter = (Spec(shape, real).operand() for shape in shapes)
-        problem = described(image, filter, real, window(*shapes, "same"))
+        problem = described(image, filter, real, window_of(*shapes, "same"))
         best = machine.plan(problem).candidates[0]
         found = (best.device, best.method) == (CPU, "direct")
         if machine.is_here:
@@ -160,7 +160,7 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
         if transform and is_wide(image, filter, found.options, 0.0) is not False:
             return None
         out = np.empty(shape, dtype)
-        compute((), found, Arguments((image,), out, Options(filter, 0.0)))
+        compute((), found, Arguments((image,), out, FilterOptions(filter, 0.0)))
         return out
 
     key = a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary

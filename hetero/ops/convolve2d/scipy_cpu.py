@@ -7,11 +7,11 @@ from math import prod
 import numpy as np
 from scipy.signal import convolve2d
 
-from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import Window, mode_of
 
 
-def by_scipy(image: np.ndarray, options: Options, window: Window) -> np.ndarray:
+def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.ndarray:
     """`scipy.signal.convolve2d` of each image.
 
     Parameters

@@ -72,7 +72,7 @@ class Window(NamedTuple):
         return self.boundary != "fill" or self.filled
 
 
-def window(
+def window_of(
     shape: tuple[int, int],
     filter_shape: tuple[int, int],
     mode: str,

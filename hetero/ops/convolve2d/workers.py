@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from typing import Any
 
-from hetero.devices import cpu as host
+from hetero.devices import cpu
 
 _SHARE = 1 << 17  # points of a transform for each thread; with fewer, waking it costs more
 
 
 def threads_for(points: int, cores: int | None = None) -> int:
     """How many threads transforms of so many points are worth, on so many cores or on these."""
-    return max(min(cores or host.describe()["cores"], points // _SHARE), 1)
+    return max(min(cores or cpu.describe()["cores"], points // _SHARE), 1)
 
 
 def parts(extent: int, most: int, threads: int) -> list[slice]:
@@ -57,7 +57,7 @@ def each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> Non
 def _pool() -> Any:
     from concurrent.futures import ThreadPoolExecutor  # RuntimeError once the main thread has ended
 
-    return ThreadPoolExecutor(host.describe()["cores"], "hetero-filter")
+    return ThreadPoolExecutor(cpu.describe()["cores"], "hetero-filter")
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.matmul import methods  # noqa: F401  # registers them
-from hetero.ops.products import calling
-from hetero.ops.products import operands as products
+from hetero.ops.products import operands
 from hetero.ops.products.pieces import halves
+from hetero.ops.products.public import product
 from hetero.runtime import registry
 from hetero.runtime.problem import Problem, check_dims
 
 
-@calling.product(np.matmul)
+@product(np.matmul)
 def matmul(
     A: Any,
     B: Any,
@@ -79,14 +79,14 @@ def matmul(
 
 def problem(A: Any, B: Any) -> Problem:
     """The problem of ``matmul(A, B)`` for arrays or `hetero.spec` stand-ins."""
-    return products.describe_problem("matmul", A, B)
+    return operands.describe_problem("matmul", A, B)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with dimensions M N K, as ``hetero explain matmul M N K`` asks for it."""
     check_dims("matmul", dims, *OPERATION.dims)
     m, n, k = dims
-    return products.from_shapes("matmul", (m, k), (k, n), dtype, on)
+    return operands.from_shapes("matmul", (m, k), (k, n), dtype, on)
 
 
 OPERATION = registry.register_operation(

@@ -10,8 +10,7 @@ import numpy as np
 
 from hetero import kernels
 from hetero.arrays import alignment
-from hetero.ops.products import cublas
-from hetero.ops.products import operands as products
+from hetero.ops.products import cublas, operands
 from hetero.runtime import registry, tuning
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
@@ -51,8 +50,8 @@ def _launch_plan_of(device: Any, problem: Problem, aligned: int) -> Any:
 
 
 def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
-    """As `products.gpu_work`, with the device's seconds that the kernels' own plan counts on."""
-    work = products.gpu_work(problem, info)
+    """As `operands.gpu_work`, with the device's seconds that the kernels' own plan counts on."""
+    work = operands.gpu_work(problem, info)
     if not problem.strides or "arch" not in info:
         return work
     major, minor = divmod(int(info["arch"].removeprefix("sm_")), 10)
@@ -96,7 +95,7 @@ def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) 
 
 for _implementation in (
     registry.Implementation(
-        NAME, "blas", "cpu", registry.no_obstacle, products.cpu_work, _run_blas
+        NAME, "blas", "cpu", registry.no_obstacle, operands.cpu_work, _run_blas
     ),
     registry.Implementation(
         NAME,
@@ -112,12 +111,12 @@ for _implementation in (
         "library",
         "cuda",
         cublas.gemm_obstacle,
-        products.gpu_work,
+        operands.gpu_work,
         _run_library,
         prepare=_prepare_library,
     ),
     registry.Implementation(
-        NAME, "tiled", "opencl", registry.no_obstacle, products.gpu_work, _run_tiled
+        NAME, "tiled", "opencl", registry.no_obstacle, operands.gpu_work, _run_tiled
     ),
 ):
     registry.register(_implementation)

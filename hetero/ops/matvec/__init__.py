@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.matvec import methods  # noqa: F401  # registers them
-from hetero.ops.products import calling
-from hetero.ops.products import operands as products
+from hetero.ops.products import operands
 from hetero.ops.products.pieces import halves
+from hetero.ops.products.public import product
 from hetero.runtime import registry
 from hetero.runtime.problem import Problem, check_dims
 
 
-@calling.product(np.matvec)
+@product(np.matvec)
 def matvec(
     A: Any,
     x: Any,
@@ -76,13 +76,13 @@ def matvec(
 
 def problem(A: Any, x: Any) -> Problem:
     """The problem of ``matvec(A, x)`` for arrays or `hetero.spec` stand-ins."""
-    return products.describe_problem("matvec", A, x)
+    return operands.describe_problem("matvec", A, x)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with dimensions M K, as ``hetero explain matvec M K`` asks for it."""
     check_dims("matvec", dims, *OPERATION.dims)
-    return products.from_shapes("matvec", dims, dims[1:], dtype, on)
+    return operands.from_shapes("matvec", dims, dims[1:], dtype, on)
 
 
 OPERATION = registry.register_operation(

@@ -7,41 +7,51 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hetero.ops.matvec import OPERATION
-from hetero.ops.products import benchmarks as products
-from hetero.ops.products.benchmarks import OPTIONS, remembered
+from hetero.ops.products.benchmarks import (
+    DEMONSTRATED,
+    LONG,
+    OPTIONS,
+    SQUARE,
+    Shapes,
+    product_benchmarks,
+    product_columns,
+    random_trial,
+    remembered,
+    trial,
+)
 from hetero.runtime.benchmark import Benchmark, BenchTable, Trial
 
 __all__ = ["OPTIONS", "VERIFIED", "benchmarks", "columns", "draw", "remembered", "trials"]
 
 VERIFIED = True
 SHAPES: Sequence[tuple[int, ...]] = [
-    *((n, n) for n in products.SQUARE),
+    *((n, n) for n in SQUARE),
     *((1000, 1000), (3001, 3001), (6007, 6007), (12011, 12011)),
     *((64, 1_000_000), (1_000_000, 64), (16, 262144), (262144, 16)),
 ]
 
 
-def _operands(dims: tuple[int, ...]) -> products.Shapes:
+def _operands(dims: tuple[int, ...]) -> Shapes:
     return dims, dims[1:]
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:
     """A random product, no extent above ``largest``."""
-    return products.random_trial(random, on, largest, lambda k, size: (k,))
+    return random_trial(random, on, largest, lambda k, size: (k,))
 
 
 def benchmarks(dtype: str, device: str, order: str) -> Iterator[Benchmark]:
     """Square and long matrices, by rows or by columns."""
-    return products.benchmarks(OPERATION, SHAPES, _operands, dtype, device, order)
+    return product_benchmarks(OPERATION, SHAPES, _operands, dtype, device, order)
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> BenchTable | None:
     """Own kernels beside the libraries'; reading the matrix is what limits them."""
-    return products.columns(rows, "m x k", "GB/s", 1e-9, "copy bandwidth")
+    return product_columns(rows, "m x k", "GB/s", 1e-9, "copy bandwidth")
 
 
 def trials(largest: int) -> Iterator[tuple[str, Trial]]:
     """Squares, then long matrices."""
-    squares = [(n, n) for n in products.DEMONSTRATED if n <= largest]
-    for dims in (*squares, *products.LONG):
-        yield products.trial(OPERATION, _operands(dims))
+    squares = [(n, n) for n in DEMONSTRATED if n <= largest]
+    for dims in (*squares, *LONG):
+        yield trial(OPERATION, _operands(dims))

@@ -10,8 +10,8 @@ import numpy as np
 from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.ops import matvec
-from hetero.ops.products import calling
 from hetero.ops.products.cases import product_cases
+from hetero.ops.products.public import host_call
 from hetero.runtime import planner, registry
 from hetero.runtime.cases import Budget, Case, Place, SmallCall
 
@@ -39,5 +39,5 @@ def small_call(device: Device) -> SmallCall | None:
     A, x = np.ones((16, 16), np.float32), np.ones(16, np.float32)
     problem = matvec.problem(spec(A.shape, A.dtype, on=device.name), spec(x.shape, x.dtype))
     plan = planner.plan(matvec.problem(A, x), device.name, _METHOD)
-    call = calling.host_call(plan, np.matvec)
+    call = host_call(plan, np.matvec)
     return SmallCall(tiled[0], problem, (A, x), partial(call, A, x))

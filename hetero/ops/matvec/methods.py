@@ -9,8 +9,7 @@ import numpy as np
 
 from hetero import kernels
 from hetero.arrays import alignment
-from hetero.ops.products import cublas
-from hetero.ops.products import operands as products
+from hetero.ops.products import cublas, operands
 from hetero.runtime import registry, tuning
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
@@ -47,7 +46,7 @@ def _launch_plan_of(device: Any, problem: Problem, aligned: int) -> Any:
 
 def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     (device,), output = devices, arguments.output
-    A, x = products.matrix_and_vector(problem, arguments.inputs)
+    A, x = operands.matrix_and_vector(problem, arguments.inputs)
     launch_plan = _launch_plan_of(device, problem, alignment(A, x, output))
     device.run_launches(
         launch_plan, {"A": A, "x": x, "y": output}, np.dtype(problem.dtype).itemsize
@@ -55,34 +54,34 @@ def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -
 
 
 def _prepare_tiled(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    matrix, _ = products.matrix_and_vector(problem, [0, 1])
+    matrix, _ = operands.matrix_and_vector(problem, [0, 1])
     names = ("A", "x", "y") if matrix == 0 else ("x", "A", "y")
     itemsize = np.dtype(problem.dtype).itemsize
     return device.prepared(_launch_plan_of(device, problem, aligned), names, itemsize)
 
 
 def _run_library(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-    A, x = products.matrix_and_vector(problem, arguments.inputs)
+    A, x = operands.matrix_and_vector(problem, arguments.inputs)
     cublas.gemv(devices[0], problem)(A, x, arguments.output)
 
 
 def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
     launch = cublas.gemv(device, problem)
-    if products.matrix_and_vector(problem, [0, 1])[0] == 0:
+    if operands.matrix_and_vector(problem, [0, 1])[0] == 0:
         return launch
     return lambda x, A, y: launch(A, x, y)
 
 
 for _implementation in (
     registry.Implementation(
-        NAME, "blas", "cpu", registry.no_obstacle, products.cpu_work, _run_blas
+        NAME, "blas", "cpu", registry.no_obstacle, operands.cpu_work, _run_blas
     ),
     registry.Implementation(
         NAME,
         "tiled",
         "cuda",
         registry.no_obstacle,
-        products.gpu_work,
+        operands.gpu_work,
         _run_tiled,
         prepare=_prepare_tiled,
     ),
@@ -91,12 +90,12 @@ for _implementation in (
         "library",
         "cuda",
         cublas.gemv_obstacle,
-        products.gpu_work,
+        operands.gpu_work,
         _run_library,
         prepare=_prepare_library,
     ),
     registry.Implementation(
-        NAME, "tiled", "opencl", registry.no_obstacle, products.gpu_work, _run_tiled
+        NAME, "tiled", "opencl", registry.no_obstacle, operands.gpu_work, _run_tiled
     ),
 ):
     registry.register(_implementation)

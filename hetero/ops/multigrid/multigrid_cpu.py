@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.kernels.cpu import multigrid as kernels
-from hetero.kernels.cpu import threads as cpu
+from hetero.kernels.cpu import multigrid, threads
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
 
@@ -55,10 +54,10 @@ class _Level:
     ) -> None:
         """A pass over the grid, as `hetero.kernels.cpu.multigrid.sweep` tells."""
         given = u, f, out, coarse, self.sums, *self._before, omega, first, mode, *self._after
-        cpu.shared(u.size, kernels.sweep, *given)
+        threads.shared(u.size, multigrid.sweep, *given)
 
 
-class Hierarchy:
+class CpuHierarchy:
     """The grids of one stencil with room for a cycle.
 
     Parameters
@@ -85,7 +84,7 @@ class Hierarchy:
 
     def norms(self, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
         """2-norms of f - A u and of f, flat arrays."""
-        cpu.shared(f.size, kernels.squares, u, f, *self._box, self._sums)
+        threads.shared(f.size, multigrid.squares, u, f, *self._box, self._sums)
         residual, whole = np.sqrt(self._sums.sum(axis=0))
         return float(residual), float(whole)
 
@@ -101,7 +100,7 @@ class Hierarchy:
         self, number: int, f: np.ndarray, u: np.ndarray, *, from_zero: bool, symmetric: bool
     ) -> float:
         if number == len(self._levels):
-            kernels.solve_coarsest(self._inverse, f, u)
+            multigrid.solve_coarsest(self._inverse, f, u)
             return 0.0 if number else self.norms(f, u)[0]
         level = self._levels[number]
         coarser = self._levels[number + 1 :]
@@ -109,19 +108,19 @@ class Hierarchy:
         # Over-relaxing helps cycles; the symmetric one is better without.
         omega = self.dtype.type(1.0 if symmetric else grids.OMEGA)
 
-        mode = kernels.DOWN_FROM_ZERO if from_zero else kernels.DOWN
+        mode = multigrid.DOWN_FROM_ZERO if from_zero else multigrid.DOWN
         level.sweep(u, f, level.work, coarse_f, omega=omega, first=0, mode=mode)
         self._cycle(number + 1, coarse_f, coarse_u, from_zero=True, symmetric=symmetric)
         last = number == 0 and not symmetric
-        mode = kernels.UP_WITH_SQUARES if last else kernels.UP
+        mode = multigrid.UP_WITH_SQUARES if last else multigrid.UP
         first = 1 if symmetric else 0
         level.sweep(level.work, f, u, coarse_u, omega=omega, first=first, mode=mode)
         return math.sqrt(level.sums.sum()) if last else 0.0
 
 
 @functools.lru_cache(maxsize=2)
-def _hierarchy(stencil: Stencil, dtype: np.dtype) -> Hierarchy:
-    return Hierarchy(stencil, dtype)
+def _hierarchy(stencil: Stencil, dtype: np.dtype) -> CpuHierarchy:
+    return CpuHierarchy(stencil, dtype)
 
 
 def solve(
@@ -150,9 +149,9 @@ def solve(
     Outcome
         ROUNDING where a cycle no longer reduces the residual.
     """
-    shared = Hierarchy(stencil, f.dtype) if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
+    shared = CpuHierarchy(stencil, f.dtype) if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
     rhs, x = f.reshape(-1), u.reshape(-1)
-    again = functools.partial(Hierarchy, stencil, f.dtype)
+    again = functools.partial(CpuHierarchy, stencil, f.dtype)
     with locks.sole(shared, again) as hierarchy, np.errstate(all="ignore"):
         residual, whole = hierarchy.norms(rhs, x)
         if whole == 0.0:

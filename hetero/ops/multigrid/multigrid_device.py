@@ -134,7 +134,7 @@ class _Coarse:
         self._device.launch(self._kernel(), 1, self._threads, arguments)
 
 
-class Hierarchy:
+class DeviceHierarchy:
     """The grids of one stencil on a device, with room for a cycle.
 
     Parameters
@@ -165,7 +165,7 @@ class Hierarchy:
         self._memory = memory
         self.lock = locks.new()  # for those who share it
         self.user: int | None = None  # the process that is at work with it
-        self.again = functools.partial(Hierarchy, device, stencil, dtype)
+        self.again = functools.partial(DeviceHierarchy, device, stencil, dtype)
 
     def norms(self, f: Any, u: Any) -> tuple[float, float]:
         """2-norms of f - A u and of f."""
@@ -246,7 +246,7 @@ def solve(
         ROUNDING where a cycle no longer reduces the residual.
     """
     with device.active():
-        make = functools.partial(Hierarchy, device, stencil, dtype)
+        make = functools.partial(DeviceHierarchy, device, stencil, dtype)
         key = stencil, np.dtype(dtype)
         hierarchy = device.storage().get(_PURPOSE, key, _KEPT, make)
         with locks.sole(hierarchy, hierarchy.again) as own:
@@ -254,7 +254,7 @@ def solve(
 
 
 def _cycles(
-    hierarchy: Hierarchy, f: Any, u: Any, rtol: float, atol: float, maxiter: int
+    hierarchy: DeviceHierarchy, f: Any, u: Any, rtol: float, atol: float, maxiter: int
 ) -> Outcome:
     residual, whole = hierarchy.norms(f, u)
     if whole == 0.0:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero.arrays import HOST, Spec, describe
-from hetero.ops.linear_systems import solving
-from hetero.ops.linear_systems.solving import Solve, Solved
+from hetero.ops.linear_systems.solve import Solve, Solved, execute, warn
+from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
+from hetero.ops.linear_systems.vectors import array_like, like, on_host, real_dtype, result_operand
 from hetero.ops.poisson import sides as poisson_sides
-from hetero.ops.poisson.methods import NAME, UNLIMITED, Options
+from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
 from hetero.runtime import planner, registry
 from hetero.runtime.problem import Problem, check_dims
 
@@ -117,7 +118,7 @@ def solve_poisson(
     from hetero.ops.linear_systems.types import least_tolerance
 
     device, method = planner.placement(device, method)
-    f = solving.array_like(f)
+    f = array_like(f)
     found = problem(f, spacing=spacing, x0=x0, rtol=rtol, maxiter=maxiter, method=method)
     faces = poisson_sides.checked_faces(tuple(f.shape), boundary)
     plan = planner.plan(found, device, method)
@@ -132,7 +133,7 @@ def solve_poisson(
     if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
         relative = equation.relative_residual(solved.outcome)
         residual = f"norm(f - A u) is {relative:.3g} of norm(f), rtol is {tolerance:.3g}"
-        solving.warn(f"solve_poisson ({solved.method})", solved.outcome, residual)
+        warn(f"solve_poisson ({solved.method})", solved.outcome, residual)
     if not return_info:
         return solved.x
     return solved.x, {
@@ -192,7 +193,7 @@ class _Equation:
 
     @staticmethod
     def _run(plan: planner.Plan, solve: Solve, stencil: Any, rhs: Any, x0: Any) -> Solved:
-        return solving.execute(plan, solve, rhs, x0, lambda used: (stencil, None))
+        return execute(plan, solve, rhs, x0, lambda used: (stencil, None))
 
     def _in_own_units(self, solved: Solved, stencil: Any, rtol: float) -> Solved:
         """The solution as it is to be returned, judged anew where its dtype has not the range."""
@@ -214,14 +215,14 @@ class _Equation:
                     status = types.CONVERGED
                 outcome = outcome._replace(status=status, residual=residual)
         if describe(self.f).location != HOST:
-            u = solving.like(self.f, u)
+            u = like(self.f, u)
         return solved._replace(x=u, outcome=outcome)
 
     def _right_side(self, outcome: Outcome) -> float:
         """2-norm of the right-hand side as it was solved for."""
         if outcome.right_side is not None:
             return outcome.right_side
-        return poisson_sides.norm(solving.on_host(self._rhs, describe(self._rhs), self.dtype))
+        return poisson_sides.norm(on_host(self._rhs, describe(self._rhs), self.dtype))
 
     def converged(self, outcome: Outcome, *, to_rounding: bool) -> bool:
         """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.
@@ -264,20 +265,20 @@ def problem(
     method: str | None = None,
 ) -> Problem:
     """The problem of ``solve_poisson(f, ...)``, for an array or a `hetero.spec` stand-in."""
-    f = solving.array_like(f)
+    f = array_like(f)
     if len(f.shape) not in (2, 3):
         raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
     spacings = _spacings(spacing, len(f.shape))
-    limit = solving.checked_limit(maxiter, UNLIMITED)
+    limit = checked_limit(maxiter, UNLIMITED)
     inputs = {"f": describe(f)._replace(pointer=0)}
     if x0 is not None:
-        x0 = solving.array_like(x0)
+        x0 = array_like(x0)
         if tuple(x0.shape) != tuple(f.shape):
             raise ValueError(f"x0 must have f's shape {tuple(f.shape)}, got {tuple(x0.shape)}")
         inputs["x0"] = describe(x0)._replace(pointer=0)
-        solving.real_dtype(x0=inputs["x0"].dtype)
-    dtype = solving.real_dtype(f=inputs["f"].dtype)
-    rtol = _RTOL[dtype.name] if rtol is None else solving.checked_tolerance("rtol", rtol)
+        real_dtype(x0=inputs["x0"].dtype)
+    dtype = real_dtype(f=inputs["f"].dtype)
+    rtol = _RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
     exactly = method == "jacobi" and rtol == 0.0 and maxiter is not None
     even = max(spacings) <= 1.0001 * min(spacings)
     return Problem(
@@ -285,11 +286,11 @@ def problem(
         tuple(f.shape),
         dtype.name,
         tuple(inputs.values()),
-        solving.result_operand(tuple(f.shape), dtype, inputs["f"].location),
+        result_operand(tuple(f.shape), dtype, inputs["f"].location),
         layout=f"{len(f.shape)}d" if even else f"{len(f.shape)}d uneven",
         function="solve_poisson",
         device_obstacle=None if 0 not in f.shape else "nothing to solve",
-        options=Options(rtol, limit, exactly),
+        options=PoissonOptions(rtol, limit, exactly),
     )
 
 

@@ -10,27 +10,36 @@ import numpy as np
 from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.ops import poisson
-from hetero.ops.linear_systems import cases as solves
-from hetero.ops.linear_systems.solving import Solve
+from hetero.ops.linear_systems.cases import (
+    CYCLES,
+    ITERATIONS,
+    SECONDS,
+    estimates,
+    even_grid,
+    right_hand_side,
+    rows,
+    unknowns,
+)
+from hetero.ops.linear_systems.solve import Solve
 from hetero.runtime.cases import Budget, Case, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments
 
 _OPERATION = "poisson"
-_ITERATIONS = {"dst": (1, 1), "multigrid": solves.CYCLES}
+_ITERATIONS = {"dst": (1, 1), "multigrid": CYCLES}
 _AS_CG = {"stencil2": "2d", "stencil3": "3d"}  # layouts of cg that this operation's method runs
 _AHEAD = ("multigrid", "jacobi")  # methods whose loops take long to compile
 
 
 def cases(place: Place, budget: Budget) -> Iterable[Case]:
     """Every implementation, in two and three dimensions."""
-    return solves.estimates(_OPERATION, place) if budget.quick else _measured(place)
+    return estimates(_OPERATION, place) if budget.quick else _measured(place)
 
 
 def _measured(place: Place) -> Iterator[Case]:
-    sizes = solves.unknowns(place)
-    for row in solves.rows(_OPERATION, place):
+    sizes = unknowns(place)
+    for row in rows(_OPERATION, place):
         if row.method == "cg":
             continue  # the same code as for the operation of that name; see `derived`
         for dtype in DEVICE_DTYPES:
@@ -39,11 +48,11 @@ def _measured(place: Place) -> Iterator[Case]:
                     row,
                     dtype,
                     f"{ndim}d",
-                    TimedSolves(*_ITERATIONS.get(row.method, solves.ITERATIONS)),
+                    TimedSolves(*_ITERATIONS.get(row.method, ITERATIONS)),
                     [sizes[1:] if row.method == "multigrid" else sizes],
                     functools.partial(_problem, ndim, dtype),
                     functools.partial(_arguments, ndim, dtype, row.method),
-                    seconds=solves.SECONDS,
+                    seconds=SECONDS,
                     ahead=f"{row.method} in {dtype}" if row.method in _AHEAD else "",
                 )
                 if row.excludes(case.problem(*case.smallest), place.info) is None:
@@ -60,7 +69,7 @@ def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:
 
 
 def _problem(ndim: int, dtype: str, n: int) -> Problem:
-    return poisson.problem(spec(solves.even_grid(n, ndim), dtype), rtol=0.0)
+    return poisson.problem(spec(even_grid(n, ndim), dtype), rtol=0.0)
 
 
 def _arguments(
@@ -70,7 +79,7 @@ def _arguments(
     from hetero.ops.linear_systems.types import Stencil
 
     direct = method == "dst"
-    shape = tuple(side - direct for side in solves.even_grid(n, ndim))
-    f = solves.right_hand_side(shape, dtype)
+    shape = tuple(side - direct for side in even_grid(n, ndim))
+    f = right_hand_side(shape, dtype)
     solve = Solve(Stencil(shape, (1.0,) * ndim), 1e-8 * direct, 0.0, 1)
     return Arguments((f,), np.zeros_like(f), solve)

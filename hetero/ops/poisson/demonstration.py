@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.poisson import OPERATION, solve_poisson
-from hetero.runtime.planner import show
+from hetero.runtime.planner import readable
 
 _LONGEST = 2.0  # predicted seconds of a solve
 
@@ -23,7 +23,7 @@ def demonstrate(demo: Any) -> dict[str, Any]:
     times = demo.seconds(OPERATION, (f,), {"spacing": h}, info["plan"], _LONGEST)
     chosen = f"{info['method']} on {info['device']}"
     demo.show(f"\nPoisson's equation on {n} x {n} points to 1e-8: {info['plan']}")
-    demo.show("measured: " + ", ".join(f"{name} {show(t)}" for name, t in times.items()))
+    demo.show("measured: " + ", ".join(f"{name} {readable(t)}" for name, t in times.items()))
     demo.show(
         f"{chosen}: relative residual {info['relative_residual']:.1e}, "
         f"error against the exact solution {abs(u - exact).max():.1e} "

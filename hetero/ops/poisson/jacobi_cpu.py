@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from hetero.kernels.cpu import jacobi as cpu_jacobi
-from hetero.kernels.cpu import threads as cpu
+from hetero.kernels.cpu import threads
 from hetero.ops.linear_systems.types import CONVERGED, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
 
@@ -69,7 +69,7 @@ def solve(
         run.store(u)
         return outcome._replace(right_side=norm)
 
-    return cpu.shared(f.size, sweep)
+    return threads.shared(f.size, sweep)
 
 
 class _CpuSolve:

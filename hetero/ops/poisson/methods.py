@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hetero.ops.linear_systems import solving
+from hetero.ops.linear_systems.tolerances import digits
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
@@ -30,7 +30,7 @@ _LEAST_ROWS = 16  # a device's share, at least
 _SWEEPS_PER_CYCLE = 10.0  # passes over the finest grid, for profiles without measured constants
 
 
-class Options(NamedTuple):
+class PoissonOptions(NamedTuple):
     """What a price depends on beside f.
 
     Attributes
@@ -57,7 +57,7 @@ def expected_iterations(problem: Problem, method: str) -> int:
     `Poisson.expected_iterations`. That is for equal spacings; others are not known here, and the
     longest axis decides alone, which is the worst they can do.
     """
-    logarithm = solving.digits(problem.options.rtol, np.dtype(problem.dtype))
+    logarithm = digits(problem.options.rtol, np.dtype(problem.dtype))
     if method == "dst":
         return 1
     if method == "multigrid":

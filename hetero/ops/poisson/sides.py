@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import HOST, describe
-from hetero.ops.linear_systems import solving
+from hetero.ops.linear_systems.vectors import like, on_host
 
 # Exponents of two between which spacings and right-hand sides are taken as they are. Sums of
 # squares are in double; solutions and sine transforms are at most 2^70 times as large as f h^2.
@@ -88,10 +88,10 @@ def with_boundary(f: Any, spacing: tuple[float, ...], faces: list[Face], dtype: 
     if not faces or 0 in f.shape:
         return f
     operand = describe(f)
-    total = np.array(solving.on_host(f, operand, dtype))
+    total = np.array(on_host(f, operand, dtype))
     with np.errstate(all="ignore"):  # `out_of_range` sees to what is not finite
         _add(total, spacing, faces, 0)
-    return total if operand.location == HOST else solving.like(f, total)
+    return total if operand.location == HOST else like(f, total)
 
 
 def _add(total: np.ndarray, spacing: tuple[float, ...], faces: list[Face], exponent: int) -> None:
@@ -122,12 +122,12 @@ def out_of_range(
     answers alone, and nothing is fetched from a device.
     """
     most = _VALUES[dtype.name]
-    start = None if x0 is None else _exponent(solving.on_host(x0, describe(x0), dtype))
+    start = None if x0 is None else _exponent(on_host(x0, describe(x0), dtype))
     if right_side is not None:
         least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)
         if least <= right_side <= math.ldexp(1.0, most):  # and so is the largest value
             return (start or 0) > most
-    found = [_exponent(solving.on_host(f, describe(f), dtype)), *_shares(spacing, faces)]
+    found = [_exponent(on_host(f, describe(f), dtype)), *_shares(spacing, faces)]
     known = [e for e in found if e is not None]
     return bool(known) and (abs(max(known)) > most or (start or 0) > most)
 
@@ -136,7 +136,7 @@ def scaled(
     f: Any, x0: Any, spacing: tuple[float, ...], faces: list[Face], dtype: np.dtype
 ) -> Scaled:
     """The equation in units in which the largest value of the right-hand side is about 1."""
-    values = solving.on_host(f, describe(f), np.dtype(np.float64))
+    values = on_host(f, describe(f), np.dtype(np.float64))
     e = math.frexp(min(spacing))[1]
     farther = [min(math.frexp(h)[1] - e, _FARTHEST) for h in spacing]
     spacings = tuple(math.ldexp(math.frexp(h)[0], n) for h, n in zip(spacing, farther, strict=True))
@@ -144,7 +144,7 @@ def scaled(
     known = [m for m in magnitudes if m is not None]
     k = max(known, default=0)
     if x0 is not None:
-        x0 = solving.on_host(x0, describe(x0), np.dtype(np.float64)).reshape(values.shape)
+        x0 = on_host(x0, describe(x0), np.dtype(np.float64)).reshape(values.shape)
         if (_exponent(x0) or 0) - k > _START:
             x0 = None
     with np.errstate(all="ignore"):

@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero import devices
 from hetero.arrays import Operand, spec
-from hetero.ops.products import calling
+from hetero.ops.products.public import host_call
 from hetero.runtime import inventory, planner, registry
 from hetero.runtime.benchmark import Benchmark, BenchTable, Comparison, TimedCall, Trial, name_of
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
@@ -73,10 +73,10 @@ def remembered(
     """What the second call of a shape comes down to; None where operands lie on a device."""
     if plan.problem.device is not None:
         return None
-    return partial(calling.host_call(plan, getattr(np, plan.problem.function)), *operands)
+    return partial(host_call(plan, getattr(np, plan.problem.function)), *operands)
 
 
-def benchmarks(
+def product_benchmarks(
     operation: Operation,
     dims: Sequence[tuple[int, ...]],
     shapes_of: Callable[[tuple[int, ...]], Shapes],
@@ -227,7 +227,7 @@ def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, TimedCall]
     return calls
 
 
-def columns(
+def product_columns(
     rows: Sequence[Mapping[str, Any]], dims: str, unit: str, scale: float, limit: str
 ) -> BenchTable | None:
     """Own kernels beside cuBLAS, CuPy and torch: a line for each row on a GPU; None on the CPU.

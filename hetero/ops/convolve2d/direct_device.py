@@ -12,7 +12,7 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve
-from hetero.ops.convolve2d.filters import PURPOSE, Filter, Options, kept
+from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
 from hetero.runtime.problem import Problem
 
 _THREADS = 256
@@ -113,7 +113,12 @@ def _taps(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, A
 
 
 def direct(
-    device: Device, problem: Problem, image: Any, options: Options, out: Any, only_if: Any = None
+    device: Device,
+    problem: Problem,
+    image: Any,
+    options: FilterOptions,
+    out: Any,
+    only_if: Any = None,
 ) -> None:
     """Enqueue the sum over the filter's taps; with a flag, only where it is set."""
     taps, owner, strides = _taps(device, options.filter, problem)
@@ -126,7 +131,7 @@ def direct(
     del owner
 
 
-def prepared_direct(device: Any, problem: Problem, aligned: int, options: Options) -> Any:
+def prepared_direct(device: Any, problem: Problem, aligned: int, options: FilterOptions) -> Any:
     """`direct` in the current context: a launch with the image's address, twice, and the result's.
 
     For operands at addresses that ``aligned`` divides, and a filter that is known.
@@ -150,7 +155,9 @@ def flag(device: Device) -> tuple[Any, Any]:
     return buffer, owner
 
 
-def separable(device: Device, problem: Problem, image: Any, options: Options, out: Any) -> None:
+def separable(
+    device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
+) -> None:
     """Enqueue two passes for each factor, and the direct sum for where that is not finite."""
     filter = options.filter
 

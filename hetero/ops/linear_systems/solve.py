@@ -1,9 +1,7 @@
-"""What the solves of linear systems share: vectors checked, a plan run."""
+"""A solve: what its method gets, its plan run for the caller's arrays, what it gives."""
 
 from __future__ import annotations
 
-import math
-import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides
+from hetero.arrays import HOST, describe
+from hetero.ops.linear_systems.vectors import like, on_host
 from hetero.runtime import planner
 
 
@@ -49,88 +48,6 @@ class Solved(NamedTuple):
     outcome: Any
     device: str
     method: str
-
-
-def checked_tolerance(name: str, value: Any) -> float:
-    """A tolerance as float; ValueError where it is no number, negative or NaN."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number of at least 0, got {value!r}") from None
-    if not number >= 0.0:
-        raise ValueError(f"{name} must be at least 0, got {value!r}")
-    return number
-
-
-def checked_limit(maxiter: Any, default: int) -> int:
-    """``maxiter`` as int; ValueError where it is no whole number, or negative."""
-    if maxiter is None:
-        return default
-    try:
-        number = operator.index(maxiter)
-    except TypeError:
-        raise ValueError(f"maxiter must be a whole number, got {maxiter!r}") from None
-    if number < 0:
-        raise ValueError(f"maxiter must be at least 0, got {maxiter!r}")
-    return number
-
-
-def real_dtype(**dtypes: Any) -> np.dtype:
-    """float32 if all dtypes fit in it, else float64; ValueError for what is not real."""
-    for name, dtype in dtypes.items():
-        if np.dtype(dtype).kind not in "fiub":
-            raise ValueError(f"{name} must be real, got dtype {np.dtype(dtype)}")
-    return number_dtype(**dtypes)
-
-
-def number_dtype(**dtypes: Any) -> np.dtype:
-    """`real_dtype`, or complex64 or complex128 where one of them is complex."""
-    small, kind = True, "f"
-    for name, dtype in dtypes.items():
-        dtype = np.dtype(dtype)
-        if dtype.kind not in "fiubc":
-            raise ValueError(f"{name} must be real or complex, got dtype {dtype}")
-        if dtype.kind == "c":
-            kind = "c"
-        small = small and dtype.char in "efF"
-    return _DTYPES[kind, small]
-
-
-_DTYPES = {
-    ("f", True): np.dtype(np.float32),
-    ("f", False): np.dtype(np.float64),
-    ("c", True): np.dtype(np.complex64),
-    ("c", False): np.dtype(np.complex128),
-}
-
-
-def array_like(value: Any) -> Any:
-    """Device arrays and specs as they are, everything else as NumPy array."""
-    return value if isinstance(value, Spec) else as_array(value)
-
-
-def on_host(array: Any, operand: Operand, dtype: np.dtype) -> np.ndarray:
-    """Values of an array on the host, C-contiguous and of the solve's dtype."""
-    if operand.location != HOST:
-        from hetero.runtime import transfer
-
-        array = transfer.to_host(array, operand)
-    return np.ascontiguousarray(array, dtype)
-
-
-def like(array: Any, values: np.ndarray) -> Any:
-    """Host values as a new array of the kind of a device array, on its device."""
-    from hetero.runtime import transfer
-
-    made, _ = transfer.empty_like(array, describe(array), values.shape, values.dtype)
-    transfer.from_host(values, made, describe(made))
-    return made
-
-
-def result_operand(shape: tuple[int, ...], dtype: np.dtype, location: str) -> Operand:
-    """A C-contiguous operand without data."""
-    strides = tuple(stride * dtype.itemsize for stride in element_strides(shape))
-    return Operand(shape, strides, dtype, location)
 
 
 def execute(
@@ -191,8 +108,3 @@ def warn(what: str, outcome: Any, residual: str) -> None:
         RuntimeWarning,
         stacklevel=3,
     )
-
-
-def digits(rtol: float, dtype: np.dtype) -> float:
-    """ln of the factor a residual must shrink by, no further than rounding lets it."""
-    return -math.log(min(max(rtol, float(np.finfo(dtype).eps)), 1.0))

@@ -9,7 +9,7 @@ from scipy.signal import convolve2d
 
 from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.kernels.cpu import vectors as cpu_vectors
-from hetero.ops.convolve2d.filters import Options
+from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import FEW_PRODUCTS, Window, mode_of
 
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
@@ -28,13 +28,13 @@ def block_width(dtype: np.dtype) -> int:
     return cpu_convolve.block_width(dtype)
 
 
-def direct(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:
+def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """The sum over the filter's taps, by `hetero.kernels.cpu.convolve`.
 
     Parameters
     ----------
     image : (batch, h, w) ndarray of float32 or float64, as `methods.as_stack` gives
-    options : Options
+    options : FilterOptions
     window : Window
     out : (batch, out_height, out_width) ndarray, C-contiguous
         Takes the result.
@@ -59,7 +59,7 @@ def direct(image: np.ndarray, options: Options, window: Window, out: np.ndarray)
     )
 
 
-def separable(image: np.ndarray, options: Options, window: Window, out: np.ndarray) -> None:
+def separable(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """Two one-dimensional passes for each factor; the direct sum where that is not finite."""
     cpu_convolve.separable(
         image,

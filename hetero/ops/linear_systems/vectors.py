@@ -1,0 +1,67 @@
+"""The vectors of a solve: their dtype, brought to the host and back, and described."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides
+
+
+def real_dtype(**dtypes: Any) -> np.dtype:
+    """float32 if all dtypes fit in it, else float64; ValueError for what is not real."""
+    for name, dtype in dtypes.items():
+        if np.dtype(dtype).kind not in "fiub":
+            raise ValueError(f"{name} must be real, got dtype {np.dtype(dtype)}")
+    return number_dtype(**dtypes)
+
+
+def number_dtype(**dtypes: Any) -> np.dtype:
+    """`real_dtype`, or complex64 or complex128 where one of them is complex."""
+    small, kind = True, "f"
+    for name, dtype in dtypes.items():
+        dtype = np.dtype(dtype)
+        if dtype.kind not in "fiubc":
+            raise ValueError(f"{name} must be real or complex, got dtype {dtype}")
+        if dtype.kind == "c":
+            kind = "c"
+        small = small and dtype.char in "efF"
+    return _DTYPES[kind, small]
+
+
+_DTYPES = {
+    ("f", True): np.dtype(np.float32),
+    ("f", False): np.dtype(np.float64),
+    ("c", True): np.dtype(np.complex64),
+    ("c", False): np.dtype(np.complex128),
+}
+
+
+def array_like(value: Any) -> Any:
+    """Device arrays and specs as they are, everything else as NumPy array."""
+    return value if isinstance(value, Spec) else as_array(value)
+
+
+def on_host(array: Any, operand: Operand, dtype: np.dtype) -> np.ndarray:
+    """Values of an array on the host, C-contiguous and of the solve's dtype."""
+    if operand.location != HOST:
+        from hetero.runtime import transfer
+
+        array = transfer.to_host(array, operand)
+    return np.ascontiguousarray(array, dtype)
+
+
+def like(array: Any, values: np.ndarray) -> Any:
+    """Host values as a new array of the kind of a device array, on its device."""
+    from hetero.runtime import transfer
+
+    made, _ = transfer.empty_like(array, describe(array), values.shape, values.dtype)
+    transfer.from_host(values, made, describe(made))
+    return made
+
+
+def result_operand(shape: tuple[int, ...], dtype: np.dtype, location: str) -> Operand:
+    """A C-contiguous operand without data."""
+    strides = tuple(stride * dtype.itemsize for stride in element_strides(shape))
+    return Operand(shape, strides, dtype, location)

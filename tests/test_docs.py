@@ -237,8 +237,8 @@ def test_requirements_of_the_readme_are_those_of_the_package():
     text = README.read_text("utf-8")
     python = setup["options"]["python_requires"].removeprefix(">=")
     assert f"Python {python} or newer" in text
-    for line in setup["options"]["install_requires"].split():
-        name, _, version = line.partition(">=")
+    for line in setup["options"]["install_requires"].split("\n")[1:]:
+        name, _, version = line.partition(";")[0].partition(">=")
         assert re.search(rf"(?i)\b{name} {re.escape(version)}\b", text), line
     for extra in set(re.findall(r"'\.\[(.*?)\]'", text)):
         for name in extra.split(","):

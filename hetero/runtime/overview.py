@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from hetero import devices
+from hetero.kernels.cpu import layer
 from hetero.runtime import inventory, profile, tuning
 
 
@@ -37,8 +38,9 @@ def machine() -> Inventory:
     Returns
     -------
     Inventory
-        ``cpu``, ``devices`` (name -> description), ``links`` (device -> GB/s of large transfers
-        by direction and memory, as calibrated), ``kernels`` (device -> the tuning table that its
+        ``cpu`` (``loop_threads``: whose threads run the loops, and why not TBB's), ``devices``
+        (name -> description), ``links`` (device -> GB/s of large transfers by direction and
+        memory, as calibrated), ``kernels`` (device -> the tuning table that its
         kernels are planned by), ``broken`` (device -> why it is not used: it
         could not compile or run a small kernel, or made wrong values), ``missing`` (what is not
         here and what would bring it), ``profile`` (its name; the file it was read from, None where
@@ -63,7 +65,10 @@ def machine() -> Inventory:
                 rate = size / constants.link(name, direction, memory)(size) / 1e9
                 links.setdefault(name, {})[f"{direction}, {memory}"] = f"{rate:.1f} GB/s"
     return Inventory(
-        cpu={key: value for key, value in here["cpu"].items() if key != "kind"},
+        cpu={
+            **{key: value for key, value in here["cpu"].items() if key != "kind"},
+            "loop_threads": layer.describe(),
+        },
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,
         kernels={

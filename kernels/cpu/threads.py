@@ -6,9 +6,10 @@ vectorise; nothing else is relaxed, so that NaN and infinity keep their meaning.
 in parallel sums in chunks whose bounds do not depend on the number of threads, and adds the chunks
 up in order: results repeat.
 
-Numba's usual threads (GNU OpenMP) do not survive a fork: using them in the child ends the process.
-A forked child therefore runs the same loops unthreaded. Its portable threads ("workqueue") cannot
-be used by two threads at once, so there calls take turns.
+The threads are TBB's where it is there (`layer`). Numba's other threads (GNU OpenMP) do not survive
+a fork: using them in the child ends the process. A forked child therefore runs the same loops
+unthreaded, whichever they are. Its portable threads ("workqueue") cannot be used by two threads at
+once, so there calls take turns.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numba
 from llvmlite.binding import ffi
 from numba.core import compiler_lock
 
-from . import numba_cache
+from . import layer, numba_cache
 
 __all__ = ["inlined", "prange", "serial", "shared", "threaded", "unshared"]
 
@@ -33,6 +34,7 @@ _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than i
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
 _lock = threading.RLock()
 _state = {"started": False, "forked": False, "turns": None}
+layer.prepare()  # before anything here starts Numba's threads
 
 
 def threaded(function: Callable[..., Any]) -> Callable[..., Any]:

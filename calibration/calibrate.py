@@ -13,9 +13,10 @@ from hetero import devices as backends
 from hetero import paths
 from hetero.calibration import budgets, compiling, loop, overheads, tuning
 from hetero.errors import DeviceError, DeviceNotAvailable, ProfileError
-from hetero.runtime import inventory, planner, pricing, profile, registry
+from hetero.runtime import inventory, pricing, profile, registry
 from hetero.runtime import tuning as tuning_tables
 from hetero.runtime.cases import Place
+from hetero.runtime.plan import CPU
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -210,8 +211,7 @@ def _measure(
 def _places(names: list[str], infos: dict[str, dict[str, Any]], quick: bool) -> list[Place]:
     """The CPU, each device, and all equal devices together."""
     found = [
-        Place(name, infos[name], () if name == planner.CPU else (backends.get(name),))
-        for name in names
+        Place(name, infos[name], () if name == CPU else (backends.get(name),)) for name in names
     ]
     for info in pricing.groups(infos).values() if not quick else ():
         if info["members"][0] in names and not info.get("is_host_cpu"):
@@ -233,4 +233,4 @@ def _chosen(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list
             raise DeviceNotAvailable(
                 f"devices must be among {', '.join(map(repr, infos))}, got {name!r}{reason}"
             )
-    return [planner.CPU, *(name for name in devices if name != planner.CPU)]
+    return [CPU, *(name for name in devices if name != CPU)]

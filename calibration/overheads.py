@@ -15,8 +15,9 @@ from hetero.calibration import fit
 from hetero.calibration.measure import center, measure
 from hetero.calibration.workbench import Bench
 from hetero.devices.base import Device
-from hetero.runtime import planner, registry
+from hetero.runtime import registry
 from hetero.runtime.cases import Budget, Case, Place, SampleGrid, SmallCall, axis
+from hetero.runtime.plan import CPU
 from hetero.runtime.registry import Operation
 
 _PASSES = 3
@@ -129,7 +130,7 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
 
         there = seconds(partial(call, device.name, small.implementation.method))
         found["device"] = max(there - alone, 0.0)
-        fallback = seconds(partial(call, planner.CPU, None)) - 2 * download - upload
+        fallback = seconds(partial(call, CPU, None)) - 2 * download - upload
         found["detour"] = max(fallback, 0.0)
     del owner
     return found

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hetero.runtime.memory import clear_memory as clear_memory
     from hetero.runtime.memory import memory as memory
     from hetero.runtime.overview import machine as machine
-    from hetero.runtime.planner import Plan as Plan
+    from hetero.runtime.plan import Plan as Plan
     from hetero.runtime.planner import use as use
     from hetero.runtime.profile import Profile as Profile
 
@@ -54,7 +54,7 @@ _HOMES = {
     "machine": "hetero.runtime.overview",
     "memory": "hetero.runtime.memory",
     "plan": "hetero.ops",
-    "Plan": "hetero.runtime.planner",
+    "Plan": "hetero.runtime.plan",
     "Poisson": "hetero.ops.linear_systems.operators",
     "Profile": "hetero.runtime.profile",
     "reset": "hetero.runtime.failures",

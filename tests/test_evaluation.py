@@ -18,7 +18,7 @@ from hetero.ops.matvec import benchmarks as matvec
 from hetero.ops.products import benchmarks as products
 from hetero.runtime import benchmark, registry
 from hetero.runtime.benchmark import Benchmark, Comparison, Iterations, Trial
-from hetero.runtime.pricing import Candidate, Plan
+from hetero.runtime.plan import Candidate, Plan
 
 OPERATIONS = registry.operations()
 

@@ -21,6 +21,7 @@ from hetero.arrays import Operand, Spec
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable, NotPriced
 from hetero.ops import matmul, matvec
 from hetero.runtime import call_cache, inventory, planner, pricing, profile, registry
+from hetero.runtime.plan import Plan, readable
 
 # -- A machine made up: numbers that can be added up by hand -------------------------------------
 
@@ -275,7 +276,7 @@ def test_a_priced_candidate_goes_before_one_without_constants():
 
 
 def test_nothing_possible():
-    plan = planner.Plan(square(8), (), "made up")
+    plan = Plan(square(8), (), "made up")
     with pytest.raises(NotPriced, match="matmul float32"):
         _ = plan.chosen
     assert plan.to_dict()["chosen"] is None
@@ -680,7 +681,7 @@ def test_a_plan_as_plain_data():
     [(0.0, "0 us"), (1.5e-6, "1.5 us"), (9.994e-4, "999 us"), (9.996e-4, "1 ms"), (2.5, "2.5 s")],
 )
 def test_readable_seconds(seconds, text):
-    assert planner.readable(seconds) == text
+    assert readable(seconds) == text
 
 
 # -- What problems are ---------------------------------------------------------------------------

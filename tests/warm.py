@@ -20,7 +20,8 @@ from scipy.sparse import issparse
 
 import hetero
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.runtime import call_cache, inventory, planner, registry
+from hetero.runtime import call_cache, inventory, registry
+from hetero.runtime.plan import Plan
 
 Point = dict[str, str]
 NOTHING = object()  # the parameter is not given at all
@@ -260,7 +261,7 @@ def same(found: Any, expected: Any, where: Any, rounding: float = 1e3) -> None:
         close(found, expected, where, rounding)
     elif isinstance(expected, float):
         close(found, expected, where, rounding)
-    elif isinstance(expected, planner.Plan):
+    elif isinstance(expected, Plan):
         assert (found.chosen.device, found.chosen.method) == (
             *(expected.chosen.device, expected.chosen.method),
         ), where

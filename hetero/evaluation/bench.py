@@ -19,8 +19,9 @@ from hetero.calibration.measure import measure
 from hetero.calibration.queue import Queue
 from hetero.evaluation import draws, left_out
 from hetero.evaluation.left_out import leaving_out
-from hetero.runtime import benchmark, planner
+from hetero.runtime import benchmark
 from hetero.runtime.benchmark import Benchmark, Comparison, Iterations
+from hetero.runtime.plan import CPU
 from hetero.runtime.registry import Operation
 
 _DRAWN, _LARGEST_DRAWN = 8, 64  # trials of an operation that says nothing of its own
@@ -55,8 +56,8 @@ def bench(
         or peer, peers (which of them those are), copy_bandwidth of the device whose clock was read,
         and what else the operation tells.
     """
-    choices = {"device": device or benchmark.cuda_device() or planner.CPU, "order": order}
-    if choices["device"] != planner.CPU:
+    choices = {"device": device or benchmark.cuda_device() or CPU, "order": order}
+    if choices["device"] != CPU:
         devices.get(choices["device"])  # or says which there are
     own = benchmark.of(operation, "benchmarks", partial(_drawn, operation))
     options = {name: choices[name] for name in benchmark.of(operation, "OPTIONS", ())}
@@ -68,7 +69,7 @@ def bench(
         for number, case in enumerate(cases):
             if progress is not None:
                 progress(number / len(cases), case.case)
-            if case.device != planner.CPU and case.device not in queues:
+            if case.device != CPU and case.device not in queues:
                 stack.enter_context(devices.get(case.device).active())
                 queues[case.device] = Queue(devices.get(case.device))
             row = _row(case, queues.get(case.device), failed)

@@ -15,7 +15,7 @@ from hetero.evaluation.left_out import leaving_out
 from hetero.evaluation.verify import measure_candidates, summary
 from hetero.runtime import benchmark, overview, planner, profile, registry
 from hetero.runtime.benchmark import Trial
-from hetero.runtime.planner import readable
+from hetero.runtime.plan import Plan, readable
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Operation
 
@@ -44,7 +44,7 @@ class Demo(NamedTuple):
         operation: Operation,
         operands: tuple[Any, ...],
         options: Mapping[str, Any],
-        plan: planner.Plan,
+        plan: Plan,
         longest: float,
     ) -> dict[str, float]:
         """Seconds of the second call by each candidate that is not expected to take too long."""

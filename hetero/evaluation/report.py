@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from hetero.runtime.benchmark import BenchTable
-from hetero.runtime.planner import readable
+from hetero.runtime.plan import readable
 from hetero.runtime.profile import Profile
 
 _DOUBTFUL = 1.0  # mean relative error of a model beyond which it is no good

@@ -22,6 +22,7 @@ from hetero.evaluation import draws
 from hetero.evaluation.left_out import leaving_out
 from hetero.runtime import benchmark, planner, profile, registry
 from hetero.runtime.benchmark import Trial
+from hetero.runtime.plan import Plan
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Operation
 
@@ -176,7 +177,7 @@ def measure_candidates(
     return Row(plan.problem, predicted, measured, chosen, best, failed)
 
 
-def _predicted(plan: planner.Plan, longest: float) -> dict[tuple[str, str], float]:
+def _predicted(plan: Plan, longest: float) -> dict[tuple[str, str], float]:
     """Seconds of the candidates to be measured; none if one has no price or takes too long."""
     candidates = [c for c in plan.candidates if c.reason is None]
     seconds = {(c.device, c.method): c.seconds for c in candidates if c.seconds is not None}

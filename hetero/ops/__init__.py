@@ -6,6 +6,7 @@ from typing import Any
 
 from hetero.ops import functions  # noqa: F401  # registers them
 from hetero.runtime import planner, registry
+from hetero.runtime.plan import Plan
 
 
 def plan(
@@ -14,7 +15,7 @@ def plan(
     device: str | None = None,
     method: str | None = None,
     **options: Any,
-) -> planner.Plan:
+) -> Plan:
     """What a call would do, and how long each way to do it would take; nothing is computed.
 
     Parameters

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 
 from hetero import devices
 from hetero.runtime import planner
+from hetero.runtime.plan import CPU, Candidate
 from hetero.runtime.registry import Operation
 
 TimedCall = Callable[[int], object]
@@ -118,7 +119,7 @@ class Benchmark(NamedTuple):
     make: Callable[[], Comparison]
     what: str = "call"
     facts: Mapping[str, Any] = {}
-    device: str = planner.CPU
+    device: str = CPU
     budget: float = 0.3
     least: int = 3
     most: int = 25
@@ -189,6 +190,6 @@ def placed_call(
     return partial(operation.call, *operands, **options, device=device, method=method)
 
 
-def name_of(candidate: planner.Candidate) -> str:
+def name_of(candidate: Candidate) -> str:
     """As a call by this candidate is named in a `Comparison`."""
     return f"{candidate.method} on {candidate.device}"

@@ -22,7 +22,7 @@ from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.errors import DeviceError
 
 if TYPE_CHECKING:
-    from hetero.runtime.pricing import Plan
+    from hetero.runtime.plan import Plan
 
 MISS = object()
 _MOST = 4096  # entries of a table

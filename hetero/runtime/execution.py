@@ -19,7 +19,8 @@ from hetero.arrays import HOST, Operand, describe
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
 from hetero.runtime import failures, inventory, planner, registry, transfer
-from hetero.runtime.planner import CPU, Plan, capturing
+from hetero.runtime.plan import CPU, Plan
+from hetero.runtime.planner import capturing
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments, Implementation
 

@@ -13,19 +13,9 @@ from typing import Any
 from hetero.errors import DeviceNotAvailable
 from hetero.runtime import call_cache, inventory, profile, registry
 from hetero.runtime.call_cache import forced
-from hetero.runtime.pricing import (
-    CPU,
-    Candidate,
-    Plan,
-    by_way_of_host,
-    check_method,
-    matching_devices,
-    price,
-    readable,
-)
+from hetero.runtime.plan import CPU, Plan
+from hetero.runtime.pricing import by_way_of_host, check_method, matching_devices, price
 from hetero.runtime.problem import Problem
-
-__all__ = ["CPU", "Candidate", "Plan", "plan", "price", "readable", "use"]
 
 log = logging.getLogger("hetero")
 

@@ -15,6 +15,7 @@ from hetero.ops.linear_systems.solve import Solve, execute, warn
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
 from hetero.ops.linear_systems.vectors import array_like, on_host
 from hetero.runtime import call_cache, planner, registry
+from hetero.runtime.plan import Plan
 
 __all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
 
@@ -110,10 +111,10 @@ def solve_cg(
         x0 = array_like(x0)
     key = operands.key_of(matrix, rhs, x0, rtol, limit, M, device, method)
 
-    def make() -> planner.Plan:
+    def make() -> Plan:
         kind = operands.inspected(matrix, rhs, x0, M)
 
-        def make() -> planner.Plan:
+        def make() -> Plan:
             problem = operands.problem_of(matrix, kind, rtol, limit)
             return planner.plan(problem, device, method)
 

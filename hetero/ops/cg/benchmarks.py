@@ -23,6 +23,7 @@ from hetero.runtime.benchmark import (
     cuda_device,
     name_of,
 )
+from hetero.runtime.plan import CPU
 from hetero.runtime.problem import DEVICE_DTYPES
 
 DTYPE = "float64"
@@ -90,9 +91,9 @@ def _of_stencil(n: int, kind: str, dtype: str) -> Comparison:
     A = operator if kind == "matrix-free" else operator.tocsr()
     calls = {}
     for candidate in planner.plan_call(OPERATION, (A, b), {}).candidates:
-        if candidate.reason is None and candidate.device in (planner.CPU, cuda_device()):
+        if candidate.reason is None and candidate.device in (CPU, cuda_device()):
             placed = {"device": candidate.device, "method": candidate.method}
-            few, many = (4, 24) if candidate.device == planner.CPU else (20, 220)
+            few, many = (4, 24) if candidate.device == CPU else (20, 220)
             calls[name_of(candidate)] = Iterations(partial(_iterate, A, b, placed), few, many)
     return Comparison(calls, dict(_peers(operator.tocsr(), b, slow=n > _LARGEST_FOR_SCIPY)))
 
@@ -147,7 +148,7 @@ def _of_dense(n: int, count: int, dtype: str) -> Comparison:
     def by(device: str | None) -> TimedCall:
         return lambda turn: solve_cg(A, b, **options, device=device)
 
-    calls: dict[str, TimedCall] = {"automatic": by(None), "hetero on cpu": by(planner.CPU)}
+    calls: dict[str, TimedCall] = {"automatic": by(None), "hetero on cpu": by(CPU)}
     peers: dict[str, TimedCall] = {}
     if (gpu := cuda_device()) is not None:
         calls[f"hetero on {gpu}"] = by(gpu)

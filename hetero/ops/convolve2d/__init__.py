@@ -13,6 +13,7 @@ from hetero.ops.convolve2d.planning import planned
 from hetero.ops.convolve2d.remembered import SMALL, calls, key_of, scipys
 from hetero.ops.convolve2d.window import MODES
 from hetero.runtime import call_cache, planner, registry
+from hetero.runtime.plan import Plan
 
 __all__ = ["OPERATION", "convolve2d", "from_dims", "problem"]
 
@@ -140,7 +141,7 @@ def _plan(
     device: str | None,
     method: str | None,
     machine: planner.Machine = planner.HERE,
-) -> planner.Plan:
+) -> Plan:
     placed = {"device": device, "method": method, "machine": machine}
     return planned(checked(*operands, **options, **placed)).plan
 

@@ -14,7 +14,7 @@ from hetero.arrays import HOST, describe
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import CheckedCall, described
 from hetero.ops.convolve2d.window import Window
-from hetero.runtime import planner
+from hetero.runtime.plan import CPU
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Piece
 
@@ -40,7 +40,7 @@ def rows_with_room(call: CheckedCall, found: Window) -> int | None:
     rooms = [
         info["memory_bytes"]
         for name, info in call.machine.devices().items()
-        if info["kind"] != planner.CPU
+        if info["kind"] != CPU
         and not info.get("set_aside")
         and call.device in (None, name, info["kind"])
     ]

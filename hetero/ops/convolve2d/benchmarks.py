@@ -28,6 +28,7 @@ from hetero.runtime.benchmark import (
     cuda_device,
     name_of,
 )
+from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.problem import DEVICE_DTYPES
 
 demonstrate = demonstration.demonstrate
@@ -63,7 +64,7 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
 
 
 def remembered(
-    plan: planner.Plan, operands: tuple[Any, ...], options: Mapping[str, Any]
+    plan: Plan, operands: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Callable[[], object] | None:
     """The call with a filter that is new each time; None where operands lie on a device."""
     image, values = operands
@@ -82,17 +83,17 @@ def remembered(
 
 def benchmarks(dtype: str) -> Iterator[Benchmark]:
     """Images and filters of all sizes, on the CPU and on the first GPU."""
-    places = [(planner.CPU, size) for size in ON_CPU]
+    places = [(CPU, size) for size in ON_CPU]
     if (gpu := cuda_device()) is not None:
         places += [(gpu, size) for size in ON_GPU]
     for place, (n, f) in places:
-        where = HOST if place == planner.CPU else place
+        where = HOST if place == CPU else place
         case = f"{n} x {n} with {f} x {f}, operands on {where}, {dtype}"
         facts = {
             "floor_bytes": 2.0 * n * n * np.dtype(dtype).itemsize,  # one read, one write
             "passes": " in two passes",
         }
-        make = partial(_on_cpu if place == planner.CPU else _on_gpu, n, f, dtype)
+        make = partial(_on_cpu if place == CPU else _on_gpu, n, f, dtype)
         yield Benchmark(case, make, facts=facts, device=place)
 
 

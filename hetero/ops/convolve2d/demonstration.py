@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.convolve2d import OPERATION, convolve2d
-from hetero.runtime.planner import plan_call, readable
+from hetero.runtime.plan import readable
+from hetero.runtime.planner import plan_call
 
 _SIDE = 2048
 

@@ -17,7 +17,7 @@ from hetero.ops.convolve2d.operands import CheckedCall, described, filter_of
 from hetero.ops.convolve2d.real import Task
 from hetero.ops.convolve2d.remembered import are_few
 from hetero.runtime import execution
-from hetero.runtime.pricing import Plan
+from hetero.runtime.plan import Plan
 
 
 def planned(call: CheckedCall) -> Task:

@@ -24,7 +24,7 @@ from hetero.ops.convolve2d.operands import (
 from hetero.ops.convolve2d.remembered import SMALL, are_few, calls, key_of, remember
 from hetero.ops.convolve2d.window import SPREADING, TRANSFORMS, Window
 from hetero.runtime import call_cache, execution, planner
-from hetero.runtime.planner import CPU, Plan
+from hetero.runtime.plan import CPU, Plan
 
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
 _WORTH_A_DOWNLOAD = 2e-4

@@ -32,7 +32,8 @@ from hetero.ops.convolve2d.window import (
     window_of,
 )
 from hetero.runtime import call_cache
-from hetero.runtime.planner import CPU, HERE, Machine, Plan
+from hetero.runtime.plan import CPU, Plan
+from hetero.runtime.planner import HERE, Machine
 from hetero.runtime.registry import Arguments
 
 calls = call_cache.Calls()

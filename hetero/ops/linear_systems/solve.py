@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero.arrays import HOST, describe
 from hetero.ops.linear_systems.vectors import like, on_host
-from hetero.runtime import planner
+from hetero.runtime.plan import Plan
 
 
 class Solve(NamedTuple):
@@ -51,7 +51,7 @@ class Solved(NamedTuple):
 
 
 def execute(
-    plan: planner.Plan,
+    plan: Plan,
     solve: Solve,
     b: Any,
     x0: Any,

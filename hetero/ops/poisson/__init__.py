@@ -14,6 +14,7 @@ from hetero.ops.linear_systems.vectors import array_like, like, on_host, real_dt
 from hetero.ops.poisson import sides as poisson_sides
 from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
 from hetero.runtime import planner, registry
+from hetero.runtime.plan import Plan
 from hetero.runtime.problem import Problem, check_dims
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class _Equation:
         self._rhs = f
         self._scaled: poisson_sides.Scaled | None = None
 
-    def solve(self, plan: planner.Plan, solve: Solve) -> Solved:
+    def solve(self, plan: Plan, solve: Solve) -> Solved:
         """Run the plan; in other units where the numbers at hand turn out to need it."""
         from hetero.ops.linear_systems.types import CONVERGED, Outcome, Stencil
 
@@ -192,7 +193,7 @@ class _Equation:
         return self._in_own_units(solved, stencil, solve.rtol)
 
     @staticmethod
-    def _run(plan: planner.Plan, solve: Solve, stencil: Any, rhs: Any, x0: Any) -> Solved:
+    def _run(plan: Plan, solve: Solve, stencil: Any, rhs: Any, x0: Any) -> Solved:
         return execute(plan, solve, rhs, x0, lambda used: (stencil, None))
 
     def _in_own_units(self, solved: Solved, stencil: Any, rtol: float) -> Solved:
@@ -315,7 +316,7 @@ def _plan(
     device: str | None,
     method: str | None,
     machine: planner.Machine = planner.HERE,
-) -> planner.Plan:
+) -> Plan:
     return machine.plan(problem(*operands, **options, method=method), device, method)
 
 

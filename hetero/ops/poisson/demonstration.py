@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.poisson import OPERATION, solve_poisson
-from hetero.runtime.planner import readable
+from hetero.runtime.plan import readable
 
 _LONGEST = 2.0  # predicted seconds of a solve
 

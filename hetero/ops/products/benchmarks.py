@@ -20,6 +20,7 @@ from hetero.arrays import Operand, spec
 from hetero.ops.products.public import host_call
 from hetero.runtime import inventory, planner, registry
 from hetero.runtime.benchmark import Benchmark, BenchTable, Comparison, TimedCall, Trial, name_of
+from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments, Operation
 
@@ -68,7 +69,7 @@ def trial(operation: Operation, shapes: Shapes) -> tuple[str, Trial]:
 
 
 def remembered(
-    plan: planner.Plan, operands: tuple[Any, ...], options: Mapping[str, Any]
+    plan: Plan, operands: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Callable[[], object] | None:
     """What the second call of a shape comes down to; None where operands lie on a device."""
     if plan.problem.device is not None:
@@ -85,7 +86,7 @@ def product_benchmarks(
     order: str,
 ) -> Iterator[Benchmark]:
     """A row for each of the dimensions, A in the given order."""
-    if device == planner.CPU:
+    if device == CPU:
         for each in ((_SMALL,) * len(dims[0]), *dims):
             if 2.0 * prod(each) <= _LARGEST_ON_CPU:
                 case = f"{operation.name} {_joined(each)}, operands on host, {dtype}"

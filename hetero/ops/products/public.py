@@ -12,6 +12,7 @@ from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, la
 from hetero.ops.products.operands import build
 from hetero.runtime import call_cache, planner
 from hetero.runtime.call_cache import MISS, Calls
+from hetero.runtime.plan import CPU, Plan
 
 Function = Callable[..., Any]
 _ndarray = np.ndarray
@@ -139,10 +140,10 @@ def _plan_on_host(
     return host_call(planner.plan(problem, device, method), function)
 
 
-def host_call(plan: planner.Plan, function: Function) -> Function:
+def host_call(plan: Plan, function: Function) -> Function:
     """What a plan comes down to for host operands, as ``run(A, B, out=None)``."""
     chosen = plan.chosen
-    if chosen.device == planner.CPU and chosen.method == "blas":
+    if chosen.device == CPU and chosen.method == "blas":
         return function
     from hetero.runtime import execution
 
@@ -178,7 +179,7 @@ def _with_device_arrays(
     operands = tuple(map(describe, arrays))
     target = None if out is None else describe(out)
 
-    def make() -> planner.Plan | None:
+    def make() -> Plan | None:
         problem = build(function.__name__, *operands, target)
         computes = problem is not None and problem.output.size
         return planner.plan(problem, device, method) if computes else None

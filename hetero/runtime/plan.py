@@ -1,0 +1,203 @@
+"""A plan: the candidates of a problem and their prices, as data and as it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from hetero.errors import NotPriced
+from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Implementation
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One priced way of doing a problem.
+
+    Attributes
+    ----------
+    device, method : str
+    seconds : float or None
+        Prediction, the sum of ``terms``; None where no constants are known.
+    terms : dict of str to float
+        Seconds: "pack", "upload", "overhead", "compute", "download".
+    reason : str or None
+        Why this candidate was not considered; None where it was.
+    implementation : Implementation or None
+        None where the candidate stands for several.
+    """
+
+    device: str
+    method: str
+    seconds: float | None
+    terms: dict[str, float]
+    reason: str | None
+    implementation: Implementation | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The priced candidates of a problem, the chosen one first; or the parts it is done in.
+
+    ``print(plan)``, or a prompt, shows them as a table; ``to_dict()`` is what
+    ``hetero explain --json`` prints.
+
+    Attributes
+    ----------
+    problem : Problem
+    candidates : tuple of Candidate
+        Empty where there are parts, each of which has its own.
+    profile_name : str
+    parts : tuple of Plan
+        Done one after the other; empty where one candidate does the whole.
+    whole : str
+        How the parts make the whole, such as "sum of 2 real convolutions".
+    moves : dict of str to float
+        Seconds of what the whole needs beside its parts, such as "download" and "upload".
+    """
+
+    problem: Problem
+    candidates: tuple[Candidate, ...]
+    profile_name: str
+    parts: tuple[Plan, ...] = ()
+    whole: str = ""
+    moves: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate that runs.
+
+        Of several parts the sum: its device and method are those that all parts agree on, or all
+        their names, joined by "+".
+
+        Raises
+        ------
+        NotPriced
+            If none can run or none has constants.
+        """
+        if self.parts:
+            return _together([part.chosen for part in self.parts], self.moves)
+        best = self.candidates[0] if self.candidates else None
+        if best is None or best.reason is not None:
+            raise NotPriced(
+                f"no candidate for {self.problem}: "
+                + "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in self.candidates)
+            )
+        return best
+
+    @property
+    def seconds(self) -> float | None:
+        """Prediction for the chosen candidate, or for all parts together."""
+        return self.chosen.seconds
+
+    def leaves(self) -> Iterator[Plan]:
+        """The plans without parts that it consists of, in the order in which they run."""
+        if not self.parts:
+            yield self
+        for part in self.parts:
+            yield from part.leaves()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: problem, profile, chosen, candidates; and of parts how they make the whole.
+
+        ``chosen`` is None where none can run or none has constants.
+        """
+        rows = [
+            {
+                "device": c.device,
+                "method": c.method,
+                "seconds": c.seconds,
+                "terms": dict(c.terms),
+                "reason": c.reason,
+            }
+            for c in self.candidates
+        ]
+        try:
+            best = self.chosen
+        except NotPriced:
+            chosen = None
+        else:
+            chosen = {"device": best.device, "method": best.method, "seconds": best.seconds}
+        found = {
+            "operation": self.problem.operation,
+            "dims": list(self.problem.dims),
+            "batch": self.problem.batch,
+            "dtype": self.problem.dtype,
+            "profile": self.profile_name,
+            "chosen": chosen,
+            "candidates": rows,
+        }
+        if self.parts:
+            parts = [part.to_dict() for part in self.parts]
+            found |= {"whole": self.whole, "moves": dict(self.moves), "parts": parts}
+        return found
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.problem}   (profile: {self.profile_name})", *self._table()]
+        return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        """The candidates; or the parts, those that are alike once, each with its candidates."""
+        if self.parts:
+            found = [f"-> {self.whole}{self._sum()}"]
+            for part, alike in groupby(self.parts, lambda part: [str(part.problem), part._table()]):
+                number = len(list(alike))
+                times = f"{number} times " if number > 1 else ""
+                found += [f"   {times}{part[0]}", *(f"   {line}" for line in part[1])]
+            return found
+        lines = []
+        alone = sum(c.reason is None for c in self.candidates) == 1
+        for position, c in enumerate(self.candidates):
+            mark = "->" if position == 0 and c.reason is None else "  "
+            head = f"{mark} {c.method + ' on ' + c.device:<22}"
+            if c.reason is not None:
+                lines.append(f"{head} {'-':>12}  {c.reason}")
+            elif c.seconds is None:
+                lines.append(f"{head} {'-':>12}  {'the only way; ' * alone}not priced")
+            else:
+                terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
+                lines.append(f"{head} {readable(c.seconds):>12}  = {terms}")
+        return lines
+
+    def _sum(self) -> str:
+        try:
+            total = self.chosen
+        except NotPriced:
+            return ""
+        if total.seconds is None:
+            return ": not priced"
+        moves = [f"{name} {readable(seconds)}" for name, seconds in self.moves.items()]
+        return f": {readable(total.seconds)}" + (f", of it {' + '.join(moves)}" if moves else "")
+
+
+def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
+    """What several parts run, as one."""
+    terms = dict(moves)
+    for part in chosen:
+        for name, seconds in part.terms.items():
+            terms[name] = terms.get(name, 0.0) + seconds
+    known = all(part.seconds is not None for part in chosen)
+    alike = all(part.implementation is chosen[0].implementation for part in chosen)
+    return Candidate(
+        "+".join(dict.fromkeys(part.device for part in chosen)),
+        "+".join(dict.fromkeys(part.method for part in chosen)),
+        sum(terms.values()) if known else None,
+        terms if known else {},
+        None,
+        chosen[0].implementation if alike else None,
+    )
+
+
+def readable(seconds: float) -> str:
+    """Seconds in a readable unit: '12.3 us', '4.56 ms', '7.89 s'."""
+    for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
+        if abs(seconds) < 999.5 * scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds:.3g} s"

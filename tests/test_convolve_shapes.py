@@ -17,6 +17,7 @@ from test_convolve2d import BOUNDARIES, MODES, each_way
 import hetero
 from hetero import devices
 from hetero.errors import MethodNotAvailable
+from hetero.kernels.common import tuning
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.ops.convolve2d import fft_device, tiles_cpu, tiles_device
@@ -37,7 +38,11 @@ def thresholds(kind):
             columns |= {width, 2 * width, cpu_convolve._TILE // np.dtype(dtype).itemsize}
         rows |= {cpu_convolve._ROWS, cpu_convolve._TILE_ROWS}
     else:
-        columns |= {*plan_convolve._LANES, plan_convolve._STAGE_COLUMNS, plan_convolve._CHUNK}
+        columns |= {
+            *plan_convolve._LANES,
+            tuning.default()["convolution.stage_columns"],
+            plan_convolve._CHUNK,
+        }
         rows |= {*plan_convolve._ROWS}
         if kind == "cuda":
             columns |= {256}

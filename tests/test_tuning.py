@@ -9,8 +9,10 @@ import re
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from hetero import kernels
+import hetero
+from hetero import devices, kernels
 from hetero.calibration.tuning import measure_table
 from hetero.errors import ProfileError
 from hetero.kernels.common import tuning
@@ -94,6 +96,79 @@ def test_a_plan_takes_a_table():
     whole = tuning.parse(changed(tuning.default(), matmul__second_launch=slow))
     assert usual == kernels.plan_matmul(**shape, **strides, **limits, tuning=tuning.default())
     assert len(kernels.plan_matmul(**shape, **strides, **limits, tuning=whole).launches) == 1
+
+
+OTHER = {
+    "convolution__tile_threads": 64,
+    "convolution__resident_threads": 256,
+    "convolution__stage_bytes": 16384,
+    "convolution__stage_columns": 16,
+    "jacobi__strip": 3,
+    "jacobi__threads": 64,
+    "jacobi__ahead": {"2": 2, "3": 1},
+    "jacobi__depth": {"float32": 2, "float64": 2},
+    "cg__threads": 128,
+    "cg__blocks": 1,
+    "cg__short_row": 3,
+    "cg__row_depth": 2,
+    "cg__row_blocks": {"128": 2, "64": 3, "256": 1},
+    "cg__diagonal_row_blocks": {"128": 1, "64": 2, "256": 1},
+    "cg__least_rows": 2,
+    "cg__stencil_threads": 64,
+    "cg__stencil_blocks": 2,
+    "multigrid__pairs": 64,
+    "multigrid__resident": {"float32": 4, "float64": 3},
+    "multigrid__ahead": 2,
+    "multigrid__window_rows": {"float32": 16, "float64": 12},
+    "multigrid__most_planes": 16,
+    "multigrid__least_planes": 2,
+    "multigrid__blocks": 2,
+}
+
+
+def test_another_table_gives_other_launches_and_the_same_results(opencl, monkeypatch):
+    """The device's own table is what every operation's kernels are planned by."""
+    device = devices.get(opencl)
+    random = np.random.default_rng(7)
+    image, filter = random.random((60, 70)), random.random((9, 13))
+    square = random.random((70, 60))
+    matrix = sp.random_array((900, 900), density=0.006, rng=random).tocsr()
+    matrix = (matrix @ matrix.T + 4 * sp.eye_array(900)).tocsr()
+    right = random.random(900)
+    calls = {
+        "direct": lambda: hetero.convolve2d(image, filter, method="direct"),
+        "jacobi": lambda: hetero.solve_poisson(square, method="jacobi", maxiter=20, rtol=0),
+        "multigrid": lambda: hetero.solve_poisson(square, method="multigrid"),
+        "cg": lambda: hetero.solve_poisson(square, method="cg"),
+        "csr": lambda: hetero.solve_cg(matrix, right)[0],
+    }
+    found = []
+    build = type(device).build
+
+    def noted(self, source, kernel, defines):
+        found.append((source, defines))
+        return build(self, source, kernel, defines)
+
+    monkeypatch.setattr(type(device), "build", noted)
+
+    def run():
+        results, launched = {}, {}
+        for name, call in calls.items():
+            found.clear()
+            with hetero.use(device=opencl):
+                results[name] = np.asarray(call())
+            launched[name] = frozenset(found)
+        return results, launched
+
+    hetero.reset()
+    usual, before = run()
+    hetero.reset()
+    with tuning_tables.using({device.describe()["name"]: changed(tuning.default(), **OTHER)}):
+        other, after = run()
+    hetero.reset()
+    for name in calls:
+        assert before[name] != after[name], name
+        np.testing.assert_allclose(other[name], usual[name], rtol=1e-6, err_msg=name)
 
 
 # -- Refitting -----------------------------------------------------------------------------------

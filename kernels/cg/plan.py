@@ -9,20 +9,15 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..common import tuning as tables
 from ..common.launch import REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
 
 __all__ = ["Rows", "csr", "diagonal_defines", "dots", "pack", "vector_width", "vectors"]
 
 _INDEX = {"int32": "int", "int64": "index_t"}
 
-# Threads, and how many blocks of them a multiprocessor gets.
-_THREADS = 256
 _SMALLEST_BLOCK = 64
-_BLOCKS = 4
-# A row of a sparse matrix has one thread if rows have few entries, otherwise several, each with
-# some of them in flight.
-_SHORT_ROW = 16
-_ROW_DEPTH = 4
+_SHARED_BYTES = 49152  # that a kernel may declare
 
 
 class Rows(NamedTuple):
@@ -48,6 +43,7 @@ def csr(
     diagonal: bool,
     multiprocessors: int,
     block_limit: int = 1024,
+    tuning: tables.Table | None = None,
 ) -> tuple[Launch, Launch, Launch]:
     """Plan r = b - A x; q = A p with the sums of a step; and q = A p with p.q and p.p.
 
@@ -59,6 +55,8 @@ def csr(
         Whether z = inverse * r, rather than z = r.
     multiprocessors, block_limit : int
         Of the device.
+    tuning : Table, optional
+        The figures that blocks are chosen by. Default: `hetero.kernels.common.tuning.default`.
 
     Returns
     -------
@@ -67,15 +65,19 @@ def csr(
         (any if not ``diagonal``), "partial"; of the second, "p", "q", "r", "before", "inverse"
         if ``diagonal``, "partial"; of the third, "p", "q", "partial". Number: "first_block".
     """
-    threads = _threads(block_limit)
+    tuning = tuning or tables.default()
+    threads = _threads(block_limit, tuning)
     mean = ceil_div(part.entries, part.rows) if part.entries else 1
-    if mean <= _SHORT_ROW:
+    # A row has one thread if rows have few entries, whose products fit in shared memory; otherwise
+    # several, each with some of them in flight.
+    room = _SHARED_BYTES // (threads * check_dtype(dtype))
+    if mean <= min(tuning["cg.short_row"], room):
         lanes, depth = 1, mean
     else:
-        lanes, depth = 2, _ROW_DEPTH
+        lanes, depth = 2, tuning["cg.row_depth"]
         while lanes < 32 and lanes * depth < mean:
             lanes *= 2
-    blocks = min(ceil_div(part.rows * lanes, threads), multiprocessors * _BLOCKS)
+    blocks = _blocks(part.rows * lanes, threads, multiprocessors, tuning)
     defines = (
         ("REAL", REAL[dtype]), ("INDEX", _INDEX[part.index]), ("THREADS", threads),
         ("LANES", lanes), ("DEPTH", depth),
@@ -96,12 +98,14 @@ def csr(
     )
 
 
-def pack(product: Launch, count: int, multiprocessors: int) -> Launch:
+def pack(
+    product: Launch, count: int, multiprocessors: int, tuning: tables.Table | None = None
+) -> Launch:
     """Plan packed[i] = p[places[i]], compiled as the third of `csr` was.
 
     Buffers: "p", "places", "packed".
     """
-    blocks = max(1, min(ceil_div(count, product.block), multiprocessors * _BLOCKS))
+    blocks = max(1, _blocks(count, product.block, multiprocessors, tuning or tables.default()))
     arguments = ("p", "places", "packed", count, blocks)
     return product._replace(kernel="csr_pack", grid=blocks, arguments=arguments)
 
@@ -115,6 +119,7 @@ def vectors(
     diagonal: bool,
     multiprocessors: int,
     block_limit: int = 1024,
+    tuning: tables.Table | None = None,
 ) -> tuple[Launch, Launch, Launch]:
     """Plan r = b - q, p = r or inverse * r; the sums of a step, for products that give none; and
     the step of x, r and p.
@@ -129,6 +134,8 @@ def vectors(
         Whether z = inverse * r, rather than z = r.
     multiprocessors, block_limit : int
         Of the device.
+    tuning : Table, optional
+        The figures that blocks are chosen by. Default: `hetero.kernels.common.tuning.default`.
 
     Returns
     -------
@@ -137,7 +144,7 @@ def vectors(
         second: "p", "q", "r", "inverse" likewise, "partial"; of the third: "x", "r", "p", "q",
         "inverse" likewise, "partial_before", "before", "after"; number: "blocks_before".
     """
-    defines, blocks, threads = _over(n, dtype, aligned, multiprocessors, block_limit)
+    defines, blocks, threads = _over(n, dtype, aligned, multiprocessors, block_limit, tuning)
     defines += diagonal_defines(diagonal)
     inverse = ("inverse",) if diagonal else ()
     residual = ("b", "q", "r", "p", *inverse, "partial", n, blocks)
@@ -155,7 +162,13 @@ def vectors(
 
 @lru_cache(maxsize=256)
 def dots(
-    n: int, *, dtype: str, aligned: bool, multiprocessors: int, block_limit: int = 1024
+    n: int,
+    *,
+    dtype: str,
+    aligned: bool,
+    multiprocessors: int,
+    block_limit: int = 1024,
+    tuning: tables.Table | None = None,
 ) -> tuple[Launch, Launch, Launch]:
     """Plan the vectors' part of an iteration with a preconditioner of its own launches.
 
@@ -166,7 +179,7 @@ def dots(
         "before", "after"; x and r: "x", "r", "p", "q", "partial_before", "before", "after". The
         number "blocks_before" belongs to the last two.
     """
-    defines, blocks, threads = _over(n, dtype, aligned, multiprocessors, block_limit)
+    defines, blocks, threads = _over(n, dtype, aligned, multiprocessors, block_limit, tuning)
     scalars = ("partial_before", "before", "after", "blocks_before", n, blocks)
 
     def plan(kernel: str, *arguments: str | int) -> Launch:
@@ -190,15 +203,27 @@ def diagonal_defines(diagonal: bool) -> tuple[tuple[str, int], ...]:
     return (("DIAGONAL", 1),) if diagonal else ()
 
 
-def _threads(block_limit: int) -> int:
-    return _THREADS if block_limit >= _THREADS else _SMALLEST_BLOCK
+def _threads(block_limit: int, tuning: tables.Table) -> int:
+    threads = tuning["cg.threads"]
+    return threads if block_limit >= threads else _SMALLEST_BLOCK
+
+
+def _blocks(work: int, threads: int, multiprocessors: int, tuning: tables.Table) -> int:
+    """Blocks for so many threads' work, no more than a multiprocessor should have."""
+    return min(ceil_div(work, threads), multiprocessors * tuning["cg.blocks"])
 
 
 def _over(
-    n: int, dtype: str, aligned: bool, multiprocessors: int, block_limit: int
+    n: int,
+    dtype: str,
+    aligned: bool,
+    multiprocessors: int,
+    block_limit: int,
+    tuning: tables.Table | None,
 ) -> tuple[tuple[tuple[str, int | str], ...], int, int]:
     """Return defines, blocks and threads of a kernel over the elements of vectors."""
     width = vector_width(dtype, n, aligned)
-    threads = _threads(block_limit)
-    blocks = min(ceil_div(n, threads * width), multiprocessors * _BLOCKS)
+    tuning = tuning or tables.default()
+    threads = _threads(block_limit, tuning)
+    blocks = _blocks(ceil_div(n, width), threads, multiprocessors, tuning)
     return (("REAL", REAL[dtype]), ("WIDTH", width), ("THREADS", threads)), blocks, threads

@@ -9,33 +9,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..common import tuning as tables
 from ..common.launch import REAL, Launch, ceil_div, check_dtype
 from .plan import diagonal_defines, vector_width
 
 __all__ = ["Cooperative", "GridShare", "cooperative", "settle", "stencil", "sweeps"]
 
-# Sweeps in 2-D: threads along a row, in the order they are preferred in, and how many blocks of
-# them a multiprocessor holds at the 96 registers that a thread has, or with a diagonal
-# preconditioner 117.
-_ROW_THREADS = ((128, 5), (64, 8), (256, 2))
-_DIAGONAL_ROW_THREADS = ((128, 4), (64, 8), (256, 2))
-# In 3-D, by the vector's width: threads along a line, lines, and blocks of a multiprocessor.
-_PLANE_THREADS = {
-    1: ((32, 16, 1), (16, 16, 2)),
-    2: ((16, 32, 1), (16, 16, 2)),
-    4: ((16, 32, 1), (16, 16, 2)),
-}
 _SMALLEST = {2: (64, 1, 1), 3: (8, 8, 1)}
-# Rows that a tile reads beyond its own, and the fewest it should have of its own.
-_OVERLAP = 4
-_LEAST_ROWS = 4
-# A cooperative launch: threads of a block, of which a multiprocessor has one, and the most points
-# of a thread for which the registers suffice.
-_COOPERATIVE_THREADS = 512
-_COOPERATIVE_POINTS = {"float32": 8, "float64": 6}
-# Products and residuals: threads, and how many blocks of them a multiprocessor gets.
-_THREADS = 128
-_BLOCKS = 8
+_OVERLAP = 4  # rows that a tile reads beyond its own
 
 
 class GridShare(NamedTuple):
@@ -108,6 +89,7 @@ def sweeps(
     multiprocessors: int,
     block_limit: int = 1024,
     shape: tuple[int, int, int] | None = None,
+    tuning: tables.Table | None = None,
 ) -> tuple[Launch, Launch]:
     """Plan the sweeps of a stencil: the first from the first row on, the second from the last.
 
@@ -128,6 +110,8 @@ def sweeps(
     shape : tuple of int, optional
         Threads along the columns and the lines, and blocks of a multiprocessor, instead of the
         plan's own.
+    tuning : Table, optional
+        The figures that blocks are chosen by. Default: `hetero.kernels.common.tuning.default`.
 
     Returns
     -------
@@ -137,7 +121,8 @@ def sweeps(
         (the place of the first block's sums in "partial"), "add".
     """
     width = vector_width(dtype, grid.columns, aligned)
-    tiles = _tiles(grid, width, diagonal, multiprocessors, block_limit, shape)
+    tuning = tuning or tables.default()
+    tiles = _tiles(grid, width, diagonal, multiprocessors, block_limit, shape, tuning)
     pitch = 2 * grid.plane
     first = -halo if grid.low else 0
     last = grid.rows + (halo if grid.high else 0)
@@ -168,7 +153,13 @@ def sweeps(
 
 @lru_cache(maxsize=256)
 def cooperative(
-    grid: GridShare, *, dtype: str, multiprocessors: int, shared_limit: int, block_limit: int = 1024
+    grid: GridShare,
+    *,
+    dtype: str,
+    multiprocessors: int,
+    shared_limit: int,
+    block_limit: int = 1024,
+    tuning: tables.Table | None = None,
 ) -> Cooperative | None:
     """Plan many iterations on a small grid in one launch; None if the grid is too large for it.
 
@@ -178,6 +169,8 @@ def cooperative(
     dtype : {"float32", "float64"}
     multiprocessors, shared_limit, block_limit : int
         Of the device; ``shared_limit`` is in bytes.
+    tuning : Table, optional
+        As for `sweeps`.
 
     Returns
     -------
@@ -185,7 +178,8 @@ def cooperative(
         Buffers: "x", "r", "p0", "p1", "partial0", "partial1", "before", "after", "arrivals"
         (4 bytes, zero); number: "iterations".
     """
-    threads = min(_COOPERATIVE_THREADS, block_limit)
+    tuning = tuning or tables.default()
+    threads = min(tuning["cg.cooperative_threads"], block_limit)
     if grid.dims != 2 or grid.columns > threads:
         return None
     strip = ceil_div(grid.rows, min(grid.rows, multiprocessors))
@@ -193,7 +187,7 @@ def cooperative(
     points = ceil_div(strip + 2, threads // grid.columns)
     plane_bytes = (strip + 4) * (grid.columns + 2) * check_dtype(dtype)
     shared_bytes = ceil_div(2 * plane_bytes, 8) * 8 + 4 * 8 * threads
-    if points > _COOPERATIVE_POINTS[dtype] or shared_bytes > shared_limit:
+    if points > tuning["cg.cooperative_points"][dtype] or shared_bytes > shared_limit:
         return None
     launch = Launch(
         source="cg_cooperative.cu",
@@ -245,6 +239,7 @@ def stencil(
     scaled: bool,
     multiprocessors: int,
     block_limit: int = 1024,
+    tuning: tables.Table | None = None,
 ) -> tuple[Launch, Launch]:
     """Plan r = b - A x, p = r or inverse * r; and q = A p, each with two sums.
 
@@ -260,6 +255,8 @@ def stencil(
         Whether p = inverse * r.
     multiprocessors, block_limit : int
         Of the device.
+    tuning : Table, optional
+        As for `sweeps`.
 
     Returns
     -------
@@ -267,8 +264,9 @@ def stencil(
         Buffers of the first: "x", "b", "r", "p", "inverse" (any if not ``scaled``), "partial"; of
         the second: "p", "q", "partial".
     """
-    threads = min(_THREADS, block_limit)
-    blocks = min(grid.rows * grid.lines, multiprocessors * _BLOCKS)
+    tuning = tuning or tables.default()
+    threads = min(tuning["cg.stencil_threads"], block_limit)
+    blocks = min(grid.rows * grid.lines, multiprocessors * tuning["cg.stencil_blocks"])
     defines = (("REAL", REAL[dtype]), ("DIMS", grid.dims), ("THREADS", threads))
     sizes = (*grid[:3], x_halo if grid.low else 0, int(grid.low), int(grid.high))
     weights = tuple(map(float, grid.weights))
@@ -300,15 +298,17 @@ def _tiles(
     multiprocessors: int,
     block_limit: int,
     shape: tuple[int, int, int] | None,
+    tuning: tables.Table,
 ) -> _Tiles:
     """Choose the block's shape and the rows of a tile by the rows that the slowest block walks."""
     if shape is not None:
         shapes = [shape]
     elif grid.dims == 2:
-        rows = _DIAGONAL_ROW_THREADS if diagonal else _ROW_THREADS
-        shapes = [(columns, 1, resident) for columns, resident in rows]
+        rows = tuning["cg.diagonal_row_blocks" if diagonal else "cg.row_blocks"]
+        shapes = [(int(columns), 1, resident) for columns, resident in rows.items()]
     else:
-        shapes = list(_PLANE_THREADS[width])
+        planes = tuning["cg.plane_blocks"][str(width)]
+        shapes = [(*map(int, size.split("x")), resident) for size, resident in planes.items()]
     shapes = [s for s in shapes if s[0] * s[1] <= block_limit] or [_SMALLEST[grid.dims]]
     edge = ceil_div(2, width)
     best = None
@@ -318,7 +318,7 @@ def _tiles(
         blocks = multiprocessors * resident
         for rounds in range(1, 9):
             chunks = max(1, rounds * blocks // (strips * bands))
-            chunk = max(ceil_div(grid.rows, chunks), min(_LEAST_ROWS, grid.rows))
+            chunk = max(ceil_div(grid.rows, chunks), min(tuning["cg.least_rows"], grid.rows))
             tiles = strips * bands * ceil_div(grid.rows, chunk)
             walked = ceil_div(tiles, blocks) * (chunk + _OVERLAP)
             # Threads that the multiprocessor works for, busy or not, and rows that each walks.

@@ -8,7 +8,6 @@ from ..common.boundaries import BOUNDARIES
 from ..common.launch import ceil_div, check_dtype
 
 __all__ = [
-    "RESIDENT",
     "SHARED_BYTES",
     "WARP",
     "Correlation",
@@ -18,7 +17,6 @@ __all__ = [
 ]
 
 WARP = 32
-RESIDENT = 512  # threads of a multiprocessor's blocks, 128 registers for each
 SHARED_BYTES = 49152  # of shared memory that a kernel may declare
 _MOST_BLOCKS = (1 << 31) - 1
 _FETCHES = 12  # loads that a thread has in flight as a tile is filled

@@ -10,7 +10,7 @@ from ..common import tuning as tables
 from ..common.boundaries import BOUNDARIES
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from .correlation import (
-    RESIDENT,
+    SHARED_BYTES,
     WARP,
     Correlation,
     correlation,
@@ -21,26 +21,16 @@ from .plan_lines import separable, separable_limit
 
 __all__ = ["BOUNDARIES", "direct", "separable", "separable_limit"]
 
-# Threads of a block.
-_THREADS = 128
-# A block's shared memory: several blocks are to fit on a multiprocessor.
-_STAGE_BYTES = 32768
-
-# convolve.cu: taps of a chunk, unrolled; columns of a stage.
+# convolve.cu: taps of a chunk, unrolled.
 _CHUNK = 8
 _CHUNK_TAPS = 32
-_STAGE_COLUMNS = 32
 # Shapes of a tile that are weighed: threads side by side, and rows of a thread.
 _LANES = (32, 16, 8, 64, 128)
 _ROWS = (8, 4, 2, 1)
 
-# convolve_small.cu: extents that it counts in 32 bits.
+# convolve_small.cu: threads of a block; extents that it counts in 32 bits.
+_SMALL_THREADS = 128
 _SMALL_MOST = 1 << 29
-# Largest side of the filter -> rows of a thread, rows in flight, blocks on a multiprocessor.
-_SMALL_SHAPES = {
-    "float32": {3: (4, 6, 8), 5: (8, 6, 4), 7: (8, 2, 4), 9: (8, 2, 3)},
-    "float64": {3: (8, 6, 5), 5: (8, 3, 4)},
-}
 
 
 def direct(
@@ -126,7 +116,7 @@ def direct(
         raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
     found = None
     tuning = tuning or tables.default()
-    if cuda and block_limit >= _THREADS:
+    if cuda and block_limit >= _SMALL_THREADS:
         found = _small(problem, multiprocessors, alignment, tuning)
     if found is None:
         found = _tiled(problem, multiprocessors, alignment, block_limit, shared_limit, tuning)
@@ -153,8 +143,9 @@ def _small(
     """The plan with convolve_small.cu, or None where another kernel is for it."""
     p = problem
     side = max(p.filter_height, p.filter_width)
+    shapes = tuning["convolution.small_shapes"][p.dtype]
     if (
-        side > max(_SMALL_SHAPES[p.dtype])
+        side > max(map(int, shapes))
         or p.filter_height * p.filter_width > tuning["convolution.small_taps"][p.dtype]
         or min(p.out_height, p.out_width) < tuning["convolution.small_outputs"]
         or max(p.height, p.width, p.out_height, p.out_width, p.top, p.left) >= _SMALL_MOST
@@ -168,11 +159,9 @@ def _small(
         and p.vectors(p.out, p.out_height, alignment, width)
     ):
         width //= 2
-    rows, ahead, blocks = next(
-        shape for most, shape in _SMALL_SHAPES[p.dtype].items() if side <= most
-    )
+    rows, ahead, blocks = next(shape for most, shape in shapes.items() if side <= int(most))
     across = ceil_div(p.out_width, WARP * width)
-    groups = _THREADS // WARP
+    groups = _SMALL_THREADS // WARP
     while rows > 2 and across * ceil_div(p.out_height, groups * rows) * p.batch < (
         blocks * multiprocessors
     ):
@@ -192,7 +181,7 @@ def _small(
             ("BLOCKS", blocks),
         ),
         grid=count_blocks(across, down, p.batch),
-        block=_THREADS,
+        block=_SMALL_THREADS,
         arguments=(
             "image",
             "taps",
@@ -257,7 +246,7 @@ def _tiled(
         p.dtype,
         multiprocessors / p.batch,
         block_limit,
-        min(shared_limit, _STAGE_BYTES),
+        min(shared_limit, SHARED_BYTES, tuning["convolution.stage_bytes"]),
         tuning,
     )
     if found is None:
@@ -281,7 +270,7 @@ def _tiled(
             ("STAGE_COLUMNS", stages.columns),
             ("FETCH_ROWS", fetch_rows(lanes * width + stages.columns)),
             ("ALIGNED", int(aligned)),
-            ("BLOCKS", RESIDENT // (lanes * groups)),
+            ("BLOCKS", max(tuning["convolution.resident_threads"] // (lanes * groups), 1)),
         ),
         grid=count_blocks(across, down, p.batch),
         block=lanes * groups,
@@ -310,9 +299,14 @@ def _tiled(
 
 
 def _stages(
-    taps: tuple[int, int], dtype: str, tile_rows: int, tile_columns: int, shared_bytes: int
+    taps: tuple[int, int],
+    dtype: str,
+    tile_rows: int,
+    tile_columns: int,
+    shared_bytes: int,
+    most: int,
 ) -> _Stages | None:
-    """Cut a filter so that a stage fits in shared memory; None if nothing does."""
+    """Cut a filter so that a stage of ``most`` columns fits in shared memory; None if none does."""
     filter_height, filter_width = taps
     element = check_dtype(dtype)
     width = VECTOR_BYTES // element
@@ -323,7 +317,6 @@ def _stages(
     chunks_down = ceil_div(filter_height, chunk_rows)
     tail_rows = filter_height - (chunks_down - 1) * chunk_rows
     tail_columns = (filter_width - 1) % chunk_columns + 1
-    most = _STAGE_COLUMNS
     while most >= _CHUNK:
         columns = ceil_div(filter_width, ceil_div(filter_width, most))
         unit = width if chunk_columns == filter_width else chunk_columns
@@ -353,13 +346,14 @@ def _tile(
     """The tile that takes the least time, None if none fits; multiprocessors are those for an
     image."""
     width = VECTOR_BYTES // check_dtype(dtype)
-    threads = min(_THREADS, block_limit // WARP * WARP)
+    threads = min(tuning["convolution.tile_threads"], block_limit // WARP * WARP)
+    most = tuning["convolution.stage_columns"]
     best, best_cost = None, 0.0
     for rows, lanes in itertools.product(_ROWS, _LANES):
         if threads % lanes:
             continue
         tile_rows, tile_columns = threads // lanes * rows, lanes * width
-        stages = _stages(taps, dtype, tile_rows, tile_columns, shared_bytes)
+        stages = _stages(taps, dtype, tile_rows, tile_columns, shared_bytes, most)
         if stages is None:
             continue
         down, across = ceil_div(outs[0], tile_rows), ceil_div(outs[1], tile_columns)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from ..common import tuning as tables
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from .correlation import (
-    RESIDENT,
     SHARED_BYTES,
     WARP,
     Correlation,
@@ -59,6 +59,7 @@ def separable(
     cuda: bool,
     block_limit: int = 1024,
     shared_limit: int = 32768,
+    tuning: tables.Table | None = None,
 ) -> LaunchPlan:
     """Plan what `direct` does for the taps sum over r of outer(columns[r], rows[r]).
 
@@ -67,7 +68,8 @@ def separable(
     rank : int
         Terms of the sum.
     batch, height, width, filter_height, filter_width, out_height, out_width, top, left, boundary, \
-dtype, image_strides, out_strides, multiprocessors, alignment, cuda, block_limit, shared_limit
+dtype, image_strides, out_strides, multiprocessors, alignment, cuda, block_limit, shared_limit, \
+tuning
         As for `hetero.kernels.convolution.plan.direct`; the filter's sides are at most
         `separable_limit`.
 
@@ -96,7 +98,8 @@ dtype, image_strides, out_strides, multiprocessors, alignment, cuda, block_limit
             f"a separable filter must have at most {limit} taps a side, "
             f"got {filter_height} x {filter_width}"
         )
-    return _lines(problem, rank, multiprocessors, alignment, block_limit, shared_limit)
+    tuning = tuning or tables.default()
+    return _lines(problem, rank, multiprocessors, alignment, block_limit, shared_limit, tuning)
 
 
 def _lines_bytes(filter_height: int, filter_width: int, dtype: str, groups: int) -> int:
@@ -117,6 +120,7 @@ def _lines(
     alignment: int,
     block_limit: int,
     shared_limit: int,
+    tuning: tables.Table,
 ) -> LaunchPlan:
     """The plan with convolve_lines.cu."""
     p = problem
@@ -151,7 +155,7 @@ def _lines(
             ("STAGE_COLUMNS", stage_columns),
             ("FETCH_ROWS", fetch_rows(columns + stage_columns)),
             ("ALIGNED", int(p.vectors(p.out, p.out_height, alignment, width))),
-            ("BLOCKS", RESIDENT // (_LINES_LANES * groups)),
+            ("BLOCKS", tuning["convolution.resident_threads"] // (_LINES_LANES * groups)),
         ),
         grid=count_blocks(across, down, p.batch),
         block=_LINES_LANES * groups,

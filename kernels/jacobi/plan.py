@@ -21,20 +21,15 @@ __all__ = [
     "sweep",
 ]
 
-# One sweep: threads of a block, rows whose loads a thread has in flight, and the longest strip; a
-# strip reads two rows beside its own, which the L2 cache has, and many short strips share out
-# evenly. Strips are shorter where there are fewer threads on a multiprocessor than keep it busy.
-_THREADS = 128
-_AHEAD = {2: 4, 3: 2}
+# A strip of one sweep reads two rows beside its own, which the L2 cache has, and many short strips
+# share out evenly. Strips are shorter where there are fewer threads on a multiprocessor than keep
+# it busy. The residual's sums are over pieces of 8 vectors for each of so many threads: their bits
+# are the same on every card.
+_RESIDUAL_THREADS = 128
+_PITCH_THREADS = 256
 
-# Several sweeps: depth -> blocks of four warps that a multiprocessor has registers for, as
-# __launch_bounds__ is told (the most without spills), and rows whose loads a warp has in flight:
-# the more the fewer warps there are.
+# Several sweeps: their numbers; a block has four warps.
 DEPTHS = (2, 4, 6, 8)
-_WARP_SHAPES = {
-    "float32": {2: (6, 2), 4: (4, 2), 6: (3, 2), 8: (2, 4)},
-    "float64": {2: (6, 2), 4: (3, 4), 6: (2, 3), 8: (2, 4)},
-}
 _WARP_LANES = 32
 _WARP_GROUPS = 4
 _PORTABLE_LANES = 64
@@ -137,7 +132,7 @@ def sweep(
     """
     tuning = tuning or tables.default()
     width = VECTOR_BYTES // check_dtype(grid.dtype)
-    threads = min(_THREADS, block_limit)
+    threads = min(tuning["jacobi.threads"], block_limit)
     tiles = ceil_div(grid.lines * (grid.pitch // width), threads)
     total = sum(end - begin for begin, end in rows)
     if strip is None:
@@ -146,7 +141,7 @@ def sweep(
     return Launch(
         source="jacobi.cu",
         kernel="jacobi_sweep",
-        defines=_defines(grid, threads),
+        defines=_defines(grid, threads, tuning),
         grid=tiles * sum(ceil_div(end - begin, strip) for begin, end in rows),
         block=threads,
         arguments=(
@@ -220,13 +215,13 @@ def blocked(
     width = VECTOR_BYTES // check_dtype(grid.dtype)
     lanes = _WARP_LANES if warps else min(_PORTABLE_LANES, block_limit)
     groups = _WARP_GROUPS if warps else 1
-    blocks, ahead = _WARP_SHAPES[grid.dtype][depth] if warps else (1, 2)
+    tuning = tuning or tables.default()
+    shape = tuning["jacobi.blocked_shapes"][grid.dtype][str(depth)]
+    blocks, ahead = shape if warps else (1, 2)
     skirt = ceil_div(depth, width) * width
     tiles = ceil_div(grid.columns, groups * (lanes * width - 2 * skirt))
     if strip is None:
-        strip = _blocked_strip(
-            rows, depth, tiles, multiprocessors * blocks, tuning or tables.default()
-        )
+        strip = _blocked_strip(rows, depth, tiles, multiprocessors * blocks, tuning)
     return Launch(
         source="jacobi_warp.cu" if warps else "jacobi_blocked.cu",
         kernel="jacobi_blocked",
@@ -280,7 +275,13 @@ def _blocked_strip(
     return best
 
 
-def residual(grid: GridSlab, rows: tuple[int, int], *, block_limit: int = 1024) -> Launch:
+def residual(
+    grid: GridSlab,
+    rows: tuple[int, int],
+    *,
+    block_limit: int = 1024,
+    tuning: tables.Table | None = None,
+) -> Launch:
     """Plan the sums of (f - A u)^2 over pieces of each row, in double.
 
     The pieces, and so the bits of the sums, depend on the grid alone, not on how it is cut into
@@ -292,13 +293,13 @@ def residual(grid: GridSlab, rows: tuple[int, int], *, block_limit: int = 1024) 
         On the buffers ``"u"``, ``"f"`` and ``"partial"``; the latter has `residual_sums` doubles
         for each row.
     """
-    threads = min(_THREADS, block_limit)
+    threads = min(_RESIDUAL_THREADS, block_limit)
     chunks = residual_sums(grid, block_limit=block_limit)
     begin, end = rows
     return Launch(
         source="jacobi.cu",
         kernel="jacobi_residual",
-        defines=_defines(grid, threads),
+        defines=_defines(grid, threads, tuning or tables.default()),
         grid=chunks * (end - begin),
         block=threads,
         arguments=(
@@ -319,7 +320,7 @@ def residual(grid: GridSlab, rows: tuple[int, int], *, block_limit: int = 1024) 
 def residual_sums(grid: GridSlab, *, block_limit: int = 1024) -> int:
     """How many sums `residual` makes of a row (a plane in 3-D)."""
     vectors = grid.lines * (grid.pitch * ELEMENT_BYTES[grid.dtype] // VECTOR_BYTES)
-    return ceil_div(vectors, 8 * min(_THREADS, block_limit))
+    return ceil_div(vectors, 8 * min(_RESIDUAL_THREADS, block_limit))
 
 
 def change_pitch(
@@ -332,7 +333,7 @@ def change_pitch(
     Launch
         From the buffer ``"source"`` to ``"target"``.
     """
-    threads = min(2 * _THREADS, block_limit)
+    threads = min(_PITCH_THREADS, block_limit)
     lines = grid.held * grid.lines
     blocks = min(lines * ceil_div(grid.columns, threads), 1 << 16)
     return Launch(
@@ -353,13 +354,15 @@ def change_pitch(
     )
 
 
-def _defines(grid: GridSlab, threads: int) -> tuple[tuple[str, int | str], ...]:
+def _defines(
+    grid: GridSlab, threads: int, tuning: tables.Table
+) -> tuple[tuple[str, int | str], ...]:
     return (
         ("REAL", REAL[grid.dtype]),
         ("VECTOR", VECTOR_BYTES // ELEMENT_BYTES[grid.dtype]),
         ("DIMS", grid.dims),
         ("THREADS", threads),
-        ("AHEAD", _AHEAD[grid.dims]),
+        ("AHEAD", tuning["jacobi.ahead"][str(grid.dims)]),
     )
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..common import tuning as tables
 from ..common.launch import ceil_div, check_dtype
 
 __all__ = ["Sweep", "coarse_points", "plan_sweep"]
 
 _COARSE_BYTES = 44 << 10  # of shared memory for the grids of multigrid_coarse.cu together
 _HALO = 3  # points around a tile that its own depend on
-_MOST_PLANES = 32  # coarse planes of a tile: 64 fine ones, and 8 steps to start and end
-_LEAST_PLANES = 4
-_BLOCKS_PER_MULTIPROCESSOR = 4
-_AHEAD = 4
+_PAIRS = 32  # of a window in 3-D
 
 
 class Sweep(NamedTuple):
@@ -61,6 +59,7 @@ def plan_sweep(
     dtype: str,
     multiprocessors: int,
     block_limit: int,
+    tuning: tables.Table | None = None,
 ) -> Sweep:
     """Choose a window and tiles for passes between a grid and the next coarser one.
 
@@ -72,10 +71,16 @@ def plan_sweep(
         "float32" or "float64".
     multiprocessors, block_limit : int
         Of the device.
+    tuning : Table, optional
+        The figures that windows are chosen by. Default: `hetero.kernels.common.tuning.default`.
     """
+    check_dtype(dtype)
+    tuning = tuning or tables.default()
     flat = shape[1] == 1
-    double = check_dtype(dtype) == 8
-    pairs, rows, resident = (128, 1, 5 if double else 8) if flat else (32, 20 if double else 28, 1)
+    if flat:
+        pairs, rows, resident = tuning["multigrid.pairs"], 1, tuning["multigrid.resident"][dtype]
+    else:
+        pairs, rows, resident = _PAIRS, tuning["multigrid.window_rows"][dtype], 1
     if pairs * rows > block_limit:
         pairs, rows = (block_limit, 1) if flat else (16, 16)
     # A window holds a tile with its halo and, along x, what it takes to begin at an even point. A
@@ -85,8 +90,8 @@ def plan_sweep(
     if not flat:
         y = rows // 2 - _HALO - 1 if coarse[1] < shape[1] else rows - 2 * _HALO - 1
     across = ceil_div(coarse[1], y) * ceil_div(coarse[2], x)
-    z = _MOST_PLANES
-    enough = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
-    while z > _LEAST_PLANES and across * ceil_div(coarse[0], z) < enough:
+    z = tuning["multigrid.most_planes"]
+    enough = tuning["multigrid.blocks"] * multiprocessors
+    while z > tuning["multigrid.least_planes"] and across * ceil_div(coarse[0], z) < enough:
         z //= 2
-    return Sweep(pairs, rows, resident, _AHEAD if flat else 0, (z, y, x))
+    return Sweep(pairs, rows, resident, tuning["multigrid.ahead"] if flat else 0, (z, y, x))

@@ -13,6 +13,7 @@ from hetero.devices.workspace import Workspace
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
+from hetero.runtime import tuning
 from hetero.runtime.problem import Problem
 
 _THREADS = 256
@@ -62,6 +63,7 @@ def launch_plan(
         block_limit=device.block_limit,
         shared_limit=device.shared_limit,
         cuda=device.kind == "cuda",
+        tuning=tuning.of_device(device),
     )
 
 

@@ -85,6 +85,7 @@ class Sweeps(Loop):
                 "x_halo": X_HALO,
                 "multiprocessors": device.multiprocessors,
                 "block_limit": device.block_limit,
+                "tuning": vectors.tuning,
             }
             aligned = part.is_aligned("x", *(("inverse",) if diagonal else ()))
             pair = plan_cg_stencil.sweeps(
@@ -180,6 +181,7 @@ class MatrixLoop(Loop):
                 diagonal=matrix.diagonal,
                 multiprocessors=part.device.multiprocessors,
                 block_limit=part.device.block_limit,
+                tuning=matrix.vectors.tuning,
             )
             for turn in (0, 1):
                 scalars = {"before": f"record{turn}", "after": f"record{1 - turn}"}
@@ -222,6 +224,7 @@ class Preconditioned(Loop):
             aligned=part.is_aligned("x"),
             multiprocessors=part.device.multiprocessors,
             block_limit=part.device.block_limit,
+            tuning=matrix.vectors.tuning,
         )
         part.allocate(16 * dots.grid, "dots")
         self._dots = part.bind(dots, a="z", b="r", partial="dots")

@@ -15,7 +15,6 @@ from hetero.ops.krylov.cg_vectors import Vectors
 from hetero.ops.linear_systems.exchange import Bound, BufferCopies, Part
 from hetero.ops.linear_systems.partition import Copy, gather_copies
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
-from hetero.runtime import tuning
 
 
 def grid_of(
@@ -99,6 +98,7 @@ class StencilMatrix(Matrix):
             scaled=False,
             multiprocessors=part.device.multiprocessors,
             block_limit=part.device.block_limit,
+            tuning=vectors.tuning,
         )
         self.blocks = [product.grid]
         self._make_sums()
@@ -135,6 +135,7 @@ class CsrMatrix(Matrix):
                     diagonal=diagonal,
                     multiprocessors=part.device.multiprocessors,
                     block_limit=part.device.block_limit,
+                    tuning=vectors.tuning,
                 )
             )
         self.blocks = [residual.grid for residual, _, _ in plans]
@@ -206,7 +207,9 @@ class CsrMatrix(Matrix):
             joined = np.concatenate([*wanted, np.empty(0, np.int64)]).astype(share.index)
             part.upload(joined, "places")
             part.allocate(len(joined) * self._item, "packed")
-            launch = plan_cg.pack(plan, len(joined), part.device.multiprocessors)
+            launch = plan_cg.pack(
+                plan, len(joined), part.device.multiprocessors, self.vectors.tuning
+            )
             self._pack_x.append([part.bind(launch, p="x")] if wanted else [])
             self._pack_p.append([part.bind(launch, p="p")] if wanted else [])
         return copies
@@ -251,6 +254,7 @@ class DenseMatrix(Matrix):
             "aligned": part.is_aligned("x", "b"),
             "multiprocessors": device.multiprocessors,
             "block_limit": device.block_limit,
+            "tuning": vectors.tuning,
         }
         residual, sums, _ = plan_cg.vectors(system.n, diagonal=diagonal, **size)
         dots, _, _ = plan_cg.dots(system.n, **size)
@@ -276,7 +280,7 @@ class DenseMatrix(Matrix):
             alignment=16 if part.is_aligned("A", vector) else dtype.itemsize,
             block_limit=part.device.block_limit,
             capability=part.device.capability,
-            tuning=tuning.of_device(part.device),
+            tuning=self.vectors.tuning,
         )
 
     def _multiply(self, vector: str) -> None:

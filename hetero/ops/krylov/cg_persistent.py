@@ -47,6 +47,7 @@ class Persistent(Loop):
             scaled=False,
             multiprocessors=part.device.multiprocessors,
             block_limit=part.device.block_limit,
+            tuning=vectors.tuning,
         )
         part.allocate(16 * residual.grid, "residual sums")
         self._blocks = [residual.grid]
@@ -88,6 +89,7 @@ def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
         multiprocessors=device.multiprocessors,
         shared_limit=device.shared_limit,
         block_limit=device.block_limit,
+        tuning=vectors.tuning,
     )
     if plan is None:
         return None

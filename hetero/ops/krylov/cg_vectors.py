@@ -12,6 +12,7 @@ from hetero.devices.base import Device
 from hetero.ops.linear_systems.exchange import Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, slabs, split
 from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
+from hetero.runtime import tuning
 
 # Rows beyond its own that a part of a stencil needs of p and r, and of x.
 HALO = 2
@@ -46,6 +47,9 @@ class Vectors:
     exchange : Exchange
     parts : sequence of Part
         With buffers "b", "x" (of a `Csr`, `load_x` makes it), "inverse", "record0", "record1".
+    tuning : Table
+        That all parts' launches are planned by: sums over blocks are the same only if blocks have
+        as many threads everywhere.
     result : numpy.ndarray or device buffer
         The caller's x.
     """
@@ -71,6 +75,7 @@ class Vectors:
         alone = len(self.slabs) == 1
         self.parts = [Part(device, alone) for device, _ in zip(devices, self.slabs, strict=False)]
         self.exchange = Exchange(self.parts)
+        self.tuning = tuning.of_device(devices[0])
         # Elements of neighbours before and after a part's own x.
         self._beyond = [
             (X_HALO * plane * bool(slab.above), X_HALO * plane * bool(slab.below))

@@ -21,6 +21,7 @@ from hetero.devices.workspace import Workspace
 from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
+from hetero.runtime import tuning
 
 _PURPOSE = "multigrid"
 _KEPT = 2  # hierarchies in each context
@@ -53,7 +54,12 @@ class _Level:
         device, dtype = memory.device, memory.dtype
         self._device = device
         self.plan = plan_multigrid.plan_sweep(
-            grid.shape, coarse.shape, dtype.name, device.multiprocessors, device.block_limit
+            grid.shape,
+            coarse.shape,
+            dtype.name,
+            device.multiprocessors,
+            device.block_limit,
+            tuning.of_device(device),
         )
         z, y, x = grid.transfers or ()
         tiles = [grids.tiles(t, most) for t, most in zip((z, y, x), self.plan.tile, strict=True)]
@@ -247,7 +253,7 @@ def solve(
     """
     with device.active():
         make = functools.partial(DeviceHierarchy, device, stencil, dtype)
-        key = stencil, np.dtype(dtype)
+        key = stencil, np.dtype(dtype), tuning.of_device(device)
         hierarchy = device.storage().get(_PURPOSE, key, _KEPT, make)
         with locks.sole(hierarchy, hierarchy.again) as own:
             return _cycles(own, f, u, rtol, atol, maxiter)

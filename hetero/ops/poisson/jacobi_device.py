@@ -25,6 +25,7 @@ from hetero.ops.linear_systems.partition import halo_copies, slabs
 from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
 from hetero.ops.poisson.jacobi_slab import Slice
+from hetero.runtime import tuning
 
 _UNINTERRUPTED = 0.25  # seconds of work that is queued at once
 _CHECKPOINT = 2.0  # seconds after which u is saved on the host; more, if that takes long
@@ -134,7 +135,8 @@ class _DeviceSolve:
         self._passes_at_once = 16
         self._save_at = time.monotonic() + _CHECKPOINT
         whole = plan_jacobi.GridSlab.of(stencil.shape, stencil.spacing, dtype.name)
-        self._depth = blocking or plan_jacobi.default_depth(whole)
+        table = tuning.of_device(devices[0])  # for all, whose passes go together
+        self._depth = blocking or plan_jacobi.default_depth(whole, table)
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
         self._slices = [

@@ -11,6 +11,7 @@ from hetero.kernels.common.launch import VECTOR_BYTES, Launch
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
+from hetero.runtime import tuning
 
 
 class Slice(Part):
@@ -144,7 +145,11 @@ class Slice(Part):
 
     def _plan(self, which: str, depth: int) -> Launch:
         device = self.device
-        limits = {"multiprocessors": device.multiprocessors, "block_limit": device.block_limit}
+        limits = {
+            "multiprocessors": device.multiprocessors,
+            "block_limit": device.block_limit,
+            "tuning": tuning.of_device(device),
+        }
         if depth == 1:
             return plan_jacobi.sweep(self.grid, self._rows[which], **limits)
         warps = device.dialect == "cuda"
@@ -156,7 +161,12 @@ class Slice(Part):
         key = "residual", which
         if key not in self._bound:
             rows = self._slab.above, self._slab.above + self._slab.own
-            launch = plan_jacobi.residual(self.grid, rows, block_limit=self.device.block_limit)
+            launch = plan_jacobi.residual(
+                self.grid,
+                rows,
+                block_limit=self.device.block_limit,
+                tuning=tuning.of_device(self.device),
+            )
             self._bound[key] = self.bind(launch, u=f"u{which}")
         self.start(self._bound[key])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ from hetero.runtime import inventory, pricing, profile, registry
 from hetero.runtime import tuning as tuning_tables
 from hetero.runtime.cases import Place
 from hetero.runtime.plan import CPU
+
+log = logging.getLogger("hetero")
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -100,7 +103,7 @@ def measure_machine(
         return _planned_by_tables(quick, devices, progress, kernels)
 
     def waiting() -> None:
-        profile.log.warning("another calibration is running on this machine: waiting for its end")
+        log.warning("another calibration is running on this machine: waiting for its end")
 
     # The folder may be one of several machines.
     lock = folder / f"calibrating-{os.uname().nodename}.lock"
@@ -110,7 +113,7 @@ def measure_machine(
         except OSError as error:
             if error.errno not in _NOT_WRITABLE:
                 raise
-            profile.log.info("calibrating without a lock against others: %s", error)
+            log.info("calibrating without a lock against others: %s", error)
         return _planned_by_tables(quick, devices, progress, kernels)
 
 
@@ -131,18 +134,19 @@ def _planned_by_tables(
             try:
                 tables[info["name"]] = tuning.measure_table(backends.get(name), progress)
             except DeviceError as error:
-                profile.log.warning("calibration leaves out the kernels of %s: %s", name, error)
+                log.warning("calibration leaves out the kernels of %s: %s", name, error)
     with tuning_tables.using(tables):
         found = _measure(quick, devices, progress)
     return {**found, "kernels": tables} if tables else found
 
 
 def _stored_tables() -> dict[str, Any]:
-    """The tuning tables of this machine's stored profile, by card."""
-    try:
-        return profile.read(profile.default_path()).data.get("kernels", {})
-    except (OSError, ProfileError):
-        return {}
+    """The tuning tables of all stored profiles, by card; of one card the newest."""
+    found: dict[str, Any] = {}
+    for path in reversed(profile.stored()):
+        with contextlib.suppress(OSError, ProfileError):
+            found |= profile.read(path).data.get("kernels", {})
+    return found
 
 
 def _measure(
@@ -188,7 +192,7 @@ def _measure(
     measured = loop.measure(portions, budget, shares, show, failures)
     models = loop.derived(operations, loop.models(measured, failures), failures)
     for line in loop.told(failures):
-        profile.log.warning("calibration leaves out %s", line)
+        log.warning("calibration leaves out %s", line)
     if progress is not None:
         progress(1.0, "done")
     return {

@@ -48,14 +48,15 @@ def run(code, *arguments, seconds=60):
 def modules():
     """Every module of hetero that can be imported here."""
     for package in (hetero, kernels, calibration):
-        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-            if found.name.endswith("__main__"):
-                continue
-            module = importlib.import_module(found.name)
-            yield module
-            if found.ispkg and module not in (kernels, calibration):
-                for inner in pkgutil.iter_modules(module.__path__, f"{found.name}."):
-                    yield importlib.import_module(inner.name)
+        folders = [package]
+        for folder in folders:  # grows
+            for found in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
+                if found.name.endswith("__main__"):
+                    continue
+                module = importlib.import_module(found.name)
+                yield module
+                if found.ispkg and module not in (kernels, calibration) and folder is not kernels:
+                    folders.append(module)
 
 
 def module_locks():
@@ -220,7 +221,7 @@ from hetero import devices
 from hetero.runtime import call_cache, planner, profile
 from hetero.ops import matmul
 A = np.ones((5, 5))
-for lock in (call_cache._all.lock, profile._lock, devices.here.lock):
+for lock in (call_cache._all.lock, profile.finding._lock, devices.here.lock):
     with lock:
         profile.set_current(None)
         assert planner.plan(matmul.problem(A, A)).chosen.device == "cpu"
@@ -381,4 +382,4 @@ def test_calls_at_the_interpreters_end(before):
 def test_this_test_sees_locks():
     """What is looked for is found: a lock of a module's, and one of a module's object."""
     found = {where for where, _ in module_locks()}
-    assert {"hetero.runtime.profile._lock", "hetero.runtime.call_cache._all.lock"} <= found
+    assert {"hetero.runtime.profile.finding._lock", "hetero.runtime.call_cache._all.lock"} <= found

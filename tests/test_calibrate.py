@@ -14,6 +14,7 @@ import time
 import pytest
 
 import hetero
+from hetero import paths
 from hetero.runtime import profile
 
 # The package's attribute of this name is the function.
@@ -77,7 +78,7 @@ def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(calibrate, "measure_machine", lambda *_: content)
-    monkeypatch.setattr(profile.paths, "replace_file", full)
+    monkeypatch.setattr(paths, "replace_file", full)
     with pytest.raises(OSError, match="No space"):
         hetero.calibrate(True)
     assert profile.current().name == "mine"

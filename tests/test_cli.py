@@ -70,7 +70,16 @@ def refused(run, *arguments, naming, code=USAGE):
 
 def test_info(run, data):
     found = data("info")
-    assert found.keys() == {"cpu", "devices", "links", "broken", "missing", "profile", "kernels"}
+    assert found.keys() == {
+        "cpu",
+        "devices",
+        "links",
+        "broken",
+        "missing",
+        "profile",
+        "profiles",
+        "kernels",
+    }
     assert {"name", "cores", "memory_bytes", "blas", "blas_version"} <= found["cpu"].keys()
     assert found["profile"].keys() == {"name", "file", "calibrate_writes"}
     assert set(found["devices"]) == set(devices.available())

@@ -489,7 +489,7 @@ CHANGES = {
         lambda: call_cache._all.lock,
         lambda: call_cache.remember({}, "key", "value", call_cache.generation()),
     ),
-    "another profile": (lambda: profile._lock, lambda: profile.set_current(None)),
+    "another profile": (lambda: profile.finding._lock, lambda: profile.set_current(None)),
 }
 
 
@@ -518,7 +518,7 @@ def test_threads_that_need_the_profile_read_it_once(monkeypatch):
         together.wait()
         found.append(profile.current())
 
-    monkeypatch.setattr(profile, "_load", slowly)
+    monkeypatch.setattr(profile.finding, "_load", slowly)
     profile.set_current(None)
     threads = [threading.Thread(target=look) for _ in range(4)]
     for thread in threads:

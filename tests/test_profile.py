@@ -79,7 +79,9 @@ def test_only_the_user_may_read(data, tmp_path, monkeypatch):
         elsewhere = profile.Profile(data).save(tmp_path / "new" / "p.json")
     finally:
         os.umask(old)
-    assert path == tmp_path / "hetero" / "profile.json"
+    assert path == profile.default_path()
+    assert path.parent == tmp_path / "hetero" / "profiles"
+    assert stat.S_IMODE(path.parent.parent.stat().st_mode) == 0o700
     for file in (path, elsewhere):
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -89,7 +91,7 @@ def test_without_a_cache_variable_it_lies_in_the_home_directory(tmp_path, monkey
     monkeypatch.delenv("HETERO_PROFILE")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert profile.default_path() == tmp_path / ".cache" / "hetero" / "profile.json"
+    assert profile.default_path().parent == tmp_path / ".cache" / "hetero" / "profiles"
 
 
 def test_a_write_that_fails_leaves_the_old_file(data, profile_file, monkeypatch):
@@ -307,15 +309,13 @@ DAMAGE = {
     "other cores": (lambda d: spoiled(d, "fingerprint", "cpu", "cores", 999), "cpu cores"),
     "other BLAS": (lambda d: spoiled(d, "fingerprint", "blas", "blas_version", "0"), "blas"),
     "other threads": (lambda d: spoiled(d, "fingerprint", "blas", "blas_threads", 99), "blas_thr"),
-    "GPU gone": (
-        lambda d: spoiled(d, "fingerprint", "devices", "cuda:7", {"name": "Z"}),
-        "cuda:7",
-    ),
     "older NumPy": (lambda d: spoiled(d, "fingerprint", "packages", "numpy", "1.0"), "numpy"),
     "older hetero": (lambda d: spoiled(d, "fingerprint", "hetero", "0.0.1"), "hetero"),
     "no fingerprint": (lambda d: {**d, "fingerprint": {}}, "cpu"),
     "fingerprint of lists": (lambda d: {**d, "fingerprint": {"cpu": [1], "blas": 3}}, "cpu"),
 }
+# Only what depends on what changed is put aside.
+IN_PART = {"other cores", "other BLAS", "other threads", "older NumPy"}
 CONSTANTS = ("models", CPU_MODEL)
 WAVES = {"overhead": 1e-6, "axes": [[16, 256]] * 3, "ratios": [1.0] * 8}
 SURFACE = {"overhead": 0.0, "axes": [[1, 99], [1, 99], [1, 99]], "seconds": [1.0] * 8}
@@ -421,7 +421,7 @@ def test_damage_gives_one_warning(case, data, profile_file, warnings_of, opencl)
     assert str(profile_file) in text
     assert named in text
     assert "\n" not in text
-    assert profile.current().name == "conservative"
+    assert profile.current().name == ("mine" if case in IN_PART else "conservative")
 
 
 @pytest.mark.parametrize("case", DEEP)
@@ -523,7 +523,7 @@ def test_no_memory_for_it_gives_one_warning(data, profile_file, warnings_of, mon
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(profile.json, "loads", full)
+        patch.setattr(json, "loads", full)
         profile.set_current(None)
         with pytest.raises(ProfileError):
             profile.read(profile_file)

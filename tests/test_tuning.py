@@ -304,7 +304,7 @@ def test_a_table_of_a_card_is_measured(monkeypatch):
     assert (table.card, table.multiprocessors) == ("Some Card", 132)
     assert table["matmul.tile_rates"] != tuning.default()["matmul.tile_rates"]
     stored = {**profile.shipped("conservative").data, "kernels": {"Some Card": data}}
-    monkeypatch.setattr(profile, "_current", profile.parse(profile.encode(stored)))
+    monkeypatch.setattr(profile.finding, "_current", profile.parse(profile.encode(stored)))
     tuning_tables._forget()
     info = {"kind": "cuda", "name": "Some Card", "arch": "sm_90", "multiprocessors": 132}
     assert tuning_tables.of_info(info).data["figures"] == table.data["figures"]
@@ -333,7 +333,7 @@ def test_calibrate_stores_the_tables(monkeypatch, tmp_path):
     monkeypatch.setattr(calibrate.backends, "get", lambda name: name)
     monkeypatch.setattr(calibrate.tuning, "measure_table", lambda device, progress: data)
     monkeypatch.setattr(calibrate, "_measure", measure)
-    monkeypatch.setattr(profile, "_current", profile.shipped("conservative"))
+    monkeypatch.setattr(profile.finding, "_current", profile.shipped("conservative"))
     monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "one.json"))
     found = calibrate.calibrate(kernels=True)
     assert found.data["kernels"] == {"Some Card": data}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,19 @@ from hetero import devices as backends
 from hetero import locks
 from hetero.devices import cpu
 
-_PACKAGES = ("numpy", "pycuda", "pyopencl", "nvmath-python", "nvidia-cublas")
+SLOT = "pci_bus_id"  # of a device; the same card in another one is no other card
+_PACKAGES = (
+    *("numpy", "scipy", "numba", "opencv-python", "opencv-python-headless"),
+    *("pycuda", "pyopencl", "nvmath-python", "nvidia-cublas", "nvidia-cufft"),
+)
+# Part of the fingerprint -> where its values stand there; every other part is a package.
+PARTS = {
+    "hetero": ("hetero",),
+    "cpu": ("cpu", "name"),
+    "cores": ("cpu", "cores"),
+    "loops": ("cpu", "loops"),
+    "blas": ("blas",),
+}
 
 
 class _Inventory:
@@ -64,15 +77,17 @@ believed, broken, newly_broken = backends.believed, backends.broken, backends.ne
 
 
 def fingerprint() -> dict[str, Any]:
-    """What a profile's constants depend on."""
+    """What constants depend on; `hetero.runtime.profile.validity` tells which on what."""
     processor = cpu.describe()
     return {
-        "cpu": {key: processor[key] for key in ("name", "cores")},
+        "cpu": {
+            **{key: processor[key] for key in ("name", "cores")},
+            "loops": _loop_threads(processor["cores"]),
+        },
         "blas": {key: processor[key] for key in ("blas", "blas_version", "blas_threads")},
         "devices": {
             name: {
-                key: info.get(key)
-                for key in ("name", "pci_bus_id", "memory_bytes", "driver", "toolkit")
+                key: info.get(key) for key in ("name", SLOT, "memory_bytes", "driver", "toolkit")
             }
             # Also of broken ones: they are here, whether or not that is known by now.
             for name, device in backends.everything().items()
@@ -83,6 +98,14 @@ def fingerprint() -> dict[str, Any]:
     }
 
 
+def _loop_threads(cores: int) -> int:
+    """Threads of the CPU's compiled loops, as Numba will take them; it need not be loaded yet."""
+    try:
+        return int(os.environ["NUMBA_NUM_THREADS"])
+    except (KeyError, ValueError):
+        return cores
+
+
 def _version(package: str) -> str | None:
     from importlib import metadata  # slow to import, and only a profile needs it
 
@@ -90,18 +113,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def difference(stored: dict[str, Any]) -> str | None:
-    """In which part a stored fingerprint differs from this machine, None if in none."""
-    now = fingerprint()
-    for part, value in now.items():
-        was = stored.get(part)
-        if was == value:
-            continue
-        if isinstance(value, dict) and isinstance(was, dict):
-            for key in sorted({*value, *was}, key=str):
-                if value.get(key) != was.get(key):
-                    return f"{part} {key} was {was.get(key)!r}, is {value.get(key)!r}"
-        return f"{part} was {was!r}, is {value!r}"
-    return None

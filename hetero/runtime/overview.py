@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from hetero import devices
@@ -44,7 +43,8 @@ def machine() -> Inventory:
         kernels are planned by), ``broken`` (device -> why it is not used: it
         could not compile or run a small kernel, or made wrong values), ``missing`` (what is not
         here and what would bring it), ``profile`` (its name; the file it was read from, None where
-        there is none that can be used; and the file that `hetero.calibrate` writes).
+        there is none that can be used; and the file that `hetero.calibrate` writes), ``profiles``
+        (file -> whether that stored profile fits this machine, else why not; the best first).
 
     Examples
     --------
@@ -55,8 +55,8 @@ def machine() -> Inventory:
     devices.proven()
     here = inventory.devices()
     constants = profile.current()
-    stored = str(profile.default_path())
-    is_used = bool(constants.data["fingerprint"]) and os.path.isfile(stored)
+    stored = profile.survey()
+    is_used = bool(constants.data["fingerprint"]) and stored and stored[0].obstacle is None
     size = 2**28
     links: dict[str, Any] = {}
     for name in here:
@@ -81,10 +81,24 @@ def machine() -> Inventory:
         missing=list(devices.missing()),
         profile={
             "name": constants.name,
-            "file": stored if is_used else None,
-            "calibrate_writes": stored,
+            "file": str(stored[0].path) if is_used else None,
+            "calibrate_writes": str(profile.default_path()),
         },
+        profiles={str(one.path): _fit(one) for one in stored},
     )
+
+
+def _fit(stored: profile.Stored) -> str:
+    """Whether a stored profile fits this machine, and how far."""
+    if stored.obstacle is not None:
+        return f"not used: {stored.obstacle}"
+    data, aside = stored.holding.data, stored.holding.aside
+    told = [f"{stored.holding.here} constants, of {data.get('created', 'an unknown time')}"]
+    told += [f"{len(names)} put aside, {change}" for change, names in aside.items()]
+    told += [f"nothing of {name}, which is new" for name in stored.holding.new]
+    if stored.unfinished:
+        told.append(stored.unfinished)
+    return ("fits: " if stored.complete else "fits in part: ") + "; ".join(told)
 
 
 def summary() -> str:

@@ -129,6 +129,9 @@ class Implementation:
     falls_short : callable or None
         ``falls_short(problem)`` gives the reason why the implementation is not expected to reach
         the tolerance within the caller's limit; it is chosen only where all others are out.
+    uses : tuple of str
+        What its speed depends on beside the CPU's cores or the device: packages, "blas", and
+        "loops", the number of threads of the CPU's compiled loops.
     """
 
     operation: str
@@ -140,6 +143,7 @@ class Implementation:
     shared: Callable[[Problem], bool] | None = None
     prepare: Callable[[Any, Problem, int, Any], Callable[..., None]] | None = None
     falls_short: Callable[[Problem], str | None] | None = None
+    uses: tuple[str, ...] = ()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A registered one is pickled and copied by its name: its functions can be local ones.
@@ -149,7 +153,7 @@ class Implementation:
 
     def _made_of(self) -> list[tuple[Any, ...]]:
         """Modules and names of its functions, which a reloaded module defines again."""
-        functions = [getattr(self, f.name) for f in fields(self)[3:]]
+        functions = [getattr(self, f.name) for f in fields(self)[3:] if f.name != "uses"]
         return [(getattr(f, "__module__", f), getattr(f, "__qualname__", f)) for f in functions]
 
 

@@ -86,12 +86,12 @@ def _run_on_devices(devices: tuple[Device, ...], problem: Problem, arguments: Ar
 
 
 _ON_DEVICES = ("dense", "csr", "stencil2", "stencil3")
-for _method, _kind, _layouts, _run in (
-    ("blas", "cpu", ("dense",), _run_on_cpu),
-    ("numba", "cpu", ("csr", "stencil2", "stencil3"), _run_on_cpu),
-    ("operator", "cpu", ("operator",), _run_on_cpu),
-    ("fused", "cuda", _ON_DEVICES, _run_on_devices),
-    ("fused", "opencl", _ON_DEVICES, _run_on_devices),
+for _method, _kind, _layouts, _run, _uses in (
+    ("blas", "cpu", ("dense",), _run_on_cpu, ("blas", "numpy", "loops", "numba")),
+    ("numba", "cpu", ("csr", "stencil2", "stencil3"), _run_on_cpu, ("loops", "numba")),
+    ("operator", "cpu", ("operator",), _run_on_cpu, ("loops", "numba")),
+    ("fused", "cuda", _ON_DEVICES, _run_on_devices, ()),
+    ("fused", "opencl", _ON_DEVICES, _run_on_devices, ()),
 ):
     registry.register(
         registry.Implementation(
@@ -102,5 +102,6 @@ for _method, _kind, _layouts, _run in (
             _work,
             _run,
             None if _kind == "cpu" else _shared,
+            uses=_uses,
         )
     )

@@ -251,6 +251,17 @@ def _by_cufft(axes: Axes) -> Callable[..., Any]:
     return run
 
 
+_LOOPS, _CUFFT = ("loops", "numba"), ("nvmath-python", "nvidia-cufft")
+_USES = {
+    ("direct", "cpu"): _LOOPS,
+    ("separable", "cpu"): _LOOPS,
+    ("fft", "cpu"): ("scipy",),
+    ("overlap_save", "cpu"): ("scipy",),
+    ("library", "cpu"): ("opencv-python", "opencv-python-headless"),
+    ("scipy", "cpu"): ("scipy",),
+    ("fft", "cuda"): _CUFFT,
+    ("overlap_save", "cuda"): _CUFFT,
+}
 for _method, _kind, _excludes, _work, _run, *_prepare in (
     ("direct", "cpu", _not_real, _direct_work, _on_cpu("direct_cpu", "direct")),
     ("separable", "cpu", _high_rank, _separable_work_on_cpu, _on_cpu("direct_cpu", "separable")),
@@ -285,6 +296,8 @@ for _method, _kind, _excludes, _work, _run, *_prepare in (
 ):
     registry.register(
         registry.Implementation(
-            *(NAME, _method, _kind, _excludes, _work, _run), prepare=next(iter(_prepare), None)
+            *(NAME, _method, _kind, _excludes, _work, _run),
+            prepare=next(iter(_prepare), None),
+            uses=_USES.get((_method, _kind), ()),
         )
     )

@@ -74,7 +74,13 @@ def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) 
 
 for _implementation in (
     registry.Implementation(
-        NAME, "blas", "cpu", registry.no_obstacle, operands.cpu_work, _run_blas
+        NAME,
+        "blas",
+        "cpu",
+        registry.no_obstacle,
+        operands.cpu_work,
+        _run_blas,
+        uses=("blas", "numpy"),
     ),
     registry.Implementation(
         NAME,
@@ -93,6 +99,7 @@ for _implementation in (
         operands.gpu_work,
         _run_library,
         prepare=_prepare_library,
+        uses=("nvmath-python", "nvidia-cublas"),
     ),
     registry.Implementation(
         NAME, "tiled", "opencl", registry.no_obstacle, operands.gpu_work, _run_tiled

@@ -253,6 +253,12 @@ def _shared(problem: Problem) -> bool:
     return problem.dims[0] >= 2 * _LEAST_ROWS
 
 
+def _uses(method: str, kind: str) -> tuple[str, ...]:
+    if kind == "cpu":
+        return ("scipy",) if method == "dst" else ("loops", "numba")
+    return ("nvmath-python", "nvidia-cufft") if method == "dst" else ()
+
+
 for _method, _run in (("dst", _dst), ("multigrid", _multigrid), ("cg", _cg), ("jacobi", _jacobi)):
     for _kind in ("cpu", "cuda", "opencl"):
         if _kind == "opencl" and _method == "dst":
@@ -267,5 +273,6 @@ for _method, _run in (("dst", _dst), ("multigrid", _multigrid), ("cg", _cg), ("j
                 _on_cpu(_method, _run) if _kind == "cpu" else _run,
                 _shared if _kind != "cpu" and _method in ("cg", "jacobi") else None,
                 falls_short=_falls_short(_method),
+                uses=_uses(_method, _kind),
             )
         )

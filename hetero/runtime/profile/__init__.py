@@ -1,0 +1,58 @@
+"""The profile: one machine's fitted constants, versioned, checksummed, stored atomically.
+
+A profile is one JSON file::
+
+    schema_version   int
+    name, created    str
+    units            what the numbers are in: seconds, bytes, flops
+    fingerprint      the machine it was measured on (see `hetero.runtime.inventory.fingerprint`)
+    devices          device name -> description, as `hetero.machine()` gives it
+    links            device name -> {"upload", "download"} -> {"pageable", "pinned"} -> model
+    host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
+                     host's memory, and the host's work around one call on a device
+    models           "device|operation|method|dtype|layout" -> model
+    kernels          optional: card -> tuning table of its kernels (`hetero.kernels.common.tuning`)
+    unfinished       optional: why not all was measured; conservative constants serve for the rest
+    sha256           of everything above
+
+and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.runtime.models`). A device
+written as "cuda:*" stands for every device of that kind, a layout "*" for every layout, "C" for
+"C aligned" and "C odd", "* odd" for everything odd. In the profiles that come with hetero
+``models`` is a text: all of them packed, without samples (`hetero.runtime.packing`).
+
+=============  =================================================================================
+`encoding`     the bytes of a file, and their checksum
+`places`       where profiles are kept: one file for each fingerprint
+`constants`    `Profile`: constants, ready to be asked
+`reading`      files checked and read
+`validity`     which constants of a profile hold on this machine as it is now
+`finding`      the profile that fits; the current one
+=============  =================================================================================
+"""
+
+from hetero.runtime.profile.constants import Profile
+from hetero.runtime.profile.encoding import LARGEST, SCHEMA_VERSION, UNITS, digest, encode
+from hetero.runtime.profile.finding import Stored, current, on_change, set_current, survey
+from hetero.runtime.profile.places import default_path, place, stored
+from hetero.runtime.profile.reading import named, parse, read, shipped
+
+__all__ = [
+    "LARGEST",
+    "SCHEMA_VERSION",
+    "UNITS",
+    "Profile",
+    "Stored",
+    "current",
+    "default_path",
+    "digest",
+    "encode",
+    "named",
+    "on_change",
+    "parse",
+    "place",
+    "read",
+    "set_current",
+    "shipped",
+    "stored",
+    "survey",
+]

@@ -1,0 +1,153 @@
+"""`Profile`: constants of one machine, ready to be asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hetero import paths
+from hetero.runtime.models import Cost, ModelKey, bind, bind_link
+from hetero.runtime.profile import encoding, places
+
+
+class Profile:
+    """Constants of one machine, ready to be asked.
+
+    Parameters
+    ----------
+    data : dict
+        The content of a profile file.
+
+    Attributes
+    ----------
+    name : str
+    data : dict
+    devices : dict
+        Device name -> description.
+    """
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.name: str = data["name"]
+        self.devices: dict[str, dict[str, Any]] = data["devices"]
+        self._costs: dict[tuple[str, ...], Cost | None] = {}
+        self._links: dict[tuple[str, ...], Callable[[int], float]] = {}
+
+    def cost(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> Cost | None:
+        """The cost function of an implementation, or None where no constants are known."""
+        key = (device, operation, method, dtype, layout)
+        try:
+            return self._costs[key]
+        except KeyError:
+            pass
+        order, _, alignment = layout.partition(" ")
+        found = None
+        for name in self._names(device, kind):
+            for shape in (layout, order, f"* {alignment}", "*"):
+                model = self.data["models"].get(
+                    str(ModelKey(name, operation, method, dtype, shape))
+                )
+                if model is not None and found is None:
+                    found = bind(model)
+        self._costs[key] = found
+        return found
+
+    def link(self, device: str, direction: str, memory: str = "pageable") -> Callable[[int], float]:
+        """Seconds as a function of bytes, "upload" to or "download" from a device.
+
+        Raises
+        ------
+        KeyError
+            If the profile knows nothing of this link.
+        """
+        key = (device, direction, memory)
+        if key not in self._links:
+            for name in self._names(device, device.partition(":")[0]):
+                model = self.data["links"].get(name, {}).get(direction, {}).get(memory)
+                if model is not None:
+                    self._links[key] = bind_link(model)
+                    break
+            else:
+                raise KeyError(f"{memory} {direction} of {device}")
+        return self._links[key]
+
+    def pack(self, nbytes: int) -> float:
+        """Seconds to copy a host array that is not dense into one that is."""
+        key = ("pack",)
+        if key not in self._links:
+            self._links[key] = bind_link(self.data["host"]["pack"])
+        return self._links[key](nbytes)
+
+    def dispatch(self, device: str, case: str) -> float:
+        """Seconds of the host's own work around one call, beside moving and launching.
+
+        Parameters
+        ----------
+        device : str
+        case : {"host", "device", "detour"}
+            Operands on the host; on the device; on the device and computed on the CPU.
+        """
+        known = self.data["host"].get("dispatch", {})
+        for name in self._names(device, device.partition(":")[0]):
+            if name in known:
+                return float(known[name].get(case, 0.0))
+        return 0.0
+
+    def _names(self, device: str, kind: str) -> tuple[str, ...]:
+        same_as = self.devices.get(device, {}).get("same_as")
+        return (device, *((same_as,) if same_as else ()), f"{kind}:*")
+
+    def machine(self) -> dict[str, dict[str, Any]]:
+        """Its devices as another machine's: none of its packages is looked for on this one.
+
+        What was measured there was there, and what has no constants is not considered.
+        """
+        tables = self.data.get("kernels", {})
+        return {
+            name: {**info, "elsewhere": True, "kernels": tables.get(info.get("name"))}
+            for name, info in self.devices.items()
+        }
+
+    def dtypes(self) -> dict[str, set[str]]:
+        """What it has constants for: operation -> dtypes."""
+        found: dict[str, set[str]] = {}
+        for key in self.data["models"]:
+            known = ModelKey.parse(key)
+            found.setdefault(known.operation, set()).add(known.dtype)
+        return found
+
+    def residuals(self) -> dict[str, dict[str, float]]:
+        """Model key -> relative errors of the fit: mean, p95, worst."""
+        rows = {key: m["residuals"] for key, m in self.data["models"].items() if "residuals" in m}
+        for device, directions in self.data["links"].items():
+            for direction, kinds in directions.items():
+                for memory, model in kinds.items():
+                    if "residuals" in model:
+                        rows[f"{device}|{direction}|{memory}"] = model["residuals"]
+        return rows
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the profile atomically, under a lock; the default place is `places.default_path`.
+
+        A link of this user's (or root's) stays, and the file that it leads to is replaced.
+        """
+        target = places.place(path)
+        content = encoding.encode(self.data)
+        with paths.locked(target.with_name(target.name + ".lock")) as alone:
+            # Who holds the lock knows that none of them is being written now.
+            paths.sweep(target.parent, target.name, 0.0 if alone else paths.ABANDONED)
+            paths.replace_file(target, content, durable=True)
+        return target
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self.data}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["data"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"<Profile {self.name!r}: {', '.join(self.devices)}>"

@@ -12,7 +12,7 @@ from hetero.devices import cpu
 
 SLOT = "pci_bus_id"  # of a device; the same card in another one is no other card
 _PACKAGES = (
-    *("numpy", "scipy", "numba", "opencv-python", "opencv-python-headless"),
+    *("numpy", "scipy", "numba", "tbb", "opencv-python", "opencv-python-headless"),
     *("pycuda", "pyopencl", "nvmath-python", "nvidia-cublas", "nvidia-cufft"),
 )
 # Part of the fingerprint -> where its values stand there; every other part is a package.
@@ -93,7 +93,7 @@ def fingerprint() -> dict[str, Any]:
             for name, device in backends.everything().items()
             for info in (device.describe(),)
         },
-        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "packages": {name: _version(name) for name in _PACKAGES},
         "hetero": _version("hetero"),
     }
 

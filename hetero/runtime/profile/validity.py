@@ -24,6 +24,7 @@ DEPENDENCE: dict[str, tuple[str, ...]] = {
 # Beside these a model depends on what its implementation uses (`Implementation.uses`), and a
 # device on the package that it is reached through.
 BINDINGS = {"cuda": "pycuda", "opencl": "pyopencl"}
+BESIDE = {"loops": ("loops", "tbb")}  # TBB's threads run them, where they are
 
 
 class Holding(NamedTuple):
@@ -240,7 +241,8 @@ class _Sorting:
 def _used(key: ModelKey) -> tuple[str, ...]:
     """What the speed of a model's implementation depends on beside its place."""
     rows = (row for row in registry.lookup(key.operation) if row.method == key.method)
-    return next((row.uses for row in rows if row.kind == kind_of(key.place)), ())
+    uses = next((row.uses for row in rows if row.kind == kind_of(key.place)), ())
+    return tuple(part for name in uses for part in BESIDE.get(name, (name,)))
 
 
 def kind_of(place: str) -> str:

@@ -22,7 +22,9 @@ from hetero.arrays.operand import (
     Operand,
     Spec,
     alignment,
+    dense,
     element_strides,
+    name_of,
     overlap,
     spec,
 )
@@ -37,12 +39,15 @@ __all__ = [
     "Operand",
     "Spec",
     "alignment",
+    "array_or_spec",
     "as_array",
+    "dense",
     "describe",
     "element_strides",
     "is_device_array",
     "layouts",
     "library_of",
+    "name_of",
     "overlap",
     "spec",
 ]
@@ -118,3 +123,8 @@ def as_array(x: Any) -> Any:
         except (BufferError, RuntimeError) as error:
             raise TypeError(f"{type(x).__name__}: {error}") from error
     return np.asarray(x)
+
+
+def array_or_spec(x: Any) -> Any:
+    """A stand-in without data as it is, everything else as `as_array`."""
+    return x if isinstance(x, Spec) else as_array(x)

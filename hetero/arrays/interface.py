@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays.library import Library
-from hetero.arrays.operand import Operand, element_strides
+from hetero.arrays.operand import Operand, dense
 
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL; PyCUDA has no call for it
 
@@ -49,7 +49,7 @@ class Interface(Library):
         dtype = np.dtype(interface["descr"] if is_record else typestr)
         strides = interface.get("strides")
         if strides is None:
-            strides = tuple(s * dtype.itemsize for s in element_strides(shape))
+            strides = dense(shape, dtype).strides
         pointer = int(pointer or 0)
         return Operand(
             shape,

@@ -136,9 +136,7 @@ class Spec:
 
     def operand(self) -> Operand:
         """The operand this stands for."""
-        strides = element_strides(self.shape, self.order)
-        itemsize = self.dtype.itemsize
-        return Operand(self.shape, tuple(s * itemsize for s in strides), self.dtype, self.on)
+        return dense(self.shape, self.dtype, self.on, self.order)
 
 
 def spec(shape: Any, dtype: Any = "float64", *, on: str = HOST, order: str = "C") -> Spec:
@@ -176,6 +174,23 @@ def element_strides(shape: tuple[int, ...], order: str = "C") -> tuple[int, ...]
         strides.append(step)
         step *= max(extent, 1)
     return tuple(reversed(strides)) if order == "C" else tuple(strides)
+
+
+def dense(
+    shape: tuple[int, ...], dtype: np.dtype, location: str = HOST, order: str = "C"
+) -> Operand:
+    """An operand without gaps, of no data yet."""
+    itemsize = dtype.itemsize
+    strides = tuple([stride * itemsize for stride in element_strides(shape, order)])
+    return Operand(shape, strides, dtype, location)
+
+
+_NAMES = {dtype.char: dtype.name for dtype in map(np.dtype, "fdFD")}
+
+
+def name_of(dtype: np.dtype) -> str:
+    """``dtype.name``, which takes NumPy longer than a look-up of a call."""
+    return _NAMES.get(dtype.char) or dtype.name
 
 
 def overlap(a: Operand, b: Operand) -> bool:

@@ -228,8 +228,10 @@ def _by_host(
 ) -> Done:
     """Run on the CPU, or on several devices that share host arrays."""
     hosts = tuple(
-        array if operand.location == HOST else transfer.to_host(array, operand)
-        for array, operand in zip(call.arrays, call.operands, strict=True)
+        [
+            array if operand.location == HOST else transfer.to_host(array, operand)
+            for array, operand in zip(call.arrays, call.operands, strict=True)
+        ]
     )
     result = problem.output
     here = result.location == HOST

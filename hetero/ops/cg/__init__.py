@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import describe
+from hetero.arrays import array_or_spec, describe
 from hetero.ops.cg import methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.solve import Solve, execute, warn
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
-from hetero.ops.linear_systems.vectors import array_like, on_host
+from hetero.ops.linear_systems.vectors import on_host
 from hetero.runtime import call_cache, planner, registry
 from hetero.runtime.plan import Plan
 
@@ -39,7 +39,7 @@ def solve_cg(
 
     Parameters
     ----------
-    A : (n, n) array_like, sparse matrix or array, LinearOperator, or `hetero.Poisson`
+    A : (n, n) array_or_spec, sparse matrix or array, LinearOperator, or `hetero.Poisson`
         Dense on the host or on a device; any SciPy format. A LinearOperator computes on the CPU,
         and so does whatever is complex. Symmetry is not checked.
     b : (n,) or (n, 1) array
@@ -102,13 +102,13 @@ def solve_cg(
     (0, array([0.0909, 0.6364]))
     """
     device, method = planner.placement(device, method)
-    matrix, rhs = operands.checked_matrix(A), array_like(b)
+    matrix, rhs = operands.checked_matrix(A), array_or_spec(b)
     n = matrix.shape[0]
     rtol = checked_tolerance("rtol", rtol)
     atol = checked_tolerance("atol", atol)
     limit = checked_limit(maxiter, 10 * n)
     if x0 is not None and not isinstance(x0, str):
-        x0 = array_like(x0)
+        x0 = array_or_spec(x0)
     key = operands.key_of(matrix, rhs, x0, rtol, limit, M, device, method)
 
     def make() -> Plan:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.arrays import dense
 from hetero.devices.base import Device
 from hetero.ops.cg.operands import CgOptions
 from hetero.ops.cg.system import System
@@ -24,7 +25,6 @@ from hetero.ops.linear_systems.cases import (
     unknowns,
 )
 from hetero.ops.linear_systems.solve import Solve
-from hetero.ops.linear_systems.vectors import result_operand
 from hetero.runtime.cases import Budget, Case, Place, TimedSolves
 from hetero.runtime.models import ModelKey, Work, bind
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
@@ -101,7 +101,7 @@ def _longer(model: dict[str, Any], matvec: dict[str, Any]) -> dict[str, Any]:
 def _problem(layout: str, dtype: str, n: int, row_length: int = 5) -> Problem:
     kind = layout.partition("-")[0]
     entries = {"dense": n * n, "csr": n * row_length}.get(kind, 5 * n)
-    place = result_operand((n,), np.dtype(dtype), "host")
+    place = dense((n,), np.dtype(dtype), "host")
     return Problem(
         _OPERATION, (n, entries), dtype, (place,), place, layout=layout, options=CgOptions(0.0, 1)
     )

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import Operand, Spec, describe, is_device_array
+from hetero.arrays import Operand, Spec, array_or_spec, dense, describe, is_device_array, name_of
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance, digits
-from hetero.ops.linear_systems.vectors import array_like, number_dtype, real_dtype, result_operand
+from hetero.ops.linear_systems.vectors import number_dtype, real_dtype
 from hetero.runtime.problem import Problem, check_dims
 
 NAME = "cg"
@@ -33,8 +33,8 @@ def problem(
     rtol = checked_tolerance("rtol", rtol)
     limit = checked_limit(maxiter, 10 * A.shape[0])
     if x0 is not None and not isinstance(x0, str):
-        x0 = array_like(x0)
-    return problem_of(A, inspected(A, array_like(b), x0, M), rtol, limit)
+        x0 = array_or_spec(x0)
+    return problem_of(A, inspected(A, array_or_spec(b), x0, M), rtol, limit)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
@@ -143,9 +143,9 @@ def problem_of(A: Any, kind: Kind, rtol: float, limit: int) -> Problem:
     return Problem(
         NAME,
         (n, kind.entries),
-        dtype.name,
+        name_of(dtype),
         (*matrix, *kind.vectors),
-        result_operand((n,), dtype, kind.vectors[0].location),
+        dense((n,), dtype, kind.vectors[0].location),
         layout=kind.layout,
         function="solve_cg",
         device_obstacle=kind.obstacle or (None if n else "nothing to solve"),

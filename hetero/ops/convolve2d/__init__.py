@@ -143,7 +143,7 @@ def _plan(
     machine: planner.Machine = planner.HERE,
 ) -> Plan:
     placed = {"device": device, "method": method, "machine": machine}
-    return planned(checked(*operands, **options, **placed)).plan
+    return planned(checked(*operands, **options, **placed)).plan()
 
 
 OPERATION = registry.register_operation(

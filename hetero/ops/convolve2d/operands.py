@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides, is_device_array
+from hetero.arrays import (
+    HOST,
+    Operand,
+    Spec,
+    array_or_spec,
+    dense,
+    describe,
+    is_device_array,
+    name_of,
+)
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, Window, window_of
 from hetero.runtime.planner import HERE, Machine
@@ -64,12 +73,13 @@ class CheckedCall(NamedTuple):
         a, b = self.a.shape, self.b.shape
         return self.mode == "valid" and len(a) > 2 and swapped(a[-2:], b)
 
-    @property
-    def window(self) -> Window:
-        """Of nothing but the shapes and the boundary."""
-        shapes = self.a.shape[-2:], self.b.shape
-        shapes = shapes[::-1] if self.is_of_filters else shapes
-        return window_of(*shapes, self.mode, self.boundary, bool(self.fillvalue))
+    def window(self, rank: int = 0, finite: bool = True) -> Window:
+        """By the shapes and the boundary, with what is known of the values."""
+        image, filter = self.a.shape[-2:], self.b.shape
+        if self.is_of_filters:
+            image, filter = filter, image
+        filled = bool(self.fillvalue)
+        return window_of(image, filter, self.mode, self.boundary, filled, rank, finite)
 
 
 def checked(
@@ -90,7 +100,7 @@ def checked(
         For wrong numbers of dimensions, an unknown mode or boundary, shapes that "valid" does not
         take; as SciPy, for fill values and dtypes.
     """
-    image, filter = (x if isinstance(x, Spec) else as_array(x) for x in (in1, in2))
+    image, filter = array_or_spec(in1), array_or_spec(in2)
     a, b = describe(image), describe(filter)
     if len(a.shape) < 2 or len(b.shape) != 2:
         raise ValueError(
@@ -118,6 +128,8 @@ def checked(
 
 def _common(a: Operand, b: Operand) -> np.dtype:
     """The dtype of the result; SciPy's error where there is none."""
+    if a.dtype is b.dtype and a.dtype.isnative:
+        return a.dtype
     try:
         return np.result_type(a.dtype, b.dtype)
     except TypeError:
@@ -180,8 +192,6 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
     location = next((o.location for o in (image, kernel) if o.location != HOST), HOST)
     batch = image.shape[:-2]
     shape = (*batch, found.out_height, found.out_width)
-    strides = element_strides(shape)
-    output = Operand(shape, tuple(s * dtype.itemsize for s in strides), dtype, location)
     strides = image.staged_strides()
     obstacle = dtype_obstacle(image, kernel)
     if obstacle is None and len(batch) > 1 and not image.is_c_contiguous():
@@ -193,9 +203,9 @@ def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -
     return Problem(
         NAME,
         (found.height, found.width, found.filter_height, found.filter_width),
-        dtype.name,
+        name_of(dtype),
         (image, kernel),
-        output,
+        dense(shape, dtype, location),
         batch=prod(batch),
         strides=((apart, *strides[-2:]), (each, found.out_width, 1)) if strides is not None else (),
         function=NAME,
@@ -208,7 +218,7 @@ def of_dtype(operand: Operand, dtype: np.dtype) -> Operand:
     """The operand after conversion, which makes it contiguous; itself where there is none."""
     if operand.dtype == dtype:
         return operand
-    strides = tuple(s * dtype.itemsize for s in element_strides(operand.shape))
+    strides = dense(operand.shape, dtype).strides
     return operand._replace(dtype=dtype, strides=strides)
 
 
@@ -221,7 +231,7 @@ def problem(
     of sizes that a transform keeps.
     """
     call = checked(in1, in2, mode, boundary, fillvalue)
-    image, kernel, dtype, found = call.a, call.b, call.dtype, call.window
+    image, kernel, dtype, found = call.a, call.b, call.dtype, call.window()
     if dtype.char not in "fd" or not image.size * kernel.size or call.is_of_filters:
         return described(image, kernel, dtype, found)
     image, kernel = of_dtype(image, dtype), of_dtype(kernel, dtype)
@@ -276,4 +286,5 @@ def filter_of(kernel: np.ndarray, dtype: np.dtype | None = None) -> Filter:
 
 def rank_of(filter: Filter) -> int:
     """Number of factors of a filter; 0 where there are too many, or its values are not known."""
-    return 0 if filter.factors is None else len(filter.factors[0])
+    found = filter.factors
+    return 0 if found is None else len(found[0])

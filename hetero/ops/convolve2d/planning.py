@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -74,14 +75,19 @@ def _by_way_of_host(call: CheckedCall) -> Task:
         transfer.from_host(result, made, describe(made))
         return made
 
-    plan = _whole(call, [task], "computed from copies on the host")
+    return _whole(call, [task], "computed from copies on the host", run)
+
+
+def _whole(call: CheckedCall, tasks: list[Task], how: str, run: Callable[[], Any]) -> Task:
+    """What several tasks make together."""
+
+    def plan() -> Plan:
+        problem = described(call.a, call.b, call.dtype, call.window())
+        parts = tuple(task.plan() for task in tasks)
+        moves = call.machine.moved_by_host(problem)
+        return Plan(problem, (), parts[0].profile_name, parts, how, moves)
+
     return Task(plan, run)
-
-
-def _whole(call: CheckedCall, tasks: list[Task], how: str) -> Plan:
-    problem = described(call.a, call.b, call.dtype, call.window)
-    parts = tuple(task.plan for task in tasks)
-    return Plan(problem, (), parts[0].profile_name, parts, how, call.machine.moved_by_host(problem))
 
 
 def _one_by_one(call: CheckedCall) -> Task:
@@ -97,7 +103,7 @@ def _one_by_one(call: CheckedCall) -> Task:
         found = [task.run() for task in tasks]
         return np.reshape(found, (*shape[:-2], *found[0].shape))
 
-    return Task(_whole(call, tasks, f"{len(tasks)} convolutions, one for each filter"), run)
+    return _whole(call, tasks, f"{len(tasks)} convolutions, one for each filter", run)
 
 
 def _in_real_parts(call: CheckedCall) -> Task:
@@ -142,7 +148,7 @@ def _in_real_parts(call: CheckedCall) -> Task:
     how = f"sum of {len(tasks)} real convolutions" if len(tasks) > 1 else "a real convolution"
     if stacked:
         how += " of real and imaginary part as a stack"
-    return Task(_whole(call, tasks, how), run)
+    return _whole(call, tasks, how, run)
 
 
 def _converted(x: Any, dtype: np.dtype, part: str = "real") -> Any:
@@ -159,11 +165,11 @@ def _stack(images: list[Any]) -> Any:
 
 def _by_scipy(call: CheckedCall) -> Task:
     """What no other method computes."""
-    problem = described(call.a, call.b, call.dtype, call.window)
+    problem = described(call.a, call.b, call.dtype, call.window())
     plan = call.machine.plan(problem, call.device, call.method)
 
     def run() -> Any:
         options = FilterOptions(filter_of(call.filter), call.fillvalue)
         return execution.execute(plan, execution.Call((call.image,), (call.a,), options=options))
 
-    return Task(plan, run)
+    return Task(lambda: plan, run)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, Spec, describe, is_device_array
+from hetero.arrays import HOST, Operand, dense, describe, is_device_array
 from hetero.errors import GraphError
 from hetero.ops.convolve2d import bands
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
@@ -21,7 +21,7 @@ from hetero.ops.convolve2d.operands import (
     is_wide,
     rank_of,
 )
-from hetero.ops.convolve2d.remembered import SMALL, are_few, calls, key_of, remember
+from hetero.ops.convolve2d.remembered import SMALL, are_few, calls, key_of, known, remember
 from hetero.ops.convolve2d.window import SPREADING, TRANSFORMS, Window
 from hetero.runtime import call_cache, execution, planner
 from hetero.runtime.plan import CPU, Plan
@@ -32,18 +32,30 @@ _MOST_BANDS = 1 << 16  # with more, no host holds what so small a device is aske
 
 
 class Task(NamedTuple):
-    """A plan, and what carries it out: ``run()`` gives the result."""
+    """What gives a plan where one is asked for, and what carries it out, for the result."""
 
-    plan: Plan
+    plan: Callable[[], Plan]
     run: Callable[[], Any]
 
 
 def planned(call: CheckedCall) -> Task:
     """How a convolution of float32 or float64 is done, whose image is of the result's dtype."""
+    remembered = known(call)
+    if remembered is None:
+        return _planned(call)
+
+    def run() -> Any:
+        result = remembered(call.image, call.filter, call.fillvalue)
+        return _planned(call).run() if result is None else result
+
+    return Task(lambda: _planned(call).plan(), run)
+
+
+def _planned(call: CheckedCall) -> Task:
     now = call_cache.generation()
     a, b = call.a, call.b
     filter = _filter(call)
-    found = call.window._replace(rank=rank_of(filter), finite=_is_finite(call))
+    found = call.window(rank_of(filter), _is_finite(call))
     if (cut := _in_bands(call, filter, found)) is not None:
         return cut
     plan = _plan(call, filter, found, now)
@@ -54,9 +66,9 @@ def planned(call: CheckedCall) -> Task:
         and b.size <= LARGEST_DOWNLOADED
         and plan.candidates[0].terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
         and planner.capturing.get() is None
-        and (known := _downloaded(call)).factors
+        and (downloaded := _downloaded(call)).factors
     ):
-        filter = known
+        filter = downloaded
         plan = _plan(call, filter, found._replace(rank=rank_of(filter)), now)
     options = FilterOptions(filter, float(call.fillvalue))
 
@@ -67,7 +79,7 @@ def planned(call: CheckedCall) -> Task:
             calls.learn(plan, (call.image, call.image), None, (a, a), given, now, options)
         return result
 
-    return Task(plan, run)
+    return Task(lambda: plan, run)
 
 
 def _execute(plan: Plan, image: Any, operand: Operand, options: Any) -> Any:
@@ -126,7 +138,7 @@ def _plan_of(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
     unknown = filter.array is None
 
     def make() -> Plan:
-        taps = Spec(b.shape, call.dtype, on=b.location if unknown else HOST).operand()
+        taps = dense(b.shape, call.dtype, b.location if unknown else HOST)
         problem = described(a, taps, call.dtype, found)
         plan = call.machine.plan(problem, call.device, call.method)
         best = plan.candidates[0]
@@ -147,11 +159,11 @@ def _in_bands(call: CheckedCall, filter: Any, found: Window) -> Task | None:
     rows = bands.rows_with_room(call, found)
     if rows is None or found.out_height > _MOST_BANDS * rows:
         return None
-    taps = Spec(b.shape, dtype).operand()
+    taps = dense(b.shape, dtype)
 
     def plan(number: int, found: Window) -> Plan:
         band = bands.band(found, number)
-        image = Spec((band.height, band.width), dtype).operand()
+        image = dense((band.height, band.width), dtype)
         problem = described(image, taps, dtype, band)
         return call.machine.plan(problem, call.device, call.method)
 
@@ -185,4 +197,4 @@ def _in_bands(call: CheckedCall, filter: Any, found: Window) -> Task | None:
 
     how = f"{len(parts)} bands of {rows} rows"
     problem = described(a, taps, dtype, found)
-    return Task(Plan(problem, (), first.profile_name, tuple(parts), how), run)
+    return Task(lambda: Plan(problem, (), first.profile_name, tuple(parts), how), run)

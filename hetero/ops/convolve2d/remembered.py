@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Spec
+from hetero.arrays import HOST, dense
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import (
     CheckedCall,
@@ -33,7 +33,7 @@ from hetero.ops.convolve2d.window import (
 )
 from hetero.runtime import call_cache
 from hetero.runtime.plan import CPU, Plan
-from hetero.runtime.planner import HERE, Machine
+from hetero.runtime.planner import HERE, Machine, capturing
 from hetero.runtime.registry import Arguments
 
 calls = call_cache.Calls()
@@ -109,7 +109,7 @@ def _are_few(
         now = call_cache.generation()
         real = np.dtype(dtype.char.lower())
         shapes = (few // 4 // 64, 64), (2, 2)
-        image, filter = (Spec(shape, real).operand() for shape in shapes)
+        image, filter = (dense(shape, real) for shape in shapes)
         problem = described(image, filter, real, window_of(*shapes, "same"))
         best = machine.plan(problem).candidates[0]
         found = (best.device, best.method) == (CPU, "direct")
@@ -131,11 +131,29 @@ class _HostCall:
         self.by_rank: dict[int, Any] = {}
 
     def __call__(self, image: np.ndarray, kernel: np.ndarray, fillvalue: Any) -> Any:
-        if type(fillvalue) is not int or fillvalue != 0:
+        if type(fillvalue) not in (int, float) or fillvalue != 0:
             return None
         filter = filter_of(kernel, image.dtype)
         run = self.by_rank.get(rank_of(filter))
         return run and run(image, filter)
+
+
+def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
+    """What `convolve2d` finds a call of NumPy arrays by; None for others and for placed ones."""
+    a, b = call.a, call.b
+    if call.device is None and call.method is None and a.location == b.location == HOST:
+        return a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
+    return None
+
+
+def known(call: CheckedCall) -> _HostCall | None:
+    """What a call on the CPU comes down to, if one like it is remembered.
+
+    `convolve2d` itself finds those of its arguments, but neither lists nor parts of convolutions.
+    """
+    key = _host_key(call) if call.machine.is_here and capturing.get() is None else None
+    found = key and calls.host.get(key)
+    return found if isinstance(found, _HostCall) else None
 
 
 def remember(call: CheckedCall, plan: Plan, now: int) -> None:
@@ -149,9 +167,8 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     now : int
         Of the plans, see `call_cache.generation`, before the plan was made.
     """
-    a, b = call.a, call.b
-    placed = call.device is None and call.method is None and plan.chosen.device == CPU
-    if not (placed and a.location == b.location == HOST and a.dtype == b.dtype):
+    key = _host_key(call)
+    if key is None or plan.chosen.device != CPU or call.a.dtype != call.dtype:
         return
     compute, found = plan.chosen.implementation.run, plan.problem
     shape, dtype = found.output.shape, found.output.dtype
@@ -164,11 +181,10 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
         compute((), found, Arguments((image,), out, FilterOptions(filter, 0.0)))
         return out
 
-    key = a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
     if scipys(key) is not None:
         return  # a list or a subclass came this way; arrays need not
-    known = calls.host.get(key)
-    if not isinstance(known, _HostCall) or known.generation != now:
-        known = _HostCall(now)
-    known.by_rank[plan.problem.options.rank] = run
-    call_cache.remember(calls.host, key, known, now)
+    host_call = calls.host.get(key)
+    if not isinstance(host_call, _HostCall) or host_call.generation != now:
+        host_call = _HostCall(now)
+    host_call.by_rank[plan.problem.options.rank] = run
+    call_cache.remember(calls.host, key, host_call, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from math import log2
+from math import inf, log2
 
 from hetero.ops.convolve2d import workers
 from hetero.ops.convolve2d.window import Axis, Window, one_tile
@@ -35,15 +35,15 @@ def tiles(window: Window, cores: int | None = None) -> tuple[Axis, Axis] | None:
     are as many as this machine has cores, or another one of which this is asked.
     """
     w = window
-    along_y = _cuts(w.out_height, w.filter_height, w.top)
     along_x = _cuts(w.out_width, w.filter_width, w.left)
-    found = [
-        (cost_y * cost_x * _unbalanced((y, x), 1, cores), (y, x))
-        for cost_y, y in along_y
-        for cost_x, x in along_x
-        if y.count * x.count > 1
-    ]
-    return min(found)[1] if found else None
+    best: tuple[float, tuple[Axis, Axis] | None] = (inf, None)
+    for cost_y, y in _cuts(w.out_height, w.filter_height, w.top):
+        for cost_x, x in along_x:
+            if cost_y * cost_x > best[0]:
+                break  # those that follow cost more, even if threads share them well
+            if y.count * x.count > 1:
+                best = min(best, (cost_y * cost_x * _unbalanced((y, x), 1, cores), (y, x)))
+    return best[1]
 
 
 def _unbalanced(axes: tuple[Axis, Axis], batch: int, cores: int | None) -> float:
@@ -56,20 +56,24 @@ def _unbalanced(axes: tuple[Axis, Axis], batch: int, cores: int | None) -> float
 
 @functools.lru_cache(maxsize=1024)
 def _cuts(out: int, filter_size: int, lead: int) -> list[tuple[float, Axis]]:
-    """The best ways to cut one axis into tiles, each with what its points and transforms cost."""
+    """The best ways to cut one axis into tiles, each with what its points and transforms cost, the
+    cheapest first."""
     overlap = filter_size - 1
-    found: list[tuple[float, Axis]] = []
+    found: list[tuple[float, int, int]] = []
     least = -(-out // max(_MOST - overlap, 3 * overlap))
     while True:
         needed = -(-out // least) + overlap
         length = good_length(needed)
         count = -(-out // (length - overlap))
         cost = count * (length * _passes(length) + _EACH)
-        found.append((cost, Axis(length, length - overlap, count, -lead, overlap)))
+        found.append((cost, length, count))
         if length < 2 * overlap + _LEAST:
             break
         least = max(least + 1, -(-out // (needed - overlap - 1)))  # for which a shorter one will do
-    return sorted(found)[:_BEST]
+    return [
+        (cost, Axis(length, length - overlap, count, -lead, overlap))
+        for cost, length, count in sorted(found)[:_BEST]
+    ]
 
 
 def _passes(length: int) -> float:

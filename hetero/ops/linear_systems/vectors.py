@@ -1,4 +1,4 @@
-"""The vectors of a solve: their dtype, brought to the host and back, and described."""
+"""The vectors of a solve: their dtype, brought to the host and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides
+from hetero.arrays import HOST, Operand, describe
 
 
 def real_dtype(**dtypes: Any) -> np.dtype:
@@ -38,11 +38,6 @@ _DTYPES = {
 }
 
 
-def array_like(value: Any) -> Any:
-    """Device arrays and specs as they are, everything else as NumPy array."""
-    return value if isinstance(value, Spec) else as_array(value)
-
-
 def on_host(array: Any, operand: Operand, dtype: np.dtype) -> np.ndarray:
     """Values of an array on the host, C-contiguous and of the solve's dtype."""
     if operand.location != HOST:
@@ -59,9 +54,3 @@ def like(array: Any, values: np.ndarray) -> Any:
     made, _ = transfer.empty_like(array, describe(array), values.shape, values.dtype)
     transfer.from_host(values, made, describe(made))
     return made
-
-
-def result_operand(shape: tuple[int, ...], dtype: np.dtype, location: str) -> Operand:
-    """A C-contiguous operand without data."""
-    strides = tuple(stride * dtype.itemsize for stride in element_strides(shape))
-    return Operand(shape, strides, dtype, location)

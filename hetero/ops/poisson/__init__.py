@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Spec, describe
+from hetero.arrays import HOST, Spec, array_or_spec, dense, describe, name_of
 from hetero.ops.linear_systems.solve import Solve, Solved, execute, warn
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
-from hetero.ops.linear_systems.vectors import array_like, like, on_host, real_dtype, result_operand
+from hetero.ops.linear_systems.vectors import like, on_host, real_dtype
 from hetero.ops.poisson import sides as poisson_sides
 from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
 from hetero.runtime import planner, registry
@@ -119,7 +119,7 @@ def solve_poisson(
     from hetero.ops.linear_systems.types import least_tolerance
 
     device, method = planner.placement(device, method)
-    f = array_like(f)
+    f = array_or_spec(f)
     found = problem(f, spacing=spacing, x0=x0, rtol=rtol, maxiter=maxiter, method=method)
     faces = poisson_sides.checked_faces(tuple(f.shape), boundary)
     plan = planner.plan(found, device, method)
@@ -266,14 +266,14 @@ def problem(
     method: str | None = None,
 ) -> Problem:
     """The problem of ``solve_poisson(f, ...)``, for an array or a `hetero.spec` stand-in."""
-    f = array_like(f)
+    f = array_or_spec(f)
     if len(f.shape) not in (2, 3):
         raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
     spacings = _spacings(spacing, len(f.shape))
     limit = checked_limit(maxiter, UNLIMITED)
     inputs = {"f": describe(f)._replace(pointer=0)}
     if x0 is not None:
-        x0 = array_like(x0)
+        x0 = array_or_spec(x0)
         if tuple(x0.shape) != tuple(f.shape):
             raise ValueError(f"x0 must have f's shape {tuple(f.shape)}, got {tuple(x0.shape)}")
         inputs["x0"] = describe(x0)._replace(pointer=0)
@@ -285,9 +285,9 @@ def problem(
     return Problem(
         NAME,
         tuple(f.shape),
-        dtype.name,
+        name_of(dtype),
         tuple(inputs.values()),
-        result_operand(tuple(f.shape), dtype, inputs["f"].location),
+        dense(tuple(f.shape), dtype, inputs["f"].location),
         layout=f"{len(f.shape)}d" if even else f"{len(f.shape)}d uneven",
         function="solve_poisson",
         device_obstacle=None if 0 not in f.shape else "nothing to solve",

@@ -8,11 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, Spec, as_array, describe, element_strides
+from hetero.arrays import (
+    HOST,
+    Operand,
+    Spec,
+    array_or_spec,
+    dense,
+    describe,
+    element_strides,
+    name_of,
+)
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem, dtype_obstacle
-
-_NAMES = {"f": "float32", "d": "float64"}  # dtype.name takes longer than the rest of a look-up
 
 
 def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem | None:
@@ -34,9 +41,7 @@ def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem
         return None
     location = next((o.location for o in (a, b) if o.location != HOST), HOST)
     if out is None:
-        size = dtype.itemsize
-        strides = tuple(s * size for s in element_strides(result_shape))
-        out = Operand(result_shape, strides, dtype, location)
+        out = dense(result_shape, dtype, location)
     elif out.shape != result_shape or out.dtype != dtype or out.readonly:
         return None
     obstacle = dtype_obstacle(a, b, out)
@@ -55,7 +60,7 @@ def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem
     return Problem(
         operation,
         dims,
-        _NAMES.get(dtype.char) or dtype.name,
+        name_of(dtype),
         (a, b),
         out,
         batch,
@@ -221,7 +226,7 @@ def describe_problem(function: str, A: Any, B: Any) -> Problem:
     ValueError
         If the shapes do not fit, as NumPy.
     """
-    a, b = (describe(x if isinstance(x, Spec) else as_array(x)) for x in (A, B))
+    a, b = (describe(array_or_spec(x)) for x in (A, B))
     found = build(function, a, b, None)
     if found is None:
         raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")

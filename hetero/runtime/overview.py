@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero import devices
-from hetero.kernels.cpu import layer
+from hetero.kernels.cpu import blas_timeout, layer
 from hetero.runtime import inventory, profile, tuning
 
 
@@ -37,14 +37,15 @@ def machine() -> Inventory:
     Returns
     -------
     Inventory
-        ``cpu`` (``loop_threads``: whose threads run the loops, and why not TBB's), ``devices``
-        (name -> description), ``links`` (device -> GB/s of large transfers by direction and
-        memory, as calibrated), ``kernels`` (device -> the tuning table that its
-        kernels are planned by), ``broken`` (device -> why it is not used: it
-        could not compile or run a small kernel, or made wrong values), ``missing`` (what is not
-        here and what would bring it), ``profile`` (its name; the file it was read from, None where
-        there is none that can be used; and the file that `hetero.calibrate` writes), ``profiles``
-        (file -> whether that stored profile fits this machine, else why not; the best first).
+        ``cpu`` (among it ``loop_threads``: whose threads run the loops, and why not TBB's; and
+        ``blas_timeout``: how long the idle threads of each BLAS spin), ``devices`` (name ->
+        description), ``links`` (device -> GB/s of large transfers by direction and memory, as
+        calibrated), ``kernels`` (device -> the tuning table that its kernels are planned by),
+        ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
+        made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
+        name; the file it was read from, None where there is none that can be used; and the file
+        that `hetero.calibrate` writes), ``profiles`` (file -> whether that stored profile fits
+        this machine, else why not; the best first).
 
     Examples
     --------
@@ -68,6 +69,7 @@ def machine() -> Inventory:
         cpu={
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
             "loop_threads": layer.describe(),
+            "blas_timeout": blas_timeout.describe(),
         },
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,

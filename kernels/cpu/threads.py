@@ -25,7 +25,7 @@ import numba
 from llvmlite.binding import ffi
 from numba.core import compiler_lock
 
-from . import layer, numba_cache
+from . import blas_timeout, layer, numba_cache
 
 __all__ = ["inlined", "prange", "serial", "shared", "threaded", "unshared"]
 
@@ -47,10 +47,14 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
             return _unthreaded(function)(*arguments)
         if _state["turns"] is None:
             with _lock:
+                blas_timeout.shorten()
                 _state["started"] = True  # before the threads do
                 result = parallel(*arguments)
                 _state["turns"] = numba.threading_layer() == "workqueue"
                 return result
+        if blas_timeout.is_due():
+            with _lock:
+                blas_timeout.shorten()
         if _state["turns"]:
             with _lock:
                 return parallel(*arguments)

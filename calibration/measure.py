@@ -1,4 +1,4 @@
-"""Timing that a few bad samples cannot spoil."""
+"""Timing that bad samples cannot spoil, be they few or most of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from hetero.calibration import load
+
+_FAR = 2.0  # times the least sample: what takes longer met other load, which only adds
+_PATIENCE = 3.0  # budgets, while no sample was undisturbed
 _SHORTEST = 2e-5  # a sample shorter than this repeats the call, so that the clock's steps vanish
 
 
@@ -17,13 +21,16 @@ class Measurement:
     Attributes
     ----------
     seconds : float
-        Median of the samples that are no outliers.
+        `settled` of the samples that other load did not disturb; of all, where it disturbed all.
     samples : tuple of float
         All of them, in the order they were taken.
+    disturbed : bool
+        Whether a thread of this process had to leave its processor in every sample.
     """
 
     seconds: float
     samples: tuple[float, ...]
+    disturbed: bool = False
 
 
 def center(samples: Sequence[float]) -> float:
@@ -36,6 +43,16 @@ def center(samples: Sequence[float]) -> float:
     deviation = median(abs(s - middle) for s in samples)
     kept = [s for s in samples if abs(s - middle) <= 5 * deviation]
     return median(kept or samples)
+
+
+def settled(samples: Sequence[float]) -> float:
+    """The `center` of the samples below twice the least one.
+
+    Other load only adds, so that what takes far longer than another sample tells nothing. The
+    median and not the least counts: that is what a call takes as a rule.
+    """
+    least = min(samples)
+    return center([s for s in samples if s <= _FAR * least])
 
 
 def spread(samples: Sequence[float]) -> float:
@@ -52,8 +69,11 @@ def measure(
     most: int = 200,
     wanted_spread: float = 0.01,
     clock: Callable[[], float] = time.perf_counter,
+    switches: Callable[[], int] = load.switches,
 ) -> Measurement:
     """Time a call until its spread is small or its time is up.
+
+    As long as other load disturbed all samples, more are taken, up to three times the budget.
 
     Parameters
     ----------
@@ -67,12 +87,16 @@ def measure(
         Relative uncertainty (see `spread`) that ends the repetition.
     clock : callable
         Seconds.
+    switches : callable
+        How often this process had to leave a processor so far.
     """
     begin = clock()
     call()  # not counted: caches, pages, compilers
     number = 1
     samples: list[float] = []
+    undisturbed: list[float] = []
     while True:
+        before = switches()
         start = clock()
         for _ in range(number):
             call()
@@ -81,11 +105,13 @@ def measure(
             number = max(2, min(100, int(_SHORTEST / max(end - start, 2e-7))))
             continue
         samples.append((end - start) / number)
+        if switches() - before <= load.SWITCHES_PER_SECOND * (end - start):
+            undisturbed.append(samples[-1])
         if len(samples) < least:
             continue
         if (
             len(samples) >= most
-            or end - begin > budget
-            or (len(samples) >= 5 and spread(samples) < wanted_spread)
+            or end - begin > (budget if undisturbed else _PATIENCE * budget)
+            or (len(undisturbed) >= 5 and spread(undisturbed) < wanted_spread)
         ):
-            return Measurement(center(samples), tuple(samples))
+            return Measurement(settled(undisturbed or samples), tuple(samples), not undisturbed)

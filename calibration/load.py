@@ -1,0 +1,151 @@
+"""Other load: what takes the processors away from that which is timed, as far as the system tells.
+
+Linux counts involuntary context switches, time stolen by other virtual machines, and what each
+processor did. Where one of these is not known it counts as none, and a probe is left: a few
+microseconds of work that always take the same.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+SWITCHES_PER_SECOND = 30.0  # of an idle machine, at most; two busy loops beside make 100 a core
+_SLOW = 2.0  # times its fastest run, a probe that was disturbed
+_TURNS = 400  # of the probe's loop: about 5 us
+_TRIES = 3  # of a probe: the first ones may find cold caches
+_LOOK = 0.02  # seconds from one look at the system's figures to the next
+_STAT = "/proc/stat"
+
+
+def switches() -> int:
+    """How often a thread of this process had to leave its processor; 0 where it is not known."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource is not None else 0
+
+
+class Times(NamedTuple):
+    """Seconds of all processors together, since the system started."""
+
+    busy: float
+    stolen: float
+
+
+def times() -> Times | None:
+    """What the processors did so far; None where it is not known."""
+    try:
+        with open(_STAT, "rb") as file:
+            # user nice system idle iowait irq softirq steal
+            ticks = [int(field) for field in file.readline().split()[1:9]]
+        each = os.sysconf("SC_CLK_TCK")
+        user, nice, system, _, _, irq, softirq, stolen = ticks
+    except (OSError, ValueError):
+        return None
+    return Times((user + nice + system + irq + softirq) / each, stolen / each)
+
+
+def own() -> float:
+    """Processor time of this process and of those that it waited for, in seconds."""
+    return sum(os.times()[:4])
+
+
+def _probe() -> None:
+    for _ in range(_TURNS):
+        pass
+
+
+class Watch:
+    """Notices other load while a machine is measured.
+
+    Parameters
+    ----------
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._fastest = min(self._probed() for _ in range(20))
+        self._noted: bool | None = None
+        self._slow = 0
+        self._probes = 0
+        self._before = switches()
+        self._since = self._looked = clock()
+        self._stolen = 0.0
+        self._last = times()
+        self._start = self._since, self._last, own(), switches()
+
+    def _probed(self) -> float:
+        start = self._clock()
+        _probe()
+        return self._clock() - start
+
+    def _is_slow(self) -> bool:
+        """Whether a probe takes clearly longer than the fastest one, however often it is tried."""
+        for _ in range(_TRIES):
+            took = self._probed()
+            self._fastest = min(self._fastest, took)
+            if took <= _SLOW * self._fastest:
+                return False
+        return True
+
+    def begin(self) -> None:
+        """What follows is one point."""
+        self._noted = None
+        self._stolen = 0.0
+        self._before, self._since = switches(), self._clock()
+
+    def note(self, disturbed: bool) -> None:
+        """What `measure` found out itself."""
+        self._noted = disturbed or bool(self._noted)
+
+    def disturbed(self) -> bool:
+        """Whether other load was noticed since `begin`."""
+        now = self._clock()
+        found = self._noted
+        if found is None:
+            found = switches() - self._before > 1 + SWITCHES_PER_SECOND * (now - self._since)
+        if now - self._looked > _LOOK:
+            self._looked, last = now, self._last
+            self._last = times()
+            if last is not None and self._last is not None:
+                found = found or self._last.stolen > last.stolen
+        self._probes += 1
+        if self._is_slow():
+            self._slow += 1
+            found = True
+        return found
+
+    def seen(self) -> dict[str, Any]:
+        """What was noticed since the watch was made.
+
+        Returns
+        -------
+        dict
+            ``seconds``: how long that is; ``cores``; ``others``: how many processors other
+            processes kept busy, on average, None where it is not known; ``stolen``: seconds;
+            ``switches``: involuntary ones; ``slow_probes``: share of the probes.
+        """
+        since, last, mine, before = self._start
+        seconds = max(self._clock() - since, 1e-9)
+        now = times()
+        others, stolen = None, 0.0
+        if now is not None and last is not None:
+            others = max((now.busy - last.busy - (own() - mine)) / seconds, 0.0)
+            stolen = now.stolen - last.stolen
+        elif hasattr(os, "getloadavg"):
+            others = max(os.getloadavg()[0] - (own() - mine) / seconds, 0.0)
+        return {
+            "seconds": round(seconds, 3),
+            "cores": os.cpu_count() or 1,
+            "others": None if others is None else round(others, 3),
+            "stolen": round(stolen, 3),
+            "switches": switches() - before,
+            "slow_probes": round(self._slow / max(self._probes, 1), 4),
+        }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from statistics import median
+from typing import Any
 
-from hetero.calibration.measure import measure
+from hetero.calibration.measure import Measurement, measure
 from hetero.calibration.workbench import COPIED, Bench
 from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, TimedSolves, grid
 from hetero.runtime.problem import Problem
@@ -22,6 +23,7 @@ _LOOKS = 4
 _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
 _SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 _POINTS = 2**24  # point updates that are timed at least
+_NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
 
 
@@ -42,6 +44,10 @@ class Samples:
         Median of each pass, where ``seconds`` is the fastest call of all.
     host : float
         The host's share of each call, where it is known.
+    timed : dict
+        Seconds of a whole solve with each number of steps, the fastest one.
+    marked : frozenset
+        What was measured beside other load, and never without.
     """
 
     seconds: dict[Dims, float] = field(default_factory=dict)
@@ -49,6 +55,8 @@ class Samples:
     setup: dict[Dims, float] = field(default_factory=dict)
     typical: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     host: float = 0.0
+    timed: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
+    marked: frozenset[Dims] = frozenset()
 
 
 def take(
@@ -80,21 +88,65 @@ def take(
     return _grid(case, bench, budget, seconds_left, host)
 
 
-def _grid(
-    case: Case, bench: Bench, budget: Budget, seconds_left: float, host: float | None
+def again(
+    case: Case, bench: Bench, budget: Budget, samples: Samples, dims: Sequence[Dims]
 ) -> Samples:
-    """Knots from small to large, then random shapes between them.
+    """Measure some of a case's samples once more: the faster ones count, since load only adds."""
+    time.sleep(_SETTLES)
+    marked = set(samples.marked)
+    if isinstance(case.how, TimedSolves):
+        timed = dict(samples.timed)
+        for one in dims:
+            found, disturbed = _watched(bench, _solve, case, one, bench, budget)
+            timed[one] = tuple(map(min, found, timed.get(one, found)))
+            (set.add if disturbed else set.discard)(marked, one)
+        return replace(_parted(case, timed), marked=frozenset(marked))
+    seconds, held_out = dict(samples.seconds), dict(samples.held_out)
+    typical = dict(samples.typical)
+    if isinstance(case.how, SampleGrid):
+        time_one = _Shapes(case, bench, budget, samples.host).seconds
+    for one in dims:
+        if isinstance(case.how, Passes):
+            sizes = {**case.how.held_out, **case.how.knots}[one]
+            measured, disturbed = _watched(bench, _timed, case, sizes, bench, budget)
+            typical[one] = (*typical.get(one, ()), measured.seconds)
+            found = min(measured.samples)
+        else:
+            found, disturbed = _watched(bench, time_one, one)
+        where = held_out if one in held_out else seconds
+        where[one] = min(where.get(one, found), found)
+        (set.add if disturbed else set.discard)(marked, one)
+    return replace(
+        samples,
+        seconds=seconds,
+        held_out=held_out,
+        typical=typical,
+        marked=frozenset(marked),
+    )
+
+
+def _watched(bench: Bench, call: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
+    """What a call returns, and whether other load was noticed meanwhile."""
+    bench.watch.begin()
+    found = call(*arguments)
+    return found, bench.watch.disturbed()
+
+
+class _Shapes:
+    """Seconds of single calls of one case, by dimensions.
 
     ``host`` is in all these seconds, but not in those of an implementation that estimates the
     device's time.
     """
-    end = time.perf_counter() + seconds_left
-    smallest = case.problem(*case.smallest)
-    alone = bench.seconds(case, smallest, budget.point)
-    least = bench.host_seconds(case, smallest, alone, 100)
-    host = least if host is None else host
 
-    def more(problem: Problem, device_seconds: float) -> float:
+    def __init__(self, case: Case, bench: Bench, budget: Budget, host: float | None) -> None:
+        self._case, self._bench, self._budget = case, bench, budget
+        smallest = case.problem(*case.smallest)
+        alone = bench.seconds(case, smallest, budget.point)
+        self._least = bench.host_seconds(case, smallest, alone, 100)
+        self.host = self._least if host is None else host
+
+    def _more(self, problem: Problem, device_seconds: float) -> float:
         """What the host does for this shape beyond its share, if that is clearly more.
 
         A library may launch several kernels for some shapes; that costs the host, not the device.
@@ -102,21 +154,36 @@ def _grid(
         """
         seen: list[float] = []
         while len(seen) < _LOOKS:
-            seen.append(bench.host_seconds(case, problem, device_seconds, 7))
-            if seen[-1] <= _CLEARLY * least:
+            seen.append(self._bench.host_seconds(self._case, problem, device_seconds, 7))
+            if seen[-1] <= _CLEARLY * self._least:
                 return 0.0
-        return min(seen) - least
+        return min(seen) - self._least
 
-    def seconds_of(dims: Dims) -> float:
-        problem = case.problem(*dims)
-        device_seconds = bench.seconds(case, problem, budget.point)
-        if case.how.by_estimate:
+    def seconds(self, dims: Dims) -> float:
+        problem = self._case.problem(*dims)
+        device_seconds = self._bench.seconds(self._case, problem, self._budget.point)
+        if self._case.how.by_estimate:
             return device_seconds
         if device_seconds > _HOST_HIDDEN:
-            return host + device_seconds
-        return host + device_seconds + more(problem, device_seconds)
+            return self.host + device_seconds
+        return self.host + device_seconds + self._more(problem, device_seconds)
 
+
+def _grid(
+    case: Case, bench: Bench, budget: Budget, seconds_left: float, host: float | None
+) -> Samples:
+    """Knots from small to large, then random shapes between them."""
+    end = time.perf_counter() + seconds_left
+    shapes = _Shapes(case, bench, budget, host)
     seconds: dict[Dims, float] = {}
+    marked: set[Dims] = set()
+
+    def seconds_of(dims: Dims) -> float:
+        found, disturbed = _watched(bench, shapes.seconds, dims)
+        if disturbed:
+            marked.add(dims)
+        return found
+
     rate = 0.0  # the best seen: volume per second
     for dims in sorted(grid(case.axes), key=prod):
         if rate and (prod(dims) / rate > budget.longest or time.perf_counter() > end):
@@ -136,7 +203,7 @@ def _grid(
         )
         if min(dims) > 1 and prod(dims) / rate <= budget.longest / 4:
             held_out[dims] = seconds_of(dims)
-    return Samples(seconds, held_out, host=host)
+    return Samples(seconds, held_out, host=shapes.host, marked=frozenset(marked))
 
 
 def _pass(
@@ -155,6 +222,7 @@ def _pass(
     seconds, typical = dict(before.seconds), dict(before.typical)
     rate = max((prod(dims) / seconds[dims] for dims in seconds), default=0.0)
     end = time.perf_counter() + seconds_left
+    marked = set(before.marked)
     for dims, sizes in {**how.knots, **how.held_out}.items():
         if rate and (prod(dims) / rate > how.longest or time.perf_counter() > end):
             continue
@@ -162,13 +230,22 @@ def _pass(
             continue
         if number >= how.number / 2 and number and seconds[dims] > _SHORT:
             continue
-        call = bench.waiting(case, case.problem(*sizes))
-        time.sleep(_SETTLES)
-        measured = measure(call, budget=budget.point / how.number, least=2, most=30)
+        measured, disturbed = _watched(bench, _timed, case, sizes, bench, budget)
+        if dims not in seconds or not disturbed:
+            (set.add if disturbed else set.discard)(marked, dims)
         seconds[dims] = min(seconds.get(dims, math.inf), *measured.samples)
         typical[dims] = (*typical.get(dims, ()), measured.seconds)
         rate = max(rate, prod(dims) / seconds[dims])
-    return replace(before, seconds=seconds, typical=typical)
+    return replace(before, seconds=seconds, typical=typical, marked=frozenset(marked))
+
+
+def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement:
+    """The samples of one pass."""
+    call = bench.waiting(case, case.problem(*sizes))
+    time.sleep(_SETTLES)
+    measured = measure(call, budget=budget.point / case.how.number, least=2, most=30)
+    bench.watch.note(measured.disturbed)
+    return measured
 
 
 def slower(samples: Samples) -> list[float]:
@@ -183,25 +260,49 @@ def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Sam
     """
     solves(case, case.smallest, (1,), bench, budget)  # compiles
     end = time.perf_counter() + seconds_left
-    setup: dict[Dims, float] = {}
-    step: dict[Dims, float] = {}
-    few, many = case.how.few, case.how.many
+    timed: dict[Dims, tuple[float, ...]] = {}
+    marked = set()
     sizes, *others = case.axes
     for number, n in enumerate(_outside_in(sizes)):
         if number >= 2 and time.perf_counter() > end:
             break
-        if few != many and few > 2:  # so many that they stand out from the set-up
-            # and not so many that the residual of a float32 solve gets subnormal, which is slow.
-            many = few + min(max(_POINTS // n, 32), 512, round(8 * n ** (1 / 3)))
         for rest in grid(others):
             dims = (n, *rest)
-            if few == many:
-                step[dims], setup[dims] = solves(case, dims, (few,), bench, budget)[0], 1e-7
-                continue
-            less, more = solves(case, dims, (few, many), bench, budget)
-            step[dims] = max((more - less) / (many - few), _LEAST_STEP * more / many)
-            setup[dims] = max(less - few * step[dims], 1e-7)
-    return Samples(step, setup=setup)
+            timed[dims], disturbed = _watched(bench, _solve, case, dims, bench, budget)
+            if disturbed:
+                marked.add(dims)
+    return replace(_parted(case, timed), marked=frozenset(marked))
+
+
+def _counts(case: Case, n: int) -> tuple[int, ...]:
+    """How many steps the solves have that are timed: one number, or two."""
+    few, many = case.how.few, case.how.many
+    if few == many:
+        return (few,)
+    if few > 2:  # so many that they stand out from the set-up
+        # and not so many that the residual of a float32 solve gets subnormal, which is slow.
+        many = few + min(max(_POINTS // n, 32), 512, round(8 * n ** (1 / 3)))
+    return few, many
+
+
+def _solve(case: Case, dims: Dims, bench: Bench, budget: Budget) -> tuple[float, ...]:
+    """Seconds of solves with few and with more steps."""
+    return tuple(solves(case, dims, _counts(case, dims[0]), bench, budget))
+
+
+def _parted(case: Case, timed: dict[Dims, tuple[float, ...]]) -> Samples:
+    """Set-up and step of the solves that were timed."""
+    setup: dict[Dims, float] = {}
+    step: dict[Dims, float] = {}
+    for dims, seconds in timed.items():
+        few, *many = _counts(case, dims[0])
+        if not many:
+            step[dims], setup[dims] = seconds[0], _NO_SETUP
+            continue
+        less, more = seconds
+        step[dims] = max((more - less) / (many[0] - few), _LEAST_STEP * more / many[0])
+        setup[dims] = max(less - few * step[dims], _NO_SETUP)
+    return Samples(step, setup=setup, timed=timed)
 
 
 def _outside_in(sizes: Sequence[int]) -> list[int]:
@@ -244,9 +345,10 @@ def solves(
             device.synchronize()
 
     time.sleep(_SETTLES)
-    found = [
-        min(measure(partial(call, count), budget=3 * budget.point, least=3, most=9).samples)
-        for count in counts
-    ]
+    found = []
+    for count in counts:
+        measured = measure(partial(call, count), budget=3 * budget.point, least=3, most=9)
+        bench.watch.note(measured.disturbed)
+        found.append(min(measured.samples))
     del owners
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import Operand
+from hetero.calibration.load import Watch
 from hetero.calibration.measure import measure
 from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
@@ -28,10 +29,13 @@ class Bench:
     ----------
     devices : tuple of Device
         One; none for the CPU. For several together, operands are the host's.
+    watch : Watch, optional
+        Notices other load; default: one of its own.
     """
 
-    def __init__(self, devices: tuple[Device, ...] = ()) -> None:
+    def __init__(self, devices: tuple[Device, ...] = (), watch: Watch | None = None) -> None:
         self.devices = devices
+        self.watch = watch or Watch()
         self.device = devices[0] if len(devices) == 1 else None
         timed = self.device is not None and self.device.kind == "cuda"
         self.queue = Queue(self.device) if timed else None
@@ -82,7 +86,9 @@ class Bench:
         On a CUDA device it is its clock that measures, and the host's share is left out.
         """
         if self.queue is None:
-            return measure(self.waiting(case, problem), budget=budget, most=30).seconds
+            measured = measure(self.waiting(case, problem), budget=budget, most=30)
+            self.watch.note(measured.disturbed)
+            return measured.seconds
         run, devices = case.implementation.run, self.devices
         sets = [self.arguments(case, problem, turn) for turn in range(TURNS)]
         return self.queue.quickly(lambda turn: run(devices, problem, sets[turn % TURNS]))

@@ -6,6 +6,7 @@ import pytest
 
 from hetero.calibration import loop, overheads, sampling
 from hetero.calibration.budgets import FULL
+from hetero.calibration.load import Watch
 from hetero.ops.products.cases import product
 from hetero.runtime import registry
 from hetero.runtime.cases import Case, Place, SampleGrid
@@ -20,6 +21,7 @@ class FakeBench:
 
     def __init__(self, host):
         self.host = host
+        self.watch = Watch()
 
     def seconds(self, case, problem, budget):
         return 1e-5 if max(problem.dims) < 4096 else 2e-4

@@ -1,4 +1,4 @@
-"""Which samples to doubt, by what cannot be: more work is not clearly faster, and a rate is near its neighbours'.
+"""Which samples to doubt, by their neighbours and by the conservative constants.
 
 On an idle machine true curves are far from smooth. Over 30 000 knots of an H200 and its host, the
 most that one took was 3.4 times what its neighbours tell, and 5.4 times what the next larger one
@@ -22,11 +22,12 @@ TOO_SLOW = 1e3  # times the conservative seconds: kept out
 TOO_FAST = 1e4  # cards with float64 tensor units are 700 times as fast as the conservative one
 
 
-def peaks(seconds: dict[Dims, float]) -> dict[Dims, float]:
+def peaks(seconds: dict[Dims, float], ends: bool = True) -> dict[Dims, float]:
     """How many times what its neighbours tell each one takes: the least over all axes.
 
     Between two neighbours a power law is expected; a first one should take no longer than the next,
-    and a last one no longer than the rate of the one before tells.
+    and a last one no longer than the rate of the one before tells; these are left out without
+    ``ends``.
     """
     found: dict[Dims, float] = {}
     for axis, line in _lines(seconds):
@@ -34,6 +35,8 @@ def peaks(seconds: dict[Dims, float]) -> dict[Dims, float]:
             here = log(seconds[dims])
             before = line[position - 1] if position else None
             after = line[position + 1] if position + 1 < len(line) else None
+            if not ends and (before is None or after is None):
+                continue
             if before is None:
                 expected = log(seconds[after])
             elif after is None:
@@ -55,7 +58,7 @@ def falls(seconds: dict[Dims, float]) -> dict[Dims, float]:
 
 
 def _lines(seconds: Iterable[Dims]) -> list[tuple[int, list[Dims]]]:
-    """All dimensions that differ in one extent only, in order: the axis, and two of them at least."""
+    """The axis and the dimensions, in order, that differ in it only; two of them at least."""
     groups: dict[tuple[int, Dims], list[Dims]] = {}
     for dims in seconds:
         for axis in range(len(dims)):
@@ -63,18 +66,18 @@ def _lines(seconds: Iterable[Dims]) -> list[tuple[int, list[Dims]]]:
     return [(axis, sorted(line)) for (axis, _), line in groups.items() if len(line) > 1]
 
 
-def doubtful(seconds: dict[Dims, float], falling: bool = True) -> dict[Dims, float]:
+def doubtful(seconds: dict[Dims, float], ratios: bool = False) -> dict[Dims, float]:
     """Those to measure again, with how far beyond the bounds they are: 1 and more.
 
     Parameters
     ----------
     seconds : dict
         Of a curve, by dimensions.
-    falling : bool
-        Whether the curve cannot fall; ratios to an estimate can.
+    ratios : bool
+        Whether these are no seconds but ratios to an estimate, which may fall.
     """
-    beyond = {dims: value / PEAK for dims, value in peaks(seconds).items()}
-    for dims, value in falls(seconds).items() if falling else ():
+    beyond = {dims: value / PEAK for dims, value in peaks(seconds, not ratios).items()}
+    for dims, value in falls(seconds).items() if not ratios else ():
         beyond[dims] = max(beyond[dims], value / FALL)
     return {dims: value for dims, value in beyond.items() if value > 1.0}
 
@@ -85,6 +88,21 @@ def impossible(seconds: dict[Dims, float]) -> dict[Dims, float]:
     for dims, value in falls(seconds).items():
         found[dims] = max(found[dims], value)
     return {dims: value for dims, value in found.items() if value >= IMPOSSIBLE}
+
+
+def unlike(
+    seconds: dict[Dims, float], expected: Callable[[Dims], float]
+) -> list[tuple[Dims, float, str]]:
+    """Those far from the conservative seconds: how many times beyond the bounds, and how."""
+    found = []
+    for dims, value in seconds.items():
+        ratio = value / expected(dims)
+        if ratio > TOO_SLOW:
+            found.append((dims, ratio / TOO_SLOW, f"{ratio:.0f} times the conservative constants"))
+        elif ratio * TOO_FAST < 1.0:
+            text = f"{1.0 / ratio:.0f} times faster than by the conservative constants"
+            found.append((dims, 1.0 / (ratio * TOO_FAST), text))
+    return found
 
 
 def beside(

@@ -15,11 +15,12 @@ from statistics import median
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from hetero.calibration import fit, sampling
+from hetero.calibration import fit, repeats, sampling
+from hetero.calibration.load import Watch
 from hetero.calibration.sampling import Samples
 from hetero.calibration.workbench import Bench
 from hetero.errors import DeviceError
-from hetero.runtime.cases import Budget, Case, Copies, Passes, Place, TimedSolves
+from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 from hetero.runtime.registry import Operation
 
@@ -127,8 +128,11 @@ def measure(
     shares: dict[tuple[str, str, str], float],
     progress: Progress,
     failures: list[Failure],
+    watch: Watch | None = None,
 ) -> list[Measured]:
     """Samples of all cases that can be measured.
+
+    Those that met other load, or cannot be, are taken again at the end.
 
     Parameters
     ----------
@@ -139,7 +143,11 @@ def measure(
         Called with the name of what is measured next.
     failures : list
         Is added to.
+    watch : Watch, optional
+        Notices other load.
     """
+    start = time.perf_counter()
+    watch = watch or Watch()
     found: list[Measured] = []
     benches: dict[str, Bench] = {}
     gone: set[str] = set()
@@ -160,7 +168,7 @@ def measure(
             try:
                 with active(place):
                     if place.name not in benches:
-                        benches[place.name] = Bench(place.devices)
+                        benches[place.name] = Bench(place.devices, watch)
                     host = shares.get((place.name, row.operation, row.method))
                     _, before = samples.get(key_of(case, place), (case, None))
                     taken = sampling.take(case, benches[place.name], budget, share, host, before)
@@ -172,6 +180,22 @@ def measure(
                     gone.add(place.name)
             time_left[place.name] -= time.perf_counter() - begin
         found += [Measured(case, portion.place, taken) for case, taken in samples.values()]
+
+    def again(number: int, dims: list[Dims]) -> Samples:
+        case, place, before = found[number]
+        if place.name not in gone:
+            progress(f"{case} on {place.name}, again")
+            try:
+                with active(place):
+                    taken = sampling.again(case, benches[place.name], budget, before, dims)
+                found[number] = found[number]._replace(samples=taken)
+            except Exception as error:
+                if not alive(place):
+                    failures.append(Failure("", place.name, str(case), error))
+                    gone.add(place.name)
+        return found[number].samples
+
+    repeats.settle(found, again, budget, time.perf_counter() - start)
     return found
 
 

@@ -2,20 +2,238 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import NamedTuple
 
-from hetero.calibration import doubts, fit, sampling
+from hetero.calibration import doubts, fit
 from hetero.calibration.sampling import Samples
-from hetero.calibration.workbench import Bench
-from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, Place, SampleGrid, grid
-from hetero.runtime.models import bind
+from hetero.runtime import profile
+from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, Place, TimedSolves, grid
+from hetero.runtime.models import Work, bind
 
-ROUNDS = 6
-SHARE = 0.2  # of the time that measuring took, for taking samples again
-_LEAST_SECONDS = 0.5
+_ROUNDS = 6
+_SHARE = 0.2  # of the time that measuring took, for taking samples again
+_LEAST_POINTS = 50  # that there is time for in any case
 _CALLS = 5  # that one sample takes
 _MARKED = 1.5  # how far beyond the bounds a sample counts that met other load
 _SAME = 1.25  # times another sample: near enough to be true
+_TWICE = 2.0  # times the bounds, beyond which a sample is believed when it is seen twice more
+_PAUSE = 0.1  # seconds before the second round, and so much more before each further one
+
+Again = Callable[[int, list[Dims]], Samples]
+
+
+class Doubt(NamedTuple):
+    """A sample to take again."""
+
+    beyond: float  # the bounds, times
+    case: int
+    dims: Dims
+
+
+def settle(
+    cases: list[tuple[Case, Place, Samples]],
+    again: Again,
+    budget: Budget,
+    seconds: float,
+    clock: Callable[[], float] | None = None,
+) -> list[Samples]:
+    """Take samples again until none is doubtful, each has been seen again, or time is up.
+
+    Parameters
+    ----------
+    cases : list
+        Each with its place and samples.
+    again : callable
+        ``again(number, dims)`` takes samples of a case again and returns all of its samples.
+    budget : Budget
+    seconds : float
+        That measuring took so far.
+    clock : callable, optional
+
+    Returns
+    -------
+    list of Samples
+        Of each case.
+    """
+    clock = clock or time.perf_counter
+    end = clock() + max(_SHARE * seconds, _LEAST_POINTS * budget.point)
+    found = [samples for _, _, samples in cases]
+    expected = [conservative(case, place) for case, place, _ in cases]
+    rates = [_rate(samples) for samples in found]
+    believed: dict[tuple[int, Dims], int] = {}
+    for number in range(_ROUNDS):
+        open_ones = [
+            Doubt(beyond, index, dims)
+            for index, (case, place, _) in enumerate(cases)
+            for dims, beyond in _doubts(
+                case, place, found[index], budget, rates[index], expected[index]
+            ).items()
+            if dims in found[index].marked
+            or believed.get((index, dims), 0) < (2 if beyond > _TWICE else 1)
+        ]
+        chosen = _affordable(open_ones, cases, found, budget, end - clock())
+        if not chosen or clock() + number * _PAUSE > end:
+            break
+        time.sleep(number * _PAUSE)
+        for index, dims in chosen.items():
+            if clock() > end:
+                return found
+            before, found[index] = found[index], again(index, dims)
+            for one in dims:
+                if _took(before, one) <= _SAME * _took(found[index], one):
+                    believed[index, one] = believed.get((index, one), 0) + 1
+    return found
+
+
+def _doubts(
+    case: Case,
+    place: Place,
+    samples: Samples,
+    budget: Budget,
+    rate: float,
+    expected: Callable[[Dims], float] | None,
+) -> dict[Dims, float]:
+    """Which samples of a case are to be taken again, and how far beyond the bounds they are.
+
+    None where it cannot be told: an operation whose descriptions fail costs its own models only.
+    """
+    with contextlib.suppress(Exception):
+        return _judged(case, place, samples, budget, rate, expected)
+    return {}
+
+
+def _judged(
+    case: Case,
+    place: Place,
+    samples: Samples,
+    budget: Budget,
+    rate: float,
+    expected: Callable[[Dims], float] | None,
+) -> dict[Dims, float]:
+    if isinstance(case.how, Copies) or not samples.seconds:
+        return {}
+    found: dict[Dims, float] = {}
+
+    def add(more: dict[Dims, float]) -> None:
+        for dims, beyond in more.items():
+            found[dims] = max(found.get(dims, 0.0), beyond)
+
+    if isinstance(case.how, TimedSolves):
+        for seconds in zip(*samples.timed.values(), strict=True):
+            add(doubts.doubtful(dict(zip(samples.timed, seconds, strict=True))))
+        add(doubts.doubtful(samples.seconds))
+    else:
+        estimate = estimated(case, place)
+        if estimate is None:
+            knots = {d: s for d, s in samples.seconds.items() if d not in _held_out(case)}
+            add(doubts.doubtful(knots))
+        else:
+            ratios = {dims: value / estimate(dims) for dims, value in samples.seconds.items()}
+            add(doubts.doubtful(ratios, ratios=True))
+        add(_beside(case, samples, estimate))
+        if _rate(samples) > _SAME * rate:  # it seemed too slow for what else there is to measure
+            add(dict.fromkeys(_missing(case, samples, budget), 1.0))
+    if expected is not None:
+        add({d: beyond for d, beyond, _ in doubts.unlike(samples.seconds, expected)})
+    add(dict.fromkeys(samples.marked, _MARKED))
+    return found
+
+
+def _held_out(case: Case) -> set[Dims]:
+    return set(case.how.held_out) - set(case.how.knots) if isinstance(case.how, Passes) else set()
+
+
+def _beside(
+    case: Case, samples: Samples, estimate: Callable[[Dims], float] | None
+) -> dict[Dims, float]:
+    """Doubts that shapes held out cast on themselves or on knots."""
+    outside = _held_out(case)
+    knots = {dims: s for dims, s in samples.seconds.items() if dims not in outside}
+    held_out = samples.held_out or {d: samples.seconds[d] for d in outside if d in samples.seconds}
+    if not held_out:
+        return {}
+    axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
+    of = estimate or (lambda dims: 1.0)
+    try:
+        model = fit.surface(axes, {dims: s / of(dims) for dims, s in knots.items()}, {})
+    except (KeyError, ValueError):  # too few to be a grid
+        return {}
+    cost = bind(model)
+
+    def predicted(dims: Dims) -> float:
+        inside = tuple(min(n, axis[-1]) for n, axis in zip(dims, axes, strict=True))
+        return of(dims) * sum(cost(Work(inside if estimate else dims, 0.0, 0.0)))
+
+    return doubts.beside(held_out, knots, predicted)
+
+
+def estimated(case: Case, place: Place) -> Callable[[Dims], float] | None:
+    """What the implementation itself expects, where that is what its model corrects."""
+    if not getattr(case.how, "by_estimate", False):
+        return None
+    return lambda dims: case.implementation.work(case.problem(*dims), place.info).estimate
+
+
+def conservative(case: Case, place: Place) -> Callable[[Dims], float] | None:
+    """Seconds by the constants that are used before calibration; of one step in a solve."""
+    row = case.implementation
+    cost = profile.shipped("conservative").cost(
+        place.name, place.kind, row.operation, row.method, case.dtype, case.layout
+    )
+    if cost is None or case.problem is None:
+        return None
+    sizes = {**case.how.held_out, **case.how.knots} if isinstance(case.how, Passes) else {}
+
+    def seconds(dims: Dims) -> float:
+        work = row.work(case.problem(*sizes.get(dims, dims)), place.info)
+        overhead, compute = cost(work)
+        if isinstance(case.how, TimedSolves):
+            compute /= max(work.repeat, 1)
+        return overhead * work.calls + compute
+
+    return seconds
+
+
+def _rate(samples: Samples) -> float:
+    """The best one seen: volume per second."""
+    return max((prod(dims) / seconds for dims, seconds in samples.seconds.items()), default=0.0)
+
+
+def _missing(case: Case, samples: Samples, budget: Budget) -> list[Dims]:
+    """Knots that were left out as too slow, and are not."""
+    passes = isinstance(case.how, Passes)
+    knots = case.how.knots if passes else grid(case.axes)
+    longest = _rate(samples) * (case.how.longest if passes else budget.longest)
+    return [dims for dims in knots if dims not in samples.seconds and prod(dims) <= longest]
+
+
+def _took(samples: Samples, dims: Dims) -> float:
+    """Seconds of a sample."""
+    if dims in samples.timed:
+        return max(samples.timed[dims])
+    return samples.held_out.get(dims) or samples.seconds.get(dims, float("inf"))
+
+
+def _affordable(
+    found: list[Doubt],
+    cases: list[tuple[Case, Place, Samples]],
+    samples: list[Samples],
+    budget: Budget,
+    seconds: float,
+) -> dict[int, list[Dims]]:
+    """Case -> what to take again of it: the worst first, as much as there is time for."""
+    chosen: dict[int, list[Dims]] = {}
+    for _, index, dims in sorted(found, key=lambda doubt: -doubt.beyond):
+        took = _took(samples[index], dims)
+        if took == float("inf"):
+            took = prod(dims) / _rate(samples[index])
+        whole = sum(samples[index].timed.get(dims, (took,)))
+        least = budget.point / max(getattr(cases[index][0].how, "number", 1), 1)
+        seconds -= max(_CALLS * whole, least)
+        if seconds > 0.0:
+            chosen.setdefault(index, []).append(dims)
+    return {index: chosen[index] for index in sorted(chosen)}

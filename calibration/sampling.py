@@ -14,7 +14,7 @@ from typing import Any
 
 from hetero.calibration.measure import Measurement, measure
 from hetero.calibration.workbench import COPIED, Bench
-from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, TimedSolves, grid
+from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.runtime.problem import Problem
 
 _HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter

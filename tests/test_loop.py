@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-from hetero.calibration import budgets, fit, loop, sampling
+from hetero.calibration import budgets, fit, loop, repeats, sampling
 from hetero.calibration.budgets import FULL
 from hetero.calibration.sampling import Samples
 from hetero.errors import DeviceError
@@ -42,6 +42,7 @@ def test_a_method_that_cannot_be_measured_leaves_the_others(monkeypatch):
         return Samples(knots, typical=dict.fromkeys(knots, times))
 
     monkeypatch.setattr(sampling, "take", take)
+    monkeypatch.setattr(repeats, "settle", lambda *_: None)
     failures = []
     measured = loop.measure(portions("convolve2d"), FULL, {}, silent, failures)
     assert len(failures) == 6, "once in each pass"
@@ -97,7 +98,7 @@ def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
     def probe():
         raise DeviceError("gone")
 
-    monkeypatch.setattr(loop, "Bench", lambda devices: None)
+    monkeypatch.setattr(loop, "Bench", lambda *_: None)
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(cuda, "probe", probe, raising=False)
     failures = []
@@ -155,7 +156,7 @@ def test_time_is_shared_in_proportion(monkeypatch):
         return Samples()
 
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(loop, "Bench", lambda devices: None)
+    monkeypatch.setattr(loop, "Bench", lambda *_: None)
     monkeypatch.setattr(sampling, "take", take)
     row = registry.lookup("matvec")[0]
     one = Case(row, "float32", "C", SampleGrid(), [[4]], seconds=1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from math import prod
@@ -17,6 +18,7 @@ from hetero.runtime.models import Work, bind
 _ROUNDS = 6
 _SHARE = 0.2  # of the time that measuring took, for taking samples again
 _LEAST_POINTS = 50  # that there is time for in any case
+_FEW = 8  # knots of a curve that are compared with the conservative constants
 _CALLS = 5  # that one sample takes
 _MARKED = 1.5  # how far beyond the bounds a sample counts that met other load
 _SAME = 1.25  # times another sample: near enough to be true
@@ -65,13 +67,18 @@ def settle(
     expected = [conservative(case, place) for case, place, _ in cases]
     rates = [_rate(samples) for samples in found]
     believed: dict[tuple[int, Dims], int] = {}
+    beyond_of: dict[int, dict[Dims, float]] = {}
+    changed = set(range(len(cases)))
     for number in range(_ROUNDS):
+        for index in changed:
+            case, place, _ = cases[index]
+            beyond_of[index] = _doubts(
+                case, place, found[index], budget, rates[index], expected[index]
+            )
         open_ones = [
             Doubt(beyond, index, dims)
-            for index, (case, place, _) in enumerate(cases)
-            for dims, beyond in _doubts(
-                case, place, found[index], budget, rates[index], expected[index]
-            ).items()
+            for index, doubtful in beyond_of.items()
+            for dims, beyond in doubtful.items()
             if dims in found[index].marked
             or believed.get((index, dims), 0) < (2 if beyond > _TWICE else 1)
         ]
@@ -79,6 +86,7 @@ def settle(
         if not chosen or clock() + number * _PAUSE > end:
             break
         time.sleep(number * _PAUSE)
+        changed = set(chosen)
         for index, dims in chosen.items():
             if clock() > end:
                 return found
@@ -138,7 +146,8 @@ def _judged(
         if _rate(samples) > _SAME * rate:  # it seemed too slow for what else there is to measure
             add(dict.fromkeys(_missing(case, samples, budget), 1.0))
     if expected is not None:
-        add({d: beyond for d, beyond, _ in doubts.unlike(samples.seconds, expected)})
+        some = {d: samples.seconds[d] for d in spread_out(list(samples.seconds))}
+        add({d: beyond for d, beyond, _ in doubts.unlike(some, expected)})
     add(dict.fromkeys(samples.marked, _MARKED))
     return found
 
@@ -175,7 +184,17 @@ def estimated(case: Case, place: Place) -> Callable[[Dims], float] | None:
     """What the implementation itself expects, where that is what its model corrects."""
     if not getattr(case.how, "by_estimate", False):
         return None
-    return lambda dims: case.implementation.work(case.problem(*dims), place.info).estimate
+
+    @functools.cache
+    def seconds(dims: Dims) -> float:
+        return case.implementation.work(case.problem(*dims), place.info).estimate
+
+    return seconds
+
+
+def spread_out(dims: list[Dims]) -> list[Dims]:
+    """Few of them, the first and the last among them: a whole curve is what they stand for."""
+    return dims[:: max(len(dims) // _FEW, 1)] + dims[-1:]
 
 
 def conservative(case: Case, place: Place) -> Callable[[Dims], float] | None:
@@ -188,6 +207,7 @@ def conservative(case: Case, place: Place) -> Callable[[Dims], float] | None:
         return None
     sizes = {**case.how.held_out, **case.how.knots} if isinstance(case.how, Passes) else {}
 
+    @functools.cache
     def seconds(dims: Dims) -> float:
         work = row.work(case.problem(*sizes.get(dims, dims)), place.info)
         overhead, compute = cost(work)

@@ -354,26 +354,3 @@ def solve(
     }
     bind(model)
     return model
-
-
-def copies(
-    nbytes: int, seconds: float, overhead: float, flops_per_byte: float | None
-) -> dict[str, Any]:
-    """A "roofline" model of what runs at the speed of copying memory.
-
-    Parameters
-    ----------
-    nbytes, seconds
-        Of a copy.
-    overhead : float
-    flops_per_byte : float or None
-        Flops done while a byte is copied; None: they cost nothing.
-    """
-    rate = 2 * nbytes / seconds
-    constants = {
-        "overhead": overhead,
-        "flops_per_second": 1e15 if flops_per_byte is None else flops_per_byte * rate,
-        "bytes_per_second": rate,
-    }
-    samples = {"copied_bytes": nbytes, "copy_seconds": seconds}
-    return {"form": "roofline", "constants": constants, "samples": samples}

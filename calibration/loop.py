@@ -20,7 +20,7 @@ from hetero.calibration.load import Watch
 from hetero.calibration.sampling import Samples
 from hetero.calibration.workbench import Bench
 from hetero.errors import DeviceError
-from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, Place, TimedSolves
+from hetero.runtime.cases import Budget, Case, Dims, Passes, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 from hetero.runtime.registry import Operation
 
@@ -240,9 +240,6 @@ def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model
         alone it would be too uncertain to choose by.
     """
     (case, place, samples), how = one, one.case.how
-    if isinstance(how, Copies):
-        ((nbytes,), seconds), *_ = samples.seconds.items()
-        return fit.copies(nbytes, seconds, how.overhead, how.flops_per_byte)
     if isinstance(how, TimedSolves):
         return fit.solve(case.axes, samples.setup, samples.seconds, (how.few, how.many))
     if isinstance(how, Passes):

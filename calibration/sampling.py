@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from hetero.calibration.measure import Measurement, measure
-from hetero.calibration.workbench import COPIED, Bench
-from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, SampleGrid, TimedSolves, grid
+from hetero.calibration.workbench import Bench
+from hetero.runtime.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.runtime.problem import Problem
 
 _HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter
@@ -34,7 +34,7 @@ class Samples:
     Attributes
     ----------
     seconds : dict
-        Of knots; of one step in a solve; of a copy, by bytes. What would have taken too long, or
+        Of knots; of one step in a solve. What would have taken too long, or
         came too late, is missing.
     held_out : dict
         Of shapes that are no knots.
@@ -79,8 +79,6 @@ def take(
     before : Samples, optional
         Of the passes made so far.
     """
-    if isinstance(case.how, Copies):
-        return Samples({(COPIED,): bench.copy_seconds()})
     if isinstance(case.how, Passes):
         return _pass(case, bench, budget, seconds_left, before)
     if isinstance(case.how, TimedSolves):

@@ -18,7 +18,6 @@ from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
 
 TURNS = 16  # places among which operands rotate
-COPIED = 1 << 26  # bytes, for the speed of copying
 _ROOM = 1 << 30  # bytes for all of them
 
 
@@ -40,7 +39,6 @@ class Bench:
         timed = self.device is not None and self.device.kind == "cuda"
         self.queue = Queue(self.device) if timed else None
         self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
-        self._copy_seconds: float | None = None
         self._block = np.random.default_rng(0).random(1 << 20) - 0.5
 
     def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
@@ -124,26 +122,3 @@ class Bench:
             return 0.0
         call = self.waiting(case, problem)
         return max(measure(call, budget=0.1, least=least, most=least).seconds - device_seconds, 0.0)
-
-    def copy_seconds(self) -> float:
-        """Seconds to copy `COPIED` bytes within the memory of this place, measured once."""
-        if self._copy_seconds is None:
-            self._copy_seconds = self._copying()
-        return self._copy_seconds
-
-    def _copying(self) -> float:
-        device = self.device
-        if device is None:
-            source = np.ones(COPIED // 8)
-            target = np.empty_like(source)
-            return measure(lambda: np.copyto(target, source), budget=0.1).seconds
-        (a, first), (b, second) = (device.allocate(COPIED) for _ in range(2))
-        device.upload(np.ones(COPIED // 8), a)
-
-        def copy() -> None:
-            device.copy(b, a, COPIED)
-            device.synchronize()
-
-        found = measure(copy, budget=0.1).seconds
-        del first, second
-        return found

@@ -160,6 +160,6 @@ def hasty(monkeypatch):
 
     from hetero.calibration import budgets
 
-    quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "device_step": 16.0}
+    quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}
     quick |= {"held_out": 2, "largest_transfer": 2**16}
     monkeypatch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **quick))

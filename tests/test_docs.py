@@ -53,7 +53,8 @@ EXAMPLES = examples()
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
 def test_docstrings(example, monkeypatch):
-    hasty = {"point": 1e-4, "longest": 1e-3, "step": 16.0, "device_step": 16.0, "patience": 0.1}
+    hasty = {"point": 1e-4, "longest": 1e-3, "step": 16.0, "largest_solve": 2**10}
+    hasty["patience"] = 0.1
     monkeypatch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **hasty))
     output = []
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)

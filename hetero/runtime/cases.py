@@ -11,7 +11,7 @@ Such a module has a function ``cases(place, budget)`` that yields every `Case` t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,8 +35,12 @@ class Budget:
         Seconds for one measured point.
     longest : float
         Seconds of one call above which a point is extrapolated, not measured.
-    step, device_step : float
-        Ratio of neighbouring sizes of a grid, on the CPU and on a device.
+    step : float
+        Ratio of neighbouring sizes of a grid, at least.
+    solve_step : float
+        Likewise, of the numbers of unknowns of a solve.
+    largest_solve : int
+        Unknowns.
     held_out : int
         Shapes measured beside each grid, for the residuals.
     largest_transfer : int
@@ -51,7 +55,8 @@ class Budget:
     point: float
     longest: float
     step: float
-    device_step: float
+    solve_step: float
+    largest_solve: int
     held_out: int
     largest_transfer: int
     link_step: float
@@ -149,22 +154,6 @@ class TimedSolves:
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
-    """Nothing of the case itself: an estimate from how fast memory is copied there.
-
-    Attributes
-    ----------
-    overhead : float
-        Seconds of a call.
-    flops_per_byte : float or None
-        Flops done while a byte is copied; None: they cost nothing.
-    """
-
-    overhead: float
-    flops_per_byte: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Case:
     """What one model is fitted to: problems of an implementation, with one dtype and layout.
 
@@ -173,10 +162,10 @@ class Case:
     implementation : Implementation
     dtype, layout : str
         As in the model's key.
-    how : SampleGrid, Passes, TimedSolves or Copies
+    how : SampleGrid, Passes or TimedSolves
         What is measured, and which form the model gets.
     axes : list of list of int
-        Knots of each dimension; none for `Passes` and `Copies`, which have their own.
+        Knots of each dimension; none for `Passes`, which have their own.
     problem : callable or None
         ``problem(*dims)``.
     arguments : callable or None
@@ -197,7 +186,7 @@ class Case:
     implementation: Implementation
     dtype: str
     layout: str
-    how: SampleGrid | Passes | TimedSolves | Copies
+    how: SampleGrid | Passes | TimedSolves
     axes: list[list[int]] | None = None
     problem: Callable[..., Problem] | None = None
     arguments: Callable[..., Arguments] | None = None
@@ -247,6 +236,15 @@ def axis(smallest: int, largest: int, step: float) -> list[int]:
     while sizes[-1] * step <= largest * 1.01:
         sizes.append(round(sizes[-1] * step))
     return sizes
+
+
+def thinned(sizes: Sequence[int], step: float) -> list[int]:
+    """Some of the sizes, with at least that ratio: from the largest down, and the smallest."""
+    kept = [sizes[-1]]
+    for size in sizes[-2:0:-1]:
+        if size * step <= kept[-1] and sizes[0] * step**0.5 <= size:
+            kept.append(size)
+    return [*dict.fromkeys((sizes[0], *reversed(kept)))]
 
 
 def grid(axes: list[list[int]]) -> list[Dims]:

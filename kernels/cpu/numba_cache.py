@@ -51,7 +51,7 @@ class _Kept(NullCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         name = self._name(sig, target_context.codegen())
-        content = None if name is None else cache_hook.store.read(_KIND, name, _root())
+        content = None if name is None else cache_hook.store.read(_KIND, name, root())
         if content is None:
             return None
         try:
@@ -72,7 +72,7 @@ class _Kept(NullCache):
         except Exception as error:
             log.info("the compiled loop %s cannot be kept: %s", name, error)
             return
-        cache_hook.store.write(_KIND, name, content, _root())
+        cache_hook.store.write(_KIND, name, content, root())
 
     def _name(self, sig: Any, codegen: Any) -> str | None:
         """A file's name, by all that the code depends on; None where it is not to be kept."""
@@ -94,7 +94,7 @@ class _Kept(NullCache):
         return f"{function.__name__}-{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}"
 
 
-def _root() -> Path | None:
+def root() -> Path | None:
     """Where the user wants Numba's files, if he says so."""
     return Path(config.CACHE_DIR) / "hetero" if config.CACHE_DIR else None
 

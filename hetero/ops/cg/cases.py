@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from hetero.ops.linear_systems.cases import (
     CYCLES,
     ITERATIONS,
     SECONDS,
-    estimates,
     even_grid,
     right_hand_side,
     rows,
@@ -40,21 +39,17 @@ _MATVEC = (("blas", "C"), ("tiled", "C aligned"))
 _LONGER = (4096, 8192, 16384, 32768)
 
 
-def cases(place: Place, budget: Budget) -> Iterable[Case]:
+def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation on every kind of matrix that it takes."""
-    return estimates(_OPERATION, place) if budget.quick else _measured(place)
-
-
-def _measured(place: Place) -> Iterator[Case]:
     for row in rows(_OPERATION, place):
         for dtype in DEVICE_DTYPES:
             for layout in _LAYOUTS:
                 cycles = layout.endswith("multigrid")
-                axes = [unknowns(place)[cycles:]]
+                axes = [unknowns(place, budget)[cycles:]]
                 if layout == "dense":
-                    axes = [unknowns(place, _LARGEST_DENSE, ratio=2)]
+                    axes = [unknowns(place, budget, _LARGEST_DENSE, ratio=2)]
                 elif layout == "csr":
-                    axes = [unknowns(place, _LARGEST_CSR), _ROW_LENGTHS]
+                    axes = [unknowns(place, budget, _LARGEST_CSR), _ROW_LENGTHS]
                 family = layout.split("-")[-1]
                 case = Case(
                     row,
@@ -133,8 +128,14 @@ def _banded(n: int, row_length: int, dtype: str) -> Any:
     half = row_length // 2
     offsets = np.unique(np.linspace(1, max(math.isqrt(n), half), half).astype(int))
     offsets = np.concatenate([-offsets[::-1], [0], offsets])
-    columns = np.sort((np.arange(n)[:, None] + offsets) % n, axis=1).astype(np.int32)
-    values = np.full(columns.size, -1.0, dtype)
-    values[columns.ravel() == np.repeat(np.arange(n), len(offsets))] = len(offsets) - 0.99
+    columns = np.arange(n, dtype=np.int32)[:, None] + offsets.astype(np.int32)
+    values = np.full(columns.shape, -1.0, dtype)
+    values[:, half] = len(offsets) - 0.99
+    reach = min(int(offsets[-1]), n)
+    for wrapped in (slice(0, reach), slice(n - reach, n)):  # where diagonals are wrapped around
+        columns[wrapped] %= n
+        order = np.argsort(columns[wrapped], axis=1)
+        columns[wrapped] = np.take_along_axis(columns[wrapped], order, axis=1)
+        values[wrapped] = np.take_along_axis(values[wrapped], order, axis=1)
     starts = np.arange(n + 1, dtype=np.int32) * len(offsets)
-    return csr_array((values, columns.ravel(), starts), shape=(n, n))
+    return csr_array((values.ravel(), columns.ravel(), starts), shape=(n, n))

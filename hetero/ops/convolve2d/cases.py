@@ -1,15 +1,10 @@
-"""What calibration measures of convolutions: each method over sizes of images and filters.
-
-A quick calibration compiles nothing for this: it measures how fast memory is copied, and estimates
-all from that.
-"""
+"""What calibration measures of convolutions: each method over sizes of images and filters."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,60 +14,38 @@ from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import NAME, described
 from hetero.ops.convolve2d.window import window_of
 from hetero.runtime import registry
-from hetero.runtime.cases import Budget, Case, Copies, Dims, Passes, Place, grid
+from hetero.runtime.cases import Budget, Case, Dims, Passes, Place, grid, thinned
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Implementation
 
 _IMAGES = {
-    "cpu": (4, 16, 32, 64, 128, 256, 512, 1024, 4096),
+    "cpu": (4, 16, 64, 128, 256, 512, 1024, 4096),
     "opencl": (4, 16, 64, 256),
 }
 _IMAGES_OTHERS = (16, 256, 1024, 4096, 8192)
 _TILED = (32, 64, 128, 256, 512, 768, 1024, 2048, 4096)
-_FILTERS = (1, 2, 3, 5, 7, 11, 17, 31, 63, 129)
+_FILTERS = (1, 2, 3, 5, 11, 31, 63, 129)
 _DEVICE_FILTERS = (1, 3, 7, 15, 63)  # fewer: each takes some kernels to compile
-_LIBRARY_FILTERS = (1, 2, 3, 5, 7, 9, 11)
+_LIBRARY_FILTERS = (1, 2, 3, 5, 7, 11)
 _TAPS = (6, 14, 30, 62, 126)  # of a column and a row together
 _DEVICE_TAPS = (6, 30, 126)
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
 _LONGEST = 0.03  # seconds of one call; with images alone to go through, four times that
-_PASSES = 6  # on the CPU, where noise lasts longer than one measurement
-_SECONDS = 18.0  # of all cases at a place
-_EXAMPLE, _EXAMPLE_LARGE = (64, 5), (256, 5)
+_PASSES = 4  # on the CPU, where noise lasts longer than one measurement
+_PASSES_QUICK = 2
+_KNOT, _DEVICE_KNOT = 0.006, 0.1  # seconds for one in a pass, at most in proportion to other cases
+_EXAMPLE = (64, 5)
 _OWN = ("direct", "separable")  # methods by loops and kernels of our own
-# Flops that a method does while a byte is copied: typical of the machines measured.
-_FLOPS_PER_BYTE = {"direct": 14.0, "library": 2.5, "separable": 5.0, "fft": 3.5}
-_FLOPS_PER_BYTE_DEVICE = {"direct": 10.0, "separable": 6.0, "overlap_save": 4.8}
-_FLOPS_PER_BYTE_OTHERS = 4.0
 
 
-def cases(place: Place, budget: Budget) -> Iterable[Case]:
+def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation at a place, by dtype."""
-    rows = [i for i in registry.lookup(NAME) if i.kind == place.kind and i.run is not None]
-    if budget.quick:
-        return [
-            Case(i, dtype, "*", _estimate(i.method, place), seconds=0.05)
-            for i in rows
-            for dtype in DEVICE_DTYPES
-            if i.excludes(_problem(i, dtype, HOST, *_EXAMPLE_LARGE), place.info) is None
-        ]
-    found = [case for row in rows for case in _measured(row, place)]
-    weights = [max(len(case.how.knots), 20) for case in found]
-    return [
-        replace(case, seconds=_SECONDS * weight / sum(weights))
-        for case, weight in zip(found, weights, strict=True)
-    ]
+    for implementation in registry.lookup(NAME):
+        if implementation.kind == place.kind and implementation.run is not None:
+            yield from _measured(implementation, place, budget)
 
 
-def _estimate(method: str, place: Place) -> Copies:
-    rates = _FLOPS_PER_BYTE_DEVICE if place.devices else _FLOPS_PER_BYTE
-    overhead = 4e-5 if place.devices else 3e-5
-    return Copies(
-        overhead * (2.0 if "fft" in method else 1.0), rates.get(method, _FLOPS_PER_BYTE_OTHERS)
-    )
-
-
-def _measured(implementation: Implementation, place: Place) -> Iterator[Case]:
+def _measured(implementation: Implementation, place: Place, budget: Budget) -> Iterator[Case]:
     method, on_cpu = implementation.method, not place.devices
     images = list(_IMAGES.get(place.kind, _IMAGES_OTHERS))
     filters = _FILTERS if on_cpu else _DEVICE_FILTERS
@@ -80,13 +53,14 @@ def _measured(implementation: Implementation, place: Place) -> Iterator[Case]:
         filters = _LIBRARY_FILTERS
     elif method == "separable":
         filters = tuple(taps // 2 for taps in (_TAPS if on_cpu else _DEVICE_TAPS))
-    sizes = grid([images, list(filters)])
+    sizes = grid([thinned(images, budget.step), thinned(filters, budget.step)])
     form = "filter"
     if method in ("fft", "overlap_save"):
         form = "surface"
         if method == "overlap_save":
             images = list(_TILED) if on_cpu else images[1:]
-        sizes = [(n, min(33, max(n // 48, 3))) for n in images]  # small beside the image
+        # small beside the image
+        sizes = [(n, min(33, max(n // 48, 3))) for n in thinned(images, budget.step)]
     options = functools.cache(_options)  # its filters stay on the device as long as the cases
     for dtype in DEVICE_DTYPES:
         problem = functools.partial(_problem, implementation, dtype, place.operands_on)
@@ -102,22 +76,18 @@ def _measured(implementation: Implementation, place: Place) -> Iterator[Case]:
             _by_work(implementation, problem, points, form, block)
             for points in (sizes, [size for size in _HELD_OUT if size[0] <= images[-1]])
         )
-        how = Passes(
-            form,
-            knots,
-            held_out,
-            _LONGEST * (4.0 if form == "surface" else 1.0),
-            _PASSES if on_cpu else 1,
-            block,
-        )
+        number = (_PASSES_QUICK if budget.quick else _PASSES) if on_cpu else 1
+        longest = _LONGEST * (4.0 if form == "surface" else 1.0)
+        points = len(knots) + len(held_out)
         yield Case(
             implementation,
             dtype,
             "*",
-            how,
+            Passes(form, knots, held_out, longest, number, block),
             problem=problem,
             options=lambda made: options(made.inputs[1].shape, made.dtype),
             inputs=1,
+            seconds=points * (number * _KNOT if on_cpu else _DEVICE_KNOT),
             example=_EXAMPLE,
             ahead=f"convolutions in {dtype}" if method in _OWN else "",
         )

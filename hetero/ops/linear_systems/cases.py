@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 
 import numpy as np
 
 from hetero.runtime import registry
-from hetero.runtime.cases import Case, Copies, Place
-from hetero.runtime.problem import DEVICE_DTYPES
+from hetero.runtime.cases import Budget, Place, thinned
 from hetero.runtime.registry import Implementation
 
 SECONDS = 0.5  # of a case
@@ -17,6 +16,7 @@ ITERATIONS = (8, 40)
 _SMALLEST = 2**8
 _LARGEST = {"cpu": 2**20, "opencl": 2**16}
 _LARGEST_OTHERS = 2**24
+_PERIOD = 1_000_003  # random numbers that are repeated: making them would take longer than a solve
 
 
 def rows(operation: str, place: Place) -> list[Implementation]:
@@ -24,25 +24,19 @@ def rows(operation: str, place: Place) -> list[Implementation]:
     return [i for i in registry.lookup(operation) if i.kind == place.kind and i.run is not None]
 
 
-def estimates(operation: str, place: Place) -> Iterator[Case]:
-    """What a quick calibration takes: bytes at copy speed, flops for free.
-
-    The methods differ by more than such an estimate errs, and compiling the CPU's loops alone would
-    take too long.
-    """
-    how = Copies(4e-4 if place.devices else 2e-5)
-    for row in rows(operation, place):
-        for dtype in DEVICE_DTYPES:
-            yield Case(row, dtype, "*", how, seconds=0.05)
-
-
-def unknowns(place: Place, limits: tuple[dict[str, int], int] | None = None, ratio: int = 4):
+def unknowns(
+    place: Place,
+    budget: Budget,
+    limits: tuple[dict[str, int], int] = (_LARGEST, _LARGEST_OTHERS),
+    ratio: int = 4,
+) -> list[int]:
     """Numbers of unknowns to measure: up to a limit by kind of device, or for others."""
-    by_kind, others = limits or (_LARGEST, _LARGEST_OTHERS)
+    by_kind, others = limits
+    largest = min(by_kind.get(place.kind, others), budget.largest_solve)
     sizes = [_SMALLEST]
-    while sizes[-1] * ratio <= by_kind.get(place.kind, others):
+    while sizes[-1] * ratio <= largest:
         sizes.append(sizes[-1] * ratio)
-    return sizes
+    return thinned(sizes, budget.solve_step)
 
 
 def even_grid(n: int, ndim: int) -> tuple[int, ...]:
@@ -52,4 +46,9 @@ def even_grid(n: int, ndim: int) -> tuple[int, ...]:
 
 def right_hand_side(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Random numbers, with which no solve ends before its last step."""
-    return (np.random.default_rng(0).random(shape) - 0.5).astype(dtype)
+    return np.resize(_random(dtype), shape)
+
+
+@functools.cache
+def _random(dtype: str) -> np.ndarray:
+    return (np.random.default_rng(0).random(_PERIOD) - 0.5).astype(dtype)

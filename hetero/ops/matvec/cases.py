@@ -10,25 +10,26 @@ import numpy as np
 from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.ops import matvec
-from hetero.ops.products.cases import product_cases
+from hetero.ops.products.cases import Extents, product_cases
 from hetero.ops.products.public import host_call
 from hetero.runtime import planner, registry
 from hetero.runtime.cases import Budget, Case, Place, SmallCall
 
 _OPERATION, _METHOD = "matvec", "tiled"
+_EXTENTS = Extents(
+    cpu=(4, 16, 128, 256, 512, 1024, 2048, 8192),
+    device=(4, 64, 256, 512, 1024, 2048, 4096, 16384),
+    beside=(4, 256, 1024, 16384),
+)
 _LARGEST = {"cpu": 8192, "opencl": 1024}
-_LARGEST_QUICK = {"cpu": 8192, "opencl": 512}
 _LARGEST_OTHERS = 16384
-_SECONDS = 0.7, 1.5  # of a case on the CPU: quick, and in full
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, by dtype and order, on devices also by alignment."""
-    sizes = _LARGEST_QUICK if budget.quick else _LARGEST
-    largest = sizes.get(place.kind, _LARGEST_OTHERS)
-    yield from product_cases(
-        _OPERATION, place, budget, largest, ("C", "F"), ("C", "F"), False, _SECONDS
-    )
+    largest = _LARGEST.get(place.kind, _LARGEST_OTHERS)
+    orders = ("C", "F")
+    yield from product_cases(_OPERATION, place, budget, _EXTENTS, largest, orders, orders, False)
 
 
 def small_call(device: Device) -> SmallCall | None:

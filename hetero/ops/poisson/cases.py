@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from hetero.ops.linear_systems.cases import (
     CYCLES,
     ITERATIONS,
     SECONDS,
-    estimates,
     even_grid,
     right_hand_side,
     rows,
@@ -32,13 +31,9 @@ _AS_CG = {"stencil2": "2d", "stencil3": "3d"}  # layouts of cg that this operati
 _AHEAD = ("multigrid", "jacobi")  # methods whose loops take long to compile
 
 
-def cases(place: Place, budget: Budget) -> Iterable[Case]:
+def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, in two and three dimensions."""
-    return estimates(_OPERATION, place) if budget.quick else _measured(place)
-
-
-def _measured(place: Place) -> Iterator[Case]:
-    sizes = unknowns(place)
+    sizes = unknowns(place, budget)
     for row in rows(_OPERATION, place):
         if row.method == "cg":
             continue  # the same code as for the operation of that name; see `derived`

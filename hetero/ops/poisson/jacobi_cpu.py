@@ -94,13 +94,16 @@ class _CpuSolve:
         fits = min(_MOST, _CACHE // (4 * plane), rows // (threads * _ROWS_PER_SWEEP))
         self._depth = blocking or max(1, fits)
         bands = max(1, min(threads, rows // (_ROWS_PER_SWEEP * self._depth)))
-        self._room = np.zeros((bands, self._depth, 3, lines + 2, columns + 2), f.dtype)
+        self._bands = bands
+        self._room = np.zeros((bands * self._depth, 3, lines + 2, columns + 2), f.dtype)
 
     def advance(self, sweeps: int) -> None:
         """Make sweeps."""
         full, rest = divmod(sweeps, self._depth)
         for depth in chain(repeat(self._depth, full), (rest,) if rest else ()):
-            room = self._room[:, :depth]
+            # Contiguous for every depth: for other arrays the loop would be compiled once more.
+            room = self._room[: self._bands * depth]
+            room = room.reshape(self._bands, depth, *room.shape[1:])
             cpu_jacobi.sweep_bands(self._u, self._f, self._u_new, self._factors, room)
             self._u, self._u_new = self._u_new, self._u
         self.sweeps += sweeps

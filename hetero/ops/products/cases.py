@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from hetero.arrays import spec
 from hetero.runtime import registry
-from hetero.runtime.cases import Budget, Case, Dims, Place, SampleGrid, axis
+from hetero.runtime.cases import Budget, Case, Dims, Place, SampleGrid, thinned
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Implementation
 
-_LEAST_EXTENT, _LEAST_KNOT = 4, 16
-_BETWEEN = [48, 96]
-_ESTIMATE_STEP = 4.0  # ratio of neighbouring sizes where the implementation knows its own steps
-_SECONDS = (0.7, 2.0)  # of a case on a device: quick, and in full
-_BESIDE = 0.1  # of that, where another layout's model tells most
+_POINT = 0.006  # seconds that a shape takes on a device, beside the CPU's `Budget.point`
+
+
+class Extents(NamedTuple):
+    """The extents that are measured, each with each: few, chosen by what those between lose.
+
+    Attributes
+    ----------
+    cpu, device : tuple of int
+    beside : tuple of int
+        On a device, where another layout's model tells most.
+    estimated, estimated_beside : tuple of int
+        Where the implementation knows the steps of its own time.
+    """
+
+    cpu: tuple[int, ...]
+    device: tuple[int, ...]
+    beside: tuple[int, ...]
+    estimated: tuple[int, ...] = ()
+    estimated_beside: tuple[int, ...] = ()
 
 
 def product(
@@ -31,11 +47,11 @@ def product_cases(
     operation: str,
     place: Place,
     budget: Budget,
+    extents: Extents,
     largest: int,
     orders: tuple[str, ...],
     layouts: tuple[str, ...],
-    between: bool,
-    seconds: tuple[float, float],
+    beside_first: bool,
 ) -> Iterator[Case]:
     """Cases of every implementation at a place.
 
@@ -43,17 +59,15 @@ def product_cases(
     ----------
     operation : str
     place, budget
+    extents : Extents
     largest : int
-        Largest extent.
+        Of the extents.
     orders, layouts : tuple of str
         Orders of the matrices, C or F each, that are measured apart, and what their models are
-        called; the first one is the reference of the others where ``between`` says so.
-    between : bool
-        Whether libraries take other ways between powers of two, and alike for each order.
-    seconds : tuple of float
-        How long a case may take on the CPU: quick, and in full.
+        called.
+    beside_first : bool
+        Whether the first layout is the reference of the others, on a device.
     """
-    seconds = _SECONDS if place.devices else seconds
     for implementation in registry.lookup(operation):
         if implementation.kind != place.kind or implementation.run is None:
             continue
@@ -64,13 +78,13 @@ def product_cases(
                         implementation,
                         place,
                         budget,
+                        extents,
                         largest,
                         dtype,
                         order,
                         layout,
                         less,
-                        between,
-                        seconds[not budget.quick],
+                        layouts[0] if beside_first and layout != layouts[0] else "",
                     )
                     if implementation.excludes(case.problem(*case.largest), place.info) is None:
                         yield case
@@ -80,14 +94,15 @@ def _case(
     implementation: Implementation,
     place: Place,
     budget: Budget,
+    extents: Extents,
     largest: int,
     dtype: str,
     order: str,
     layout: str,
     less: int,
-    between: bool,
-    seconds: float,
+    first: str,
 ) -> Case:
+    """``first`` is the layout that is this one's reference."""
     operation = implementation.operation
 
     def problem(*dims: int) -> Problem:
@@ -96,42 +111,30 @@ def _case(
     number = len(registry.operation(operation).dims[0].split())
     ahead = ""
     if not place.devices:
-        sizes = axis(_LEAST_EXTENT, largest, budget.step)
+        sizes, point = extents.cpu, budget.point
         how = SampleGrid(budget.held_out, multiple=4)
     else:
+        point = _POINT
         fit_for = "odd" if less else "aligned"
         reference = None
         work = implementation.work(problem(*(largest - less,) * number), place.info)
         by_estimate = work.estimate > 0.0
+        beside = bool(less or first)
         if by_estimate:
-            sizes = axis(_LEAST_KNOT, largest, max(budget.device_step, _ESTIMATE_STEP))
+            sizes = extents.estimated_beside if beside else extents.estimated
         else:
-            if between and layout != "CC":
-                reference = f"CC {fit_for}"
+            sizes = extents.beside if beside else extents.device
+            if first:
+                reference = f"{first} {fit_for}"
             elif less:
                 reference = f"{layout} aligned"
-            sizes = _knots(largest, budget.device_step, reference is not None, between)
-        few = reference or (by_estimate and (less or order != "CC"))
-        held_out = budget.held_out // 4 if few else budget.held_out
+        held_out = budget.held_out // 2 if beside else budget.held_out
         how = SampleGrid(held_out, 4, less, reference, by_estimate)
-        sizes = [n - less for n in sizes]
         layout = f"{layout} {fit_for}"
-        seconds *= _BESIDE if reference else 1.0
         ahead = operation if implementation.method == "tiled" else ""
+    sizes = [*(n for n in sizes if n < largest), largest]
+    sizes = [n - less for n in thinned(sizes, budget.step)]
+    seconds = point * (len(sizes) ** number + how.held_out)
     return Case(
         implementation, dtype, layout, how, [sizes] * number, problem, seconds=seconds, ahead=ahead
     )
-
-
-def _knots(largest: int, step: float, few: bool, between: bool) -> list[int]:
-    """Sizes to measure on a device: powers of two, and what lies beside them.
-
-    A library takes other ways for tiny sizes. Between 32 and 128 it works in tiles that fit some
-    sizes and not others.
-    """
-    sizes = axis(_LEAST_KNOT, largest, step)
-    if few:
-        sizes = sizes[::2]
-    elif between and step <= 2.0:
-        sizes += _BETWEEN
-    return [_LEAST_EXTENT, *sorted(sizes)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -28,7 +27,6 @@ from hetero.runtime import inventory, registry
 from hetero.runtime.cases import Case, Passes, Place, SampleGrid, TimedSolves, grid
 from hetero.runtime.registry import Arguments
 
-_KIND = "numba"  # of things in the cache
 _SHARED = 1 << 16  # elements that are worth several threads
 _ONE = "from hetero.calibration import compiling; compiling.compile_here({!r})"
 
@@ -87,16 +85,16 @@ def _is_done(name: str) -> bool:
     """Whether the loops of that name are in the cache: all, unless some were taken out of it."""
     from hetero.kernels.cpu import numba_cache  # which loads Numba
 
-    return disk_cache.read(_KIND, _mark(name), numba_cache.root()) is not None
+    return disk_cache.read(numba_cache.KIND, _mark(name), numba_cache.root()) is not None
 
 
 def _mark(name: str) -> str:
     """The file in the cache that says that loops of these sources are compiled for this CPU."""
-    from hetero.kernels import cpu
+    from hetero.kernels.cpu import numba_cache
 
-    versions = [importlib.metadata.version(package) for package in ("numba", "llvmlite", "numpy")]
-    digest = hashlib.sha256(repr((name, versions, inventory.devices()["cpu"])).encode())
-    for source in sorted(Path(cpu.__file__).parent.glob("*.py")):
+    here = inventory.devices()["cpu"]
+    digest = hashlib.sha256(repr((name, numba_cache.VERSIONS, here)).encode())
+    for source in sorted(Path(numba_cache.__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
     return f"ahead-{digest.hexdigest()[:40]}"
 
@@ -120,7 +118,7 @@ def compile_here(name: str) -> None:
                         sampling.solves(case, dims, (1,), bench, budgets.QUICK)
                     else:
                         bench.waiting(case, case.problem(*dims))()
-    disk_cache.write(_KIND, _mark(name), b"", numba_cache.root())
+    disk_cache.write(numba_cache.KIND, _mark(name), b"", numba_cache.root())
 
 
 def _small_and_larger(case: Case) -> list[tuple[int, ...]]:

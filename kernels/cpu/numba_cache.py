@@ -27,7 +27,8 @@ from numba.core.serialize import dumps
 
 from . import cache_hook
 
-_KIND = "numba"
+KIND = "numba"  # of things in the cache
+VERSIONS = (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag)
 _IMPORTED = re.compile(r"^ *from \.(\w+) import", re.MULTILINE)
 
 log = logging.getLogger("hetero")
@@ -51,7 +52,7 @@ class _Kept(NullCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         name = self._name(sig, target_context.codegen())
-        content = None if name is None else cache_hook.store.read(_KIND, name, root())
+        content = None if name is None else cache_hook.store.read(KIND, name, root())
         if content is None:
             return None
         try:
@@ -72,7 +73,7 @@ class _Kept(NullCache):
         except Exception as error:
             log.info("the compiled loop %s cannot be kept: %s", name, error)
             return
-        cache_hook.store.write(_KIND, name, content, root())
+        cache_hook.store.write(KIND, name, content, root())
 
     def _name(self, sig: Any, codegen: Any) -> str | None:
         """A file's name, by all that the code depends on; None where it is not to be kept."""
@@ -89,7 +90,7 @@ class _Kept(NullCache):
         key = (
             *(function.__module__, function.__qualname__, stamp),
             *(str(sig), self._options, codegen.magic_tuple(), config.USING_SVML),
-            *(numba.__version__, llvmlite.__version__, sys.implementation.cache_tag),
+            *VERSIONS,
         )
         return f"{function.__name__}-{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}"
 

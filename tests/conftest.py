@@ -22,6 +22,7 @@ def pytest_configure(config):
     os.environ.setdefault("NUMBA_CACHE_DIR", home)
     _private = tempfile.mkdtemp(prefix="hetero-tests-")
     private = {"HETERO_PROFILE": os.path.join(_private, "profile.json")}
+    private["HETERO_COMPILE_AHEAD"] = "0"  # what a test calls by name or by price is what runs
     if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers compile for one another
         private["XDG_CACHE_HOME"] = os.path.join(_private, "cache")
     for name, value in private.items():

@@ -18,7 +18,7 @@ from hetero import devices
 from hetero.arrays import HOST, Operand, describe
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
-from hetero.runtime import failures, inventory, planner, registry, transfer
+from hetero.runtime import compiling, failures, inventory, planner, registry, transfer
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.planner import capturing
 from hetero.runtime.problem import Problem
@@ -117,6 +117,7 @@ def run(plan: Plan, call: Call) -> Done:
     graph = capturing.get()
     if graph not in (None, chosen.device) and devices.get(graph).capturing:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
+    compiling.see_to(plan)
     if chosen.device == CPU:
         return _by_host((), chosen.implementation, problem, call)
     begun = devices.failures()

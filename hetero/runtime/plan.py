@@ -24,7 +24,8 @@ class Candidate:
     seconds : float or None
         Prediction, the sum of ``terms``; None where no constants are known.
     terms : dict of str to float
-        Seconds: "pack", "upload", "overhead", "compute", "download".
+        Seconds: "pack", "upload", "overhead", "compute", "download"; "compiling", where the method
+        must be compiled first.
     reason : str or None
         Why this candidate was not considered; None where it was.
     implementation : Implementation or None

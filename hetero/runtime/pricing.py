@@ -12,7 +12,7 @@ from typing import Any
 
 from hetero.arrays import HOST, Operand
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.runtime import registry
+from hetero.runtime import compiling, registry
 from hetero.runtime.plan import CPU, Candidate, Plan
 from hetero.runtime.problem import Problem
 from hetero.runtime.profile import Profile
@@ -61,6 +61,8 @@ def price(
             f"method must be one of {_methods(i for i in implementations if i.kind in kinds)} "
             f"on {', '.join(names)}, got {method!r}"
         )
+    if method is None:
+        candidates = compiling.without_stand_ins(candidates, problem)
     possible = [c for c in candidates if c.reason is None]
     if (
         not possible
@@ -191,6 +193,9 @@ def _candidate(
     terms: dict[str, float] | None = None
     elsewhere = info.get("elsewhere", False)
     unknown: str | None = _UNKNOWN_THERE if elsewhere else _UNKNOWN
+    here = name == CPU and not elsewhere
+    if cost is None and here:
+        cost = compiling.stand_in_cost(implementation, problem)
     if cost is not None:
         try:
             work = implementation.work(problem, info)
@@ -204,6 +209,8 @@ def _candidate(
         else:
             overhead += 0.0 if group else _dispatch(problem, name, constants)
             terms = {**before, "overhead": overhead, "compute": compute}
+            if here and (left := compiling.seconds_left(implementation, problem)):
+                terms[compiling.TERM] = left
             for term, seconds in after.items():
                 terms[term] = terms.get(term, 0.0) + seconds
     if terms is None:

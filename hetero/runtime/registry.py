@@ -132,6 +132,12 @@ class Implementation:
     uses : tuple of str
         What its speed depends on beside the CPU's cores or the device: packages, "blas", and
         "loops", the number of threads of the CPU's compiled loops.
+    loops : callable or None
+        ``loops(problem)`` names the compiled loops that it needs on the CPU, as
+        `hetero.devices.loops.Family.of` does.
+    stands_in : callable or None
+        Of a method that serves while others are compiled: ``stands_in(problem)`` gives the reason
+        why it is not considered else, or None where it is.
     """
 
     operation: str
@@ -144,6 +150,8 @@ class Implementation:
     prepare: Callable[[Any, Problem, int, Any], Callable[..., None]] | None = None
     falls_short: Callable[[Problem], str | None] | None = None
     uses: tuple[str, ...] = ()
+    loops: Callable[[Problem], tuple[str, ...]] | None = None
+    stands_in: Callable[[Problem], str | None] | None = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A registered one is pickled and copied by its name: its functions can be local ones.

@@ -9,3 +9,6 @@ from typing import Any
 
 # Has ``read(kind, name, root)`` and ``write(kind, name, content, root)``; None: nothing is kept.
 store: Any = None
+
+# Names under which loops were read or written since the process began.
+used: set[str] = set()

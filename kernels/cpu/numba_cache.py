@@ -58,10 +58,12 @@ class _Kept(NullCache):
         try:
             target_context.refresh()
             # The store has checked that nobody but this user wrote it.
-            return CompileResult._rebuild(target_context, *pickle.loads(content))
+            result = CompileResult._rebuild(target_context, *pickle.loads(content))
         except Exception as error:  # of another Numba, or what it needs is gone: compiled again
             log.info("the compiled loop %s cannot be used: %s", name, error)
             return None
+        cache_hook.used.add(name)
+        return result
 
     def save_overload(self, sig: Any, data: Any) -> None:
         name = self._name(sig, data.codegen)
@@ -74,6 +76,7 @@ class _Kept(NullCache):
             log.info("the compiled loop %s cannot be kept: %s", name, error)
             return
         cache_hook.store.write(KIND, name, content, root())
+        cache_hook.used.add(name)
 
     def _name(self, sig: Any, codegen: Any) -> str | None:
         """A file's name, by all that the code depends on; None where it is not to be kept."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero.ops.cg.operands import NAME
+from hetero.ops.krylov.loops import ROWS, STENCILS
 from hetero.ops.linear_systems.tolerances import digits
 from hetero.runtime import registry
 from hetero.runtime.models import Work
@@ -51,20 +52,36 @@ def _shared(problem: Problem) -> bool:
     return problem.layout in ("csr", "stencil2", "stencil3") and problem.dims[0] >= _LEAST_SHARED
 
 
-def _run_on_cpu(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-    from hetero.ops.krylov import cg_cpu
+def _loops(problem: Problem) -> tuple[str, ...]:
+    """What is compiled for sparse matrices and stencils on the CPU."""
+    family = ROWS if problem.layout == "csr" else STENCILS
+    return (family.of(problem.dtype),)
 
-    (b,), x, solve = arguments
-    return cg_cpu.solve(
-        solve.system,
-        b,
-        x,
-        rtol=solve.rtol,
-        atol=solve.atol,
-        maxiter=solve.maxiter,
-        preconditioner=solve.preconditioner,
-        callback=solve.callback,
-    )
+
+def _stands_in(problem: Problem) -> str:
+    return "stands in while 'numba' is compiled"
+
+
+def _on_cpu(plain: bool) -> Callable[..., Outcome]:
+    """``run`` on the CPU; ``plain``: with nothing that has to be compiled."""
+
+    def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
+        from hetero.ops.krylov import cg_cpu
+
+        (b,), x, solve = arguments
+        return cg_cpu.solve(
+            solve.system,
+            b,
+            x,
+            rtol=solve.rtol,
+            atol=solve.atol,
+            maxiter=solve.maxiter,
+            preconditioner=solve.preconditioner,
+            callback=solve.callback,
+            plain=plain,
+        )
+
+    return run
 
 
 def _run_on_devices(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
@@ -85,23 +102,17 @@ def _run_on_devices(devices: tuple[Device, ...], problem: Problem, arguments: Ar
     )
 
 
-_ON_DEVICES = ("dense", "csr", "stencil2", "stencil3")
-for _method, _kind, _layouts, _run, _uses in (
-    ("blas", "cpu", ("dense",), _run_on_cpu, ("blas", "numpy", "loops", "numba")),
-    ("numba", "cpu", ("csr", "stencil2", "stencil3"), _run_on_cpu, ("loops", "numba")),
-    ("operator", "cpu", ("operator",), _run_on_cpu, ("loops", "numba")),
-    ("fused", "cuda", _ON_DEVICES, _run_on_devices, ()),
-    ("fused", "opencl", _ON_DEVICES, _run_on_devices, ()),
+_SPARSE = ("csr", "stencil2", "stencil3")
+_ON_DEVICES = ("dense", *_SPARSE)
+_COMPILED = ("loops", "numba")
+for _method, _kind, _layouts, _run, _more in (
+    ("blas", "cpu", ("dense",), _on_cpu(plain=True), {"uses": ("blas", "numpy", *_COMPILED)}),
+    ("numba", "cpu", _SPARSE, _on_cpu(plain=False), {"loops": _loops, "uses": _COMPILED}),
+    ("scipy", "cpu", _SPARSE, _on_cpu(plain=True), {"stands_in": _stands_in}),
+    ("operator", "cpu", ("operator",), _on_cpu(plain=True), {"uses": _COMPILED}),
+    ("fused", "cuda", _ON_DEVICES, _run_on_devices, {"shared": _shared}),
+    ("fused", "opencl", _ON_DEVICES, _run_on_devices, {"shared": _shared}),
 ):
     registry.register(
-        registry.Implementation(
-            NAME,
-            _method,
-            _kind,
-            _obstacle(*_layouts),
-            _work,
-            _run,
-            None if _kind == "cpu" else _shared,
-            uses=_uses,
-        )
+        registry.Implementation(NAME, _method, _kind, _obstacle(*_layouts), _work, _run, **_more)
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hetero.arrays import HOST, describe, is_device_array
+from hetero.devices import loop_compiler, loops
 from hetero.ops.cg import operands
-from hetero.ops.linear_systems.types import Csr, Dense
+from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 from hetero.ops.linear_systems.vectors import on_host
+from hetero.ops.multigrid.loops import CYCLES
 
 
 class System:
@@ -77,7 +80,7 @@ class System:
             return np.repeat(inverse, 2) if dtype.kind == "c" and inverse is not None else inverse
         if isinstance(M, str):
             return self._multigrid(used)
-        from hetero.ops.krylov.cg_cpu import into
+        from hetero.ops.krylov.cg_products import into
 
         if np.ndim(M) == 1:
             inverse = np.ascontiguousarray(M, dtype)
@@ -119,3 +122,19 @@ class System:
                 z[part::2] = of_z
 
         return by_parts
+
+
+def _approximate_inverse(stencil: Stencil, dtype: np.dtype) -> Callable[..., None]:
+    """One multigrid cycle on the CPU; while its loops are compiled, the inverse itself."""
+    name = CYCLES.of(dtype)
+    if loops.is_ready(name):
+        from hetero.ops.multigrid import multigrid_cpu
+
+        return multigrid_cpu.Hierarchy(stencil, dtype).apply
+    loop_compiler.begin(name)
+    from hetero.ops.poisson import dst_cpu
+
+    def apply(r: np.ndarray, z: np.ndarray) -> None:
+        z[...] = dst_cpu.apply(stencil, r.reshape(stencil.shape)).reshape(z.shape)
+
+    return apply

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.signal import convolve2d
 
-from hetero.kernels.cpu import convolve as cpu_convolve
-from hetero.kernels.cpu import vectors as cpu_vectors
+from hetero.devices import loop_compiler
+from hetero.devices.loops import is_ready
+from hetero.ops import cpu_vectors
+from hetero.ops.convolve2d import loops
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.window import FEW_PRODUCTS, Window, mode_of
+from hetero.ops.convolve2d.scipy_cpu import by_scipy
+from hetero.ops.convolve2d.window import Window, mode_of
 
-_SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
+_PRODUCTS_WHILE_COMPILING = 1 << 31  # what SciPy's loop does in about five seconds
 _SMALL = 1 << 14  # elements that NumPy looks at sooner than a compiled loop is called
 
 
@@ -20,11 +22,13 @@ def finite(result: np.ndarray) -> bool:
     """Whether a result, C-contiguous, holds neither NaN nor infinity."""
     if result.size < _SMALL:
         return bool(np.isfinite(result).all())
-    return math.isfinite(cpu_vectors.times_zero(result.reshape(-1)))
+    return math.isfinite(cpu_vectors.serving(result.dtype).times_zero(result.reshape(-1)))
 
 
 def block_width(dtype: np.dtype) -> int:
     """Columns that `direct` and `separable` make at a time at least: a rest takes as long."""
+    from hetero.kernels.cpu import convolve as cpu_convolve
+
     return cpu_convolve.block_width(dtype)
 
 
@@ -39,15 +43,15 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
     out : (batch, out_height, out_width) ndarray, C-contiguous
         Takes the result.
     """
-    few = window.products <= FEW_PRODUCTS[image.dtype.char]
-    if few and len(image) == 1 and (mode := mode_of(window)):
-        operands = image[0], options.filter.array
-        out[0] = convolve2d(*operands, mode, window.boundary, options.fillvalue)
+    if loops.are_few(window, len(image), image.dtype) or _served_by_scipy(window, image):
+        out[...] = by_scipy(image, options, window)
         return
-    if options.filter.array.size == 1 and image.size < _SERIAL:
+    if loops.is_one(window, len(image)):
         with np.errstate(all="ignore"):  # as the loops, which look at no flags
             np.multiply(image, options.filter.array, out=out)
         return
+    from hetero.kernels.cpu import convolve as cpu_convolve
+
     cpu_convolve.direct(
         image,
         options.filter.taps,
@@ -59,8 +63,19 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
     )
 
 
+def _served_by_scipy(window: Window, image: np.ndarray) -> bool:
+    """Whether SciPy's loop takes less time than compiling ours, as another method's last resort."""
+    name = loops.SUMS.of(image.dtype)
+    if is_ready(name) or mode_of(window) is None:
+        return False
+    loop_compiler.begin(name)
+    return len(image) * window.products < _PRODUCTS_WHILE_COMPILING
+
+
 def separable(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """Two one-dimensional passes for each factor; the direct sum where that is not finite."""
+    from hetero.kernels.cpu import convolve as cpu_convolve
+
     cpu_convolve.separable(
         image,
         *options.filter.flipped_factors,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero.ops.convolve2d import tiles_cpu, tiles_device
+from hetero.ops.convolve2d import loops, tiles_cpu, tiles_device
 from hetero.ops.convolve2d.operands import NAME
-from hetero.ops.convolve2d.window import FEW_PRODUCTS, Axis
+from hetero.ops.convolve2d.window import FEW_PRODUCTS, Axis, mode_of
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
@@ -121,10 +121,27 @@ def _not_real(problem: Problem, info: Info) -> str | None:
     return None
 
 
-def _real(problem: Problem, info: Info) -> str | None:
-    if _not_real(problem, info) is not None:
+def _stands_in(problem: Problem) -> str | None:
+    """SciPy's loop takes long, but for real numbers there is nothing to compile."""
+    if _not_real(problem, {}) is not None:
         return None
     return f"dtype {problem.dtype}: it is for what no other method computes"
+
+
+def _no_mode(problem: Problem, info: Info) -> str | None:
+    if mode_of(problem.options) is None:
+        return "the part of the convolution that is wanted is none of SciPy's modes"
+    return None
+
+
+def _loops(problem: Problem) -> tuple[str, ...]:
+    return (loops.SUMS.of(problem.dtype),)
+
+
+def _loops_of_direct(problem: Problem) -> tuple[str, ...]:
+    dtype = np.dtype(problem.dtype)
+    few = loops.are_few(problem.options, problem.batch, dtype)
+    return () if few or loops.is_one(problem.options, problem.batch) else _loops(problem)
 
 
 def _spreads(problem: Problem, info: Info) -> str | None:
@@ -262,9 +279,23 @@ _USES = {
     ("fft", "cuda"): _CUFFT,
     ("overlap_save", "cuda"): _CUFFT,
 }
-for _method, _kind, _excludes, _work, _run, *_prepare in (
-    ("direct", "cpu", _not_real, _direct_work, _on_cpu("direct_cpu", "direct")),
-    ("separable", "cpu", _high_rank, _separable_work_on_cpu, _on_cpu("direct_cpu", "separable")),
+for _method, _kind, _excludes, _work, _run, *_more in (
+    (
+        "direct",
+        "cpu",
+        _not_real,
+        _direct_work,
+        _on_cpu("direct_cpu", "direct"),
+        {"loops": _loops_of_direct},
+    ),
+    (
+        "separable",
+        "cpu",
+        _high_rank,
+        _separable_work_on_cpu,
+        _on_cpu("direct_cpu", "separable"),
+        {"loops": _loops},
+    ),
     ("fft", "cpu", _loses, _work_on_cpu(_whole_on_cpu), _on_cpu("fft_cpu", "whole")),
     (
         "overlap_save",
@@ -274,8 +305,15 @@ for _method, _kind, _excludes, _work, _run, *_prepare in (
         _on_cpu("fft_cpu", "overlap_save"),
     ),
     ("library", "cpu", _not_opencvs, _direct_work, _on_cpu("opencv", "filter2d")),
-    ("scipy", "cpu", _real, _direct_work, _by_scipy),
-    ("direct", "cuda", _not_real, _direct_work, _on_device("direct"), _prepare_direct),
+    ("scipy", "cpu", _no_mode, _direct_work, _by_scipy, {"stands_in": _stands_in}),
+    (
+        "direct",
+        "cuda",
+        _not_real,
+        _direct_work,
+        _on_device("direct"),
+        {"prepare": _prepare_direct},
+    ),
     ("separable", "cuda", _high_rank_or_large, _separable_work, _on_device("separable")),
     (
         "fft",
@@ -297,7 +335,7 @@ for _method, _kind, _excludes, _work, _run, *_prepare in (
     registry.register(
         registry.Implementation(
             *(NAME, _method, _kind, _excludes, _work, _run),
-            prepare=next(iter(_prepare), None),
             uses=_USES.get((_method, _kind), ()),
+            **next(iter(_more), {}),
         )
     )

@@ -13,92 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from hetero.kernels.cpu import cg as cpu_cg
-from hetero.kernels.cpu import csr as cpu_csr
-from hetero.kernels.cpu.vectors import dot, norm, scale_and_add, step, times_zero
+from hetero.ops import cpu_vectors
+from hetero.ops.krylov import cg_products
+from hetero.ops.krylov.cg_products import Product
 from hetero.ops.linear_systems import scaling, types
-from hetero.ops.linear_systems.types import Csr, Dense, Outcome, Stencil
+from hetero.ops.linear_systems.types import Outcome
 
-_STATUS = {
-    cpu_cg.CONVERGED: types.CONVERGED,
-    cpu_cg.LIMIT: types.LIMIT,
-    cpu_cg.INDEFINITE: types.INDEFINITE,
-    cpu_cg.NOT_FINITE: types.NOT_FINITE,
-}
 _CHECK = 100_000  # iterations between looks at Ctrl-C, divided by thousands of unknowns
-
-
-class _Loop(NamedTuple):
-    """A system's parts.
-
-    Attributes
-    ----------
-    times : callable
-        ``times(p, q)`` writes q = A p.
-    run : callable or None
-        Compiled: ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``.
-    """
-
-    times: Callable[[np.ndarray, np.ndarray], object]
-    run: Callable[..., tuple[int, int]] | None = None
-
-
-def _box(stencil: Stencil, dtype: np.dtype) -> tuple[int, int, int, np.ndarray]:
-    flat = 3 - len(stencil.shape)
-    weights = [0.0] * flat + [1.0 / h**2 for h in stencil.spacing]
-    return (*(1,) * flat, *stencil.shape, np.array(weights, dtype))
-
-
-def apply_stencil(stencil: Stencil, p: np.ndarray) -> np.ndarray:
-    """A p for a vector of the stencil's points."""
-    q = np.empty_like(p)
-    rows = math.prod(stencil.shape[:-1])
-    cpu_cg.stencil_times(*_box(stencil, p.dtype), p, q, np.empty(rows))
-    return q
-
-
-def _loop(system: Any, dtype: np.dtype, sums: np.ndarray) -> _Loop:
-    if isinstance(system, Stencil):
-        box = _box(system, dtype)
-        return _Loop(
-            lambda p, q: cpu_cg.stencil_times(*box, p, q, sums),
-            lambda *rest: cpu_cg.cg_stencil(*box, *rest),
-        )
-    if isinstance(system, Csr):
-        parts = (system.indptr, system.indices, system.data)
-        matrix = (*parts, *cpu_csr.runs(*parts))
-        return _Loop(
-            lambda p, q: cpu_cg.csr_times(*matrix, p, q, sums),
-            lambda *rest: cpu_cg.cg_csr(*matrix, *rest),
-        )
-    if isinstance(system, Dense):
-        return _Loop(lambda p, q: np.dot(system.array, p, q))
-    return _Loop(into("A times a vector", system.matvec, dtype))
-
-
-def into(
-    name: str, function: Callable[[np.ndarray], Any], dtype: np.dtype
-) -> Callable[[np.ndarray, np.ndarray], None]:
-    """``f(p, q)`` that writes ``function(p)`` to q; TypeError where q cannot hold it.
-
-    p and q are vectors of ``dtype``. If that is complex, they may be passed as real ones of twice
-    the length.
-    """
-    is_complex = dtype.kind == "c"
-
-    def write(p: np.ndarray, q: np.ndarray) -> None:
-        if is_complex:
-            p, q = p.view(dtype), q.view(dtype)
-        result = function(p)
-        if not is_complex and result.dtype.kind == "c":
-            raise TypeError(f"{name} must be real, got dtype {result.dtype}")
-        q[...] = result
-
-    return write
 
 
 def solve(
@@ -111,6 +37,7 @@ def solve(
     maxiter: int,
     preconditioner: Any = None,
     callback: Callable[[np.ndarray], object] | None = None,
+    plain: bool = False,
 ) -> Outcome:
     """Solve A x = b.
 
@@ -126,9 +53,11 @@ def solve(
     maxiter : int
     preconditioner : None, (n,) ndarray or callable
         The diagonal of an approximate inverse of A, or ``apply(r, z)`` that writes z = M r. If b
-        is complex, the callable takes what `into` makes.
+        is complex, the callable takes what `cg_products.into` makes.
     callback : callable, optional
         Called with x after each iteration.
+    plain : bool
+        Use nothing that has to be compiled.
 
     Returns
     -------
@@ -142,8 +71,10 @@ def solve(
         b: np.ndarray, x: np.ndarray, atol: float, maxiter: int, callback: Any, norm_b: float = -1.0
     ) -> Outcome:
         norm_b = norm(scaling.real_view(b)) if norm_b < 0.0 else norm_b
-        return _solve(system, b, x, norm_b, rtol, atol, maxiter, preconditioner, callback)
+        return _solve(product, b, x, norm_b, rtol, atol, maxiter, preconditioner, callback)
 
+    product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
+    norm = cpu_vectors.serving(b.real.dtype).norm
     norm_b = norm(scaling.real_view(b))
     if scaling.is_safe(norm_b, b.real.itemsize):
         return run(b, x, atol, maxiter, callback, norm_b)
@@ -151,7 +82,7 @@ def solve(
 
 
 def _solve(
-    system: Any,
+    product: Product,
     b: np.ndarray,
     x: np.ndarray,
     norm_b: float,
@@ -164,9 +95,8 @@ def _solve(
     bound = max(rtol * norm_b, atol)
     # The recurrence's own residual falls without end; products that vanish look like indefinite A.
     lowest = max(bound, types.least_tolerance(b.dtype) * norm_b)
-    rows = b.size // max(system.shape[-1], 1) if isinstance(system, Stencil) else 0
-    sums = np.empty(max(rows, -(-b.size // cpu_cg.CHUNK)))
-    loop = _loop(system, b.dtype, sums)
+    of_vectors = cpu_vectors.serving(b.real.dtype)
+    norm = of_vectors.norm
     if b.dtype.kind == "c":
         whole, notify = x, callback
         b, x = scaling.real_view(b), scaling.real_view(x)
@@ -174,7 +104,7 @@ def _solve(
     q = np.empty_like(b)
     done = 0
     before = math.inf
-    compiled = loop.run is not None and not callable(preconditioner)
+    compiled = product.run is not None and not callable(preconditioner)
     start = x.copy() if compiled else x
     at_zero = not np.count_nonzero(x)
     with np.errstate(all="ignore"):
@@ -182,7 +112,7 @@ def _solve(
             if at_zero:
                 r, residual, at_zero = b.copy(), norm_b, False
             else:
-                loop.times(x, q)
+                product.times(x, q)
                 r = b - q
                 residual = norm(r)
             if not math.isfinite(residual):
@@ -194,32 +124,42 @@ def _solve(
             before = residual
             run = _compiled if compiled else _generic
             status, iterations = run(
-                loop, x, r, q, sums, preconditioner, lowest, maxiter - done, callback
+                product, of_vectors, x, r, q, preconditioner, lowest, maxiter - done, callback
             )
             done += iterations
-            if compiled and times_zero(x) != 0.0:
+            if compiled and of_vectors.times_zero(x) != 0.0:
                 # The compiled loops do not look at x; those in Python do, in each iteration.
                 compiled, done, before = False, 0, math.inf
                 x[...] = start
                 continue
             if status in (types.INDEFINITE, types.NOT_FINITE):
-                loop.times(x, q)
+                product.times(x, q)
                 return Outcome(status, done, norm(b - q))
 
 
 def _compiled(
-    loop: _Loop,
+    product: Product,
+    of_vectors: ModuleType,
     x: np.ndarray,
     r: np.ndarray,
     q: np.ndarray,
-    sums: np.ndarray,
     inverse: np.ndarray | None,
     bound: float,
     limit: int,
     callback: Callable[[np.ndarray], object] | None,
 ) -> tuple[str, int]:
     """Iterations as compiled loops, with a way back to Python now and then for Ctrl-C."""
-    assert loop.run is not None
+    from hetero.kernels.cpu import cg as cpu_cg
+
+    assert product.run is not None
+    assert product.sums is not None
+    statuses = {
+        cpu_cg.CONVERGED: types.CONVERGED,
+        cpu_cg.LIMIT: types.LIMIT,
+        cpu_cg.INDEFINITE: types.INDEFINITE,
+        cpu_cg.NOT_FINITE: types.NOT_FINITE,
+    }
+    dot, sums = of_vectors.dot, product.sums
     diagonal = np.empty(0, x.dtype) if inverse is None else inverse
     rr = dot(r, r)
     rz = rr if inverse is None else dot(r, inverse * r)
@@ -230,20 +170,20 @@ def _compiled(
     done = 0
     while True:
         most = min(batch, limit - done)
-        code, taken = loop.run(diagonal, x, r, p, q, sums, sums_z, state, bound * bound, most)
+        code, taken = product.run(diagonal, x, r, p, q, sums, sums_z, state, bound * bound, most)
         done += taken
         if callback and taken:
             callback(x)
         if code != cpu_cg.LIMIT or done >= limit:
-            return _STATUS[code], done
+            return statuses[code], done
 
 
 def _generic(
-    loop: _Loop,
+    product: Product,
+    of_vectors: ModuleType,
     x: np.ndarray,
     r: np.ndarray,
     q: np.ndarray,
-    sums: np.ndarray,
     preconditioner: Any,
     bound: float,
     limit: int,
@@ -252,7 +192,7 @@ def _generic(
     """Iterations in Python."""
     z = r if preconditioner is None else np.empty_like(r)
     p = np.zeros_like(x)
-    times, isfinite = loop.times, math.isfinite
+    times, dot, isfinite = product.times, of_vectors.dot, math.isfinite
     square = dot(r, r)
     rho = 1.0
     for k in range(limit):
@@ -267,7 +207,7 @@ def _generic(
                 np.multiply(preconditioner, r, out=z)
             rho = dot(r, z)
         # (2) p = z + beta p
-        scale_and_add(p, 0.0 if k == 0 else rho / previous, z)
+        of_vectors.scale_and_add(p, 0.0 if k == 0 else rho / previous, z)
         # (3) alpha = rho / p.Ap
         times(p, q)
         curvature = dot(p, q)
@@ -276,7 +216,7 @@ def _generic(
         if curvature <= 0.0 or rho <= 0.0:  # A, or the preconditioner
             return types.INDEFINITE, k
         # (4) r -= alpha q, x += alpha p
-        square = step(x, r, p, q, rho / curvature)
+        square = of_vectors.step(x, r, p, q, rho / curvature)
         if not isfinite(square):
             return types.NOT_FINITE, k
         if callback:

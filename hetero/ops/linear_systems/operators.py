@@ -74,7 +74,7 @@ class Poisson(LinearOperator):
         return self.stencil.spacing
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        from hetero.ops.krylov.cg_cpu import apply_stencil
+        from hetero.ops.krylov.cg_products import apply_stencil
 
         x = x.reshape(-1)
         if x.dtype.kind == "c":

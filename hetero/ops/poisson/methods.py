@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems.tolerances import digits
+from hetero.ops.multigrid.loops import CYCLES
+from hetero.ops.poisson.loops import SWEEPS
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
@@ -248,6 +251,15 @@ def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments)
     return jacobi_cpu.solve(solve.system, f, u, **limits)
 
 
+_LOOPS = {"multigrid": CYCLES, "cg": STENCILS, "jacobi": SWEEPS}
+
+
+def _loops_of(method: str) -> Callable[[Problem], tuple[str, ...]] | None:
+    """What is compiled for a method on the CPU; "dst" is SciPy's."""
+    family = _LOOPS.get(method)
+    return family and (lambda problem: (family.of(problem.dtype),))
+
+
 def _shared(problem: Problem) -> bool:
     """Several devices need some rows each."""
     return problem.dims[0] >= 2 * _LEAST_ROWS
@@ -274,5 +286,6 @@ for _method, _run in (("dst", _dst), ("multigrid", _multigrid), ("cg", _cg), ("j
                 _shared if _kind != "cpu" and _method in ("cg", "jacobi") else None,
                 falls_short=_falls_short(_method),
                 uses=_uses(_method, _kind),
+                loops=_loops_of(_method) if _kind == "cpu" else None,
             )
         )

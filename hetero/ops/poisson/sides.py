@@ -157,11 +157,16 @@ def scaled(
 
 def norm(values: np.ndarray) -> float:
     """2-norm, also where squares overflow or vanish."""
-    from hetero.kernels.cpu import vectors as cpu_vectors
+    from hetero.ops import cpu_vectors
 
     exponent = _exponent(values) or 0
     with np.errstate(all="ignore"):
-        return float(np.ldexp(cpu_vectors.norm(np.ldexp(values, -exponent).reshape(-1)), exponent))
+        return float(
+            np.ldexp(
+                cpu_vectors.serving(values.dtype).norm(np.ldexp(values, -exponent).reshape(-1)),
+                exponent,
+            )
+        )
 
 
 def _shares(spacing: tuple[float, ...], faces: list[Face]) -> list[int | None]:

@@ -1,0 +1,174 @@
+"""Compiling the CPU's loops in processes beside this one; see `hetero.devices.loops`.
+
+In the background one family is compiled at a time on a machine, at the lowest priority, by a
+process that goes on if this one ends. Who cannot wait gets a process at once. None compiles what
+another one does: it waits for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+
+from hetero import locks, paths
+from hetero.devices import loops
+
+_COMMAND = "from hetero.devices import loops; loops.compile_here({!r}, {!r})"
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+log = logging.getLogger("hetero")
+
+
+class _Background:
+    """What is to be compiled beside this process, and the thread that sees to it."""
+
+    def __init__(self) -> None:
+        self.lock = locks.new()
+        self.forget()
+
+    def forget(self) -> None:
+        """As in a new process."""
+        self.waiting: dict[str, threading.Event] = {}
+        self.thread: threading.Thread | None = None
+
+    def begin(self, name: str) -> None:
+        """Have loops compiled, unless they are."""
+        with self.lock:
+            if name in self.waiting or loops.is_ready(name):
+                return
+            self.waiting[name] = threading.Event()
+            if self.thread is None:
+                self.thread = threading.Thread(
+                    target=self._work, name="hetero-compiles", daemon=True
+                )
+                try:
+                    self.thread.start()
+                except RuntimeError:  # no more threads, or the interpreter ends
+                    self.forget()
+
+    def _work(self) -> None:
+        while True:
+            with self.lock:
+                name = next(iter(self.waiting), None)
+                if name is None:
+                    self.thread = None
+                    return
+            try:
+                self._compile(name)
+            finally:
+                with self.lock:
+                    done = self.waiting.pop(name, None)
+                _say_ready(name)
+                if done is not None:
+                    done.set()
+
+    def _compile(self, name: str) -> None:
+        """Wait for the turn among this machine's processes, then for the process that compiles."""
+        folder = loops.folder_of_lists()
+        if folder is None:
+            return
+        try:
+            with paths.locked(folder / "turn.lock"):
+                if not loops.is_ready(name):
+                    _process(name, beside=True).wait()
+        except OSError as error:
+            log.info("the loops of %s cannot be compiled ahead: %s", name, error)
+
+
+_background = _Background()
+begin = _background.begin
+_listeners: list[Callable[[], None]] = []
+
+
+def on_ready(listener: Callable[[], None]) -> None:
+    """Call ``listener`` whenever loops have become ready."""
+    _listeners.append(listener)
+
+
+def wait(name: str, seconds: float | None = None) -> bool:
+    """Wait for what was begun in the background; gives whether it is done."""
+    event = _background.waiting.get(name)
+    return event is None or event.wait(seconds)
+
+
+class Processes:
+    """Processes that compile loops now, as many at a time as there are cores.
+
+    Parameters
+    ----------
+    names : iterable of str
+        The first are begun at once.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._left = [name for name in names if not loops.is_ready(name)]
+        self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._left and len(self._running) < (os.cpu_count() or 1):
+            name = self._left.pop(0)
+            try:
+                self._running.append((name, _process(name, beside=False)))
+            except OSError as error:
+                log.info("the loops of %s cannot be compiled ahead: %s", name, error)
+                _say_ready(name)
+
+    def wait(self) -> None:
+        """Until all loops can be called."""
+        try:
+            while self._running:
+                self._running[0][1].wait()
+                ended = [entry for entry in self._running if entry[1].poll() is not None]
+                self._running = [entry for entry in self._running if entry not in ended]
+                self._begin()
+                for name, _ in ended:
+                    _say_ready(name)
+        finally:
+            for _, process in self._running:  # interrupted
+                process.terminate()
+                process.wait()
+
+
+def ensure(names: Iterable[str]) -> None:
+    """Compile loops now; returns when all can be called."""
+    Processes(names).wait()
+
+
+def _say_ready(name: str) -> None:
+    """Compiled or not, nobody has to wait for these loops any more."""
+    if not loops.is_ready(name):
+        log.info("the loops of %s were not compiled ahead: the first call does it", name)
+        loops.give_up(name)
+    for listener in _listeners:
+        listener()
+
+
+def _process(name: str, beside: bool) -> subprocess.Popen[bytes]:
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    # Both ways to compile for threads need two; nothing is to be gained by more.
+    environment |= dict.fromkeys(_ONE_THREAD, "1") | {"NUMBA_NUM_THREADS": "2"}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _COMMAND.format(name, beside)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for those who wait
+    )
+
+
+def _after_fork() -> None:
+    """The thread is not there in a forked child, which asks again."""
+    if _background.waiting:
+        _background.forget()
+        for listener in _listeners:
+            listener()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

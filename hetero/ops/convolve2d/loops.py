@@ -1,0 +1,57 @@
+"""The compiled loops of convolutions on the CPU, and those that look at an image's values."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+
+from hetero.devices import loop_compiler, loops
+from hetero.ops.convolve2d.window import FEW_PRODUCTS, Window, mode_of
+
+_SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
+
+SUMS = loops.register(loops.Family("convolutions", 9.0, f"{__name__}:sums"))
+_RANGES = loops.register(loops.Family("ranges", 7.0, f"{__name__}:ranges", served=True))
+
+
+def are_few(window: Window, batch: int, dtype: np.dtype) -> bool:
+    """Whether the direct sum is SciPy's: there are few products."""
+    few = window.products <= FEW_PRODUCTS[dtype.char]
+    return few and batch == 1 and mode_of(window) is not None
+
+
+def is_one(window: Window, batch: int) -> bool:
+    """Whether the direct sum is NumPy's: one tap, and an image that is not worth threads."""
+    taps = window.filter_height * window.filter_width
+    return taps == 1 and batch * window.height * window.width < _SERIAL
+
+
+def ranges_serving(dtype: np.dtype) -> ModuleType:
+    """`hetero.kernels.cpu.ranges`, or what serves in its place, for float32 or float64."""
+    name = _RANGES.of(dtype)
+    if loops.is_ready(name):
+        from hetero.kernels.cpu import ranges
+
+        return ranges
+    loop_compiler.begin(name)
+    from hetero.kernels.cpu import ranges_numpy
+
+    return ranges_numpy
+
+
+def sums(dtype: np.dtype) -> None:
+    """Call every loop: the direct sum and the two passes share them."""
+    from hetero.kernels.cpu import convolve
+
+    out, taps = np.zeros((1, 64, 64), dtype), np.ones((3, 3), dtype)
+    convolve.direct(np.ones((1, 64, 64), dtype), taps, out, 1, 1, convolve.WRAP, 0.0)
+
+
+def ranges(dtype: np.dtype) -> None:
+    """Call every loop."""
+    from hetero.kernels.cpu import ranges
+
+    planes = np.ones((1, 40, 40), dtype)
+    found, _, _ = ranges.block_sums(planes, 3, 3)
+    ranges.least_lines(planes, np.argwhere(found > 0.0), *found.shape[1:])

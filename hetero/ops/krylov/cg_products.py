@@ -1,0 +1,134 @@
+"""A times a vector on the CPU, for every kind of system: compiled loops, BLAS, SciPy or NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.devices import loop_compiler, loops
+from hetero.ops.krylov.loops import STENCILS
+from hetero.ops.linear_systems.types import Csr, Dense, Stencil
+
+Times = Callable[[np.ndarray, np.ndarray], object]
+
+
+class Product(NamedTuple):
+    """A system's product, and whole iterations with it where these are compiled.
+
+    Attributes
+    ----------
+    times : callable
+        ``times(p, q)`` writes q = A p.
+    run : callable or None
+        Compiled: ``run(inverse, x, r, p, q, sums, sums_z, state, bound, limit)``.
+    sums : numpy.ndarray or None
+        Room for the sums of either.
+    """
+
+    times: Times
+    run: Callable[..., tuple[int, int]] | None = None
+    sums: np.ndarray | None = None
+
+
+def compiled(system: Any, dtype: np.dtype) -> Product:
+    """The product of a system; of CSR matrices and stencils by compiled loops."""
+    if isinstance(system, Stencil):
+        from hetero.kernels.cpu import cg as cpu_cg
+
+        box, sums = _box(system, dtype), np.empty(math.prod(system.shape[:-1]))
+        return Product(
+            lambda p, q: cpu_cg.stencil_times(*box, p, q, sums),
+            lambda *rest: cpu_cg.cg_stencil(*box, *rest),
+            sums,
+        )
+    if isinstance(system, Csr):
+        from hetero.kernels.cpu import cg as cpu_cg
+        from hetero.kernels.cpu import csr as cpu_csr
+
+        parts = (system.indptr, system.indices, system.data)
+        matrix = (*parts, *cpu_csr.runs(*parts))
+        sums = np.empty(-(-(len(system.indptr) - 1) // cpu_cg.CHUNK))
+        return Product(
+            lambda p, q: cpu_cg.csr_times(*matrix, p, q, sums),
+            lambda *rest: cpu_cg.cg_csr(*matrix, *rest),
+            sums,
+        )
+    return plain(system, dtype)
+
+
+def plain(system: Any, dtype: np.dtype) -> Product:
+    """The product of a system, with nothing to compile."""
+    if isinstance(system, Stencil):
+        return Product(_stencil_times(system, dtype))
+    if isinstance(system, Csr):
+        from scipy.sparse import csr_array
+
+        n = len(system.indptr) - 1
+        matrix = csr_array((system.data, system.indices, system.indptr), shape=(n, n))
+
+        def times(p: np.ndarray, q: np.ndarray) -> None:
+            q[...] = matrix @ p
+
+        return Product(times)
+    if isinstance(system, Dense):
+        return Product(lambda p, q: np.dot(system.array, p, q))
+    return Product(into("A times a vector", system.matvec, dtype))
+
+
+def apply_stencil(stencil: Stencil, p: np.ndarray) -> np.ndarray:
+    """A p for a vector of the stencil's points."""
+    name = STENCILS.of(p.dtype)
+    ready = loops.is_ready(name)
+    if not ready:
+        loop_compiler.begin(name)
+    q = np.empty_like(p)
+    (compiled if ready else plain)(stencil, p.dtype).times(p, q)
+    return q
+
+
+def _box(stencil: Stencil, dtype: np.dtype) -> tuple[int, int, int, np.ndarray]:
+    flat = 3 - len(stencil.shape)
+    weights = [0.0] * flat + [1.0 / h**2 for h in stencil.spacing]
+    return (*(1,) * flat, *stencil.shape, np.array(weights, dtype))
+
+
+def _stencil_times(stencil: Stencil, dtype: np.dtype) -> Times:
+    weights = [dtype.type(1.0 / h**2) for h in stencil.spacing]
+    centre = 2 * sum(weights)
+    spare = np.empty(stencil.shape, dtype)
+
+    def times(p: np.ndarray, q: np.ndarray) -> None:
+        u, result = p.reshape(stencil.shape), q.reshape(stencil.shape)
+        np.multiply(u, centre, out=result)
+        for axis, weight in enumerate(weights):
+            np.multiply(u, weight, out=spare)
+            low, high = [slice(None)] * u.ndim, [slice(None)] * u.ndim
+            low[axis], high[axis] = slice(None, -1), slice(1, None)
+            result[tuple(high)] -= spare[tuple(low)]
+            result[tuple(low)] -= spare[tuple(high)]
+
+    return times
+
+
+def into(
+    name: str, function: Callable[[np.ndarray], Any], dtype: np.dtype
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """``f(p, q)`` that writes ``function(p)`` to q; TypeError where q cannot hold it.
+
+    p and q are vectors of ``dtype``. If that is complex, they may be passed as real ones of twice
+    the length.
+    """
+    is_complex = dtype.kind == "c"
+
+    def write(p: np.ndarray, q: np.ndarray) -> None:
+        if is_complex:
+            p, q = p.view(dtype), q.view(dtype)
+        result = function(p)
+        if not is_complex and result.dtype.kind == "c":
+            raise TypeError(f"{name} must be real, got dtype {result.dtype}")
+        q[...] = result
+
+    return write

@@ -1,0 +1,10 @@
+"""The compiled loops of conjugate gradients on the CPU, by what they take."""
+
+from __future__ import annotations
+
+from hetero.devices import loops
+
+_EXAMPLES = "hetero.ops.krylov.cg_examples:"
+
+ROWS = loops.register(loops.Family("rows", 10.0, _EXAMPLES + "rows"))
+STENCILS = loops.register(loops.Family("stencils", 8.0, _EXAMPLES + "stencils"))

@@ -1,0 +1,18 @@
+"""The compiled loops of multigrid on the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero.devices import loops
+from hetero.ops.linear_systems.types import Stencil
+
+CYCLES = loops.register(loops.Family("multigrid", 15.0, f"{__name__}:examples"))
+
+
+def examples(dtype: np.dtype) -> None:
+    """Call every loop: a cycle goes through all of them."""
+    from hetero.ops.multigrid import multigrid_cpu
+
+    f = np.ones((40, 40), dtype)
+    multigrid_cpu.solve(Stencil(f.shape, (1.0, 1.0)), f, np.zeros_like(f), rtol=1e-3, maxiter=2)

@@ -1,0 +1,95 @@
+"""Methods whose loops are still to be compiled: what that adds to their price, and who serves.
+
+A method on the CPU says by `Implementation.loops` what must be compiled for it. Until that is there
+its price has a term "compiling". What is cheaper meanwhile is chosen and runs, and the loops are
+compiled beside the program; plans are made anew when they are ready. Where waiting costs less than
+any other method takes, or the caller asked for this one, the call waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import replace
+
+from hetero.devices import loop_compiler, loops
+from hetero.runtime import profile
+from hetero.runtime.models import Cost
+from hetero.runtime.plan import CPU, Candidate, Plan
+from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Implementation
+
+TERM = "compiling"
+
+log = logging.getLogger("hetero")
+
+
+def seconds_left(implementation: Implementation, problem: Problem) -> float:
+    """How long compiling will take before a method can run on this machine's CPU."""
+    if implementation.loops is None:
+        return 0.0
+    return sum(map(loops.seconds_left, implementation.loops(problem)))
+
+
+def stand_in_cost(implementation: Implementation, problem: Problem) -> Cost | None:
+    """The price of a method that is not measured, since it only stands in for others."""
+    if implementation.stands_in is None:
+        return None
+    constants, kind = _conservative(), implementation.kind
+    row = problem.operation, implementation.method, problem.dtype, problem.layout
+    return constants.cost(CPU, kind, *row)
+
+
+@functools.cache
+def _conservative() -> profile.Profile:
+    return profile.shipped("conservative")
+
+
+def without_stand_ins(candidates: list[Candidate], problem: Problem) -> list[Candidate]:
+    """Those that only stand in for others put aside, where none of these is to be compiled."""
+    if any(TERM in candidate.terms for candidate in candidates):
+        return candidates
+    return [_put_aside(candidate, problem) for candidate in candidates]
+
+
+def _put_aside(candidate: Candidate, problem: Problem) -> Candidate:
+    implementation = candidate.implementation
+    if candidate.reason is not None or implementation is None or implementation.stands_in is None:
+        return candidate
+    reason = implementation.stands_in(problem)
+    if reason is None:
+        return candidate
+    return replace(candidate, seconds=None, terms={}, reason=reason)
+
+
+def see_to(plan: Plan) -> None:
+    """Before a plan runs: compile what its choice needs, or begin with what would be faster."""
+    chosen = plan.chosen
+    if TERM in chosen.terms:
+        names = _names(chosen, plan.problem)
+        if names:
+            log.warning(
+                "compiling the loops of %s, once for this machine: about %.0f s",
+                " and ".join(names),
+                sum(map(loops.seconds, names)),
+            )
+            loop_compiler.ensure(names)
+        return
+    for candidate in plan.candidates:
+        if TERM in candidate.terms and _would_be_faster(candidate, chosen):
+            for name in _names(candidate, plan.problem):
+                loop_compiler.begin(name)
+
+
+def _would_be_faster(candidate: Candidate, chosen: Candidate) -> bool:
+    if candidate.seconds is None or chosen.seconds is None:
+        return False
+    return candidate.seconds - candidate.terms[TERM] < chosen.seconds
+
+
+def _names(candidate: Candidate, problem: Problem) -> list[str]:
+    """What is still to be compiled for a candidate."""
+    implementation = candidate.implementation
+    if implementation is None or implementation.loops is None:
+        return []
+    return [name for name in implementation.loops(problem) if not loops.is_ready(name)]

@@ -1,0 +1,63 @@
+"""What `vectors` does, by NumPy alone: it serves while those loops are compiled.
+
+Vectors are gone through in chunks that stay in the cache; sums are made in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+__all__ = ["dot", "norm", "scale_and_add", "step", "times_zero"]
+
+_CHUNK = 1 << 14
+
+
+def _chunks(*vectors: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    for first in range(0, vectors[0].size, _CHUNK):
+        yield tuple(vector[first : first + _CHUNK] for vector in vectors)
+
+
+def dot(x: np.ndarray, y: np.ndarray) -> float:
+    """Scalar product of contiguous vectors of float32 or float64."""
+    total = 0.0
+    for a, b in _chunks(x, y):
+        total += float(np.add.reduce(np.multiply(a, b, dtype=np.float64)))
+    return total
+
+
+def norm(x: np.ndarray) -> float:
+    """2-norm of a contiguous vector of float32 or float64."""
+    return math.sqrt(dot(x, x))
+
+
+def scale_and_add(y: np.ndarray, scale: float, x: np.ndarray) -> None:
+    """y = scale y + x."""
+    y *= y.dtype.type(scale)
+    y += x
+
+
+def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: float) -> float:
+    """r -= alpha q and x += alpha p; returns the square of the new r's 2-norm.
+
+    NaN where the new r or x would not be finite: then x is as before.
+    """
+    alpha = x.dtype.type(alpha)
+    for left, along in _chunks(r, q):
+        left -= alpha * along
+    square = dot(r, r)
+    new = x + alpha * p
+    if not math.isfinite(square) or times_zero(new) != 0.0:
+        return math.nan
+    x[...] = new
+    return square
+
+
+def times_zero(x: np.ndarray) -> float:
+    """Sum of 0 x: 0 where all of x is finite, NaN where not."""
+    total = 0.0
+    for (part,) in _chunks(x):
+        total += float(np.add.reduce(part * part.dtype.type(0)))
+    return total

@@ -21,7 +21,8 @@ _PERIOD = 1_000_003  # random numbers that are repeated: making them would take 
 
 def rows(operation: str, place: Place) -> list[Implementation]:
     """The implementations there are at a place."""
-    return [i for i in registry.lookup(operation) if i.kind == place.kind and i.run is not None]
+    found = registry.lookup(operation)
+    return [i for i in found if i.kind == place.kind and i.run and i.stands_in is None]
 
 
 def unknowns(

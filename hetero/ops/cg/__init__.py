@@ -59,7 +59,8 @@ def solve_cg(
         "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs, by row partition. Default:
         where it is fastest.
     method : str, optional
-        "blas", "numba" or "operator" on the CPU; "fused" on a device.
+        "blas" (dense), "numba" (sparse matrices and grids; "scipy" while that is compiled) or
+        "operator" on the CPU; "fused" on a device.
 
     Returns
     -------

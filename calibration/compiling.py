@@ -91,15 +91,20 @@ def _kernels(device: Device, cases: list[Case]) -> None:
                 inputs = (0,) * len(problem.inputs[: case.inputs])
                 case.implementation.run((listing,), problem, Arguments(inputs, 0, options))
 
+    compile_kernels(device, listing.wanted)
+
+
+def compile_kernels(device: Device, wanted: Iterable[tuple[str, cubin.Defines]]) -> None:
+    """Leave kernels, given by source and macros, in the cache on disk, compiled on all cores."""
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     from concurrent.futures import ThreadPoolExecutor
 
-    def compiled(wanted: tuple[str, cubin.Defines]) -> None:
+    def compiled(one: tuple[str, cubin.Defines]) -> None:
         with contextlib.suppress(HeteroError):  # who measures it will say so
-            device.compiled(*wanted)
+            device.compiled(*one)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compiled, listing.wanted))
+        list(pool.map(compiled, dict.fromkeys(wanted)))
 
 
 def _sizes(case: Case) -> list[tuple[int, ...]]:

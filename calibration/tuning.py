@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from hetero import kernels
+from hetero.calibration import compiling
 from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
+from hetero.errors import KernelCompileError
 from hetero.kernels.common import tuning
-from hetero.kernels.common.refit import Limits
+from hetero.kernels.common.refit import Buffers, Limits
 
 _COLD_BYTES = 200 << 20  # several times the largest cache: operands rotate among as many
 _MOST_PLACES = 256
@@ -36,8 +39,8 @@ def measure_table(device: Device, progress: Callable[[float, str], None] | None 
     Returns
     -------
     dict
-        The content of a table (`hetero.kernels.common.tuning`). Figures of families that have no
-        ``refit`` module are the nearest table's.
+        The content of a table (`hetero.kernels.common.tuning`). A figure is the nearest table's
+        unless another value is better by more than noise.
     """
     info = device.describe()
     card, architecture = info["name"], info.get("arch", "")
@@ -46,13 +49,22 @@ def measure_table(device: Device, progress: Callable[[float, str], None] | None 
         device.multiprocessors, device.block_limit, device.shared_limit, device.capability
     )
     values: dict[str, Any] = {}
+    modules = {name: import_module(f"hetero.kernels.{name}.refit") for name in kernels.REFITTED}
+
+    def tell(done: int, text: str) -> None:
+        if progress is not None:
+            progress(done / (len(modules) + 1), f"{text} of {device.name}")
+
     with device.active():
+        tell(0, "compiling kernels")
+        plans = (plan for module in modules.values() for plan in module.candidates(table, limits))
+        compiling.compile_kernels(
+            device, ((one.source, one.defines) for plan in plans for one in plan.launches)
+        )
         clock = DeviceClock(device)
-        for number, family in enumerate(kernels.REFITTED):
-            if progress is not None:
-                progress(number / len(kernels.REFITTED), f"tuning {family} of {device.name}")
-            refit = import_module(f"hetero.kernels.{family}.refit").refit
-            values |= refit(table, limits, clock.seconds)
+        for number, (family, module) in enumerate(modules.items(), 1):
+            tell(number, f"tuning {family}")
+            values |= module.refit(table, limits, clock.seconds)
     return table.replaced(
         values,
         card=card,
@@ -63,7 +75,7 @@ def measure_table(device: Device, progress: Callable[[float, str], None] | None 
 
 
 class DeviceClock:
-    """Seconds of device time of launches on operands that come from memory, not from a cache.
+    """Seconds of device time of launches on operands with known or random contents.
 
     Parameters
     ----------
@@ -74,21 +86,39 @@ class DeviceClock:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._queue = Queue(device)
-        self._pools: dict[str, tuple[Any, int, Any]] = {}
+        self._pools: list[tuple[Any, int, Any]] = []
+        self._kept: dict[int, tuple[Any, np.ndarray, Any]] = {}
         self._noise = np.random.default_rng(0).random(1 << 24, np.float32) - np.float32(0.5)
 
-    def seconds(self, launch_plan: kernels.LaunchPlan, buffers: Mapping[str, int]) -> float:
-        """Of the launches, on operands of so many bytes."""
-        sizes = {name: -(-nbytes // 256) * 256 for name, nbytes in buffers.items()}
-        places = -(-_COLD_BYTES // sum(sizes.values()))
+    def seconds(
+        self, launch_plan: kernels.LaunchPlan, buffers: Buffers, cold: bool = True
+    ) -> float:
+        """Of the launches, on operands that come from memory if ``cold``, and not from a cache.
+
+        Infinite where a kernel cannot be compiled.
+        """
+        try:
+            return self._seconds(launch_plan, buffers, cold)
+        except KernelCompileError:
+            return math.inf
+
+    def _seconds(self, launch_plan: kernels.LaunchPlan, buffers: Buffers, cold: bool) -> float:
+        names = {a for one in launch_plan.launches for a in one.arguments if type(a) is str}
+        if launch_plan.workspace:
+            names.discard("partial")
+        wanted = {name: buffers[name] for name in names}
+        known = {n: self._keep(a) for n, a in wanted.items() if isinstance(a, np.ndarray)}
+        sizes = {n: -(-nbytes // 256) * 256 for n, nbytes in wanted.items() if n not in known}
+        places = -(-_COLD_BYTES // sum(sizes.values())) if cold else 1
         places = max(1, min(places, _MOST_PLACES, _POOL_BYTES // max(sizes.values())))
-        pools = {name: self._pool(name, size * places) for name, size in sizes.items()}
+        largest_first = sorted(sizes, key=lambda name: -sizes[name])
+        pools = {n: self._pool(i, sizes[n] * places) for i, n in enumerate(largest_first)}
         itemsize = 8 if "double" in dict(launch_plan.launches[0].defines).values() else 4
         turns = itertools.count()
 
         def call(_: int) -> None:
             place = next(turns) % places
-            operands = {name: pools[name] + size * place for name, size in sizes.items()}
+            operands = {name: pools[name] + size * place for name, size in sizes.items()} | known
             self._device.run_launches(launch_plan, operands, itemsize)
 
         found = self._queue.quickly(call)
@@ -96,14 +126,23 @@ class DeviceClock:
             found = self._queue.seconds(call, max(1, round(_WARM / found)), 2)
         return found
 
-    def _pool(self, name: str, nbytes: int) -> Any:
-        """Memory for an operand, as much as was ever asked for, filled with random numbers."""
-        if name not in self._pools or self._pools[name][1] < nbytes:
-            self._pools.pop(name, None)
-            nbytes = max(nbytes, _POOL_BYTES)
+    def _keep(self, array: np.ndarray) -> Any:
+        """An array's copy on the device."""
+        if id(array) not in self._kept:
+            buffer, owner = self._device.allocate(array.nbytes)
+            self._device.upload(array, buffer)
+            self._kept[id(array)] = buffer, array, owner
+        return self._kept[id(array)][0]
+
+    def _pool(self, number: int, nbytes: int) -> Any:
+        """Memory for the operand of that number, filled with random numbers."""
+        if number == len(self._pools):
+            self._pools.append((None, 0, None))
+        if self._pools[number][1] < nbytes:
+            nbytes = max(1 << (nbytes - 1).bit_length(), self._noise.nbytes)
+            self._pools[number] = None, 0, None  # given back before more is taken
             buffer, owner = self._device.allocate(nbytes)
             for offset in range(0, nbytes, self._noise.nbytes):
-                part = self._noise[: min(self._noise.nbytes, nbytes - offset) // 4]
-                self._device.upload(part, buffer, offset)
-            self._pools[name] = buffer, nbytes, owner
-        return self._pools[name][0]
+                self._device.upload(self._noise, buffer, offset)
+            self._pools[number] = buffer, nbytes, owner
+        return self._pools[number][0]

@@ -20,6 +20,7 @@ from scipy.sparse.linalg import spsolve
 from hetero import devices
 from hetero.kernels import Launch
 from hetero.kernels.multigrid import plan as plan_multigrid
+from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Stencil
@@ -303,7 +304,7 @@ def test_grids():
 
 @pytest.mark.parametrize(("n", "m"), [(127, 63), (64, 32), (101, 50), (7, 7), (3, 1), (2, 1)])
 def test_restriction_is_the_scaled_transpose_of_interpolation(n, m):
-    t = grids._transfer(n, m)
+    t = transfers.transfer(n, m)
     P, R = np.zeros((n, m)), np.zeros((m, n))
     for i in range(n):
         for j, w in ((t.left[i], 1 - t.weight[i]), (t.left[i] + 1, t.weight[i])):
@@ -322,8 +323,8 @@ def test_restriction_is_the_scaled_transpose_of_interpolation(n, m):
 @pytest.mark.parametrize("points", [1, 3, 32])
 @pytest.mark.parametrize(("n", "m"), [(127, 63), (64, 32), (7, 7), (3, 1), (2, 1), (1, 1)])
 def test_tiles_hold_what_their_coarse_points_take_from(n, m, points):
-    t = grids._transfer(n, m)
-    cut = grids.tiles(t, points)
+    t = transfers.transfer(n, m)
+    cut = transfers.tiles(t, points)
     own = [i for begin, end, *_ in cut for i in range(begin, end)]
     assert own == list(range(n))
     assert [j for *_, begin, end in cut for j in range(begin, end)] == list(range(m))
@@ -341,15 +342,15 @@ def test_windows_hold_tiles_with_their_halos(dtype):
     sizes = (1, 2, 3, 50, 51, 255, 256, 1000)
     for n, coarsened, flat in itertools.product(sizes, (False, True), (False, True)):
         m = n // 2 if coarsened and n > 1 else n
-        t = grids._transfer(n, m)
+        t = transfers.transfer(n, m)
         for limit in (256, 1024):
             y = (1, 1) if flat else (n, m)
             plan = plan_multigrid.plan_sweep((9, y[0], n), (4, y[1], m), dtype, 132, limit)
             assert plan.pairs * plan.rows <= limit
             assert plan.tile[1] * plan.tile[2] <= plan.pairs * plan.rows
-            for begin, _, last, *_ in grids.tiles(t, plan.tile[2]):
+            for begin, _, last, *_ in transfers.tiles(t, plan.tile[2]):
                 assert last + 3 <= (begin - 3) // 2 * 2 + 2 * plan.pairs
-            for begin, _, last, *_ in grids.tiles(t, plan.tile[1]) if y[0] > 1 else ():
+            for begin, _, last, *_ in transfers.tiles(t, plan.tile[1]) if y[0] > 1 else ():
                 assert last + 3 <= begin - 3 + plan.rows
 
 

@@ -2,23 +2,51 @@
 
 A family's `refit` module measures its own figures: it makes plans, has them timed, and returns the
 figures' values. It knows no device: whoever calls it gives a clock.
+
+A figure stays what it was unless another value is better by clearly more than the times scatter,
+so that two measurements of one card give the same table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median, median_low
+from typing import Any, NamedTuple, Protocol
 
-from .launch import LaunchPlan
+from .launch import Launch, LaunchPlan
 from .tuning import Table, parse
 
-__all__ = ["Clock", "Limits", "RefitCase", "Timer", "search"]
+__all__ = [
+    "Buffers",
+    "Clock",
+    "Limits",
+    "RefitCase",
+    "Search",
+    "Timer",
+    "candidates",
+    "plans",
+    "refit_by_search",
+    "search",
+    "with_numbers",
+]
 
-_WORTHWHILE = 0.01  # of the time; a smaller gain is noise, and the figure stays
+_WORTHWHILE = 0.02  # of the time; a smaller gain is not worth another figure
+_ERRORS = 3.0  # standard errors that a gain must be larger than
+_LEAST_NOISE = 0.002  # of a time
+_PASSES = 2
+_ROUNDS = 5  # in which two values are timed in turn, before one takes the other's place
+_CONTENDERS = 2  # values that are timed so
+_ALIKE = 0.9  # of the largest gain: of values that gain as much, the nearest is taken
 
-# Seconds of device time of launches on buffers of so many bytes, by name.
-Clock = Callable[[LaunchPlan, Mapping[str, int]], float]
+# Name -> bytes of random numbers, or what a buffer holds (an ndarray).
+Buffers = Mapping[str, Any]
+
+
+class Clock(Protocol):
+    """Seconds of device time of launches; infinite where the device cannot run them."""
+
+    def __call__(self, launch_plan: LaunchPlan, buffers: Buffers, cold: bool = True) -> float: ...
 
 
 class Limits(NamedTuple):
@@ -36,51 +64,177 @@ class RefitCase(NamedTuple):
     Attributes
     ----------
     plan : callable
-        ``plan(table)`` gives the launches.
+        ``plan(table)`` gives the launches. It may raise ValueError for what cannot be launched.
     buffers : mapping
-        Bytes of each operand, by the name that the launches have for it.
+        Each operand, by the name that the launches have for it.
+    cold : bool
+        Whether operands come from memory, not from a cache.
     """
 
-    plan: Callable[[Table], LaunchPlan]
-    buffers: Mapping[str, int]
+    plan: Any
+    buffers: Buffers
+    cold: bool = True
+
+
+class Search(NamedTuple):
+    """Values to try for a figure.
+
+    Attributes
+    ----------
+    figure : str
+    values : sequence of number
+    cases : sequence of RefitCase
+        What is timed with them.
+    path : tuple of str or int
+        Keys and indices that lead to the number, where a figure has several.
+    """
+
+    figure: str
+    values: Sequence[Any]
+    cases: Sequence[RefitCase]
+    path: tuple[str | int, ...] = ()
 
 
 class Timer:
-    """A clock that times the same launches only once: the least of some passes."""
+    """A clock whose times are kept, by launches: what they take is the median."""
 
-    def __init__(self, clock: Clock, passes: int = 1) -> None:
+    def __init__(self, clock: Clock, passes: int = _PASSES) -> None:
         self._clock = clock
         self._passes = passes
-        self._found: dict[Any, float] = {}
+        self._found: dict[Any, list[float]] = {}
 
-    def __call__(self, launch_plan: LaunchPlan, buffers: Mapping[str, int]) -> float:
-        key = launch_plan.launches
-        if key not in self._found:
-            self._found[key] = min(self._clock(launch_plan, buffers) for _ in range(self._passes))
-        return self._found[key]
+    def __call__(self, launch_plan: LaunchPlan, buffers: Buffers, cold: bool = True) -> float:
+        """Seconds; the lower one of the two in the middle, since disturbances add to them."""
+        found = self._found.setdefault((launch_plan.launches, cold), [])
+        while len(found) < self._passes and math.inf not in found:
+            found.append(self._clock(launch_plan, buffers, cold))
+        return median_low(found)
+
+    def again(self, launch_plan: LaunchPlan, buffers: Buffers, cold: bool = True) -> None:
+        """Time once more."""
+        self._found[launch_plan.launches, cold].append(self._clock(launch_plan, buffers, cold))
+
+    def noise(self) -> float:
+        """Standard deviation of one time's logarithm, by the differences of two."""
+        apart = [abs(math.log(t[1] / t[0])) for t in self._found.values() if len(t) > 1]
+        return max(median(apart) * 1.48 / math.sqrt(2), _LEAST_NOISE) if apart else _LEAST_NOISE
 
 
-def search(
-    table: Table, figure: str, values: Iterable[Any], cases: Iterable[RefitCase], timer: Timer
-) -> Table:
-    """The table with the value of a figure by which the plans of the cases take the least time.
+def search(table: Table, wanted: Search, timer: Timer) -> Table:
+    """The table with the value by which the plans of the cases take the least time.
 
-    Plans that are the same by several values are timed once. The table's own value stays unless
-    another one is better by more than noise.
+    Plans that are the same by several values are timed once. What looks better than the table's
+    own value is timed in turn with it, and takes its place if it still is, by more than the error.
     """
-    cases = list(cases)
-    best, least = table, _mean(table, cases, timer) * (1.0 - _WORTHWHILE)
-    for value in values:
-        if value == table[figure]:
+    gains = []
+    for number, value in enumerate(_nearest_first(table, wanted)):
+        tried = _replaced(table, wanted, value)
+        changed = _changed(table, tried, wanted.cases)
+        gain = _gain(changed, timer) if changed else 0.0
+        if changed and gain > _WORTHWHILE * len(changed):
+            gains.append((gain, -number, tried, changed))
+    most = max((gain for gain, *_ in gains), default=0.0)
+    # Of those that gain about as much the nearest first.
+    gains.sort(key=lambda one: (one[0] >= _ALIKE * most, one[1], one[0]), reverse=True)
+    for *_, tried, changed in gains[:_CONTENDERS]:
+        for _ in range(_ROUNDS):
+            for case, old, new in changed:
+                timer.again(old, case.buffers, case.cold)
+                timer.again(new, case.buffers, case.cold)
+        # A median of n has an error of 1.25 / sqrt(n).
+        error = 1.25 * timer.noise() * math.sqrt(2 / (_PASSES + _ROUNDS) / len(changed))
+        if _gain(changed, timer) / len(changed) > max(_WORTHWHILE, _ERRORS * error):
+            return tried
+    return table
+
+
+def refit_by_search(
+    table: Table, searches: Iterable[Search], timer: Timer, family: str
+) -> dict[str, Any]:
+    """The values of a family's figures, found one after the other, each with those before."""
+    found = table
+    for wanted in searches:
+        found = search(found, wanted, timer)
+    return {name: found[name] for name in table.data["figures"] if name.startswith(f"{family}.")}
+
+
+def candidates(table: Table, searches: Iterable[Search]) -> Iterator[LaunchPlan]:
+    """The plans by a table and by all other values of one figure at a time."""
+    for wanted in searches:
+        yield from plans(table, wanted.cases)
+        for value in wanted.values:
+            yield from plans(_replaced(table, wanted, value), wanted.cases)
+
+
+def plans(table: Table, cases: Iterable[RefitCase]) -> Iterator[LaunchPlan]:
+    """Those of cases by a table, but for what cannot be launched."""
+    for case in cases:
+        try:
+            yield case.plan(table)
+        except ValueError:
             continue
-        tried = parse(table.replaced({figure: value}), table.name)
-        found = _mean(tried, cases, timer)
-        if found < least:
-            best, least = tried, found
-    return best
 
 
-def _mean(table: Table, cases: list[RefitCase], timer: Timer) -> float:
-    """Geometric mean of the cases' seconds."""
-    logs = [math.log(timer(case.plan(table), case.buffers)) for case in cases]
-    return math.exp(sum(logs) / len(logs))
+def with_numbers(*launches: Launch, **numbers: float) -> LaunchPlan:
+    """Launches in order, with numbers in place of names."""
+    return LaunchPlan(
+        tuple(
+            launch._replace(arguments=tuple(numbers.get(a, a) for a in launch.arguments))
+            for launch in launches
+        ),
+        0,
+        "",
+    )
+
+
+_Changed = list[tuple[RefitCase, LaunchPlan, LaunchPlan]]
+
+
+def _changed(table: Table, tried: Table, cases: Iterable[RefitCase]) -> _Changed:
+    """Cases whose launches are others by another table, both before and after."""
+    found = []
+    for case in cases:
+        old = case.plan(table)
+        try:
+            new = case.plan(tried)
+        except ValueError:
+            return []
+        if new.launches != old.launches:
+            found.append((case, old, new))
+    return found
+
+
+def _gain(changed: _Changed, timer: Timer) -> float:
+    """Sum of the logarithms of time before over time after."""
+    total = 0.0
+    for case, old, new in changed:
+        after = timer(new, case.buffers, case.cold)
+        if after == math.inf:
+            return -math.inf
+        total += math.log(timer(old, case.buffers, case.cold) / after)
+    return total
+
+
+def _nearest_first(table: Table, wanted: Search) -> list[Any]:
+    """The values to try, but for the table's own."""
+    own = table[wanted.figure]
+    for key in wanted.path:
+        own = own[key]
+    others = {value for value in wanted.values if value != own}
+    return sorted(others, key=lambda value: (abs(math.log(value / own)), value))
+
+
+def _replaced(table: Table, wanted: Search, value: Any) -> Table:
+    """The table with another value."""
+
+    def inside(present: Any, path: tuple[str | int, ...]) -> Any:
+        if not path:
+            return value
+        key, *rest = path
+        new = list(present) if isinstance(present, list) else dict(present)
+        new[key] = inside(present[key], tuple(rest))
+        return new
+
+    return parse(
+        table.replaced({wanted.figure: inside(table[wanted.figure], wanted.path)}), table.name
+    )

@@ -272,10 +272,10 @@ def sweep(u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, s
     first : int
         Color that is relaxed first: 0 red, 1 black.
     lefts, shares, taps : arrays
-        `hetero.ops.linear_systems.grids.Transfer`: ``left`` and ``weight`` of z, y and x one
+        `hetero.kernels.multigrid.transfers.Transfer`: ``left`` and ``weight`` of z, y and x one
         after the other, then ``first`` of x, and ``taps`` of x.
     tiles : (tiles, 10) array
-        Rows of `hetero.ops.linear_systems.grids.tiles` for z and y.
+        Rows of `hetero.kernels.multigrid.transfers.tiles` for z and y.
     """
     for tile in prange(len(sums)):
         sums[tile] = _tile(

@@ -9,24 +9,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..common.launch import ELEMENT_BYTES, LaunchPlan
-from ..common.refit import Clock, Limits, Timer
+from ..common.refit import Clock, Limits
 from ..common.tuning import Table, parse
 from . import tiles
 from .plan import plan_matmul
 from .tiles import Product, Tile
 
-__all__ = ["Sample", "cases", "fit", "refit"]
+__all__ = ["Sample", "candidates", "cases", "fit", "refit"]
 
 _SHARED = ("launch", "second_launch", "latency", "read", "written", "summed")
 _SQUARES = (
-    64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1000, 1024, 1536, 2048, 3000, 4096, 8192, 12288
+    64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1000, 1024, 1536, 2048, 3000, 4096, 8192
 )  # fmt: skip
 _SHAPES = (
     (8192, 64, 8192), (64, 8192, 8192), (8192, 8192, 64), (64, 64, 65536), (32, 4096, 4096),
     (4096, 32, 4096), (16, 8192, 8192), (128, 4096, 4096), (4096, 128, 4096), (256, 256, 16384),
     (512, 512, 8192), (100, 100, 100_000), (1024, 1024, 128), (2048, 2048, 256), (4096, 4096, 32),
     (256, 8192, 1024), (8192, 128, 512), (2048, 512, 2048), (700, 5000, 300), (1000, 300, 4000),
-    (64, 2048, 2048), (2048, 64, 2048), (192, 3072, 1024), (3072, 3072, 128), (16384, 16384, 16384),
+    (64, 2048, 2048), (2048, 64, 2048), (192, 3072, 1024), (3072, 3072, 128),
 )  # fmt: skip
 _LAYOUTS = ((True, False), (False, False))  # A by rows, and by columns; B by rows
 _WORTH_TIMING = 1.6  # times the best predicted time: tiles far behind it need no exact figures
@@ -36,6 +36,9 @@ _RATE_K = 2048  # of the products that show what blocks make of a multiprocessor
 _SHORT_K = 64  # and of those that show what a wave takes beside
 _LATE = 1.1  # times what the figures give
 _TIMED_AGAIN = 2
+_WORTHWHILE = 0.01  # of the time that the tiles chosen take; for less no figure is changed
+_WRONG = 0.1  # of the times that a table predicts, from which on it is not this card's
+_ERRORS = 4.0  # standard errors by which a figure must differ from the table's
 _FAITH = 0.05  # how far a figure is drawn to the table's: as far as a sample is wrong by 0.05
 
 
@@ -51,22 +54,59 @@ def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
     """The values of this family's figures on a device, from the nearest table's.
 
     What takes longer than the figures can explain is timed again: whatever disturbs a device adds
-    to its times.
+    to its times. A dtype's figures stay if no better tiles are chosen by those that were fitted,
+    and the times predicted were about right.
     """
-    timer = Timer(clock)
-    found: dict[str, Any] = {}
+    found = table
     for dtype in ELEMENT_BYTES:
         samples = list(cases(dtype, limits, table))
-        seconds = [timer(*launches(sample)) for sample in samples]
+        seconds = [clock(*launches(sample)) for sample in samples]
         for _ in range(_TIMED_AGAIN):
-            values = fit(table, dtype, limits, samples, seconds)
-            fitted = parse(table.replaced({n: {**table[n], dtype: v} for n, v in values.items()}))
+            fitted = _fitted(found, dtype, limits, samples, seconds)
             for i, sample in enumerate(samples):
                 if seconds[i] > _LATE * tiles.seconds(*sample, fitted)[1]:
                     seconds[i] = min(seconds[i], clock(*launches(sample)))
-        for name, value in fit(table, dtype, limits, samples, seconds).items():
-            found.setdefault(name, dict(table[name]))[dtype] = value
-    return found
+        fitted = _fitted(found, dtype, limits, samples, seconds)
+        if _is_better(fitted, found, samples, seconds):
+            found = fitted
+    return {name: found[name] for name in table.data["figures"] if name.startswith("matmul.")}
+
+
+def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
+    """All that is timed."""
+    for dtype in ELEMENT_BYTES:
+        for sample in cases(dtype, limits, table):
+            yield launches(sample)[0]
+
+
+def _fitted(
+    table: Table, dtype: str, limits: Limits, samples: Sequence[Sample], seconds: Sequence[float]
+) -> Table:
+    """The table with the figures of `fit`."""
+    values = fit(table, dtype, limits, samples, seconds)
+    return parse(
+        table.replaced({name: {**table[name], dtype: v} for name, v in values.items()}), table.name
+    )
+
+
+def _is_better(
+    fitted: Table, table: Table, samples: Sequence[Sample], seconds: Sequence[float]
+) -> bool:
+    """Whether by one table better tiles are chosen than by another, or that one is far off."""
+    timed: dict[Product, list[tuple[Sample, float]]] = {}
+    for sample, each in zip(samples, seconds, strict=True):
+        timed.setdefault(sample.product, []).append((sample, each))
+
+    def chosen(by: Table, tried: list[tuple[Sample, float]]) -> float:
+        return min(tried, key=lambda one: tiles.seconds(*one[0], by)[1])[1]
+
+    gains = np.array([np.log(chosen(table, t) / chosen(fitted, t)) for t in timed.values()])
+    wrong = [
+        abs(np.log(tiles.seconds(*sample, table)[1] / each))
+        for sample, each in zip(samples, seconds, strict=True)
+    ]
+    error = gains.std() / np.sqrt(len(gains))
+    return bool(gains.mean() > max(_WORTHWHILE, 3.0 * error) or np.median(wrong) > _WRONG)
 
 
 def cases(dtype: str, limits: Limits, table: Table) -> Iterator[Sample]:
@@ -133,11 +173,24 @@ def fit(
     measured = np.log([each for each in seconds if each <= tiles.SUSTAINED])
     predict = _predictor(short, known)
 
-    def errors(x: np.ndarray) -> np.ndarray:
-        return np.concatenate((np.log(predict(np.exp(x))) - measured, _FAITH * (x - start)))
-
     start = np.log(known.values)
-    found = known.figures(np.exp(least_squares(errors, start, loss="soft_l1", f_scale=0.05).x))
+    free = np.ones(len(start), bool)
+
+    def solve() -> Any:
+        def errors(x: np.ndarray) -> np.ndarray:
+            whole = np.where(free, 0.0, start)
+            whole[free] = x
+            return np.concatenate(
+                (np.log(predict(np.exp(whole))) - measured, _FAITH * (x - start[free]))
+            )
+
+        return least_squares(errors, start[free], loss="soft_l1", f_scale=0.05)
+
+    result = solve()
+    free = _told(result, start)
+    x = start.copy()
+    x[free] = solve().x
+    found = known.figures(np.exp(x))
     sustained = "matmul.tile_sustained"
     found[sustained] = dict.fromkeys(table[sustained][dtype], 1.0)
     fitted = parse(table.replaced({n: {**table[n], dtype: value} for n, value in found.items()}))
@@ -147,6 +200,31 @@ def fit(
             share = tiles.seconds(*sample, fitted)[1] / each
             shares.setdefault(sample.tile.name, []).append(share)
     return {**found, sustained: {**found[sustained], **{n: _mean(v) for n, v in shares.items()}}}
+
+
+def _told(result: Any, start: np.ndarray) -> np.ndarray:
+    """Which figures the samples tell to be others than the table's.
+
+    One after the other, the figure that is the fewest standard errors away from where it started
+    is put back there, the rest follow as the linearised problem says, until all that are left are
+    far enough away.
+    """
+    normal = result.jac.T @ result.jac
+    variance = 2.0 * result.cost / max(len(result.fun) - 2 * len(start), 1)
+    apart = result.x - start
+    free = np.ones(len(start), bool)
+    while free.any():
+        inverse = np.linalg.inv(normal[np.ix_(free, free)])
+        errors = np.sqrt(variance * np.diag(inverse))
+        far = np.abs(apart[free]) / errors
+        nearest = int(far.argmin())
+        if far[nearest] >= _ERRORS:
+            break
+        place = np.flatnonzero(free)[nearest]
+        # Conditional on the figure put back: each other moves along with it.
+        apart[free] -= inverse[:, nearest] * (apart[place] / inverse[nearest, nearest])
+        free[place] = False
+    return free
 
 
 def _mean(shares: list[float]) -> float:

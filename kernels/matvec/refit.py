@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
-from ..common.launch import ELEMENT_BYTES
-from ..common.refit import Clock, Limits, RefitCase, Timer, search
-from ..common.tuning import Table, parse
+from ..common import refit as common
+from ..common.launch import ELEMENT_BYTES, LaunchPlan
+from ..common.refit import Clock, Limits, RefitCase, Search, Timer
+from ..common.tuning import Table
 from .plan import plan_matvec
 
-__all__ = ["refit"]
+__all__ = ["candidates", "refit"]
 
-_ALWAYS = 1000.0  # as fast as no piece of a column is: it is taken
-_NEVER = 1 << 60
 _SIZES = (1024, 2048, 4096, 8192, 16384)
 _MISALIGNED = (501, 1001, 2001, 3001, 4003, 6007)
+_FACTORS = (0.5, 0.7, 0.85, 1.2, 1.5, 2.0)  # times the table's value
+_WIDE = (16, 262144, True)
+# Pieces of columns: shapes by which their speeds are told.
+_PIECES = {
+    "matvec.column_speeds": (*((n, n, True) for n in _SIZES), _WIDE),
+    "matvec.misaligned_column_speeds": tuple((n, n, True) for n in _MISALIGNED),
+}
 # Figure -> values that are tried, and (rows, columns, by columns?) of what is timed by them.
-_ROUNDS = (0.5, 0.7, 0.85, 1.2, 1.5, 2.0)  # times the table's value
 _SEARCHED: dict[str, tuple[tuple[float, ...] | None, tuple[tuple[int, int, bool], ...]]] = {
     "matvec.short_row": (
         (8, 16, 32, 64, 128),
@@ -37,7 +43,7 @@ _SEARCHED: dict[str, tuple[tuple[float, ...] | None, tuple[tuple[int, int, bool]
     ),
     "matvec.column_blocks": (
         (0.5, 0.7, 1.0, 1.5, 2.0),
-        tuple((m, k, True) for m in (64, 512, 2048) for k in (2048, 16384, 65536)),
+        (*((m, k, True) for m in (64, 512, 2048) for k in (2048, 16384, 65536)), _WIDE),
     ),
     "matvec.launch_bytes": (
         None,
@@ -63,44 +69,30 @@ _SEARCHED: dict[str, tuple[tuple[float, ...] | None, tuple[tuple[int, int, bool]
 
 def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
     """The values of this family's figures on a device, from the nearest table's."""
-    timer = Timer(clock, passes=2)
-    found = parse(table.replaced(_speeds(table, limits, timer)), table.name)
-    for figure, (values, shapes) in _SEARCHED.items():
-        if values is None:
-            values = tuple(factor * table[figure] for factor in _ROUNDS)
-        cases = [
+    return common.refit_by_search(table, _searches(table, limits), Timer(clock), "matvec")
+
+
+def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
+    """What may be timed."""
+    return common.candidates(table, _searches(table, limits))
+
+
+def _searches(table: Table, limits: Limits) -> Iterator[Search]:
+    """All figures, in the order in which they are found."""
+
+    def cases(shapes: tuple[tuple[int, int, bool], ...]) -> list[RefitCase]:
+        return [
             _case(m, k, bool(by_columns), dtype, limits)
             for (m, k, by_columns), dtype in itertools.product(shapes, ELEMENT_BYTES)
         ]
-        found = search(found, figure, values, cases, timer)
-    return {name: found[name] for name in table.data["figures"] if name.startswith("matvec.")}
 
-
-def _speeds(table: Table, limits: Limits, timer: Timer) -> dict[str, Any]:
-    """The memory's speed by the bytes of the pieces that columns are loaded in."""
-    found = {}
-    for figure, base, sizes in (
-        ("matvec.column_speeds", "128", _SIZES),
-        ("matvec.misaligned_column_speeds", "256", _MISALIGNED),
-    ):
-        seconds = {
-            piece: [
-                timer(case.plan(_only(table, figure, piece)), case.buffers)
-                for n, dtype in itertools.product(sizes, ELEMENT_BYTES)
-                for case in [_case(n, n, True, dtype, limits)]
-            ]
-            for piece in table[figure]
-        }
-        found[figure] = {
-            piece: round(sum(seconds[base]) / sum(seconds[piece]), 3) for piece in table[figure]
-        }
-    return found
-
-
-def _only(table: Table, figure: str, piece: str) -> Table:
-    """The table by which columns are loaded in one kind of piece, without clusters."""
-    speeds = {**table[figure], piece: _ALWAYS}
-    return parse(table.replaced({figure: speeds, "matvec.cluster_columns": _NEVER}), table.name)
+    for figure, shapes in _PIECES.items():
+        for piece, speed in table[figure].items():
+            values = [factor * speed for factor in _FACTORS]
+            yield Search(figure, values, cases(shapes), (piece,))
+    for figure, (values, shapes) in _SEARCHED.items():
+        tried = [f * table[figure] for f in _FACTORS] if values is None else values
+        yield Search(figure, tried, cases(shapes))
 
 
 def _case(m: int, k: int, by_columns: bool, dtype: str, limits: Limits) -> RefitCase:

@@ -16,6 +16,7 @@ import numpy as np
 
 from hetero import locks
 from hetero.kernels.cpu import multigrid, threads
+from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
 
@@ -35,7 +36,7 @@ class _Level:
         tiles = [
             np.concatenate(pair)
             for pair in itertools.product(
-                grids.tiles(z, _TILE_PLANES), grids.tiles(y, -(-rows // 2))
+                transfers.tiles(z, _TILE_PLANES), transfers.tiles(y, -(-rows // 2))
             )
         ]
         self.sums = np.empty(len(tiles))

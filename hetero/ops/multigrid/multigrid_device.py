@@ -19,6 +19,7 @@ from hetero import locks
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels.multigrid import plan as plan_multigrid
+from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
 from hetero.runtime import tuning
@@ -62,7 +63,8 @@ class _Level:
             tuning.of_device(device),
         )
         z, y, x = grid.transfers or ()
-        tiles = [grids.tiles(t, most) for t, most in zip((z, y, x), self.plan.tile, strict=True)]
+        most = self.plan.tile
+        tiles = [transfers.tiles(t, n) for t, n in zip((z, y, x), most, strict=True)]
         self.blocks = math.prod(map(len, tiles))
         diagonal = 2.0 * sum(grid.weights)
         self._box = [*grid.shape, *grid.weights, diagonal, 1.0 / diagonal]

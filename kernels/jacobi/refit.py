@@ -1,0 +1,107 @@
+"""A card's figures for Jacobi sweeps: those by which the plans chosen are the fastest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from ..common import refit as common
+from ..common.launch import ELEMENT_BYTES, Launch, LaunchPlan
+from ..common.refit import Clock, Limits, RefitCase, Search, Timer
+from ..common.tuning import Table
+from .plan import DEPTHS, GridSlab, blocked, default_depth, sweep
+
+__all__ = ["candidates", "refit"]
+
+_FLAT = ((500, 500), (1000, 1000), (4096, 4096))
+_SOLID = ((100, 100, 100), (200, 200, 200), (320, 320, 320))
+_THREADS = (64, 128, 256)
+_AHEAD = {"2": (2, 4, 8), "3": (1, 2, 4)}
+_STRIPS = (2, 4, 8, 16, 32)
+_BUSY_THREADS = (256, 512, 1024, 2048)
+_START_ROWS = (2, 4, 8, 16, 32)
+
+
+def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
+    """The values of this family's figures on a device, from the nearest table's."""
+    return common.refit_by_search(table, _searches(table, limits), Timer(clock), "jacobi")
+
+
+def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
+    """What may be timed."""
+    return common.candidates(table, _searches(table, limits))
+
+
+def _searches(table: Table, limits: Limits) -> Iterator[Search]:
+    """All figures, in the order in which they are found."""
+    single = {
+        dims: [_single(shape, dtype, limits) for shape, dtype in _both(shapes)]
+        for dims, shapes in (("2", _FLAT), ("3", _SOLID))
+    }
+    both = single["2"] + single["3"]
+    yield Search("jacobi.threads", _THREADS, both)
+    for dims, values in _AHEAD.items():
+        yield Search("jacobi.ahead", values, single[dims], (dims,))
+    yield Search("jacobi.strip", _STRIPS, both)
+    yield Search("jacobi.busy_threads", _BUSY_THREADS, both)
+    for dtype, shapes in table["jacobi.blocked_shapes"].items():
+        for depth, (blocks, _) in shapes.items():
+            cases = [_passes(shape, dtype, limits, int(depth)) for shape in _FLAT]
+            near = [b for b in range(blocks - 1, blocks + 3) if b > 0]
+            # The rows in flight go round: they divide the sweeps.
+            ahead = [rows for rows in range(1, 5) if int(depth) % rows == 0]
+            for place, values in enumerate((near, ahead)):
+                yield Search("jacobi.blocked_shapes", values, cases, (dtype, depth, place))
+    several = [_passes(shape, dtype, limits) for shape, dtype in _both(_FLAT)]
+    yield Search("jacobi.start_rows", _START_ROWS, several)
+    for dtype in ELEMENT_BYTES:
+        cases = [_passes(shape, dtype, limits) for shape in _FLAT]
+        yield Search("jacobi.depth", DEPTHS, cases, (dtype,))
+
+
+def _both(shapes: Any) -> Iterator[tuple[Any, str]]:
+    return itertools.product(shapes, ELEMENT_BYTES)
+
+
+def _single(shape: tuple[int, ...], dtype: str, limits: Limits) -> RefitCase:
+    """Two single sweeps, there and back."""
+    grid = GridSlab.of(shape, (1.0,) * len(shape), dtype)
+
+    def plan(table: Table) -> LaunchPlan:
+        one = sweep(
+            grid, ((0, grid.held),), multiprocessors=limits.multiprocessors,
+            block_limit=limits.block_limit, tuning=table,
+        )  # fmt: skip
+        return LaunchPlan(_there_and_back(one), 0, "")
+
+    return RefitCase(plan, _buffers(grid), cold=False)
+
+
+def _passes(
+    shape: tuple[int, ...], dtype: str, limits: Limits, depth: int | None = None
+) -> RefitCase:
+    """Passes of several sweeps, 24 in all: of ``depth`` each, or as many as the table says."""
+    grid = GridSlab.of(shape, (1.0,) * len(shape), dtype)
+
+    def plan(table: Table) -> LaunchPlan:
+        sweeps = depth or default_depth(grid, table)
+        one = blocked(
+            grid, ((0, grid.held),), sweeps, warps=limits.capability is not None,
+            multiprocessors=limits.multiprocessors, block_limit=limits.block_limit, tuning=table,
+        )  # fmt: skip
+        launches = itertools.cycle(_there_and_back(one))
+        return LaunchPlan(tuple(itertools.islice(launches, 24 // sweeps)), 0, "")
+
+    return RefitCase(plan, _buffers(grid), cold=False)
+
+
+def _there_and_back(launch: Launch) -> tuple[Launch, Launch]:
+    """A launch, and the one that follows it, from what the first wrote."""
+    names = {"u": "u_new", "u_new": "u"}
+    back = launch._replace(arguments=tuple(names.get(a, a) for a in launch.arguments))
+    return launch, back
+
+
+def _buffers(grid: GridSlab) -> dict[str, int]:
+    return dict.fromkeys(("u", "f", "u_new"), grid.held * grid.plane_bytes)

@@ -1,0 +1,102 @@
+"""A card's figures for multigrid passes: those by which the plans chosen are the fastest."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..common import refit as common
+from ..common.launch import ELEMENT_BYTES, REAL, Launch, LaunchPlan
+from ..common.refit import Clock, Limits, RefitCase, Search, Timer
+from ..common.tuning import Table
+from .plan import plan_sweep
+from .transfers import Transfer, tiles, transfer
+
+__all__ = ["candidates", "refit"]
+
+_FLAT = ((511, 1, 511), (1024, 1, 1024), (2047, 1, 2047), (4096, 1, 4096))
+_SOLID = ((63, 63, 63), (128, 128, 128), (255, 255, 255))
+_DOWN, _UP = 0, 2  # as in multigrid.cu
+_SUMS_BYTES = 1 << 20
+
+
+def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
+    """The values of this family's figures on a device, from the nearest table's."""
+    return common.refit_by_search(table, _searches(table, limits), Timer(clock), "multigrid")
+
+
+def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
+    """What may be timed."""
+    return common.candidates(table, _searches(table, limits))
+
+
+def _searches(table: Table, limits: Limits) -> Iterator[Search]:
+    """All figures, in the order in which they are found."""
+    flat = {d: [_passes(shape, d, limits) for shape in _FLAT] for d in ELEMENT_BYTES}
+    solid = {d: [_passes(shape, d, limits) for shape in _SOLID] for d in ELEMENT_BYTES}
+    every = list(itertools.chain(*flat.values(), *solid.values()))
+    yield Search("multigrid.pairs", (64, 128, 256), list(itertools.chain(*flat.values())))
+    for dtype, cases in flat.items():
+        blocks = table["multigrid.resident"][dtype]
+        near = [n for n in range(blocks - 2, blocks + 3) if n > 0]
+        yield Search("multigrid.resident", near, cases, (dtype,))
+    yield Search("multigrid.ahead", (2, 4, 8, 16), list(itertools.chain(*flat.values())))
+    for dtype, cases in solid.items():
+        yield Search("multigrid.window_rows", (16, 20, 24, 28, 32), cases, (dtype,))
+    yield Search("multigrid.most_planes", (16, 32, 64), every)
+    yield Search("multigrid.least_planes", (2, 4, 8), every)
+    yield Search("multigrid.blocks", (2, 4, 8, 16), every)
+
+
+class _Tiles(dict[str, Any]):
+    """Buffers, of which tiles are made when they are asked for: "z 32" are of 32 coarse points."""
+
+    def __init__(self, axes: dict[str, Transfer], buffers: dict[str, Any]) -> None:
+        super().__init__(buffers)
+        self._axes = axes
+
+    def __missing__(self, name: str) -> np.ndarray:
+        axis, points = name.split()
+        found = self[name] = tiles(self._axes[axis], int(points))
+        return found
+
+
+def _passes(shape: tuple[int, int, int], dtype: str, limits: Limits) -> RefitCase:
+    """A pass down and a pass up between a grid and the next coarser one."""
+    coarse = tuple(n // 2 if n > 1 else 1 for n in shape)
+    axes = {axis: transfer(n, m) for axis, n, m in zip("zyx", shape, coarse, strict=True)}
+    weights = (1.0, 1.0 if shape[1] > 1 else 0.0, 1.0)
+    diagonal = 2.0 * sum(weights)
+    box = (*shape, *weights, diagonal, 1.0 / diagonal, 1.0)
+    real = REAL[dtype]
+    itemsize = ELEMENT_BYTES[dtype]
+    known: dict[str, Any] = dict.fromkeys(("u", "f", "work"), math.prod(shape) * itemsize)
+    known |= {"coarse": math.prod(coarse) * itemsize, "sums": _SUMS_BYTES}
+    for axis, t in axes.items():
+        known |= {f"{axis}_left": t.left, f"{axis}_weight": t.weight.astype(dtype)}
+        known |= {f"{axis}_first": t.first, f"{axis}_taps": t.taps.astype(dtype)}
+    buffers = _Tiles(axes, known)
+    tables = tuple(f"{axis}_{what}" for axis in "zyx" for what in ("left", "weight"))
+    tables += tuple(f"{axis}_{what}" for axis in "yx" for what in ("first", "taps"))
+
+    def plan(table: Table) -> LaunchPlan:
+        found = plan_sweep(shape, coarse, dtype, limits.multiprocessors, limits.block_limit, table)
+        names = [f"{axis} {points}" for axis, points in zip("zyx", found.tile, strict=True)]
+        counts = [len(buffers[name]) for name in names]
+
+        def one(mode: int, *vectors: str) -> Launch:
+            defines = (
+                ("REAL", real), ("REAL2", f"{real}2"), *found.defines(shape[2] % 2 == 0),
+                ("MODE", mode), ("FIRST", 0),
+            )  # fmt: skip
+            arguments = (*vectors, "coarse", "sums", *box, *coarse, *names, *counts[1:], *tables)
+            block = found.pairs * found.rows
+            return Launch("multigrid.cu", "sweep", defines, math.prod(counts), block, arguments)
+
+        return LaunchPlan((one(_DOWN, "u", "f", "work"), one(_UP, "work", "f", "u")), 0, "")
+
+    return RefitCase(plan, buffers, cold=False)

@@ -24,6 +24,7 @@ __all__ = [
     "RefitCase",
     "Search",
     "Timer",
+    "better",
     "candidates",
     "plans",
     "refit_by_search",
@@ -121,15 +122,22 @@ class Timer:
 
 
 def search(table: Table, wanted: Search, timer: Timer) -> Table:
-    """The table with the value by which the plans of the cases take the least time.
+    """The table with the value by which the plans of the cases take the least time."""
+    values = _nearest_first(table, wanted)
+    return better(table, [_replaced(table, wanted, v) for v in values], wanted.cases, timer)
 
-    Plans that are the same by several values are timed once. What looks better than the table's
-    own value is timed in turn with it, and takes its place if it still is, by more than the error.
+
+def better(
+    table: Table, others: Sequence[Table], cases: Sequence[RefitCase], timer: Timer
+) -> Table:
+    """That of other tables, the nearest first, by which plans of the cases take less time, if any.
+
+    Plans that are the same by several tables are timed once. What looks better than the plans by
+    the table itself is timed in turn with them, and taken if it still is, by more than the error.
     """
     gains = []
-    for number, value in enumerate(_nearest_first(table, wanted)):
-        tried = _replaced(table, wanted, value)
-        changed = _changed(table, tried, wanted.cases)
+    for number, tried in enumerate(others):
+        changed = _changed(table, tried, cases)
         gain = _gain(changed, timer) if changed else 0.0
         if changed and gain > _WORTHWHILE * len(changed):
             gains.append((gain, -number, tried, changed))

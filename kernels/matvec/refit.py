@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..common import refit as common
 from ..common.launch import ELEMENT_BYTES, LaunchPlan
 from ..common.refit import Clock, Limits, RefitCase, Search, Timer
-from ..common.tuning import Table
+from ..common.tuning import Table, parse
 from .plan import plan_matvec
 
 __all__ = ["candidates", "refit"]
 
-_SIZES = (1024, 2048, 4096, 8192, 16384)
+_ALWAYS = 1000.0  # as fast as no piece of a column is: it is taken
+_NEVER = 1 << 60
+_ALIKE = 0.03  # speeds that differ by less are the same
 _MISALIGNED = (501, 1001, 2001, 3001, 4003, 6007)
-_FACTORS = (0.5, 0.7, 0.85, 1.2, 1.5, 2.0)  # times the table's value
 _WIDE = (16, 262144, True)
-# Pieces of columns: shapes by which their speeds are told.
+_FACTORS = (0.5, 0.7, 0.85, 1.2, 1.5, 2.0)  # times the table's value
+# Speeds by pieces of columns -> the piece that they are shares of, and shapes that are timed.
 _PIECES = {
-    "matvec.column_speeds": (*((n, n, True) for n in _SIZES), _WIDE),
-    "matvec.misaligned_column_speeds": tuple((n, n, True) for n in _MISALIGNED),
+    "matvec.column_speeds": ("128", tuple((n, n, True) for n in (1024, 2048, 4096, 8192, 16384))),
+    "matvec.misaligned_column_speeds": ("256", tuple((n, n, True) for n in _MISALIGNED)),
 }
 # Figure -> values that are tried, and (rows, columns, by columns?) of what is timed by them.
 _SEARCHED: dict[str, tuple[tuple[float, ...] | None, tuple[tuple[int, int, bool], ...]]] = {
@@ -69,30 +72,64 @@ _SEARCHED: dict[str, tuple[tuple[float, ...] | None, tuple[tuple[int, int, bool]
 
 def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
     """The values of this family's figures on a device, from the nearest table's."""
-    return common.refit_by_search(table, _searches(table, limits), Timer(clock), "matvec")
+    timer = Timer(clock)
+    found = table
+    for figure, (base, shapes) in _PIECES.items():
+        cases = _cases(shapes, limits)
+        tried = _replaced(found, figure, _speeds(found, figure, base, cases, timer))
+        found = common.better(found, [tried], cases, timer)
+    return common.refit_by_search(found, _searches(table, limits), timer, "matvec")
 
 
 def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
     """What may be timed."""
-    return common.candidates(table, _searches(table, limits))
+    for figure, (_, shapes) in _PIECES.items():
+        for piece in table[figure]:
+            yield from common.plans(_only(table, figure, piece), _cases(shapes, limits))
+    yield from common.candidates(table, _searches(table, limits))
 
 
 def _searches(table: Table, limits: Limits) -> Iterator[Search]:
-    """All figures, in the order in which they are found."""
-
-    def cases(shapes: tuple[tuple[int, int, bool], ...]) -> list[RefitCase]:
-        return [
-            _case(m, k, bool(by_columns), dtype, limits)
-            for (m, k, by_columns), dtype in itertools.product(shapes, ELEMENT_BYTES)
-        ]
-
-    for figure, shapes in _PIECES.items():
-        for piece, speed in table[figure].items():
-            values = [factor * speed for factor in _FACTORS]
-            yield Search(figure, values, cases(shapes), (piece,))
+    """All figures but the pieces' speeds, in the order in which they are found."""
     for figure, (values, shapes) in _SEARCHED.items():
         tried = [f * table[figure] for f in _FACTORS] if values is None else values
-        yield Search(figure, tried, cases(shapes))
+        yield Search(figure, tried, _cases(shapes, limits))
+
+
+def _speeds(
+    table: Table, figure: str, base: str, cases: list[RefitCase], timer: Timer
+) -> dict[str, float]:
+    """The memory's speed by the bytes of the pieces that columns are loaded in.
+
+    As a share of that with ``base`` bytes; the table's where they are alike.
+    """
+    logs = {
+        piece: [math.log(timer(c.plan(_only(table, figure, piece)), c.buffers)) for c in cases]
+        for piece in table[figure]
+    }
+    alike = max(_ALIKE, 4.0 * timer.noise() / math.sqrt(len(cases)))
+    found = {}
+    for piece, own in table[figure].items():
+        share = math.exp((sum(logs[base]) - sum(logs[piece])) / len(cases))
+        found[piece] = own if abs(math.log(share / own)) < alike else round(share, 3)
+    return found
+
+
+def _only(table: Table, figure: str, piece: str) -> Table:
+    """The table by which columns are loaded in one kind of piece, without clusters."""
+    speeds = {**table[figure], piece: _ALWAYS}
+    return _replaced(table, figure, speeds, **{"matvec.cluster_columns": _NEVER})
+
+
+def _replaced(table: Table, figure: str, value: Any, **others: Any) -> Table:
+    return parse(table.replaced({figure: value, **others}), table.name)
+
+
+def _cases(shapes: Iterable[tuple[int, int, bool]], limits: Limits) -> list[RefitCase]:
+    return [
+        _case(m, k, by_columns, dtype, limits)
+        for (m, k, by_columns), dtype in itertools.product(shapes, ELEMENT_BYTES)
+    ]
 
 
 def _case(m: int, k: int, by_columns: bool, dtype: str, limits: Limits) -> RefitCase:

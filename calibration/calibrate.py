@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import errno
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hetero import devices as backends
 from hetero import paths
-from hetero.calibration import budgets, compiling, loop, overheads, tuning
-from hetero.errors import DeviceError, DeviceNotAvailable, ProfileError
-from hetero.runtime import inventory, pricing, profile, registry
+from hetero.calibration import machine, tuning
+from hetero.calibration.checkpoint import Checkpoint
+from hetero.calibration.machine import Wanted
+from hetero.errors import DeviceError, ProfileError
+from hetero.runtime import inventory, profile
 from hetero.runtime import tuning as tuning_tables
-from hetero.runtime.cases import Place
-from hetero.runtime.plan import CPU
-
-log = logging.getLogger("hetero")
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+log = logging.getLogger("hetero")
 
 
 def calibrate(
@@ -31,6 +30,8 @@ def calibrate(
     progress: Callable[[float, str], None] | None = None,
     *,
     kernels: bool = False,
+    only: Sequence[str] | None = None,
+    fresh: bool = False,
 ) -> profile.Profile:
     """Measure this machine and store its profile; from then on every plan uses it.
 
@@ -49,11 +50,17 @@ def calibrate(
         of identical GPUs only one is measured, and an OpenCL device that is this machine's CPU is
         left out.
     progress : callable, optional
-        Called as ``progress(fraction, text)``, fraction from 0 to 1.
+        Called as ``progress(fraction, text)``, fraction from 0 to 1; the text says what is measured
+        and how long it will take yet.
     kernels : bool
         First measure, on each CUDA device, the figures that hetero's own kernels are planned by:
         a minute more, once for a card that no shipped tuning table is of. They stay in the
         profile when it is measured again without this.
+    only : sequence of str, optional
+        Names of operations, devices or methods: just what has one of them is measured, such as
+        ``["matmul", "cuda:0"]``, and merged into this machine's profile.
+    fresh : bool
+        Measure everything even if an interrupted calibration left something to go on from.
 
     Returns
     -------
@@ -63,11 +70,17 @@ def calibrate(
     ------
     DeviceNotAvailable
         If ``devices`` names one that is not here; the message names those that are.
+    ValueError
+        If ``only`` names nothing that can be measured here; the message lists what can.
     OSError
         If the profile cannot be written: before anything is measured, where that shows.
 
     Notes
     -----
+    One that is interrupted, in whatever way, keeps what it has measured in a file beside the
+    profile. From then on that serves, with conservative constants for the rest; and the next
+    calibration of the same machine and thoroughness, within a day, goes on from there.
+
     A second calibration of the same user waits for the first one's end, since both would measure
     how they disturb each other. It does not where the user's cache directory cannot be written.
 
@@ -82,25 +95,52 @@ def calibrate(
     >>> hetero.calibrate(quick=True, path="/tmp/hetero-example.json").name
     'measured'
     """
-    profile.place(path)  # fails before anything is measured, not after
-    found = profile.parse(profile.encode(measure_machine(quick, devices, progress, kernels)))
+    only = (only,) if isinstance(only, str) else tuple(only or ())
+    target = profile.place(path)  # fails before anything is measured, not after
+    unfinished = profile.partial(target, only)
+    base = _base(path) if only else None
+    wanted = Wanted(quick, devices, only, base, unfinished, fresh, kernels)
+    try:
+        found = profile.parse(profile.encode(measured(wanted, progress)))
+    except BaseException:
+        if unfinished.exists():
+            profile.set_current(None)  # what was measured so far serves
+        raise
     try:
         found.save(path)
     finally:
-        profile.set_current(found)
+        profile.set_current(profile.completed(found.data) if found.is_partial else found)
+    unfinished.unlink(missing_ok=True)
     return found
+
+
+def _base(path: str | os.PathLike[str] | None) -> dict[str, Any] | None:
+    """What holds of the stored profile that ``only`` some constants become part of."""
+    if path is None:
+        return profile.held()
+    try:
+        holding = profile.holding(profile.read(path).data)
+    except (OSError, ProfileError):
+        return None
+    return holding.data if holding.obstacle is None else None
 
 
 def measure_machine(
     quick: bool,
     devices: list[str] | None,
     progress: Callable[[float, str], None] | None,
-    kernels: bool = False,
+) -> dict[str, Any]:
+    """The content of a profile of this machine, which is not stored."""
+    return measured(Wanted(quick, devices), progress)
+
+
+def measured(
+    wanted: Wanted, progress: Callable[[float, str], None] | None = None
 ) -> dict[str, Any]:
     """The content of a profile of this machine; one process of a user's measures at a time."""
     folder = paths.private_folder()
     if folder is None:
-        return _planned_by_tables(quick, devices, progress, kernels)
+        return _planned_by_tables(wanted, progress)
 
     def waiting() -> None:
         log.warning("another calibration is running on this machine: waiting for its end")
@@ -114,30 +154,39 @@ def measure_machine(
             if error.errno not in _NOT_WRITABLE:
                 raise
             log.info("calibrating without a lock against others: %s", error)
-        return _planned_by_tables(quick, devices, progress, kernels)
+        return _planned_by_tables(wanted, progress)
 
 
 def _planned_by_tables(
-    quick: bool,
-    devices: list[str] | None,
-    progress: Callable[[float, str], None] | None,
-    kernels: bool,
+    wanted: Wanted, progress: Callable[[float, str], None] | None
 ) -> dict[str, Any]:
-    """What `_measure` finds with the kernels' own tuning tables, which become part of it."""
+    """What is measured with the kernels' own tuning tables, which become part of it."""
+    kept = machine.checkpoint(wanted)
     here = inventory.devices()
     cards = {info.get("name") for info in here.values()}
-    tables = {card: table for card, table in _stored_tables().items() if card in cards}
-    for name, info in here.items() if kernels else ():
-        if info["kind"] != "cuda" or (devices is not None and name not in devices):
+    kept.kernels = {card: table for card, table in _stored_tables().items() if card in cards}
+    if wanted.kernels and not kept.tables:
+        _measure_tables(wanted, kept, progress)
+    with tuning_tables.using(kept.kernels):
+        found = machine.measure(wanted, kept, progress)
+    return {**found, "kernels": kept.kernels} if kept.kernels else found
+
+
+def _measure_tables(
+    wanted: Wanted, kept: Checkpoint, progress: Callable[[float, str], None] | None
+) -> None:
+    for name, info in inventory.devices().items():
+        if info["kind"] != "cuda" or (wanted.devices is not None and name not in wanted.devices):
             continue
         if not (info.get("same_as") or info.get("set_aside")):
             try:
-                tables[info["name"]] = tuning.measure_table(backends.get(name), progress)
+                table = tuning.measure_table(backends.get(name), progress)
             except DeviceError as error:
                 log.warning("calibration leaves out the kernels of %s: %s", name, error)
-    with tuning_tables.using(tables):
-        found = _measure(quick, devices, progress)
-    return {**found, "kernels": tables} if tables else found
+            else:
+                kept.kernels[info["name"]] = table
+    kept.tables = True
+    kept.write()
 
 
 def _stored_tables() -> dict[str, Any]:
@@ -147,94 +196,3 @@ def _stored_tables() -> dict[str, Any]:
         with contextlib.suppress(OSError, ProfileError):
             found |= profile.read(path).data.get("kernels", {})
     return found
-
-
-def _measure(
-    quick: bool, devices: list[str] | None, progress: Callable[[float, str], None] | None
-) -> dict[str, Any]:
-    budget = budgets.QUICK if quick else budgets.FULL
-    for name, info in inventory.devices().items():
-        if name in devices if devices is not None else not info.get("is_host_cpu"):
-            inventory.believed(name)  # or it is not in the list that follows
-    infos = inventory.devices()
-    places = _places(_chosen(devices, infos), infos, quick)
-    failures: list[loop.Failure] = []
-    operations = registry.operations()
-    portions = loop.all_cases(operations, places, budget, failures)
-    steps = 2 + len(places) + sum(len(list(loop.in_turn(portion))) for portion in portions)
-    number = 0
-
-    def show(text: str) -> None:
-        nonlocal number
-        if progress is not None:
-            progress(min(number / steps, 1.0), text)
-        number += 1
-
-    show("compiling")
-    compiling.compile_ahead(portions)
-    show("copies in host memory")
-    host: dict[str, Any] = {"pack": overheads.pack(budget), "dispatch": {}}
-    links: dict[str, Any] = {}
-    shares: dict[tuple[str, str, str], float] = {}
-    for place in places:
-        if len(place.devices) == 1:
-            show(f"links of {place.name}")
-            cases = [
-                case for portion in portions if portion.place is place for case in portion.cases
-            ]
-            try:
-                found = overheads.of_device(place, cases, operations, budget)
-            except Exception as error:
-                failures.append(loop.Failure("links", place.name, "", error))
-            else:
-                links[place.name], host["dispatch"][place.name], mine = found
-                shares.update({(place.name, *key): value for key, value in mine.items()})
-    measured = loop.measure(portions, budget, shares, show, failures)
-    models = loop.derived(operations, loop.models(measured, failures), failures)
-    for line in loop.told(failures):
-        log.warning("calibration leaves out %s", line)
-    if progress is not None:
-        progress(1.0, "done")
-    return {
-        "schema_version": profile.SCHEMA_VERSION,
-        "name": "measured",
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "quick": quick,
-        "units": profile.UNITS,
-        "fingerprint": inventory.fingerprint(),
-        "devices": {
-            name: {key: value for key, value in info.items() if key != "set_aside"}
-            for name, info in infos.items()
-        },
-        "links": links,
-        "host": host,
-        "models": {str(key): model for key, model in models.items()},
-    }
-
-
-def _places(names: list[str], infos: dict[str, dict[str, Any]], quick: bool) -> list[Place]:
-    """The CPU, each device, and all equal devices together."""
-    found = [
-        Place(name, infos[name], () if name == CPU else (backends.get(name),)) for name in names
-    ]
-    for info in pricing.groups(infos).values() if not quick else ():
-        if info["members"][0] in names and not info.get("is_host_cpu"):
-            together = tuple(backends.get(member) for member in info["members"])
-            found.append(Place(info["constants"], info, together))
-    return found
-
-
-def _chosen(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:
-    if devices is None:
-        return [
-            name
-            for name, info in infos.items()
-            if not (info.get("is_host_cpu") or info.get("same_as") or info.get("set_aside"))
-        ]
-    for name in devices:
-        if name not in infos:
-            reason = f": it is broken, {why}" if (why := inventory.broken().get(name)) else ""
-            raise DeviceNotAvailable(
-                f"devices must be among {', '.join(map(repr, infos))}, got {name!r}{reason}"
-            )
-    return [CPU, *(name for name in devices if name != CPU)]

@@ -25,7 +25,7 @@ from hetero.runtime.models import ModelKey
 from hetero.runtime.registry import Operation
 
 Model = dict[str, Any]
-Progress = Callable[[str], None]
+Progress = Callable[[str, float, str], None]
 _ROOM = 0.5  # of a device's memory, for the operands of one call
 
 
@@ -63,6 +63,17 @@ class Measured(NamedTuple):
     @property
     def key(self) -> ModelKey:
         return key_of(self.case, self.place)
+
+
+class Keeper:
+    """Who keeps what was measured, in case that measuring is interrupted; this one does not."""
+
+    def earlier(self, case: Case, place: Place) -> Samples | None:
+        """The samples of a case, if its turn was taken before an interruption; it counts turns."""
+        return None
+
+    def add(self, one: Measured) -> None:
+        """Samples of a case after one more turn."""
 
 
 def key_of(case: Case, place: Place) -> ModelKey:
@@ -129,6 +140,7 @@ def measure(
     progress: Progress,
     failures: list[Failure],
     watch: Watch | None = None,
+    keeper: Keeper | None = None,
 ) -> list[Measured]:
     """Samples of all cases that can be measured.
 
@@ -140,17 +152,24 @@ def measure(
     shares : dict
         Place, operation and method -> the host's share of a call.
     progress : callable
-        Called with the name of what is measured next.
+        Called with the place, the planned seconds, and the name of what is measured next.
     failures : list
         Is added to.
     watch : Watch, optional
         Notices other load.
+    keeper : Keeper, optional
     """
     start = time.perf_counter()
-    watch = watch or Watch()
+    watch, keeper = watch or Watch(), keeper or Keeper()
     found: list[Measured] = []
     benches: dict[str, Bench] = {}
     gone: set[str] = set()
+
+    def bench_at(place: Place) -> Bench:
+        if place.name not in benches:
+            benches[place.name] = Bench(place.devices, watch)
+        return benches[place.name]
+
     left = {portion.place.name: 0.0 for portion in portions}
     for portion in portions:
         left[portion.place.name] += sum(case.seconds for case in portion.cases)
@@ -159,20 +178,25 @@ def measure(
         samples: dict[ModelKey, tuple[Case, Samples]] = {}
         for case, seconds in in_turn(portion):
             place, row = portion.place, case.implementation
-            progress(f"{case} on {place.name}")
+            progress(place.name, seconds, f"{case} on {place.name}")
             if place.name in gone:
+                continue
+            if (earlier := keeper.earlier(case, place)) is not None:
+                samples[key_of(case, place)] = case, earlier
+                left[place.name] = max(left[place.name] - seconds, 1e-9)
+                time_left[place.name] -= seconds
                 continue
             share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
             left[place.name] = max(left[place.name] - seconds, 1e-9)
             begin = time.perf_counter()
             try:
                 with active(place):
-                    if place.name not in benches:
-                        benches[place.name] = Bench(place.devices, watch)
+                    bench = bench_at(place)
                     host = shares.get((place.name, row.operation, row.method))
                     _, before = samples.get(key_of(case, place), (case, None))
-                    taken = sampling.take(case, benches[place.name], budget, share, host, before)
+                    taken = sampling.take(case, bench, budget, share, host, before)
                     samples[key_of(case, place)] = case, taken
+                keeper.add(Measured(case, place, taken))
             except Exception as error:
                 failures.append(Failure(row.operation, place.name, str(case), error))
                 if not alive(place):
@@ -184,10 +208,10 @@ def measure(
     def again(number: int, dims: list[Dims]) -> Samples:
         case, place, before = found[number]
         if place.name not in gone:
-            progress(f"{case} on {place.name}, again")
+            progress(place.name, 0.0, f"{case} on {place.name}, again")
             try:
                 with active(place):
-                    taken = sampling.again(case, benches[place.name], budget, before, dims)
+                    taken = sampling.again(case, bench_at(place), budget, before, dims)
                 found[number] = found[number]._replace(samples=taken)
             except Exception as error:
                 if not alive(place):

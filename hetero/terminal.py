@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
+import time
 from collections.abc import Callable
 
 Progress = Callable[[float, str], None]
@@ -19,8 +21,30 @@ class Bar:
         filled = round(_WIDTH * min(max(fraction, 0.0), 1.0))
         bar = "#" * filled + "." * (_WIDTH - filled)
         done = fraction >= 1.0
-        print(f"\r[{bar}] {text[:46]:<46}", end="\n" * done, file=sys.stderr, flush=True)
+        room = _room()
+        print(f"\r[{bar}] {_cut(text, room):<{room}}", end="\n" * done, file=sys.stderr, flush=True)
         _drawn[:] = [] if done else [self]
+
+
+class Lines:
+    """The same where there is no terminal: a line now and then on the standard error.
+
+    Parameters
+    ----------
+    seconds : float
+        Between two lines, at least; the first one comes after that time.
+    clock : callable, optional
+        Seconds.
+    """
+
+    def __init__(self, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._next = clock() + seconds
+
+    def __call__(self, fraction: float, text: str) -> None:
+        if self._clock() >= self._next:
+            self._next = self._clock() + self._seconds
+            print(f"hetero: {fraction:.0%} done, {text}", file=sys.stderr, flush=True)
 
 
 def progress_bar() -> Bar | None:
@@ -32,7 +56,20 @@ def clear() -> None:
     """Take away the bar that is on the screen, so that other text has the line to itself."""
     if _drawn:
         _drawn.clear()
-        print(f"\r{'':<{_WIDTH + 49}}\r", end="", file=sys.stderr, flush=True)
+        print(f"\r{'':<{_WIDTH + 3 + _room()}}\r", end="", file=sys.stderr, flush=True)
+
+
+def _room() -> int:
+    """Characters beside the bar."""
+    return max(shutil.get_terminal_size((80, 24)).columns - _WIDTH - 4, 20)
+
+
+def _cut(text: str, room: int) -> str:
+    """The text without its middle, where it is too long: what it begins and ends with counts."""
+    if len(text) <= room:
+        return text
+    end = room // 2
+    return f"{text[: room - end - 3]}...{text[-end:]}"
 
 
 def line(text: str) -> None:

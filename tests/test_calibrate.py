@@ -37,7 +37,7 @@ def test_one_at_a_time(content, profile_file, tmp_path, monkeypatch, warnings_of
         spans.append((start, time.monotonic()))
         return content
 
-    monkeypatch.setattr(calibrate, "_measure", measure)
+    monkeypatch.setattr(calibrate.machine, "measure", measure)
     threads = [
         threading.Thread(target=hetero.calibrate, args=(True, tmp_path / f"{n}.json"))
         for n in range(4)
@@ -57,18 +57,18 @@ def test_an_interrupt_lets_the_next_one_measure(content, profile_file, monkeypat
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(calibrate, "_measure", interrupted)
+    monkeypatch.setattr(calibrate.machine, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         hetero.calibrate(True)
     assert not profile_file.exists()
-    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
+    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: content)
     assert hetero.calibrate(True).name == "mine"
     assert profile.read(profile_file).name == "mine"
 
 
 @pytest.mark.parametrize("place", ["/proc/nowhere/p.json", "/dev/null/p.json", "/tmp"])
 def test_what_cannot_be_stored_is_not_measured(place, monkeypatch):
-    monkeypatch.setattr(calibrate, "measure_machine", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(calibrate, "measured", lambda *_: pytest.fail("measured"))
     with pytest.raises(OSError, match=r"."):
         hetero.calibrate(True, place)
 
@@ -77,7 +77,7 @@ def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(calibrate, "measure_machine", lambda *_: content)
+    monkeypatch.setattr(calibrate, "measured", lambda *_: content)
     monkeypatch.setattr(paths, "replace_file", full)
     with pytest.raises(OSError, match="No space"):
         hetero.calibrate(True)
@@ -86,7 +86,7 @@ def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, 
 
 def test_nowhere_for_the_lock(content, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
+    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: content)
     assert hetero.calibrate(True, tmp_path / "p.json").name == "mine"
 
 
@@ -94,7 +94,7 @@ def test_nowhere_for_the_lock(content, tmp_path, monkeypatch):
 def test_a_cache_directory_that_is_read_only(reason, content, tmp_path, monkeypatch, caplog):
     """It is there, so that nothing needs to be made; but the lock cannot be."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "_measure", lambda *_: content)
+    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: content)
     real = os.open
 
     def read_only(path, flags, *arguments, **options):
@@ -115,7 +115,7 @@ def test_an_error_of_measuring_is_not_one_of_the_lock(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, "planted")
 
     measured = []
-    monkeypatch.setattr(calibrate, "_measure", fail)
+    monkeypatch.setattr(calibrate.machine, "measure", fail)
     with pytest.raises(PermissionError, match="planted"):
         hetero.calibrate(True, tmp_path / "p.json")
     assert measured == [1]

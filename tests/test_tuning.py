@@ -386,7 +386,7 @@ def test_calibrate_stores_the_tables(monkeypatch, tmp_path):
     monkeypatch.setattr(calibrate.inventory, "devices", lambda: here)
     monkeypatch.setattr(calibrate.backends, "get", lambda name: name)
     monkeypatch.setattr(calibrate.tuning, "measure_table", lambda device, progress: data)
-    monkeypatch.setattr(calibrate, "_measure", measure)
+    monkeypatch.setattr(calibrate.machine, "measure", measure)
     monkeypatch.setattr(profile.finding, "_current", profile.shipped("conservative"))
     monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "one.json"))
     found = calibrate.calibrate(kernels=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +57,16 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     if arguments.path is not None:
         _check_file("--path", arguments.path)
-    found = hetero.calibrate(
-        arguments.quick,
-        arguments.path,
-        arguments.device,
-        progress_bar(),
-        kernels=arguments.kernels,
-    )
+    with _ended_like_an_interrupt():
+        found = hetero.calibrate(
+            arguments.quick,
+            arguments.path,
+            arguments.device,
+            progress_bar() or terminal.Lines(),
+            kernels=arguments.kernels,
+            only=arguments.only,
+            fresh=arguments.fresh,
+        )
     terminal.clear()
     path = str(arguments.path or default_path())
     if arguments.json:
@@ -76,6 +82,24 @@ def calibrate(arguments: argparse.Namespace) -> int:
         print(report.calibration(found))
         print(f"\nwritten to {path}")
     return DONE
+
+
+@contextlib.contextmanager
+def _ended_like_an_interrupt() -> Iterator[None]:
+    """SIGTERM, by which batch systems end a job, lets what is measured be kept."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def explain(arguments: argparse.Namespace) -> int:

@@ -87,6 +87,18 @@ def _calibrate(sub: argparse.ArgumentParser) -> None:
         action="store_true",
         help="first measure how each GPU runs hetero's own kernels, once for a card: a minute more",
     )
+    sub.add_argument(
+        "--only",
+        action="append",
+        metavar="NAME",
+        help="only what is of this operation, device or method, merged into the profile that is "
+        "stored; may be repeated",
+    )
+    sub.add_argument(
+        "--fresh",
+        action="store_true",
+        help="measure everything, also what an interrupted calibration has measured already",
+    )
 
 
 def _operations() -> tuple[Any, ...]:

@@ -32,9 +32,18 @@ written as "cuda:*" stands for every device of that kind, a layout "*" for every
 
 from hetero.runtime.profile.constants import Profile
 from hetero.runtime.profile.encoding import LARGEST, SCHEMA_VERSION, UNITS, digest, encode
-from hetero.runtime.profile.finding import Stored, current, on_change, set_current, survey
-from hetero.runtime.profile.places import default_path, place, stored
-from hetero.runtime.profile.reading import named, parse, read, shipped
+from hetero.runtime.profile.finding import (
+    Stored,
+    completed,
+    current,
+    held,
+    on_change,
+    set_current,
+    survey,
+)
+from hetero.runtime.profile.places import default_path, partial, place, stored
+from hetero.runtime.profile.reading import believed, named, parse, read, shipped
+from hetero.runtime.profile.validity import changes, holding
 
 __all__ = [
     "LARGEST",
@@ -42,13 +51,19 @@ __all__ = [
     "UNITS",
     "Profile",
     "Stored",
+    "believed",
+    "changes",
+    "completed",
     "current",
     "default_path",
     "digest",
     "encode",
+    "held",
+    "holding",
     "named",
     "on_change",
     "parse",
+    "partial",
     "place",
     "read",
     "set_current",

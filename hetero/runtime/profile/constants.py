@@ -112,6 +112,11 @@ class Profile:
             for name, info in self.devices.items()
         }
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether not all was measured."""
+        return "unfinished" in self.data
+
     def dtypes(self) -> dict[str, set[str]]:
         """What it has constants for: operation -> dtypes."""
         found: dict[str, set[str]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,7 +91,15 @@ def on_change(listener: Callable[[], None]) -> None:
 def held() -> dict[str, Any] | None:
     """What holds of the stored profile that fits best, as a profile's content; None without one."""
     best = _best()
-    return best.holding.data if best is not None and best.obstacle is None else None
+    if best is None or best.obstacle is not None:
+        return None
+    holding = best.holding
+    missing = [name for names in holding.aside.values() for name in names]
+    missing += [f"{name}|links" for name in holding.new]
+    if best.unfinished or not missing:
+        return holding.data
+    why = "constants that no longer hold are put aside"
+    return {**holding.data, "unfinished": {"why": why, "missing": missing}}
 
 
 def _look(path: Path) -> Stored:
@@ -173,14 +181,26 @@ def _served(best: Stored) -> Profile:
         )
     if best.unfinished:
         log.warning("the profile %s is not complete: %s", best.path, best.unfinished)
-    return completed(holding) if not best.complete else Profile(holding.data)
+    if best.complete:
+        return Profile(holding.data)
+    return completed(holding.data, holding.aside, holding.new)
 
 
-def completed(holding: validity.Holding) -> Profile:
-    """A profile with conservative constants for what was put aside, or was never measured."""
-    data, spare = holding.data, reading.shipped("conservative").data
+def completed(
+    data: dict[str, Any], aside: dict[str, list[str]] | None = None, new: Sequence[str] = ()
+) -> Profile:
+    """A profile with conservative constants for what was put aside, or was never measured.
+
+    Parameters
+    ----------
+    data : dict
+        Content of a profile. If it is unfinished, they are taken for all that it has not.
+    aside, new
+        As of a `Holding`.
+    """
+    spare = reading.shipped("conservative").data
     unfinished = "unfinished" in data
-    wanted = {_row(name) for names in holding.aside.values() for name in names}
+    wanted = {_row(name) for names in (aside or {}).values() for name in names}
     known = {_row(key) for key in data["models"]}
     models = {}
     for place in ("cpu", *inventory.fingerprint()["devices"]):
@@ -193,7 +213,7 @@ def completed(holding: validity.Holding) -> Profile:
             if (
                 validity.kind_of(key.place) == validity.kind_of(place)
                 and row not in known
-                and (unfinished or row in wanted or place in holding.new)
+                and (unfinished or row in wanted or place in new)
             ):
                 models[mine] = model
     return Profile(

@@ -9,13 +9,14 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from hetero import paths
 from hetero.runtime import inventory
 
 _MOST = 32  # files that are looked at, the newest ones
-_PARTIAL = ".partial"
+_PARTIAL, _PARTIAL_ONLY = ".partial", ".only.partial"
 
 
 def default_path() -> Path:
@@ -28,9 +29,12 @@ def default_path() -> Path:
     return Path(named) if named else _folder() / f"{_identity()}.json"
 
 
-def partial(path: Path) -> Path:
-    """Where a calibration that will write this profile keeps what it has so far."""
-    return path.with_name(path.name + _PARTIAL)
+def partial(path: Path, only: Sequence[str] = ()) -> Path:
+    """Where a calibration that will write this profile keeps what it has so far.
+
+    One of ``only`` some constants does not disturb one of all.
+    """
+    return path.with_name(path.name + (_PARTIAL_ONLY if only else _PARTIAL))
 
 
 def stored() -> list[Path]:
@@ -41,14 +45,14 @@ def stored() -> list[Path]:
     """
     named = os.environ.get("HETERO_PROFILE")
     if named:
-        found = [Path(named), partial(Path(named))]
+        found = [Path(named), *(Path(named + end) for end in (_PARTIAL, _PARTIAL_ONLY))]
     else:
         found = [paths.cache_directory() / "profile.json"]
         try:
             names = sorted(os.listdir(_folder()))
         except OSError:
             names = []
-        found += [_folder() / n for n in names if n.endswith((".json", f".json{_PARTIAL}"))]
+        found += [_folder() / n for n in names if n.endswith((".json", _PARTIAL))]
     dated = [(_changed(path), path) for path in found]
     there = [(date, path) for date, path in dated if date is not None]
     return [path for _, path in sorted(there, reverse=True)[:_MOST]]

@@ -166,6 +166,11 @@ def _card(info: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in info.items() if key != inventory.SLOT}
 
 
+def changes(was: dict[str, Any]) -> str:
+    """How a stored fingerprint differs from this machine, but for its devices."""
+    return "; ".join(_changes(was, inventory.fingerprint()).values())
+
+
 def _changes(was: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
     """Part -> how it changed. What an older version did not record is taken to be as it was."""
     found = {}

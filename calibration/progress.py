@@ -1,0 +1,82 @@
+"""How far a calibration is, and how long it will take yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_BELIEVED = 2.0  # planned seconds that count as having taken what was planned
+_EARLY = 0.02  # of the whole, before which nothing is said of the time left
+
+
+class Schedule:
+    """Steps with planned seconds; what those done took corrects what the others will take.
+
+    Parameters
+    ----------
+    show : callable or None
+        Called as ``show(fraction, text)`` when a step begins.
+    clock : callable, optional
+        Seconds.
+    """
+
+    def __init__(
+        self,
+        show: Callable[[float, str], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._show, self._clock = show, clock
+        self._left: dict[str, float] = {}
+        self._planned: dict[str, float] = {}
+        self._took: dict[str, float] = {}
+        self._now: tuple[str, float, float] | None = None
+        self._fraction = 0.0
+        self._start = clock()
+
+    def plan(self, group: str, seconds: float) -> None:
+        """Add a step; steps of one group, such as a place, tell about each other."""
+        self._left[group] = self._left.get(group, 0.0) + seconds
+
+    def begin(self, group: str, seconds: float, text: str) -> None:
+        """A step begins, and with it the one before has ended."""
+        self._end()
+        self._now = group, seconds, self._clock()
+        if self._show is not None:
+            left = self.seconds_left()
+            spent = self._clock() - self._start
+            self._fraction = max(self._fraction, spent / max(spent + left, 1e-9))
+            told = f"{text}, {shown(left)} left" if self._fraction > _EARLY else text
+            self._show(min(self._fraction, 0.99), told)
+
+    def skip(self, group: str, seconds: float) -> None:
+        """A step was done earlier, or falls away."""
+        self._left[group] = max(self._left.get(group, 0.0) - seconds, 0.0)
+
+    def seconds_left(self) -> float:
+        """Of all steps that have not ended."""
+        return sum(left * self._pace(group) for group, left in self._left.items())
+
+    def done(self) -> None:
+        """All steps have ended."""
+        self._end()
+        if self._show is not None:
+            self._show(1.0, "done")
+
+    def _pace(self, group: str) -> float:
+        """Seconds that one planned second takes."""
+        took, planned = self._took.get(group, 0.0), self._planned.get(group, 0.0)
+        return (took + _BELIEVED) / (planned + _BELIEVED)
+
+    def _end(self) -> None:
+        if self._now is not None:
+            group, seconds, began = self._now
+            self._now = None
+            self._took[group] = self._took.get(group, 0.0) + self._clock() - began
+            self._planned[group] = self._planned.get(group, 0.0) + seconds
+            self.skip(group, seconds)
+
+
+def shown(seconds: float) -> str:
+    """Seconds as one reads them on a clock: "40 s", "1:20 min"."""
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"

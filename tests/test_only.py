@@ -1,0 +1,166 @@
+"""`calibrate(only=...)`: just what is named is measured, and merged into the stored profile."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import toys
+
+import hetero
+from hetero.calibration import machine, sampling
+from hetero.calibration.sampling import Samples
+from hetero.cli import main
+from hetero.runtime import inventory, profile, registry
+from hetero.runtime.cases import grid
+
+ONE = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
+PACK = {"form": "segments", "constants": [ONE]}
+LINKS = {way: {"pageable": PACK, "pinned": PACK} for way in ("upload", "download")}
+
+
+@pytest.fixture
+def measured(monkeypatch, hasty, profile_file):
+    """What was measured, by place, operation and method; each time it takes 10 us more."""
+    with toys.installed(), monkeypatch.context() as patch:
+        patch.setattr(
+            registry,
+            "_operations",
+            {name: registry._operations[name] for name in ("matvec", "matmul", "double")},
+        )
+        taken = []
+
+        def take(case, bench, *_):
+            place = bench.device.name if bench.device else "cpu"
+            taken.append((place, case.implementation.operation, case.implementation.method))
+            return Samples({dims: 1e-5 * len(calls) for dims in grid(case.axes)})
+
+        def around(place, cases, *_):
+            links.append(place.name)
+            return LINKS, {"host": 1e-5 * len(calls)}, {}
+
+        calls, links = [], []
+        patch.setattr(sampling, "take", take)
+        patch.setattr(machine.overheads, "of_device", around)
+        patch.setattr(machine.overheads, "pack", lambda budget: PACK)
+        patch.setattr(machine.compiling, "compile_ahead", lambda portions: None)
+
+        def calibrate(*only, **options):
+            taken.clear()
+            links.clear()
+            calls.append(1)
+            devices = options.pop("devices", ["cpu", "toy:0"])
+            found = hetero.calibrate(True, devices=devices, only=only or None, **options)
+            return found, set(taken), list(links)
+
+        inventory.changed()
+        yield calibrate
+    inventory.changed()
+
+
+def seconds(model):
+    return model["constants"]["seconds"][0]
+
+
+def test_just_what_is_named(measured):
+    _, everything, links = measured()
+    assert links == ["toy:0"]
+    assert {place for place, *_ in everything} == {"cpu", "toy:0"}
+    assert measured("matmul")[1] == {row for row in everything if row[1] == "matmul"}
+    assert measured("toy:0")[1] == {row for row in everything if row[0] == "toy:0"}
+    assert measured("toy")[1] == {row for row in everything if row[0] == "toy:0"}
+    assert measured("numpy")[1] == {row for row in everything if row[2] == "numpy"}
+    both = measured("matmul", "toy:0")[1]
+    assert both == {row for row in everything if row[1] == "matmul" or row[0] == "toy:0"}
+
+
+def test_it_is_merged_into_what_is_stored(measured, profile_file):
+    before, *_ = measured()
+    before = copy.deepcopy(before.data)
+    after, *_ = measured("matmul")
+    stored = profile.read(profile_file).data
+    assert stored["models"].keys() == before["models"].keys()
+    for key, model in stored["models"].items():
+        new = "|matmul|" in key
+        assert seconds(model) == pytest.approx(2e-5 if new else 1e-5), key
+        assert new or model == before["models"][key]
+    assert stored["links"] == before["links"]
+    assert stored["host"] == before["host"]
+    assert "unfinished" not in stored
+    assert profile.current().data["models"] == after.data["models"]
+
+
+def test_links_belong_to_the_device_that_is_named(measured, profile_file):
+    measured()
+    assert measured("matmul")[2] == []
+    assert measured("double")[2] == []
+    assert measured("toy:0")[2] == ["toy:0"]
+    assert profile.read(profile_file).data["host"]["dispatch"]["toy:0"]["host"] == 4e-5
+
+
+def test_without_a_profile_conservative_constants_serve_for_the_rest(
+    measured, profile_file, warnings_of
+):
+    found, *_ = measured("matmul")
+    assert {key.split("|")[1] for key in found.data["models"]} == {"matmul"}
+    assert "matmul" in found.data["unfinished"]["why"]
+    here = profile.current().data["models"]
+    assert "cpu|poisson|dst|float64|*" in here
+    profile.set_current(None)
+    assert profile.current().data["models"] == here
+    (text,) = warnings_of()
+    assert "only matmul was measured" in text
+
+
+def test_what_was_put_aside_is_measured_anew(measured, profile_file, monkeypatch, warnings_of):
+    """The constants of other numbers of threads stay out of it, the rest stays."""
+    measured()
+    now = inventory.fingerprint()
+    changed = {**now, "blas": {**now["blas"], "blas_threads": 99}}
+    monkeypatch.setattr(inventory, "fingerprint", lambda: changed)
+    profile.set_current(None)
+    profile.current()
+    assert any("--only" in text for text in warnings_of())
+    found, *_ = measured("matmul")
+    assert {key.split("|")[1] for key in found.data["models"]} == {"matmul", "double"}
+    missing = found.data["unfinished"]["missing"]
+    assert {key.split("|")[1] for key in missing} == {"matvec"}
+    found, *_ = measured("matvec")
+    assert "unfinished" not in found.data
+    assert {key.split("|")[1] for key in found.data["models"]} == {"matmul", "matvec", "double"}
+    assert found.data["fingerprint"] == changed
+
+
+@pytest.mark.parametrize("name", ["matrices", "", "cuda:7", "scipy"])
+def test_an_unknown_name_is_an_error_that_lists_the_valid_ones(name, measured, profile_file):
+    with pytest.raises(ValueError, match="only must name") as error:
+        measured("matmul", name)
+    for valid in ("matmul", "double", "numpy", "blas", "cpu", "toy:0", "toy"):
+        assert repr(valid) in str(error.value)
+    assert repr(name) in str(error.value)
+    assert not profile_file.exists()
+
+
+def test_on_the_command_line(measured, profile_file, capsys):
+    measured()
+    command = ["calibrate", "--quick", "--device", "cpu", "--only"]
+    assert main([*command, "blas", "--only", "double"]) == 0
+    assert "written to" in capsys.readouterr().out
+    assert main([*command, "nonsense"]) == 2
+    assert "'matmul'" in capsys.readouterr().err
+
+
+def test_the_file_that_path_names_is_merged_into(measured, tmp_path):
+    path = tmp_path / "other.json"
+    measured(path=path)
+    found, *_ = measured("matmul", path=path)
+    assert {key.split("|")[1] for key in found.data["models"]} == {"matvec", "matmul", "double"}
+    assert profile.read(path).data["models"] == found.data["models"]
+
+
+def test_the_knots_are_all_there(measured):
+    found, *_ = measured("double")
+    for key, model in found.data["models"].items():
+        axes = model["constants"]["axes"]
+        assert len(model["constants"]["seconds"]) == math.prod(map(len, axes)), key

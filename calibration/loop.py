@@ -196,12 +196,13 @@ def measure(
                     _, before = samples.get(key_of(case, place), (case, None))
                     taken = sampling.take(case, bench, budget, share, host, before)
                     samples[key_of(case, place)] = case, taken
-                keeper.add(Measured(case, place, taken))
             except Exception as error:
                 failures.append(Failure(row.operation, place.name, str(case), error))
                 if not alive(place):
                     failures.append(Failure("", place.name, str(case), error))
                     gone.add(place.name)
+            else:
+                keeper.add(Measured(case, place, taken))
             time_left[place.name] -= time.perf_counter() - begin
         found += [Measured(case, portion.place, taken) for case, taken in samples.values()]
 

@@ -123,7 +123,7 @@ def _measure(
                 kept.around[place.name] = found
                 kept.write_if_due()
                 shares |= {(place.name, *key): value for key, value in found.shares.items()}
-    measured = loop.measure(portions, budget, shares, schedule.begin, failures, kept)
+    measured = loop.measure(portions, budget, shares, schedule.begin, failures, keeper=kept)
     if wanted.devices is None and not wanted.only:
         measured += _of_twins(infos, places, measured, wanted, schedule, failures, kept)
     found = profile_of(wanted, kept, measured, failures)
@@ -204,7 +204,9 @@ def _of_twins(
             continue
         kept.around[name] = around
         shares = {(name, *key): value for key, value in around.shares.items()}
-        found += loop.measure(portions, wanted.budget, shares, schedule.begin, failures, kept)
+        found += loop.measure(
+            portions, wanted.budget, shares, schedule.begin, failures, keeper=kept
+        )
     return found
 
 

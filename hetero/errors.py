@@ -1,5 +1,9 @@
 """One exception class per cause; each says what was received and what is valid."""
 
+from __future__ import annotations
+
+from typing import Any
+
 
 class HeteroError(Exception):
     """Base class of every exception hetero raises itself."""
@@ -24,9 +28,15 @@ class DeviceError(HeteroError, RuntimeError):
     ----------
     device : str or None
         Its name, such as "cuda:0", where it is known.
+    x : numpy.ndarray, number or None
+        What a solve can go on from: the last iterate that was saved on the host.
+    iterations : int
+        How many it had taken.
     """
 
     device: str | None = None
+    x: Any = None
+    iterations: int = 0
 
 
 class DeviceMemoryError(DeviceError, MemoryError):

@@ -312,6 +312,24 @@ def test_forced_placement_that_is_not_there():
         assert issubclass(error, ValueError)
 
 
+@pytest.mark.parametrize("shapes", [((0, 3), (3, 4)), ((2, 0), (0, 3)), ((0, 2, 3), (3,))])
+@pytest.mark.parametrize("placed", [{}, {"device": "cpu"}, {"device": "cpu", "method": "tiled"}])
+def test_the_plan_of_what_has_no_elements_is_refused_as_the_call_is(shapes, placed):
+    A, B = map(np.zeros, shapes)
+    if "method" in placed:
+        with pytest.raises(MethodNotAvailable, match="'blas' on cpu, got 'tiled'"):
+            hetero.matmul(A, B, **placed)
+        with (
+            pytest.raises(MethodNotAvailable, match="'blas' on cpu, got 'tiled'"),
+            hetero.use(**placed),
+        ):
+            hetero.plan("matmul", A, B)
+        return
+    np.testing.assert_array_equal(hetero.matmul(A, B, **placed), A @ B)
+    with hetero.use(**placed):
+        assert hetero.plan("matmul", A, B).chosen.method == "blas"
+
+
 @pytest.mark.parametrize("forced", [{"device": "cuda"}, {"method": "tiled"}])
 def test_what_devices_cannot_do_goes_to_the_cpu_even_when_forced(forced):
     plan = priced(square(8, dtype="int32"), **forced)

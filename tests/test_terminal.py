@@ -36,6 +36,7 @@ def small(monkeypatch, hasty):
     monkeypatch.setattr(cg, "DENSE", (32,))
     for module in (cg, poisson):
         monkeypatch.setattr(module, "GRIDS", (32,))
+    monkeypatch.setattr(poisson, "ON_CPU", (32,))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -70,10 +70,14 @@ class Call(NamedTuple):
 
     def after(self, error: DeviceError) -> Call:
         """What is left of this call when a device failed: a solve goes on from its last iterate."""
-        saved = getattr(error, "x", None)
-        if saved is None:
+        if error.x is None:
             return self
-        return self._replace(start=saved, done=self.done + error.iterations)
+        return self._replace(start=error.x, done=self.done + error.iterations)
+
+    def tell(self, error: DeviceError) -> None:
+        """Let an error know what was saved before this call began, for `after` of that one."""
+        rest = self.after(error)
+        error.x, error.iterations = rest.start, rest.done
 
     def on(self, used: tuple[Device, ...], inputs: tuple[Any, ...], output: Any) -> Arguments:
         """The arguments of a run on these devices."""
@@ -171,9 +175,11 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
         short = error
         failures.release(short)
     if any([device.trim() for device in used]):  # noqa: C419  # each of them
+        again = call.after(short)
         try:
-            return _on_devices(used, plan, call.after(short))
+            return _on_devices(used, plan, again)
         except DeviceError as error:
+            again.tell(error)
             if not failures.out_of_memory(error):
                 raise
             short = error

@@ -40,7 +40,7 @@ def machine() -> Inventory:
         ``cpu`` (among it ``loop_threads``: whose threads run the loops, and why not TBB's; and
         ``blas_timeout``: how long the idle threads of each BLAS spin), ``devices`` (name ->
         description), ``links`` (device -> GB/s of large transfers by direction and memory, as
-        calibrated), ``kernels`` (device -> the tuning table that its kernels are planned by),
+        calibrated), ``kernels`` (GPU -> the tuning table that its kernels are planned by),
         ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
         made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
         name; the file it was read from, None where there is none that can be used; and the file
@@ -76,7 +76,7 @@ def machine() -> Inventory:
         kernels={
             name: f"{table.name}, of {table.card}, {table.data['measured']}"
             for name, info in here.items()
-            if name != "cpu"
+            if name != "cpu" and not info.get("is_host_cpu")
             for table in [tuning.of_info(info)]
         },
         broken=devices.broken(),

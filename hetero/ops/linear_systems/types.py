@@ -91,15 +91,7 @@ def least_tolerance(dtype: Any) -> float:
 
 
 class DeviceFailed(DeviceError):
-    """A device failed in mid-solve.
-
-    Attributes
-    ----------
-    x : numpy.ndarray or None
-        The last iterate that was saved on the host.
-    iterations : int
-        How many it had taken.
-    """
+    """A device failed in mid-solve."""
 
     def __init__(self, error: DeviceError, x: np.ndarray | None, iterations: int) -> None:
         super().__init__(str(error))

@@ -13,7 +13,7 @@ from hetero.ops.linear_systems.tolerances import checked_limit, checked_toleranc
 from hetero.ops.linear_systems.vectors import like, on_host, real_dtype
 from hetero.ops.poisson import sides as poisson_sides
 from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
-from hetero.runtime import planner, registry
+from hetero.runtime import call_cache, planner, registry
 from hetero.runtime.plan import Plan
 from hetero.runtime.problem import Problem, check_dims
 
@@ -119,11 +119,20 @@ def solve_poisson(
     from hetero.ops.linear_systems.types import least_tolerance
 
     device, method = planner.placement(device, method)
-    f = array_or_spec(f)
-    found = problem(f, spacing=spacing, x0=x0, rtol=rtol, maxiter=maxiter, method=method)
+    f, x0 = array_or_spec(f), None if x0 is None else array_or_spec(x0)
+    spacing = _spacings(spacing, len(f.shape))
+    rtol = None if rtol is None else checked_tolerance("rtol", rtol)
+    maxiter = None if maxiter is None else checked_limit(maxiter, UNLIMITED)
     faces = poisson_sides.checked_faces(tuple(f.shape), boundary)
-    plan = planner.plan(found, device, method)
-    equation = _Equation(f, x0, _spacings(spacing, len(f.shape)), faces, np.dtype(found.dtype))
+    asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
+
+    def make() -> Plan:
+        return planner.plan(problem(f, x0=x0, **asked), device, method)
+
+    arrays = call_cache.facts(describe(f), None if x0 is None else describe(x0))
+    plan = _calls.plan((device, tuple(asked.values()), arrays), make)
+    found = plan.problem
+    equation = _Equation(f, x0, spacing, faces, np.dtype(found.dtype))
     tolerance, limit, _ = found.options
     exactly = tolerance == 0.0 and maxiter is not None
     least = least_tolerance(found.dtype)
@@ -147,6 +156,9 @@ def solve_poisson(
         "status": "converged" if converged else solved.outcome.status,
         "plan": plan,
     }
+
+
+_calls = call_cache.Calls()
 
 
 class _Equation:
@@ -177,7 +189,7 @@ class _Equation:
         if not poisson_sides.unusual(self.spacing, self.dtype):
             self._rhs = poisson_sides.with_boundary(self.f, self.spacing, self.faces, self.dtype)
             solved = self._run(plan, solve, Stencil(shape, self.spacing), self._rhs, self.x0)
-            least = _LEAST_RESIDUAL[self.dtype.name]
+            least = _LEAST_RESIDUAL[name_of(self.dtype)]
             outcome = solved.outcome
             if outcome.status == CONVERGED and least <= outcome.residual < math.inf:
                 return solved
@@ -279,7 +291,7 @@ def problem(
         inputs["x0"] = describe(x0)._replace(pointer=0)
         real_dtype(x0=inputs["x0"].dtype)
     dtype = real_dtype(f=inputs["f"].dtype)
-    rtol = _RTOL[dtype.name] if rtol is None else checked_tolerance("rtol", rtol)
+    rtol = _RTOL[name_of(dtype)] if rtol is None else checked_tolerance("rtol", rtol)
     exactly = method == "jacobi" and rtol == 0.0 and maxiter is not None
     even = max(spacings) <= 1.0001 * min(spacings)
     return Problem(
@@ -302,9 +314,12 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
 
 
 def _spacings(spacing: Any, ndim: int) -> tuple[float, ...]:
-    if np.shape(spacing) not in ((), (ndim,)):
+    if isinstance(spacing, float):
+        spacings = (float(spacing),) * ndim
+    elif np.shape(spacing) in ((), (ndim,)):
+        spacings = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
+    else:
         raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
-    spacings = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
     if not all(0.0 < h < math.inf for h in spacings):
         raise ValueError(f"spacing must be positive, got {spacing!r}")
     return spacings

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, describe
+from hetero.arrays import HOST, describe, name_of
 from hetero.ops.linear_systems.vectors import like, on_host
 
 # Exponents of two between which spacings and right-hand sides are taken as they are. Sums of
@@ -56,6 +56,8 @@ class Scaled(NamedTuple):
 
 def checked_faces(shape: tuple[int, ...], boundary: Any) -> list[Face]:
     """The sides with values other than zero; ValueError for what are no boundary values."""
+    if isinstance(boundary, float) and boundary == 0.0:
+        return []
     ndim = len(shape)
     try:
         if not isinstance(boundary, (tuple, list)) and np.ndim(boundary) == 0:
@@ -104,7 +106,7 @@ def _add(total: np.ndarray, spacing: tuple[float, ...], faces: list[Face], expon
 
 def unusual(spacing: tuple[float, ...], dtype: np.dtype) -> bool:
     """Whether 1 / spacing^2 is not for numbers of that dtype."""
-    most = _SPACING[dtype.name]
+    most = _SPACING[name_of(dtype)]
     return any(not 2.0**-most <= h <= 2.0**most for h in spacing)
 
 
@@ -121,7 +123,7 @@ def out_of_range(
     ``right_side`` is the 2-norm of the whole right-hand side, if a solver found it: mostly it
     answers alone, and nothing is fetched from a device.
     """
-    most = _VALUES[dtype.name]
+    most = _VALUES[name_of(dtype)]
     start = None if x0 is None else _exponent(on_host(x0, describe(x0), dtype))
     if right_side is not None:
         least = math.ldexp(math.sqrt(math.prod(f.shape)), -most)

@@ -134,9 +134,9 @@ def _plan_on_host(
 ) -> Function:
     a, b = describe(A), describe(B)
     problem = build(function.__name__, a, b, None if out is None else describe(out))
-    if problem is None or not problem.output.size:
+    if problem is None:
         planner.check_placement(function.__name__, device, method)
-        return function  # it raises, casts, or gives the empty result
+        return function  # it raises or casts
     return host_call(planner.plan(problem, device, method), function)
 
 
@@ -181,12 +181,12 @@ def _with_device_arrays(
 
     def make() -> Plan | None:
         problem = build(function.__name__, *operands, target)
-        computes = problem is not None and problem.output.size
-        return planner.plan(problem, device, method) if computes else None
+        return None if problem is None else planner.plan(problem, device, method)
 
     plan = calls.plan((device, method, call_cache.facts(*operands, target)), make)
     if plan is None:
         planner.check_placement(function.__name__, device, method)
+    if plan is None or not plan.problem.output.size:
         return _by_numpy(function, arrays, operands, out, target)
     if target is not None and any(overlap(target, operand) for operand in operands):
         # Written only after everything is read: computed apart, then put in its place.

@@ -11,6 +11,7 @@ from hetero.calibration import load
 
 _FAR = 2.0  # times the least sample: what takes longer met other load, which only adds
 _PATIENCE = 3.0  # budgets, while no sample was undisturbed
+_REST = 0.002  # seconds after which the system lets this process go first, for a time slice
 _SHORTEST = 2e-5  # a sample shorter than this repeats the call, so that the clock's steps vanish
 
 
@@ -73,7 +74,8 @@ def measure(
 ) -> Measurement:
     """Time a call until its spread is small or its time is up.
 
-    As long as other load disturbed all samples, more are taken, up to three times the budget.
+    As long as other load disturbed all samples, more are taken, up to three times the budget. After
+    such a sample the process rests, so that the next one has a fresh time slice.
 
     Parameters
     ----------
@@ -107,6 +109,8 @@ def measure(
         samples.append((end - start) / number)
         if switches() - before <= load.SWITCHES_PER_SECOND * (end - start):
             undisturbed.append(samples[-1])
+        else:
+            time.sleep(_REST)
         if len(samples) < least:
             continue
         if (

@@ -15,15 +15,19 @@ from hetero.runtime import profile
 from hetero.runtime.cases import Budget, Case, Dims, Passes, Place, TimedSolves, grid
 from hetero.runtime.models import Work, bind
 
-_ROUNDS = 6
-_SHARE = 0.2  # of the time that measuring took, for taking samples again
+_ROUNDS = 12
+_PART = (
+    0.25  # of the time left, for one round: many looks at different times find more than long ones
+)
+_SHARE, _SHARE_BUSY = 0.2, 1.0  # of the time that measuring took, to repeat: idle, under load
+_BUSY = 0.02  # of the samples, that met other load or are far beyond the bounds
 _LEAST_POINTS = 50  # that there is time for in any case
 _FEW = 8  # knots of a curve that are compared with the conservative constants
 _CALLS = 5  # that one sample takes
 _MARKED = 1.5  # how far beyond the bounds a sample counts that met other load
 _SAME = 1.25  # times another sample: near enough to be true
 _TWICE = 2.0  # times the bounds, beyond which a sample is believed when it is seen twice more
-_PAUSE = 0.1  # seconds before the second round, and so much more before each further one
+_PAUSE = 0.1  # seconds between two rounds
 
 Again = Callable[[int, list[Dims]], Samples]
 
@@ -62,8 +66,9 @@ def settle(
         Of each case.
     """
     clock = clock or time.perf_counter
-    end = clock() + max(_SHARE * seconds, _LEAST_POINTS * budget.point)
+    start = clock()
     found = [samples for _, _, samples in cases]
+    number_of_all = sum(len(samples.seconds) + len(samples.held_out) for samples in found)
     expected = [conservative(case, place) for case, place, _ in cases]
     rates = [_rate(samples) for samples in found]
     believed: dict[tuple[int, Dims], int] = {}
@@ -82,10 +87,14 @@ def settle(
             if dims in found[index].marked
             or believed.get((index, dims), 0) < (2 if beyond > _TWICE else 1)
         ]
-        chosen = _affordable(open_ones, cases, found, budget, end - clock())
-        if not chosen or clock() + number * _PAUSE > end:
+        if number == 0:
+            bad = sum(d.beyond > _TWICE or d.dims in found[d.case].marked for d in open_ones)
+            share = _SHARE_BUSY if bad > _BUSY * number_of_all else _SHARE
+            end = start + max(share * seconds, _LEAST_POINTS * budget.point)
+        chosen = _affordable(open_ones, cases, found, budget, _PART * (end - clock()))
+        if not chosen or clock() + _PAUSE > end:
             break
-        time.sleep(number * _PAUSE)
+        time.sleep(_PAUSE if number else 0.0)
         changed = set(chosen)
         for index, dims in chosen.items():
             if clock() > end:
@@ -143,7 +152,8 @@ def _judged(
             ratios = {dims: value / estimate(dims) for dims, value in samples.seconds.items()}
             add(doubts.doubtful(ratios, ratios=True))
         add(_beside(case, samples, estimate))
-        if _rate(samples) > _SAME * rate:  # it seemed too slow for what else there is to measure
+        # It seemed too slow for what else there is to measure, or took the time for that.
+        if samples.marked or _rate(samples) > _SAME * rate:
             add(dict.fromkeys(_missing(case, samples, budget), 1.0))
     if expected is not None:
         some = {d: samples.seconds[d] for d in spread_out(list(samples.seconds))}
@@ -253,7 +263,8 @@ def _affordable(
             took = prod(dims) / _rate(samples[index])
         whole = sum(samples[index].timed.get(dims, (took,)))
         least = budget.point / max(getattr(cases[index][0].how, "number", 1), 1)
-        seconds -= max(_CALLS * whole, least)
-        if seconds > 0.0:
+        needed = max(_CALLS * whole, least)
+        if needed <= seconds:
+            seconds -= needed
             chosen.setdefault(index, []).append(dims)
     return {index: chosen[index] for index in sorted(chosen)}

@@ -82,12 +82,29 @@ def doubtful(seconds: dict[Dims, float], ratios: bool = False) -> dict[Dims, flo
     return {dims: value for dims, value in beyond.items() if value > 1.0}
 
 
-def impossible(seconds: dict[Dims, float]) -> dict[Dims, float]:
-    """Those that cannot be, with how many times too long they are."""
-    found = peaks(seconds)
-    for dims, value in falls(seconds).items():
+def impossible(seconds: dict[Dims, float], ratios: bool = False) -> dict[Dims, float]:
+    """Those that cannot be, with how many times too long they are; ``ratios`` as in `doubtful`."""
+    found = peaks(seconds, not ratios)
+    for dims, value in falls(seconds).items() if not ratios else ():
         found[dims] = max(found[dims], value)
     return {dims: value for dims, value in found.items() if value >= IMPOSSIBLE}
+
+
+def between(dims: Dims, seconds: dict[Dims, float]) -> float | None:
+    """Seconds by a power law between neighbours on both sides, None where it has them on no axis.
+
+    Of several axes the geometric mean.
+    """
+    logs = []
+    for axis in range(len(dims)):
+        rest = (dims[:axis], dims[axis + 1 :])
+        line = [d for d in seconds if (d[:axis], d[axis + 1 :]) == rest]
+        before = max((d for d in line if d < dims), default=None)
+        after = min((d for d in line if d > dims), default=None)
+        if before is not None and after is not None:
+            part = log(dims[axis] / before[axis]) / log(after[axis] / before[axis])
+            logs.append((1.0 - part) * log(seconds[before]) + part * log(seconds[after]))
+    return exp(sum(logs) / len(logs)) if logs else None
 
 
 def unlike(

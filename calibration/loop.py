@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from statistics import median
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from hetero.calibration import fit, repeats, sampling
+from hetero.calibration import fit, keeping_out, repeats, sampling
 from hetero.calibration.load import Watch
 from hetero.calibration.sampling import Samples
 from hetero.calibration.workbench import Bench
@@ -23,6 +24,8 @@ from hetero.errors import DeviceError
 from hetero.runtime.cases import Budget, Case, Dims, Passes, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 from hetero.runtime.registry import Operation
+
+log = logging.getLogger("hetero")
 
 Model = dict[str, Any]
 Progress = Callable[[str, float, str], None]
@@ -243,13 +246,30 @@ def models(measured: list[Measured], failures: list[Failure]) -> dict[ModelKey, 
     for one in measured:
         ratios = slower[one.case.implementation.operation, one.place.name]
         try:
-            model = fitted(one, found, median(ratios) if ratios else 1.0)
+            found[one.key] = _believed(one, found, median(ratios) if ratios else 1.0)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
-        else:
-            found[one.key] = model
+    for line in keeping_out.told(found):
+        log.warning("calibration keeps out %s", line)
     return found
+
+
+def _believed(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model:
+    """As `fitted`, of what can be; of a curve that cannot, the conservative model."""
+    try:
+        samples, out = keeping_out.believable(*one)
+    except keeping_out.Unbelievable as error:
+        model = keeping_out.stand_in(one.key, one.place.kind, str(error))
+        if model is None:
+            raise
+        return model
+    except Exception:  # an operation's description fails: then so will what needs it
+        samples, out = one.samples, {}
+    model = fitted(one._replace(samples=samples), before, slower)
+    if out:
+        model["samples"]["kept_out"] = [[list(dims), why] for dims, why in out.items()]
+    return model
 
 
 def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model:
@@ -284,6 +304,8 @@ def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model
     reference = before.get(one.key._replace(layout=how.reference))
     if reference is None:
         raise LookupError(f"there is no model of {how.reference!r} to compare it with")
+    if reference["form"] != "surface":  # it was not believed
+        return fit.surface(case.axes, samples.seconds, samples.held_out)
     return fit.surface_beside(reference, samples.seconds, samples.held_out)
 
 

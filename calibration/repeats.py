@@ -92,9 +92,10 @@ def settle(
             share = _SHARE_BUSY if bad > _BUSY * number_of_all else _SHARE
             end = start + max(share * seconds, _LEAST_POINTS * budget.point)
         chosen = _affordable(open_ones, cases, found, budget, _PART * (end - clock()))
-        if not chosen or clock() + _PAUSE > end:
+        pause = _PAUSE if number else 0.0
+        if not chosen or clock() + pause > end:
             break
-        time.sleep(_PAUSE if number else 0.0)
+        time.sleep(pause)
         changed = set(chosen)
         for index, dims in chosen.items():
             if clock() > end:

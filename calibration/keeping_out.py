@@ -1,0 +1,112 @@
+"""What stays impossible however often it is measured is kept out of the models, and said."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from hetero.calibration import doubts, repeats
+from hetero.calibration.sampling import Samples
+from hetero.runtime import profile
+from hetero.runtime.cases import Case, Copies, Dims, Place, TimedSolves
+from hetero.runtime.models import ModelKey
+
+_MOST = 0.25  # of a curve's samples, beyond which nothing of it is believed
+_MARKED = 2.0  # times the bounds of `doubts`: beside other load that is too much
+
+Model = dict[str, Any]
+
+
+class Unbelievable(Exception):
+    """A curve that cannot be, with the reason."""
+
+
+def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dict[Dims, str]]:
+    """The samples that can be, others interpolated between them.
+
+    Returns
+    -------
+    Samples
+    dict
+        What is kept out: dimensions -> why.
+
+    Raises
+    ------
+    Unbelievable
+        If too little is left, or all of it is far from the conservative constants.
+    """
+    if isinstance(case.how, Copies) or not samples.seconds:
+        return samples, {}
+    expected = repeats.conservative(case, place)
+    if expected is not None:
+        some = repeats.spread_out(list(samples.seconds))
+        far = doubts.unlike({dims: samples.seconds[dims] for dims in some}, expected)
+        if len(far) > _MOST * len(some):
+            raise Unbelievable(f"{far[0][2]} at {_size(far[0][0])}")
+    out = _impossible(case, place, samples)
+    if len(out) > _MOST * len(samples.seconds):
+        raise Unbelievable(f"{len(out)} of {len(samples.seconds)} samples cannot be")
+    if not out:
+        return samples, {}
+    return replace(
+        samples,
+        seconds=_without(samples.seconds, out),
+        setup=_without(samples.setup, out),
+    ), out
+
+
+def _impossible(case: Case, place: Place, samples: Samples) -> dict[Dims, str]:
+    """Samples that break what cannot be; of those beside other load, that seem to."""
+    curves: list[tuple[dict[Dims, float], bool]] = [(samples.seconds, False)]
+    if isinstance(case.how, TimedSolves):
+        whole = zip(*samples.timed.values(), strict=True)
+        curves += [(dict(zip(samples.timed, seconds, strict=True)), False) for seconds in whole]
+    elif (estimate := repeats.estimated(case, place)) is not None:
+        curves = [({dims: s / estimate(dims) for dims, s in samples.seconds.items()}, True)]
+    out: dict[Dims, str] = {}
+    for curve, ratios in curves:
+        for dims, times in doubts.impossible(curve, ratios).items():
+            out[dims] = f"{times:.0f} times its neighbours"
+        for dims, beyond in doubts.doubtful(curve, ratios).items():
+            if beyond > _MARKED and dims in samples.marked:
+                out.setdefault(dims, "beside other load only")
+    return out
+
+
+def _without(seconds: dict[Dims, float], out: Iterable[Dims]) -> dict[Dims, float]:
+    """These interpolated between the others; what has none on both sides is left out."""
+    left = {dims: value for dims, value in seconds.items() if dims not in out}
+    between = {dims: doubts.between(dims, left) for dims in out if dims in seconds}
+    return left | {dims: value for dims, value in between.items() if value is not None}
+
+
+def stand_in(key: ModelKey, kind: str, why: str) -> Model | None:
+    """The conservative model in place of one that is not believed, or None where there is none."""
+    models = profile.shipped("conservative").data["models"]
+    for place in (key.place, f"{kind}:*"):
+        for layout in (key.layout, "*"):
+            found = models.get(str(key._replace(place=place, layout=layout)))
+            if found is not None:
+                return {**copy.deepcopy(found), "samples": {"kept_out": why}}
+    return None
+
+
+def told(models: dict[ModelKey, Model]) -> list[str]:
+    """One line for each model that something is kept out of."""
+    lines = []
+    for key, model in models.items():
+        out = model.get("samples", {}).get("kept_out")
+        name = " ".join(part for part in key if part != "*")
+        if isinstance(out, str):
+            lines.append(f"{name}: {out}; conservative constants serve in its place")
+        elif out:
+            dims, why = out[0]
+            more = f" and {len(out) - 1} more" if len(out) > 1 else ""
+            lines.append(f"{name} at {_size(dims)}{more}: {why}")
+    return lines
+
+
+def _size(dims: Iterable[int]) -> str:
+    return " x ".join(map(str, dims))

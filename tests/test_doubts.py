@@ -1,0 +1,268 @@
+"""Which samples calibration doubts, takes again and keeps out."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from hetero.calibration import doubts, keeping_out, loop, repeats
+from hetero.calibration.budgets import FULL, QUICK
+from hetero.calibration.sampling import Samples
+from hetero.ops.products.cases import product
+from hetero.runtime import inventory, profile
+from hetero.runtime.cases import Case, Place, SampleGrid, TimedSolves, grid
+from hetero.runtime.models import Work, bind
+from hetero.runtime.registry import lookup
+
+AXES = [[4, 16, 64, 256, 1024]] * 2
+ROW = next(i for i in lookup("matvec") if i.kind == "cpu")
+
+
+def law(dims):
+    return 3e-6 + 1e-9 * dims[0] * dims[1]
+
+
+def quiet():
+    return {dims: law(dims) for dims in grid(AXES)}
+
+
+def place():
+    return Place("cpu", inventory.devices()["cpu"])
+
+
+def case(**options):
+    return Case(
+        ROW,
+        "float32",
+        "C",
+        SampleGrid(**options),
+        AXES,
+        lambda *dims: product("matvec", dims, "host"),
+    )
+
+
+# -- What is doubted -------------------------------------------------------------------------------
+
+
+def test_a_law_is_not_doubted():
+    assert doubts.doubtful(quiet()) == {}
+    assert doubts.impossible(quiet()) == {}
+
+
+@pytest.mark.parametrize("dims", grid(AXES))
+def test_a_spike_is_doubted_wherever_it_is(dims):
+    seconds = quiet()
+    seconds[dims] *= 400.0
+    doubtful, impossible = doubts.doubtful(seconds), doubts.impossible(seconds)
+    assert max(doubtful, key=doubtful.get) == dims
+    assert set(impossible) == {dims}
+    assert impossible[dims] > 10.0
+
+
+def test_what_real_curves_do_is_not_kept_out():
+    """Bounds come from a machine that was idle when it was measured: no knot of it is beyond."""
+    looked_at = beyond = 0
+    for name in ("h200",):
+        for key, model in profile.shipped(name).data["models"].items():
+            if model["form"] not in ("surface", "filter"):
+                continue
+            constants = model["constants"]
+            seconds = dict(zip(grid(constants["axes"]), constants["seconds"], strict=True))
+            assert doubts.impossible(seconds) == {}, key
+            looked_at += len(seconds)
+            beyond += len(doubts.doubtful(seconds))
+    assert looked_at > 30_000
+    assert beyond < 0.03 * looked_at, "few are worth a second look"
+
+
+def test_knots_that_are_no_full_grid():
+    seconds = {(4, 4): 1.0, (16, 4): 1.0, (64, 16): 100.0}
+    assert set(doubts.doubtful(seconds)) <= set(seconds)
+    assert doubts.doubtful({(4, 4): 1.0}) == {}
+
+
+def test_shapes_held_out_tell_wrong_knots():
+    seconds = quiet()
+    held_out = {(30, 30): law((30, 30)), (100, 500): 5.0 * law((100, 500))}
+    seconds[64, 64] *= 5.0
+    found = doubts.beside(held_out, seconds, lambda dims: 3.0 * law(dims))
+    assert {(16, 16), (16, 64), (64, 16), (64, 64)} <= set(found)
+    assert (100, 500) in found
+
+
+def test_between():
+    seconds = quiet()
+    del seconds[64, 64]
+    assert doubts.between((64, 64), seconds) == pytest.approx(law((64, 64)), rel=0.7)
+    assert doubts.between((1, 1), {(1, 2): 1.0}) is None
+    power = {(n,): float(n) ** 1.5 for n in (2, 8)}
+    assert doubts.between((4,), power) == pytest.approx(8.0)
+
+
+# -- What is taken again ---------------------------------------------------------------------------
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        self.now += 1e-3
+        return self.now
+
+
+def settled(samples, truth, monkeypatch, disturbed=lambda dims, look: False):
+    """Samples after they were settled, and how often each was looked at."""
+    looks = {}
+    monkeypatch.setattr(repeats.time, "sleep", lambda seconds: None)
+    current = [samples]
+
+    def again(number, dims):
+        marked = set(current[0].marked)
+        seconds = dict(current[0].seconds)
+        for one in dims:
+            looks[one] = looks.get(one, 0) + 1
+            if disturbed(one, looks[one]):
+                marked.add(one)
+            else:
+                marked.discard(one)
+                seconds[one] = min(seconds.get(one, 1e9), truth(one))
+        current[0] = replace(current[0], seconds=seconds, marked=frozenset(marked))
+        return current[0]
+
+    repeats.settle([(case(), place(), samples)], again, FULL, 1000.0, Clock())
+    return current[0], looks
+
+
+def test_a_burst_is_mended_and_the_rest_left_alone(monkeypatch):
+    seconds = quiet()
+    burst = [(16, 64), (64, 16), (4, 256), (256, 4), (16, 256)]
+    for dims in burst:
+        seconds[dims] *= 40.0
+    found, looks = settled(Samples(seconds), law, monkeypatch)
+    assert found.seconds == pytest.approx(quiet())
+    assert set(burst) <= set(looks)
+    assert sum(looks.values()) <= 12
+
+
+def test_what_is_seen_again_is_true(monkeypatch):
+    """A method that is really slow at one size stays so: it is asked once or twice more."""
+
+    def steep(dims):
+        return law(dims) * (3.0 if dims == (64, 64) else 1.0)
+
+    found, looks = settled(Samples({d: steep(d) for d in grid(AXES)}), steep, monkeypatch)
+    assert found.seconds[64, 64] == steep((64, 64))
+    assert 1 <= looks[64, 64] <= 2
+
+
+def test_marked_samples_are_taken_until_they_are_undisturbed(monkeypatch):
+    samples = Samples(quiet(), marked=frozenset({(4, 4), (64, 64)}))
+    found, looks = settled(samples, law, monkeypatch, lambda dims, look: look < 4)
+    assert found.marked == frozenset()
+    assert looks == {(4, 4): 4, (64, 64): 4}
+
+
+def test_load_that_stays_does_not_keep_it_for_ever(monkeypatch):
+    samples = Samples(quiet(), marked=frozenset(quiet()))
+    found, looks = settled(samples, law, monkeypatch, lambda dims, look: True)
+    assert found.marked == samples.marked
+    assert max(looks.values()) <= repeats._ROUNDS
+
+
+def test_knots_that_a_slow_spell_left_out_are_measured(monkeypatch):
+    """Its first samples were so slow that the others seemed to take too long."""
+    few = {dims: 0.1 for dims in grid(AXES) if dims[0] * dims[1] <= 64}
+    found, _ = settled(Samples(few, marked=frozenset(few)), law, monkeypatch)
+    assert found.seconds == pytest.approx(quiet())
+
+
+@pytest.mark.parametrize(("point", "expected"), [(2e-3, [(256, 256), (4, 4)]), (1e-3, [(4, 4)])])
+def test_the_worst_come_first_as_far_as_there_is_time(point, expected, monkeypatch):
+    """One that would take too long does not keep others from it."""
+    seconds = quiet()
+    seconds[4, 4] *= 2.0
+    seconds[256, 256] *= 50.0
+    asked = []
+
+    def again(number, dims):
+        asked.extend(dims)
+        return samples
+
+    samples = Samples(seconds)
+    monkeypatch.setattr(repeats.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(repeats, "_ROUNDS", 1)
+    short = replace(QUICK, point=point)
+    repeats.settle([(case(), place(), samples)], again, short, 0.0, Clock())
+    assert asked == expected
+
+
+# -- What is kept out ------------------------------------------------------------------------------
+
+
+def test_one_impossible_sample_is_interpolated_and_named():
+    seconds = quiet()
+    seconds[64, 64] *= 50.0
+    samples, out = keeping_out.believable(case(), place(), Samples(seconds))
+    assert set(out) == {(64, 64)}
+    assert samples.seconds[64, 64] == pytest.approx(law((64, 64)), rel=0.7)
+    measured = loop.Measured(case(), place(), Samples(seconds))
+    model = loop.models([measured], [])[measured.key]
+    assert model["samples"]["kept_out"] == [[[64, 64], out[64, 64]]]
+    json.dumps(model)
+    (line,) = keeping_out.told({measured.key: model})
+    assert line.startswith("cpu matvec blas float32 C at 64 x 64: ")
+
+
+def test_a_sample_beside_other_load_may_not_stand_out():
+    seconds = quiet()
+    seconds[64, 64] *= 5.0
+    marked = Samples(seconds, marked=frozenset({(64, 64), (16, 16)}))
+    _, out = keeping_out.believable(case(), place(), marked)
+    assert set(out) == {(64, 64)}
+    _, out = keeping_out.believable(case(), place(), Samples(seconds))
+    assert out == {}, "seen again without other load, it is so"
+
+
+def test_a_curve_far_from_the_conservative_one_is_replaced(caplog):
+    slow = {dims: 1e4 * value for dims, value in quiet().items()}
+    measured = loop.Measured(case(), place(), Samples(slow))
+    failures = []
+    model = loop.models([measured], failures)[measured.key]
+    assert failures == []
+    conservative = profile.shipped("conservative").data["models"]["cpu|matvec|blas|float32|*"]
+    assert model["form"] == conservative["form"]
+    assert model["constants"] == conservative["constants"]
+    (line,) = (r.getMessage() for r in caplog.records)
+    assert "keeps out cpu matvec blas float32 C" in line
+    assert "conservative constants serve in its place" in line
+
+
+def test_a_curve_of_which_much_cannot_be_is_replaced():
+    draw = random.Random(3)
+    wild = {dims: value * 10 ** draw.uniform(0.0, 4.0) for dims, value in quiet().items()}
+    with pytest.raises(keeping_out.Unbelievable, match="samples cannot be"):
+        keeping_out.believable(case(), place(), Samples(wild))
+
+
+def test_steps_of_solves():
+    solve = replace(case(), how=TimedSolves(8, 40), axes=[[256, 4096, 65536]])
+    step = {(256,): 1e-5, (4096,): 5e-3, (65536,): 2e-4}
+    timed = {dims: (8 * s, 40 * s) for dims, s in step.items()}
+    samples = Samples(step, setup=dict.fromkeys(step, 1e-7), timed=timed)
+    with pytest.raises(keeping_out.Unbelievable):  # one of three
+        keeping_out.believable(replace(solve, problem=None), place(), samples)
+
+
+def test_a_layout_beside_one_that_is_not_believed_is_fitted_alone():
+    beside = replace(case(reference="C"), layout="F")
+    wild = Samples({dims: 1e4 * value for dims, value in quiet().items()})
+    measured = [
+        loop.Measured(case(), place(), wild),
+        loop.Measured(beside, place(), Samples(quiet())),
+    ]
+    found = loop.models(measured, [])
+    cost = bind(found[measured[1].key])
+    assert sum(cost(Work((64, 64), 0.0, 0.0))) == pytest.approx(law((64, 64)), rel=1e-3)

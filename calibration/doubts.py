@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from math import exp, log
+from math import exp, log, prod
 
 from hetero.runtime.cases import Dims
 
@@ -22,12 +22,14 @@ TOO_SLOW = 1e3  # times the conservative seconds: kept out
 TOO_FAST = 1e4  # cards with float64 tensor units are 700 times as fast as the conservative one
 
 
-def peaks(seconds: dict[Dims, float], ends: bool = True) -> dict[Dims, float]:
+def peaks(
+    seconds: dict[Dims, float], ends: bool = True, amount: Callable[[Dims], float] = prod
+) -> dict[Dims, float]:
     """How many times what its neighbours tell each one takes: the least over all axes.
 
     Between two neighbours a power law is expected; a first one should take no longer than the next,
-    and a last one no longer than the rate of the one before tells; these are left out without
-    ``ends``.
+    and a last one no longer than the rate of the one before tells, for an ``amount`` of work; these
+    are left out without ``ends``.
     """
     found: dict[Dims, float] = {}
     for axis, line in _lines(seconds):
@@ -40,7 +42,7 @@ def peaks(seconds: dict[Dims, float], ends: bool = True) -> dict[Dims, float]:
             if before is None:
                 expected = log(seconds[after])
             elif after is None:
-                expected = log(seconds[before]) + log(dims[axis] / before[axis])
+                expected = log(seconds[before]) + log(amount(dims) / amount(before))
             else:
                 part = log(dims[axis] / before[axis]) / log(after[axis] / before[axis])
                 expected = (1.0 - part) * log(seconds[before]) + part * log(seconds[after])
@@ -66,7 +68,9 @@ def _lines(seconds: Iterable[Dims]) -> list[tuple[int, list[Dims]]]:
     return [(axis, sorted(line)) for (axis, _), line in groups.items() if len(line) > 1]
 
 
-def doubtful(seconds: dict[Dims, float], ratios: bool = False) -> dict[Dims, float]:
+def doubtful(
+    seconds: dict[Dims, float], ratios: bool = False, amount: Callable[[Dims], float] = prod
+) -> dict[Dims, float]:
     """Those to measure again, with how far beyond the bounds they are: 1 and more.
 
     Parameters
@@ -75,16 +79,20 @@ def doubtful(seconds: dict[Dims, float], ratios: bool = False) -> dict[Dims, flo
         Of a curve, by dimensions.
     ratios : bool
         Whether these are no seconds but ratios to an estimate, which may fall.
+    amount : callable
+        What there is to do, for dimensions.
     """
-    beyond = {dims: value / PEAK for dims, value in peaks(seconds, not ratios).items()}
+    beyond = {dims: value / PEAK for dims, value in peaks(seconds, not ratios, amount).items()}
     for dims, value in falls(seconds).items() if not ratios else ():
         beyond[dims] = max(beyond[dims], value / FALL)
     return {dims: value for dims, value in beyond.items() if value > 1.0}
 
 
-def impossible(seconds: dict[Dims, float], ratios: bool = False) -> dict[Dims, float]:
-    """Those that cannot be, with how many times too long they are; ``ratios`` as in `doubtful`."""
-    found = peaks(seconds, not ratios)
+def impossible(
+    seconds: dict[Dims, float], ratios: bool = False, amount: Callable[[Dims], float] = prod
+) -> dict[Dims, float]:
+    """Those that cannot be, with how many times too long they are; the rest is as in `doubtful`."""
+    found = peaks(seconds, not ratios, amount)
     for dims, value in falls(seconds).items() if not ratios else ():
         found[dims] = max(found[dims], value)
     return {dims: value for dims, value in found.items() if value >= IMPOSSIBLE}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from hetero.calibration import doubts, repeats
 from hetero.calibration.sampling import Samples
 from hetero.runtime import profile
-from hetero.runtime.cases import Case, Copies, Dims, Place, TimedSolves
+from hetero.runtime.cases import Case, Dims, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 
 _MOST = 0.25  # of a curve's samples, beyond which nothing of it is believed
@@ -37,7 +38,7 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
     Unbelievable
         If too little is left, or all of it is far from the conservative constants.
     """
-    if isinstance(case.how, Copies) or not samples.seconds:
+    if not samples.seconds:
         return samples, {}
     expected = repeats.conservative(case, place)
     if expected is not None:
@@ -59,17 +60,18 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
 
 def _impossible(case: Case, place: Place, samples: Samples) -> dict[Dims, str]:
     """Samples that break what cannot be; of those beside other load, that seem to."""
-    curves: list[tuple[dict[Dims, float], bool]] = [(samples.seconds, False)]
+    ratios, amount = False, math.prod
+    curves = [samples.seconds]
     if isinstance(case.how, TimedSolves):
-        whole = zip(*samples.timed.values(), strict=True)
-        curves += [(dict(zip(samples.timed, seconds, strict=True)), False) for seconds in whole]
+        curves, amount = repeats.curves(samples), repeats.amount(case, place)
     elif (estimate := repeats.estimated(case, place)) is not None:
-        curves = [({dims: s / estimate(dims) for dims, s in samples.seconds.items()}, True)]
+        ratios = True
+        curves = [{dims: s / estimate(dims) for dims, s in samples.seconds.items()}]
     out: dict[Dims, str] = {}
-    for curve, ratios in curves:
-        for dims, times in doubts.impossible(curve, ratios).items():
+    for curve in curves:
+        for dims, times in doubts.impossible(curve, ratios, amount).items():
             out[dims] = f"{times:.0f} times its neighbours"
-        for dims, beyond in doubts.doubtful(curve, ratios).items():
+        for dims, beyond in doubts.doubtful(curve, ratios, amount).items():
             if beyond > _MARKED and dims in samples.marked:
                 out.setdefault(dims, "beside other load only")
     return out
@@ -93,13 +95,18 @@ def stand_in(key: ModelKey, kind: str, why: str) -> Model | None:
     return None
 
 
+def stands_in(model: Model) -> bool:
+    """Whether a model is a conservative one in place of another."""
+    return isinstance(model.get("samples", {}).get("kept_out"), str)
+
+
 def told(models: dict[ModelKey, Model]) -> list[str]:
     """One line for each model that something is kept out of."""
     lines = []
     for key, model in models.items():
         out = model.get("samples", {}).get("kept_out")
         name = " ".join(part for part in key if part != "*")
-        if isinstance(out, str):
+        if stands_in(model):
             lines.append(f"{name}: {out}; conservative constants serve in its place")
         elif out:
             dims, why = out[0]

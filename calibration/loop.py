@@ -313,14 +313,14 @@ def derived(
     operations: Iterable[Operation], found: dict[ModelKey, Model], failures: list[Failure]
 ) -> dict[ModelKey, Model]:
     """All models, with those that the operations make of others."""
-    found = dict(found)
+    found, fitted = dict(found), {k: m for k, m in found.items() if not keeping_out.stands_in(m)}
     for operation in operations:
         with contextlib.suppress(Exception):  # `all_cases` told what is wrong with the module
             make = getattr(module_of(operation), "derived", None)
             if make is None:
                 continue
             try:
-                found.update(make(found))
+                found.update(make(fitted))
             except Exception as error:
                 failures.append(Failure(operation.name, "", "derived models", error))
     return found

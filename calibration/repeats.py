@@ -141,9 +141,8 @@ def _judged(
             found[dims] = max(found.get(dims, 0.0), beyond)
 
     if isinstance(case.how, TimedSolves):
-        for seconds in zip(*samples.timed.values(), strict=True):
-            add(doubts.doubtful(dict(zip(samples.timed, seconds, strict=True))))
-        add(doubts.doubtful(samples.seconds))
+        for curve in curves(samples):
+            add(doubts.doubtful(curve, amount=amount(case, place)))
     else:
         estimate = estimated(case, place)
         if estimate is None:
@@ -189,6 +188,26 @@ def _beside(
         return of(dims) * sum(cost(Work(inside if estimate else dims, 0.0, 0.0)))
 
     return doubts.beside(held_out, knots, predicted)
+
+
+def curves(samples: Samples) -> list[dict[Dims, float]]:
+    """Of solves: seconds of a step, and of solves with few and with more."""
+    whole = zip(*samples.timed.values(), strict=True)
+    return [
+        samples.seconds,
+        *(dict(zip(samples.timed, seconds, strict=True)) for seconds in whole),
+    ]
+
+
+def amount(case: Case, place: Place) -> Callable[[Dims], float]:
+    """What a step of a solve has to do: a dense matrix has more entries than unknowns, squared."""
+
+    @functools.cache
+    def units(dims: Dims) -> float:
+        work = case.implementation.work(case.problem(*dims), place.info)
+        return work.flops + work.bytes
+
+    return units
 
 
 def estimated(case: Case, place: Place) -> Callable[[Dims], float] | None:

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from hetero.arrays import spec
 from hetero.calibration import doubts, keeping_out, loop, repeats
 from hetero.calibration.budgets import FULL, QUICK
 from hetero.calibration.sampling import Samples
 from hetero.ops.products.cases import product
-from hetero.runtime import inventory, profile
+from hetero.runtime import inventory, profile, registry
 from hetero.runtime.cases import Case, Place, SampleGrid, TimedSolves, grid
 from hetero.runtime.models import Work, bind
 from hetero.runtime.registry import lookup
@@ -247,13 +248,29 @@ def test_a_curve_of_which_much_cannot_be_is_replaced():
         keeping_out.believable(case(), place(), Samples(wild))
 
 
-def test_steps_of_solves():
-    solve = replace(case(), how=TimedSolves(8, 40), axes=[[256, 4096, 65536]])
-    step = {(256,): 1e-5, (4096,): 5e-3, (65536,): 2e-4}
+def solves(step):
+    """Samples of solves that take so long for each step."""
+    row = next(i for i in lookup("cg") if (i.kind, i.method) == ("cpu", "blas"))
+    how = TimedSolves(8, 40)
     timed = {dims: (8 * s, 40 * s) for dims, s in step.items()}
     samples = Samples(step, setup=dict.fromkeys(step, 1e-7), timed=timed)
-    with pytest.raises(keeping_out.Unbelievable):  # one of three
-        keeping_out.believable(replace(solve, problem=None), place(), samples)
+    dense = Case(row, "float32", "dense", how, [[n for (n,) in step]], _dense)
+    return dense, place(), samples
+
+
+def _dense(n):
+    operation = registry.operation("cg")
+    return operation.problem(spec((n, n), "float32"), spec((n,), "float32"))
+
+
+def test_a_step_that_cannot_be():
+    step = {(n,): 1e-9 * n * n for n in (64, 256, 1024, 2048)}
+    assert keeping_out.believable(*solves(step))[1] == {}, "squared work is no rate that falls"
+    step[256,] *= 100.0
+    samples, out = keeping_out.believable(*solves(step))
+    assert set(out) == {(256,)}
+    assert samples.seconds[256,] == pytest.approx(1e-9 * 256 * 256)
+    assert set(samples.setup) == set(step)
 
 
 def test_a_layout_beside_one_that_is_not_believed_is_fitted_alone():

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from hetero.calibration.rehearsal import Rehearsal
 from hetero.devices import cubin, loop_compiler, loops
 from hetero.devices.base import Device
 from hetero.devices.storage import Storage
@@ -19,24 +20,29 @@ from hetero.runtime.cases import Case, Passes, Place, SampleGrid, grid
 from hetero.runtime.registry import Arguments
 
 
-def compile_ahead(portions: Iterable[Any]) -> None:
+def compile_ahead(portions: Iterable[Any], quick: bool) -> None:
     """Compile what cases with `Case.ahead` need, before anything is measured.
 
     Parameters
     ----------
     portions : iterable of `hetero.calibration.loop.Portion`
+    quick : bool
+        Whether they are those of a quick calibration.
     """
     found: dict[str, tuple[Place, list[Case]]] = {}
     for _, place, cases in portions:
-        ahead = [case for case in cases if case.ahead]
-        found.setdefault(place.name, (place, []))[1].extend(ahead)
+        found.setdefault(place.name, (place, []))[1].extend(cases)
     loops_needed = loop_compiler.Processes(_loops(found.values()))
+    rehearsals = []
     try:
         for place, cases in found.values():
             if len(place.devices) == 1 and place.kind == "cuda":
-                _kernels(place.devices[0], cases)
+                rehearsals.append(Rehearsal(place, cases, quick))
+                _kernels(place.devices[0], [case for case in cases if case.ahead])
     finally:
         loops_needed.wait()
+        for rehearsal in rehearsals:
+            rehearsal.wait()
 
 
 def _loops(found: Iterable[tuple[Place, list[Case]]]) -> list[str]:

@@ -107,7 +107,7 @@ def _measure(
     kept.cases = sum(len(portion.cases) for portion in portions)
     schedule = _planned(portions, places, wanted, progress)
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
-    compiling.compile_ahead(portions)
+    compiling.compile_ahead(portions, wanted.quick)
     if kept.pack is None and (wanted.base is None or CPU in wanted.only):
         schedule.begin("pack", _PACK[not wanted.quick], "copies in host memory")
         kept.pack = overheads.pack(budget)

@@ -22,6 +22,7 @@ from hetero.runtime.registry import Operation
 
 _PASSES = 3
 _LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
+_PERIOD = 1 << 24  # random bytes, which are repeated
 _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
 
@@ -38,7 +39,7 @@ def transfers(
     """
     buffer, owner = device.allocate(sizes[-1])
     pinned = device.pinned(sizes[-1])
-    pinned[:] = np.random.default_rng(0).integers(0, 255, sizes[-1], dtype=np.uint8)
+    pinned[:] = np.resize(np.random.default_rng(0).integers(0, 255, _PERIOD, np.uint8), sizes[-1])
     pageable = pinned
     calls: dict[tuple[str, str], Callable[[int], object]] = {
         ("upload", "pageable"): lambda n: device.upload(pageable[:n], buffer),
@@ -51,9 +52,9 @@ def transfers(
         pageable = pinned.copy()
         for key, call in calls.items():
             one = [
-                measure(
-                    partial(call, n), budget=budget / _PASSES, least=3 if n < _LONG else 1
-                ).seconds
+                measure(partial(call, n), budget=budget / _PASSES).seconds
+                if n < _LONG
+                else _once(partial(call, n))
                 for n in sizes
             ]
             found[key] = [min(pair) for pair in zip(one, found.get(key, one), strict=True)]
@@ -61,12 +62,21 @@ def transfers(
     return found
 
 
+def _once(call: Callable[[], object]) -> float:
+    """Seconds of one call, the first: where it was slow, another pass tells."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
 def links(device: Device, budget: Budget) -> dict[str, Any]:
     """Link models of a device: each direction, pageable and pinned."""
     largest = min(budget.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
-    sizes = [size // 8 * 8 for size in axis(1024, largest, budget.link_step)]  # whole float64s
+    short = axis(1024, min(largest, _LONG), budget.link_step)
+    sizes = [*short, *axis(short[-1], largest, budget.link_step**2)[1:]]
+    sizes = [size // 8 * 8 for size in sizes]  # whole float64s
     found: dict[str, Any] = {"upload": {}, "download": {}}
-    for (direction, memory), seconds in transfers(device, sizes, 6 * budget.point).items():
+    for (direction, memory), seconds in transfers(device, sizes, 4 * budget.point).items():
         found[direction][memory] = fit.segments(sizes, seconds)
     return found
 
@@ -111,7 +121,7 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
     vector = small.arrays[-1]
 
     def seconds(call: Callable[[], object]) -> float:
-        return measure(call, budget=20 * budget.point, least=15).seconds
+        return measure(call, budget=10 * budget.point, least=15).seconds
 
     with device.active():
         place, owner = device.allocate(max(a.nbytes for a in small.arrays))

@@ -95,7 +95,7 @@ def again(
     if isinstance(case.how, TimedSolves):
         timed = dict(samples.timed)
         for one in dims:
-            found, disturbed = _watched(bench, _solve, case, one, bench, budget)
+            found, disturbed = _watched(bench, timed_solves, case, one, bench, budget)
             timed[one] = tuple(map(min, found, timed.get(one, found)))
             (set.add if disturbed else set.discard)(marked, one)
         return replace(_parted(case, timed), marked=frozenset(marked))
@@ -221,6 +221,7 @@ def _pass(
     rate = max((prod(dims) / seconds[dims] for dims in seconds), default=0.0)
     end = time.perf_counter() + seconds_left
     marked = set(before.marked)
+    time.sleep(_SETTLES)
     for dims, sizes in {**how.knots, **how.held_out}.items():
         if rate and (prod(dims) / rate > how.longest or time.perf_counter() > end):
             continue
@@ -240,7 +241,6 @@ def _pass(
 def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement:
     """The samples of one pass."""
     call = bench.waiting(case, case.problem(*sizes))
-    time.sleep(_SETTLES)
     measured = measure(call, budget=budget.point / case.how.number, least=2, most=30)
     bench.watch.note(measured.disturbed)
     return measured
@@ -266,7 +266,7 @@ def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Sam
             break
         for rest in grid(others):
             dims = (n, *rest)
-            timed[dims], disturbed = _watched(bench, _solve, case, dims, bench, budget)
+            timed[dims], disturbed = _watched(bench, timed_solves, case, dims, bench, budget)
             if disturbed:
                 marked.add(dims)
     return replace(_parted(case, timed), marked=frozenset(marked))
@@ -283,7 +283,7 @@ def _counts(case: Case, n: int) -> tuple[int, ...]:
     return few, many
 
 
-def _solve(case: Case, dims: Dims, bench: Bench, budget: Budget) -> tuple[float, ...]:
+def timed_solves(case: Case, dims: Dims, bench: Bench, budget: Budget) -> tuple[float, ...]:
     """Seconds of solves with few and with more steps."""
     return tuple(solves(case, dims, _counts(case, dims[0]), bench, budget))
 

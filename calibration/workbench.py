@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -36,23 +37,39 @@ class Bench:
         self.devices = devices
         self.watch = watch or Watch()
         self.device = devices[0] if len(devices) == 1 else None
-        timed = self.device is not None and self.device.kind == "cuda"
-        self.queue = Queue(self.device) if timed else None
         self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
         self._block = np.random.default_rng(0).random(1 << 20) - 0.5
+
+    @functools.cached_property
+    def queue(self) -> Queue | None:
+        """What times calls by the device's own clock, where that can be."""
+        timed = self.device is not None and self.device.kind == "cuda"
+        return Queue(self.device) if timed else None
 
     def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory for an operand: as much as was ever asked for, filled with random numbers."""
         key = (dtype.name, number)
         if key not in self._pools or self._pools[key][1] < nbytes:
             self._pools.pop(key, None)
-            values = np.resize(self._block.astype(dtype), -(-nbytes // dtype.itemsize))
             if self.device is None:
+                values = np.resize(self._block.astype(dtype), -(-nbytes // dtype.itemsize))
                 self._pools[key] = values, nbytes, None
             else:
                 owner = Workspace(self.device, "calibration")
-                self._pools[key] = owner.upload(values), nbytes, owner
+                self._pools[key] = self._filled(owner, dtype, nbytes), nbytes, owner
         return self._pools[key][0]
+
+    def _filled(self, owner: Workspace, dtype: np.dtype, nbytes: int) -> Any:
+        """A buffer of random numbers; from the host come only those that are not repeated."""
+        buffer = owner.allocate(nbytes)
+        block = self._block.astype(dtype)[: -(-nbytes // dtype.itemsize)]
+        self.device.upload(block, buffer)
+        done = block.nbytes
+        while done < nbytes:
+            size = min(done, nbytes - done)
+            self.device.copy(buffer, buffer, size, done)
+            done += size
+        return buffer
 
     def array(self, operand: Operand, number: int, turn: int = 0) -> Any:
         """An array with the operand's shape and strides; on a device, its address.

@@ -37,7 +37,7 @@ def few(monkeypatch, hasty, profile_file):
         return Samples({dims: 1e-6 * math.prod(dims) for dims in grid(case.axes)})
 
     monkeypatch.setattr(sampling, "take", take)
-    monkeypatch.setattr(machine.compiling, "compile_ahead", lambda portions: None)
+    monkeypatch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
     monkeypatch.setattr(loop.repeats, "settle", lambda *_: None)
     monkeypatch.setattr(machine.overheads, "pack", lambda budget: PACK)
     return taken
@@ -264,7 +264,7 @@ def test_several_turns_of_a_case_are_counted(monkeypatch, profile_file):
     name = "convolve2d"
     monkeypatch.setattr(registry, "_operations", {name: registry._operations[name]})
     monkeypatch.setattr(sampling, "take", take)
-    monkeypatch.setattr(machine.compiling, "compile_ahead", lambda portions: None)
+    monkeypatch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
     monkeypatch.setattr(loop.repeats, "settle", lambda *_: None)
     monkeypatch.setattr(machine.overheads, "pack", lambda budget: PACK)
     stop = 15

@@ -44,7 +44,7 @@ def measured(monkeypatch, hasty, profile_file):
         patch.setattr(sampling, "take", take)
         patch.setattr(machine.overheads, "of_device", around)
         patch.setattr(machine.overheads, "pack", lambda budget: PACK)
-        patch.setattr(machine.compiling, "compile_ahead", lambda portions: None)
+        patch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
         patch.setattr(machine.loop.repeats, "settle", lambda *_: None)
 
         def calibrate(*only, **options):

@@ -1,0 +1,103 @@
+"""Solves on a CUDA device run once before any is measured, so that their kernels are in the cache.
+
+Which kernels a solve needs depends on its sizes and on how it goes, so that only running it tells.
+One after another they take twenty seconds to compile: here each family has a process of its own,
+beside those that compile the CPU's loops. Whatever fails here is compiled when it is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from hetero import devices, disk_cache, kernels
+from hetero.calibration import budgets, loop, sampling
+from hetero.calibration.workbench import Bench
+from hetero.devices import cubin
+from hetero.errors import HeteroError
+from hetero.runtime import inventory, registry
+from hetero.runtime.cases import Case, Place, TimedSolves, grid
+
+_ONE = "from hetero.calibration import rehearsal; rehearsal.run({!r}, {!r}, {!r})"
+_KIND = "cubin"  # of things in the cache
+
+
+class Rehearsal:
+    """Processes that run a device's solves, each once.
+
+    Parameters
+    ----------
+    place : Place
+        A CUDA device.
+    cases : iterable of Case
+    quick : bool
+        Whether the cases are those of a quick calibration.
+    """
+
+    def __init__(self, place: Place, cases: Iterable[Case], quick: bool) -> None:
+        names = {family(case) for case in cases if isinstance(case.how, TimedSolves)}
+        found = [name for name in sorted(names) if not _is_done(place, name, quick)]
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._running = [
+            subprocess.Popen(
+                [sys.executable, "-c", _ONE.format(place.name, name, quick)],
+                env=environment,
+                **quiet,
+            )
+            for name in found
+        ]
+
+    def wait(self) -> None:
+        """Until all have ended."""
+        for process in self._running:
+            process.wait()
+
+
+def family(case: Case) -> str:
+    """Cases whose kernels one process compiles: of all dtypes, as they share much."""
+    row = case.implementation
+    return f"{row.operation} {row.method} {case.layout}"
+
+
+def run(name: str, wanted: str, quick: bool) -> None:
+    """Solve each problem of a family once, on the device of that name."""
+    device = devices.get(name)
+    place = Place(name, inventory.devices()[name], (device,))
+    budget = budgets.QUICK if quick else budgets.FULL
+    operations = [o for o in registry.operations() if o.name == wanted.split()[0]]
+    with device.active():
+        bench = Bench(place.devices)
+        for _, _, cases in loop.all_cases(operations, [place], budget, []):
+            for case in cases:
+                for dims in grid(case.axes) if family(case) == wanted else ():
+                    with contextlib.suppress(HeteroError):  # who measures it will say so
+                        sampling.timed_solves(case, dims, bench, budgets.QUICK)
+    disk_cache.write(_KIND, _mark(place, wanted, quick), b"")
+
+
+def _is_done(place: Place, wanted: str, quick: bool) -> bool:
+    """Whether a family's kernels are in the cache: all, unless some were taken out of it."""
+    return disk_cache.read(_KIND, _mark(place, wanted, quick)) is not None
+
+
+def _mark(place: Place, wanted: str, quick: bool) -> str:
+    """The file in the cache that says that kernels of these sources are compiled."""
+    key = wanted, quick, place.info["name"], place.info["arch"], cubin.compiler()
+    return f"ahead-{hashlib.sha256(repr((key, _sources())).encode()).hexdigest()[:40]}"
+
+
+@functools.cache
+def _sources() -> str:
+    """A digest of all kernels and of what plans their launches."""
+    found = hashlib.sha256()
+    for path in sorted(Path(kernels.__file__).parent.rglob("*")):
+        if path.suffix in (".cu", ".py", ".json"):
+            found.update(path.read_bytes())
+    return found.hexdigest()

@@ -89,7 +89,7 @@ def _is_done(place: Place, wanted: str, quick: bool) -> bool:
 
 def _mark(place: Place, wanted: str, quick: bool) -> str:
     """The file in the cache that says that kernels of these sources are compiled."""
-    key = wanted, quick, place.info["name"], place.info["arch"], cubin.compiler()
+    key = wanted, quick, place.info["name"], place.info.get("arch"), cubin.compiler()
     return f"ahead-{hashlib.sha256(repr((key, _sources())).encode()).hexdigest()[:40]}"
 
 

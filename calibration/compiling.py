@@ -7,10 +7,12 @@ left in caches on disk; whatever fails here is compiled when it is measured.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable
 from typing import Any
 
+from hetero.calibration import sampling
 from hetero.calibration.rehearsal import Rehearsal
 from hetero.devices import cubin, loop_compiler, loops
 from hetero.devices.base import Device
@@ -117,4 +119,7 @@ def _sizes(case: Case) -> list[tuple[int, ...]]:
     """All that will be measured of a case."""
     if isinstance(case.how, Passes):
         return [*case.how.knots.values(), *case.how.held_out.values()]
-    return grid(case.axes) if isinstance(case.how, SampleGrid) else []
+    if isinstance(case.how, SampleGrid):
+        between = itertools.islice(sampling.between_knots(case), case.how.held_out)
+        return [*grid(case.axes), *between]
+    return []

@@ -1,8 +1,9 @@
-"""Solves on a CUDA device run once before any is measured, so that their kernels are in the cache.
+"""What is to be measured on a CUDA device runs once before, so that its kernels are in the cache.
 
-Which kernels a solve needs depends on its sizes and on how it goes, so that only running it tells.
-One after another they take twenty seconds to compile: here each family has a process of its own,
-beside those that compile the CPU's loops. Whatever fails here is compiled when it is measured.
+Which kernels a solve needs, or a convolution by transforms, depends on its sizes and on how it
+goes, so that only running it tells. One after another they take twenty seconds to compile: here
+each family has a process of its own, beside those that compile the CPU's loops. Whatever fails here
+is compiled when it is measured.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from hetero import devices, disk_cache, kernels
@@ -22,26 +22,27 @@ from hetero.calibration.workbench import Bench
 from hetero.devices import cubin
 from hetero.errors import HeteroError
 from hetero.runtime import inventory, registry
-from hetero.runtime.cases import Case, Place, TimedSolves, grid
+from hetero.runtime.cases import Case, Passes, Place, SampleGrid, TimedSolves, grid
 
 _ONE = "from hetero.calibration import rehearsal; rehearsal.run({!r}, {!r}, {!r})"
 _KIND = "cubin"  # of things in the cache
 
 
 class Rehearsal:
-    """Processes that run a device's solves, each once.
+    """Processes that run what `calibration.compiling` cannot list the kernels of.
 
     Parameters
     ----------
     place : Place
         A CUDA device.
-    cases : iterable of Case
+    cases : list of Case
     quick : bool
         Whether the cases are those of a quick calibration.
     """
 
-    def __init__(self, place: Place, cases: Iterable[Case], quick: bool) -> None:
-        names = {family(case) for case in cases if isinstance(case.how, TimedSolves)}
+    def __init__(self, place: Place, cases: list[Case], quick: bool) -> None:
+        names = {family(case) for case in cases if not isinstance(case.how, SampleGrid)}
+        names -= {family(case) for case in cases if case.ahead and isinstance(case.how, Passes)}
         found = [name for name in sorted(names) if not _is_done(place, name, quick)]
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -67,7 +68,7 @@ def family(case: Case) -> str:
 
 
 def run(name: str, wanted: str, quick: bool) -> None:
-    """Solve each problem of a family once, on the device of that name."""
+    """Do each problem of a family once, on the device of that name."""
     device = devices.get(name)
     place = Place(name, inventory.devices()[name], (device,))
     budget = budgets.QUICK if quick else budgets.FULL
@@ -76,10 +77,19 @@ def run(name: str, wanted: str, quick: bool) -> None:
         bench = Bench(place.devices)
         for _, _, cases in loop.all_cases(operations, [place], budget, []):
             for case in cases:
-                for dims in grid(case.axes) if family(case) == wanted else ():
+                if family(case) == wanted:
                     with contextlib.suppress(HeteroError):  # who measures it will say so
-                        sampling.timed_solves(case, dims, bench, budgets.QUICK)
+                        _do(case, bench)
     disk_cache.write(_KIND, _mark(place, wanted, quick), b"")
+
+
+def _do(case: Case, bench: Bench) -> None:
+    if isinstance(case.how, TimedSolves):
+        for dims in grid(case.axes):
+            sampling.timed_solves(case, dims, bench, budgets.QUICK)
+    else:
+        for dims in (*case.how.knots.values(), *case.how.held_out.values()):
+            bench.waiting(case, case.problem(*dims))()
 
 
 def _is_done(place: Place, wanted: str, quick: bool) -> bool:

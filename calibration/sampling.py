@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -188,20 +188,27 @@ def _grid(
             continue
         seconds[dims] = seconds_of(dims)
         rate = max(rate, prod(dims) / seconds[dims])
-    draw = random.Random(1)
     held_out: dict[Dims, float] = {}
-    multiple, less = case.how.multiple, case.how.less
-    for _ in range(case.how.held_out * 20):
+    for dims in between_knots(case):
         late = time.perf_counter() > end + 0.2 * seconds_left
         if len(held_out) >= case.how.held_out or late:
             break
+        if prod(dims) / rate <= budget.longest / 4:
+            held_out[dims] = seconds_of(dims)
+    return Samples(seconds, held_out, host=shapes.host, marked=frozenset(marked))
+
+
+def between_knots(case: Case) -> Iterator[Dims]:
+    """Random shapes between the knots of a `SampleGrid`, the same ones each time."""
+    draw = random.Random(1)
+    multiple, less = case.how.multiple, case.how.less
+    for _ in range(case.how.held_out * 20):
         dims = tuple(
             round(a[0] * (a[-1] / a[0]) ** draw.random()) // multiple * multiple - less
             for a in case.axes
         )
-        if min(dims) > 1 and prod(dims) / rate <= budget.longest / 4:
-            held_out[dims] = seconds_of(dims)
-    return Samples(seconds, held_out, host=shapes.host, marked=frozenset(marked))
+        if min(dims) > 1:
+            yield dims
 
 
 def _pass(

@@ -13,6 +13,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 import hetero
 from hetero import devices
 from hetero.arrays import describe
+from hetero.devices import loop_compiler, loops
 
 GRID = (13, 17)
 
@@ -364,3 +365,20 @@ def test_real_matrices_that_are_not_positive_definite(place, name):
     x, info = hetero.solve_cg(A, b, rtol=1e-8, maxiter=2000, device=place)
     assert info != 0
     assert np.isfinite(x).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_the_inverse_itself_preconditions_while_multigrid_is_compiled(dtype, monkeypatch):
+    asked = []
+    ready = loops.is_ready
+    monkeypatch.setattr(loops, "is_ready", lambda name: "multigrid" not in name and ready(name))
+    monkeypatch.setattr(loop_compiler, "begin", asked.append)
+    A = hetero.Poisson((12, 9), dtype=dtype if dtype == "float32" else "float64")
+    b = np.random.default_rng(4).random(108).astype(dtype)
+    steps = []
+    x, info = hetero.solve_cg(A, b, M="multigrid", device="cpu", callback=steps.append)
+    assert info == 0
+    assert len(steps) <= 2
+    np.testing.assert_allclose(A @ x, b, rtol=0, atol=1e-4)
+    assert all("multigrid" in name for name in asked)
+    assert asked

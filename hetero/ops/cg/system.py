@@ -109,11 +109,9 @@ class System:
 
             with used[0].active():
                 return multigrid_device.DeviceHierarchy(used[0], stencil, dtype)
-        from hetero.ops.multigrid import multigrid_cpu
-
         if dtype.kind != "c":
-            return multigrid_cpu.CpuHierarchy(stencil, dtype).apply
-        apply = multigrid_cpu.CpuHierarchy(stencil, dtype.type(0).real.dtype).apply
+            return _approximate_inverse(stencil, dtype)
+        apply = _approximate_inverse(stencil, dtype.type(0).real.dtype)
 
         def by_parts(r: np.ndarray, z: np.ndarray) -> None:
             for part in (0, 1):
@@ -130,7 +128,7 @@ def _approximate_inverse(stencil: Stencil, dtype: np.dtype) -> Callable[..., Non
     if loops.is_ready(name):
         from hetero.ops.multigrid import multigrid_cpu
 
-        return multigrid_cpu.Hierarchy(stencil, dtype).apply
+        return multigrid_cpu.CpuHierarchy(stencil, dtype).apply
     loop_compiler.begin(name)
     from hetero.ops.poisson import dst_cpu
 

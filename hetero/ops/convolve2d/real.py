@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, dense, describe, is_device_array
+from hetero.arrays import HOST, dense, describe, is_device_array
 from hetero.errors import GraphError
 from hetero.ops.convolve2d import bands
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
@@ -73,17 +73,14 @@ def _planned(call: CheckedCall) -> Task:
     options = FilterOptions(filter, float(call.fillvalue))
 
     def run() -> Any:
-        result = _execute(plan, call.image, a, options)
+        data = execution.Call((call.image,), (a,), options=options)
+        result = execution.execute(plan, data)
         if a.location != HOST == b.location and b.size <= SMALL and call.fillvalue == 0:
             given = call.device, key_of(call.filter, call.mode, call.boundary, call.method)
             calls.learn(plan, (call.image, call.image), None, (a, a), given, now, options)
         return result
 
     return Task(lambda: plan, run)
-
-
-def _execute(plan: Plan, image: Any, operand: Operand, options: Any) -> Any:
-    return execution.execute(plan, execution.Call((image,), (operand,), options=options))
 
 
 def _filter(call: CheckedCall) -> Any:

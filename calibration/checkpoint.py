@@ -123,6 +123,10 @@ class Checkpoint(Keeper):
         self._note(Measured(case, place, samples))
         return samples
 
+    def turns_left(self, case: Case, place: Place) -> int:
+        """Of a case: how often `earlier` will give samples of it."""
+        return self._earlier.get(str(key_of(case, place)), (0, None))[0]
+
     def add(self, one: Measured) -> None:
         self._note(one)
         self.write_if_due()

@@ -29,6 +29,7 @@ log = logging.getLogger("hetero")
 
 Model = dict[str, Any]
 Progress = Callable[[str, float, str], None]
+AGAIN = "again"  # what is measured once more, beside the places' names, in `Progress`
 _ROOM = 0.5  # of a device's memory, for the operands of one call
 
 
@@ -181,13 +182,13 @@ def measure(
         samples: dict[ModelKey, tuple[Case, Samples]] = {}
         for case, seconds in in_turn(portion):
             place, row = portion.place, case.implementation
-            progress(place.name, seconds, f"{case} on {place.name}")
-            if place.name in gone:
-                continue
             if (earlier := keeper.earlier(case, place)) is not None:
                 samples[key_of(case, place)] = case, earlier
                 left[place.name] = max(left[place.name] - seconds, 1e-9)
                 time_left[place.name] -= seconds
+                continue
+            progress(place.name, seconds, f"{case} on {place.name}")
+            if place.name in gone:
                 continue
             share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
             left[place.name] = max(left[place.name] - seconds, 1e-9)
@@ -212,7 +213,7 @@ def measure(
     def again(number: int, dims: list[Dims]) -> Samples:
         case, place, before = found[number]
         if place.name not in gone:
-            progress(place.name, 0.0, f"{case} on {place.name}, again")
+            progress(AGAIN, 2 * budget.point * len(dims), f"{case} on {place.name}, again")
             try:
                 with active(place):
                     taken = sampling.again(case, bench_at(place), budget, before, dims)
@@ -231,13 +232,22 @@ def in_turn(portion: Portion) -> Iterator[tuple[Case, float]]:
     """Each case as often as it is gone through, with its part of the case's seconds."""
     for number in range(portion.passes):
         for case in portion.cases:
-            times = case.how.number if isinstance(case.how, Passes) else 1
-            if number < times:
-                yield case, case.seconds / times
+            if number < turns(case):
+                yield case, case.seconds / turns(case)
 
 
-def models(measured: list[Measured], failures: list[Failure]) -> dict[ModelKey, Model]:
-    """The models fitted to samples, in the order in which these were taken."""
+def turns(case: Case) -> int:
+    """How often a case is gone through."""
+    return case.how.number if isinstance(case.how, Passes) else 1
+
+
+def models(
+    measured: list[Measured], failures: list[Failure], *, tell: bool = True
+) -> dict[ModelKey, Model]:
+    """The models fitted to samples, in the order in which these were taken.
+
+    ``tell`` logs what is kept out of them.
+    """
     slower: dict[tuple[str, str], list[float]] = {}
     for case, place, samples in measured:
         of_all = slower.setdefault((case.implementation.operation, place.name), [])
@@ -250,7 +260,7 @@ def models(measured: list[Measured], failures: list[Failure]) -> dict[ModelKey, 
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
-    for line in keeping_out.told(found):
+    for line in keeping_out.told(found) if tell else ():
         log.warning("calibration keeps out %s", line)
     return found
 

@@ -20,6 +20,7 @@ from hetero.runtime.plan import CPU
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
 _COMPILING, _PACK, _AROUND = (3.0, 8.0), (0.2, 0.4), (3.0, 6.0)
+_AGAIN = 0.1  # of the cases' seconds, for what is measured once more
 
 log = logging.getLogger("hetero")
 
@@ -70,7 +71,7 @@ def checkpoint(wanted: Wanted) -> Checkpoint:
     """Where it is kept what was measured; with what an interrupted calibration left."""
 
     def content(so_far: Checkpoint) -> dict[str, Any]:
-        return profile_of(wanted, so_far, list(so_far.measured.values()), [])
+        return profile_of(wanted, so_far, list(so_far.measured.values()), [], tell=False)
 
     made = Checkpoint(wanted.unfinished, wanted.plain(), content)
     if not wanted.fresh:
@@ -105,7 +106,7 @@ def _measure(
         portions = selection.selected(portions, wanted.only)
         places = [p for p in places if any(portion.place is p for portion in portions)]
     kept.cases = sum(len(portion.cases) for portion in portions)
-    schedule = _planned(portions, places, wanted, progress)
+    schedule = _planned(portions, places, wanted, kept, progress)
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
     compiling.compile_ahead(portions, wanted.quick)
     if kept.pack is None and (wanted.base is None or CPU in wanted.only):
@@ -137,9 +138,10 @@ def _planned(
     portions: list[loop.Portion],
     places: list[Place],
     wanted: Wanted,
+    kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
 ) -> Schedule:
-    full = not wanted.quick
+    full, total = not wanted.quick, 0.0
     schedule = Schedule(progress)
     schedule.plan("compiling", _COMPILING[full])
     schedule.plan("pack", _PACK[full])
@@ -148,7 +150,10 @@ def _planned(
             schedule.plan("links", _AROUND[full])
     for portion in portions:
         for case in portion.cases:
-            schedule.plan(portion.place.name, case.seconds)
+            done = kept.turns_left(case, portion.place) / loop.turns(case)
+            schedule.plan(portion.place.name, case.seconds * (1.0 - done))
+            total += case.seconds
+    schedule.plan(loop.AGAIN, _AGAIN * total)
     return schedule
 
 
@@ -215,12 +220,14 @@ def profile_of(
     kept: Checkpoint,
     measured: list[loop.Measured],
     failures: list[loop.Failure],
+    *,
+    tell: bool = True,
 ) -> dict[str, Any]:
     """The content of a profile: what was measured, and what stays of the one before."""
     base = wanted.base if wanted.only else None
     stays = base or {"models": {}, "links": {}, "host": {}, "devices": {}}
     before = {loop.ModelKey.parse(key): model for key, model in stays["models"].items()}
-    models = before | loop.models(measured, failures)
+    models = before | loop.models(measured, failures, tell=tell)
     models = loop.derived(registry.operations(), models, failures)
     pack = kept.pack or stays["host"].get("pack")
     found = {

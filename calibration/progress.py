@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_BELIEVED = 2.0  # planned seconds that count as having taken what was planned
+_BELIEVED = 1.0  # planned seconds that count as having taken what was planned
 _EARLY = 0.02  # of the whole, before which nothing is said of the time left
 
 
@@ -48,10 +48,6 @@ class Schedule:
             told = f"{text}, {shown(left)} left" if self._fraction > _EARLY else text
             self._show(min(self._fraction, 0.99), told)
 
-    def skip(self, group: str, seconds: float) -> None:
-        """A step was done earlier, or falls away."""
-        self._left[group] = max(self._left.get(group, 0.0) - seconds, 0.0)
-
     def seconds_left(self) -> float:
         """Of all steps that have not ended."""
         return sum(left * self._pace(group) for group, left in self._left.items())
@@ -73,7 +69,7 @@ class Schedule:
             self._now = None
             self._took[group] = self._took.get(group, 0.0) + self._clock() - began
             self._planned[group] = self._planned.get(group, 0.0) + seconds
-            self.skip(group, seconds)
+            self._left[group] = max(self._left.get(group, 0.0) - seconds, 0.0)
 
 
 def shown(seconds: float) -> str:

@@ -191,7 +191,7 @@ def test_no_candidate_has_an_exit_code_of_its_own(run, tmp_path):
 
 def test_calibrate(data, run, profile_file):
     found = data("calibrate", "--quick")
-    assert found.keys() == {"path", "devices", "residuals", "doubtful"}
+    assert found.keys() == {"path", "devices", "residuals", "not_acceptable", "doubtful"}
     assert found["path"] == str(profile_file)
     assert "cpu" in found["devices"]
     for key, figures in found["residuals"].items():
@@ -253,6 +253,30 @@ def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch):
         code, out, _ = run("calibrate", "--json")
         assert code == OK
         assert json.loads(out)["doubtful"] == [key]
+
+
+def test_calibrate_says_which_errors_are_acceptable():
+    from hetero.evaluation import report
+
+    content = json.loads(json.dumps(profile.shipped("conservative").data))
+    good, bad = "cpu|matvec|blas|float32|*", "cpu|matmul|blas|float32|*"
+    content["links"]["cuda:0"] = content["links"]["cuda:*"]
+    link = content["links"]["cuda:0"]["upload"]["pageable"]
+    errors = {"mean": 0.4, "p95": 1.0, "worst": 9.0}
+    content["models"][good]["residuals"] = errors
+    text = report.calibration(profile.Profile(content))
+    assert "all are acceptable" in text
+    assert "40% in the mean and 100% at the 95th percentile; of links 10% and 30%" in text
+    for wrong in ({"mean": 0.41}, {"p95": 1.01}, {"mean": float("nan")}):
+        content["models"][bad]["residuals"] = errors | wrong
+        measured = profile.Profile(content)
+        assert report.not_acceptable(measured) == [bad]
+        (line,) = (x for x in report.calibration(measured).splitlines() if x.endswith(" *"))
+        assert line.startswith("cpu matmul blas float32")
+        assert "marked with *: 1 of 2" in report.calibration(measured)
+    link["residuals"] = {"mean": 0.11, "p95": 0.2, "worst": 0.2}
+    found = report.not_acceptable(profile.Profile(content))
+    assert {bad, "cuda:0|upload|pageable"} <= set(found)
 
 
 # -- verify, demo, bench -------------------------------------------------------------------------

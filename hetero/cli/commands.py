@@ -75,6 +75,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
                 "path": path,
                 "devices": found.devices,
                 "residuals": found.residuals(),
+                "not_acceptable": report.not_acceptable(found),
                 "doubtful": report.doubtful(found),
             }
         )

@@ -5,18 +5,44 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero.runtime.benchmark import BenchTable
+from hetero.runtime.models import ModelKey
 from hetero.runtime.plan import readable
 from hetero.runtime.profile import Profile
 
 _DOUBTFUL = 1.0  # mean relative error of a model beyond which it is no good
 
 
+class Acceptable(NamedTuple):
+    """Relative errors with which predictions are good enough: in the mean, and of 95 in 100."""
+
+    mean: float
+    p95: float
+
+
+# Methods that are chosen between often differ by more than 40 %, and a choice that errs by a factor
+# of two seldom costs as much. A link's time is part of every price, alike for all methods there.
+OF_METHODS = Acceptable(0.4, 1.0)
+OF_LINKS = Acceptable(0.1, 0.3)
+
+
 def doubtful(profile: Profile) -> list[str]:
     """The models whose predictions are off by a factor: something else ran meanwhile."""
     return [name for name, found in profile.residuals().items() if not found["mean"] < _DOUBTFUL]
+
+
+def not_acceptable(profile: Profile) -> list[str]:
+    """The models and links whose errors are larger than what is acceptable."""
+    return [
+        name for name, errors in profile.residuals().items() if not _is_acceptable(name, errors)
+    ]
+
+
+def _is_acceptable(name: str, errors: dict[str, float]) -> bool:
+    limit = OF_METHODS if name.count("|") == len(ModelKey._fields) - 1 else OF_LINKS
+    return errors["mean"] <= limit.mean and errors["p95"] <= limit.p95
 
 
 def calibration(profile: Profile) -> str:
@@ -40,7 +66,15 @@ def calibration(profile: Profile) -> str:
     for name, errors in profile.residuals().items():
         text = name.replace("|", " ")
         cells = " ".join(f"{errors[key]:7.1%}" for key in ("mean", "p95", "worst"))
-        lines.append(f"{text:<52} {cells}")
+        mark = "" if _is_acceptable(name, errors) else " *"
+        lines.append(f"{text:<52} {cells}{mark}")
+    marked, number = len(not_acceptable(profile)), len(profile.residuals())
+    lines += [
+        "",
+        f"acceptable: {OF_METHODS.mean:.0%} in the mean and {OF_METHODS.p95:.0%} at the 95th "
+        f"percentile; of links {OF_LINKS.mean:.0%} and {OF_LINKS.p95:.0%}",
+        f"not acceptable, marked with *: {marked} of {number}" if marked else "all are acceptable",
+    ]
     if found := doubtful(profile):
         names = ", ".join(name.replace("|", " ") for name in found)
         lines += ["", f"off by more than {_DOUBTFUL:.0%} in the mean: {names}"]

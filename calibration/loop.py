@@ -30,6 +30,7 @@ log = logging.getLogger("hetero")
 Model = dict[str, Any]
 Progress = Callable[[str, float, str], None]
 AGAIN = "again"  # what is measured once more, beside the places' names, in `Progress`
+_FEW = 5  # knots of what several devices share, along the first axis
 _ROOM = 0.5  # of a device's memory, for the operands of one call
 
 
@@ -102,7 +103,7 @@ def all_cases(
         for place in places:
             try:
                 cases = module_of(operation).cases(place, budget)
-                cases = tuple(with_room(c, place) for c in cases if _fits(c, place))
+                cases = tuple(few(with_room(c, place), place) for c in cases if _fits(c, place))
             except Exception as error:
                 failures.append(Failure(operation.name, place.name, "", error))
             else:
@@ -135,6 +136,15 @@ def with_room(case: Case, place: Place) -> Case:
     while any(len(axis) > 1 for axis in axes) and not fits(tuple(axis[-1] for axis in axes)):
         axes = [axis[:-1] if len(axis) > 1 else axis for axis in axes]
     return replace(case, axes=axes)
+
+
+def few(case: Case, place: Place) -> Case:
+    """The case with fewer knots where it is for several devices: only large ones are shared."""
+    if len(place.devices) < 2 or not case.axes or len(case.axes[0]) <= _FEW:
+        return case
+    sizes, *others = case.axes
+    kept = [sizes[0], sizes[-_FEW], *sizes[2 - _FEW :]]
+    return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
 
 
 def measure(

@@ -196,8 +196,13 @@ def _of_twins(
             continue
         if difference is None:
             continue
-        log.warning("%s is measured by itself: %s", name, difference)
-        portions = loop.all_cases(registry.operations(), [twin], wanted.budget, failures)
+        what = f"{name} is measured by itself"
+        if difference.only_links:
+            what = f"the links of {name} are measured by themselves"
+        log.warning("%s: %s", what, difference.text)
+        portions = []
+        if not difference.only_links:
+            portions = loop.all_cases(registry.operations(), [twin], wanted.budget, failures)
         for portion in portions:
             for case in portion.cases:
                 schedule.plan(name, case.seconds)

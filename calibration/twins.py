@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,16 @@ _SURE = 4.0  # uncertainties beyond which a difference is none of noise
 _LARGEST = 1 << 26  # bytes of a transfer
 
 
-def difference(first: Place, twin: Place, cases: Iterable[Case], budget: Budget) -> str | None:
+class Difference(NamedTuple):
+    """In what a GPU differs from the one that was measured, and whether only its links do."""
+
+    text: str
+    only_links: bool
+
+
+def difference(
+    first: Place, twin: Place, cases: Iterable[Case], budget: Budget
+) -> Difference | None:
     """In what a GPU differs from the one that was measured; None where it does not.
 
     Both are asked in turn, so that what else the machine does hits both alike. What seems to
@@ -40,21 +50,28 @@ def difference(first: Place, twin: Place, cases: Iterable[Case], budget: Budget)
         What was measured of the first one; the first grid of each operation's is a probe.
     budget : Budget
     """
-    largest = min(_LARGEST, budget.largest_transfer)
-    probes = [*_links(first, twin, largest), *_calls(first, twin, cases, budget)]
-    for name, (one, other) in probes:
-        seconds: tuple[list[float], list[float]] = ([], [])
-        for _ in range(2):
-            for _ in range(_ROUNDS):
-                seconds[0].append(one())
-                seconds[1].append(other())
-            ratio = median(seconds[1]) / median(seconds[0])
-            noise = spread(seconds[0]) + spread(seconds[1])
-            if abs(math.log(ratio)) <= max(_ALIKE, _SURE * noise):
-                break
-        else:
-            return f"{name} takes {ratio:.2f} times as long as on {first.name}"
+    of_calls = _calls(first, twin, cases, budget)
+    of_links = _links(first, twin, min(_LARGEST, budget.largest_transfer))
+    for probes, only_links in ((of_calls, False), (of_links, True)):
+        for name, (one, other) in probes:
+            if (ratio := _ratio(one, other)) is not None:
+                text = f"{name} takes {ratio:.2f} times as long as on {first.name}"
+                return Difference(text, only_links)
     return None
+
+
+def _ratio(one: Callable[[], float], other: Callable[[], float]) -> float | None:
+    """How many times as long the other one takes; None where that is noise, or next to nothing."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(2):
+        for _ in range(_ROUNDS):
+            seconds[0].append(one())
+            seconds[1].append(other())
+        ratio = median(seconds[1]) / median(seconds[0])
+        noise = spread(seconds[0]) + spread(seconds[1])
+        if abs(math.log(ratio)) <= max(_ALIKE, _SURE * noise):
+            return None
+    return ratio
 
 
 Probe = tuple[str, tuple[Callable[[], float], Callable[[], float]]]

@@ -10,16 +10,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetero import devices as backends
-from hetero.calibration import budgets, compiling, loop, overheads, selection, twins
+from hetero.calibration import (
+    budgets,
+    compiling,
+    loop,
+    overheads,
+    selection,
+    thread_counts,
+    twins,
+)
 from hetero.calibration.checkpoint import Around, Checkpoint
 from hetero.calibration.progress import Schedule
 from hetero.errors import DeviceNotAvailable
+from hetero.kernels.cpu import blas_timeout
 from hetero.runtime import inventory, pricing, profile, registry
 from hetero.runtime.cases import Budget, Place
 from hetero.runtime.plan import CPU
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
-_COMPILING, _PACK, _AROUND = (3.0, 8.0), (0.2, 0.4), (3.0, 6.0)
+_COMPILING, _PACK, _AROUND, _THREADS = (3.0, 8.0), (0.2, 0.4), (3.0, 6.0), (0.5, 1.0)
 _AGAIN = 0.1  # of the cases' seconds, for what is measured once more
 
 log = logging.getLogger("hetero")
@@ -107,6 +116,7 @@ def _measure(
         places = [p for p in places if any(portion.place is p for portion in portions)]
     kept.cases = sum(len(portion.cases) for portion in portions)
     schedule = _planned(portions, places, wanted, kept, progress)
+    blas_timeout.shorten()  # as it is in a program with loops
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
     compiling.compile_ahead(portions, wanted.quick)
     if kept.pack is None and (wanted.base is None or CPU in wanted.only):
@@ -128,6 +138,10 @@ def _measure(
     if wanted.devices is None and not wanted.only:
         measured += _of_twins(infos, places, measured, wanted, schedule, failures, kept)
     found = profile_of(wanted, kept, measured, failures)
+    schedule.begin("threads", _THREADS[not wanted.quick], "numbers of threads")
+    for key, table in thread_counts.tables(measured, budget, failures).items():
+        if str(key) in found["models"]:
+            found["models"][str(key)]["threads"] = table
     for line in loop.told(failures):
         log.warning("calibration leaves out %s", line)
     schedule.done()
@@ -145,6 +159,7 @@ def _planned(
     schedule = Schedule(progress)
     schedule.plan("compiling", _COMPILING[full])
     schedule.plan("pack", _PACK[full])
+    schedule.plan("threads", _THREADS[full])
     for place in places:
         if len(place.devices) == 1:
             schedule.plan("links", _AROUND[full])

@@ -122,7 +122,7 @@ def _run(*threads):
 
 
 def _known():
-    return [x for x in blas_timeout._libraries() if blas_timeout._name(x["filepath"]) == "numpy"]
+    return [x for x in blas_timeout.libraries() if blas_timeout.owner(x["filepath"]) == "numpy"]
 
 
 @needs_tbb
@@ -157,7 +157,7 @@ def test_our_own_threads_are_never_in_blas(monkeypatch):
     hold = threading.Event()
     threading.Thread(target=hold.wait, name="hetero-something", daemon=True).start()
     threading.Thread(target=hold.wait, name="else", daemon=True).start()
-    others = blas_timeout._others()
+    others = blas_timeout.others()
     hold.set()
     assert "else" in others
     assert "hetero-something" not in others
@@ -188,7 +188,7 @@ KNOWN = {
 )
 def test_an_unknown_blas_is_left_alone(different, told, monkeypatch):
     library = {**KNOWN, **different}
-    monkeypatch.setattr(blas_timeout, "_libraries", lambda: [library])
+    monkeypatch.setattr(blas_timeout, "libraries", lambda: [library])
     monkeypatch.setattr(blas_timeout, "_reason", lambda: None)
     monkeypatch.setattr(blas_timeout, "_told", {})
     monkeypatch.setattr(blas_timeout, "_restart", lambda path: pytest.fail(path))
@@ -198,7 +198,7 @@ def test_an_unknown_blas_is_left_alone(different, told, monkeypatch):
 
 def test_a_known_blas_is_restarted_once(monkeypatch):
     started = []
-    monkeypatch.setattr(blas_timeout, "_libraries", lambda: [KNOWN])
+    monkeypatch.setattr(blas_timeout, "libraries", lambda: [KNOWN])
     monkeypatch.setattr(blas_timeout, "_reason", lambda: None)
     monkeypatch.setattr(blas_timeout, "_told", {})
     monkeypatch.setattr(blas_timeout, "_restart", lambda path: started.append(path) or "done")

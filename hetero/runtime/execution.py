@@ -18,11 +18,20 @@ from hetero import devices
 from hetero.arrays import HOST, Operand, describe
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
-from hetero.runtime import compiling, failures, inventory, planner, registry, transfer
+from hetero.runtime import (
+    compiling,
+    failures,
+    inventory,
+    planner,
+    registry,
+    thread_counts,
+    transfer,
+)
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.planner import capturing
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments, Implementation
+from hetero.runtime.thread_counts import Threads
 
 _SMALLEST = 1 << 20  # bytes of operands and result; a device without room for them has none
 
@@ -123,7 +132,7 @@ def run(plan: Plan, call: Call) -> Done:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     compiling.see_to(plan)
     if chosen.device == CPU:
-        return _by_host((), chosen.implementation, problem, call)
+        return _by_host((), chosen.implementation, problem, call, chosen.threads)
     begun = devices.failures()
     used = members(chosen.device)
     try:
@@ -231,7 +240,11 @@ def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
 
 
 def _by_host(
-    used: tuple[Device, ...], implementation: Implementation, problem: Problem, call: Call
+    used: tuple[Device, ...],
+    implementation: Implementation,
+    problem: Problem,
+    call: Call,
+    threads: Threads | None = None,
 ) -> Done:
     """Run on the CPU, or on several devices that share host arrays."""
     hosts = tuple(
@@ -247,7 +260,8 @@ def _by_host(
         out[...] = call.start.reshape(out.shape)
     elif call.start is not None:
         out[...] = call.start
-    outcome = implementation.run(used, problem, call.on(used, hosts, out))
+    compute = thread_counts.limited(implementation, threads, implementation.run)
+    outcome = compute(used, problem, call.on(used, hosts, out))
     if not here:
         out = _to_caller(out, problem, call)
     elif call.out is None and not out.ndim:

@@ -8,8 +8,11 @@ from itertools import groupby
 from typing import Any
 
 from hetero.errors import NotPriced
+from hetero.kernels.cpu.limits import LOOPS
+from hetero.runtime import thread_counts
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Implementation
+from hetero.runtime.thread_counts import Threads
 
 CPU = "cpu"
 
@@ -30,6 +33,8 @@ class Candidate:
         Why this candidate was not considered; None where it was.
     implementation : Implementation or None
         None where the candidate stands for several.
+    threads : Threads or None
+        How many of the CPU's threads it takes; None where that is not known.
     """
 
     device: str
@@ -38,6 +43,7 @@ class Candidate:
     terms: dict[str, float]
     reason: str | None
     implementation: Implementation | None = field(repr=False)
+    threads: Threads | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,7 @@ class Plan:
                 "seconds": c.seconds,
                 "terms": dict(c.terms),
                 "reason": c.reason,
+                "threads": c.threads.number if c.threads else None,
             }
             for c in self.candidates
         ]
@@ -164,7 +171,7 @@ class Plan:
                 lines.append(f"{head} {'-':>12}  {'the only way; ' * alone}not priced")
             else:
                 terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
-                lines.append(f"{head} {readable(c.seconds):>12}  = {terms}")
+                lines.append(f"{head} {readable(c.seconds):>12}  = {terms}{_on(c)}")
         return lines
 
     def _sum(self) -> str:
@@ -176,6 +183,15 @@ class Plan:
             return ": not priced"
         moves = [f"{name} {readable(seconds)}" for name, seconds in self.moves.items()]
         return f": {readable(total.seconds)}" + (f", of it {' + '.join(moves)}" if moves else "")
+
+
+def _on(candidate: Candidate) -> str:
+    """On how many threads a candidate runs, where that is known."""
+    threads = candidate.threads
+    if threads is None or candidate.implementation is None:
+        return ""
+    most = "at most " if thread_counts.pool(candidate.implementation) == LOOPS else ""
+    return f", on {most}{threads.number} thread{'s' * (threads.number > 1)}"
 
 
 def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:

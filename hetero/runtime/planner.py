@@ -209,7 +209,7 @@ _only = call_cache.new_table()
 
 def only_choice(operation: str) -> registry.Implementation | None:
     """The implementation that each plan for operands on the host comes down to unless placement is
-    forced; None where there are several, so that prices decide."""
+    forced; None where there are several, or numbers of threads, so that prices decide."""
     if operation not in _only:
         now = call_cache.generation()
         usable = [
@@ -219,9 +219,21 @@ def only_choice(operation: str) -> registry.Implementation | None:
         ]
         rows = [i for i in registry.lookup(operation) if any(i.kind == u["kind"] for u in usable)]
         found = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
+        if found is not None and _counts_threads(found):
+            found = None
         call_cache.remember(_only, operation, found, now)
         return found
     return _only.get(operation)
+
+
+def _counts_threads(row: registry.Implementation) -> bool:
+    """Whether this machine's profile has numbers of threads for a row; none is looked for where
+    nothing was calibrated."""
+    if not any(path.is_file() for path in profile.stored()):
+        return False
+    models = profile.current().data["models"].items()
+    begin = f"{row.kind}|{row.operation}|{row.method}|"
+    return any("threads" in model for key, model in models if key.startswith(begin))
 
 
 def _places(plan: Plan) -> list[str]:

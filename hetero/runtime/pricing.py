@@ -12,7 +12,7 @@ from typing import Any
 
 from hetero.arrays import HOST, Operand
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.runtime import compiling, registry
+from hetero.runtime import compiling, registry, thread_counts
 from hetero.runtime.plan import CPU, Candidate, Plan
 from hetero.runtime.problem import Problem
 from hetero.runtime.profile import Profile
@@ -191,6 +191,7 @@ def _candidate(
         problem.layout,
     )
     terms: dict[str, float] | None = None
+    threads = thread_counts.all_of(implementation, info) if name == CPU else None
     elsewhere = info.get("elsewhere", False)
     unknown: str | None = _UNKNOWN_THERE if elsewhere else _UNKNOWN
     here = name == CPU and not elsewhere
@@ -201,6 +202,10 @@ def _candidate(
             work = implementation.work(problem, info)
             overhead, compute = cost(work)
             overhead *= work.calls
+            if threads is not None:
+                key = problem.operation, method, problem.dtype, problem.layout
+                threads = constants.threads(*key, work) or threads
+                overhead, compute = overhead * threads.ratio, compute * threads.ratio
             # A group's constants were measured from host to host.
             before, after = ({}, {}) if group else _movement(problem, name, constants)
         except (KeyError, ValueError) as error:  # of other dimensions: ValueError
@@ -216,7 +221,7 @@ def _candidate(
     if terms is None:
         reason = None if (name == CPU or asked_for) and not elsewhere else unknown
         return Candidate(name, method, None, {}, reason, implementation)
-    return Candidate(name, method, sum(terms.values()), terms, None, implementation)
+    return Candidate(name, method, sum(terms.values()), terms, None, implementation, threads)
 
 
 def _movement(

@@ -21,7 +21,7 @@ import sys
 import threading
 from typing import Any
 
-__all__ = ["describe", "is_due", "shorten"]
+__all__ = ["describe", "is_due", "libraries", "others", "owner", "shorten"]
 
 OPTION = "HETERO_BLAS_TIMEOUT"
 EXPONENT = 16  # 2^16 cycles, 20 to 30 us: longer than from one product to the next in a loop
@@ -40,7 +40,7 @@ def shorten() -> None:
     """Have the idle threads of every known BLAS in this process sleep early, if it is safe."""
     _state["scipy"] = _LATE in sys.modules
     reason = _reason()
-    for library in _libraries():
+    for library in libraries():
         path = library["filepath"]
         if path not in _told:
             _told[path] = reason or obstacle(library) or _restart(path)
@@ -54,10 +54,10 @@ def is_due() -> bool:
 def describe() -> dict[str, str]:
     """What was done to each BLAS of this process, or will be before the first loop runs."""
     told, reason = dict(_told), _reason()
-    for library in _libraries():
+    for library in libraries():
         will = reason or obstacle(library) or f"2^{_exponent()} cycles from the first loop on"
         told.setdefault(library["filepath"], will)
-    return {_name(path): text for path, text in told.items()}
+    return {owner(path): text for path, text in told.items()}
 
 
 def obstacle(library: dict[str, Any]) -> str | None:
@@ -75,13 +75,14 @@ def obstacle(library: dict[str, Any]) -> str | None:
     return None
 
 
-def _libraries() -> list[dict[str, Any]]:
+def libraries() -> list[dict[str, Any]]:
+    """Every BLAS of this process, as threadpoolctl describes it."""
     import threadpoolctl
 
     return [x for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"]
 
 
-def _name(path: str) -> str:
+def owner(path: str) -> str:
     """Whose copy a library is: "numpy", "scipy", or its file's name."""
     folder, name = os.path.split(path)
     package, dot, _ = os.path.basename(folder).partition(".libs")
@@ -113,21 +114,21 @@ def _reason() -> str | None:
         return f"as it was: {OPTION} says so"
     if sys.platform != "linux":
         return f"as it was: not tried on {sys.platform}"
-    others = _others()
-    if others:
+    beside = others()
+    if beside:
         return (
-            f"as it was: another thread ({others[0]}) could have been in BLAS; "
+            f"as it was: another thread ({beside[0]}) could have been in BLAS; "
             f"set {_USERS[0]}={_exponent()} before Python starts"
         )
     return None
 
 
-def _others() -> list[str]:
+def others() -> list[str]:
     """Other threads that run Python, by name; our own that never call BLAS are none."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     running = (set(sys._current_frames()) | set(names)) - {threading.get_ident()}
-    others = [names.get(ident) or "without a name" for ident in running]
-    return [name for name in others if not name.startswith(OWN)]
+    beside = [names.get(ident) or "without a name" for ident in running]
+    return [name for name in beside if not name.startswith(OWN)]
 
 
 def _restart(path: str) -> str:

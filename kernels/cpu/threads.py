@@ -27,7 +27,7 @@ from numba.core import compiler_lock
 
 from . import blas_timeout, layer, numba_cache
 
-__all__ = ["inlined", "prange", "serial", "shared", "threaded", "unshared"]
+__all__ = ["capped", "inlined", "prange", "serial", "shared", "threaded", "unshared"]
 
 prange = numba.prange
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
@@ -64,7 +64,12 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shared(elements: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function whose kernels are to use as many threads as so many elements are worth.
+    """Call a function whose kernels are to use as many threads as so many elements are worth."""
+    return capped(max(1, elements // _SHARE), function, *arguments)
+
+
+def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a function whose kernels are to use at most so many threads.
 
     Whenever an interrupt comes, the number of threads is then what it was: Python looks for signals
     when it enters a function of its own, and `_set_threads` is none, nor is a ``with`` in between.
@@ -72,8 +77,8 @@ def shared(elements: int, function: Callable[..., Any], *arguments: Any) -> Any:
     before = numba.get_num_threads()
     _set_threads(before)  # compiled by now
     try:
-        _set_threads(min(before, max(1, elements // _SHARE)))
-        return function(*arguments)
+        _set_threads(min(before, most))
+        return function(*arguments, **options)
     finally:
         _set_threads(before)
 

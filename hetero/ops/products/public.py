@@ -10,7 +10,7 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, layouts, overlap
 from hetero.ops.products.operands import build
-from hetero.runtime import call_cache, planner
+from hetero.runtime import call_cache, planner, thread_counts
 from hetero.runtime.call_cache import MISS, Calls
 from hetero.runtime.plan import CPU, Plan
 
@@ -144,7 +144,7 @@ def host_call(plan: Plan, function: Function) -> Function:
     """What a plan comes down to for host operands, as ``run(A, B, out=None)``."""
     chosen = plan.chosen
     if chosen.device == CPU and chosen.method == "blas":
-        return function
+        return thread_counts.limited(chosen.implementation, chosen.threads, function)
     from hetero.runtime import execution
 
     inputs = plan.problem.inputs

@@ -15,10 +15,11 @@ A profile is one JSON file::
     unfinished       optional: why not all was measured; conservative constants serve for the rest
     sha256           of everything above
 
-and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.runtime.models`). A device
-written as "cuda:*" stands for every device of that kind, a layout "*" for every layout, "C" for
-"C aligned" and "C odd", "* odd" for everything odd. In the profiles that come with hetero
-``models`` is a text: all of them packed, without samples (`hetero.runtime.packing`).
+and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.runtime.models`); one of
+the CPU may have "threads", how many are best (`hetero.runtime.thread_counts`). A device written as
+"cuda:*" stands for every device of that kind, a layout "*" for every layout, "C" for "C aligned"
+and "C odd", "* odd" for everything odd. In the profiles that come with hetero ``models`` is a text:
+all of them packed, without samples (`hetero.runtime.packing`).
 
 =============  =================================================================================
 `encoding`     the bytes of a file, and their checksum

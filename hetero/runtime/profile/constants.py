@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hetero import paths
-from hetero.runtime.models import Cost, ModelKey, bind, bind_link
+from hetero.runtime import thread_counts
+from hetero.runtime.models import Cost, ModelKey, Work, bind, bind_link
 from hetero.runtime.profile import encoding, places
+from hetero.runtime.thread_counts import Threads
+
+CPU = "cpu"
 
 
 class Profile:
@@ -44,17 +48,31 @@ class Profile:
             return self._costs[key]
         except KeyError:
             pass
-        order, _, alignment = layout.partition(" ")
-        found = None
-        for name in self._names(device, kind):
-            for shape in (layout, order, f"* {alignment}", "*"):
-                model = self.data["models"].get(
-                    str(ModelKey(name, operation, method, dtype, shape))
-                )
-                if model is not None and found is None:
-                    found = bind(model)
+        model = self._model(device, kind, operation, method, dtype, layout)
+        found = None if model is None else bind(model)
         self._costs[key] = found
         return found
+
+    def threads(
+        self, operation: str, method: str, dtype: str, layout: str, work: Work
+    ) -> Threads | None:
+        """How many threads a method of the CPU takes for some work; None where that is not known
+        or all are best."""
+        model = self._model(CPU, CPU, operation, method, dtype, layout) or {}
+        table = model.get("threads")
+        return None if table is None else thread_counts.choose(table, work)
+
+    def _model(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> dict[str, Any] | None:
+        order, _, alignment = layout.partition(" ")
+        for name in self._names(device, kind):
+            for shape in (layout, order, f"* {alignment}", "*"):
+                key = str(ModelKey(name, operation, method, dtype, shape))
+                model = self.data["models"].get(key)
+                if model is not None:
+                    return model
+        return None
 
     def link(self, device: str, direction: str, memory: str = "pageable") -> Callable[[int], float]:
         """Seconds as a function of bytes, "upload" to or "download" from a device.

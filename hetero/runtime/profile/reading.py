@@ -12,6 +12,7 @@ from typing import Any
 from hetero import paths
 from hetero.errors import ProfileError
 from hetero.kernels.common import tuning
+from hetero.runtime import thread_counts
 from hetero.runtime.models import ModelKey, try_out
 from hetero.runtime.profile.constants import Profile
 from hetero.runtime.profile.encoding import LARGEST, SCHEMA_VERSION, digest
@@ -90,6 +91,8 @@ def _try_out(data: dict[str, Any]) -> None:
         ModelKey.parse(key)
         try:
             try_out(model)
+            if "threads" in model:
+                thread_counts.check(model["threads"])
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise type(error)(f"{key}: {error}") from None
     for device, directions in data["links"].items():

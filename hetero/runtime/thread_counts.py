@@ -1,0 +1,82 @@
+"""How many of the CPU's threads a method gets: as many as were measured to be fastest.
+
+Little work takes few threads: to wake one more, and to wait for it, can cost more than it does. The
+model of a method on the CPU may have a part "threads": amounts of work, the number of threads that
+was fastest for each, and its time over that of all threads. Between two amounts the nearer one
+counts, by ratio; beyond them the last one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import pairwise
+from math import sqrt
+from typing import Any, NamedTuple
+
+from hetero.kernels.cpu import limits
+from hetero.runtime.models import Work
+from hetero.runtime.registry import Implementation
+
+
+class Threads(NamedTuple):
+    """How many threads a run takes.
+
+    Attributes
+    ----------
+    number : int
+        Of BLAS's; of the loops' at most, which take fewer of themselves for little work.
+    of : int
+        How many there are.
+    ratio : float
+        Seconds over those on all threads.
+    """
+
+    number: int
+    of: int
+    ratio: float = 1.0
+
+
+def pool(implementation: Implementation) -> str | None:
+    """Whose threads an implementation for the CPU runs on, if they are of one library."""
+    found = [name for name in (limits.BLAS, limits.LOOPS) if name in implementation.uses]
+    return found[0] if len(found) == 1 and implementation.kind == "cpu" else None
+
+
+def all_of(implementation: Implementation, info: dict[str, Any]) -> Threads | None:
+    """All threads of the CPU that ``info`` describes; None where that is not known."""
+    part = {limits.BLAS: "blas_threads", limits.LOOPS: "cores"}.get(pool(implementation) or "")
+    number = info.get(part) if part else None
+    return Threads(number, number) if number else None
+
+
+def choose(table: dict[str, Any], work: Work) -> Threads:
+    """The number of threads for some work, by the part "threads" of a model."""
+    sizes = table["flops"]
+    row = bisect_right([sqrt(a * b) for a, b in pairwise(sizes)], work.flops * work.repeat)
+    return Threads(table["threads"][row], table["of"], table["ratio"][row])
+
+
+def check(table: dict[str, Any]) -> None:
+    """Raise ValueError, KeyError or TypeError if a model's part "threads" is wrong."""
+    sizes, numbers, ratios, of = (table[key] for key in ("flops", "threads", "ratio", "of"))
+    if not 0 < len(sizes) == len(numbers) == len(ratios):
+        raise ValueError(
+            f"threads: {len(sizes)} sizes, {len(numbers)} numbers, {len(ratios)} ratios"
+        )
+    if not sizes[0] > 0.0 or not all(a < b for a, b in pairwise(sizes)):
+        raise ValueError(f"threads: flops must increase from above 0, got {sizes}")
+    if not all(type(n) is int and 1 <= n <= of for n in numbers):
+        raise ValueError(f"threads: numbers must be from 1 to {of}, got {numbers}")
+    if not all(0.0 < ratio <= 1.0 for ratio in ratios):
+        raise ValueError(f"threads: ratios must be above 0 and up to 1, got {ratios}")
+
+
+def limited(
+    implementation: Implementation, threads: Threads | None, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A function that runs an implementation, on as many threads as its plan says."""
+    library = pool(implementation)
+    if threads is None or library is None or threads.number >= threads.of:
+        return function
+    return limits.limited(library, threads.number, function)

@@ -8,11 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from hetero import disk_cache
 from hetero.devices import cgroup
-from hetero.kernels.cpu import cache_hook
-
-cache_hook.store = disk_cache  # of the compiled loops, once there are any
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from hetero import locks, paths
 from hetero.devices import loops
 
-_COMMAND = "from hetero.devices import loops; loops.compile_here({!r}, {!r})"
+_COMMAND = "from hetero.devices import loops; loops.compile_here({!r}, {!r}, {!r})"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 log = logging.getLogger("hetero")
@@ -32,13 +32,14 @@ class _Background:
 
     def forget(self) -> None:
         """As in a new process."""
+        self.failed: set[str] = set()
         self.waiting: dict[str, threading.Event] = {}
         self.thread: threading.Thread | None = None
 
     def begin(self, name: str) -> None:
         """Have loops compiled, unless they are."""
         with self.lock:
-            if name in self.waiting or loops.is_ready(name):
+            if name in self.waiting or name in self.failed or loops.is_ready(name):
                 return
             self.waiting[name] = threading.Event()
             if self.thread is None:
@@ -62,7 +63,7 @@ class _Background:
             finally:
                 with self.lock:
                     done = self.waiting.pop(name, None)
-                _say_ready(name)
+                _ended(name)
                 if done is not None:
                     done.set()
 
@@ -116,10 +117,10 @@ class Processes:
                 self._running.append((name, _process(name, beside=False)))
             except OSError as error:
                 log.info("the loops of %s cannot be compiled ahead: %s", name, error)
-                _say_ready(name)
+                _ended(name)
 
     def wait(self) -> None:
-        """Until all loops can be called."""
+        """Until all processes have ended."""
         try:
             while self._running:
                 self._running[0][1].wait()
@@ -127,7 +128,7 @@ class Processes:
                 self._running = [entry for entry in self._running if entry not in ended]
                 self._begin()
                 for name, _ in ended:
-                    _say_ready(name)
+                    _ended(name)
         finally:
             for _, process in self._running:  # interrupted
                 process.terminate()
@@ -135,25 +136,28 @@ class Processes:
 
 
 def ensure(names: Iterable[str]) -> None:
-    """Compile loops now; returns when all can be called."""
+    """Compile loops now; what could not be, whoever calls it compiles."""
     Processes(names).wait()
 
 
-def _say_ready(name: str) -> None:
-    """Compiled or not, nobody has to wait for these loops any more."""
+def _ended(name: str) -> None:
+    """Say that loops are compiled; or that they could not be, and what serves goes on serving."""
     if not loops.is_ready(name):
-        log.info("the loops of %s were not compiled ahead: the first call does it", name)
-        loops.give_up(name)
+        if name not in _background.failed:
+            log.warning("the loops of %s could not be compiled beside this process", name)
+        _background.failed.add(name)
+        return
     for listener in _listeners:
         listener()
 
 
 def _process(name: str, beside: bool) -> subprocess.Popen[bytes]:
+    command = _COMMAND.format(name, loops.family_of(name).examples, beside)
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
     # Both ways to compile for threads need two; nothing is to be gained by more.
     environment |= dict.fromkeys(_ONE_THREAD, "1") | {"NUMBA_NUM_THREADS": "2"}
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", _COMMAND.format(name, beside)],
+        [sys.executable, "-P", "-c", command],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -15,12 +15,10 @@ import contextlib
 import functools
 import hashlib
 import json
-import logging
 import os
 import platform
 import signal
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +33,7 @@ _KIND, _CODE = "loops", "numba"  # folders of the lists, and of what they list
 _DTYPES = ("float32", "float64")
 _LONGEST = 900  # seconds after which a process that compiles is given up
 
-log = logging.getLogger("hetero")
+cache_hook.store = disk_cache
 
 
 class Family(NamedTuple):
@@ -88,9 +86,14 @@ def served() -> list[str]:
     return [f.of(dtype) for f in _families.values() if f.served for dtype in _DTYPES]
 
 
+def family_of(name: str) -> Family:
+    """The family that loops belong to."""
+    return _families[name.rpartition(" in ")[0]]
+
+
 def seconds(name: str) -> float:
     """What compiling loops of this name takes, about, whether or not they are compiled."""
-    return _families[name.partition(" in ")[0]].seconds
+    return family_of(name).seconds
 
 
 def seconds_left(name: str) -> float:
@@ -98,7 +101,7 @@ def seconds_left(name: str) -> float:
 
     0 also where they cannot be compiled ahead: whoever calls them first does it then.
     """
-    return 0.0 if name in _ready or is_ready(name) else seconds(name)
+    return 0.0 if is_ready(name) else seconds(name)
 
 
 def is_ready(name: str) -> bool:
@@ -109,11 +112,6 @@ def is_ready(name: str) -> bool:
         _ready.add(name)
         return True
     return False
-
-
-def give_up(name: str) -> None:
-    """Leave it to whoever calls these loops to compile them."""
-    _ready.add(name)
 
 
 def can_be_made() -> bool:
@@ -137,12 +135,13 @@ def lock_of(name: str) -> Path | None:
     return None if folder is None else folder / f"{name.replace(' ', '-')}.lock"
 
 
-def compile_here(name: str, beside: bool) -> None:
+def compile_here(name: str, examples: str, beside: bool) -> None:
     """Compile loops of one name in this process, which is there for nothing else.
 
     Parameters
     ----------
-    name : str
+    name, examples : str
+        As `Family.of` and `Family.examples` give them.
     beside : bool
         Whether nobody waits for it: then everything else on the machine comes first.
     """
@@ -150,26 +149,22 @@ def compile_here(name: str, beside: bool) -> None:
         signal.alarm(_LONGEST)
     if beside and hasattr(os, "nice"):
         os.nice(19)
-    import_module("hetero.ops")  # registers the families
     lock = lock_of(name)
     with paths.locked(lock) if lock is not None else contextlib.nullcontext():
         if _on_disk(name):
             return
-        _ready.update(every())  # what is called here is compiled here
-        family, _, dtype = name.partition(" in ")
-        begun = time.perf_counter()
-        module, _, function = _families[family].examples.partition(":")
-        getattr(import_module(module), function)(np.dtype(dtype))
-        took = time.perf_counter() - begun
-        content = {"files": sorted(cache_hook.used), "seconds": round(took, 2)}
-        disk_cache.write(_KIND, _list_of(name), json.dumps(content).encode(), _root())
+        os.environ[OFF] = "0"  # what is called here is compiled here
+        module, _, function = examples.partition(":")
+        getattr(import_module(module), function)(np.dtype(name.rpartition(" in ")[2]))
+        content = json.dumps(sorted(cache_hook.used)).encode()
+        disk_cache.write(_KIND, _list_of(name), content, _root())
 
 
 def _on_disk(name: str) -> bool:
     content = disk_cache.read(_KIND, _list_of(name), _root())
     if content is None:
         return False
-    folder, files = paths.private_folder(_CODE, root=_root()), json.loads(content)["files"]
+    folder, files = paths.private_folder(_CODE, root=_root()), json.loads(content)
     return folder is not None and bool(files) and all((folder / file).exists() for file in files)
 
 

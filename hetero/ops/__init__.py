@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero.ops import functions  # noqa: F401  # registers them
+from hetero.ops import cpu_vectors, functions  # noqa: F401  # registers loops and operations
 from hetero.runtime import planner, registry
 from hetero.runtime.plan import Plan
 

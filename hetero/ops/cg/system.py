@@ -109,9 +109,9 @@ class System:
 
             with used[0].active():
                 return multigrid_device.DeviceHierarchy(used[0], stencil, dtype)
-        if dtype.kind != "c":
-            return _approximate_inverse(stencil, dtype)
         apply = _approximate_inverse(stencil, dtype.type(0).real.dtype)
+        if dtype.kind != "c":
+            return apply
 
         def by_parts(r: np.ndarray, z: np.ndarray) -> None:
             for part in (0, 1):

@@ -1,0 +1,396 @@
+"""No call waits for compiling where another method serves; what is compiled is kept, once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.signal
+import toy_loops
+from numpy.testing import assert_allclose
+
+import hetero
+from hetero.devices import loop_compiler, loops
+from hetero.kernels.cpu import ranges, ranges_numpy, vectors, vectors_numpy
+from hetero.runtime import planner, profile
+
+TESTS = Path(__file__).parent
+LONG = 120.0  # seconds; on a busy machine
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache of this test's own, where loops are compiled beside the process that needs them."""
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.delenv("HETERO_COMPILE_AHEAD")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TOYS", str(tmp_path / "toys"))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setattr(loops, "_ready", set())
+    monkeypatch.setattr(loop_compiler._background, "failed", set())
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def unready(monkeypatch):
+    """No loops are compiled; gives the names of those that are wanted, now or in the background."""
+    wanted = {"now": [], "later": []}
+    monkeypatch.setattr(loops, "is_ready", lambda name: False)
+    monkeypatch.setattr(loop_compiler, "ensure", wanted["now"].extend)
+    monkeypatch.setattr(loop_compiler, "begin", wanted["later"].append)
+    return wanted
+
+
+def compilers():
+    """(process, niceness) of each that has compiled the toy."""
+    lines = Path(os.environ["TOYS"]).read_text().splitlines()
+    return [tuple(map(int, line.split())) for line in lines]
+
+
+def alive(process):
+    """Whether a process is there and no zombie."""
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def eventually(condition):
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# -- What the plans say ---------------------------------------------------------------------------
+
+
+def spd(n=30):
+    A = hetero.Poisson((n, n)).tocsr()
+    return A, np.random.default_rng(0).standard_normal(n * n)
+
+
+def test_a_plan_prices_the_wait(unready):
+    f = hetero.spec((200, 300))
+    plan = hetero.plan("solve_poisson", f, device="cpu")
+    assert plan.chosen.method == "dst"
+    rows = {c.method: c for c in plan.candidates}
+    wait = loops.seconds("multigrid in float64")
+    assert rows["multigrid"].terms["compiling"] == wait > 2.0
+    assert rows["multigrid"].seconds == pytest.approx(sum(rows["multigrid"].terms.values()))
+    assert "compiling" not in rows["dst"].terms
+    assert "+ compiling 15 s" in str(plan)
+    assert not unready["now"] + unready["later"], "nothing is run, and nothing begun"
+
+
+def test_where_others_take_longer_a_call_waits(unready):
+    """Of a hundred million products SciPy's loop makes one a nanosecond."""
+    plan = hetero.plan("convolve2d", hetero.spec((3000, 3000)), hetero.spec((3, 3)), device="cpu")
+    assert "compiling" not in plan.chosen.terms
+    image, taps = np.ones((4000, 4000)), np.ones((31, 31))
+    image[0, 0] = np.nan  # which a transform would spread
+    plan = hetero.plan("convolve2d", image, taps, device="cpu")
+    assert plan.chosen.method == "direct"
+    assert plan.chosen.terms["compiling"] > 2.0
+
+
+def test_what_serves_is_right_and_the_faster_is_begun(unready):
+    rng = np.random.default_rng(1)
+    f = rng.standard_normal((60, 70))
+    _, info = hetero.solve_poisson(f, device="cpu", return_info=True)
+    assert info["method"] == "dst"
+    assert info["converged"]
+    assert unready["later"] == ["multigrid in float64"]
+
+    image, taps = rng.standard_normal((90, 200)), rng.standard_normal((5, 4))
+    found = hetero.convolve2d(image, taps, device="cpu")
+    assert_allclose(found, scipy.signal.convolve2d(image, taps), rtol=0, atol=1e-12)
+    image[3, 4] = np.inf
+    found = hetero.convolve2d(image, taps, device="cpu")
+    with np.errstate(all="ignore"):
+        assert_allclose(found, scipy.signal.convolve2d(image, taps), rtol=0, atol=1e-12)
+    assert "convolutions in float64" in unready["later"]
+
+    A, b = spd()
+    P = hetero.Poisson((30, 30))
+    for matrix, name in ((A, "rows in float64"), (P, "stencils in float64")):
+        assert hetero.plan("solve_cg", matrix, b, device="cpu").chosen.method == "scipy"
+        x, info = hetero.solve_cg(matrix, b, rtol=1e-8, device="cpu")
+        assert info == 0
+        assert np.linalg.norm(A @ x - b) <= 1e-8 * np.linalg.norm(b)
+        assert name in unready["later"]
+    iterates = []
+    x, info = hetero.solve_cg(
+        P, b, rtol=1e-8, M="multigrid", device="cpu", callback=iterates.append
+    )
+    assert (info, len(iterates)) == (0, 1), "the inverse itself stands in for a cycle"
+    assert np.linalg.norm(A @ x - b) <= 1e-8 * np.linalg.norm(b)
+    assert "multigrid in float64" in unready["later"]
+    assert_allclose(P @ b, A @ b, rtol=1e-12)
+    assert not unready["now"]
+
+
+def test_stand_ins_take_as_many_iterations():
+    A, b = spd(60)
+    done = {}
+    for method in ("numba", "scipy"):
+        done[method] = []
+        _, info = hetero.solve_cg(A, b, method=method, callback=done[method].append)
+        assert info == 0
+    assert len(done["numba"]) == len(done["scipy"])
+    plan = hetero.plan("solve_cg", A, b, device="cpu")
+    reasons = {c.method: c.reason for c in plan.candidates}
+    assert reasons["scipy"] == "stands in while 'numba' is compiled"
+
+
+def test_who_names_a_method_waits_for_it(unready, warnings_of):
+    f = np.ones((20, 20))
+    _, info = hetero.solve_poisson(f, device="cpu", method="multigrid", return_info=True)
+    assert info["method"] == "multigrid"
+    assert unready["now"] == ["multigrid in float64"]
+    assert any("compiling the loops of multigrid in float64" in text for text in warnings_of())
+
+
+def test_another_machines_plans_are_not_kept_waiting(unready):
+    constants = profile.shipped("h200")
+    machine = planner.OtherMachine(constants, constants.machine())
+    problem = hetero.ops.registry.operation("solve_poisson").from_dims(
+        (900, 900), "float64", "host"
+    )
+    assert not any("compiling" in c.terms for c in machine.plan(problem).candidates)
+
+
+# -- What serves meanwhile -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 100, 40_000])
+def test_vectors_by_numpy(dtype, n):
+    rng = np.random.default_rng(n)
+    first = rng.standard_normal((4, n)).astype(dtype)
+    rtol = 1e-5 if dtype == "float32" else 1e-12
+    results = []
+    for module in (vectors, vectors_numpy):
+        x, r, p, q = first.copy()
+        found = [module.dot(x, q), module.norm(x), module.step(x, r, p, q, 0.3)]
+        module.scale_and_add(p, 0.7, r)
+        assert module.times_zero(x) == 0.0
+        results.append((found, np.array([x, r, p])))
+    assert_allclose(results[0][0], results[1][0], rtol=rtol, atol=rtol * n)
+    assert_allclose(results[0][1], results[1][1], rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("module", [vectors, vectors_numpy], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_step_that_is_not_finite_leaves_x(module, value):
+    for spoiled in ("p", "q"):
+        x, r, p, q = np.ones((4, 40_000))
+        {"p": p, "q": q}[spoiled][30_000] = value
+        assert np.isnan(module.step(x, r, p, q, 0.5))
+        assert np.array_equal(x, np.ones(40_000))
+    x[39_999] = value
+    assert np.isnan(module.times_zero(x))
+
+
+def test_ranges_by_numpy():
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        batch, height, width = rng.integers(1, 3), *rng.integers(3, 60, 2)
+        planes = rng.standard_normal((batch, height, width))
+        planes[rng.random(planes.shape) < rng.choice([0.0, 0.4, 0.95])] = 0.0
+        planes[:, : height // 3, : width // 2] = 0.0
+        block = rng.integers(1, height), rng.integers(1, width)
+        sums, areas, peaks = ranges.block_sums(planes, *block)
+        for a, b in zip(ranges_numpy.block_sums(planes, *block), (sums, areas, peaks), strict=True):
+            assert_allclose(a, b, rtol=1e-12)
+        asked = np.argwhere(sums >= 0.0), *areas.shape
+        assert_allclose(
+            ranges_numpy.least_lines(planes, *asked), ranges.least_lines(planes, *asked), rtol=1e-12
+        )
+
+
+# -- Processes that compile ------------------------------------------------------------------------
+
+
+def test_the_background_compiles_and_plans_are_made_anew(cache):
+    heard = []
+    loop_compiler.on_ready(lambda: heard.append(True))
+    try:
+        assert loops.seconds_left(toy_loops.NAME) == 3.0
+        loop_compiler.begin(toy_loops.NAME)
+        loop_compiler.begin(toy_loops.NAME)
+        assert loop_compiler.wait(toy_loops.NAME, LONG)
+    finally:
+        loop_compiler._listeners.pop()
+    assert loops.seconds_left(toy_loops.NAME) == 0.0
+    assert heard
+    ((process, niceness),) = compilers()
+    assert process != os.getpid()
+    assert niceness == 19
+    assert not Path(f"/proc/{process}").exists(), "no zombie"
+    loops._ready.clear()
+    assert loops.is_ready(toy_loops.NAME), "as the next process sees it"
+    (kept,) = (cache / "hetero" / "numba").iterdir()
+    kept.unlink()
+    loops._ready.clear()
+    assert not loops.is_ready(toy_loops.NAME), "what is gone is not believed to be there"
+
+
+def test_now_means_now(cache):
+    loop_compiler.ensure([toy_loops.NAME])
+    assert loops.is_ready(toy_loops.NAME)
+    ((_, niceness),) = compilers()
+    assert niceness == os.nice(0)
+
+
+def test_a_failing_compiler_is_told_and_not_tried_again(cache, monkeypatch, warnings_of):
+    monkeypatch.setenv("TOYS", "/nowhere/at/all")
+    loop_compiler.begin(toy_loops.NAME)
+    assert loop_compiler.wait(toy_loops.NAME, LONG)
+    assert not loops.is_ready(toy_loops.NAME), "what serves goes on serving"
+    assert sum("could not be compiled" in text for text in warnings_of()) == 1
+    loop_compiler.begin(toy_loops.NAME)
+    assert not loop_compiler._background.waiting
+
+
+@pytest.mark.parametrize("place", ["/dev/null/x", "/proc/nowhere"])
+def test_where_nothing_is_kept_the_call_compiles(cache, monkeypatch, place):
+    monkeypatch.setenv("XDG_CACHE_HOME", place)
+    assert loops.seconds_left(toy_loops.NAME) == 0.0
+    loop_compiler.begin(toy_loops.NAME)
+    assert not loop_compiler._background.waiting
+    assert toy_loops.times(3.0) == 6.0
+
+
+@pytest.mark.parametrize("executable", ["", "/usr/bin/editor"])
+def test_part_of_another_program(cache, monkeypatch, executable):
+    """Its file is no Python: nobody knows what starting it does."""
+    monkeypatch.setattr(sys, "executable", executable)
+    assert loops.is_ready(toy_loops.NAME)
+
+
+def test_the_variable_turns_it_off(cache, monkeypatch):
+    monkeypatch.setenv("HETERO_COMPILE_AHEAD", "0")
+    assert loops.is_ready(toy_loops.NAME)
+
+
+BEGIN = """
+import toy_loops
+from hetero.devices import loop_compiler, loops
+"""
+
+
+def script(text, begin="loop_compiler.begin(toy_loops.NAME)\n", **more):
+    return subprocess.Popen(
+        [sys.executable, "-X", "dev", "-c", BEGIN + begin + text],
+        env={**os.environ, **more},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_program_that_ends_leaves_its_compiler_at_work(cache):
+    program = script(
+        "import os, time\nwhile not os.path.exists(os.environ['TOYS']): time.sleep(0.01)",
+        TOYS_SECONDS="1",
+    )
+    _, err = program.communicate(timeout=LONG)
+    assert (program.returncode, err) == (0, "")
+    ((process, _),) = compilers()
+    assert alive(process)
+    assert not loops.is_ready(toy_loops.NAME)
+    eventually(lambda: loops.is_ready(toy_loops.NAME))
+    eventually(lambda: not alive(process))
+
+
+def test_two_programs_compile_once(cache):
+    wait = "assert loop_compiler.wait(toy_loops.NAME)\nassert loops.is_ready(toy_loops.NAME)"
+    programs = [script(wait, TOYS_SECONDS="0.5") for _ in range(2)]
+    for program in programs:
+        _, err = program.communicate(timeout=LONG)
+        assert (program.returncode, err) == (0, "")
+    assert len(compilers()) == 1
+
+
+def test_a_forked_child_begins_anew(cache):
+    """Its parent's thread is not there; what the parent's process compiles is not done twice."""
+    program = script(
+        "import os\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    assert not loop_compiler._background.waiting\n"
+        "    loop_compiler.begin(toy_loops.NAME)\n"
+        "    assert loop_compiler.wait(toy_loops.NAME, 100)\n"
+        "    os._exit(0 if loops.is_ready(toy_loops.NAME) else 1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+        "assert loop_compiler.wait(toy_loops.NAME, 100)",
+        TOYS_SECONDS="0.5",
+    )
+    _, err = program.communicate(timeout=LONG)
+    assert program.returncode == 0, err
+    assert len(compilers()) == 1
+
+
+def test_who_is_interrupted_leaves_nothing_running(cache):
+    program = script(
+        "import os, signal, threading, time\n"
+        "def interrupt():\n"
+        "    while not os.path.exists(os.environ['TOYS']): time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Thread(target=interrupt).start()\n"
+        "loop_compiler.ensure([toy_loops.NAME])",
+        begin="",
+        TOYS_SECONDS="60",
+    )
+    _, err = program.communicate(timeout=LONG)
+    assert program.returncode in (1, 130, -signal.SIGINT), err
+    assert "KeyboardInterrupt" in err
+    eventually(lambda: not any(alive(process) for process, _ in compilers()))
+
+
+# -- First calls -----------------------------------------------------------------------------------
+
+FIRST = {
+    "matvec": "hetero.matvec(np.ones((300, 300)), np.ones(300))",
+    "matmul": "hetero.matmul(np.ones((300, 300)), np.ones((300, 300)))",
+    "convolve2d": "hetero.convolve2d(np.ones((500, 600)), np.ones((9, 7)))",
+    "convolve2d, not finite": "hetero.convolve2d(np.full((300, 400), np.inf), np.ones((5, 5)))",
+    "convolve2d, complex": "hetero.convolve2d(np.ones((300, 400), complex), np.ones((5, 5)))",
+    "solve_cg, dense": "hetero.solve_cg(np.eye(300) + 1, np.ones(300))",
+    "solve_cg, sparse": "hetero.solve_cg(P.tocsr(), np.ones(10000))",
+    "solve_cg, grid": "hetero.solve_cg(P, np.ones(10000))",
+    "solve_cg, multigrid": "hetero.solve_cg(P, np.ones(10000), M='multigrid')",
+    "Poisson": "P @ np.ones(10000)",
+    "solve_poisson": "hetero.solve_poisson(np.ones((300, 200)))",
+    "solve_poisson, box": "hetero.solve_poisson(np.ones((30, 40, 50), 'f4'))",
+}
+TIMED = """
+import sys, time
+import numpy as np, hetero
+from hetero import devices
+devices.proven()  # devices start as they do; what they take is not compiling
+P = hetero.Poisson((100, 100))
+begun = time.perf_counter()
+eval(sys.argv[1])
+print(time.perf_counter() - begun)
+"""
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("call", FIRST)
+def test_no_first_call_takes_two_seconds(call, cache, monkeypatch):
+    """In a fresh environment, on the CPU: nothing was ever compiled there."""
+    monkeypatch.setenv("HETERO_PROFILE", str(cache / "none"))
+    program = [sys.executable, "-c", TIMED, FIRST[call]]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=LONG, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2.0
+    shutil.rmtree(cache, ignore_errors=True)

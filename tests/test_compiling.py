@@ -260,15 +260,6 @@ def test_a_failing_compiler_is_told_and_not_tried_again(cache, monkeypatch, warn
     assert not loop_compiler._background.waiting
 
 
-@pytest.mark.parametrize("place", ["/dev/null/x", "/proc/nowhere"])
-def test_where_nothing_is_kept_the_call_compiles(cache, monkeypatch, place):
-    monkeypatch.setenv("XDG_CACHE_HOME", place)
-    assert loops.seconds_left(toy_loops.NAME) == 0.0
-    loop_compiler.begin(toy_loops.NAME)
-    assert not loop_compiler._background.waiting
-    assert toy_loops.times(3.0) == 6.0
-
-
 @pytest.mark.parametrize("executable", ["", "/usr/bin/editor"])
 def test_part_of_another_program(cache, monkeypatch, executable):
     """Its file is no Python: nobody knows what starting it does."""
@@ -354,6 +345,18 @@ def test_who_is_interrupted_leaves_nothing_running(cache):
     assert program.returncode in (1, 130, -signal.SIGINT), err
     assert "KeyboardInterrupt" in err
     eventually(lambda: not any(alive(process) for process, _ in compilers()))
+
+
+@pytest.mark.parametrize("place", ["/dev/null/x", "/proc/nowhere"])
+def test_where_nothing_is_kept_the_call_compiles(cache, place):
+    program = script(
+        "assert loops.seconds_left(toy_loops.NAME) == 0.0\n"
+        "assert not loop_compiler._background.waiting\n"
+        "assert toy_loops.times(3.0) == 6.0",
+        XDG_CACHE_HOME=place,
+    )
+    _, err = program.communicate(timeout=LONG)
+    assert (program.returncode, err) == (0, "")
 
 
 # -- First calls -----------------------------------------------------------------------------------

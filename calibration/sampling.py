@@ -286,7 +286,7 @@ def _counts(case: Case, n: int) -> tuple[int, ...]:
         return (few,)
     if few > 2:  # so many that they stand out from the set-up
         # and not so many that the residual of a float32 solve gets subnormal, which is slow.
-        many = few + min(max(_POINTS // n, 32), 512, round(8 * n ** (1 / 3)))
+        many = few + min(max(_POINTS // n, many - few), 512, round(8 * n ** (1 / 3)))
     return few, many
 
 
@@ -352,7 +352,7 @@ def solves(
     time.sleep(_SETTLES)
     found = []
     for count in counts:
-        measured = measure(partial(call, count), budget=3 * budget.point, least=3, most=9)
+        measured = measure(partial(call, count), budget=2 * budget.point, least=3, most=9)
         bench.watch.note(measured.disturbed)
         found.append(min(measured.samples))
     del owners

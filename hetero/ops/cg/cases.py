@@ -15,12 +15,11 @@ from hetero.devices.base import Device
 from hetero.ops.cg.operands import CgOptions
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.cases import (
-    CYCLES,
-    ITERATIONS,
     SECONDS,
     even_grid,
     right_hand_side,
     rows,
+    timed,
     unknowns,
 )
 from hetero.ops.linear_systems.solve import Solve
@@ -34,6 +33,7 @@ _LAYOUTS = ("dense", "csr", "stencil2", "stencil3", "stencil2-multigrid")
 _LARGEST_CSR = {"cpu": 2**18, "opencl": 2**14}, 2**20
 _LARGEST_DENSE = {"cpu": 2**11, "opencl": 2**9}, 2**12
 _ROW_LENGTHS = [5, 27]
+_DENSE = TimedSolves(2, 18)  # few: each reads all of the matrix
 _AHEAD = ("multigrid", "csr", "stencil2")  # what takes long to compile on the CPU
 _MATVEC = (("blas", "C"), ("tiled", "C aligned"))
 _LONGER = (4096, 8192, 16384, 32768)
@@ -45,17 +45,17 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
         for dtype in DEVICE_DTYPES:
             for layout in _LAYOUTS:
                 cycles = layout.endswith("multigrid")
-                axes = [unknowns(place, budget)[cycles:]]
+                axes = [unknowns(place, budget, cycles)]
                 if layout == "dense":
-                    axes = [unknowns(place, budget, _LARGEST_DENSE, ratio=2)]
+                    axes = [unknowns(place, budget, limits=_LARGEST_DENSE, ratio=2)]
                 elif layout == "csr":
-                    axes = [unknowns(place, budget, _LARGEST_CSR), _ROW_LENGTHS]
+                    axes = [unknowns(place, budget, limits=_LARGEST_CSR), _ROW_LENGTHS]
                 family = layout.split("-")[-1]
                 case = Case(
                     row,
                     dtype,
                     layout,
-                    TimedSolves(*(CYCLES if cycles else ITERATIONS)),
+                    _DENSE if layout == "dense" else timed(budget, cycles),
                     axes,
                     functools.partial(_problem, layout, dtype),
                     functools.partial(_arguments, layout, dtype),

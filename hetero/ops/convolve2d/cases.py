@@ -30,8 +30,9 @@ _LIBRARY_FILTERS = (1, 2, 3, 5, 7, 11)
 _TAPS = (6, 14, 30, 62, 126)  # of a column and a row together
 _DEVICE_TAPS = (6, 30, 126)
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
-_LONGEST = 0.03  # seconds of one call; with images alone to go through, four times that
-_PASSES = 4  # on the CPU, where noise lasts longer than one measurement
+_HELD_OUT_DEVICE = ((300, 13), (2900, 20))  # a transform of a new size takes long to prepare
+_LONGEST = 0.02  # seconds of one call; with images alone to go through, four times that
+_PASSES = 3  # on the CPU, where noise lasts longer than one measurement
 _PASSES_QUICK = 2
 _KNOT, _DEVICE_KNOT = 0.006, 0.1  # seconds for one in a pass, at most in proportion to other cases
 _EXAMPLE = (64, 5)
@@ -72,9 +73,10 @@ def _measured(implementation: Implementation, place: Place, budget: Budget) -> I
             from hetero.ops.convolve2d import direct_cpu
 
             block = direct_cpu.block_width(np.dtype(dtype))
+        between = _HELD_OUT if on_cpu or form == "filter" else _HELD_OUT_DEVICE
         knots, held_out = (
             _by_work(implementation, problem, points, form, block)
-            for points in (sizes, [size for size in _HELD_OUT if size[0] <= images[-1]])
+            for points in (sizes, [size for size in between if size[0] <= images[-1]])
         )
         number = (_PASSES_QUICK if budget.quick else _PASSES) if on_cpu else 1
         longest = _LONGEST * (4.0 if form == "surface" else 1.0)

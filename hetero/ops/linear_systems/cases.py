@@ -7,12 +7,12 @@ import functools
 import numpy as np
 
 from hetero.runtime import registry
-from hetero.runtime.cases import Budget, Place, thinned
+from hetero.runtime.cases import Budget, Place, TimedSolves, thinned
 from hetero.runtime.registry import Implementation
 
 SECONDS = 0.5  # of a case
-CYCLES = (1, 4)  # of multigrid: not so many that float32 meets rounding
-ITERATIONS = (8, 40)
+_CYCLES, _CYCLES_QUICK = (1, 4), (1, 2)  # of multigrid: float32 meets no rounding yet
+_ITERATIONS, _ITERATIONS_QUICK = (8, 40), (4, 12)
 _SMALLEST = 2**8
 _LARGEST = {"cpu": 2**20, "opencl": 2**16}
 _LARGEST_OTHERS = 2**24
@@ -25,16 +25,27 @@ def rows(operation: str, place: Place) -> list[Implementation]:
     return [i for i in found if i.kind == place.kind and i.run and i.stands_in is None]
 
 
+def timed(budget: Budget, cycles: bool) -> TimedSolves:
+    """Numbers of cycles, or of iterations."""
+    if cycles:
+        return TimedSolves(*(_CYCLES_QUICK if budget.quick else _CYCLES))
+    return TimedSolves(*(_ITERATIONS_QUICK if budget.quick else _ITERATIONS))
+
+
 def unknowns(
     place: Place,
     budget: Budget,
+    cycles: bool = False,
     limits: tuple[dict[str, int], int] = (_LARGEST, _LARGEST_OTHERS),
     ratio: int = 4,
 ) -> list[int]:
-    """Numbers of unknowns to measure: up to a limit by kind of device, or for others."""
+    """Numbers of unknowns to measure: up to a limit by kind of device, or for others.
+
+    Of the smallest system multigrid would be no more than a factorisation.
+    """
     by_kind, others = limits
     largest = min(by_kind.get(place.kind, others), budget.largest_solve)
-    sizes = [_SMALLEST]
+    sizes = [_SMALLEST * ratio if cycles else _SMALLEST]
     while sizes[-1] * ratio <= largest:
         sizes.append(sizes[-1] * ratio)
     return thinned(sizes, budget.solve_step)

@@ -11,12 +11,11 @@ from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.ops import poisson
 from hetero.ops.linear_systems.cases import (
-    CYCLES,
-    ITERATIONS,
     SECONDS,
     even_grid,
     right_hand_side,
     rows,
+    timed,
     unknowns,
 )
 from hetero.ops.linear_systems.solve import Solve
@@ -26,25 +25,25 @@ from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments
 
 _OPERATION = "poisson"
-_ITERATIONS = {"dst": (1, 1), "multigrid": CYCLES}
 _AS_CG = {"stencil2": "2d", "stencil3": "3d"}  # layouts of cg that this operation's method runs
 _AHEAD = ("multigrid", "jacobi")  # methods whose loops take long to compile
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, in two and three dimensions."""
-    sizes = unknowns(place, budget)
     for row in rows(_OPERATION, place):
         if row.method == "cg":
             continue  # the same code as for the operation of that name; see `derived`
+        direct, cycles = row.method == "dst", row.method == "multigrid"
+        how = TimedSolves(1, 1) if direct else timed(budget, cycles)
         for dtype in DEVICE_DTYPES:
             for ndim in (2, 3):
                 case = Case(
                     row,
                     dtype,
                     f"{ndim}d",
-                    TimedSolves(*_ITERATIONS.get(row.method, ITERATIONS)),
-                    [sizes[1:] if row.method == "multigrid" else sizes],
+                    how,
+                    [unknowns(place, budget, cycles)],
                     functools.partial(_problem, ndim, dtype),
                     functools.partial(_arguments, ndim, dtype, row.method),
                     seconds=SECONDS,

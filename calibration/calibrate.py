@@ -105,6 +105,10 @@ def calibrate(
     except BaseException:
         if unfinished.exists():
             profile.set_current(None)  # what was measured so far serves
+            log.warning(
+                "what was measured so far is kept in %s; the next calibration goes on from there",
+                unfinished,
+            )
         raise
     try:
         found.save(path)

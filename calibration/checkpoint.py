@@ -93,7 +93,10 @@ class Checkpoint(Keeper):
 
     def resume(self) -> None:
         """Take over what an interrupted calibration left, if that can be; if not, say why."""
-        if self._path is None or not self._path.exists():
+        if self._path is None:
+            return
+        paths.sweep(self._path.parent, self._path.name)  # of one that was ended while it wrote
+        if not self._path.exists():
             return
         try:
             data = profile.believed(self._path).data

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hetero.calibration import sampling
@@ -22,7 +22,9 @@ from hetero.runtime.cases import Case, Passes, Place, SampleGrid, grid
 from hetero.runtime.registry import Arguments
 
 
-def compile_ahead(portions: Iterable[Any], quick: bool) -> None:
+def compile_ahead(
+    portions: Iterable[Any], quick: bool, told: Callable[[int], None] | None = None
+) -> None:
     """Compile what cases with `Case.ahead` need, before anything is measured.
 
     Parameters
@@ -30,6 +32,8 @@ def compile_ahead(portions: Iterable[Any], quick: bool) -> None:
     portions : iterable of `hetero.calibration.loop.Portion`
     quick : bool
         Whether they are those of a quick calibration.
+    told : callable, optional
+        Called with the number of the CPU's loops that are not compiled yet.
     """
     found: dict[str, tuple[Place, list[Case]]] = {}
     for _, place, cases in portions:
@@ -42,7 +46,7 @@ def compile_ahead(portions: Iterable[Any], quick: bool) -> None:
                 rehearsals.append(Rehearsal(place, cases, quick))
                 _kernels(place.devices[0], [case for case in cases if case.ahead])
     finally:
-        loops_needed.wait()
+        loops_needed.wait(told)
         for rehearsal in rehearsals:
             rehearsal.wait()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from hetero.runtime.plan import CPU
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
 _COMPILING, _PACK, _AROUND, _THREADS = (3.0, 8.0), (0.2, 0.4), (3.0, 6.0), (0.5, 1.0)
+_LOOP = 10.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, others beside it
 _AGAIN = 0.1  # of the cases' seconds, for what is measured once more
 
 log = logging.getLogger("hetero")
@@ -118,7 +120,7 @@ def _measure(
     schedule = _planned(portions, places, wanted, kept, progress)
     blas_timeout.shorten()  # as it is in a program with loops
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
-    compiling.compile_ahead(portions, wanted.quick)
+    compiling.compile_ahead(portions, wanted.quick, _told_by(schedule))
     if kept.pack is None and (wanted.base is None or CPU in wanted.only):
         schedule.begin("pack", _PACK[not wanted.quick], "copies in host memory")
         kept.pack = overheads.pack(budget)
@@ -146,6 +148,20 @@ def _measure(
         log.warning("calibration leaves out %s", line)
     schedule.done()
     return found
+
+
+def _told_by(schedule: Schedule) -> Callable[[int], None]:
+    """Who is told how many of the CPU's loops are not compiled yet."""
+    planned = False
+
+    def told(number: int) -> None:
+        nonlocal planned
+        if not planned:
+            schedule.plan("loops", number * _LOOP)
+        planned = True
+        schedule.begin("loops", _LOOP, f"compiling the CPU's loops, {number} yet")
+
+    return told
 
 
 def _planned(

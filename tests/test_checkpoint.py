@@ -86,6 +86,21 @@ def test_what_was_measured_serves_at_once(few, monkeypatch, profile_file, warnin
     assert "interrupted" in hetero.machine()["profiles"][str(path)]
 
 
+def test_it_is_said_that_it_is_kept(few, monkeypatch, profile_file, warnings_of):
+    path = interrupted(monkeypatch, few)
+    (text,) = warnings_of()
+    assert f"kept in {path}" in text
+
+
+def test_what_a_process_left_that_was_ended_while_it_wrote(few, monkeypatch, profile_file):
+    path = interrupted(monkeypatch, few)
+    half = path.with_name(f"{path.name}.abc{checkpoint.paths.TEMPORARY}")
+    half.write_bytes(b"{")
+    os.utime(half, (0, 0))
+    hetero.calibrate(True, devices=["cpu"])
+    assert {file.name for file in path.parent.iterdir()} == {"profile.json", "profile.json.lock"}
+
+
 def test_the_next_one_goes_on_from_there(few, monkeypatch, profile_file, warnings_of):
     path = interrupted(monkeypatch, few)
     before = profile.read(path).data["models"]

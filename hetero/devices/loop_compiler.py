@@ -119,10 +119,12 @@ class Processes:
                 log.info("the loops of %s cannot be compiled ahead: %s", name, error)
                 _ended(name)
 
-    def wait(self) -> None:
-        """Until all processes have ended."""
+    def wait(self, told: Callable[[int], None] | None = None) -> None:
+        """Until all processes have ended; ``told`` gets the number of those that have not."""
         try:
             while self._running:
+                if told is not None:
+                    told(len(self._running) + len(self._left))
                 self._running[0][1].wait()
                 ended = [entry for entry in self._running if entry[1].poll() is not None]
                 self._running = [entry for entry in self._running if entry not in ended]

@@ -18,7 +18,19 @@ from numpy.testing import assert_allclose
 
 import hetero
 from hetero.devices import loop_compiler, loops
-from hetero.kernels.cpu import ranges, ranges_numpy, vectors, vectors_numpy
+from hetero.kernels.cpu import (
+    cg,
+    csr,
+    jacobi,
+    multigrid,
+    ranges,
+    ranges_numpy,
+    vectors,
+    vectors_numpy,
+)
+from hetero.ops.convolve2d import ranges as cpu_ranges
+from hetero.ops.convolve2d.filters import Filter
+from hetero.ops.convolve2d.window import window_of
 from hetero.runtime import planner, profile
 
 TESTS = Path(__file__).parent
@@ -165,6 +177,34 @@ def test_another_machines_plans_are_not_kept_waiting(unready):
         (900, 900), "float64", "host"
     )
     assert not any("compiling" in c.terms for c in machine.plan(problem).candidates)
+
+
+def test_read_only_arrays_compile_nothing_anew():
+    """Nor do 64-bit indices that need not be."""
+    A, b = spd(80)
+    f, image, taps = np.ones((40, 50)), np.ones((200, 300)), np.ones((5, 5))
+
+    def compiled():
+        hetero.solve_poisson(f, method="multigrid")
+        hetero.solve_poisson(f, method="jacobi", rtol=0.1)
+        hetero.solve_cg(A, b, method="numba", M="jacobi", maxiter=20)
+        hetero.solve_cg(hetero.Poisson((80, 80)), b, method="numba", maxiter=20)
+        cpu_ranges.wide(image, Filter(taps), window_of(image.shape, taps.shape, "same"), 0.0)
+        found = {}
+        for module in (cg, csr, jacobi, multigrid, ranges, vectors):
+            for name, loop in vars(module).items():
+                cells = getattr(loop, "__closure__", None) or ()
+                for inner in (loop, *(cell.cell_contents for cell in cells)):
+                    if hasattr(inner, "signatures"):
+                        found[module.__name__, name, id(inner)] = len(inner.signatures)
+        return found
+
+    before = compiled()
+    assert sum(before.values()) > 10
+    for array in (b, f, image, taps, A.data):
+        array.flags.writeable = False
+    A.indices, A.indptr = A.indices.astype(np.int64), A.indptr.astype(np.int64)
+    assert compiled() == before
 
 
 # -- What serves meanwhile -------------------------------------------------------------------------

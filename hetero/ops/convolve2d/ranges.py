@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hetero.kernels.cpu.same_types import as_loops_take
 from hetero.ops.convolve2d import loops
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import Window
@@ -105,7 +106,7 @@ def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: fl
     if image is None:
         return size.norm > _LOST * taps * array.size
     rows, columns = (window.filter_height + 1) // 2, (window.filter_width + 1) // 2
-    planes = image.reshape(-1, *image.shape[-2:])
+    planes = as_loops_take(image).reshape(-1, *image.shape[-2:])
     cpu_ranges = loops.ranges_serving(planes.dtype)
     sums, areas, peaks = cpu_ranges.block_sums(planes, rows, columns)
     if not np.isfinite(sums).all():

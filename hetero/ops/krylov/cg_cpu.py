@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.kernels.cpu.same_types import as_loops_take
 from hetero.ops import cpu_vectors
 from hetero.ops.krylov import cg_products
 from hetero.ops.krylov.cg_products import Product
@@ -73,6 +74,7 @@ def solve(
         norm_b = norm(scaling.real_view(b)) if norm_b < 0.0 else norm_b
         return _solve(product, b, x, norm_b, rtol, atol, maxiter, preconditioner, callback)
 
+    b = as_loops_take(b)
     product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
     norm = cpu_vectors.serving(b.real.dtype).norm
     norm_b = norm(scaling.real_view(b))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.devices import loop_compiler, loops
+from hetero.kernels.cpu.same_types import as_loops_take
 from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 
@@ -48,7 +49,7 @@ def compiled(system: Any, dtype: np.dtype) -> Product:
         from hetero.kernels.cpu import cg as cpu_cg
         from hetero.kernels.cpu import csr as cpu_csr
 
-        parts = (system.indptr, system.indices, system.data)
+        parts = _parts(system)
         matrix = (*parts, *cpu_csr.runs(*parts))
         sums = np.empty(-(-(len(system.indptr) - 1) // cpu_cg.CHUNK))
         return Product(
@@ -57,6 +58,14 @@ def compiled(system: Any, dtype: np.dtype) -> Product:
             sums,
         )
     return plain(system, dtype)
+
+
+def _parts(system: Csr) -> tuple[np.ndarray, ...]:
+    """The matrix's arrays as the loops take them: 64-bit indices only where they must be."""
+    indptr, indices, data = map(as_loops_take, system)
+    if len(indptr) + len(data) <= np.iinfo(np.int32).max:
+        indptr, indices = (x.astype(np.int32, copy=False) for x in (indptr, indices))
+    return indptr, indices, data
 
 
 def plain(system: Any, dtype: np.dtype) -> Product:

@@ -16,6 +16,7 @@ import numpy as np
 
 from hetero import locks
 from hetero.kernels.cpu import multigrid, threads
+from hetero.kernels.cpu.same_types import as_loops_take
 from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
@@ -151,7 +152,7 @@ def solve(
         ROUNDING where a cycle no longer reduces the residual.
     """
     shared = CpuHierarchy(stencil, f.dtype) if f.size > 1 << 24 else _hierarchy(stencil, f.dtype)
-    rhs, x = f.reshape(-1), u.reshape(-1)
+    rhs, x = as_loops_take(f.reshape(-1)), u.reshape(-1)
     again = functools.partial(CpuHierarchy, stencil, f.dtype)
     with locks.sole(shared, again) as hierarchy, np.errstate(all="ignore"):
         residual, whole = hierarchy.norms(rhs, x)

@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero.kernels.cpu import jacobi as cpu_jacobi
 from hetero.kernels.cpu import threads
+from hetero.kernels.cpu.same_types import as_loops_take
 from hetero.ops.linear_systems.types import CONVERGED, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
 
@@ -84,7 +85,7 @@ class _CpuSolve:
         self._weights = (weights[0], 0.0, weights[1]) if flat else (*weights,)
         diagonal = 2.0 * sum(weights)
         self._factors = tuple(f.dtype.type(w / diagonal) for w in (*self._weights, 1.0))
-        self._f = np.ascontiguousarray(f).reshape(shape)
+        self._f = as_loops_take(np.ascontiguousarray(f)).reshape(shape)
         self._u = np.array(u, f.dtype, order="C").reshape(shape)
         self._u_new = np.empty_like(self._u)
         self.sweeps = 0

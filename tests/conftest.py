@@ -153,6 +153,19 @@ def two(monkeypatch):
 
 @pytest.fixture
 def hasty(monkeypatch):
+    """As `hasten`, for one test."""
+    hasten(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def hasty_module():
+    """As `hasten`, for what several tests of a file share."""
+    with pytest.MonkeyPatch.context() as patch:
+        hasten(patch)
+        yield
+
+
+def hasten(patch):
     """Calibrating takes a second: what is measured does not matter, only that all is there.
 
     It may take a few on a busy machine, or nothing would be held out to check the fit with.
@@ -163,4 +176,4 @@ def hasty(monkeypatch):
 
     quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}
     quick |= {"held_out": 2, "largest_transfer": 2**16}
-    monkeypatch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **quick))
+    patch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **quick))

@@ -80,6 +80,8 @@ def test_a_table_that_lacks_figures_is_filled_up():
         {"matvec__launch_bytes": "7"},
         {"matvec__column_speeds": {"128": 1.0}},
         {"matmul__launch": 3e-6},
+        {"cg__threads": 192},
+        {"cg__blocks": 4.5},
     ],
 )
 def test_a_wrong_table_is_refused(values):
@@ -206,6 +208,48 @@ def test_planted_figures_of_tiles_are_found(dtype):
         assert taken <= 1.03 * tiles.choose(product, planted)[2]
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.3])
+def test_disturbed_times_give_no_wild_figures_of_tiles(monkeypatch, apart):
+    """Figures are the planted ones or the table's, or lie between; exactly the table's where the
+    clock goes by these."""
+    monkeypatch.setattr(matmul_refit, "_SQUARES", (64, 256, 512, 1000, 1024, 2048, 4096))
+    monkeypatch.setattr(matmul_refit, "_SHAPES", matmul_refit._SHAPES[:8])
+    table = tuning.default()
+    random = np.random.default_rng(1)
+    names = [n for n in table.data["figures"] if n.startswith("matmul.") and "sustained" not in n]
+
+    def other(value):
+        if isinstance(value, dict):
+            return {key: other(v) for key, v in value.items()}
+        if isinstance(value, list):
+            return [other(v) for v in value]
+        return value * math.exp(random.normal(0.0, apart))
+
+    planted = tuning.parse(table.replaced({name: other(table[name]) for name in names}))
+    samples = {
+        matmul_refit.launches(sample)[0].launches: sample
+        for dtype in ("float32", "float64")
+        for sample in matmul_refit.cases(dtype, LIMITS, table)
+    }
+
+    def clock(launch_plan, buffers):
+        return disturbed(tiles.seconds(*samples[launch_plan.launches], planted)[1], random)
+
+    def numbers(value):
+        if isinstance(value, dict | list):
+            inside = value.values() if isinstance(value, dict) else value
+            return [number for one in inside for number in numbers(one)]
+        return [value]
+
+    found = matmul_refit.refit(table, LIMITS, clock)
+    assert (found == {name: table[name] for name in found}) == (apart == 0.0)
+    for name in names:
+        for one, *ends in zip(
+            *map(numbers, (found[name], planted[name], table[name])), strict=True
+        ):
+            assert min(ends) / 1.4 < one < 1.4 * max(ends), name
+
+
 def test_a_threshold_is_found():
     """The value by which what is faster on the clock is chosen."""
 
@@ -303,6 +347,53 @@ def test_speeds_of_pieces_are_found():
 
 # -- On a device ---------------------------------------------------------------------------------
 
+SMALL = {
+    "convolution": {"_TILED": ((40, 11),), "_LINES": ((40, 15),), "_SMALL": ((30, 3),)},
+    "jacobi": {"_FLAT": ((40, 50),), "_SOLID": ((9, 10, 12),)},
+    "cg": {"_FLAT": ((40, 50),), "_SMALL": ((9, 10),), "_SOLID": ((9, 10, 12),)},
+    "multigrid": {"_FLAT": ((31, 1, 32),), "_SOLID": ((15, 16, 17),)},
+}
+SMALL["convolution"] |= {"_MEDIUM": 32, "_LARGE": 48}
+SMALL["cg"] |= {"_LENGTHS": (1000,), "_ENTRIES": 2000}
+WRITTEN = {"out", "u_new", "u", "x", "r", "p", "q", "next", "now", "work", "coarse"}
+
+
+@pytest.mark.parametrize("family", SMALL)
+def test_what_is_timed_runs(opencl, monkeypatch, family):
+    """The launches have the arguments that the kernels take, and do what a solve's would do."""
+    device = devices.get(opencl)
+    refit = importlib.import_module(f"hetero.kernels.{family}.refit")
+    for name, value in SMALL[family].items():
+        monkeypatch.setattr(refit, name, value)
+    limits = Limits(device.multiprocessors, device.block_limit, device.shared_limit, None)
+    random = np.random.default_rng(0)
+    table = tuning.default()
+    cases = [c for wanted in refit._searches(table, limits) for c in wanted.cases]
+    plans = {}
+    for case in cases:  # one for each set of kernels; another dtype would only compile for longer
+        plan = case.plan(table)
+        if ("REAL", "float") in plan.launches[0].defines:
+            key = tuple((one.kernel, len(one.arguments)) for one in plan.launches[:2])
+            plans.setdefault(key, (plan, case.buffers))
+    for plan, buffers in plans.values():
+        names = {a for one in plan.launches for a in one.arguments if type(a) is str}
+        held, before, owners = {}, {}, []
+        for name in names:
+            content = buffers[name]
+            if not isinstance(content, np.ndarray):
+                content = before[name] = random.random(content // 4).astype(np.float32)
+            held[name], owner = device.allocate(content.nbytes)
+            device.upload(np.ascontiguousarray(content), held[name])
+            owners.append(owner)
+        device.run_launches(plan, dict(held), 4)
+        device.synchronize()
+        after = {name: np.empty_like(content) for name, content in before.items()}
+        for name in after:
+            device.download(held[name], after[name])
+        written = {n for n in names & WRITTEN if not np.array_equal(before[n], after[n])}
+        assert written, plan.launches[0].kernel
+        assert all(np.isfinite(after[name]).all() for name in written)
+
 
 class FakeCard:
     """A device whose clock knows how many bytes and flops a launch has, and nothing else."""
@@ -352,11 +443,12 @@ def test_a_table_of_a_card_is_measured(monkeypatch):
     few = [(256, 256, 256), (64, 4096, 4096)]
     monkeypatch.setattr(matmul_refit, "_SHAPES", few)
     monkeypatch.setattr(matmul_refit, "_SQUARES", (1024,))
-    monkeypatch.setattr(kernels, "REFITTED", ("matmul", "multigrid"))
+    monkeypatch.setattr(kernels, "REFITTED", ("matmul",))
     data = measure_table(FakeCard())
     table = tuning.parse(data)
     assert (table.card, table.multiprocessors) == ("Some Card", 132)
-    assert table["matmul.tile_rates"] != tuning.default()["matmul.tile_rates"]
+    assert any(table[name] != tuning.default()[name] for name in table.data["figures"])
+    assert table["matvec.short_row"] == tuning.default()["matvec.short_row"]
     stored = {**profile.shipped("conservative").data, "kernels": {"Some Card": data}}
     monkeypatch.setattr(profile.finding, "_current", profile.parse(profile.encode(stored)))
     tuning_tables._forget()

@@ -24,6 +24,7 @@ __all__ = ["candidates", "refit"]
 _FLAT = ((600, 600), (1024, 1024), (4096, 4096))
 _SMALL = ((100, 100), (250, 250), (600, 600))
 _SOLID = ((100, 100, 100), (200, 200, 200), (300, 300, 300))
+_LENGTHS = (1 << 17, 1 << 20, 1 << 24)  # of vectors
 _ENTRIES = 1 << 22  # of a sparse matrix
 _SPREAD = 61  # columns between a row's entries
 _RECORD = np.array([0.0, -1.0, *(0.0,) * 6])  # of an iteration that begins; cg_scalars.cu
@@ -60,7 +61,7 @@ def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     yield Search("cg.stencil_threads", (64, 128, 256), plain)
     yield Search("cg.stencil_blocks", (4, 8, 16, 32), plain)
     steps = [_iteration(length, dtype, limits) for length, dtype in _both((5, 27))]
-    steps += [_vectors(n, dtype, limits) for n, dtype in _both((1 << 17, 1 << 20, 1 << 24))]
+    steps += [_vectors(n, dtype, limits) for n, dtype in _both(_LENGTHS)]
     yield Search("cg.threads", (128, 256, 512), steps)
     yield Search("cg.blocks", (2, 4, 8, 16), steps)
     short = [_iteration(length, dtype, limits) for length, dtype in _both((7, 10, 14, 18, 22))]

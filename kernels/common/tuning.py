@@ -18,6 +18,7 @@ __all__ = ["SCHEMA_VERSION", "Table", "default", "nearest", "parse", "shipped", 
 
 SCHEMA_VERSION = 1
 _DEFAULT = "h200"
+_MEASURED = ("s", "B", "B/s", "FLOP/s", "share")  # units of what is not counted
 
 
 class Table:
@@ -77,25 +78,32 @@ def parse(data: Any, name: str = "measured") -> Table:
     figures = dict(known)
     for key, figure in data["figures"].items():
         if key in known:
-            _check(key, figure["value"], known[key]["value"])
+            _check(key, figure["value"], known[key]["value"], known[key]["unit"])
             figures[key] = figure
     return Table({**data, "figures": figures}, name)
 
 
-def _check(name: str, value: Any, like: Any) -> None:
-    """Raise unless a value has the keys, lengths and kinds of the default's, all positive."""
+def _check(name: str, value: Any, like: Any, unit: str) -> None:
+    """Raise unless a value has the keys, lengths and kinds of the default's, all positive.
+
+    What is counted is a whole number where the default's is; threads are a power of two.
+    """
     if isinstance(like, dict):
         if not isinstance(value, dict) or value.keys() != like.keys():
             raise ValueError(f"{name} must have the keys {', '.join(like)}")
         for key in like:
-            _check(f"{name} {key}", value[key], like[key])
+            _check(f"{name} {key}", value[key], like[key], unit)
     elif isinstance(like, list):
         if not isinstance(value, list) or len(value) != len(like):
             raise ValueError(f"{name} must have {len(like)} values")
         for one, other in zip(value, like, strict=True):
-            _check(name, one, other)
+            _check(name, one, other, unit)
     elif type(value) not in (int, float) or not 0 < value < math.inf:
         raise ValueError(f"{name} must be positive, got {value!r}")
+    elif type(like) is int and unit not in _MEASURED and type(value) is not int:
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    elif unit == "threads" and value & (value - 1):
+        raise ValueError(f"{name} must be a power of two, got {value!r}")
 
 
 @cache

@@ -18,7 +18,8 @@ _FACTORS = (0.5, 0.7, 1.4, 2.0)  # times the table's value
 # Sides of images, and of filters that are too large for registers.
 _TILED = ((300, 11), (300, 31), (700, 15), (1024, 63), (2048, 11), (2048, 31))
 _LINES = ((700, 15), (2048, 15), (2048, 63))
-_LARGE = 3072
+_MEDIUM, _LARGE = 1024, 3072
+_SMALL = tuple(itertools.product((100, 200, 400, 800), (3, 5)))
 _THREADS = (64, 128, 256)
 _RESIDENT = (256, 512, 1024)
 _STAGE_BYTES = (16384, 24576, 32768, 49152)
@@ -57,15 +58,10 @@ def _searches(table: Table, limits: Limits) -> Iterator[Search]:
         figure = f"convolution.{name}"
         yield Search(figure, [factor * table[figure] for factor in _FACTORS], tiled)
     for dtype, values in _SMALL_TAPS.items():
-        sides = {
-            side for shape in table["convolution.small_shapes"][dtype] for side in [int(shape)]
-        }
-        cases = [_direct(1024, side, dtype, limits) for side in sides]
+        sides = table["convolution.small_shapes"][dtype]
+        cases = [_direct(_MEDIUM, int(side), dtype, limits) for side in sides]
         yield Search("convolution.small_taps", values, cases, (dtype,))
-    small = [
-        _direct(n, side, d, limits)
-        for (n, side), d in _both(itertools.product((100, 200, 400, 800), (3, 5)))
-    ]
+    small = [_direct(n, side, d, limits) for (n, side), d in _both(_SMALL)]
     yield Search("convolution.small_outputs", _SMALL_OUTPUTS, small)
 
 

@@ -39,6 +39,9 @@ _TIMED_AGAIN = 2
 _WORTHWHILE = 0.01  # of the time that the tiles chosen take; for less no figure is changed
 _WRONG = 0.1  # of the times that a table predicts, from which on it is not this card's
 _ERRORS = 4.0  # standard errors by which a figure must differ from the table's
+_VAGUE = 0.15  # a figure whose logarithm has a larger standard error stays
+_FTOL, _STEPS, _STEP = 1e-5, 50, 1e-6  # of the least squares
+_ALIKE = 0.05  # sustained shares that differ by less are the same
 _FAITH = 0.05  # how far a figure is drawn to the table's: as far as a sample is wrong by 0.05
 
 
@@ -165,41 +168,84 @@ def fit(
     Least squares of the logarithms, few outliers counting less; a figure that the samples do not
     tell stays as in the table.
     """
-    from scipy.optimize import least_squares
-
     names = [tile.name for tile in tiles.tiles(dtype, limits.capability)]
     known = _Vector(table, dtype, names)
     short = [s for s, each in zip(samples, seconds, strict=True) if each <= tiles.SUSTAINED]
     measured = np.log([each for each in seconds if each <= tiles.SUSTAINED])
-    predict = _predictor(short, known)
-
-    start = np.log(known.values)
-    free = np.ones(len(start), bool)
-
-    def solve() -> Any:
-        def errors(x: np.ndarray) -> np.ndarray:
-            whole = np.where(free, 0.0, start)
-            whole[free] = x
-            return np.concatenate(
-                (np.log(predict(np.exp(whole))) - measured, _FAITH * (x - start[free]))
-            )
-
-        return least_squares(errors, start[free], loss="soft_l1", f_scale=0.05)
-
-    result = solve()
-    free = _told(result, start)
-    x = start.copy()
-    x[free] = solve().x
+    squares = _Squares(short, measured, known)
+    free = _told(squares.least(np.ones(len(known.values), bool)), squares.start)
+    x = squares.start.copy()
+    x[free] = squares.least(free).x
     found = known.figures(np.exp(x))
     sustained = "matmul.tile_sustained"
-    found[sustained] = dict.fromkeys(table[sustained][dtype], 1.0)
-    fitted = parse(table.replaced({n: {**table[n], dtype: value} for n, value in found.items()}))
+    own = table[sustained][dtype]
+    at_first = {**found, sustained: dict.fromkeys(own, 1.0)}
+    fitted = parse(table.replaced({n: {**table[n], dtype: value} for n, value in at_first.items()}))
     shares: dict[str, list[float]] = {}
     for sample, each in zip(samples, seconds, strict=True):
         if each > tiles.SUSTAINED:
             share = tiles.seconds(*sample, fitted)[1] / each
             shares.setdefault(sample.tile.name, []).append(share)
-    return {**found, sustained: {**found[sustained], **{n: _mean(v) for n, v in shares.items()}}}
+    means = {name: _mean(several) for name, several in shares.items()}
+    clear = {name: m for name, m in means.items() if abs(m / own[name] - 1.0) > _ALIKE}
+    return {**found, sustained: {**own, **clear}}
+
+
+class _Squares:
+    """The least squares of the logarithms of predicted and measured times.
+
+    Attributes
+    ----------
+    start : (figures,) array
+        Logarithms of the table's own.
+    """
+
+    def __init__(self, samples: Sequence[Sample], measured: np.ndarray, known: _Vector) -> None:
+        self.start = np.log(known.values)
+        self._measured = measured
+        self._predict = _predictor(samples, known)
+        # A sample depends on what all share, and on its own tile's figures: these are told apart
+        # in one go for all tiles.
+        rows = np.arange(len(samples))
+        place = np.array([known.places[s.tile.name] for s in samples])
+        count = np.array([2 + known.rates[s.tile.name] for s in samples])
+        self._groups = [(rows, np.full(len(rows), shared)) for shared in range(len(_SHARED))]
+        for k in range(count.max(initial=0)):
+            self._groups.append((rows[k < count], place[k < count] + k))
+
+    def least(self, free: np.ndarray) -> Any:
+        """SciPy's result with some figures free, the others as they were."""
+        from scipy.optimize import least_squares
+
+        def whole(x: np.ndarray) -> np.ndarray:
+            found = self.start.copy()
+            found[free] = x
+            return found
+
+        def errors(x: np.ndarray) -> np.ndarray:
+            faith = _FAITH * (x - self.start[free])
+            return np.concatenate((self._logs(whole(x)) - self._measured, faith))
+
+        def jacobian(x: np.ndarray) -> np.ndarray:
+            return np.vstack((self._jacobian(whole(x))[:, free], _FAITH * np.eye(len(x))))
+
+        return least_squares(
+            errors, self.start[free], jacobian, loss="soft_l1", f_scale=0.05, ftol=_FTOL,
+            max_nfev=_STEPS,
+        )  # fmt: skip
+
+    def _logs(self, x: np.ndarray) -> np.ndarray:
+        return np.log(self._predict(np.exp(x)))
+
+    def _jacobian(self, x: np.ndarray) -> np.ndarray:
+        """By differences."""
+        here = self._logs(x)
+        found = np.zeros((len(here), len(x)))
+        for rows, columns in self._groups:
+            moved = x.copy()
+            moved[np.unique(columns)] += _STEP
+            found[rows, columns] = (self._logs(moved) - here)[rows] / _STEP
+        return found
 
 
 def _told(result: Any, start: np.ndarray) -> np.ndarray:
@@ -207,7 +253,7 @@ def _told(result: Any, start: np.ndarray) -> np.ndarray:
 
     One after the other, the figure that is the fewest standard errors away from where it started
     is put back there, the rest follow as the linearised problem says, until all that are left are
-    far enough away.
+    far enough away. What the samples tell only vaguely counts as none.
     """
     normal = result.jac.T @ result.jac
     variance = 2.0 * result.cost / max(len(result.fun) - 2 * len(start), 1)
@@ -216,7 +262,7 @@ def _told(result: Any, start: np.ndarray) -> np.ndarray:
     while free.any():
         inverse = np.linalg.inv(normal[np.ix_(free, free)])
         errors = np.sqrt(variance * np.diag(inverse))
-        far = np.abs(apart[free]) / errors
+        far = np.where(errors > _VAGUE, 0.0, np.abs(apart[free]) / errors)
         nearest = int(far.argmin())
         if far[nearest] >= _ERRORS:
             break

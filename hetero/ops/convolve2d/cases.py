@@ -48,20 +48,21 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
 
 def _measured(implementation: Implementation, place: Place, budget: Budget) -> Iterator[Case]:
     method, on_cpu = implementation.method, not place.devices
+    step = budget.step**0.5  # methods are close to one another
     images = list(_IMAGES.get(place.kind, _IMAGES_OTHERS))
     filters = _FILTERS if on_cpu else _DEVICE_FILTERS
     if method == "library":
         filters = _LIBRARY_FILTERS
     elif method == "separable":
         filters = tuple(taps // 2 for taps in (_TAPS if on_cpu else _DEVICE_TAPS))
-    sizes = grid([thinned(images, budget.step), thinned(filters, budget.step)])
+    sizes = grid([thinned(images, step), thinned(filters, step)])
     form = "filter"
     if method in ("fft", "overlap_save"):
         form = "surface"
         if method == "overlap_save":
             images = list(_TILED) if on_cpu else images[1:]
         # small beside the image
-        sizes = [(n, min(33, max(n // 48, 3))) for n in thinned(images, budget.step)]
+        sizes = [(n, min(33, max(n // 48, 3))) for n in thinned(images, step)]
     options = functools.cache(_options)  # its filters stay on the device as long as the cases
     for dtype in DEVICE_DTYPES:
         problem = functools.partial(_problem, implementation, dtype, place.operands_on)

@@ -137,7 +137,7 @@ def _points(case: Case, seconds: dict[Dims, float]) -> Iterable[tuple[Any, float
     for known, given in dims.items():
         if low <= seconds.get(known, 0.0) <= high:
             problem = case.problem(*given)
-            work = case.implementation.work(problem, {})
+            work = case.implementation.work(problem, {"kind": case.implementation.kind})
             found.setdefault(work.flops * work.repeat, problem)
     chosen = sorted(found)
     step = max(1, -(-len(chosen) // _POINTS))

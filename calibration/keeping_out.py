@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -49,32 +49,50 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
     out = _impossible(case, place, samples)
     if len(out) > _MOST * len(samples.seconds):
         raise Unbelievable(f"{len(out)} of {len(samples.seconds)} samples cannot be")
+    out = {**_disturbed(case, place, samples), **out}
     if not out:
         return samples, {}
-    return replace(
-        samples,
-        seconds=_without(samples.seconds, out),
-        setup=_without(samples.setup, out),
-    ), out
+    seconds, setup = _without(samples.seconds, out), _without(samples.setup, out)
+    if isinstance(case.how, TimedSolves):  # of a size with something missing nothing can be told
+        broken = {dims[0] for dims in samples.seconds if dims not in seconds}
+        seconds = {dims: value for dims, value in seconds.items() if dims[0] not in broken}
+        setup = {dims: value for dims, value in setup.items() if dims[0] not in broken}
+    if not seconds:
+        raise Unbelievable("no sample can be")
+    return replace(samples, seconds=seconds, setup=setup), out
 
 
 def _impossible(case: Case, place: Place, samples: Samples) -> dict[Dims, str]:
-    """Samples that break what cannot be; of those beside other load, that seem to."""
-    ratios, amount = False, math.prod
-    curves = [samples.seconds]
-    if isinstance(case.how, TimedSolves):
-        curves, amount = repeats.curves(samples), repeats.amount(case, place)
-    elif (estimate := repeats.estimated(case, place)) is not None:
-        ratios = True
-        curves = [{dims: s / estimate(dims) for dims, s in samples.seconds.items()}]
+    """Samples that break what cannot be."""
+    ratios, amount, curves = _curves(case, place, samples)
     out: dict[Dims, str] = {}
     for curve in curves:
         for dims, times in doubts.impossible(curve, ratios, amount).items():
             out[dims] = f"{times:.0f} times its neighbours"
+    return out
+
+
+def _disturbed(case: Case, place: Place, samples: Samples) -> dict[Dims, str]:
+    """Samples beside other load that stand out, and that others tell better."""
+    ratios, amount, curves = _curves(case, place, samples)
+    out: dict[Dims, str] = {}
+    for curve in curves:
         for dims, beyond in doubts.doubtful(curve, ratios, amount).items():
             if beyond > _MARKED and dims in samples.marked:
-                out.setdefault(dims, "beside other load only")
-    return out
+                out[dims] = "beside other load only"
+    left = {dims: s for dims, s in samples.seconds.items() if dims not in out}
+    return {dims: why for dims, why in out.items() if doubts.between(dims, left) is not None}
+
+
+def _curves(
+    case: Case, place: Place, samples: Samples
+) -> tuple[bool, Callable[[Dims], float], list[dict[Dims, float]]]:
+    """What `doubts` is asked of: whether these are ratios, amounts of work, and the curves."""
+    if isinstance(case.how, TimedSolves):
+        return False, repeats.amount(case, place), repeats.curves(samples)
+    if (estimate := repeats.estimated(case, place)) is not None:
+        return True, math.prod, [{d: s / estimate(d) for d, s in samples.seconds.items()}]
+    return False, math.prod, [samples.seconds]
 
 
 def _without(seconds: dict[Dims, float], out: Iterable[Dims]) -> dict[Dims, float]:
@@ -100,12 +118,12 @@ def stands_in(model: Model) -> bool:
     return isinstance(model.get("samples", {}).get("kept_out"), str)
 
 
-def told(models: dict[ModelKey, Model]) -> list[str]:
-    """One line for each model that something is kept out of."""
+def told(models: dict[str, Model]) -> list[str]:
+    """One line for each model of a profile that something is kept out of."""
     lines = []
     for key, model in models.items():
         out = model.get("samples", {}).get("kept_out")
-        name = " ".join(part for part in key if part != "*")
+        name = " ".join(part for part in ModelKey.parse(key) if part != "*")
         if stands_in(model):
             lines.append(f"{name}: {out}; conservative constants serve in its place")
         elif out:

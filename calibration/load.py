@@ -18,6 +18,10 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 SWITCHES_PER_SECOND = 30.0  # of an idle machine, at most; two busy loops beside make 100 a core
+NOISY = 0.15  # of the measurements
+_LEAST_SCATTERED = 5
+LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
+OTHERS = 0.1  # of the cores that others keep busy, or of the time that is stolen: worth a word
 _SLOW = 2.0  # times its fastest run, a probe that was disturbed
 _TURNS = 400  # of the probe's loop: about 5 us
 _TRIES = 3  # of a probe: the first ones may find cold caches
@@ -74,6 +78,8 @@ class Watch:
         self._fastest = min(self._probed() for _ in range(20))
         self._noted: bool | None = None
         self._slow = 0
+        self._measurements = self._scattered = 0
+        self._samples = self._again = self._left = 0
         self._probes = 0
         self._before = switches()
         self._since = self._looked = clock()
@@ -101,9 +107,22 @@ class Watch:
         self._stolen = 0.0
         self._before, self._since = switches(), self._clock()
 
-    def note(self, disturbed: bool) -> None:
+    def note(self, disturbed: bool, scattered: bool = False) -> None:
         """What `measure` found out itself."""
         self._noted = disturbed or bool(self._noted)
+        self._measurements += 1
+        self._scattered += scattered
+
+    def settled(self, samples: int, again: int, left: int) -> None:
+        """How many samples were taken, of them again, and how many are doubtful yet."""
+        self._samples += samples
+        self._again += again
+        self._left += left
+
+    @property
+    def noisy(self) -> bool:
+        """Whether so many measurements had scattered samples that none is believed at once."""
+        return self._scattered > max(NOISY * self._measurements, _LEAST_SCATTERED)
 
     def disturbed(self) -> bool:
         """Whether other load was noticed since `begin`."""
@@ -130,7 +149,9 @@ class Watch:
         dict
             ``seconds``: how long that is; ``cores``; ``others``: how many processors other
             processes kept busy, on average, None where it is not known; ``stolen``: seconds;
-            ``switches``: involuntary ones; ``slow_probes``: share of the probes.
+            ``switches``: involuntary ones; ``slow_probes``: share of the probes; ``scattered``:
+            share of the measurements whose samples were far apart; ``samples``, ``again``,
+            ``left``: numbers of samples, of those taken again, and of those doubtful yet.
         """
         since, last, mine, before = self._start
         seconds = max(self._clock() - since, 1e-9)
@@ -148,4 +169,36 @@ class Watch:
             "stolen": round(stolen, 3),
             "switches": switches() - before,
             "slow_probes": round(self._slow / max(self._probes, 1), 4),
+            "scattered": round(self._scattered / max(self._measurements, 1), 4),
+            "samples": self._samples,
+            "again": self._again,
+            "left": self._left,
         }
+
+
+def is_trusted(seen: dict[str, Any]) -> bool:
+    """Whether what a watch noticed, `Watch.seen`, leaves a calibration to be trusted."""
+    return seen.get("left", 0) <= LEFT * max(seen.get("samples", 0), 1)
+
+
+def is_loaded(seen: dict[str, Any]) -> bool:
+    """Whether there was other load that is worth a word."""
+    others = seen.get("others") or 0.0
+    return (
+        not is_trusted(seen)
+        or others > OTHERS * seen["cores"]
+        or seen["stolen"] > OTHERS * seen["seconds"]
+    )
+
+
+def described(seen: dict[str, Any]) -> str:
+    """What was noticed, in words."""
+    parts = []
+    if seen.get("others") is not None:
+        parts.append(f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy")
+    if seen["stolen"]:
+        parts.append(f"{seen['stolen']:.1f} s were stolen from this virtual machine")
+    parts.append(f"{seen['switches']} involuntary context switches")
+    parts.append(f"{seen['again']} samples measured again")
+    parts.append(f"{seen['left']} of {seen['samples']} doubtful yet")
+    return ", ".join(parts)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -24,8 +23,6 @@ from hetero.errors import DeviceError
 from hetero.runtime.cases import Budget, Case, Dims, Passes, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 from hetero.runtime.registry import Operation
-
-log = logging.getLogger("hetero")
 
 Model = dict[str, Any]
 Progress = Callable[[str, float, str], None]
@@ -234,7 +231,8 @@ def measure(
                     gone.add(place.name)
         return found[number].samples
 
-    repeats.settle(found, again, budget, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    watch.settled(*repeats.settle(found, again, budget, seconds, watch.noisy))
     return found
 
 
@@ -251,13 +249,8 @@ def turns(case: Case) -> int:
     return case.how.number if isinstance(case.how, Passes) else 1
 
 
-def models(
-    measured: list[Measured], failures: list[Failure], *, tell: bool = True
-) -> dict[ModelKey, Model]:
-    """The models fitted to samples, in the order in which these were taken.
-
-    ``tell`` logs what is kept out of them.
-    """
+def models(measured: list[Measured], failures: list[Failure]) -> dict[ModelKey, Model]:
+    """The models fitted to samples, in the order in which these were taken."""
     slower: dict[tuple[str, str], list[float]] = {}
     for case, place, samples in measured:
         of_all = slower.setdefault((case.implementation.operation, place.name), [])
@@ -270,8 +263,6 @@ def models(
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
-    for line in keeping_out.told(found) if tell else ():
-        log.warning("calibration keeps out %s", line)
     return found
 
 

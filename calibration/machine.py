@@ -14,6 +14,8 @@ from hetero import devices as backends
 from hetero.calibration import (
     budgets,
     compiling,
+    keeping_out,
+    load,
     loop,
     overheads,
     selection,
@@ -82,7 +84,7 @@ def checkpoint(wanted: Wanted) -> Checkpoint:
     """Where it is kept what was measured; with what an interrupted calibration left."""
 
     def content(so_far: Checkpoint) -> dict[str, Any]:
-        return profile_of(wanted, so_far, list(so_far.measured.values()), [], tell=False)
+        return profile_of(wanted, so_far, list(so_far.measured.values()), [])
 
     made = Checkpoint(wanted.unfinished, wanted.plain(), content)
     if not wanted.fresh:
@@ -105,6 +107,7 @@ def _measure(
     wanted: Wanted, kept: Checkpoint, progress: Callable[[float, str], None] | None
 ) -> dict[str, Any]:
     budget, operations = wanted.budget, registry.operations()
+    watch = load.Watch()
     for name, info in inventory.devices().items():
         if name in wanted.devices if wanted.devices is not None else not info.get("is_host_cpu"):
             inventory.believed(name)  # or it is not in the list that follows
@@ -136,16 +139,21 @@ def _measure(
                 kept.around[place.name] = found
                 kept.write_if_due()
                 shares |= {(place.name, *key): value for key, value in found.shares.items()}
-    measured = loop.measure(portions, budget, shares, schedule.begin, failures, keeper=kept)
+    measured = loop.measure(portions, budget, shares, schedule.begin, failures, watch, kept)
     if wanted.devices is None and not wanted.only:
-        measured += _of_twins(infos, places, measured, wanted, schedule, failures, kept)
+        measured += _of_twins(infos, places, measured, wanted, schedule, failures, kept, watch)
     found = profile_of(wanted, kept, measured, failures)
     schedule.begin("threads", _THREADS[not wanted.quick], "numbers of threads")
     for key, table in thread_counts.tables(measured, budget, failures).items():
         if str(key) in found["models"]:
             found["models"][str(key)]["threads"] = table
+    found["load"] = watch.seen()
     for line in loop.told(failures):
         log.warning("calibration leaves out %s", line)
+    for line in keeping_out.told(found["models"]):
+        log.warning("calibration keeps out %s", line)
+    if load.is_loaded(found["load"]):
+        log.warning("other work ran beside the calibration: %s", load.described(found["load"]))
     schedule.done()
     return found
 
@@ -210,6 +218,7 @@ def _of_twins(
     schedule: Schedule,
     failures: list[loop.Failure],
     kept: Checkpoint,
+    watch: load.Watch,
 ) -> list[loop.Measured]:
     """Samples of those of several equal GPUs that are not like the one that was measured."""
     found: list[loop.Measured] = []
@@ -246,7 +255,7 @@ def _of_twins(
         kept.around[name] = around
         shares = {(name, *key): value for key, value in around.shares.items()}
         found += loop.measure(
-            portions, wanted.budget, shares, schedule.begin, failures, keeper=kept
+            portions, wanted.budget, shares, schedule.begin, failures, watch, kept
         )
     return found
 
@@ -256,14 +265,12 @@ def profile_of(
     kept: Checkpoint,
     measured: list[loop.Measured],
     failures: list[loop.Failure],
-    *,
-    tell: bool = True,
 ) -> dict[str, Any]:
     """The content of a profile: what was measured, and what stays of the one before."""
     base = wanted.base if wanted.only else None
     stays = base or {"models": {}, "links": {}, "host": {}, "devices": {}}
     before = {loop.ModelKey.parse(key): model for key, model in stays["models"].items()}
-    models = before | loop.models(measured, failures, tell=tell)
+    models = before | loop.models(measured, failures)
     models = loop.derived(registry.operations(), models, failures)
     pack = kept.pack or stays["host"].get("pack")
     found = {

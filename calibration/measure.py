@@ -10,6 +10,7 @@ from statistics import median
 from hetero.calibration import load
 
 _FAR = 2.0  # times the least sample: what takes longer met other load, which only adds
+_MANY = 0.25  # of the samples
 _PATIENCE = 3.0  # budgets, while no sample was undisturbed
 _REST = 0.002  # seconds after which the system lets this process go first, for a time slice
 _SHORTEST = 2e-5  # a sample shorter than this repeats the call, so that the clock's steps vanish
@@ -27,11 +28,14 @@ class Measurement:
         All of them, in the order they were taken.
     disturbed : bool
         Whether a thread of this process had to leave its processor in every sample.
+    scattered : bool
+        Whether a quarter of the samples or more took over twice as long as the least.
     """
 
     seconds: float
     samples: tuple[float, ...]
     disturbed: bool = False
+    scattered: bool = False
 
 
 def center(samples: Sequence[float]) -> float:
@@ -118,4 +122,10 @@ def measure(
             or end - begin > (budget if undisturbed else _PATIENCE * budget)
             or (len(undisturbed) >= 5 and spread(undisturbed) < wanted_spread)
         ):
-            return Measurement(settled(undisturbed or samples), tuple(samples), not undisturbed)
+            far = sum(s > _FAR * min(samples) for s in samples)
+            return Measurement(
+                settled(undisturbed or samples),
+                tuple(samples),
+                disturbed=not undisturbed,
+                scattered=far >= _MANY * len(samples),
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ _LEAST_POINTS = 50  # that there is time for in any case
 _FEW = 8  # knots of a curve that are compared with the conservative constants
 _CALLS = 5  # that one sample takes
 _MARKED = 1.5  # how far beyond the bounds a sample counts that met other load
+_MISSING = 3.0  # as much does one count that was left out
 _SAME = 1.25  # times another sample: near enough to be true
 _TWICE = 2.0  # times the bounds, beyond which a sample is believed when it is seen twice more
 _PAUSE = 0.1  # seconds between two rounds
@@ -40,13 +41,22 @@ class Doubt(NamedTuple):
     dims: Dims
 
 
+class Settled(NamedTuple):
+    """How far samples were taken again: numbers of all, of repeated, and of still doubtful ones."""
+
+    samples: int
+    again: int
+    left: int
+
+
 def settle(
     cases: list[tuple[Case, Place, Samples]],
     again: Again,
     budget: Budget,
     seconds: float,
+    noisy: bool = False,
     clock: Callable[[], float] | None = None,
-) -> list[Samples]:
+) -> Settled:
     """Take samples again until none is doubtful, each has been seen again, or time is up.
 
     Parameters
@@ -58,12 +68,10 @@ def settle(
     budget : Budget
     seconds : float
         That measuring took so far.
+    noisy : bool
+        Whether no sample is believed before it was seen again.
     clock : callable, optional
 
-    Returns
-    -------
-    list of Samples
-        Of each case.
     """
     clock = clock or time.perf_counter
     start = clock()
@@ -73,38 +81,52 @@ def settle(
     rates = [_rate(samples) for samples in found]
     believed: dict[tuple[int, Dims], int] = {}
     beyond_of: dict[int, dict[Dims, float]] = {}
-    changed = set(range(len(cases)))
-    for number in range(_ROUNDS):
+    repeated = 0
+
+    def doubtful(changed: Iterable[int]) -> list[Doubt]:
         for index in changed:
             case, place, _ = cases[index]
-            beyond_of[index] = _doubts(
-                case, place, found[index], budget, rates[index], expected[index]
-            )
-        open_ones = [
+            rate = 0.0 if noisy else rates[index]
+            beyond_of[index] = _doubts(case, place, found[index], budget, rate, expected[index])
+        left = [
             Doubt(beyond, index, dims)
             for index, doubtful in beyond_of.items()
             for dims, beyond in doubtful.items()
             if dims in found[index].marked
             or believed.get((index, dims), 0) < (2 if beyond > _TWICE else 1)
         ]
-        if number == 0:
-            bad = sum(d.beyond > _TWICE or d.dims in found[d.case].marked for d in open_ones)
-            share = _SHARE_BUSY if bad > _BUSY * number_of_all else _SHARE
-            end = start + max(share * seconds, _LEAST_POINTS * budget.point)
-        chosen = _affordable(open_ones, cases, found, budget, _PART * (end - clock()))
+        if noisy:
+            left += [
+                Doubt(1.0, index, dims)
+                for index, samples in enumerate(found)
+                for dims in (*samples.seconds, *samples.held_out)
+                if dims not in beyond_of[index] and not believed.get((index, dims))
+            ]
+        return left
+
+    left = doubtful(range(len(cases)))
+    bad = sum(d.beyond > _TWICE or d.dims in found[d.case].marked for d in left)
+    share = _SHARE_BUSY if noisy or bad > _BUSY * number_of_all else _SHARE
+    end = start + max(share * seconds, _LEAST_POINTS * budget.point)
+    for number in range(_ROUNDS):
+        chosen = _affordable(left, cases, found, budget, _PART * (end - clock()))
         pause = _PAUSE if number else 0.0
         if not chosen or clock() + pause > end:
             break
         time.sleep(pause)
-        changed = set(chosen)
+        changed = set()
+        enough = clock() + _PART * (end - clock())
         for index, dims in chosen.items():
-            if clock() > end:
-                return found
+            if clock() > enough:
+                break
+            changed.add(index)
             before, found[index] = found[index], again(index, dims)
+            repeated += len(dims)
             for one in dims:
                 if _took(before, one) <= _SAME * _took(found[index], one):
                     believed[index, one] = believed.get((index, one), 0) + 1
-    return found
+        left = doubtful(changed)
+    return Settled(number_of_all, repeated, len(left))
 
 
 def _doubts(
@@ -154,7 +176,7 @@ def _judged(
         add(_beside(case, samples, estimate))
         # It seemed too slow for what else there is to measure, or took the time for that.
         if samples.marked or _rate(samples) > _SAME * rate:
-            add(dict.fromkeys(_missing(case, samples, budget), 1.0))
+            add(dict.fromkeys(_missing(case, samples, budget), _MISSING))
     if expected is not None:
         some = {d: samples.seconds[d] for d in spread_out(list(samples.seconds))}
         add({d: beyond for d, beyond, _ in doubts.unlike(some, expected)})
@@ -253,12 +275,26 @@ def _rate(samples: Samples) -> float:
     return max((prod(dims) / seconds for dims, seconds in samples.seconds.items()), default=0.0)
 
 
-def _missing(case: Case, samples: Samples, budget: Budget) -> list[Dims]:
-    """Knots that were left out as too slow, and are not."""
+def _missing(case: Case, samples: Samples, budget: Budget) -> dict[Dims, float]:
+    """Knots that were left out, with seconds by measured ones beside them: not too long."""
     passes = isinstance(case.how, Passes)
-    knots = case.how.knots if passes else grid(case.axes)
-    longest = _rate(samples) * (case.how.longest if passes else budget.longest)
-    return [dims for dims in knots if dims not in samples.seconds and prod(dims) <= longest]
+    knots = set(case.how.knots if passes else grid(case.axes))
+    longest = case.how.longest if passes else budget.longest
+    axes = [sorted(set(extents)) for extents in zip(*knots, strict=True)]
+    found = {}
+    for dims in knots - set(samples.seconds):
+        smaller = [
+            (*dims[:i], axis[axis.index(dims[i]) - 1], *dims[i + 1 :])
+            for i, axis in enumerate(axes)
+            if dims[i] > axis[0]
+        ]
+        smaller = [one for one in smaller if one in knots]
+        if all(one in samples.seconds for one in smaller):
+            by_each = [samples.seconds[one] * prod(dims) / prod(one) for one in smaller]
+            expected = min(by_each, default=budget.point)
+            if expected <= longest:
+                found[dims] = expected
+    return found
 
 
 def _took(samples: Samples, dims: Dims) -> float:
@@ -275,16 +311,16 @@ def _affordable(
     budget: Budget,
     seconds: float,
 ) -> dict[int, list[Dims]]:
-    """Case -> what to take again of it: the worst first, as much as there is time for."""
+    """Case -> what to take again of it, as much as there is time for; both the worst first."""
     chosen: dict[int, list[Dims]] = {}
     for _, index, dims in sorted(found, key=lambda doubt: -doubt.beyond):
         took = _took(samples[index], dims)
         if took == float("inf"):
-            took = prod(dims) / _rate(samples[index])
+            took = _missing(cases[index][0], samples[index], budget)[dims]
         whole = sum(samples[index].timed.get(dims, (took,)))
         least = budget.point / max(getattr(cases[index][0].how, "number", 1), 1)
         needed = max(_CALLS * whole, least)
         if needed <= seconds:
             seconds -= needed
             chosen.setdefault(index, []).append(dims)
-    return {index: chosen[index] for index in sorted(chosen)}
+    return chosen

@@ -44,6 +44,8 @@ class Samples:
         Median of each pass, where ``seconds`` is the fastest call of all.
     host : float
         The host's share of each call, where it is known.
+    least : float
+        The host's share of a call of the smallest problem, as measured; negative if it was not.
     timed : dict
         Seconds of a whole solve with each number of steps, the fastest one.
     marked : frozenset
@@ -55,6 +57,7 @@ class Samples:
     setup: dict[Dims, float] = field(default_factory=dict)
     typical: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     host: float = 0.0
+    least: float = -1.0
     timed: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     marked: frozenset[Dims] = frozenset()
 
@@ -102,7 +105,7 @@ def again(
     seconds, held_out = dict(samples.seconds), dict(samples.held_out)
     typical = dict(samples.typical)
     if isinstance(case.how, SampleGrid):
-        time_one = _Shapes(case, bench, budget, samples.host).seconds
+        time_one = _Shapes(case, bench, budget, samples.host, samples.least).seconds
     for one in dims:
         if isinstance(case.how, Passes):
             sizes = {**case.how.held_out, **case.how.knots}[one]
@@ -137,12 +140,21 @@ class _Shapes:
     device's time.
     """
 
-    def __init__(self, case: Case, bench: Bench, budget: Budget, host: float | None) -> None:
+    def __init__(
+        self,
+        case: Case,
+        bench: Bench,
+        budget: Budget,
+        host: float | None,
+        least: float = -1.0,
+    ) -> None:
         self._case, self._bench, self._budget = case, bench, budget
-        smallest = case.problem(*case.smallest)
-        alone = bench.seconds(case, smallest, budget.point)
-        self._least = bench.host_seconds(case, smallest, alone, 100)
-        self.host = self._least if host is None else host
+        if least < 0.0:
+            smallest = case.problem(*case.smallest)
+            alone = bench.seconds(case, smallest, budget.point)
+            least = bench.host_seconds(case, smallest, alone, 100)
+        self.least = least
+        self.host = least if host is None else host
 
     def _more(self, problem: Problem, device_seconds: float) -> float:
         """What the host does for this shape beyond its share, if that is clearly more.
@@ -153,9 +165,9 @@ class _Shapes:
         seen: list[float] = []
         while len(seen) < _LOOKS:
             seen.append(self._bench.host_seconds(self._case, problem, device_seconds, 7))
-            if seen[-1] <= _CLEARLY * self._least:
+            if seen[-1] <= _CLEARLY * self.least:
                 return 0.0
-        return min(seen) - self._least
+        return min(seen) - self.least
 
     def seconds(self, dims: Dims) -> float:
         problem = self._case.problem(*dims)
@@ -195,7 +207,9 @@ def _grid(
             break
         if prod(dims) / rate <= budget.longest / 4:
             held_out[dims] = seconds_of(dims)
-    return Samples(seconds, held_out, host=shapes.host, marked=frozenset(marked))
+    return Samples(
+        seconds, held_out, host=shapes.host, least=shapes.least, marked=frozenset(marked)
+    )
 
 
 def between_knots(case: Case) -> Iterator[Dims]:
@@ -249,7 +263,7 @@ def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement
     """The samples of one pass."""
     call = bench.waiting(case, case.problem(*sizes))
     measured = measure(call, budget=budget.point / case.how.number, least=2, most=30)
-    bench.watch.note(measured.disturbed)
+    bench.watch.note(measured.disturbed, measured.scattered)
     return measured
 
 
@@ -353,7 +367,7 @@ def solves(
     found = []
     for count in counts:
         measured = measure(partial(call, count), budget=2 * budget.point, least=3, most=9)
-        bench.watch.note(measured.disturbed)
+        bench.watch.note(measured.disturbed, measured.scattered)
         found.append(min(measured.samples))
     del owners
     return found

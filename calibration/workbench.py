@@ -102,7 +102,7 @@ class Bench:
         """
         if self.queue is None:
             measured = measure(self.waiting(case, problem), budget=budget, most=30)
-            self.watch.note(measured.disturbed)
+            self.watch.note(measured.disturbed, measured.scattered)
             return measured.seconds
         run, devices = case.implementation.run, self.devices
         sets = [self.arguments(case, problem, turn) for turn in range(TURNS)]

@@ -24,7 +24,7 @@ import fake_clock
 
 PROBLEMS = 300
 _SLICE, _AWAY = 0.004, 0.008  # seconds: one time slice of three, with two busy loops on each core
-_STOLEN, _BETWEEN = 0.1, 0.2  # seconds: how long a thief takes all, and the mean time until the next
+_STOLEN, _BETWEEN = 0.1, 0.2  # seconds that a thief takes all, and between two of them
 _SPIKE, _SPIKED = 400.0, 0.3  # how much longer, and what share of the readings
 
 

@@ -7,11 +7,12 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from hetero import devices as backends
 from hetero import paths
-from hetero.calibration import machine, tuning
+from hetero.calibration import load, machine, tuning
 from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.machine import Wanted
 from hetero.errors import DeviceError, ProfileError
@@ -65,6 +66,7 @@ def calibrate(
     Returns
     -------
     Profile
+        The one that is used from now on: what was measured, but for the case in the notes.
 
     Raises
     ------
@@ -81,6 +83,11 @@ def calibrate(
     profile. From then on that serves, with conservative constants for the rest; and the next
     calibration of the same machine and thoroughness, within a day, goes on from there.
 
+    Samples that other load disturbed, or that cannot be by their neighbours, are measured again, as
+    far as there is time. Where many stay doubtful, a warning says so; then a profile of this
+    machine that is stored already and was measured with less load stays, and is returned. A
+    ``path`` is written in any case.
+
     A second calibration of the same user waits for the first one's end, since both would measure
     how they disturb each other. It does not where the user's cache directory cannot be written.
 
@@ -95,6 +102,27 @@ def calibrate(
     >>> hetero.calibrate(quick=True, path="/tmp/hetero-example.json").name
     'measured'
     """
+    return outcome(quick, path, devices, progress, kernels=kernels, only=only, fresh=fresh).profile
+
+
+class Outcome(NamedTuple):
+    """What became of a calibration: the profile that is used from now on, and whether it is new."""
+
+    profile: profile.Profile
+    is_new: bool
+
+
+def outcome(
+    quick: bool,
+    path: str | os.PathLike[str] | None,
+    devices: list[str] | None,
+    progress: Callable[[float, str], None] | None,
+    *,
+    kernels: bool = False,
+    only: Sequence[str] | None = None,
+    fresh: bool = False,
+) -> Outcome:
+    """As `calibrate`."""
     only = (only,) if isinstance(only, str) else tuple(only or ())
     target = profile.place(path)  # fails before anything is measured, not after
     unfinished = profile.partial(target, only)
@@ -110,12 +138,37 @@ def calibrate(
                 unfinished,
             )
         raise
+    stored = _better(target, found) if path is None else None
+    if stored is not None:
+        log.warning("not stored: %s keeps the profile of %s", target, stored.data.get("created"))
+        profile.set_current(None)
+        unfinished.unlink(missing_ok=True)
+        return Outcome(stored, is_new=False)
     try:
         found.save(path)
     finally:
         profile.set_current(profile.completed(found.data) if found.is_partial else found)
     unfinished.unlink(missing_ok=True)
-    return found
+    return Outcome(found, is_new=True)
+
+
+def _better(target: Path, found: profile.Profile) -> profile.Profile | None:
+    """The stored profile, if it is of this machine as it is and was measured with less load.
+
+    Only where the new one is not to be trusted, and has nothing that the stored one has not.
+    """
+    mine = found.data.get("load", {})
+    if load.is_trusted(mine):
+        return None
+    try:
+        stored = profile.read(target)
+        holding = profile.holding(stored.data)
+    except (OSError, ProfileError):
+        return None
+    whole = holding.obstacle is None and not (holding.aside or holding.new or stored.is_partial)
+    covers = set(stored.data["models"]) >= set(found.data["models"])
+    less = load.doubtful_share(stored.data.get("load", {})) <= load.doubtful_share(mine)
+    return stored if whole and covers and less else None
 
 
 def _base(path: str | os.PathLike[str] | None) -> dict[str, Any] | None:

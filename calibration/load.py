@@ -176,15 +176,20 @@ class Watch:
         }
 
 
+def doubtful_share(seen: dict[str, Any]) -> float:
+    """Which part of a calibration's samples is doubtful, by what a watch noticed, `Watch.seen`."""
+    return seen.get("left", 0) / max(seen.get("samples", 0), 1)
+
+
 def is_trusted(seen: dict[str, Any]) -> bool:
-    """Whether what a watch noticed, `Watch.seen`, leaves a calibration to be trusted."""
-    return seen.get("left", 0) <= LEFT * max(seen.get("samples", 0), 1)
+    """Whether so few samples are doubtful that a calibration can be trusted."""
+    return doubtful_share(seen) <= LEFT
 
 
 def is_loaded(seen: dict[str, Any]) -> bool:
     """Whether there was other load that is worth a word."""
     others = seen.get("others") or 0.0
-    return (
+    return seen["samples"] > 0 and (
         not is_trusted(seen)
         or others > OTHERS * seen["cores"]
         or seen["stolen"] > OTHERS * seen["seconds"]

@@ -154,6 +154,8 @@ def _measure(
         log.warning("calibration keeps out %s", line)
     if load.is_loaded(found["load"]):
         log.warning("other work ran beside the calibration: %s", load.described(found["load"]))
+    if not load.is_trusted(found["load"]):
+        log.warning("this calibration cannot be trusted: calibrate again when nothing else runs")
     schedule.done()
     return found
 

@@ -14,8 +14,10 @@ import time
 import pytest
 
 import hetero
-from hetero import paths
-from hetero.runtime import profile
+from hetero import cli, paths
+from hetero.calibration import machine
+from hetero.cli import exit_codes
+from hetero.runtime import inventory, profile
 
 # The package's attribute of this name is the function.
 calibrate = importlib.import_module("hetero.calibration.calibrate")
@@ -119,3 +121,88 @@ def test_an_error_of_measuring_is_not_one_of_the_lock(tmp_path, monkeypatch):
     with pytest.raises(PermissionError, match="planted"):
         hetero.calibrate(True, tmp_path / "p.json")
     assert measured == [1]
+
+
+# -- Beside other load -----------------------------------------------------------------------------
+
+
+def loaded(content, left, **changes):
+    """The content of a profile of this machine, of whose samples so many are doubtful."""
+    content = {**copy.deepcopy(content), "fingerprint": inventory.fingerprint(), **changes}
+    content["devices"] = {"cpu": dict(inventory.devices()["cpu"])}
+    content["load"] = {
+        "seconds": 10.0,
+        "cores": 2,
+        "others": 3.9,
+        "stolen": 0.0,
+        "switches": 1234,
+        "slow_probes": 0.0,
+        "scattered": 0.0,
+        "samples": 100,
+        "again": 50,
+        "left": left,
+    }
+    return content
+
+
+@pytest.fixture
+def calibrated(content, profile_file, monkeypatch):
+    """Calibrates: a function of how many samples in a hundred stay doubtful."""
+
+    def run(left, **changes):
+        found = loaded(content, left, **changes)
+        monkeypatch.setattr(machine, "measure", lambda *_: found)
+        return hetero.calibrate(True)
+
+    return run
+
+
+def test_a_disturbed_calibration_does_not_replace_a_better_one(calibrated, profile_file, caplog):
+    calibrated(2, name="good")
+    assert calibrated(60, name="disturbed").name == "good"
+    assert profile.read(profile_file).name == "good"
+    assert profile.current().name == "good"
+    assert f"{profile_file} keeps the profile of" in caplog.text
+
+
+def test_a_disturbed_calibration_replaces_a_worse_one(calibrated, profile_file):
+    calibrated(90, name="worse")
+    assert calibrated(60, name="disturbed").name == "disturbed"
+    assert profile.read(profile_file).name == "disturbed"
+    assert calibrated(3, name="good").name == "good"
+    assert profile.read(profile_file).name == "good"
+
+
+def test_a_disturbed_calibration_is_stored_where_there_is_none(calibrated, profile_file):
+    assert calibrated(60, name="disturbed").name == "disturbed"
+    assert profile.read(profile_file).name == "disturbed"
+
+
+def test_a_profile_of_another_machine_is_no_better_one(calibrated, profile_file):
+    calibrated(2, name="other")
+    data = profile.read(profile_file).data
+    data["fingerprint"]["cpu"] = {"name": "another", "cores": 64}
+    profile.Profile(data).save(profile_file)
+    assert calibrated(60, name="disturbed").name == "disturbed"
+
+
+def test_a_path_that_is_named_is_written(calibrated, content, tmp_path, monkeypatch):
+    for left, name in ((2, "good"), (60, "disturbed")):
+        found = loaded(content, left, name=name)
+        monkeypatch.setattr(machine, "measure", lambda *_, found=found: found)
+        hetero.calibrate(True, tmp_path / "p.json")
+        assert profile.read(tmp_path / "p.json").name == name
+
+
+def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys):
+    calibrated(2, name="good")
+    calibrated(60, name="disturbed")
+    assert cli.main(["calibrate", "--quick"]) == exit_codes.FAILED
+    out = capsys.readouterr().out
+    assert f"not replaced, as it is better: {profile_file}" in out
+    profile_file.unlink()
+    assert cli.main(["calibrate", "--quick"]) == exit_codes.DONE
+    out = capsys.readouterr().out
+    assert "other processes kept 3.9 of 2 cores busy" in out
+    assert "cannot be trusted" in out
+    assert f"written to {profile_file}" in out

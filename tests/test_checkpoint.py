@@ -38,7 +38,7 @@ def few(monkeypatch, hasty, profile_file):
 
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
-    monkeypatch.setattr(loop.repeats, "settle", lambda *_: None)
+    monkeypatch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
     monkeypatch.setattr(machine.overheads, "pack", lambda budget: PACK)
     return taken
 
@@ -280,7 +280,7 @@ def test_several_turns_of_a_case_are_counted(monkeypatch, profile_file):
     monkeypatch.setattr(registry, "_operations", {name: registry._operations[name]})
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
-    monkeypatch.setattr(loop.repeats, "settle", lambda *_: None)
+    monkeypatch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
     monkeypatch.setattr(machine.overheads, "pack", lambda budget: PACK)
     stop = 15
     with pytest.raises(KeyboardInterrupt):

@@ -45,7 +45,7 @@ def measured(monkeypatch, hasty, profile_file):
         patch.setattr(machine.overheads, "of_device", around)
         patch.setattr(machine.overheads, "pack", lambda budget: PACK)
         patch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
-        patch.setattr(machine.loop.repeats, "settle", lambda *_: None)
+        patch.setattr(machine.loop.repeats, "settle", lambda *_: (0, 0, 0))
 
         def calibrate(*only, **options):
             taken.clear()

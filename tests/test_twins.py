@@ -96,7 +96,7 @@ def two(monkeypatch, profile_file, hasty):
             return Samples(dict.fromkeys(grid(case.axes), 1e-05))
 
         patch.setattr(sampling, "take", take)
-        patch.setattr(loop.repeats, "settle", lambda *_: None)
+        patch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
         patch.setattr(overheads, "of_device", lambda *_: (LINKS, {"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: PACK)
         patch.setattr(machine.compiling, "compile_ahead", lambda *_: None)

@@ -14,7 +14,7 @@ from typing import Any
 
 import hetero
 from hetero import terminal
-from hetero.cli.exit_codes import DONE, NO_CHOICE
+from hetero.cli.exit_codes import DONE, FAILED, NO_CHOICE
 from hetero.errors import ProfileError
 from hetero.terminal import progress_bar
 
@@ -52,13 +52,14 @@ def info(arguments: argparse.Namespace) -> int:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and store its profile."""
+    from hetero.calibration.calibrate import outcome
     from hetero.evaluation import report
     from hetero.runtime.profile import default_path
 
     if arguments.path is not None:
         _check_file("--path", arguments.path)
     with _ended_like_an_interrupt():
-        found = hetero.calibrate(
+        found, is_new = outcome(
             arguments.quick,
             arguments.path,
             arguments.device,
@@ -77,12 +78,13 @@ def calibrate(arguments: argparse.Namespace) -> int:
                 "residuals": found.residuals(),
                 "not_acceptable": report.not_acceptable(found),
                 "doubtful": report.doubtful(found),
+                "written": is_new,
             }
         )
     else:
         print(report.calibration(found))
-        print(f"\nwritten to {path}")
-    return DONE
+        print(f"\n{'written to' if is_new else 'not replaced, as it is better:'} {path}")
+    return DONE if is_new else FAILED
 
 
 @contextlib.contextmanager

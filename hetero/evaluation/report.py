@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from hetero.calibration import load
 from hetero.runtime.benchmark import BenchTable
 from hetero.runtime.models import ModelKey
 from hetero.runtime.plan import readable
@@ -75,6 +76,10 @@ def calibration(profile: Profile) -> str:
         f"percentile; of links {OF_LINKS.mean:.0%} and {OF_LINKS.p95:.0%}",
         f"not acceptable, marked with *: {marked} of {number}" if marked else "all are acceptable",
     ]
+    if seen := profile.data.get("load"):
+        lines += ["", f"while it was measured: {load.described(seen)}"]
+        if not load.is_trusted(seen):
+            lines.append("This calibration cannot be trusted: calibrate when nothing else runs.")
     if found := doubtful(profile):
         names = ", ".join(name.replace("|", " ") for name in found)
         lines += ["", f"off by more than {_DOUBTFUL:.0%} in the mean: {names}"]

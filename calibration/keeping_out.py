@@ -11,10 +11,11 @@ from typing import Any
 from hetero.calibration import doubts, repeats
 from hetero.calibration.sampling import Samples
 from hetero.runtime import profile
-from hetero.runtime.cases import Case, Dims, Place, TimedSolves
+from hetero.runtime.cases import Case, Dims, Passes, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 
 _MOST = 0.25  # of a curve's samples, beyond which nothing of it is believed
+_FLAT = 10.0  # times the least: what takes less is no rate
 _MARKED = 2.0  # times the bounds of `doubts`: beside other load that is too much
 
 Model = dict[str, Any]
@@ -40,6 +41,8 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
     """
     if not samples.seconds:
         return samples, {}
+    if _tells_no_rate(case, samples):
+        raise Unbelievable(f"{len(samples.seconds)} samples tell no rate for what is larger")
     expected = repeats.conservative(case, place)
     if expected is not None:
         some = repeats.spread_out(list(samples.seconds))
@@ -60,6 +63,15 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
     if not seconds:
         raise Unbelievable("no sample can be")
     return replace(samples, seconds=seconds, setup=setup), out
+
+
+def _tells_no_rate(case: Case, samples: Samples) -> bool:
+    """Whether most knots are missing, and those measured hardly take longer than nothing."""
+    if isinstance(case.how, TimedSolves):
+        return False
+    number = len(case.how.knots) if isinstance(case.how, Passes) else math.prod(map(len, case.axes))
+    measured = samples.seconds.values()
+    return len(measured) < _MOST * number and max(measured) < _FLAT * min(measured)
 
 
 def _impossible(case: Case, place: Place, samples: Samples) -> dict[Dims, str]:

@@ -107,7 +107,7 @@ def problems() -> list:
     """Random calls of every operation, half of them with operands on the device."""
     from hetero.runtime import registry
 
-    draw = random.Random(7)
+    draw = random.Random(8)
     forms = {
         "matvec": lambda: (size(4, 8192), size(4, 8192)),
         "matmul": lambda: (size(4, 2048), size(4, 2048), size(4, 2048)),

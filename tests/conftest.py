@@ -174,8 +174,8 @@ def hasten(patch):
 
     from hetero.calibration import budgets, load
 
-    monkeypatch.setattr(load, "is_loaded", lambda seen: False)  # what else runs is no matter
-    monkeypatch.setattr(load, "LEFT", 1e9)
+    patch.setattr(load, "is_loaded", lambda seen: False)  # what else runs is no matter
+    patch.setattr(load, "LEFT", 1e9)
     quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}
     quick |= {"held_out": 2, "largest_transfer": 2**16}
     patch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **quick))

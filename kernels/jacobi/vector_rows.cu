@@ -4,21 +4,10 @@
 // them in pieces of VECTOR elements, 16 bytes.
 // Preconditions: VECTOR divides WIDTH; addresses are multiples of 16 bytes.
 
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
+#include "components.cu"
 #define PIECE JOIN(REAL, VECTOR)
-
-#if VECTOR == 4
-#define UNPACK(values, at, piece) \
-    values[at] = piece.x; values[(at) + 1] = piece.y; \
-    values[(at) + 2] = piece.z; values[(at) + 3] = piece.w
-#define PACK(piece, values, at) \
-    piece.x = values[at]; piece.y = values[(at) + 1]; \
-    piece.z = values[(at) + 2]; piece.w = values[(at) + 3]
-#else
-#define UNPACK(values, at, piece) values[at] = piece.x; values[(at) + 1] = piece.y
-#define PACK(piece, values, at) piece.x = values[at]; piece.y = values[(at) + 1]
-#endif
+#define UNPACK(to, v) JOIN(UNPACK, VECTOR)(to, v)
+#define PACK(v, from) JOIN(PACK, VECTOR)(v, from)
 
 // values = the WIDTH points at `from`, or zeros where there are none.
 DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
@@ -30,7 +19,7 @@ DEVICE void load_points(REAL *values, GLOBAL const REAL *from, int there)
         for (int each = 0; each < VECTOR; ++each) values[at + each] = 0;
         if (there) {
             piece = *(GLOBAL const PIECE *)(from + at);
-            UNPACK(values, at, piece);
+            UNPACK(values + at, piece);
         }
     }
 }
@@ -45,7 +34,7 @@ DEVICE void load_points_once(REAL *values, GLOBAL const REAL *from, int there)
         for (int each = 0; each < VECTOR; ++each) values[at + each] = 0;
         if (there) {
             piece = LOAD_ONCE((GLOBAL const PIECE *)(from + at));
-            UNPACK(values, at, piece);
+            UNPACK(values + at, piece);
         }
     }
 }
@@ -55,7 +44,7 @@ DEVICE void store_points(GLOBAL REAL *to, const REAL *values)
     UNROLL
     for (int at = 0; at < WIDTH; at += VECTOR) {
         PIECE piece;
-        PACK(piece, values, at);
+        PACK(piece, values + at);
         *(GLOBAL PIECE *)(to + at) = piece;
     }
 }

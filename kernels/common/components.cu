@@ -1,0 +1,10 @@
+// The components of vectors to an array and back, by how many there are.
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define UNPACK4(to, v) (to)[0] = v.x; (to)[1] = v.y; (to)[2] = v.z; (to)[3] = v.w
+#define PACK4(v, from) v.x = (from)[0]; v.y = (from)[1]; v.z = (from)[2]; v.w = (from)[3]
+#define UNPACK2(to, v) (to)[0] = v.x; (to)[1] = v.y
+#define PACK2(v, from) v.x = (from)[0]; v.y = (from)[1]
+#define UNPACK1(to, v) (to)[0] = v
+#define PACK1(v, from) v = (from)[0]

@@ -91,6 +91,8 @@ class _Listing:
 
     def launch(self, *arguments: Any) -> None: ...
 
+    def compile_ahead(self, *arguments: Any) -> None: ...
+
 
 def _kernels(device: Device, cases: list[Case]) -> None:
     """Leave the kernels of cases in the cache on disk, compiled on all cores."""

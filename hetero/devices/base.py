@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import ctypes
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -252,6 +253,14 @@ class Device(abc.ABC):
             self.download(target, y)
         if not np.array_equal(y.reshape(2, -1), 2 * x.reshape(2, -1)[:, ::-1]):
             raise DeviceError("a kernel ran without an error and made wrong values")
+
+    def compile_ahead(self, wanted: Iterable[tuple[str, Any]]) -> None:  # noqa: B027
+        """Compile kernel files that `build` will be asked for, several at a time where that helps.
+
+        Parameters
+        ----------
+        wanted : iterable of (file, macros)
+        """
 
     def run_launches(
         self, launch_plan: kernels.LaunchPlan, buffers: dict[str, Any], itemsize: int

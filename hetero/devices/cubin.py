@@ -10,14 +10,19 @@ better part of a second.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
+import os
 import shutil
 import warnings
+from collections.abc import Iterable
 
-from hetero import disk_cache
+from hetero import disk_cache, paths
 from hetero.errors import KernelCompileError
+
+_KIND = "cubin"  # of things in the cache
 
 log = logging.getLogger("hetero")
 
@@ -41,13 +46,43 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
     KernelCompileError
         With the compiler's own words.
     """
-    options = tuple(f"-D{name}={value}" for name, value in defines)
-    key = hashlib.sha256("\0".join((text, arch, *options, str(compiler()))).encode()).hexdigest()
-    code = disk_cache.read("cubin", f"{key}.cubin")
+    name = _name(text, arch, defines)
+    code = disk_cache.read(_KIND, name)
     if code is None:
-        code = _compile(text, arch, options)
-        disk_cache.write("cubin", f"{key}.cubin", code)
+        code = _compile(text, arch, _options(defines))
+        disk_cache.write(_KIND, name, code)
     return code
+
+
+def make_ahead(wanted: Iterable[tuple[str, str, Defines]]) -> None:
+    """Leave in the cache what will be asked of `cubin`, several compiled at a time.
+
+    Whatever fails here fails again, and is reported, where it is asked for.
+    """
+    if paths.private_folder(_KIND) is None:  # then each would be compiled twice
+        return
+    missing = [one for one in dict.fromkeys(wanted) if disk_cache.read(_KIND, _name(*one)) is None]
+    if len(missing) < 2:
+        return
+    # Not above: whatever imports this for the first time when the interpreter ends could not.
+    from concurrent.futures import ThreadPoolExecutor
+
+    def make(one: tuple[str, str, Defines]) -> None:
+        with contextlib.suppress(KernelCompileError):
+            cubin(*one)
+
+    with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
+        list(pool.map(make, missing))
+
+
+def _name(text: str, arch: str, defines: Defines) -> str:
+    """A file's name, by all that the code depends on."""
+    parts = (text, arch, *_options(defines), str(compiler()))
+    return f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}.cubin"
+
+
+def _options(defines: Defines) -> tuple[str, ...]:
+    return tuple(f"-D{name}={value}" for name, value in defines)
 
 
 @functools.cache

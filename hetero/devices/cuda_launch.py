@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hetero.devices import cubin
@@ -27,6 +27,11 @@ class CudaLaunches(CudaContexts):
     def compiled(self, text: str, defines: cubin.Defines) -> bytes:
         """Machine code of a kernel file, which stays in the cache on disk. Any thread may ask."""
         return cubin.cubin(kernel_text(text, self.dialect), self.arch, defines)
+
+    def compile_ahead(self, wanted: Iterable[tuple[str, cubin.Defines]]) -> None:
+        cubin.make_ahead(
+            [(kernel_text(text, self.dialect), self.arch, defines) for text, defines in wanted]
+        )
 
     def build(self, text: str, kernel: str, defines: cubin.Defines) -> Any:
         kernels = self.state().kernels

@@ -32,6 +32,8 @@ _SUM_BLOCKS = 1024
 _SUM_THREADS = 128
 _REAL = {"float32": "float", "float64": "double"}
 _DOWN, _DOWN_FROM_ZERO, _UP, _UP_WITH_SQUARES = range(4)  # as in multigrid.cu
+_SWEEP = "multigrid.cu"
+_Passes = tuple[tuple[int, int], tuple[int, int]]
 
 
 class _Memory(Workspace):
@@ -88,16 +90,22 @@ class _Level:
         # A caller's buffer may begin anywhere; an OpenCL buffer has no address to tell, and is ours
         # or whole.
         aligned = self._even and all(b % self._alignment == 0 for b in (u, f) if type(b) is int)
-        defines = (
+        kernel = self._device.build(_SWEEP, "sweep", self._defines(aligned, first, mode))
+        arguments = [u, f, out, coarse, self.sums, *self._box, omega, *self._tail]
+        self._device.launch(kernel, self.blocks, self.plan.pairs * self.plan.rows, arguments)
+
+    def files(self, passes: _Passes) -> list[tuple[str, Any]]:
+        """What is compiled for passes over vectors that lie as ours do."""
+        return [(_SWEEP, self._defines(self._even, first, mode)) for first, mode in passes]
+
+    def _defines(self, aligned: bool, first: int, mode: int) -> tuple[tuple[str, int | str], ...]:
+        return (
             ("REAL", self._real),
             ("REAL2", f"{self._real}2"),
             *self.plan.defines(aligned),
             ("MODE", mode),
             ("FIRST", first),
         )
-        kernel = self._device.build("multigrid.cu", "sweep", defines)
-        arguments = [u, f, out, coarse, self.sums, *self._box, omega, *self._tail]
-        self._device.launch(kernel, self.blocks, self.plan.pairs * self.plan.rows, arguments)
 
 
 class _Coarse:
@@ -132,14 +140,14 @@ class _Coarse:
         self._threads = min(1024, device.block_limit)
         pool = plan_multigrid.coarse_points(dtype.name, device.shared_limit)
         defines = (("REAL", _REAL[dtype.name]), ("THREADS", self._threads), ("POOL", pool))
-        self._kernel = functools.partial(
-            device.build, "multigrid_coarse.cu", "coarse_cycle", defines
-        )
+        self.file = "multigrid_coarse.cu", defines
 
     def cycle(self, f: Any, u: Any, *, omega: float, symmetric: bool) -> None:
         """Enqueue a cycle from zero."""
         arguments = [f, u, *self._arguments, omega, int(symmetric)]
-        self._device.launch(self._kernel(), 1, self._threads, arguments)
+        text, defines = self.file
+        kernel = self._device.build(text, "coarse_cycle", defines)
+        self._device.launch(kernel, 1, self._threads, arguments)
 
 
 class DeviceHierarchy:
@@ -169,16 +177,31 @@ class DeviceHierarchy:
         finest = self.grids[0]
         self._blocks = min(_SUM_BLOCKS, finest.shape[0] * finest.shape[1])
         self._sums = memory.allocate(16 * self._blocks)
+        self._squares = (
+            "multigrid_squares.cu",
+            (("REAL", _REAL[self._dtype.name]), ("THREADS", _SUM_THREADS)),
+        )
+        self._prepared = False
         self._box = [*finest.shape, *finest.weights]
         self._memory = memory
         self.lock = locks.new()  # for those who share it
         self.user: int | None = None  # the process that is at work with it
         self.again = functools.partial(DeviceHierarchy, device, stencil, dtype)
 
+    def prepare(self) -> None:
+        """Compile what a solve by cycles launches, once, before the first of it is needed."""
+        if self._prepared:
+            return
+        self._prepared = True
+        files = [self._squares, self._coarse.file]
+        for number, level in enumerate(self._levels):
+            files += level.files(_passes(number, from_zero=number > 0, symmetric=False))
+        self._device.compile_ahead(files)
+
     def norms(self, f: Any, u: Any) -> tuple[float, float]:
         """2-norms of f - A u and of f."""
-        defines = (("REAL", _REAL[self._dtype.name]), ("THREADS", _SUM_THREADS))
-        kernel = self._device.build("multigrid_squares.cu", "squares", defines)
+        text, defines = self._squares
+        kernel = self._device.build(text, "squares", defines)
         arguments = [u, f, self._sums, *self._box, self._blocks]
         self._device.launch(kernel, self._blocks, _SUM_THREADS, arguments)
         return self._roots(self._sums, (self._blocks, 2))
@@ -215,12 +238,17 @@ class DeviceHierarchy:
             return
         level = self._levels[number]
         coarser = self._levels[number + 1] if number + 1 < len(self._levels) else self._coarse
-        mode = _DOWN_FROM_ZERO if from_zero else _DOWN
-        level.sweep(u, f, level.work, coarser.f, omega=omega, first=0, mode=mode)
+        (first, mode), last = _passes(number, from_zero=from_zero, symmetric=symmetric)
+        level.sweep(u, f, level.work, coarser.f, omega=omega, first=first, mode=mode)
         self._cycle(number + 1, coarser.f, coarser.u, from_zero=True, symmetric=symmetric)
-        mode = _UP if number or symmetric else _UP_WITH_SQUARES
-        first = 1 if symmetric else 0
+        first, mode = last
         level.sweep(level.work, f, u, coarser.u, omega=omega, first=first, mode=mode)
+
+
+def _passes(number: int, *, from_zero: bool, symmetric: bool) -> _Passes:
+    """Of a level's way down and up: the color that comes first, and the mode."""
+    up = _UP if number or symmetric else _UP_WITH_SQUARES
+    return (0, _DOWN_FROM_ZERO if from_zero else _DOWN), (int(symmetric), up)
 
 
 def solve(
@@ -264,6 +292,7 @@ def solve(
 def _cycles(
     hierarchy: DeviceHierarchy, f: Any, u: Any, rtol: float, atol: float, maxiter: int
 ) -> Outcome:
+    hierarchy.prepare()
     residual, whole = hierarchy.norms(f, u)
     if whole == 0.0:
         hierarchy.zero(u)

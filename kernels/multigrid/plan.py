@@ -9,7 +9,7 @@ from ..common.launch import ceil_div, check_dtype
 
 __all__ = ["Sweep", "coarse_points", "plan_sweep"]
 
-_COARSE_BYTES = 44 << 10  # of shared memory for the grids of multigrid_coarse.cu together
+_COARSE_BYTES = 44 << 10  # of 48 KB of shared memory, for the grids of multigrid_coarse.cu
 _HALO = 3  # points around a tile that its own depend on
 _PAIRS = 32  # of a window in 3-D
 

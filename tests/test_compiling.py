@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ import toy_loops
 from numpy.testing import assert_allclose
 
 import hetero
+from hetero import cli
 from hetero.devices import loop_compiler, loops
 from hetero.kernels.cpu import (
     cg,
@@ -288,6 +290,21 @@ def test_now_means_now(cache):
     assert loops.is_ready(toy_loops.NAME)
     ((_, niceness),) = compilers()
     assert niceness == os.nice(0)
+
+
+def test_the_command(cache, monkeypatch, capsys):
+    monkeypatch.setattr(loops, "_families", {"toys": toy_loops.FAMILY})
+    assert cli.main(["compile"]) == 0
+    assert capsys.readouterr().out.split() == ["toys", "in", "float32", "compiled"] + [
+        *("toys", "in", "float64", "compiled")
+    ]
+    assert len(compilers()) == 2
+    assert cli.main(["compile", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == dict.fromkeys(loops.every(), True)
+    assert len(compilers()) == 2, "what is there is not compiled again"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert cli.main(["compile"]) == 1
+    assert "cannot be kept" in capsys.readouterr().err
 
 
 def test_a_failing_compiler_is_told_and_not_tried_again(cache, monkeypatch, warnings_of):

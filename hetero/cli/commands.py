@@ -172,6 +172,37 @@ def _what_it_covers(constants: Any, problem: Any) -> str:
     )
 
 
+def compile_loops(arguments: argparse.Namespace) -> int:
+    """Compile the CPU's loops for later processes."""
+    import hetero.ops  # noqa: F401  # registers them
+    from hetero.devices import loop_compiler, loops
+
+    os.environ.pop(loops.OFF, None)  # here it is asked for
+    if not loops.can_be_made():
+        raise OSError("compiled loops cannot be kept: the cache directory cannot be written")
+    names = loops.every()
+    if (bar := progress_bar()) is not None:
+        bar(0.0, f"compiling {sum(not loops.is_ready(name) for name in names)} families of loops")
+    loop_compiler.ensure(names)
+    terminal.clear()
+    found = {name: loops.is_ready(name) for name in names}
+    if arguments.json:
+        _print_json(found)
+    else:
+        for name, ready in found.items():
+            print(f"{name:<28} {'compiled' if ready else 'failed'}")
+    return DONE if all(found.values()) else FAILED
+
+
+def _compile_first(operations: tuple[Any, ...]) -> None:
+    """Compile what is about to be timed."""
+    from hetero.devices import loop_compiler, loops
+    from hetero.runtime import registry
+
+    if any(row.loops for o in operations for row in registry.lookup(o.name)):
+        loop_compiler.ensure(loops.every())
+
+
 def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     from hetero import devices as backends
@@ -185,8 +216,10 @@ def verify(arguments: argparse.Namespace) -> int:
     _check("--count", arguments.count, 0, 10**6)
     _check("--seconds", arguments.seconds, 0, 10**6)
     progress = progress_bar()
+    operations = named or verify.unless_told()
+    _compile_first(operations)
     rows = verify.verify(
-        named or verify.unless_told(),
+        operations,
         on=arguments.on,
         count=arguments.count,
         seconds=arguments.seconds,
@@ -210,6 +243,7 @@ def bench(arguments: argparse.Namespace) -> int:
     from hetero.runtime import benchmark, registry
 
     operation = registry.operation(arguments.operation)
+    _compile_first((operation,))
     rows = bench.bench(
         operation,
         arguments.dtype,

@@ -46,6 +46,12 @@ def parser() -> argparse.ArgumentParser:
             "Measure this machine and store its profile.",
         ),
         (
+            "compile",
+            commands.compile_loops,
+            None,
+            "Compile the CPU's loops now; else that is done beside the programs that need them.",
+        ),
+        (
             "explain",
             commands.explain,
             _explain,

@@ -10,13 +10,13 @@ from hetero.runtime.cases import Budget, Case, Place
 _OPERATION = "matmul"
 _EXTENTS = Extents(
     cpu=(4, 16, 32, 128, 256, 1024, 2048),
-    device=(4, 32, 64, 128, 256, 1024, 4096),
-    beside=(4, 64, 512, 4096),
-    estimated=(16, 64, 256, 1024, 4096),
-    estimated_beside=(16, 256, 4096),
+    device=(4, 64, 128, 256, 1024, 4096, 8192),
+    beside=(4, 64, 512, 8192),
+    estimated=(16, 64, 256, 1024, 8192),
+    estimated_beside=(16, 256, 8192),
 )
 _LARGEST = {"cpu": 2048, "opencl": 512}
-_LARGEST_OTHERS = 4096
+_LARGEST_OTHERS = 8192
 _ORDERS = ("CC", "CF", "FC", "FF")
 
 

@@ -190,8 +190,12 @@ class Checkpoint(Keeper):
         if was != inventory.fingerprint():
             found = profile.changes(was)
             return f"it was measured in other circumstances: {found or 'other devices'}"
-        if left.get("wanted") != self._wanted:
-            return "it was to measure something else, or in another time"
+        wanted = left.get("wanted", {})
+        if wanted.get("budget") != self._wanted["budget"]:
+            quick = wanted.get("budget", {}).get("quick")
+            return f"it was {'a quick' if quick else 'a full'} one, or took other times for a case"
+        if wanted != self._wanted:
+            return f"it was to measure something else: {wanted}"
         age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(left["updated"])
         if not abs(age.total_seconds()) < _OLD:
             return f"it is of {left['updated']}, more than a day ago"

@@ -169,7 +169,9 @@ NOT_CONTINUED = {
     "another CPU": (lambda p: changed(p, fingerprint__cpu__name="Z80"), "'Z80'"),
     "other threads": (lambda p: changed(p, fingerprint__blas__blas_threads=99), "was 99"),
     "another version": (lambda p: changed(p, fingerprint__hetero="0.0.1"), "'0.0.1'"),
-    "another budget": (lambda p: changed(p, unfinished__wanted__budget__point=1.0), "another time"),
+    "another budget": (lambda p: changed(p, unfinished__wanted__budget__point=1.0), "other times"),
+    "a full one": (lambda p: changed(p, unfinished__wanted__budget__quick=False), "a full one"),
+    "other devices": (lambda p: changed(p, unfinished__wanted__devices=["cuda:0"]), "cuda:0"),
 }
 
 

@@ -10,6 +10,7 @@ import time
 import pytest
 
 import hetero
+from hetero import devices
 from hetero.runtime import inventory, profile, registry
 from hetero.runtime.models import ModelKey
 from hetero.runtime.profile import places, validity
@@ -255,6 +256,23 @@ def test_a_second_card_of_the_same_kind_is_as_the_first(home, alike, warnings_of
     assert not warnings_of()
     assert found.devices["cuda:1"]["same_as"] == "cuda:0"
     assert found.link("cuda:1", "upload")(0) == 1e-3
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_one_of_two_equal_cards(number, home, alike, warnings_of, monkeypatch):
+    """As CUDA_VISIBLE_DEVICES shows it, be it the one that was measured or the other."""
+    data = measured("mine")
+    data["links"]["cuda:1"] = links(2e-3)  # what differs was measured by itself
+    (home / "profiles" / "mine.json").write_bytes(profile.encode(data))
+    shown = alike[number]
+    monkeypatch.setattr(shown, "name", "cuda:0")
+    monkeypatch.setattr(devices.here, "found", {"cuda:0": shown})
+    inventory.changed()
+    found = profile.current()
+    assert not warnings_of()
+    assert found.cost("cuda:0", "cuda", "matmul", "tiled", "float32", "*") is not None
+    assert found.link("cuda:0", "upload")(0) == (1e-3, 2e-3)[number]
+    assert "same_as" not in found.devices["cuda:0"]
 
 
 def test_devices_that_were_measured_together_count_only_where_all_are(home, alike):

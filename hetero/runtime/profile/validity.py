@@ -58,7 +58,7 @@ def holding(data: dict[str, Any]) -> Holding:
     for part in ("cpu", "hetero"):  # everything depends on these
         if part in changed:
             return Holding({}, {}, [], 0, changed[part])
-    devices = _devices(was.get("devices"), now["devices"])
+    devices = _devices(was.get("devices"), now["devices"], data["devices"])
     sorting = _Sorting(changed, devices, now["devices"])
     host = {key: value for key, value in data["host"].items() if key not in ("pack", "dispatch")}
     host["dispatch"] = sorting.kept("dispatch", data["host"].get("dispatch", {}))
@@ -106,29 +106,31 @@ class _Devices(NamedTuple):
     def are_together(self, place: str) -> bool:
         """Whether all devices that were measured together, "cuda*2", are here."""
         kind, _, number = place.partition("*")
-        return number.isdecimal() and sum(kind_of(n) == kind for n in self.names) == int(number)
+        return number.isdecimal() and sum(kind_of(n) == kind for n in self.taken) == int(number)
 
     def described(self, known: dict[str, Any]) -> dict[str, Any]:
         found = {}
         for name, info in known.items():
             if name in self.names or name == "cpu":
                 info = dict(info)
-                if (twin := self.names.get(info.pop("same_as", ""))) is not None:
+                here = self.names.get(name, name)
+                twin = self.names.get(info.pop("same_as", ""))
+                if twin is not None and twin != here:
                     info["same_as"] = twin
-                found[self.names.get(name, name)] = info
+                found[here] = info
         for name, twin in self.twins.items():
             if twin in found and name not in found:
                 found[name] = {**found[twin], "same_as": found[twin].get("same_as", twin)}
         return found
 
 
-def _devices(was: Any, now: dict[str, dict[str, Any]]) -> _Devices:
+def _devices(was: Any, now: dict[str, dict[str, Any]], described: dict[str, Any]) -> _Devices:
     """Devices are known by what they are: another number or slot makes no other card."""
     was = {n: i for n, i in was.items() if isinstance(i, dict)} if isinstance(was, dict) else {}
     names: dict[str, str] = {}
     closest = (
-        lambda old, new: old == new,
         lambda old, new: was[old].get(inventory.SLOT) == now[new].get(inventory.SLOT) is not None,
+        lambda old, new: old == new,
         lambda old, new: True,
     )
     for close in closest:
@@ -141,6 +143,10 @@ def _devices(was: Any, now: dict[str, dict[str, Any]]) -> _Devices:
                     and close(old, new)
                 ):
                     names[old] = new
+    for old, new in list(names.items()):
+        first = described.get(old, {}).get("same_as")
+        if first in was and _card(was[first]) == _card(now[new]):
+            names.setdefault(first, new)  # which was measured in place of all, and is not here
     twins = {}
     for new in now:
         if new not in names.values():
@@ -152,12 +158,12 @@ def _devices(was: Any, now: dict[str, dict[str, Any]]) -> _Devices:
         if old not in names:
             here = now.get(old)
             gone[old] = f"{old} is not here" if here is None else _difference(old, was[old], here)
-    described = inventory.devices()
+    infos = inventory.devices()
     new = [
         name
         for name in now
         if not (name in was or name in twins or name in names.values())
-        and not described.get(name, {}).get("is_host_cpu")
+        and not infos.get(name, {}).get("is_host_cpu")
     ]
     return _Devices(names, twins, gone, new)
 

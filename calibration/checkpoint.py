@@ -187,7 +187,9 @@ class Checkpoint(Keeper):
     def _obstacle(self, data: dict[str, Any]) -> str | None:
         """Why a partial calibration is not this one's beginning."""
         was, left = data["fingerprint"], data.get("unfinished", {})
-        if was != inventory.fingerprint():
+        measured = (*left["samples"], *left["around"])
+        kinds = {profile.kind_of(key.split("|")[0]) for key in measured}
+        if _of_kinds(was, kinds) != _of_kinds(inventory.fingerprint(), kinds):
             found = profile.changes(was)
             return f"it was measured in other circumstances: {found or 'other devices'}"
         wanted = left.get("wanted", {})
@@ -209,6 +211,12 @@ class Checkpoint(Keeper):
             self.around[place] = Around(links, dispatch, known)
         for key, (turns, samples) in left["samples"].items():
             self._earlier[key] = int(turns), unpacked(samples)
+
+
+def _of_kinds(fingerprint: dict[str, Any], kinds: set[str]) -> dict[str, Any]:
+    """A fingerprint without the devices of other kinds."""
+    devices = fingerprint["devices"].items()
+    return {**fingerprint, "devices": {n: i for n, i in devices if profile.kind_of(n) in kinds}}
 
 
 def packed(samples: Samples) -> dict[str, Any]:

@@ -190,6 +190,14 @@ def test_what_is_not_continued(case, few, monkeypatch, warnings_of, profile_file
     assert not path.exists()
 
 
+def test_devices_that_are_not_measured_do_not_matter(few, monkeypatch, profile_file):
+    """Such as an OpenCL device that is the CPU once more, whose memory is what is free."""
+    path = interrupted(monkeypatch, few)
+    changed(path, fingerprint__devices={"opencl:9": {"name": "Z80", "memory_bytes": 1}})
+    hetero.calibrate(True, devices=["cpu"])
+    assert few == cases_here()[3:]
+
+
 def test_a_fresh_one(few, monkeypatch, warnings_of, profile_file):
     interrupted(monkeypatch, few)
     hetero.calibrate(True, devices=["cpu"], fresh=True)

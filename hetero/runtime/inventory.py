@@ -98,6 +98,12 @@ def fingerprint() -> dict[str, Any]:
     }
 
 
+def host_devices() -> set[str]:
+    """Devices that are this machine's CPU once more, which is not measured twice."""
+    everything = backends.everything().items()
+    return {name for name, device in everything if device.describe().get("is_host_cpu")}
+
+
 def _loop_threads(cores: int) -> int:
     """Threads of the CPU's compiled loops, as Numba will take them; it need not be loaded yet."""
     try:

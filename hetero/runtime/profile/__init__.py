@@ -44,7 +44,7 @@ from hetero.runtime.profile.finding import (
 )
 from hetero.runtime.profile.places import default_path, partial, place, stored
 from hetero.runtime.profile.reading import believed, named, parse, read, shipped
-from hetero.runtime.profile.validity import changes, holding
+from hetero.runtime.profile.validity import changes, holding, kind_of
 
 __all__ = [
     "LARGEST",
@@ -61,6 +61,7 @@ __all__ = [
     "encode",
     "held",
     "holding",
+    "kind_of",
     "named",
     "on_change",
     "parse",

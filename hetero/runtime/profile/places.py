@@ -87,10 +87,11 @@ def _folder() -> Path:
 
 def _identity() -> str:
     """A name for the fingerprint: the same one whatever slots the cards are in."""
-    found = inventory.fingerprint()
+    found, same = inventory.fingerprint(), inventory.host_devices()
     devices = {
         name: {key: value for key, value in info.items() if key != inventory.SLOT}
         for name, info in found["devices"].items()
+        if name not in same
     }
     text = json.dumps({**found, "devices": devices}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from hetero.calibration import doubts, repeats
+from hetero.calibration import doubts, expected
 from hetero.calibration.sampling import Samples
 from hetero.runtime import profile
 from hetero.runtime.cases import Case, Dims, Passes, Place, TimedSolves
@@ -43,10 +43,10 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
         return samples, {}
     if _tells_no_rate(case, samples):
         raise Unbelievable(f"{len(samples.seconds)} samples tell no rate for what is larger")
-    expected = repeats.conservative(case, place)
-    if expected is not None:
-        some = repeats.spread_out(list(samples.seconds))
-        far = doubts.unlike({dims: samples.seconds[dims] for dims in some}, expected)
+    usual = expected.conservative(case, place)
+    if usual is not None:
+        some = expected.spread_out(list(samples.seconds))
+        far = doubts.unlike({dims: samples.seconds[dims] for dims in some}, usual)
         if len(far) > _MOST * len(some):
             raise Unbelievable(f"{far[0][2]} at {_size(far[0][0])}")
     out = _impossible(case, place, samples)
@@ -101,8 +101,8 @@ def _curves(
 ) -> tuple[bool, Callable[[Dims], float], list[dict[Dims, float]]]:
     """What `doubts` is asked of: whether these are ratios, amounts of work, and the curves."""
     if isinstance(case.how, TimedSolves):
-        return False, repeats.amount(case, place), repeats.curves(samples)
-    if (estimate := repeats.estimated(case, place)) is not None:
+        return False, expected.amount(case, place), expected.curves(samples)
+    if (estimate := expected.estimated(case, place)) is not None:
         return True, math.prod, [{d: s / estimate(d) for d, s in samples.seconds.items()}]
     return False, math.prod, [samples.seconds]
 

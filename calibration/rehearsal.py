@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from hetero import devices, disk_cache, kernels
-from hetero.calibration import budgets, loop, sampling
+from hetero.calibration import budgets, loop, solving
 from hetero.calibration.workbench import Bench
 from hetero.devices import cubin
 from hetero.errors import HeteroError
@@ -86,7 +86,7 @@ def run(name: str, wanted: str, quick: bool) -> None:
 def _do(case: Case, bench: Bench) -> None:
     if isinstance(case.how, TimedSolves):
         for dims in grid(case.axes):
-            sampling.timed_solves(case, dims, bench, budgets.QUICK)
+            solving.timed_solves(case, dims, bench, budgets.QUICK)
     else:
         for dims in (*case.how.knots.values(), *case.how.held_out.values()):
             bench.waiting(case, case.problem(*dims))()

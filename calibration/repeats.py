@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterable
 from math import prod
 from typing import NamedTuple
 
-from hetero.calibration import doubts, fit
+from hetero.calibration import doubts, expected, fit
 from hetero.calibration.sampling import Samples
-from hetero.runtime import profile
 from hetero.runtime.cases import Budget, Case, Dims, Passes, Place, TimedSolves, grid
 from hetero.runtime.models import Work, bind
 
@@ -22,7 +20,6 @@ _PART = (
 _SHARE, _SHARE_BUSY = 0.2, 1.0  # of the time that measuring took, to repeat: idle, under load
 _BUSY = 0.02  # of the samples, that met other load or are far beyond the bounds
 _LEAST_POINTS = 50  # that there is time for in any case
-_FEW = 8  # knots of a curve that are compared with the conservative constants
 _CALLS = 5  # that one sample takes
 _MARKED = 1.5  # how far beyond the bounds a sample counts that met other load
 _MISSING = 1e3  # as much does one count that was left out: all larger ones follow from it
@@ -76,8 +73,7 @@ def settle(
     clock = clock or time.perf_counter
     start = clock()
     found = [samples for _, _, samples in cases]
-    number_of_all = sum(len(samples.seconds) + len(samples.held_out) for samples in found)
-    expected = [conservative(case, place) for case, place, _ in cases]
+    usual = [expected.conservative(case, place) for case, place, _ in cases]
     rates = [_rate(samples) for samples in found]
     believed: dict[tuple[int, Dims], int] = {}
     beyond_of: dict[int, dict[Dims, float]] = {}
@@ -87,7 +83,7 @@ def settle(
         for index in changed:
             case, place, _ = cases[index]
             rate = 0.0 if noisy else rates[index]
-            beyond_of[index] = _doubts(case, place, found[index], budget, rate, expected[index])
+            beyond_of[index] = _doubts(case, place, found[index], budget, rate, usual[index])
         left = [
             Doubt(beyond, index, dims)
             for index, doubtful in beyond_of.items()
@@ -106,7 +102,7 @@ def settle(
 
     left = doubtful(range(len(cases)))
     bad = sum(d.beyond > _TWICE or d.dims in found[d.case].marked for d in left)
-    share = _SHARE_BUSY if noisy or bad > _BUSY * number_of_all else _SHARE
+    share = _SHARE_BUSY if noisy or bad > _BUSY * _number(found) else _SHARE
     end = start + max(share * seconds, _LEAST_POINTS * budget.point)
     for number in range(_ROUNDS):
         chosen = _affordable(left, cases, found, budget, _PART * (end - clock()))
@@ -126,7 +122,12 @@ def settle(
                 if _took(before, one) <= _SAME * _took(found[index], one):
                     believed[index, one] = believed.get((index, one), 0) + 1
         left = doubtful(changed)
-    return Settled(number_of_all, repeated, len(left))
+    return Settled(_number(found), repeated, len(left))
+
+
+def _number(found: list[Samples]) -> int:
+    """How many samples these are."""
+    return sum(len(samples.seconds) + len(samples.held_out) for samples in found)
 
 
 def _doubts(
@@ -135,14 +136,14 @@ def _doubts(
     samples: Samples,
     budget: Budget,
     rate: float,
-    expected: Callable[[Dims], float] | None,
+    usual: Callable[[Dims], float] | None,
 ) -> dict[Dims, float]:
     """Which samples of a case are to be taken again, and how far beyond the bounds they are.
 
     None where it cannot be told: an operation whose descriptions fail costs its own models only.
     """
     with contextlib.suppress(Exception):
-        return _judged(case, place, samples, budget, rate, expected)
+        return _judged(case, place, samples, budget, rate, usual)
     return {}
 
 
@@ -152,7 +153,7 @@ def _judged(
     samples: Samples,
     budget: Budget,
     rate: float,
-    expected: Callable[[Dims], float] | None,
+    usual: Callable[[Dims], float] | None,
 ) -> dict[Dims, float]:
     if not samples.seconds:
         return {}
@@ -163,10 +164,10 @@ def _judged(
             found[dims] = max(found.get(dims, 0.0), beyond)
 
     if isinstance(case.how, TimedSolves):
-        for curve in curves(samples):
-            add(doubts.doubtful(curve, amount=amount(case, place)))
+        for curve in expected.curves(samples):
+            add(doubts.doubtful(curve, amount=expected.amount(case, place)))
     else:
-        estimate = estimated(case, place)
+        estimate = expected.estimated(case, place)
         if estimate is None:
             knots = {d: s for d, s in samples.seconds.items() if d not in _held_out(case)}
             add(doubts.doubtful(knots))
@@ -177,9 +178,9 @@ def _judged(
         # It seemed too slow for what else there is to measure, or took the time for that.
         if samples.marked or _rate(samples) > _SAME * rate:
             add(dict.fromkeys(_missing(case, samples, budget), _MISSING))
-    if expected is not None:
-        some = {d: samples.seconds[d] for d in spread_out(list(samples.seconds))}
-        add({d: beyond for d, beyond, _ in doubts.unlike(some, expected)})
+    if usual is not None:
+        some = {d: samples.seconds[d] for d in expected.spread_out(list(samples.seconds))}
+        add({d: beyond for d, beyond, _ in doubts.unlike(some, usual)})
     add(dict.fromkeys(samples.marked, _MARKED))
     return found
 
@@ -212,64 +213,6 @@ def _beside(
     return doubts.beside(held_out, knots, predicted)
 
 
-def curves(samples: Samples) -> list[dict[Dims, float]]:
-    """Of solves: seconds of a step, and of solves with few and with more."""
-    whole = zip(*samples.timed.values(), strict=True)
-    return [
-        samples.seconds,
-        *(dict(zip(samples.timed, seconds, strict=True)) for seconds in whole),
-    ]
-
-
-def amount(case: Case, place: Place) -> Callable[[Dims], float]:
-    """What a step of a solve has to do: a dense matrix has more entries than unknowns, squared."""
-
-    @functools.cache
-    def units(dims: Dims) -> float:
-        work = case.implementation.work(case.problem(*dims), place.info)
-        return work.flops + work.bytes
-
-    return units
-
-
-def estimated(case: Case, place: Place) -> Callable[[Dims], float] | None:
-    """What the implementation itself expects, where that is what its model corrects."""
-    if not getattr(case.how, "by_estimate", False):
-        return None
-
-    @functools.cache
-    def seconds(dims: Dims) -> float:
-        return case.implementation.work(case.problem(*dims), place.info).estimate
-
-    return seconds
-
-
-def spread_out(dims: list[Dims]) -> list[Dims]:
-    """Few of them, the first and the last among them: a whole curve is what they stand for."""
-    return dims[:: max(len(dims) // _FEW, 1)] + dims[-1:]
-
-
-def conservative(case: Case, place: Place) -> Callable[[Dims], float] | None:
-    """Seconds by the constants that are used before calibration; of one step in a solve."""
-    row = case.implementation
-    cost = profile.shipped("conservative").cost(
-        place.name, place.kind, row.operation, row.method, case.dtype, case.layout
-    )
-    if cost is None or case.problem is None:
-        return None
-    sizes = {**case.how.held_out, **case.how.knots} if isinstance(case.how, Passes) else {}
-
-    @functools.cache
-    def seconds(dims: Dims) -> float:
-        work = row.work(case.problem(*sizes.get(dims, dims)), place.info)
-        overhead, compute = cost(work)
-        if isinstance(case.how, TimedSolves):
-            compute /= max(work.repeat, 1)
-        return overhead * work.calls + compute
-
-    return seconds
-
-
 def _rate(samples: Samples) -> float:
     """The best one seen: volume per second."""
     return max((prod(dims) / seconds for dims, seconds in samples.seconds.items()), default=0.0)
@@ -291,9 +234,9 @@ def _missing(case: Case, samples: Samples, budget: Budget) -> dict[Dims, float]:
         smaller = [one for one in smaller if one in knots]
         if all(one in samples.seconds for one in smaller):
             by_each = [samples.seconds[one] * prod(dims) / prod(one) for one in smaller]
-            expected = min(by_each, default=budget.point)
-            if expected <= longest:
-                found[dims] = expected
+            seconds = min(by_each, default=budget.point)
+            if seconds <= longest:
+                found[dims] = seconds
     return found
 
 

@@ -7,11 +7,11 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import prod
 from statistics import median
 from typing import Any
 
+from hetero.calibration import solving
 from hetero.calibration.measure import Measurement, measure
 from hetero.calibration.workbench import Bench
 from hetero.runtime.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
@@ -21,8 +21,6 @@ _HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does
 _CLEARLY = 1.5
 _LOOKS = 4
 _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
-_SETTLES = 0.002  # seconds for which threads may go on spinning after a call
-_POINTS = 2**24  # point updates that are timed at least
 _NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
 
@@ -93,12 +91,12 @@ def again(
     case: Case, bench: Bench, budget: Budget, samples: Samples, dims: Sequence[Dims]
 ) -> Samples:
     """Measure some of a case's samples once more: the faster ones count, since load only adds."""
-    time.sleep(_SETTLES)
+    time.sleep(solving.SETTLES)
     marked = set(samples.marked)
     if isinstance(case.how, TimedSolves):
         timed = dict(samples.timed)
         for one in dims:
-            found, disturbed = _watched(bench, timed_solves, case, one, bench, budget)
+            found, disturbed = _watched(bench, solving.timed_solves, case, one, bench, budget)
             timed[one] = tuple(map(min, found, timed.get(one, found)))
             (set.add if disturbed else set.discard)(marked, one)
         return replace(_parted(case, timed), marked=frozenset(marked))
@@ -242,7 +240,7 @@ def _pass(
     rate = max((prod(dims) / seconds[dims] for dims in seconds), default=0.0)
     end = time.perf_counter() + seconds_left
     marked = set(before.marked)
-    time.sleep(_SETTLES)
+    time.sleep(solving.SETTLES)
     for dims, sizes in {**how.knots, **how.held_out}.items():
         if rate and (prod(dims) / rate > how.longest or time.perf_counter() > end):
             continue
@@ -277,36 +275,22 @@ def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Sam
 
     Several devices share the work, from host to host, so that moving counts as set-up.
     """
-    solves(case, case.smallest, (1,), bench, budget)  # compiles
+    solving.solves(case, case.smallest, (1,), bench, budget)  # compiles
     end = time.perf_counter() + seconds_left
     timed: dict[Dims, tuple[float, ...]] = {}
     marked = set()
     sizes, *others = case.axes
-    for number, n in enumerate(_outside_in(sizes)):
+    for number, n in enumerate(solving.outside_in(sizes)):
         if number >= 2 and time.perf_counter() > end:
             break
         for rest in grid(others):
             dims = (n, *rest)
-            timed[dims], disturbed = _watched(bench, timed_solves, case, dims, bench, budget)
+            timed[dims], disturbed = _watched(
+                bench, solving.timed_solves, case, dims, bench, budget
+            )
             if disturbed:
                 marked.add(dims)
     return replace(_parted(case, timed), marked=frozenset(marked))
-
-
-def _counts(case: Case, n: int) -> tuple[int, ...]:
-    """How many steps the solves have that are timed: one number, or two."""
-    few, many = case.how.few, case.how.many
-    if few == many:
-        return (few,)
-    if few > 2:  # so many that they stand out from the set-up
-        # and not so many that the residual of a float32 solve gets subnormal, which is slow.
-        many = few + min(max(_POINTS // n, many - few), 512, round(8 * n ** (1 / 3)))
-    return few, many
-
-
-def timed_solves(case: Case, dims: Dims, bench: Bench, budget: Budget) -> tuple[float, ...]:
-    """Seconds of solves with few and with more steps."""
-    return tuple(solves(case, dims, _counts(case, dims[0]), bench, budget))
 
 
 def _parted(case: Case, timed: dict[Dims, tuple[float, ...]]) -> Samples:
@@ -314,7 +298,7 @@ def _parted(case: Case, timed: dict[Dims, tuple[float, ...]]) -> Samples:
     setup: dict[Dims, float] = {}
     step: dict[Dims, float] = {}
     for dims, seconds in timed.items():
-        few, *many = _counts(case, dims[0])
+        few, *many = solving.counts(case, dims[0])
         if not many:
             step[dims], setup[dims] = seconds[0], _NO_SETUP
             continue
@@ -322,52 +306,3 @@ def _parted(case: Case, timed: dict[Dims, tuple[float, ...]]) -> Samples:
         step[dims] = max((more - less) / (many[0] - few), _LEAST_STEP * more / many[0])
         setup[dims] = max(less - few * step[dims], _NO_SETUP)
     return Samples(step, setup=setup, timed=timed)
-
-
-def _outside_in(sizes: Sequence[int]) -> list[int]:
-    """The first, the last, the middle one, then what lies between in the same manner."""
-    order = [0, len(sizes) - 1]
-    parts = [(0, len(sizes) - 1)]
-    for low, high in parts:  # grows
-        if high - low > 1:
-            middle = (low + high) // 2
-            order.append(middle)
-            parts += [(low, middle), (middle, high)]
-    return [sizes[i] for i in dict.fromkeys(order)]
-
-
-def solves(
-    case: Case, dims: Dims, counts: tuple[int, ...], bench: Bench, budget: Budget
-) -> list[float]:
-    """Seconds of solves of so many steps, operands where they run.
-
-    The fastest of several: what else the machine does only adds, and spoils the difference.
-    """
-    problem, run = case.problem(*dims), case.implementation.run
-    arguments = case.arguments(*dims, devices=bench.devices)
-    device = bench.device
-    (b,), x, solve = arguments
-    owners = []
-    if device is not None:
-        (there, first), (x, second) = (device.allocate(b.nbytes) for _ in range(2))
-        owners = [first, second]
-        device.upload(b, there)
-        arguments = arguments._replace(inputs=(there,), output=x)
-
-    def call(count: int) -> None:
-        if device is not None:
-            device.fill(x, b.nbytes)
-        else:
-            x[...] = 0.0
-        run(bench.devices, problem, arguments._replace(options=solve._replace(maxiter=count)))
-        if device is not None:
-            device.synchronize()
-
-    time.sleep(_SETTLES)
-    found = []
-    for count in counts:
-        measured = measure(partial(call, count), budget=2 * budget.point, least=3, most=9)
-        bench.watch.note(measured.disturbed, measured.scattered)
-        found.append(min(measured.samples))
-    del owners
-    return found

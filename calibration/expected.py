@@ -1,0 +1,70 @@
+"""What is known of samples before they are taken: work, estimates, conservative seconds."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from hetero.calibration.sampling import Samples
+from hetero.runtime import profile
+from hetero.runtime.cases import Case, Dims, Passes, Place, TimedSolves
+
+_FEW = 8  # knots of a curve that are compared with the conservative constants
+
+
+def curves(samples: Samples) -> list[dict[Dims, float]]:
+    """Of solves: seconds of a step, and of solves with few and with more."""
+    whole = zip(*samples.timed.values(), strict=True)
+    return [
+        samples.seconds,
+        *(dict(zip(samples.timed, seconds, strict=True)) for seconds in whole),
+    ]
+
+
+def amount(case: Case, place: Place) -> Callable[[Dims], float]:
+    """What a step of a solve has to do: a dense matrix has more entries than unknowns, squared."""
+
+    @functools.cache
+    def units(dims: Dims) -> float:
+        work = case.implementation.work(case.problem(*dims), place.info)
+        return work.flops + work.bytes
+
+    return units
+
+
+def estimated(case: Case, place: Place) -> Callable[[Dims], float] | None:
+    """What the implementation itself expects, where that is what its model corrects."""
+    if not getattr(case.how, "by_estimate", False):
+        return None
+
+    @functools.cache
+    def seconds(dims: Dims) -> float:
+        return case.implementation.work(case.problem(*dims), place.info).estimate
+
+    return seconds
+
+
+def spread_out(dims: list[Dims]) -> list[Dims]:
+    """Few of them, the first and the last among them: a whole curve is what they stand for."""
+    return dims[:: max(len(dims) // _FEW, 1)] + dims[-1:]
+
+
+def conservative(case: Case, place: Place) -> Callable[[Dims], float] | None:
+    """Seconds by the constants that are used before calibration; of one step in a solve."""
+    row = case.implementation
+    cost = profile.shipped("conservative").cost(
+        place.name, place.kind, row.operation, row.method, case.dtype, case.layout
+    )
+    if cost is None or case.problem is None:
+        return None
+    sizes = {**case.how.held_out, **case.how.knots} if isinstance(case.how, Passes) else {}
+
+    @functools.cache
+    def seconds(dims: Dims) -> float:
+        work = row.work(case.problem(*sizes.get(dims, dims)), place.info)
+        overhead, compute = cost(work)
+        if isinstance(case.how, TimedSolves):
+            compute /= max(work.repeat, 1)
+        return overhead * work.calls + compute
+
+    return seconds

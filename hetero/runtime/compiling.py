@@ -62,9 +62,8 @@ def _put_aside(candidate: Candidate, problem: Problem) -> Candidate:
     return replace(candidate, seconds=None, terms={}, reason=reason)
 
 
-def see_to(plan: Plan) -> None:
+def see_to(plan: Plan, chosen: Candidate) -> None:
     """Before a plan runs: compile what its choice needs, or begin with what would be faster."""
-    chosen = plan.chosen
     if TERM in chosen.terms:
         names = _names(chosen, plan.problem)
         if names:

@@ -130,7 +130,7 @@ def run(plan: Plan, call: Call) -> Done:
     graph = capturing.get()
     if graph not in (None, chosen.device) and devices.get(graph).capturing:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
-    compiling.see_to(plan)
+    compiling.see_to(plan, chosen)
     if chosen.device == CPU:
         return _by_host((), chosen.implementation, problem, call, chosen.threads)
     begun = devices.failures()

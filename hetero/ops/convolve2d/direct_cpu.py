@@ -43,12 +43,15 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
     out : (batch, out_height, out_width) ndarray, C-contiguous
         Takes the result.
     """
-    if loops.are_few(window, len(image), image.dtype) or _served_by_scipy(window, image):
-        out[...] = by_scipy(image, options, window)
+    if loops.are_few(window, len(image), image.dtype):
+        out[0] = by_scipy(image[0], options, window)
         return
     if loops.is_one(window, len(image)):
         with np.errstate(all="ignore"):  # as the loops, which look at no flags
             np.multiply(image, options.filter.array, out=out)
+        return
+    if _served_by_scipy(window, image):
+        out[...] = by_scipy(image, options, window)
         return
     from hetero.kernels.cpu import convolve as cpu_convolve
 

@@ -72,11 +72,14 @@ def solve(
         b: np.ndarray, x: np.ndarray, atol: float, maxiter: int, callback: Any, norm_b: float = -1.0
     ) -> Outcome:
         norm_b = norm(scaling.real_view(b)) if norm_b < 0.0 else norm_b
-        return _solve(product, b, x, norm_b, rtol, atol, maxiter, preconditioner, callback)
+        return _solve(
+            product, of_vectors, b, x, norm_b, rtol, atol, maxiter, preconditioner, callback
+        )
 
     b = as_loops_take(b)
     product = (cg_products.plain if plain else cg_products.compiled)(system, b.dtype)
-    norm = cpu_vectors.serving(b.real.dtype).norm
+    of_vectors = cpu_vectors.serving(b.real.dtype)
+    norm = of_vectors.norm
     norm_b = norm(scaling.real_view(b))
     if scaling.is_safe(norm_b, b.real.itemsize):
         return run(b, x, atol, maxiter, callback, norm_b)
@@ -85,6 +88,7 @@ def solve(
 
 def _solve(
     product: Product,
+    of_vectors: ModuleType,
     b: np.ndarray,
     x: np.ndarray,
     norm_b: float,
@@ -97,7 +101,6 @@ def _solve(
     bound = max(rtol * norm_b, atol)
     # The recurrence's own residual falls without end; products that vanish look like indefinite A.
     lowest = max(bound, types.least_tolerance(b.dtype) * norm_b)
-    of_vectors = cpu_vectors.serving(b.real.dtype)
     norm = of_vectors.norm
     if b.dtype.kind == "c":
         whole, notify = x, callback

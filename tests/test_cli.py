@@ -487,7 +487,7 @@ def hostile_lines(seed, number):
             ("--on", ["host", "cuda:0"], PLACES),
             ("--device", ["cpu", "cuda:0"], PLACES),
             ("--method", ["blas", "direct"], METHODS),
-            ("--profile", ["tesla-t10", "h200", "h200", "conservative"], PROFILES),
+            ("--profile", ["tesla-t10", "h100", "h200", "conservative"], PROFILES),
             ("--mode", ["full", "same", "valid"], ["", "\0"]),
         ):
             if draw.random() < 0.2:
@@ -547,7 +547,7 @@ def test_extents_are_at_least_one(run, operation):
 )
 def test_the_largest_arrays_have_a_plan_at_once(run, words):
     begin = time.perf_counter()
-    for machine in ("h200", "conservative"):
+    for machine in ("h100", "h200", "conservative"):
         code, _, err = run("explain", *words.split(), "--profile", machine)
         assert code == OK, err
     assert time.perf_counter() - begin < 5.0

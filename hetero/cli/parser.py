@@ -139,7 +139,8 @@ def _explain(sub: argparse.ArgumentParser) -> None:
         "--profile",
         type=_file,
         metavar="NAME|FILE",
-        help="answer for another machine, by its constants: tesla-t10, h200, or a profile's file",
+        help="answer for another machine, by its constants: tesla-t10, h100, h200, or a profile's "
+        "file",
     )
 
 

@@ -113,7 +113,7 @@ def _try_out(data: dict[str, Any]) -> None:
 
 
 def shipped(name: str) -> Profile:
-    """A profile that comes with hetero: "conservative", "tesla-t10", "h200"."""
+    """A profile that comes with hetero: "conservative", "tesla-t10", "h100", "h200"."""
     from importlib import resources
 
     folder = resources.files("hetero.calibration.profiles")

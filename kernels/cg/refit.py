@@ -21,9 +21,9 @@ from .plan_stencil import GridShare, stencil, sweeps
 
 __all__ = ["candidates", "refit"]
 
-_FLAT = ((600, 600), (1024, 1024), (4096, 4096))
+_FLAT = ((600, 600), (1024, 1024), (3072, 3072))
 _SMALL = ((100, 100), (250, 250), (600, 600))
-_SOLID = ((100, 100, 100), (200, 200, 200), (300, 300, 300))
+_SOLID = ((100, 100, 100), (220, 220, 220))
 _LENGTHS = (1 << 17, 1 << 20, 1 << 24)  # of vectors
 _ENTRIES = 1 << 22  # of a sparse matrix
 _SPREAD = 61  # columns between a row's entries
@@ -59,7 +59,7 @@ def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     yield Search("cg.least_rows", (2, 4, 8, 16), small)
     plain = [_stencil(shape, dtype, limits) for shape, dtype in _both((*_FLAT, *_SOLID))]
     yield Search("cg.stencil_threads", (64, 128, 256), plain)
-    yield Search("cg.stencil_blocks", (4, 8, 16, 32), plain)
+    yield Search("cg.stencil_blocks", (4, 8, 16), plain)
     steps = [_iteration(length, dtype, limits) for length, dtype in _both((5, 27))]
     steps += [_vectors(n, dtype, limits) for n, dtype in _both(_LENGTHS)]
     yield Search("cg.threads", (128, 256, 512), steps)
@@ -75,7 +75,7 @@ def _both(shapes: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _near(blocks: int) -> list[int]:
-    return [near for near in range(blocks - 2, blocks + 3) if near > 0]
+    return [near for near in range(blocks - 1, blocks + 2) if near > 0]
 
 
 def _device(limits: Limits) -> dict[str, int]:

@@ -14,18 +14,18 @@ from .plan import direct, separable
 
 __all__ = ["candidates", "refit"]
 
-_FACTORS = (0.5, 0.7, 1.4, 2.0)  # times the table's value
+_FACTORS = (0.5, 0.7, 1.4)  # times the table's value
 # Sides of images, and of filters that are too large for registers.
-_TILED = ((300, 11), (300, 31), (700, 15), (1024, 63), (2048, 11), (2048, 31))
+_TILED = ((300, 11), (300, 31), (700, 15), (700, 63), (2048, 11))
 _LINES = ((700, 15), (2048, 15), (2048, 63))
 _MEDIUM, _LARGE = 1024, 3072
 _SMALL = tuple(itertools.product((100, 200, 400, 800), (3, 5)))
 _THREADS = (64, 128, 256)
 _RESIDENT = (256, 512, 1024)
-_STAGE_BYTES = (16384, 24576, 32768, 49152)
+_STAGE_BYTES = (16384, 32768, 49152)
 _STAGE_COLUMNS = (16, 32, 64)
 _SMALL_ROWS = (2, 4, 8)
-_SMALL_AHEAD = (2, 3, 4, 6)
+_SMALL_AHEAD = (2, 4, 6)
 _SMALL_TAPS = {"float32": (9, 25, 49, 81), "float64": (9, 15, 25)}
 _SMALL_OUTPUTS = (64, 128, 256, 512, 1024)
 
@@ -45,7 +45,7 @@ def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     for dtype, shapes in table["convolution.small_shapes"].items():
         for side, (_, _, blocks) in shapes.items():
             case = [_direct(_LARGE, int(side), dtype, limits)]
-            near = [b for b in range(blocks - 2, blocks + 3) if b > 0]
+            near = [b for b in range(blocks - 1, blocks + 2) if b > 0]
             for place, values in enumerate((_SMALL_ROWS, _SMALL_AHEAD, near)):
                 yield Search("convolution.small_shapes", values, case, (dtype, side, place))
     tiled = [_direct(n, side, d, limits) for (n, side), d in _both(_TILED)]

@@ -14,7 +14,7 @@ from .plan import DEPTHS, GridSlab, blocked, default_depth, sweep
 
 __all__ = ["candidates", "refit"]
 
-_FLAT = ((500, 500), (1000, 1000), (4096, 4096))
+_FLAT = ((500, 500), (1000, 1000), (3000, 3000))
 _SOLID = ((100, 100, 100), (200, 200, 200), (320, 320, 320))
 _THREADS = (64, 128, 256)
 _AHEAD = {"2": (2, 4, 8), "3": (1, 2, 4)}
@@ -47,16 +47,16 @@ def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     yield Search("jacobi.busy_threads", _BUSY_THREADS, both)
     for dtype, shapes in table["jacobi.blocked_shapes"].items():
         for depth, (blocks, _) in shapes.items():
-            cases = [_passes(shape, dtype, limits, int(depth)) for shape in _FLAT]
-            near = [b for b in range(blocks - 1, blocks + 3) if b > 0]
+            cases = [_passes(shape, dtype, limits, 2 * int(depth), int(depth)) for shape in _FLAT]
+            near = [b for b in range(blocks - 1, blocks + 2) if b > 0]
             # The rows in flight go round: they divide the sweeps.
             ahead = [rows for rows in range(1, 5) if int(depth) % rows == 0]
             for place, values in enumerate((near, ahead)):
                 yield Search("jacobi.blocked_shapes", values, cases, (dtype, depth, place))
-    several = [_passes(shape, dtype, limits) for shape, dtype in _both(_FLAT)]
+    several = [_passes(shape, dtype, limits, 24) for shape, dtype in _both(_FLAT)]
     yield Search("jacobi.start_rows", _START_ROWS, several)
     for dtype in ELEMENT_BYTES:
-        cases = [_passes(shape, dtype, limits) for shape in _FLAT]
+        cases = [_passes(shape, dtype, limits, 24) for shape in _FLAT]
         yield Search("jacobi.depth", DEPTHS, cases, (dtype,))
 
 
@@ -79,9 +79,9 @@ def _single(shape: tuple[int, ...], dtype: str, limits: Limits) -> RefitCase:
 
 
 def _passes(
-    shape: tuple[int, ...], dtype: str, limits: Limits, depth: int | None = None
+    shape: tuple[int, ...], dtype: str, limits: Limits, whole: int, depth: int | None = None
 ) -> RefitCase:
-    """Passes of several sweeps, 24 in all: of ``depth`` each, or as many as the table says."""
+    """So many sweeps, in passes of ``depth`` each, or as many as the table says."""
     grid = GridSlab.of(shape, (1.0,) * len(shape), dtype)
 
     def plan(table: Table) -> LaunchPlan:
@@ -91,7 +91,7 @@ def _passes(
             multiprocessors=limits.multiprocessors, block_limit=limits.block_limit, tuning=table,
         )  # fmt: skip
         launches = itertools.cycle(_there_and_back(one))
-        return LaunchPlan(tuple(itertools.islice(launches, 24 // sweeps)), 0, "")
+        return LaunchPlan(tuple(itertools.islice(launches, whole // sweeps)), 0, "")
 
     return RefitCase(plan, _buffers(grid), cold=False)
 

@@ -18,8 +18,8 @@ from .transfers import Transfer, tiles, transfer
 
 __all__ = ["candidates", "refit"]
 
-_FLAT = ((511, 1, 511), (1024, 1, 1024), (2047, 1, 2047), (4096, 1, 4096))
-_SOLID = ((63, 63, 63), (128, 128, 128), (255, 255, 255))
+_FLAT = ((511, 1, 511), (1024, 1, 1024), (2047, 1, 2047))
+_SOLID = ((63, 63, 63), (128, 128, 128))
 _DOWN, _UP = 0, 2  # as in multigrid.cu
 _SUMS_BYTES = 1 << 20
 
@@ -42,11 +42,11 @@ def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     yield Search("multigrid.pairs", (64, 128, 256), list(itertools.chain(*flat.values())))
     for dtype, cases in flat.items():
         blocks = table["multigrid.resident"][dtype]
-        near = [n for n in range(blocks - 2, blocks + 3) if n > 0]
+        near = [n for n in range(blocks - 1, blocks + 2) if n > 0]
         yield Search("multigrid.resident", near, cases, (dtype,))
-    yield Search("multigrid.ahead", (2, 4, 8, 16), list(itertools.chain(*flat.values())))
+    yield Search("multigrid.ahead", (2, 4, 8), list(itertools.chain(*flat.values())))
     for dtype, cases in solid.items():
-        yield Search("multigrid.window_rows", (16, 20, 24, 28, 32), cases, (dtype,))
+        yield Search("multigrid.window_rows", (16, 20, 24, 28), cases, (dtype,))
     yield Search("multigrid.most_planes", (16, 32, 64), every)
     yield Search("multigrid.least_planes", (2, 4, 8), every)
     yield Search("multigrid.blocks", (2, 4, 8, 16), every)

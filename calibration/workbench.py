@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,14 +36,17 @@ class Bench:
         self.devices = devices
         self.watch = watch or Watch()
         self.device = devices[0] if len(devices) == 1 else None
+        self._queue: Queue | None = None
         self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
         self._block = np.random.default_rng(0).random(1 << 20) - 0.5
 
-    @functools.cached_property
+    @property
     def queue(self) -> Queue | None:
         """What times calls by the device's own clock, where that can be."""
         timed = self.device is not None and self.device.kind == "cuda"
-        return Queue(self.device) if timed else None
+        if timed and self._queue is None:
+            self._queue = Queue(self.device)
+        return self._queue
 
     def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory for an operand: as much as was ever asked for, filled with random numbers."""

@@ -191,7 +191,8 @@ def test_no_candidate_has_an_exit_code_of_its_own(run, tmp_path):
 
 def test_calibrate(data, run, profile_file):
     found = data("calibrate", "--quick")
-    assert found.keys() == {"path", "devices", "residuals", "not_acceptable", "doubtful"}
+    parts = {"path", "written", "devices", "residuals", "not_acceptable", "doubtful"}
+    assert found.keys() == parts
     assert found["path"] == str(profile_file)
     assert "cpu" in found["devices"]
     for key, figures in found["residuals"].items():

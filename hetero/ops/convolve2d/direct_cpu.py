@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from types import ModuleType
 
 import numpy as np
 
@@ -18,6 +20,14 @@ _PRODUCTS_WHILE_COMPILING = 1 << 31  # what SciPy's loop does in about five seco
 _SMALL = 1 << 14  # elements that NumPy looks at sooner than a compiled loop is called
 
 
+@functools.cache
+def _kernels() -> ModuleType:
+    """The compiled loops, which load Numba."""
+    from hetero.kernels.cpu import convolve
+
+    return convolve
+
+
 def finite(result: np.ndarray) -> bool:
     """Whether a result, C-contiguous, holds neither NaN nor infinity."""
     if result.size < _SMALL:
@@ -27,9 +37,7 @@ def finite(result: np.ndarray) -> bool:
 
 def block_width(dtype: np.dtype) -> int:
     """Columns that `direct` and `separable` make at a time at least: a rest takes as long."""
-    from hetero.kernels.cpu import convolve as cpu_convolve
-
-    return cpu_convolve.block_width(dtype)
+    return _kernels().block_width(dtype)
 
 
 def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
@@ -53,9 +61,7 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
     if _served_by_scipy(window, image):
         out[...] = by_scipy(image, options, window)
         return
-    from hetero.kernels.cpu import convolve as cpu_convolve
-
-    cpu_convolve.direct(
+    _kernels().direct(
         image,
         options.filter.taps,
         out,
@@ -77,9 +83,7 @@ def _served_by_scipy(window: Window, image: np.ndarray) -> bool:
 
 def separable(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """Two one-dimensional passes for each factor; the direct sum where that is not finite."""
-    from hetero.kernels.cpu import convolve as cpu_convolve
-
-    cpu_convolve.separable(
+    _kernels().separable(
         image,
         *options.filter.flipped_factors,
         out,

@@ -27,12 +27,19 @@ def is_one(window: Window, batch: int) -> bool:
     return taps == 1 and batch * window.height * window.width < _SERIAL
 
 
+_compiled: dict[np.dtype, ModuleType] = {}  # of ranges, for each dtype
+
+
 def ranges_serving(dtype: np.dtype) -> ModuleType:
     """`hetero.kernels.cpu.ranges`, or what serves in its place, for float32 or float64."""
+    found = _compiled.get(dtype)
+    if found is not None:
+        return found
     name = _RANGES.of(dtype)
     if loops.is_ready(name):
         from hetero.kernels.cpu import ranges
 
+        _compiled[dtype] = ranges
         return ranges
     loop_compiler.begin(name)
     from hetero.kernels.cpu import ranges_numpy

@@ -154,8 +154,7 @@ def _compiled(
     callback: Callable[[np.ndarray], object] | None,
 ) -> tuple[str, int]:
     """Iterations as compiled loops, with a way back to Python now and then for Ctrl-C."""
-    from hetero.kernels.cpu import cg as cpu_cg
-
+    cpu_cg, _ = cg_products.kernels()
     assert product.run is not None
     assert product.sums is not None
     statuses = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,11 +36,18 @@ class Product(NamedTuple):
     sums: np.ndarray | None = None
 
 
+@functools.cache
+def kernels() -> tuple[ModuleType, ModuleType]:
+    """The compiled loops of iterations, and of rows, which load Numba."""
+    from hetero.kernels.cpu import cg, csr
+
+    return cg, csr
+
+
 def compiled(system: Any, dtype: np.dtype) -> Product:
     """The product of a system; of CSR matrices and stencils by compiled loops."""
     if isinstance(system, Stencil):
-        from hetero.kernels.cpu import cg as cpu_cg
-
+        cpu_cg, _ = kernels()
         box, sums = _box(system, dtype), np.empty(math.prod(system.shape[:-1]))
         return Product(
             lambda p, q: cpu_cg.stencil_times(*box, p, q, sums),
@@ -46,9 +55,7 @@ def compiled(system: Any, dtype: np.dtype) -> Product:
             sums,
         )
     if isinstance(system, Csr):
-        from hetero.kernels.cpu import cg as cpu_cg
-        from hetero.kernels.cpu import csr as cpu_csr
-
+        cpu_cg, cpu_csr = kernels()
         parts = _parts(system)
         matrix = (*parts, *cpu_csr.runs(*parts))
         sums = np.empty(-(-(len(system.indptr) - 1) // cpu_cg.CHUNK))

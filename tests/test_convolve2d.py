@@ -27,7 +27,8 @@ import hetero.ops
 from hetero import devices
 from hetero.arrays import describe, spec
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.ops.convolve2d.operands import described, window_of
+from hetero.ops.convolve2d.operands import described
+from hetero.ops.convolve2d.window import window_of
 from hetero.runtime import registry
 
 rng = np.random.default_rng(23)

@@ -16,7 +16,7 @@ from hetero.kernels.cpu import ranges as cpu_ranges
 from hetero.ops.convolve2d import ranges
 from hetero.ops.convolve2d.factors import low_rank
 from hetero.ops.convolve2d.filters import Filter
-from hetero.ops.convolve2d.operands import window_of
+from hetero.ops.convolve2d.window import window_of
 
 rng = np.random.default_rng(41)
 DTYPES = ["float32", "float64"]

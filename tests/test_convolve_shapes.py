@@ -21,7 +21,8 @@ from hetero.kernels.common import tuning
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.ops.convolve2d import fft_device, tiles_cpu, tiles_device
-from hetero.ops.convolve2d.operands import swapped, window_of
+from hetero.ops.convolve2d.operands import swapped
+from hetero.ops.convolve2d.window import window_of
 from hetero.runtime import inventory, registry
 
 PRODUCTS = 3 << 20  # of a sum that SciPy, and the direct methods, are asked for at most

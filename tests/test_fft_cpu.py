@@ -14,7 +14,7 @@ from scipy.signal import convolve2d
 
 import hetero
 from hetero.ops.convolve2d import fft_cpu, tiles_cpu, workers
-from hetero.ops.convolve2d.operands import window_of
+from hetero.ops.convolve2d.window import window_of
 
 NUMPY_MODE = {"wrap": "wrap", "symm": "symmetric"}
 

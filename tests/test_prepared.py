@@ -14,7 +14,8 @@ from hetero.devices.cuda import CudaDevice
 from hetero.devices.storage import Storage
 from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
-from hetero.ops.convolve2d.operands import described, window_of
+from hetero.ops.convolve2d.operands import described
+from hetero.ops.convolve2d.window import window_of
 from hetero.runtime import registry
 from hetero.runtime.registry import Arguments
 

@@ -349,7 +349,7 @@ def test_verify_on_a_device_without_arrays(run, opencl):
     refused(run, "verify", "--on", opencl, "--count", 1, naming=("--on", opencl))
 
 
-def test_demo(data, run, tmp_path):
+def test_demo(data, run, tmp_path, profile_file):
     found = data("demo", "--largest", 16)
     assert found.keys() >= {"calls", "problems", "chosen_over_best"}
     assert found["chosen_over_best"].keys() == FIGURES
@@ -370,6 +370,7 @@ def test_demo(data, run, tmp_path):
         "blur",
         "out of focus",
     }
+    assert not profile_file.exists(), "stored"
     picture = tmp_path / "picture.pgm"
     code, out, _ = run("demo", "--largest", 16, "--picture", picture)
     assert code == OK
@@ -379,11 +380,6 @@ def test_demo(data, run, tmp_path):
     assert len(set(content[17:])) > 100
     for word in ("calibrated in", "predicted", "measured", "best alternative", "geometric mean"):
         assert word in out
-
-
-def test_demo_stores_nothing(run, profile_file):
-    assert run("demo", "--largest", 16)[0] == OK
-    assert not profile_file.exists()
 
 
 def test_the_demos_equation_is_an_ordinary_one():

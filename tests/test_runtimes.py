@@ -206,7 +206,8 @@ def test_demo_leaves_out_what_fails(dying, capsys, hasty, warnings_of):
     assert dying
     assert out.count("planted") == len(set(dying))
     assert "is left out" in out
-    assert not warnings_of()
+    # What is measured in so short a time may be noise, and calibration says so.
+    assert not [line for line in warnings_of() if not line.startswith("calibration keeps out ")]
 
 
 def measured(**options):

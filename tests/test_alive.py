@@ -182,7 +182,7 @@ COMPILING = """
 import os, threading
 from numba.core.compiler_lock import global_compiler_lock
 from llvmlite.binding import ffi
-from hetero.kernels.cpu import threads as cpu
+from hetero.kernels.cpu import threads
 
 def twice(x):
     return 2 * x
@@ -199,7 +199,7 @@ taken.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(30)
-    loop = cpu.serial(twice)
+    loop = threads.serial(twice)
     os._exit(0 if loop(2) == 4 else 3)
 _, status = os.waitpid(child, 0)
 os._exit(1 if status else 0)

@@ -15,7 +15,7 @@ from hetero.calibration import queue
 from hetero.evaluation import bench, draws, report, verify
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
-from hetero.ops.products import benchmarks as products
+from hetero.ops.products import benchmarks
 from hetero.runtime import benchmark, registry
 from hetero.runtime.benchmark import Benchmark, Comparison, Iterations, Trial
 from hetero.runtime.plan import Candidate, Plan
@@ -96,8 +96,8 @@ def small_gpu(cuda, monkeypatch):
     """The fake device, timed on little memory."""
     monkeypatch.setattr(bench, "Queue", partial(queue.Queue, nbytes=1 << 12))
     monkeypatch.setattr(queue, "_FASTEST_COPY", 1e3)
-    monkeypatch.setattr(products, "_POOL", 1 << 16)
-    monkeypatch.setattr(products, "_COLD_BYTES", 1 << 12)
+    monkeypatch.setattr(benchmarks, "_POOL", 1 << 16)
+    monkeypatch.setattr(benchmarks, "_COLD_BYTES", 1 << 12)
     monkeypatch.setattr(matvec, "SHAPES", [(20, 30), (7, 9), (3000, 3000)])
     monkeypatch.setattr(matmul, "SHAPES", [(20, 30, 10), (3000, 3000, 3000)])
     monkeypatch.setitem(sys.modules, "cupy", None)

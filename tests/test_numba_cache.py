@@ -16,10 +16,10 @@ from hetero import kernels
 from hetero.kernels.cpu import cache_hook, numba_cache
 
 SOURCE = """
-from hetero.kernels.cpu import threads as cpu
+from hetero.kernels.cpu import threads
 from .helper import FACTOR
 
-@cpu.serial
+@threads.serial
 def times(x):
     return FACTOR * x
 """
@@ -75,7 +75,7 @@ def test_what_the_code_is_made_of_makes_another_file(folder, load):
     assert load()(3) == 6
     assert load(factor=5)(3) == 15, "a constant of another source"
     assert load(source=SOURCE.replace("FACTOR *", "1 + FACTOR *"))(3) == 7
-    changed = load(source=SOURCE.replace("cpu.serial", "cpu.inlined"))
+    changed = load(source=SOURCE.replace("threads.serial", "threads.inlined"))
     assert changed(3) == 6
     assert len(list(folder.iterdir())) == 3
     assert hits(load()) == 0
@@ -170,8 +170,8 @@ NAME = """
 import numba, hetero.ops
 from hetero.kernels.cpu import multigrid as cpu_multigrid
 loop = cpu_multigrid.{loop}.__wrapped__
-from hetero.kernels.cpu import threads as cpu, numba_cache
-kept = numba_cache.njit(loop, parallel=True, **cpu._OPTIONS)
+from hetero.kernels.cpu import threads, numba_cache
+kept = numba_cache.njit(loop, parallel=True, **threads._OPTIONS)
 print(kept._cache._name((numba.float64[::1],) * 3, kept.targetctx.codegen()))
 """
 

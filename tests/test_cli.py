@@ -197,8 +197,10 @@ def test_calibrate(data, run, profile_file):
     assert "cpu" in found["devices"]
     for key, figures in found["residuals"].items():
         assert {"mean", "p95", "worst"} <= figures.keys(), key
-    assert any(key.startswith("cpu|matmul|blas|float32") for key in found["residuals"])
+    # A curve that other load spoils has no residuals: the conservative model serves in its place.
+    assert any(key.startswith("cpu|") for key in found["residuals"])
     stored = profile.read(profile_file)
+    assert "cpu|matmul|blas|float32|*" in stored.data["models"]
     assert stored.data.keys() >= {"schema_version", "units", "fingerprint", "sha256", "created"}
     for model in stored.data["models"].values():
         assert model.keys() >= {"form", "constants", "samples"}

@@ -29,7 +29,7 @@ from hetero.arrays import describe, spec
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
-from hetero.runtime import registry
+from hetero.runtime import call_cache, compiling, registry
 
 rng = np.random.default_rng(23)
 MODES = ["full", "same", "valid"]
@@ -1243,11 +1243,28 @@ def test_a_new_filter_costs_its_spectrum():
 
 @pytest.mark.parametrize("dtypes", [(">f4", ">f4"), ("float32", "float64"), ("int32", ">f8")])
 @pytest.mark.parametrize("shape", [(5, 5), (2, 40, 41)])
-def test_scipys_method_is_not_for_what_others_compute_after_a_conversion(shape, dtypes):
-    image, filter = (np.ones(s, d) for s, d in zip((shape, (5, 2)), dtypes, strict=True))
-    for ask in (hetero.convolve2d, lambda *a, **k: hetero.plan("convolve2d", *a, **k)):
-        with pytest.raises(MethodNotAvailable, match="it is for what no other method computes"):
-            ask(image, filter, method="scipy")
+def test_scipys_method_answers_as_scipy_where_it_is_named(shape, dtypes):
+    values = np.random.default_rng(0)
+    image, filter = (
+        (9 * values.random(s)).astype(d) for s, d in zip((shape, (5, 2)), dtypes, strict=True)
+    )
+    images = image.reshape(-1, *shape[-2:])
+    expected = np.stack([signal.convolve2d(one, filter) for one in images])
+    found = hetero.convolve2d(image, filter, method="scipy")
+    assert found.dtype == expected.dtype
+    assert np.array_equal(found.reshape(expected.shape), expected)
+    plan = hetero.plan("convolve2d", image, filter, method="scipy")
+    assert {leaf.chosen.method for leaf in plan.leaves()} == {"scipy"}
+
+
+@pytest.mark.parametrize("dtypes", [(">f4", ">f4"), ("float32", "float64"), ("int32", ">f8")])
+def test_scipys_method_is_not_considered_where_others_are_compiled(dtypes, monkeypatch):
+    monkeypatch.setattr(compiling, "seconds_left", lambda implementation, problem: 0.0)
+    call_cache.forget()
+    image, filter = (np.ones((5, 5), d) for d in dtypes)
+    for leaf in hetero.plan("convolve2d", image, filter).leaves():
+        reasons = {c.method: c.reason for c in leaf.candidates}
+        assert "it is for what no other method computes" in reasons["scipy"]
 
 
 @pytest.mark.parametrize("boundary", ["fill", "wrap"])

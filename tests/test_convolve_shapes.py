@@ -241,7 +241,7 @@ def transforms_of_cuda(opencl, monkeypatch):
         assert not host[0], "taken for not finite"
 
     monkeypatch.setattr(fft_device, "RealTransform2D", Transform)
-    monkeypatch.setattr(fft_device.own, "direct", repaired)
+    monkeypatch.setattr(fft_device, "direct", repaired)
     rows = [
         row(entry)
         for entry in registry.lookup("convolve2d")

@@ -52,7 +52,8 @@ def convolve2d(
     method : str, optional
         "direct" (the sum), "separable" (two one-dimensional passes for each product of a column and
         a row that make up the filter), "fft" (one transform), "overlap_save" (transforms of
-        tiles), "library" (OpenCV), "scipy" (SciPy's function, for dtypes that no other takes).
+        tiles), "library" (OpenCV), "scipy" (SciPy's function, for dtypes that no other takes, and
+        while the loops of others are compiled).
 
     Returns
     -------

@@ -21,6 +21,7 @@ from hetero.errors import MethodNotAvailable
 from hetero.ops.convolve2d import problem, remembered
 from hetero.ops.convolve2d.filters import Filter, kept
 from hetero.ops.convolve2d.operands import _say_once
+from hetero.ops.convolve2d.window import window_of
 
 rng = np.random.default_rng(8)
 # By size: SciPy's own loop, the direct sum, a filter of low rank, transforms.
@@ -447,3 +448,18 @@ def test_a_call_from_the_last_object():
     )
     assert done.stdout.split() in (["right"] * 3, ["right"] * 4), done.stderr
     assert "ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("shape", "taps", "few"),
+    [
+        ((64, 32), (2, 2), True),  # 2048 results of 4 products: as many as count as few
+        ((64, 33), (2, 2), False),
+        ((47, 69), (1, 1), True),
+        ((57, 58), (1, 1), False),
+        ((128, 128), (1, 1), False),  # SciPy's loop takes 130 us, ours 20
+        ((16, 16), (3, 3), True),
+    ],
+)
+def test_results_count_beside_products_where_scipys_loop_is_chosen(shape, taps, few):
+    assert window_of(shape, taps, "same").has_few("f") is few

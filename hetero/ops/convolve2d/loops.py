@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 
 from hetero.devices import loop_compiler, loops
-from hetero.ops.convolve2d.window import FEW_PRODUCTS, Window, mode_of
+from hetero.ops.convolve2d.window import Window, mode_of
 
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
 
@@ -17,8 +17,7 @@ _RANGES = loops.register(loops.Family("ranges", 7.0, f"{__name__}:ranges", serve
 
 def are_few(window: Window, batch: int, dtype: np.dtype) -> bool:
     """Whether the direct sum is SciPy's: there are few products."""
-    few = window.products <= FEW_PRODUCTS[dtype.char]
-    return few and batch == 1 and mode_of(window) is not None
+    return window.has_few(dtype.char) and batch == 1 and mode_of(window) is not None
 
 
 def is_one(window: Window, batch: int) -> bool:

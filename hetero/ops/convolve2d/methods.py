@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero.ops.convolve2d import loops, tiles_cpu, tiles_device
 from hetero.ops.convolve2d.operands import NAME
-from hetero.ops.convolve2d.window import FEW_PRODUCTS, Axis, mode_of
+from hetero.ops.convolve2d.window import Axis, mode_of
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
@@ -58,7 +58,7 @@ def _separable_work_on_cpu(problem: Problem, info: Info) -> Work:
     """The direct sum of a few products is SciPy's, which two passes do not catch up with."""
     w = problem.options
     taps = w.rank * (w.filter_height + w.filter_width)
-    if w.products <= FEW_PRODUCTS[np.dtype(problem.dtype).char]:
+    if w.has_few(np.dtype(problem.dtype).char):
         taps = max(taps, w.filter_height * w.filter_width + 1)
     return _sum_work(problem, (taps, 1))
 

@@ -101,14 +101,13 @@ def _are_few(
 ) -> bool:
     """Few products, on a machine whose best way for the most that count as few is the direct sum on
     the CPU. With less to compute a device only loses: beginning and moving cost the same."""
-    few = FEW_PRODUCTS[dtype.char]
-    if window_of(shape, filter_shape, mode).products > few:
+    if not window_of(shape, filter_shape, mode).has_few(dtype.char):
         return False
     found = _few.get(dtype.char) if machine.is_here else None
     if found is None:
         now = call_cache.generation()
         real = np.dtype(dtype.char.lower())
-        shapes = (few // 4 // 64, 64), (2, 2)
+        shapes = (FEW_PRODUCTS[dtype.char] // 8 // 64, 64), (2, 2)
         image, filter = (dense(shape, real) for shape in shapes)
         problem = described(image, filter, real, window_of(*shapes, "same"))
         best = machine.plan(problem).candidates[0]

@@ -12,6 +12,7 @@ TRANSFORMS = ("fft", "overlap_save")
 SPREADING = (*TRANSFORMS, "separable")  # methods that add up more than the filter covers
 # Products of one image's direct sum up to which SciPy's loop on one thread has ended before
 # another has begun, by the character of the dtype.
+_RESULT = 4  # products in whose time SciPy's loop goes on to the next result
 FEW_PRODUCTS = {"f": 1 << 14, "d": 1 << 14, "F": 1 << 16, "D": 1 << 16}
 
 
@@ -60,6 +61,14 @@ class Window(NamedTuple):
     def products(self) -> int:
         """Of the direct sum for one image."""
         return self.out_height * self.out_width * self.filter_height * self.filter_width
+
+    def has_few(self, char: str) -> bool:
+        """Whether the direct sum of a dtype with this character is SciPy's.
+
+        SciPy's loop takes as long for each result as for four products more.
+        """
+        results = self.out_height * self.out_width
+        return self.products + _RESULT * results <= FEW_PRODUCTS[char]
 
     @property
     def code(self) -> int:

@@ -76,7 +76,7 @@ def limited(
     implementation: Implementation, threads: Threads | None, function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """A function that runs an implementation, on as many threads as its plan says."""
-    library = pool(implementation)
-    if threads is None or library is None or threads.number >= threads.of:
+    if threads is None or threads.number >= threads.of:
         return function
-    return limits.limited(library, threads.number, function)
+    library = pool(implementation)
+    return function if library is None else limits.limited(library, threads.number, function)

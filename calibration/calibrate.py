@@ -43,7 +43,7 @@ def calibrate(
     Parameters
     ----------
     quick : bool
-        Coarser grids: seconds instead of one to three minutes.
+        Coarser grids: 15 to 30 seconds instead of up to two and a half minutes.
     path : path-like, optional
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.
     devices : list of str, optional

@@ -14,7 +14,7 @@ from hetero import devices as backends
 from hetero import paths
 from hetero.calibration import load, machine, tuning
 from hetero.calibration.checkpoint import Checkpoint
-from hetero.calibration.machine import Wanted
+from hetero.calibration.wanted import Wanted
 from hetero.errors import DeviceError, ProfileError
 from hetero.runtime import inventory, profile
 from hetero.runtime import tuning as tuning_tables

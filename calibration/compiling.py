@@ -29,7 +29,7 @@ def compile_ahead(
 
     Parameters
     ----------
-    portions : iterable of `hetero.calibration.loop.Portion`
+    portions : iterable of `hetero.calibration.portions.Portion`
     quick : bool
         Whether they are those of a quick calibration.
     told : callable, optional

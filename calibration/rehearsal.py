@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 
 from hetero import devices, disk_cache, kernels
-from hetero.calibration import budgets, loop, solving
+from hetero.calibration import budgets, solving
+from hetero.calibration.portions import all_cases
 from hetero.calibration.workbench import Bench
 from hetero.devices import cubin
 from hetero.errors import HeteroError
@@ -75,7 +76,7 @@ def run(name: str, wanted: str, quick: bool) -> None:
     operations = [o for o in registry.operations() if o.name == wanted.split()[0]]
     with device.active():
         bench = Bench(place.devices)
-        for _, _, cases in loop.all_cases(operations, [place], budget, []):
+        for _, _, cases in all_cases(operations, [place], budget, []):
             for case in cases:
                 if family(case) == wanted:
                     with contextlib.suppress(HeteroError):  # who measures it will say so

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hetero.calibration.loop import Portion
+from hetero.calibration.portions import Portion
 from hetero.runtime.cases import Case, Place
 
 

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hetero.calibration import load, loop
+from hetero.calibration import load
+from hetero.calibration.failures import Failure
+from hetero.calibration.loop import Measured
 from hetero.calibration.workbench import Bench
 from hetero.kernels.cpu import limits
 from hetero.runtime import thread_counts
@@ -24,7 +26,7 @@ _HOPELESS = 2.0  # times the time on all threads, above which a number is not tr
 
 
 def tables(
-    measured: Iterable[loop.Measured], budget: Budget, failures: list[loop.Failure]
+    measured: Iterable[Measured], budget: Budget, failures: list[Failure]
 ) -> dict[ModelKey, dict[str, Any]]:
     """The part "threads" of each model of the CPU for which not all threads are best."""
     found = {}
@@ -35,7 +37,7 @@ def tables(
             made = table(one.case, one.samples.seconds, budget)
         except Exception as error:
             row = one.case.implementation
-            failures.append(loop.Failure(row.operation, one.place.name, "threads", error))
+            failures.append(Failure(row.operation, one.place.name, "threads", error))
         else:
             if made is not None:
                 found[one.key] = made

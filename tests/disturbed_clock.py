@@ -74,7 +74,7 @@ def install() -> tuple[list[str], Disturbed]:
     clock.__class__ = Disturbed
     clock.settle("")
     fake_clock.time.sleep = clock.sleep
-    from hetero.calibration import load, loop
+    from hetero.calibration import load, machine
     from hetero.ops.convolve2d import direct_cpu
 
     usage = types.SimpleNamespace(
@@ -84,7 +84,7 @@ def install() -> tuple[list[str], Disturbed]:
     load.times = lambda: load.Times(clock.now + clock.others, clock.stolen)
     load.own = lambda: clock.now
     direct_cpu.block_width = lambda dtype: 8
-    all_cases = loop.all_cases
+    all_cases = machine.all_cases
 
     def few(*arguments):
         found = [
@@ -99,7 +99,7 @@ def install() -> tuple[list[str], Disturbed]:
         ]
         return [portion for portion in found if portion.cases]
 
-    loop.all_cases = few
+    machine.all_cases = few
     return names, clock
 
 

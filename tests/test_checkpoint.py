@@ -14,10 +14,10 @@ import sys
 import pytest
 
 import hetero
-from hetero.calibration import checkpoint, loop, machine, sampling
+from hetero.calibration import budgets, checkpoint, loop, machine, portions, sampling
 from hetero.calibration.sampling import Samples
 from hetero.runtime import profile, registry
-from hetero.runtime.cases import grid
+from hetero.runtime.cases import Place, grid
 
 FEW = ("matvec", "matmul")
 ONE = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
@@ -62,9 +62,7 @@ def interrupted(monkeypatch, taken, after=3):
 
 def cases_here():
     info = hetero.runtime.inventory.devices()["cpu"]
-    budget = machine.budgets.QUICK
-    place = loop.Place("cpu", info)
-    found = loop.all_cases(registry.operations(), [place], budget, [])
+    found = portions.all_cases(registry.operations(), [Place("cpu", info)], budgets.QUICK, [])
     return [str(case) for portion in found for case in portion.cases]
 
 
@@ -244,8 +242,6 @@ sys.exit(cli.main(["calibrate", "--quick", "--device", "cpu"]))
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_a_process_that_is_ended(how, few, profile_file, monkeypatch):
     """In the middle of the fourth case: the three before it are not measured again."""
-    from hetero.calibration import budgets
-
     fields = dataclasses.asdict(budgets.QUICK)
     if how == "SIGTERM":  # what was not due yet is written too
         text = SCRIPT.replace("_EVERY, checkpoint._MOST = 0.0, 1e9", "_EVERY = 1e9")

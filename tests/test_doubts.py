@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hetero.arrays import spec
-from hetero.calibration import doubts, keeping_out, loop, repeats
+from hetero.calibration import doubts, keeping_out, loop, modelling, repeats
 from hetero.calibration.budgets import FULL, QUICK
 from hetero.calibration.sampling import Samples
 from hetero.ops.products.cases import product
@@ -210,7 +210,7 @@ def test_one_impossible_sample_is_interpolated_and_named():
     assert set(out) == {(64, 64)}
     assert samples.seconds[64, 64] == pytest.approx(law((64, 64)), rel=0.7)
     measured = loop.Measured(case(), place(), Samples(seconds))
-    model = loop.models([measured], [])[measured.key]
+    model = modelling.models([measured], [])[measured.key]
     assert model["samples"]["kept_out"] == [[[64, 64], out[64, 64]]]
     json.dumps(model)
     (line,) = keeping_out.told({str(measured.key): model})
@@ -231,7 +231,7 @@ def test_a_curve_far_from_the_conservative_one_is_replaced():
     slow = {dims: 1e4 * value for dims, value in quiet().items()}
     measured = loop.Measured(case(), place(), Samples(slow))
     failures = []
-    model = loop.models([measured], failures)[measured.key]
+    model = modelling.models([measured], failures)[measured.key]
     assert failures == []
     conservative = profile.shipped("conservative").data["models"]["cpu|matvec|blas|float32|*"]
     assert model["form"] == conservative["form"]
@@ -280,6 +280,6 @@ def test_a_layout_beside_one_that_is_not_believed_is_fitted_alone():
         loop.Measured(case(), place(), wild),
         loop.Measured(beside, place(), Samples(quiet())),
     ]
-    found = loop.models(measured, [])
+    found = modelling.models(measured, [])
     cost = bind(found[measured[1].key])
     assert sum(cost(Work((64, 64), 0.0, 0.0))) == pytest.approx(law((64, 64)), rel=1e-3)

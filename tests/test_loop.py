@@ -7,8 +7,10 @@ import importlib
 
 import pytest
 
-from hetero.calibration import budgets, fit, loop, repeats, sampling
+from hetero.calibration import budgets, fit, loop, modelling, repeats, sampling
 from hetero.calibration.budgets import FULL
+from hetero.calibration.failures import told
+from hetero.calibration.portions import Portion, all_cases
 from hetero.calibration.sampling import Samples
 from hetero.errors import DeviceError
 from hetero.runtime import inventory, registry
@@ -24,7 +26,7 @@ def here():
 def portions(*names, budget=FULL, place=None):
     failures = []
     operations = [registry.operation(name) for name in names]
-    found = loop.all_cases(operations, [place or here()], budget, failures)
+    found = all_cases(operations, [place or here()], budget, failures)
     assert failures == []
     return found
 
@@ -47,11 +49,11 @@ def test_a_method_that_cannot_be_measured_leaves_the_others(monkeypatch):
     measured = loop.measure(portions("convolve2d"), FULL, {}, silent, failures)
     assert len(failures) == 3, "once in each pass"
     assert all(len(times) == 3 for m in measured for times in m.samples.typical.values())
-    models = loop.models(measured, failures)
+    models = modelling.models(measured, failures)
     assert not any((key.method, key.dtype) == ("direct", "float32") for key in models)
     (key,) = (key for key in models if (key.method, key.dtype) == ("direct", "float64"))
     assert set(models[key]["constants"]["seconds"]) == {3e-3}, "1.5 times the fastest call"
-    (line,) = loop.told(failures)
+    (line,) = told(failures)
     assert line == "convolve2d direct float32 on cpu: no memory"
 
 
@@ -80,7 +82,7 @@ def test_a_fit_that_fails_costs_its_own_model():
     )
     good = good._replace(case=dataclasses.replace(good.case, axes=[[4]]))
     failures = []
-    assert list(loop.models([good, bad], failures)) == [good.key]
+    assert list(modelling.models([good, bad], failures)) == [good.key]
     assert [f.what for f in failures] == [str(bad.case)]
 
 
@@ -105,7 +107,7 @@ def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
     found = portions("matvec", "matmul", place=place)
     assert len(loop.measure(found, FULL, {}, silent, failures)) == 3
     assert len(asked) == 4
-    (line,) = loop.told(failures)
+    (line,) = told(failures)
     assert line.startswith("cuda:0 from matvec tiled ")
     assert line.endswith("since it no longer works: unspecified launch failure")
 
@@ -132,7 +134,7 @@ def test_the_cpu_s_convolutions_have_such_knots():
     separable = [case for case in work.cases if case.implementation.method == "separable"]
     for case in separable:
         measured = dict.fromkeys(case.how.knots, 1e-3)
-        model = loop.fitted(loop.Measured(case, work.place, Samples(measured)), {}, 1.0)
+        model = modelling.fitted(loop.Measured(case, work.place, Samples(measured)), {}, 1.0)
         assert len(model["constants"]["seconds"]) > len(case.how.knots)
 
 
@@ -161,7 +163,7 @@ def test_time_is_shared_in_proportion(monkeypatch):
     row = registry.lookup("matvec")[0]
     one = Case(row, "float32", "C", SampleGrid(), [[4]], seconds=1.0)
     other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0, number=3), seconds=3.0)
-    mine = [loop.Portion(None, here(), (case,)) for case in (one, other)]
+    mine = [Portion(None, here(), (case,)) for case in (one, other)]
     loop.measure(mine, FULL, {}, silent, [])
     assert [dtype for dtype, _ in given] == ["float32", "float64", "float64", "float64"]
     expected = [2.0, 2.0 * 3.5 / 3.0, 2.0 * 3.0 / 2.0, 2.0 * 2.5]

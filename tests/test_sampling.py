@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetero.calibration import loop, overheads, sampling
+from hetero.calibration import overheads, portions, sampling
 from hetero.calibration.budgets import FULL
 from hetero.calibration.load import Watch
 from hetero.ops.products.cases import product
@@ -89,7 +89,7 @@ def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
     found = [
         case
         for name in ("matvec", "matmul")
-        for case in loop.module_of(registry.operation(name)).cases(place, FULL)
+        for case in portions.module_of(registry.operation(name)).cases(place, FULL)
     ]
     shares = overheads.host_shares(place, found, 0.0)
     assert {("matvec", "tiled"), ("matmul", "tiled")} <= set(shares)

@@ -11,7 +11,7 @@ import pytest
 
 import hetero
 from hetero import cli
-from hetero.calibration import budgets, loop
+from hetero.calibration import budgets, portions
 from hetero.calibration.budgets import FULL, QUICK
 from hetero.evaluation import bench, verify
 from hetero.runtime import profile, registry
@@ -117,7 +117,7 @@ def test_a_kind_that_nobody_named_has_cases(operation, budget, monkeypatch):
     monkeypatch.setitem(registry._implementations, operation, rows)
     with toys.installed(operation=False, method=False) as device:
         place = Place("hip:0", {"kind": "hip", "memory_bytes": 1 << 36}, (device,))
-        found = list(loop.module_of(registry.operation(operation)).cases(place, budget))
+        found = list(portions.module_of(registry.operation(operation)).cases(place, budget))
     assert {case.implementation.method for case in found} >= {rows[0].method}
 
 

@@ -11,7 +11,7 @@ import toys
 
 import hetero
 from hetero import devices
-from hetero.calibration import loop, machine, overheads, sampling, twins
+from hetero.calibration import loop, machine, overheads, portions, sampling, twins
 from hetero.calibration.budgets import QUICK
 from hetero.calibration.sampling import Samples
 from hetero.runtime import inventory, profile, registry
@@ -166,11 +166,11 @@ def test_several_together_are_measured_at_few_sizes(two):
     sizes = [4**n for n in range(9)]
     case = Case(row, "float32", "*", SampleGrid(), [sizes, [5, 27]], seconds=9.0)
     info = inventory.devices()["toy:0"]
-    alone = loop.few(case, Place("toy:0", info, (both[0],)))
-    together = loop.few(case, Place("toy*2", info, tuple(both)))
+    alone = portions.few(case, Place("toy:0", info, (both[0],)))
+    together = portions.few(case, Place("toy*2", info, tuple(both)))
     assert alone is case
     assert together.axes == [[1, 4**4, 4**6, 4**7, 4**8], [5, 27]]
     assert together.seconds == pytest.approx(5.0)
     short = dataclasses.replace(case, axes=[sizes[:5]])
-    assert loop.few(short, Place("toy*2", info, tuple(both))) is short
-    assert math.isclose(loop.few(together, Place("toy*2", info, tuple(both))).seconds, 5.0)
+    assert portions.few(short, Place("toy*2", info, tuple(both))) is short
+    assert math.isclose(portions.few(together, Place("toy*2", info, tuple(both))).seconds, 5.0)

@@ -1,0 +1,106 @@
+"""The models fitted to samples; what cannot be fitted becomes a `Failure`, and all else goes on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+from hetero.calibration import fit, keeping_out, sampling
+from hetero.calibration.failures import Failure
+from hetero.calibration.loop import Measured
+from hetero.calibration.portions import module_of
+from hetero.runtime.cases import Passes, TimedSolves
+from hetero.runtime.models import ModelKey
+from hetero.runtime.registry import Operation
+
+Model = dict[str, Any]
+
+
+def models(measured: list[Measured], failures: list[Failure]) -> dict[ModelKey, Model]:
+    """The models fitted to samples, in the order in which these were taken."""
+    slower: dict[tuple[str, str], list[float]] = {}
+    for case, place, samples in measured:
+        of_all = slower.setdefault((case.implementation.operation, place.name), [])
+        of_all += sampling.slower(samples)
+    found: dict[ModelKey, Model] = {}
+    for one in measured:
+        ratios = slower[one.case.implementation.operation, one.place.name]
+        try:
+            found[one.key] = _believed(one, found, median(ratios) if ratios else 1.0)
+        except Exception as error:
+            row = one.case.implementation
+            failures.append(Failure(row.operation, one.place.name, str(one.case), error))
+    return found
+
+
+def _believed(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model:
+    """As `fitted`, of what can be; of a curve that cannot, the conservative model."""
+    try:
+        samples, out = keeping_out.believable(*one)
+    except keeping_out.Unbelievable as error:
+        model = keeping_out.stand_in(one.key, one.place.kind, str(error))
+        if model is None:
+            raise
+        return model
+    except Exception:  # an operation's description fails: then so will what needs it
+        samples, out = one.samples, {}
+    model = fitted(one._replace(samples=samples), before, slower)
+    if out:
+        model["samples"]["kept_out"] = [[list(dims), why] for dims, why in out.items()]
+    return model
+
+
+def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model:
+    """The model of one case.
+
+    Parameters
+    ----------
+    one : Measured
+    before : dict
+        Models among which the case's reference is.
+    slower : float
+        How much longer than the fastest call a typical one takes, at this place: of each method
+        alone it would be too uncertain to choose by.
+    """
+    (case, place, samples), how = one, one.case.how
+    if isinstance(how, TimedSolves):
+        return fit.solve(case.axes, samples.setup, samples.seconds, (how.few, how.many))
+    if isinstance(how, Passes):
+        seconds = fit.least_above(samples.seconds) if how.number > 1 else samples.seconds
+        seconds = {dims: slower * value for dims, value in seconds.items()}
+        knots = {dims: seconds[dims] for dims in how.knots if dims in seconds}
+        held_out = {d: seconds[d] for d in how.held_out if d in seconds and d not in knots}
+        return fit.passes(how.form, how.block, knots, held_out, list(how.knots))
+    if how.by_estimate:
+
+        def estimate(dims: tuple[int, ...]) -> float:
+            return case.implementation.work(case.problem(*dims), place.info).estimate
+
+        return fit.waves(case.axes, samples.seconds, samples.held_out, samples.host, estimate)
+    if how.reference is None:
+        return fit.surface(case.axes, samples.seconds, samples.held_out)
+    reference = before.get(one.key._replace(layout=how.reference))
+    if reference is None:
+        raise LookupError(f"there is no model of {how.reference!r} to compare it with")
+    if reference["form"] != "surface":  # it was not believed
+        return fit.surface(case.axes, samples.seconds, samples.held_out)
+    return fit.surface_beside(reference, samples.seconds, samples.held_out)
+
+
+def derived(
+    operations: Iterable[Operation], found: dict[ModelKey, Model], failures: list[Failure]
+) -> dict[ModelKey, Model]:
+    """All models, with those that the operations make of others."""
+    found, fitted = dict(found), {k: m for k, m in found.items() if not keeping_out.stands_in(m)}
+    for operation in operations:
+        with contextlib.suppress(Exception):  # `all_cases` told what is wrong with the module
+            make = getattr(module_of(operation), "derived", None)
+            if make is None:
+                continue
+            try:
+                found.update(make(fitted))
+            except Exception as error:
+                failures.append(Failure(operation.name, "", "derived models", error))
+    return found

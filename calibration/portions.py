@@ -1,0 +1,104 @@
+"""What is to be measured: the cases of the operations at each place, as far as there is room."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import NamedTuple
+
+from hetero.calibration.failures import Failure
+from hetero.runtime.cases import Budget, Case, Passes, Place
+from hetero.runtime.registry import Operation
+
+_FEW = 5  # knots of what several devices share, along the first axis
+_ROOM = 0.5  # of a device's memory, for the operands of one call
+
+
+class Portion(NamedTuple):
+    """The cases of one operation at one place."""
+
+    operation: Operation
+    place: Place
+    cases: tuple[Case, ...]
+
+    @property
+    def passes(self) -> int:
+        """How often all cases are gone through."""
+        return max(
+            (case.how.number for case in self.cases if isinstance(case.how, Passes)), default=1
+        )
+
+
+def module_of(operation: Operation) -> ModuleType:
+    """The module that says what is measured of an operation."""
+    if not operation.cases:
+        raise LookupError("it does not say what is to be measured (Operation.cases)")
+    return importlib.import_module(operation.cases)
+
+
+def all_cases(
+    operations: Iterable[Operation], places: list[Place], budget: Budget, failures: list[Failure]
+) -> list[Portion]:
+    """Everything that is to be measured, in order."""
+    found = []
+    for operation in operations:
+        for place in places:
+            try:
+                cases = module_of(operation).cases(place, budget)
+                cases = tuple(few(with_room(c, place), place) for c in cases if _fits(c, place))
+            except Exception as error:
+                failures.append(Failure(operation.name, place.name, "", error))
+            else:
+                found.append(Portion(operation, place, cases))
+    return [portion for portion in found if portion.cases]
+
+
+def _fits(case: Case, place: Place) -> bool:
+    """Whether a case can be measured at a place: together only what several devices can share."""
+    shared = case.implementation.shared
+    if len(place.devices) < 2:
+        return True
+    return shared is not None and case.problem is not None and shared(case.problem(*case.largest))
+
+
+def with_room(case: Case, place: Place) -> Case:
+    """The case without the knots whose operands fill a device's memory."""
+    memory = place.info.get("memory_bytes")
+    if not place.devices or memory is None or case.problem is None:
+        return case
+
+    def fits(dims: tuple[int, ...]) -> bool:
+        problem = case.problem(*dims)
+        return sum(o.nbytes for o in (*problem.inputs, problem.output)) <= _ROOM * memory
+
+    if isinstance(case.how, Passes):
+        knots = {key: dims for key, dims in case.how.knots.items() if fits(dims)}
+        return replace(case, how=replace(case.how, knots=knots))
+    axes = case.axes
+    while any(len(axis) > 1 for axis in axes) and not fits(tuple(axis[-1] for axis in axes)):
+        axes = [axis[:-1] if len(axis) > 1 else axis for axis in axes]
+    return replace(case, axes=axes)
+
+
+def few(case: Case, place: Place) -> Case:
+    """The case with fewer knots where it is for several devices: only large ones are shared."""
+    if len(place.devices) < 2 or not case.axes or len(case.axes[0]) <= _FEW:
+        return case
+    sizes, *others = case.axes
+    kept = [sizes[0], sizes[-_FEW], *sizes[2 - _FEW :]]
+    return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
+
+
+def in_turn(portion: Portion) -> Iterator[tuple[Case, float]]:
+    """Each case as often as it is gone through, with its part of the case's seconds."""
+    for number in range(portion.passes):
+        for case in portion.cases:
+            if number < turns(case):
+                yield case, case.seconds / turns(case)
+
+
+def turns(case: Case) -> int:
+    """How often a case is gone through."""
+    return case.how.number if isinstance(case.how, Passes) else 1

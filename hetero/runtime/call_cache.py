@@ -108,7 +108,7 @@ class Calls:
     def plan(self, key: Any, make: Callable[[], Plan | None]) -> Plan | None:
         """The plan under a key; made now, and remembered if there is one, where there was none."""
         found = self.plans.get(key)
-        if found is None:
+        if found is None or not found.holds():
             now = generation()
             found = make()
             if found is not None:

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from hetero.errors import NotPriced
-from hetero.kernels.cpu.limits import LOOPS
+from hetero.kernels.cpu import limits
 from hetero.runtime import thread_counts
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Implementation
@@ -65,6 +65,8 @@ class Plan:
         How the parts make the whole, such as "sum of 2 real convolutions".
     moves : dict of str to float
         Seconds of what the whole needs beside its parts, such as "download" and "upload".
+    blas : limits.State or None
+        What its numbers of BLAS's threads were decided by; None where there are none.
     """
 
     problem: Problem
@@ -73,6 +75,19 @@ class Plan:
     parts: tuple[Plan, ...] = ()
     whole: str = ""
     moves: dict[str, float] = field(default_factory=dict)
+    blas: limits.State | None = None
+
+    def holds(self) -> bool:
+        """Whether BLAS's threads are as they were when it was made."""
+        if self.blas is not None and self.blas != limits.state():
+            return False
+        return not self.parts or all(part.holds() for part in self.parts)
+
+    @property
+    def varies(self) -> bool:
+        """Whether prices depend on whether BLAS's threads can be limited."""
+        counts = (c.threads for c in self.candidates) if self.blas is not None else ()
+        return any(t is not None and (t.forbidden or t.ratio < 1.0) for t in counts)
 
     @property
     def chosen(self) -> Candidate:
@@ -190,8 +205,9 @@ def _on(candidate: Candidate) -> str:
     threads = candidate.threads
     if threads is None or candidate.implementation is None:
         return ""
-    most = "at most " if thread_counts.pool(candidate.implementation) == LOOPS else ""
-    return f", on {most}{threads.number} thread{'s' * (threads.number > 1)}"
+    most = "at most " if thread_counts.pool(candidate.implementation) == limits.LOOPS else ""
+    but = f" (not {threads.forbidden}: other threads run Python)" if threads.forbidden else ""
+    return f", on {most}{threads.number} thread{'s' * (threads.number > 1)}{but}"
 
 
 def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:

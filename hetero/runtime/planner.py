@@ -116,7 +116,7 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     """
     key = (device, method, _key(problem))
     found = _plans.get(key)
-    if found is not None:
+    if found is not None and found.holds():
         return found
     if device is not None:
         _require(device)
@@ -219,21 +219,29 @@ def only_choice(operation: str) -> registry.Implementation | None:
         ]
         rows = [i for i in registry.lookup(operation) if any(i.kind == u["kind"] for u in usable)]
         found = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
-        if found is not None and _counts_threads(found):
+        if found is not None and counts_threads(operation):
             found = None
         call_cache.remember(_only, operation, found, now)
         return found
     return _only.get(operation)
 
 
-def _counts_threads(row: registry.Implementation) -> bool:
-    """Whether this machine's profile has numbers of threads for a row; none is looked for where
-    nothing was calibrated."""
-    if not any(path.is_file() for path in profile.stored()):
-        return False
-    models = profile.current().data["models"].items()
-    begin = f"{row.kind}|{row.operation}|{row.method}|"
-    return any("threads" in model for key, model in models if key.startswith(begin))
+_counted = call_cache.new_table()
+
+
+def counts_threads(operation: str) -> bool:
+    """Whether this machine's profile has numbers of threads for an operation on the CPU; none is
+    looked for where nothing was calibrated."""
+    found = _counted.get(operation)
+    if found is None:
+        now = call_cache.generation()
+        found = any(path.is_file() for path in profile.stored()) and any(
+            "threads" in model
+            for key, model in profile.current().data["models"].items()
+            if key.startswith(f"{CPU}|{operation}|")
+        )
+        call_cache.remember(_counted, operation, found, now)
+    return found
 
 
 def _places(plan: Plan) -> list[str]:

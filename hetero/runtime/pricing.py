@@ -12,6 +12,7 @@ from typing import Any
 
 from hetero.arrays import HOST, Operand
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.kernels.cpu import limits
 from hetero.runtime import compiling, registry, thread_counts
 from hetero.runtime.plan import CPU, Candidate, Plan
 from hetero.runtime.problem import Problem
@@ -44,11 +45,12 @@ def price(
     names = matching_devices(device, devices) if device is not None else list(devices)
     implementations = registry.lookup(problem.operation)
     check_method(method, implementations)
+    blas = _blas_state(implementations, devices)
     shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
     if device in shared and any(i.shared and i.shared(problem) for i in implementations):
         names = []
     candidates = [
-        _candidate(problem, implementation, name, info, constants, device is not None)
+        _candidate(problem, implementation, name, info, constants, device is not None, blas)
         for name, info in [*((name, devices[name]) for name in names), *shared.items()]
         for implementation in implementations
         if implementation.kind == info["kind"]
@@ -74,7 +76,7 @@ def price(
         )
     ):  # a right result, if not where it was asked for
         candidates += [
-            _candidate(problem, implementation, CPU, devices[CPU], constants, True)
+            _candidate(problem, implementation, CPU, devices[CPU], constants, True, blas)
             for implementation in implementations
             if implementation.kind == CPU
             and implementation.run is not None
@@ -107,7 +109,18 @@ def price(
         possible = [c for c in candidates if c.reason is None]
         possible.sort(key=lambda c: c.seconds)
     others = [c for c in candidates if c.reason is not None]
-    return Plan(problem, tuple(possible + others), constants.name)
+    return Plan(problem, tuple(possible + others), constants.name, blas=blas)
+
+
+def _blas_state(
+    implementations: Iterable[Implementation], devices: dict[str, dict[str, Any]]
+) -> limits.State | None:
+    """What decides on the number of BLAS's threads, where one of these would run on them here."""
+    if CPU not in devices or devices[CPU].get("elsewhere"):
+        return None
+    if all(thread_counts.pool(i) != limits.BLAS for i in implementations):
+        return None
+    return limits.state()
 
 
 def check_method(method: str | None, implementations: Iterable[Implementation]) -> None:
@@ -164,6 +177,7 @@ def _candidate(
     info: dict[str, Any],
     constants: Profile,
     asked_for: bool,
+    blas: limits.State | None,
 ) -> Candidate:
     method = implementation.method
     reason = info.get("set_aside")
@@ -191,10 +205,10 @@ def _candidate(
         problem.layout,
     )
     terms: dict[str, float] | None = None
-    threads = thread_counts.all_of(implementation, info) if name == CPU else None
     elsewhere = info.get("elsewhere", False)
     unknown: str | None = _UNKNOWN_THERE if elsewhere else _UNKNOWN
     here = name == CPU and not elsewhere
+    threads = thread_counts.all_of(implementation, info) if name == CPU else None
     if cost is None and here:
         cost = compiling.stand_in_cost(implementation, problem)
     if cost is not None:
@@ -205,6 +219,8 @@ def _candidate(
             if threads is not None:
                 key = problem.operation, method, problem.dtype, problem.layout
                 threads = constants.threads(*key, work) or threads
+                if here and thread_counts.pool(implementation) == limits.BLAS:
+                    threads = thread_counts.now(threads, blas)
                 overhead, compute = overhead * threads.ratio, compute * threads.ratio
             # A group's constants were measured from host to host.
             before, after = ({}, {}) if group else _movement(problem, name, constants)

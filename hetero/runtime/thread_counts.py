@@ -30,11 +30,14 @@ class Threads(NamedTuple):
         How many there are.
     ratio : float
         Seconds over those on all threads.
+    forbidden : int
+        The number that is faster, but not set as BLAS's threads are now; 0 where there is none.
     """
 
     number: int
     of: int
     ratio: float = 1.0
+    forbidden: int = 0
 
 
 def pool(implementation: Implementation) -> str | None:
@@ -55,6 +58,16 @@ def choose(table: dict[str, Any], work: Work) -> Threads:
     sizes = table["flops"]
     row = bisect_right([sqrt(a * b) for a, b in pairwise(sizes)], work.flops * work.repeat)
     return Threads(table["threads"][row], table["of"], table["ratio"][row])
+
+
+def now(threads: Threads, blas: limits.State | None) -> Threads:
+    """What a run on BLAS's threads takes, as they are now, of what it should take."""
+    number = blas.taken(threads.number) if blas is not None else threads.of
+    if number == threads.number:
+        return threads
+    return threads._replace(
+        number=number, ratio=1.0, forbidden=threads.number if number > threads.number else 0
+    )
 
 
 def check(table: dict[str, Any]) -> None:

@@ -119,7 +119,11 @@ def solve_cg(
             problem = operands.problem_of(matrix, kind, rtol, limit)
             return planner.plan(problem, device, method)
 
-        if key is None or not planner.is_host_alone(device):
+        if (
+            key is None
+            or not planner.is_host_alone(device)
+            or planner.counts_threads(operands.NAME)
+        ):
             return make()
         # The CPU has one method for each layout, whatever the size.
         return _calls.plan((device, method, (kind.layout, kind.dtype)), make)

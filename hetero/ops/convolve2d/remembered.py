@@ -31,7 +31,7 @@ from hetero.ops.convolve2d.window import (
     TRANSFORMS,
     window_of,
 )
-from hetero.runtime import call_cache
+from hetero.runtime import call_cache, thread_counts
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.planner import HERE, Machine, capturing
 from hetero.runtime.registry import Arguments
@@ -169,9 +169,11 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     key = _host_key(call)
     if key is None or plan.chosen.device != CPU or call.a.dtype != call.dtype:
         return
-    compute, found = plan.chosen.implementation.run, plan.problem
+    chosen, found = plan.chosen, plan.problem
+    row = chosen.implementation
+    compute = thread_counts.limited(row, chosen.threads, row.run)
     shape, dtype = found.output.shape, found.output.dtype
-    transform = plan.chosen.method in TRANSFORMS
+    transform = chosen.method in TRANSFORMS
 
     def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
         if transform and is_wide(image, filter, found.options, 0.0) is not False:

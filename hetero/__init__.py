@@ -1,4 +1,4 @@
-"""Matrix products, 2-D convolution, conjugate gradients and Poisson's equation, on CPU or GPU.
+"""Matrix products, convolution, conjugate gradients, Poisson's equation, k-means, on CPU or GPU.
 
 hetero measures a machine once (`calibrate`). From then on it predicts before each call how long it
 would take on the CPU and on each GPU, copies between host and GPU included. The fastest runs.
@@ -8,7 +8,8 @@ would take on the CPU and on each GPU, copies between host and GPU included. The
 `convolve2d`                        2-D convolution, with the semantics of SciPy's
 `solve_cg`                          conjugate gradients, with the contract of SciPy's
 `solve_poisson`                     Poisson's equation on a rectangle or a box
-`Poisson`                           its operator, matrix-free, for `solve_cg`
+`kmeans`                            clustering, with the semantics of scikit-learn's
+`Poisson`                           Poisson's operator, matrix-free, for `solve_cg`
 `graph`                             many calls on GPU arrays, recorded once and replayed
 `plan`, `Plan`, `spec`              what a call would do and how long it would take; nothing runs
 `use`                               choose device or method yourself

@@ -15,12 +15,14 @@ import fakes
 import numpy as np
 import pytest
 from layouts import LAYOUTS
+from scipy import sparse
 
 import hetero
 import hetero.ops
 from hetero.devices import cufft
 from hetero.errors import DeviceMemoryError, HeteroError
 from hetero.ops.convolve2d import bands, problem, remembered
+from hetero.ops.kmeans import fit
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
 from hetero.runtime import execution, inventory, planner, profile, registry
 
@@ -41,6 +43,8 @@ class Record(list):
                 return Outcome(CONVERGED, 1, 1.0, 1.0)
             if not names:
                 return row.run(used, problem, arguments, *others)
+            if row.operation == "kmeans":
+                return fit.Outcome(fit.Run(1.0, 1, True), np.zeros(problem.dims[0], np.int32))
             output, out = arguments.output, problem.output
             if isinstance(output, int):
                 strides = out.strides if out.location != "host" else None
@@ -156,8 +160,6 @@ def convolve2d(draw, devices):
 
 
 def cg(draw, devices):
-    from scipy import sparse
-
     n = extent(draw, 3000) or 1
     dtype = draw.choice(("float32", "float64", "float64", "complex128", "int32"))
     kind = draw.choice(("dense", "csr", "poisson", "operator"))
@@ -195,7 +197,21 @@ def poisson(draw, devices):
     return [f], options
 
 
-DRAWN = {f.__name__: f for f in (matmul, matvec, convolve2d, cg, poisson)}
+def kmeans(draw, devices):
+    n, d = extent(draw, 400), extent(draw, 20)
+    X = array(draw, (n, d), draw.choice(DTYPES[:2] * 3 + DTYPES), devices)
+    k = draw.randrange(1, 12)
+    options = {"max_iter": 3, "random_state": 0, "n_init": draw.choice((1, 1, 2))}
+    if draw.random() < 0.3:
+        options["init"] = values(draw, (k, d), "float64")
+    if draw.random() < 0.3:
+        options["sample_weight"] = values(draw, (n,), "float64")
+    if draw.random() < 0.1 and isinstance(X, np.ndarray) and X.dtype.char in "fd":
+        X = sparse.csr_matrix(X)
+    return [X, k], options
+
+
+DRAWN = {f.__name__: f for f in (matmul, matvec, convolve2d, cg, poisson, kmeans)}
 
 
 def test_every_operation_is_drawn():

@@ -21,7 +21,8 @@ def plan(
     Parameters
     ----------
     operation : str
-        "matvec", "matmul", "convolve2d", "solve_cg" (or "cg"), "solve_poisson" (or "poisson").
+        "matvec", "matmul", "convolve2d", "solve_cg" (or "cg"), "solve_poisson" (or "poisson"),
+        "kmeans".
     *operands
         What the call would be given: arrays, or `hetero.spec` stand-ins for them, which have a
         shape and a dtype only.
@@ -30,7 +31,8 @@ def plan(
     **options
         What else the call would be given and the price depends on. convolve2d: ``mode``,
         ``boundary``, ``fillvalue``. solve_cg: ``x0``, ``rtol``, ``atol``, ``maxiter``, ``M``.
-        solve_poisson: ``spacing``, ``x0``, ``rtol``, ``maxiter``. Defaults are the functions' own.
+        solve_poisson: ``spacing``, ``x0``, ``rtol``, ``maxiter``. kmeans: ``init``,
+        ``n_init``, ``max_iter``. Defaults are the functions' own.
 
     Returns
     -------

@@ -6,3 +6,4 @@ from hetero.ops.matmul import matmul as matmul
 from hetero.ops.convolve2d import convolve2d as convolve2d
 from hetero.ops.cg import solve_cg as solve_cg
 from hetero.ops.poisson import solve_poisson as solve_poisson
+from hetero.ops.kmeans import kmeans as kmeans

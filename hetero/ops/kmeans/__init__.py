@@ -1,0 +1,274 @@
+"""k-means clustering: the public function."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.arrays import HOST, describe, is_device_array
+from hetero.ops.kmeans import methods, operands  # noqa: F401  # the former registers them
+from hetero.ops.kmeans.fit import Fit, Progress
+from hetero.ops.kmeans.operands import from_dims, problem
+from hetero.runtime import planner, registry, transfer
+from hetero.runtime.plan import Plan
+
+__all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
+
+
+def kmeans(
+    X: Any,
+    n_clusters: int,
+    *,
+    init: Any = "k-means++",
+    n_init: int | str = 1,
+    max_iter: int = 300,
+    tol: float = 1e-4,
+    random_state: Any = None,
+    sample_weight: Any = None,
+    device: str | None = None,
+    method: str | None = None,
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Cluster rows around k centroids by Lloyd's iterations, as `sklearn.cluster.KMeans`.
+
+    Parameters
+    ----------
+    X : (n, d) array or sparse matrix
+        On the host or on a device. float32 and float64 are computed in, all else as float64. A
+        sparse matrix (indices of 32 bits) computes on the CPU.
+    n_clusters : int
+        k, at most n.
+    init : {"k-means++", "random"}, (k, d) array or callable
+        "k-means++": rows far from each other, the best of 2 + log k candidates each time.
+        "random": rows by their weights. A callable gets X less its mean, k and ``random_state=``,
+        and gives centroids for those rows.
+    n_init : int or "auto"
+        Starts, of which the one with the least inertia counts. "auto": 10 for "random" and a
+        callable. For an array there is one.
+    max_iter : int
+        Most iterations of a start.
+    tol : float
+        A start is done when the sum of the centroids' squared shifts is at most ``tol`` times the
+        mean variance of X's columns, or when no label changes.
+    random_state : int, numpy.random.RandomState or None
+        scikit-learn's numbers are drawn: the same seed gives the same start.
+    sample_weight : (n,) array or number, optional
+        Weights of the rows.
+    device : str, optional
+        "cpu", "cuda", "cuda:0", "opencl:0". Default: where it is fastest.
+    method : str, optional
+        Default: the fastest; `hetero.plan` names all.
+
+    Returns
+    -------
+    centroids : (k, d) array
+        float32 if X is, else float64; on the device where X lies, of its library.
+    labels : (n,) array of int32
+        Of each row the number of the nearest centroid; likewise.
+    info : dict
+        inertia (the sum of weighted squared distances of the rows from their centroids),
+        iterations, converged (False: max_iter was reached), device, method, plan.
+
+    Raises
+    ------
+    ValueError
+        For more clusters than rows, NaN or infinity in X, shapes that do not fit, weights that are
+        all zero, and arguments out of range.
+    DeviceNotAvailable, MethodNotAvailable
+        If ``device`` or ``method`` is not available; the message names what is.
+
+    Warns
+    -----
+    RuntimeWarning
+        Where there are fewer distinct clusters than were asked for, and where ``init`` is an array
+        and n_init not 1.
+
+    See Also
+    --------
+    hetero.plan
+
+    Notes
+    -----
+    A cluster that loses all rows gets the one that is farthest from its centroid. If a device
+    fails, the fit goes on on the CPU from the last centroids.
+
+    References
+    ----------
+    S. P. Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982), 129-137.
+    D. Arthur and S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> X = np.array([[1.0, 2.0], [1.0, 4.0], [1.0, 0.0], [10.0, 2.0], [10.0, 4.0], [10.0, 0.0]])
+    >>> centroids, labels, info = hetero.kmeans(X, 2, random_state=0)
+    >>> centroids, labels, info["inertia"]
+    (array([[10.,  2.],
+           [ 1.,  2.]]), array([1, 1, 1, 0, 0, 0], dtype=int32), 16.0)
+    """
+    asked = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
+    found = cluster(
+        X,
+        n_clusters,
+        **asked,
+        random_state=random_state,
+        sample_weight=sample_weight,
+        device=device,
+        method=method,
+    )
+    for message in found.warnings:
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    info = {
+        "inertia": found.inertia,
+        "iterations": found.iterations,
+        "converged": found.converged,
+        "device": found.device,
+        "method": found.method,
+        "plan": found.plan,
+    }
+    return found.centroids, found.labels, info
+
+
+class Clustering(NamedTuple):
+    """What a fit gives, of the caller's array type where that is to be seen by the caller."""
+
+    centroids: Any
+    labels: Any
+    inertia: float
+    iterations: int
+    converged: bool
+    device: str
+    method: str
+    plan: Plan
+    warnings: tuple[str, ...]
+
+
+def cluster(
+    X: Any,
+    n_clusters: int,
+    *,
+    init: Any,
+    n_init: Any,
+    max_iter: int,
+    tol: float,
+    random_state: Any,
+    sample_weight: Any,
+    device: str | None,
+    method: str | None,
+) -> Clustering:
+    """Check the arguments of `kmeans`, plan and run it; the warnings are the caller's to give."""
+    from hetero.runtime import execution
+
+    device, method = planner.placement(device, method)
+    X = operands.checked_shape(X)
+    planned = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
+    plan = planner.plan(
+        problem(X, n_clusters, **planned, sample_weight=sample_weight), device, method
+    )
+    found = plan.problem
+    (n, d, k), (how, starts, maxiter), dtype = found.dims, found.options, np.dtype(found.dtype)
+    told = []
+    if how == operands.GIVEN:
+        if n_init not in (1, "auto"):
+            told.append(
+                "Explicit initial center position passed: performing only one init in KMeans "
+                f"instead of n_init={n_init}."
+            )
+        init = operands.checked_centroids(_on_host(init, dtype), (k, d))
+    weights = _weights(sample_weight, dtype)
+    fit = Fit(
+        maxiter,
+        float(tol),
+        init,
+        starts,
+        operands.checked_random(random_state),
+        progress=Progress(),
+    )
+    box: dict[str, Any] = {}
+    if operands.is_sparse(X):
+        X = X.astype(dtype, copy=False)
+        operands.check_finite(X.data)
+        fit = fit._replace(matrix=X, weights=weights)
+        arrays: tuple[Any, ...] = ()
+    else:
+        if not is_device_array(X):
+            X = operands.host_values(X)
+            operands.check_finite(X)
+        arrays = (X,) if weights is None else (X, weights)
+    described = tuple(map(describe, arrays))
+
+    def options_on(used: tuple[Any, ...], done: int) -> Fit:
+        place = found.output.location
+        if len(used) != 1 or place != used[0].name:
+            return fit
+        box["labels"], pointer = transfer.empty_like(X, described[0], (n,), np.dtype(np.int32))
+        return fit._replace(labels=pointer)
+
+    out = np.empty((k, d), dtype) if found.output.location == HOST else None
+    done = execution.run(plan, execution.Call(arrays, described, out, options_on=options_on))
+    run, labels = done.outcome
+    if labels is None:
+        labels = box["labels"]
+        told += _few(_on_host(labels, np.dtype(np.int32)), k)
+    else:
+        told += _few(labels, k)
+        if found.output.location != HOST:
+            labels = _like(X, labels)
+    return Clustering(done.value, labels, *run, done.device, done.method, plan, tuple(told))
+
+
+def _few(labels: np.ndarray, k: int) -> list[str]:
+    """The warning about clusters without rows, if there are some."""
+    distinct = np.count_nonzero(np.bincount(labels, minlength=k))
+    if distinct >= k:
+        return []
+    return [
+        f"Number of distinct clusters ({distinct}) found smaller than n_clusters ({k}). Possibly "
+        "due to duplicate points in X."
+    ]
+
+
+def _weights(weights: Any, dtype: np.dtype) -> np.ndarray | None:
+    """Sample weights as an array on the host, None where all rows count alike.
+
+    One number for all changes nothing but the inertia, and makes rows all equal still.
+    """
+    if weights is None:
+        return None
+    weights = _on_host(weights, dtype)
+    operands.check_finite(weights, "sample_weight")
+    if not weights.any():
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    return weights
+
+
+def _on_host(array: Any, dtype: np.dtype) -> np.ndarray:
+    if is_device_array(array):
+        array = transfer.to_host(array, describe(array))
+    elif operands.is_sparse(array):
+        array = array.toarray()
+    return np.ascontiguousarray(array, dtype)
+
+
+def _like(array: Any, values: np.ndarray) -> Any:
+    """Host values as a new array of the kind of a device array, on its device."""
+    made, _ = transfer.empty_like(array, describe(array), values.shape, values.dtype)
+    transfer.from_host(values, made, describe(made))
+    return made
+
+
+OPERATION = registry.register_operation(
+    registry.Operation(
+        name=operands.NAME,
+        function="kmeans",
+        call=kmeans,
+        summary="k-means clustering, with the semantics of sklearn.cluster.KMeans",
+        dims=operands.DIMS,
+        dims_note=" (N rows, D columns, K clusters)",
+        problem=problem,
+        from_dims=from_dims,
+        cases="hetero.ops.kmeans.cases",
+        benchmarks="hetero.ops.kmeans.benchmarks",
+    )
+)

@@ -1,0 +1,250 @@
+"""What kmeans is asked: operands checked by scikit-learn's rules, and made a problem."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.arrays import (
+    HOST,
+    Operand,
+    Spec,
+    array_or_spec,
+    dense,
+    describe,
+    is_device_array,
+    name_of,
+)
+from hetero.runtime.problem import Problem, check_dims
+
+NAME = "kmeans"
+DIMS = ("N D K",)
+PLUS_PLUS, RANDOM, GIVEN = "k-means++", "random", "given"
+EXPECTED = 30  # iterations of a start, where the caller allows as many
+_FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
+
+
+class Options(NamedTuple):
+    """What a price depends on beside the operands.
+
+    Attributes
+    ----------
+    init : str
+        "k-means++", "random" or "given".
+    starts : int
+    maxiter : int
+        Of each start.
+    """
+
+    init: str
+    starts: int
+    maxiter: int
+
+
+def problem(
+    X: Any,
+    n_clusters: int,
+    *,
+    init: Any = PLUS_PLUS,
+    n_init: int = 1,
+    max_iter: int = 300,
+    tol: float = 1e-4,
+    random_state: Any = None,
+    sample_weight: Any = None,
+) -> Problem:
+    """The problem of ``kmeans(X, n_clusters, ...)``, for arrays or `hetero.spec` stand-ins."""
+    k = checked_count("n_clusters", n_clusters)
+    checked_number("tol", tol, 0.0)
+    how = checked_init(init)
+    starts = 1 if how == GIVEN else checked_starts(n_init, init)
+    X = checked_shape(X)
+    n = X.shape[0]
+    if n < k:
+        raise ValueError(f"n_samples={n} should be >= n_clusters={k}.")
+    options = Options(how, starts, checked_count("max_iter", max_iter))
+    return problem_of(X, weights_operand(sample_weight, n), k, options)
+
+
+def problem_of(X: Any, weights: Operand | None, k: int, options: Options) -> Problem:
+    """The problem of a call whose arguments were looked at."""
+    n, d = X.shape
+    dtype = float_dtype(X.dtype)
+    inputs: tuple[Operand, ...] = ()
+    obstacle = "a sparse X computes on the CPU"
+    where = HOST
+    if not is_sparse(X):
+        given = describe(X)._replace(pointer=0)
+        where, obstacle = given.location, None
+        if given.location == HOST:  # what is moved is of the dtype that is computed in
+            given = dense(given.shape, dtype)
+        elif given.dtype != dtype or not given.is_c_contiguous():
+            obstacle = f"an X of dtype {given.dtype} or with gaps computes on the CPU"
+        inputs = (given,)
+        if weights is not None:
+            inputs = (given, weights._replace(dtype=dtype, strides=(dtype.itemsize,), pointer=0))
+    return Problem(
+        NAME,
+        (n, d, k),
+        name_of(dtype),
+        inputs,
+        dense((k, d), dtype, where),
+        layout="dense" if inputs else "csr",
+        function="kmeans",
+        device_obstacle=obstacle,
+        options=options,
+    )
+
+
+def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
+    """The problem with N rows of D numbers and K clusters, as ``hetero explain kmeans`` asks."""
+    check_dims(NAME, dims, *DIMS)
+    return problem(Spec(dims[:2], dtype, on=on), dims[2])
+
+
+def is_sparse(X: Any) -> bool:
+    """Whether X is one of SciPy's sparse matrices or arrays."""
+    return hasattr(X, "indptr") or hasattr(X, "tocsr")
+
+
+def float_dtype(dtype: Any) -> np.dtype:
+    """What is computed in: float32 and float64 as they are, float64 for all else."""
+    dtype = np.dtype(dtype)
+    return dtype if dtype in _FLOATS else _FLOATS[0]
+
+
+def checked_shape(X: Any) -> Any:
+    """X as array, spec or CSR matrix of two dimensions; ValueError for any other.
+
+    The values are not looked at; see `checked_values`.
+    """
+    if is_sparse(X):
+        X = X.tocsr()
+        if max(X.indices.dtype.itemsize, X.indptr.dtype.itemsize) > 4:
+            raise ValueError(
+                "Only sparse matrices with 32-bit integer indices are accepted. "
+                f"Got {X.indices.dtype} indices."
+            )
+    elif not isinstance(X, Spec):
+        X = array_or_spec(X)
+    dtype = X.dtype if isinstance(X, (np.ndarray, Spec)) or is_sparse(X) else describe(X).dtype
+    dtype = np.dtype(dtype)
+    if dtype.kind == "c":
+        raise ValueError("Complex data not supported")
+    if dtype.kind not in "fiub":
+        X = np.asarray(X, dtype=np.float64)
+    shape = tuple(X.shape)
+    if len(shape) != 2:
+        raise ValueError(f"Expected 2D array, got {len(shape)}D array of shape {shape} instead")
+    for extent, what in zip(shape, ("sample", "feature"), strict=True):
+        if extent < 1:
+            raise ValueError(
+                f"Found array with 0 {what}(s) (shape={shape}) while a minimum of 1 is required "
+                "by KMeans."
+            )
+    return X
+
+
+def host_values(X: Any) -> np.ndarray:
+    """A host X in the dtype that is computed in, by rows without gaps; itself where it is that."""
+    return np.ascontiguousarray(X, float_dtype(X.dtype))
+
+
+def check_finite(X: np.ndarray, name: str = "X") -> None:
+    """ValueError if an array of numbers on the host holds NaN or infinity."""
+    with np.errstate(all="ignore"):
+        if np.isfinite(X.sum()) or np.isfinite(X).all():
+            return
+    what = "NaN" if np.isnan(X).any() else f"infinity or a value too large for {X.dtype!r}"
+    raise ValueError(f"Input {name} contains {what}.")
+
+
+def checked_count(name: str, value: Any) -> int:
+    """A whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise ValueError(
+            f"The {name!r} parameter of KMeans must be an int in the range [1, inf). "
+            f"Got {value!r} instead."
+        )
+    return int(value)
+
+
+def checked_number(name: str, value: Any, least: float) -> float:
+    """A real number of at least ``least``."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not real or not value >= least or math.isinf(value):
+        raise ValueError(
+            f"The {name!r} parameter of KMeans must be a float in the range [{least:g}, inf). "
+            f"Got {value!r} instead."
+        )
+    return float(value)
+
+
+def checked_init(init: Any) -> str:
+    """How a start gets its centroids; a callable counts as "random"."""
+    if isinstance(init, str):
+        if init in (PLUS_PLUS, RANDOM):
+            return init
+    elif callable(init):
+        return RANDOM
+    elif is_device_array(init) or isinstance(init, Spec) or np.ndim(init) > 0 or is_sparse(init):
+        return GIVEN
+    raise ValueError(
+        "The 'init' parameter of KMeans must be a str among {'k-means++', 'random'}, a callable or "
+        f"an array-like. Got {init!r} instead."
+    )
+
+
+def checked_starts(n_init: Any, init: Any) -> int:
+    """The number of starts."""
+    if isinstance(n_init, str) and n_init == "auto":
+        return 1 if isinstance(init, str) and init == PLUS_PLUS else 10
+    return checked_count("n_init", n_init)
+
+
+def checked_centroids(init: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Initial centroids that were given, for (k, d) of them."""
+    check_finite(init)
+    if init.ndim != 2 or init.shape[0] != shape[0]:
+        raise ValueError(
+            f"The shape of the initial centers {init.shape} does not match the number of clusters "
+            f"{shape[0]}."
+        )
+    if init.shape[1] != shape[1]:
+        raise ValueError(
+            f"The shape of the initial centers {init.shape} does not match the number of features "
+            f"of the data {shape[1]}."
+        )
+    return init
+
+
+def weights_operand(weights: Any, n: int) -> Operand | None:
+    """The description of sample weights that were given as an array; None where all are 1."""
+    if weights is None or isinstance(weights, numbers.Number):
+        return None
+    weights = array_or_spec(weights)
+    operand = describe(weights)
+    if len(operand.shape) != 1:
+        raise ValueError(
+            f"Sample weights must be 1D array or scalar, got {len(operand.shape)}D array. Expected "
+            f"either a scalar value or a 1D array of length {n}."
+        )
+    if operand.shape != (n,):
+        raise ValueError(f"sample_weight.shape == {operand.shape}, expected {(n,)}!")
+    return operand
+
+
+def checked_random(seed: Any) -> np.random.RandomState:
+    """The random numbers that scikit-learn would draw from."""
+    if seed is None or seed is np.random:
+        return np.random.mtrand._rand
+    if isinstance(seed, numbers.Integral):
+        return np.random.RandomState(seed)
+    if isinstance(seed, np.random.RandomState):
+        return seed
+    raise ValueError(
+        f"{seed!r} cannot be used to seed a numpy.random.RandomState instance; random_state must "
+        "be an int, a RandomState or None"
+    )

@@ -1,0 +1,112 @@
+"""kmeans beside scikit-learn's KMeans: the same fits, the same errors."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import hetero
+
+cluster = pytest.importorskip("sklearn.cluster")
+
+METHODS = ["blas"]
+
+
+def blobs(n, d, k, dtype="float64", seed=0):
+    rng = np.random.default_rng(seed)
+    centres = 10 * rng.random((k, d))
+    return (centres[rng.integers(k, size=n)] + rng.standard_normal((n, d))).astype(dtype)
+
+
+def reference(X, k, sample_weight=None, **options):
+    options = {"n_init": 1, **options}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return cluster.KMeans(k, **options).fit(X, sample_weight=sample_weight)
+
+
+def same(found, expected, rtol=1e-6):
+    centroids, labels, info = found
+    assert labels.dtype == np.int32
+    assert centroids.dtype == expected.cluster_centers_.dtype
+    np.testing.assert_array_equal(labels, expected.labels_)
+    np.testing.assert_allclose(info["inertia"], expected.inertia_, rtol=rtol, atol=1e-12)
+    assert info["iterations"] == expected.n_iter_
+    scale = abs(expected.cluster_centers_).max() + 1e-300
+    np.testing.assert_allclose(centroids, expected.cluster_centers_, rtol=0, atol=rtol * scale)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("n", "d", "k"),
+    [(1, 1, 1), (7, 1, 7), (50, 1, 4), (300, 2, 8), (1000, 7, 1), (999, 33, 17), (2000, 3, 65)],
+)
+@pytest.mark.parametrize("init", ["k-means++", "random", "given"])
+def test_the_same_fit_as_scikit_learns(method, n, d, k, init):
+    X = blobs(n, d, min(k, 5))
+    options = {"init": X[:k] if init == "given" else init, "random_state": 3}
+    same(hetero.kmeans(X, k, **options, method=method), reference(X, k, **options))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights(method):
+    X = blobs(400, 3, 4)
+    weights = np.random.default_rng(1).random(400)
+    weights[::3] = 0
+    options = {"random_state": 1, "sample_weight": weights, "n_init": 3}
+    same(hetero.kmeans(X, 6, **options, method=method), reference(X, 6, **options))
+
+
+def test_sparse_rows():
+    X = sparse.random_array((300, 40), density=0.1, rng=5, format="csc")
+    options = {"random_state": 0, "sample_weight": np.arange(300.0)}
+    same(hetero.kmeans(X, 5, **options), reference(X.tocsr(), 5, **options))
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+@pytest.mark.parametrize(
+    ("X", "k", "message"),
+    [
+        (np.ones((3, 2)), 4, "n_samples=3 should be >= n_clusters=4"),
+        (np.ones((3, 2)), 0, "'n_clusters' parameter of KMeans must be an int"),
+        (np.ones((3, 2)), 1.5, "'n_clusters' parameter of KMeans must be an int"),
+        (np.array([[1.0], [np.nan]]), 1, "Input X contains NaN"),
+        (np.array([[1.0], [np.inf]]), 1, "Input X contains infinity"),
+        (np.ones(3), 1, "Expected 2D array, got 1D array"),
+        (np.ones((3, 0)), 1, r"0 feature\(s\)"),
+        (np.ones((0, 3)), 1, r"0 sample\(s\)"),
+        (np.ones((3, 2), complex), 1, "Complex data not supported"),
+    ],
+)
+def test_bad_rows_get_scikit_learns_errors(X, k, message):
+    with pytest.raises(ValueError, match=message):
+        hetero.kmeans(X, k)
+    with pytest.raises(ValueError, match=message):
+        reference(X, k)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"init": np.ones((2, 2))}, "does not match the number of clusters 3"),
+        ({"init": np.ones((3, 3))}, "does not match the number of features of the data 2"),
+        ({"init": "best"}, "'init' parameter of KMeans must be"),
+        ({"n_init": 0}, "'n_init' parameter of KMeans must be"),
+        ({"max_iter": 0}, "'max_iter' parameter of KMeans must be an int"),
+        ({"tol": -1.0}, "'tol' parameter of KMeans must be a float"),
+        ({"random_state": "x"}, "random_state"),
+        ({"sample_weight": np.zeros(9)}, "Sample weights must contain at least one non-zero"),
+        ({"sample_weight": np.ones(8)}, r"sample_weight.shape == \(8,\), expected \(9,\)"),
+        ({"sample_weight": np.ones((9, 1))}, "Sample weights must be 1D array or scalar"),
+        ({"sample_weight": np.full(9, np.nan)}, "Input sample_weight contains NaN"),
+    ],
+)
+def test_bad_arguments_get_scikit_learns_errors(options, message):
+    X = blobs(9, 2, 3)
+    with pytest.raises(ValueError, match=message):
+        hetero.kmeans(X, 3, **options)
+    with pytest.raises(ValueError, match=message):
+        reference(X, 3, **options)

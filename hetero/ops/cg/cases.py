@@ -32,6 +32,7 @@ _OPERATION = "cg"
 _LAYOUTS = ("dense", "csr", "stencil2", "stencil3", "stencil2-multigrid")
 _LARGEST_CSR = {"cpu": 2**18, "opencl": 2**14}, 2**20
 _LARGEST_DENSE = {"cpu": 2**11, "opencl": 2**9}, 2**12
+_SMALLEST_DENSE = 2**4  # an iteration of the smallest costs a tenth of what it costs at 2**8
 _ROW_LENGTHS = [5, 27]
 _DENSE = TimedSolves(2, 18)  # few: each reads all of the matrix
 _AHEAD = ("multigrid", "csr", "stencil2")  # what takes long to compile on the CPU
@@ -47,7 +48,8 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                 cycles = layout.endswith("multigrid")
                 axes = [unknowns(place, budget, cycles)]
                 if layout == "dense":
-                    axes = [unknowns(place, budget, limits=_LARGEST_DENSE, ratio=2)]
+                    sizes = unknowns(place, budget, limits=_LARGEST_DENSE, ratio=2)
+                    axes = [[_SMALLEST_DENSE, *sizes]]
                 elif layout == "csr":
                     axes = [unknowns(place, budget, limits=_LARGEST_CSR), _ROW_LENGTHS]
                 family = layout.split("-")[-1]

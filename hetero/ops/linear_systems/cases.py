@@ -41,7 +41,7 @@ def unknowns(
 ) -> list[int]:
     """Numbers of unknowns to measure: up to a limit by kind of device, or for others.
 
-    Of the smallest system multigrid would be no more than a factorisation.
+    Of the smallest system multigrid would be no more than its coarsest grid.
     """
     by_kind, others = limits
     largest = min(by_kind.get(place.kind, others), budget.largest_solve)

@@ -21,6 +21,7 @@ from hetero.kernels.multigrid.transfers import Transfer, transfer
 from hetero.ops.linear_systems.types import Stencil
 
 OMEGA = 1.2  # over-relaxation: a V(1,1)-cycle then leaves 0.05 in 2-D and 0.08 in 3-D, of 0.14, 0.2
+_COARSEST, _COARSEST_ON_CPU = 64, 256  # points that a dense inverse takes care of
 _EVEN = 1.6  # ratio of spacings up to which axes are coarsened together
 
 
@@ -44,6 +45,11 @@ class Grid(NamedTuple):
     def points(self) -> int:
         """Number of points."""
         return math.prod(self.shape)
+
+
+def coarsest(kind: str) -> int:
+    """Points of the coarsest grid at most, on a kind of device."""
+    return _COARSEST_ON_CPU if kind == "cpu" else _COARSEST
 
 
 def hierarchy(stencil: Stencil, coarsest: int) -> list[Grid]:

@@ -21,7 +21,6 @@ from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
 
-_COARSEST = 256
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
 _TILE_PLANES = 32  # coarse planes of a tile: twice as many fine ones, and six more are read
 _TILE_BYTES = 1 << 20  # of a tile's planes in work: they stay in the cache
@@ -70,7 +69,7 @@ class CpuHierarchy:
 
     def __init__(self, stencil: Stencil, dtype: np.dtype) -> None:
         self.dtype = np.dtype(dtype)
-        self.grids = grids.hierarchy(stencil, _COARSEST)
+        self.grids = grids.hierarchy(stencil, grids.coarsest("cpu"))
         self._levels = [
             _Level(fine, coarse, self.dtype, finest=number == 0)
             for number, (fine, coarse) in enumerate(zip(self.grids, self.grids[1:], strict=False))

@@ -26,7 +26,6 @@ from hetero.runtime import tuning
 
 _PURPOSE = "multigrid"
 _KEPT = 2  # hierarchies in each context
-_COARSEST = 64  # points that an inverse takes care of
 _STALLED = 0.7  # a cycle that leaves more of the residual than this has met rounding
 _SUM_BLOCKS = 1024
 _SUM_THREADS = 128
@@ -164,7 +163,7 @@ class DeviceHierarchy:
     def __init__(self, device: Device, stencil: Stencil, dtype: Any) -> None:
         self._device = device
         self._dtype = np.dtype(dtype)
-        self.grids = grids.hierarchy(stencil, _COARSEST)
+        self.grids = grids.hierarchy(stencil, grids.coarsest(device.kind))
         memory = _Memory(device, self._dtype)
         room = plan_multigrid.coarse_points(self._dtype.name, device.shared_limit)
         left = [sum(g.points for g in self.grids[i:]) for i in range(len(self.grids))]

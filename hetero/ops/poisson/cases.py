@@ -10,6 +10,7 @@ import numpy as np
 from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.ops import poisson
+from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.cases import (
     SECONDS,
     even_grid,
@@ -36,6 +37,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
             continue  # the same code as for the operation of that name; see `derived`
         direct, cycles = row.method == "dst", row.method == "multigrid"
         how = TimedSolves(1, 1) if direct else timed(budget, cycles)
+        one_grid = [grids.coarsest(place.kind)] if cycles else []
         for dtype in DEVICE_DTYPES:
             for ndim in (2, 3):
                 case = Case(
@@ -43,7 +45,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                     dtype,
                     f"{ndim}d",
                     how,
-                    [unknowns(place, budget, cycles)],
+                    [one_grid + unknowns(place, budget, cycles)],
                     functools.partial(_problem, ndim, dtype),
                     functools.partial(_arguments, ndim, dtype, row.method),
                     seconds=SECONDS,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hetero.ops.krylov.loops import STENCILS
+from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.tolerances import digits
 from hetero.ops.multigrid.loops import CYCLES
 from hetero.ops.poisson.loops import SWEEPS
@@ -75,11 +76,16 @@ def expected_iterations(problem: Problem, method: str) -> int:
     return max(1, math.ceil(iterations))
 
 
-def _iterations(problem: Problem, method: str) -> int:
-    """Iterations that will be made: what the tolerance takes, or as many as the caller allows."""
+def _iterations(problem: Problem, method: str, kind: str) -> int:
+    """Iterations that will be made: what the tolerance takes, or as many as the caller allows.
+
+    One cycle solves a grid that is no larger than the coarsest one may be.
+    """
     rtol, limit, _ = problem.options
     if method == "jacobi" and rtol == 0.0 and limit < UNLIMITED:
         return max(1, limit)
+    if method == "multigrid" and math.prod(problem.dims) <= grids.coarsest(kind):
+        return 1
     return max(1, min(expected_iterations(problem, method), limit))
 
 
@@ -125,7 +131,7 @@ def _working(method: str) -> Callable[[Problem, dict[str, Any]], Work]:
             factors = [_transform_factor(extent, info["kind"]) for extent in problem.dims]
             n = max(round(n * sum(factors) / len(factors)), 1)
         moved = _PASSES[method] * n * np.dtype(problem.dtype).itemsize
-        return Work((n,), 10.0 * n, moved, _iterations(problem, method))
+        return Work((n,), 10.0 * n, moved, _iterations(problem, method, info["kind"]))
 
     return work
 

@@ -1,12 +1,14 @@
 """Other load: what takes the processors away from that which is timed, as far as the system tells.
 
 Linux counts involuntary context switches, time stolen by other virtual machines, and what each
-processor did. Where one of these is not known it counts as none, and a probe is left: a few
-microseconds of work that always take the same.
+processor did. Threads of this process take processors from one another, too: a switch counts only
+where other processes were busy meanwhile. Where one of these is not known it counts as none, and a
+probe is left: a few microseconds of work that always take the same.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -17,6 +19,8 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
+_WHO = getattr(resource, "RUSAGE_THREAD", getattr(resource, "RUSAGE_SELF", 0))
+
 SWITCHES_PER_SECOND = 30.0  # of an idle machine, at most; two busy loops beside make 100 a core
 NOISY = 0.15  # of the measurements
 _LEAST_SCATTERED = 5
@@ -25,13 +29,20 @@ OTHERS = 0.1  # of the cores that others keep busy, or of the time that is stole
 _SLOW = 2.0  # times its fastest run, a probe that was disturbed
 _TURNS = 400  # of the probe's loop: about 5 us
 _TRIES = 3  # of a probe: the first ones may find cold caches
-_LOOK = 0.02  # seconds from one look at the system's figures to the next
+_SPUN = 3e-4  # seconds after which own threads no longer spin on the same core
+_LOOK = 0.05  # seconds that the system's figures are compared over, at least: it counts in ticks
+_TAKEN = 0.05  # of the processors' time, that others took or stole: worth a mark
+_TICK = 0.01  # seconds
 _STAT = "/proc/stat"
 
 
 def switches() -> int:
-    """How often a thread of this process had to leave its processor; 0 where it is not known."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if resource is not None else 0
+    """How often this thread had to leave its processor; 0 where it is not known.
+
+    Where a thread's own is not known it is the process's. Whoever times a call waits for all that
+    compute it, and each that waits offers its processor to others.
+    """
+    return resource.getrusage(_WHO).ru_nivcsw if resource is not None else 0
 
 
 class Times(NamedTuple):
@@ -56,12 +67,20 @@ def times() -> Times | None:
 
 def own() -> float:
     """Processor time of this process and of those that it waited for, in seconds."""
-    return sum(os.times()[:4])
+    return time.process_time() + sum(os.times()[2:4])
 
 
 def _probe() -> None:
     for _ in range(_TURNS):
         pass
+
+
+class _Look(NamedTuple):
+    """The system's figures at one time; None where they are not known."""
+
+    at: float
+    times: Times | None
+    own: float
 
 
 class Watch:
@@ -77,15 +96,16 @@ class Watch:
         self._clock = clock
         self._fastest = min(self._probed() for _ in range(20))
         self._noted: bool | None = None
+        self._stolen = False  # at the last point
         self._slow = 0
         self._measurements = self._scattered = 0
         self._samples = self._again = self._left = 0
         self._probes = 0
         self._before = switches()
-        self._since = self._looked = clock()
-        self._stolen = 0.0
-        self._last = times()
-        self._start = self._since, self._last, own(), switches()
+        self._since = clock()
+        self.signs = {"switches": 0, "stolen": 0, "probes": 0}
+        self._older = self._newer = self._look(self._since)
+        self._start = self._newer, switches()
 
     def _probed(self) -> float:
         start = self._clock()
@@ -94,17 +114,21 @@ class Watch:
 
     def _is_slow(self) -> bool:
         """Whether a probe takes clearly longer than the fastest one, however often it is tried."""
-        for _ in range(_TRIES):
+        begin, tries = self._clock(), 0
+        while tries < _TRIES or self._clock() - begin < _SPUN:
+            tries += 1
             took = self._probed()
             self._fastest = min(self._fastest, took)
             if took <= _SLOW * self._fastest:
                 return False
         return True
 
+    def _look(self, now: float) -> _Look:
+        return _Look(now, times(), own())
+
     def begin(self) -> None:
         """What follows is one point."""
         self._noted = None
-        self._stolen = 0.0
         self._before, self._since = switches(), self._clock()
 
     def note(self, disturbed: bool, scattered: bool = False) -> None:
@@ -127,19 +151,37 @@ class Watch:
     def disturbed(self) -> bool:
         """Whether other load was noticed since `begin`."""
         now = self._clock()
-        found = self._noted
-        if found is None:
-            found = switches() - self._before > 1 + SWITCHES_PER_SECOND * (now - self._since)
-        if now - self._looked > _LOOK:
-            self._looked, last = now, self._last
-            self._last = times()
-            if last is not None and self._last is not None:
-                found = found or self._last.stolen > last.stolen
+        left = self._noted
+        if left is None:
+            left = switches() - self._before > 1 + SWITCHES_PER_SECOND * (now - self._since)
+        others = stolen = False
+        if left or self._stolen or now - self._newer.at > _LOOK:
+            others, stolen = self._taken(now)
+        self._stolen = stolen
         self._probes += 1
-        if self._is_slow():
-            self._slow += 1
-            found = True
-        return found
+        slow = self._is_slow()
+        self._slow += slow
+        for sign, found in zip(self.signs, (left and others, stolen, slow), strict=True):
+            self.signs[sign] += found
+        return bool((left and others) or stolen or slow)
+
+    def _taken(self, now: float) -> tuple[bool, bool]:
+        """Whether other processes took processors lately, and other virtual machines.
+
+        Of processes it is assumed where the system does not tell.
+        """
+        look = self._look(now)
+        last = self._older if now - self._newer.at <= _LOOK else self._newer
+        if last is self._newer:
+            self._older, self._newer = last, look
+        if look.times is None or last.times is None:
+            return True, False
+        capacity = (os.cpu_count() or 1) * (now - last.at)
+        # A processor is seen once in each tick: by chance that is as much more or less.
+        enough = _TAKEN * capacity + math.sqrt(capacity * _TICK)
+        stolen = look.times.stolen - last.times.stolen
+        others = look.times.busy - last.times.busy - (look.own - last.own)
+        return others + stolen > enough, stolen > enough
 
     def seen(self) -> dict[str, Any]:
         """What was noticed since the watch was made.
@@ -149,19 +191,20 @@ class Watch:
         dict
             ``seconds``: how long that is; ``cores``; ``others``: how many processors other
             processes kept busy, on average, None where it is not known; ``stolen``: seconds;
-            ``switches``: involuntary ones; ``slow_probes``: share of the probes; ``scattered``:
-            share of the measurements whose samples were far apart; ``samples``, ``again``,
-            ``left``: numbers of samples, of those taken again, and of those doubtful yet.
+            ``switches``: involuntary ones of the measuring thread; ``slow_probes``: share of the
+            probes; ``scattered``: share of the measurements whose samples were far apart;
+            ``samples``, ``again``, ``left``: numbers of samples, of those taken again, and of those
+            doubtful yet.
         """
-        since, last, mine, before = self._start
-        seconds = max(self._clock() - since, 1e-9)
-        now = times()
+        first, before = self._start
+        now = self._look(self._clock())
+        seconds, mine = max(now.at - first.at, 1e-9), now.own - first.own
         others, stolen = None, 0.0
-        if now is not None and last is not None:
-            others = max((now.busy - last.busy - (own() - mine)) / seconds, 0.0)
-            stolen = now.stolen - last.stolen
+        if now.times is not None and first.times is not None:
+            others = max((now.times.busy - first.times.busy - mine) / seconds, 0.0)
+            stolen = now.times.stolen - first.times.stolen
         elif hasattr(os, "getloadavg"):
-            others = max(os.getloadavg()[0] - (own() - mine) / seconds, 0.0)
+            others = max(os.getloadavg()[0] - mine / seconds, 0.0)
         return {
             "seconds": round(seconds, 3),
             "cores": os.cpu_count() or 1,

@@ -27,10 +27,16 @@ class Queue:
         Active in this thread as long as this is used.
     nbytes : int
         Size of the copy that keeps the device busy while calls are queued.
+
+    Attributes
+    ----------
+    waited : bool
+        Whether the device may have waited for its host whenever the last call was timed.
     """
 
     def __init__(self, device: Device, nbytes: int = 1 << 30) -> None:
         self.device = device
+        self.waited = False
         self._nbytes = nbytes
         self._source, self._source_owner = device.allocate(nbytes)
         self._target, self._target_owner = device.allocate(nbytes)
@@ -69,6 +75,7 @@ class Queue:
             (late if waited else found).append(device.elapsed(begin, device.event()) / count)
             if waited:
                 hidden = min(2 * hidden, max(_LONGEST_COPY, hidden))
+        self.waited = not found
         return median(found) if found else min(late)
 
     def _copy_for(self, seconds: float) -> None:

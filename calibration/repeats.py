@@ -18,7 +18,7 @@ _PART = (
     0.25  # of the time left, for one round: many looks at different times find more than long ones
 )
 _SHARE, _SHARE_BUSY = 0.2, 1.0  # of the time that measuring took, to repeat: idle, under load
-_BUSY = 0.02  # of the samples, that met other load or are far beyond the bounds
+_IDLE, _BUSY = 0.02, 0.1  # of the samples, that met other load or are far beyond the bounds
 _LEAST_POINTS = 50  # that there is time for in any case
 _CALLS = 5  # that one sample takes
 _MARKED = 1.5  # how far beyond the bounds a sample counts that met other load
@@ -102,7 +102,7 @@ def settle(
 
     left = doubtful(range(len(cases)))
     bad = sum(d.beyond > _TWICE or d.dims in found[d.case].marked for d in left)
-    share = _SHARE_BUSY if noisy or bad > _BUSY * _number(found) else _SHARE
+    share = _share(bad / max(_number(found), 1), noisy)
     end = start + max(share * seconds, _LEAST_POINTS * budget.point)
     for number in range(_ROUNDS):
         chosen = _affordable(left, cases, found, budget, _PART * (end - clock()))
@@ -123,6 +123,12 @@ def settle(
                     believed[index, one] = believed.get((index, one), 0) + 1
         left = doubtful(changed)
     return Settled(_number(found), repeated, len(left))
+
+
+def _share(bad: float, noisy: bool) -> float:
+    """Of the time that measuring took, how much may be spent again, by the share of bad samples."""
+    busy = 1.0 if noisy else min(max((bad - _IDLE) / (_BUSY - _IDLE), 0.0), 1.0)
+    return _SHARE + busy * (_SHARE_BUSY - _SHARE)
 
 
 def _number(found: list[Samples]) -> int:

@@ -103,7 +103,7 @@ def again(
     seconds, held_out = dict(samples.seconds), dict(samples.held_out)
     typical = dict(samples.typical)
     if isinstance(case.how, SampleGrid):
-        time_one = _Shapes(case, bench, budget, samples.host, samples.least).seconds
+        shapes = _Shapes(case, bench, budget, samples.host, samples.least)
     for one in dims:
         if isinstance(case.how, Passes):
             sizes = {**case.how.held_out, **case.how.knots}[one]
@@ -111,7 +111,7 @@ def again(
             typical[one] = (*typical.get(one, ()), measured.seconds)
             found = min(measured.samples)
         else:
-            found, disturbed = _watched(bench, time_one, one)
+            found, disturbed = shapes.timed(one)
         where = held_out if one in held_out else seconds
         where[one] = min(where.get(one, found), found)
         (set.add if disturbed else set.discard)(marked, one)
@@ -153,6 +153,7 @@ class _Shapes:
             least = bench.host_seconds(case, smallest, alone, 100)
         self.least = least
         self.host = least if host is None else host
+        self._by_device = False  # what was timed last
 
     def _more(self, problem: Problem, device_seconds: float) -> float:
         """What the host does for this shape beyond its share, if that is clearly more.
@@ -165,9 +166,18 @@ class _Shapes:
             seen.append(self._bench.host_seconds(self._case, problem, device_seconds, 7))
             if seen[-1] <= _CLEARLY * self.least:
                 return 0.0
+        self._by_device = False
         return min(seen) - self.least
 
+    def timed(self, dims: Dims) -> tuple[float, bool]:
+        """Seconds, and whether other load disturbed them: no device minds that of its host."""
+        found, disturbed = _watched(self._bench, self.seconds, dims)
+        if self._by_device:
+            disturbed = self._bench.queue.waited
+        return found, disturbed
+
     def seconds(self, dims: Dims) -> float:
+        self._by_device = self._bench.queue is not None
         problem = self._case.problem(*dims)
         device_seconds = self._bench.seconds(self._case, problem, self._budget.point)
         if self._case.how.by_estimate:
@@ -187,7 +197,7 @@ def _grid(
     marked: set[Dims] = set()
 
     def seconds_of(dims: Dims) -> float:
-        found, disturbed = _watched(bench, shapes.seconds, dims)
+        found, disturbed = shapes.timed(dims)
         if disturbed:
             marked.add(dims)
         return found

@@ -23,6 +23,7 @@ import types
 import fake_clock
 
 PROBLEMS = 300
+CORES = os.cpu_count() or 1
 _SLICE, _AWAY = 0.004, 0.008  # seconds: one time slice of three, with two busy loops on each core
 _STOLEN, _BETWEEN = 0.1, 0.2  # seconds that a thief takes all, and between two of them
 _SPIKE, _SPIKED = 400.0, 0.3  # how much longer, and what share of the readings
@@ -46,7 +47,7 @@ class Disturbed(fake_clock.Clock):
         if self.load == "busy loops" and on_host:
             while seconds > self.slice:
                 super().spend(self.slice + _AWAY)
-                self.others += _AWAY
+                self.others += _AWAY * CORES
                 self.switches += 1
                 seconds -= self.slice
                 self.slice = _SLICE
@@ -55,7 +56,7 @@ class Disturbed(fake_clock.Clock):
             while self.now + seconds > self.next_theft:
                 super().spend(max(self.next_theft - self.now, 0.0) + _STOLEN)
                 seconds = max(seconds - (self.next_theft - self.now + _STOLEN), 0.0)
-                self.stolen += _STOLEN
+                self.stolen += _STOLEN * CORES
                 self.next_theft = self.now + self.draw.expovariate(1.0 / _BETWEEN)
         super().spend(seconds)
 
@@ -78,7 +79,7 @@ def install() -> tuple[list[str], Disturbed]:
     from hetero.ops.convolve2d import direct_cpu
 
     usage = types.SimpleNamespace(
-        RUSAGE_SELF=0, getrusage=lambda _: types.SimpleNamespace(ru_nivcsw=clock.switches)
+        getrusage=lambda _: types.SimpleNamespace(ru_nivcsw=clock.switches)
     )
     load.resource = usage
     load.times = lambda: load.Times(clock.now + clock.others, clock.stolen)

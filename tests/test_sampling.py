@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 
 from hetero.calibration import overheads, portions, sampling
@@ -19,6 +21,8 @@ class FakeBench:
     As a program calls it, the host takes 15 us.
     """
 
+    queue = None
+
     def __init__(self, host):
         self.host = host
         self.watch = Watch()
@@ -30,18 +34,18 @@ class FakeBench:
         return self.host(problem.dims)
 
 
+CASE = Case(
+    next(i for i in lookup("matvec") if i.kind == "cuda" and i.method == "library"),
+    "float32",
+    "C aligned",
+    SampleGrid(),
+    [[4, 16, 64, 256, 1024, 4096]] * 2,
+    lambda *dims: product("matvec", dims, "cuda:0"),
+)
+
+
 def measured(host, share=15e-6):
-    implementation = next(i for i in lookup("matvec") if i.kind == "cuda" and i.method == "library")
-    axes = [[4, 16, 64, 256, 1024, 4096]] * 2
-    case = Case(
-        implementation,
-        "float32",
-        "C aligned",
-        SampleGrid(),
-        axes,
-        lambda *dims: product("matvec", dims, "cuda:0"),
-    )
-    return sampling.take(case, FakeBench(host), FULL, 10.0, share).seconds
+    return sampling.take(CASE, FakeBench(host), FULL, 10.0, share).seconds
 
 
 def test_shapes_that_cost_the_host_clearly_more_keep_their_own_share():
@@ -74,6 +78,17 @@ def test_beside_long_device_time_the_share_is_not_looked_at():
 
 def test_an_unknown_share_is_measured():
     assert measured(lambda dims: 12e-6, None)[64, 64] == pytest.approx(22e-6)
+
+
+@pytest.mark.parametrize(("waited", "busy"), [(False, True), (True, False)])
+def test_what_a_device_s_clock_tells_is_marked_if_the_device_had_to_wait(waited, busy):
+    """Not if the host was busy, but for shapes that cost it more: those are by its own clock."""
+    bench = FakeBench(lambda dims: 40e-6 if dims == (64, 256) else 12e-6)
+    bench.queue = types.SimpleNamespace(waited=waited)
+    bench.watch.disturbed = lambda: busy
+    shapes = sampling._Shapes(CASE, bench, FULL, 15e-6, 12e-6)
+    assert shapes.timed((64, 64)) == (pytest.approx(25e-6), waited)
+    assert shapes.timed((64, 256)) == (pytest.approx(53e-6), busy)
 
 
 def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):

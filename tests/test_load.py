@@ -1,0 +1,114 @@
+"""What counts as other load, by figures of a system that is made up."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from hetero.calibration import load
+
+CORES = 16
+MINE = 12.0  # processors that this process keeps busy
+
+
+class System:
+    """16 processors; seconds pass by `spend`, at once or in ticks of the system's clock."""
+
+    def __init__(self, monkeypatch):
+        self.now = self.others = self.stolen = 0.0
+        self.switches = 0
+        self.slow_until, self.turns = 0.0, 1.0
+        self.known = True
+        monkeypatch.setattr(load, "switches", lambda: self.switches)
+        monkeypatch.setattr(load, "own", lambda: MINE * self.now)
+        monkeypatch.setattr(load, "times", self.times)
+        monkeypatch.setattr(load, "_probe", self.probe)
+        monkeypatch.setattr(load, "os", types.SimpleNamespace(cpu_count=lambda: CORES))
+
+    def __call__(self):
+        return self.now
+
+    def times(self):
+        if not self.known:
+            return None
+        ticks = (round(value, 2) for value in (MINE * self.now + self.others, self.stolen))
+        return load.Times(*ticks)
+
+    def probe(self):
+        self.now += 5e-6 * (3.0 if self.now < self.slow_until else 1.0)
+
+    def spend(self, seconds, others=0.0, stolen=0.0, switches=0):
+        """``others`` and ``stolen`` are numbers of processors."""
+        self.now += seconds
+        self.others += others * seconds
+        self.stolen += stolen * seconds
+        self.switches += switches
+
+
+@pytest.fixture
+def system(monkeypatch):
+    return System(monkeypatch)
+
+
+def marked(system, points, seconds=0.005, **load_beside):
+    """How many points of so many are marked, and by which signs."""
+    watch = load.Watch(system)
+    found = 0
+    for _ in range(points):
+        watch.begin()
+        system.spend(seconds, **load_beside)
+        found += watch.disturbed()
+    return found, watch.signs
+
+
+def test_own_threads_that_take_processors_from_one_another_are_no_other_load(system):
+    assert marked(system, 100, switches=40)[0] == 0
+
+
+@pytest.mark.parametrize("busy", [2.5, 0.65 * CORES])
+def test_switches_beside_others_are(system, busy):
+    found, signs = marked(system, 100, others=busy, switches=40)
+    assert found >= 80
+    assert signs == {"switches": found, "stolen": 0, "probes": 0}
+
+
+def test_others_that_leave_this_process_alone_are_none(system):
+    assert marked(system, 100, others=2.5)[0] == 0
+
+
+def test_switches_count_where_the_system_tells_nothing_else(system):
+    system.known = False
+    assert marked(system, 10, switches=40)[0] == 10
+
+
+def test_a_burst_is_noticed(system):
+    watch = load.Watch(system)
+    found = []
+    for number in range(60):
+        watch.begin()
+        busy = 20 <= number < 40
+        system.spend(0.005, others=0.65 * CORES * busy, switches=40 * busy)
+        found.append(watch.disturbed())
+    assert not any(found[:20]), "of 100 ms"
+    assert sum(found[20:40]) >= 16
+    assert not any(found[40:])
+
+
+@pytest.mark.parametrize(("processors", "points"), [(0.02, 0), (0.1, 0), (4.0, 80)])
+def test_stolen_time_counts_by_how_much_it_is(system, processors, points):
+    """One tick now and then, on any of many processors, is none."""
+    found, signs = marked(system, 100, stolen=processors)
+    assert found == signs["stolen"]
+    assert found >= points if points else found == 0
+
+
+def test_threads_that_spin_on_the_same_core_make_no_slow_probe(system):
+    watch = load.Watch(system)
+    watch.begin()
+    system.spend(0.005)
+    system.slow_until = system.now + 1e-4
+    assert not watch.disturbed()
+    system.slow_until = system.now + 1.0
+    assert watch.disturbed()
+    assert watch.signs["probes"] == 1

@@ -33,6 +33,8 @@ from hetero.kernels.cpu import (
 from hetero.ops.convolve2d import ranges as cpu_ranges
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import window_of
+from hetero.ops.krylov import cg_products
+from hetero.ops.linear_systems.types import Stencil
 from hetero.runtime import planner, profile
 
 TESTS = Path(__file__).parent
@@ -239,6 +241,20 @@ def test_a_step_that_is_not_finite_leaves_x(module, value):
         assert np.array_equal(x, np.ones(40_000))
     x[39_999] = value
     assert np.isnan(module.times_zero(x))
+
+
+@pytest.mark.parametrize("shape", [(9, 14), (7, 1), (1, 7), (3, 5, 4), (4, 1, 3), (2, 3, 1)])
+def test_a_grids_product_by_numpy(shape):
+    """The ends of lines lie beside each other in memory, and are no neighbours."""
+    stencil = Stencil(shape, (1.0, 0.5, 0.7)[-len(shape) :])
+    p = np.random.default_rng(4).standard_normal(shape).reshape(-1)
+    found, q = (np.empty_like(p) for _ in range(2))
+    cg_products.plain(stencil, p.dtype).times(p, found)
+    cg_products.compiled(stencil, p.dtype).times(p, q)
+    assert_allclose(found, q, rtol=1e-13, atol=1e-13)
+    p.reshape(shape)[(0,) * len(shape)] = np.nan
+    cg_products.plain(stencil, p.dtype).times(p, found)
+    assert np.isnan(found).sum() == 1 + sum(n > 1 for n in shape)
 
 
 def test_ranges_by_numpy():

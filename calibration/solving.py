@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from hetero.calibration.measure import measure
@@ -49,6 +49,18 @@ def solves(
 
     The fastest of several: what else the machine does only adds, and spoils the difference.
     """
+    call = prepared(case, dims, bench)
+    time.sleep(SETTLES)
+    found = []
+    for count in counts:
+        measured = measure(partial(call, count), budget=2 * budget.point, least=3, most=9)
+        bench.watch.note(measured.disturbed, measured.scattered)
+        found.append(min(measured.samples))
+    return found
+
+
+def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
+    """A function that solves with so many steps, operands where they run."""
     problem, run = case.problem(*dims), case.implementation.run
     arguments = case.arguments(*dims, devices=bench.devices)
     device = bench.device
@@ -61,7 +73,7 @@ def solves(
         arguments = arguments._replace(inputs=(there,), output=x)
 
     def call(count: int) -> None:
-        if device is not None:
+        if owners:  # which keep the buffers as long as this function is there
             device.fill(x, b.nbytes)
         else:
             x[...] = 0.0
@@ -69,11 +81,4 @@ def solves(
         if device is not None:
             device.synchronize()
 
-    time.sleep(SETTLES)
-    found = []
-    for count in counts:
-        measured = measure(partial(call, count), budget=2 * budget.point, least=3, most=9)
-        bench.watch.note(measured.disturbed, measured.scattered)
-        found.append(min(measured.samples))
-    del owners
-    return found
+    return call

@@ -1,13 +1,19 @@
-"""On how many threads each method of the CPU is fastest, by its work."""
+"""On how many threads each method of the CPU is fastest, by its work.
+
+A number is believed that wins twice: it is the fastest of all that are tried, and then beats all
+threads in each of several duels. A wrong one costs every call from then on; a missed one, little.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
+from statistics import median
 from typing import Any
 
-from hetero.calibration import load
+from hetero.calibration import load, solving
 from hetero.calibration.failures import Failure
 from hetero.calibration.loop import Measured
 from hetero.calibration.workbench import Bench
@@ -17,12 +23,17 @@ from hetero.runtime.cases import Budget, Case, Dims, Passes, TimedSolves
 from hetero.runtime.models import ModelKey
 
 _SECONDS = (5e-6, 5e-3)  # calls of less have one thread anyway, of more all of them
-_POINTS = 8
+_SECONDS_OF_SOLVES = (5e-5, 1e-3)  # likewise, of a few steps
+_POINTS, _POINTS_OF_SOLVES = 8, 3
+_SOLVES = (0.5, 1.0)  # seconds for all solves together, quick and in full
 _FEW = 4
-_ROUNDS = 7
+_ROUNDS = 4
+_DUELS, _TRIES = 7, 3  # of each side in a duel
 _PAUSE = 5e-5  # after which idle threads sleep
-_GAIN = 0.8  # of the time on all threads, above which they stay: noise, and what a limit costs
-_HOPELESS = 2.0  # times the time on all threads, above which a number is not tried again
+_GAIN = 0.8  # of the time on all threads, above which they stay: a limit costs something too
+_WIN = 0.9  # of the time on all threads: less is needed in each duel
+_FAR = 2.0  # times the least time, what is doubtful; of all threads', what is not tried again
+_BEYOND = 16.0  # times the largest work that was measured, from whose root on all threads stay
 
 
 def tables(
@@ -30,11 +41,25 @@ def tables(
 ) -> dict[ModelKey, dict[str, Any]]:
     """The part "threads" of each model of the CPU for which not all threads are best."""
     found = {}
-    for one in measured:
-        if one.place.devices or not isinstance(one.samples.seconds, dict):
-            continue
+    cases = [
+        one
+        for one in measured
+        if not one.place.devices
+        and isinstance(one.samples.seconds, dict)
+        and thread_counts.pool(one.case.implementation) is not None
+    ]
+    left = sum(isinstance(one.case.how, TimedSolves) for one in cases)
+    solves_end = None
+    for one in sorted(cases, key=lambda one: isinstance(one.case.how, TimedSolves)):
+        now = time.perf_counter()
+        if isinstance(one.case.how, TimedSolves):
+            solves_end = solves_end or now + _SOLVES[not budget.quick]
+            end = now + (solves_end - now) / left
+            left -= 1
+        else:
+            end = now + budget.patience * 20 * budget.point
         try:
-            made = table(one.case, one.samples.seconds, budget)
+            made = table(one.case, one.samples.seconds, budget, end)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, "threads", error))
@@ -44,7 +69,9 @@ def tables(
     return found
 
 
-def table(case: Case, seconds: dict[Dims, float], budget: Budget) -> dict[str, Any] | None:
+def table(
+    case: Case, seconds: dict[Dims, float], budget: Budget, end: float = math.inf
+) -> dict[str, Any] | None:
     """A model's part "threads"; None where all threads are best for every size.
 
     Parameters
@@ -54,21 +81,24 @@ def table(case: Case, seconds: dict[Dims, float], budget: Budget) -> dict[str, A
     seconds : dict
         Its samples: dimensions that the model knows -> seconds on all threads.
     budget : Budget
+    end : float
+        When to stop, by `time.perf_counter`; all threads stay for what was not measured by then.
     """
     pool = thread_counts.pool(case.implementation)
     most = limits.most(pool) if pool is not None else None
-    if most is None or most < 2 or isinstance(case.how, TimedSolves):
+    if pool is None or most is None or most < 2:
         return None
     bench, rows = Bench(), []
-    end = time.perf_counter() + budget.patience * 20 * budget.point
-    for problem, work in _points(case, seconds):
+    for dims, work in _points(case, seconds):
         if time.perf_counter() > end:
             break
-        call = bench.waiting(case, problem)
-        number, ratio = fastest({n: limits.limited(pool, n, call) for n in numbers(most)}, most)
-        rows.append((work, number, ratio))
+        call = _call(case, dims, bench)
+        calls = {n: limits.limited(pool, n, call) for n in numbers(most)}
+        rows.append((work, *_undisturbed(bench, partial(fastest, calls, most, end=end), most)))
     if all(number == most for _, number, _ in rows):
         return None
+    if rows[-1][1] != most:
+        rows.append((_BEYOND * rows[-1][0], most, 1.0))
     flops, counts, ratios = (list(part) for part in zip(*rows, strict=True))
     return {"flops": flops, "threads": counts, "ratio": ratios, "of": most}
 
@@ -83,12 +113,15 @@ def fastest(
     most: int,
     clock: Callable[[], float] = time.perf_counter,
     switches: Callable[[], int] = load.switches,
+    end: float = math.inf,
 ) -> tuple[int, float]:
     """The number of threads whose call is fastest, and its time over that of all threads.
 
     Each is called right after itself and after a pause, in which idle threads go to sleep: programs
-    do both. The least time of several counts, and only of those that no other load disturbed, for
-    all threads together are disturbed before one is. Where it is never quiet, all threads stay.
+    do both. The number with the least time is then compared with all threads in duels, one right
+    after the other, and has to win each of them: of many numbers, tried at many sizes, one has the
+    least time by chance. What other load disturbed does not count, for all threads together are
+    disturbed before one is. Where it is never quiet, all threads stay.
 
     Parameters
     ----------
@@ -100,47 +133,93 @@ def fastest(
         Seconds.
     switches : callable
         How often this process had to leave a processor so far.
+    end : float
+        By the clock, when all threads stay if nothing is found.
     """
-    least = {number: [math.inf, math.inf] for number in calls}
+
+    def seconds(number: int) -> float:
+        """Of two calls of a number; infinite where other load disturbed one."""
+        call, total = calls[number], 0.0
+        call()
+        for pause in (0.0, _PAUSE):
+            until = clock() + pause
+            while clock() < until:
+                pass
+            before, begin = switches(), clock()
+            call()
+            took = clock() - begin
+            quiet = switches() - before <= load.SWITCHES_PER_SECOND * took
+            total += took if quiet else math.inf
+        return total
+
+    least = dict.fromkeys(calls, math.inf)
     left = [most, *(number for number in calls if number != most)]
     for _ in range(_ROUNDS):
         for number in tuple(left):
-            call, found = calls[number], least[number]
-            call()
-            for state, pause in enumerate((0.0, _PAUSE)):
-                until = clock() + pause
-                while clock() < until:
-                    pass
-                before, begin = switches(), clock()
-                call()
-                seconds = clock() - begin
-                if switches() - before <= load.SWITCHES_PER_SECOND * seconds:
-                    found[state] = min(found[state], seconds)
-            if _HOPELESS * sum(least[most]) < sum(found) < math.inf:
+            least[number] = min(least[number], seconds(number))
+            if _FAR * least[most] < least[number] < math.inf:
                 left.remove(number)
-    cost = {number: sum(least[number]) for number in left}
-    best = min(cost, key=lambda number: (cost[number], number))
-    if not cost[best] < _GAIN * cost[most] < math.inf:
+            if clock() > end:
+                return most, 1.0
+    best = min(left, key=lambda number: (least[number], number))
+    if not least[best] < _GAIN * least[most] < math.inf:
         return most, 1.0
-    return best, cost[best] / cost[most]
+    ratios: list[float] = []
+    for turn in range(3 * _DUELS):
+        pair = (best, most) if turn % 2 else (most, best)
+        took = {number: min(seconds(number) for _ in range(_TRIES)) for number in pair}
+        least = {number: min(least[number], took[number]) for number in pair}
+        if any(took[number] > _FAR * least[number] for number in pair):
+            continue
+        ratios.append(took[best] / took[most])
+        if ratios[-1] > _WIN or clock() > end:
+            break
+        if len(ratios) == _DUELS:
+            ratio = median(ratios)
+            return (best, ratio) if ratio < _GAIN else (most, 1.0)
+    return most, 1.0
 
 
-def _points(case: Case, seconds: dict[Dims, float]) -> Iterable[tuple[Any, float]]:
-    """Problems of increasing work, and their flops."""
-    if isinstance(case.how, Passes):
+def _undisturbed(
+    bench: Bench, find: Callable[[], tuple[int, float]], most: int
+) -> tuple[int, float]:
+    """What is found twice in a row at most, once without other load; else all threads stay."""
+    for _ in range(2):
+        bench.watch.begin()
+        found = find()
+        bench.watch.note(False)  # what took processors away, `fastest` has seen itself
+        if found[0] == most or not bench.watch.disturbed():
+            return found
+    return most, 1.0
+
+
+def _call(case: Case, dims: Dims, bench: Bench) -> Callable[[], object]:
+    """A call, or a solve of a few steps."""
+    if not isinstance(case.how, TimedSolves):
+        return bench.waiting(case, case.problem(*dims))
+    return partial(solving.prepared(case, dims, bench), case.how.few)
+
+
+def _points(case: Case, seconds: dict[Dims, float]) -> Iterable[tuple[Dims, float]]:
+    """Dimensions of problems of increasing work, and the flops of each."""
+    steps, most, (low, high) = 1, _POINTS, _SECONDS
+    if isinstance(case.how, TimedSolves):
+        steps, most, (low, high) = case.how.few, _POINTS_OF_SOLVES, _SECONDS_OF_SOLVES
+        dims = {known: known for known in seconds}
+    elif isinstance(case.how, Passes):
         dims = dict(case.how.knots)
     else:
         axes = case.axes or []
         longest = max(map(len, axes), default=0)
         along = (tuple(a[min(i, len(a) - 1)] for a in axes) for i in range(longest))
         dims = {point: point for point in along}
-    low, high = _SECONDS
-    found: dict[float, Any] = {}
+    found: dict[float, Dims] = {}
     for known, given in dims.items():
-        if low <= seconds.get(known, 0.0) <= high:
-            problem = case.problem(*given)
-            work = case.implementation.work(problem, {"kind": case.implementation.kind})
-            found.setdefault(work.flops * work.repeat, problem)
+        if low <= steps * seconds.get(known, 0.0) <= high:
+            row, problem = case.implementation, case.problem(*given)
+            found.setdefault(row.work(problem, {"kind": row.kind}).flops, given)
     chosen = sorted(found)
-    step = max(1, -(-len(chosen) // _POINTS))
+    if isinstance(case.how, TimedSolves):
+        chosen = chosen[-most:]  # smaller ones take one thread by themselves
+    step = max(1, -(-len(chosen) // most))
     return [(found[flops], flops) for flops in chosen[::step]]

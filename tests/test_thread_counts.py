@@ -1,22 +1,19 @@
-"""How many threads a method of the CPU gets: measured, priced, printed, and run so."""
+"""How many threads a method of the CPU gets: measured in noise, kept in a table, chosen by work."""
 
-import contextlib
-import ctypes
-import itertools
-import sys
-import threading
+import dataclasses
+import random
+import types
 
 import numba
-import numpy as np
 import pytest
-import threadpoolctl
 
-import hetero
+from hetero.calibration import budgets
 from hetero.calibration import thread_counts as measuring
-from hetero.kernels.cpu import limits, threads, vectors
-from hetero.ops import matmul
-from hetero.ops.products import public
-from hetero.runtime import planner, profile, thread_counts
+from hetero.calibration.loop import Measured
+from hetero.calibration.sampling import Samples
+from hetero.ops.cg import cases as cg_cases
+from hetero.runtime import thread_counts
+from hetero.runtime.cases import Place
 from hetero.runtime.models import Work
 
 
@@ -27,49 +24,196 @@ class Clock:
         self.now, self.switched = 0.0, 0
 
     def __call__(self):
-        self.now += 1e-7
+        self.now += 2e-6
         return self.now
 
-    def call(self, *seconds, switches=0):
-        turn = itertools.cycle(seconds)
-
+    def call(self, seconds, switches=0):
         def run():
-            self.now += next(turn)
+            self.now += seconds() if callable(seconds) else seconds
             self.switched += switches
 
         return run
 
-    def fastest(self, calls):
-        return measuring.fastest(calls, max(calls), self, lambda: self.switched)
+    def fastest(self, seconds, **options):
+        """Of calls that take so long, by number of threads."""
+        calls = {n: self.call(each) for n, each in seconds.items()}
+        return measuring.fastest(calls, max(calls), self, lambda: self.switched, **options)
 
 
 @pytest.mark.parametrize(
     ("seconds", "number"),
     [
         ({1: 1e-3, 4: 3e-4, 8: 2e-4, 16: 1e-4}, 16),
-        ({1: 1e-5, 4: 2e-5, 8: 4e-5, 16: 6e-5}, 1),
-        ({1: 4e-5, 4: 2e-5, 8: 4e-5, 16: 6e-5}, 4),
+        ({1: 1e-4, 4: 2e-4, 8: 4e-4, 16: 6e-4}, 1),
+        ({1: 4e-4, 4: 2e-4, 8: 4e-4, 16: 6e-4}, 4),
         ({1: 9e-5, 4: 9e-5, 8: 9e-5, 16: 1e-4}, 16),
+        ({1: 8.2e-5, 4: 9e-5, 8: 9e-5, 16: 1e-4}, 16),
     ],
 )
 def test_the_fastest_number_is_found(seconds, number):
-    clock = Clock()
-    calls = {n: clock.call(each) for n, each in seconds.items()}
-    found, ratio = clock.fastest(calls)
+    found, ratio = Clock().fastest(seconds)
     assert found == number
-    assert ratio == pytest.approx(seconds[number] / seconds[16], rel=0.02)
-
-
-def test_spikes_do_not_count():
-    clock = Clock()
-    calls = {1: clock.call(1e-4), 2: clock.call(6e-5, 6e-5, 6e-5, 2e-2, 6e-5)}
-    assert clock.fastest(calls) == (2, 1.0)
+    assert ratio == pytest.approx(seconds[number] / seconds[16], rel=0.1)
 
 
 def test_all_threads_stay_where_other_load_disturbs_them():
     clock = Clock()
     calls = {1: clock.call(1e-4), 2: clock.call(2e-2, switches=3)}
-    assert clock.fastest(calls) == (2, 1.0)
+    assert measuring.fastest(calls, 2, clock, lambda: clock.switched) == (2, 1.0)
+
+
+def test_all_threads_stay_when_time_is_up():
+    quick, clock = {1: 1e-5, 2: 1e-4}, Clock()
+    assert clock.fastest(quick)[0] == 1
+    needed = clock.now
+    for share in (0.1, 0.5, 0.9):
+        assert Clock().fastest(quick, end=share * needed) == (2, 1.0)
+
+
+def _steady(draw, sigma):
+    return lambda seconds: lambda: seconds * draw.lognormvariate(0.0, sigma)
+
+
+def _spiked(draw):
+    """400 times as long, three times of ten."""
+    return lambda seconds: lambda: seconds * (400.0 if draw.random() < 0.3 else 1.0)
+
+
+def _in_bursts(draw, clock):
+    """Three times as long, for some milliseconds at a time."""
+    phase = draw.random()
+
+    def noisy(seconds):
+        def now():
+            burst = int(clock.now / 3e-3 + phase)
+            slow = random.Random(burst).random() < 0.4
+            return seconds * (3.0 if slow else 1.0) * draw.lognormvariate(0.0, 0.1)
+
+        return now
+
+    return noisy
+
+
+def _all_threads_suffer(draw):
+    """A core is busy half of the time, which only calls on all cores notice."""
+
+    def noisy(seconds):
+        if seconds < 1.0001e-4:
+            return lambda: seconds * draw.lognormvariate(0.0, 0.1)
+        return lambda: seconds * draw.choice((1.0, 1.6)) * draw.lognormvariate(0.0, 0.1)
+
+    return noisy
+
+
+NOISE = {
+    "10 %": lambda draw, clock: _steady(draw, 0.1),
+    "30 %": lambda draw, clock: _steady(draw, 0.3),
+    "60 %": lambda draw, clock: _steady(draw, 0.6),
+    "spikes": lambda draw, clock: _spiked(draw),
+    "bursts": _in_bursts,
+    "a busy core": lambda draw, clock: _all_threads_suffer(draw),
+}
+DRAWS = 1000
+
+
+def _limits(noise, seconds, draws=DRAWS):
+    """In which share of the draws fewer threads are taken."""
+    found = 0
+    for seed in range(draws):
+        clock = Clock()
+        noisy = NOISE[noise](random.Random(seed), clock)
+        found += clock.fastest({n: noisy(each) for n, each in seconds.items()})[0] < 16
+    return found / draws
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_noise_sets_no_limits(noise):
+    """All numbers are as fast as each other: whichever looks faster does so by chance."""
+    assert _limits(noise, {1: 1e-4, 4: 1e-4, 8: 1e-4, 16: 1.001e-4}) < 0.01
+
+
+@pytest.mark.parametrize(("noise", "least"), [("10 %", 0.99), ("30 %", 0.5), ("bursts", 0.5)])
+def test_what_is_twice_as_fast_is_found_in_noise(noise, least):
+    assert _limits(noise, {1: 3e-4, 4: 1e-4, 8: 1.5e-4, 16: 2e-4}, 100) >= least
+
+
+# -- Solves ----------------------------------------------------------------------------------------
+
+MOST = numba.config.NUMBA_NUM_THREADS
+
+
+@pytest.fixture
+def solve(monkeypatch):
+    """``solve(seconds)``: a case of solves whose steps take ``seconds(n, threads)`` by a clock."""
+    clock = Clock()
+    given = measuring.fastest
+
+    def by_the_clock(calls, most, end):
+        return given(calls, most, clock, lambda: 0, end)
+
+    def case(seconds):
+        def run(devices, problem, arguments):
+            threads = numba.get_num_threads()
+            clock.now += arguments.options.maxiter * seconds(problem.dims[0], threads)
+
+        place = Place("cpu", {"kind": "cpu"})
+        found = cg_cases.cases(place, budgets.FULL)
+        one = next(c for c in found if (c.layout, c.dtype) == ("stencil2", "float32"))
+        return dataclasses.replace(
+            one, implementation=dataclasses.replace(one.implementation, run=run)
+        )
+
+    monkeypatch.setattr(measuring, "fastest", by_the_clock)
+    monkeypatch.setattr(measuring, "time", types.SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(measuring.Bench, "__init__", quiet)
+    case.clock = clock
+    return case
+
+
+def quiet(bench):
+    """A bench whose watch sees no other load, whatever runs beside the tests."""
+    bench.devices, bench.device = (), None
+    bench.watch = types.SimpleNamespace(
+        begin=lambda: None, note=lambda disturbed: None, disturbed=lambda: False
+    )
+
+
+@pytest.mark.skipif(MOST < 2, reason="there is one thread")
+def test_little_solves_take_one_thread_where_that_is_faster(solve):
+    def seconds(n, threads):
+        return 2e-5 if threads == 1 else 4e-5 if n < 1e4 else 1.5e-5
+
+    case = solve(seconds)
+    samples = {(n,): seconds(n, MOST) for n in (256, 1024, 4096, 16384, 65536)}
+    table = measuring.table(case, samples, budgets.FULL)
+    thread_counts.check(table)
+    assert table["threads"] == [1, MOST, MOST]
+    assert table["ratio"][0] == pytest.approx(0.5, rel=0.1)
+    for steps in (1, 1000):  # it is one step that counts
+        few, many = (Work((n,), 20.0 * n, 1.0, steps) for n in (1000, 65536))
+        assert thread_counts.choose(table, few).number == 1
+        assert thread_counts.choose(table, many).number == MOST
+
+
+@pytest.mark.skipif(MOST < 2, reason="there is one thread")
+def test_beyond_what_was_measured_all_threads_stay(solve):
+    case = solve(lambda n, threads: 1e-5 * threads)
+    samples = {(n,): 1e-5 * MOST for n in (1024, 4096)}
+    table = measuring.table(case, samples, budgets.FULL)
+    assert table["threads"] == [1, 1, MOST]
+    assert thread_counts.choose(table, Work((0,), 20.0 * 4096 * 3, 1.0)).number == 1
+    assert thread_counts.choose(table, Work((0,), 20.0 * 4096 * 5, 1.0)).number == MOST
+
+
+@pytest.mark.skipif(MOST < 2, reason="there is one thread")
+def test_all_solves_together_take_a_second(solve):
+    case = solve(lambda n, threads: 1e-4)
+    samples = Samples({(n,): 1e-4 for n in (1024, 4096, 16384)})
+    place, failures = Place("cpu", {"kind": "cpu"}), []
+    measured = [Measured(case, place, samples)] * 16
+    assert measuring.tables(measured, budgets.FULL, failures) == {}
+    assert not failures
+    assert 0.5 < solve.clock.now < 1.2
 
 
 def test_numbers_that_are_tried():
@@ -105,252 +249,3 @@ def test_a_wrong_table_is_refused(different):
     thread_counts.check(TABLE)
     with pytest.raises(ValueError, match="threads: "):
         thread_counts.check({**TABLE, **different})
-
-
-# -- Limits ----------------------------------------------------------------------------------------
-
-needs_blas = pytest.mark.skipif(
-    (limits.most(limits.BLAS) or 1) < 2, reason="NumPy's BLAS has one thread, or is not OpenBLAS"
-)
-
-
-def _blas_threads(*_):
-    return limits._blas()[0]()
-
-
-@pytest.fixture
-def beside():
-    """``with beside(name):`` another thread of that name runs Python."""
-
-    @contextlib.contextmanager
-    def running(name="other"):
-        hold = threading.Event()
-        other = threading.Thread(target=hold.wait, name=name, daemon=True)
-        other.start()
-        try:
-            yield
-        finally:
-            hold.set()
-            other.join()
-
-    return running
-
-
-@pytest.fixture
-def alone(monkeypatch):
-    """As if the threads that run the tests side by side, if any, were not there."""
-    there = set(threading.enumerate())
-
-    def others():
-        return [t.name for t in threading.enumerate() if t not in there and t.name[:7] != "hetero-"]
-
-    if len(there) > 1 or len(sys._current_frames()) > 1:
-        monkeypatch.setattr(limits, "_is_alone", lambda: not others())
-
-
-@needs_blas
-def test_blas_is_limited_for_one_call(alone):
-    most = _blas_threads()
-    assert limits.limited(limits.BLAS, 1, _blas_threads)() == 1
-    assert _blas_threads() == most
-    with pytest.raises(ZeroDivisionError):
-        limits.limited(limits.BLAS, 1, lambda: 1 // 0)()
-    assert _blas_threads() == most
-
-
-@needs_blas
-def test_blas_is_not_limited_beside_another_thread(beside):
-    most = _blas_threads()
-    with beside():
-        assert not limits.state().alone
-        assert limits.most(limits.BLAS) is None
-        assert limits.limited(limits.BLAS, 1, _blas_threads)() == most
-
-
-@needs_blas
-def test_a_thread_in_place_of_one_of_ours_is_noticed(beside):
-    """Their number is the same: it is not what is asked."""
-    limited = limits.limited(limits.BLAS, 1, _blas_threads)
-    with beside("hetero-one"):
-        limited()
-    with beside("other"):
-        assert limited() == _blas_threads()
-
-
-@needs_blas
-def test_a_thread_that_python_did_not_start_is_noticed():
-    """One of a library, which calls Python: it is not counted among Python's."""
-    call = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-    begun, hold, seen = threading.Event(), threading.Event(), []
-
-    @call
-    def in_python(_):
-        begun.set()
-        hold.wait()
-
-    thread = ctypes.c_ulong()
-    pthread = ctypes.CDLL(None)
-    started = pthread.pthread_create(ctypes.byref(thread), None, in_python, None)
-    assert started == 0
-    begun.wait()
-    try:
-        seen.append(limits.limited(limits.BLAS, 1, _blas_threads)())
-    finally:
-        hold.set()
-        pthread.pthread_join(thread, None)
-    assert seen == [_blas_threads()]
-
-
-@needs_blas
-def test_the_users_own_limit_stays(alone):
-    with threadpoolctl.threadpool_limits(1, user_api="blas"):
-        assert limits.state() == (True, 1)
-        assert limits.limited(limits.BLAS, 2, _blas_threads)() == 1
-        assert _blas_threads() == 1
-
-
-def test_loops_are_limited_for_one_call():
-    vectors.norm(np.ones(10))
-    most = numba.get_num_threads()
-    assert limits.limited(limits.LOOPS, 1, numba.get_num_threads)() == 1
-    assert numba.get_num_threads() == most
-
-
-# -- From the profile to the call ------------------------------------------------------------------
-
-
-@pytest.fixture
-def counted(monkeypatch, tmp_path):
-    """A profile by which products of some work take one thread, and half the time."""
-    data = dict(profile.shipped("conservative").data)
-    key = next(k for k in data["models"] if k.startswith("cpu") and "|matmul|blas|float64" in k)
-    rest = key.partition("|")[2]
-    table = {"flops": [1e3, 1e12], "threads": [1, 2], "ratio": [0.5, 1.0], "of": 2}
-    models = {**data["models"], f"cpu|{rest}": {**data["models"][key], "threads": table}}
-    file = tmp_path / "profile.json"
-    found = profile.Profile({**data, "models": models})
-    found.save(file)
-    monkeypatch.setenv("HETERO_PROFILE", str(file))
-    before = profile.current()
-    profile.set_current(found)
-    yield found
-    profile.set_current(before)
-
-
-def test_the_plan_says_how_many_threads_and_counts_them(counted):
-    A = np.ones((100, 100))
-    plan = planner.plan(matmul.problem(A, A), "cpu")
-    assert plan.chosen.threads.number == 1
-    assert ", on 1 thread" in str(plan)
-    assert plan.to_dict()["candidates"][0]["threads"] == 1
-    without = profile.shipped("conservative")
-    bare = planner.OtherMachine(without, {"cpu": {"kind": "cpu"}}).plan(plan.problem, "cpu")
-    assert plan.seconds == pytest.approx(bare.seconds / 2)
-    assert "thread" not in str(bare)
-
-
-@pytest.fixture
-def counting(counted, monkeypatch):
-    """`hetero.matmul` anew, over a function that says on how many of BLAS's threads it runs."""
-    seen = []
-
-    def product(A, B, out=None):
-        seen.append(_blas_threads())
-
-    product.__name__ = "matmul"
-    call = public.product(product)(lambda: None)
-
-    def both(A):
-        """The number that is printed, and the one that a call runs on."""
-        plan = planner.plan(matmul.problem(A, A))
-        call(A, A)
-        number = plan.chosen.threads.number
-        assert f", on {number} thread{'s' * (number > 1)}" in str(plan)
-        return number, seen.pop()
-
-    return both
-
-
-@needs_blas
-def test_what_is_printed_runs(counting, alone, beside):
-    most, A = _blas_threads(), np.ones((100, 100))
-    for _ in range(2):  # a call that is new, and one that is remembered
-        assert counting(A) == (1, 1)
-    with beside():
-        assert counting(A) == (most, most)
-        plan = planner.plan(matmul.problem(A, A))
-        assert f"on {most} threads (not 1: other threads run Python)" in str(plan)
-        assert counting(A) == (most, most)
-        assert counting(np.ones((101, 101))) == (most, most)
-    assert counting(A) == (1, 1)
-    assert counting(np.ones((101, 101))) == (1, 1)
-    with threadpoolctl.threadpool_limits(1, user_api="blas"):
-        assert counting(np.ones((2000, 2000))) == (1, 1)
-        assert planner.plan(matmul.problem(A, A)).chosen.threads.forbidden == 0
-
-
-@needs_blas
-def test_a_price_counts_the_threads_that_run(counted, alone, beside):
-    problem = matmul.problem(np.ones((100, 100)), np.ones((100, 100)))
-    limited = planner.plan(problem, "cpu").seconds
-    with beside():
-        assert planner.plan(problem, "cpu").seconds == pytest.approx(2 * limited)
-    assert planner.plan(problem, "cpu").seconds == limited
-
-
-def test_products_are_numpys_where_threads_are_counted(counted):
-    A = np.arange(10000.0).reshape(100, 100)
-    for _ in range(2):
-        assert np.array_equal(hetero.matmul(A, A), A @ A)
-    assert planner.only_choice("matmul") is None
-
-
-# -- Loops ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def capped(monkeypatch, tmp_path):
-    """``capped(operation, method)``: by the profile, it takes one thread up to 3e6 operations; the
-    numbers that runs are then limited to are the result."""
-    before, seen = profile.current(), []
-    given = threads.capped
-
-    def noting(most, *arguments, **options):
-        seen.append(most)
-        return given(most, *arguments, **options)
-
-    def use(operation, method):
-        data = dict(profile.shipped("conservative").data)
-        key = f"cpu|{operation}|{method}|float32|*"
-        table = {"flops": [1e4, 1e9], "threads": [1, 2], "ratio": [0.5, 1.0], "of": 2}
-        models = {**data["models"], key: {**data["models"][key], "threads": table}}
-        found = profile.Profile({**data, "models": models})
-        found.save(tmp_path / "profile.json")
-        monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "profile.json"))
-        profile.set_current(found)
-        monkeypatch.setattr(threads, "capped", noting)
-        return seen
-
-    yield use
-    profile.set_current(before)
-
-
-def test_a_remembered_convolution_runs_as_printed(capped):
-    seen = capped("convolve2d", "direct")
-    image, taps = np.ones((300, 300), np.float32), np.ones((3, 3), np.float32)
-    with hetero.use(device="cpu"):
-        plan = hetero.plan("convolve2d", image, taps)
-    assert plan.chosen.method == "direct"
-    assert "on at most 1 thread" in str(plan)
-    for number in range(1, 4):
-        hetero.convolve2d(image, taps)
-        assert seen.count(1) == number
-
-
-def test_a_solve_of_each_size_takes_its_own_number(capped):
-    seen = capped("cg", "numba")
-    for side, limited in ((40, 1), (500, 0), (40, 1)):
-        del seen[:]
-        stencil = hetero.Poisson((side, side), dtype=np.float32)
-        hetero.solve_cg(stencil, np.ones(side * side, np.float32), maxiter=1, device="cpu")
-        assert seen.count(1) == limited

@@ -2,8 +2,9 @@
 
 Little work takes few threads: to wake one more, and to wait for it, can cost more than it does. The
 model of a method on the CPU may have a part "threads": amounts of work, the number of threads that
-was fastest for each, and its time over that of all threads. Between two amounts the nearer one
-counts, by ratio; beyond them the last one.
+was fastest for each, and its time over that of all threads. The work is that between two waits: one
+product of a batch, one step of a solve. Between two amounts the nearer one counts, by ratio; beyond
+them the last one.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def all_of(implementation: Implementation, info: dict[str, Any]) -> Threads | No
 def choose(table: dict[str, Any], work: Work) -> Threads:
     """The number of threads for some work, by the part "threads" of a model."""
     sizes = table["flops"]
-    row = bisect_right([sqrt(a * b) for a, b in pairwise(sizes)], work.flops * work.repeat)
+    row = bisect_right([sqrt(a * b) for a, b in pairwise(sizes)], work.flops)
     return Threads(table["threads"][row], table["of"], table["ratio"][row])
 
 

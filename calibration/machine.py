@@ -102,8 +102,9 @@ def _measure(
     found = content.profile_of(wanted, kept, measured, failures)
     schedule.begin("threads", _THREADS[not wanted.quick], "numbers of threads")
     for key, table in thread_counts.tables(measured, budget, failures).items():
-        if str(key) in found["models"]:
-            found["models"][str(key)]["threads"] = table
+        model = found["models"].get(str(key))
+        if model is not None:  # another one that was derived of it may be the same dict
+            found["models"][str(key)] = {**model, "threads": table}
     found["load"] = watch.seen()
     for line in told(failures):
         log.warning("calibration leaves out %s", line)

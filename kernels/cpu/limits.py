@@ -89,7 +89,7 @@ def _limited_blas(
         try:
             put(taken)
             return function(*arguments, **options)
-        finally:
+        finally:  # others that began meanwhile take so many by themselves
             put(now.number)
 
     return run

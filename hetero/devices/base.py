@@ -191,6 +191,10 @@ class Device(abc.ABC):
         """What things that are kept on the device belong to: its context, where it has several."""
         return self
 
+    def same_in_threads(self) -> bool:
+        """Whether another thread that makes the device active works where this one would."""
+        return True
+
     def context_handle(self) -> int | None:
         """The driver's handle of the context that is current in this thread, None without one."""
         return None

@@ -139,6 +139,11 @@ class CudaContexts(Device):
         """Whether the context that something belongs to is still in use."""
         return any(state is place for state in self._states.values())
 
+    def same_in_threads(self) -> bool:
+        """Not where this thread has a context of its own, in which its arrays lie."""
+        current = self.driver.Context.get_current()
+        return current is None or not self.owns(current) or current == self.primary()
+
     @staticmethod
     def context_handle() -> int | None:
         handle = ctypes.c_void_p()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from hetero import kernels
+from hetero.devices import at_once
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.kernels.common.launch import Launch
@@ -123,21 +125,18 @@ class CsrMatrix(Matrix):
 
     def __init__(self, vectors: Vectors, system: Csr, diagonal: bool, plain: bool) -> None:
         super().__init__(vectors, diagonal, plain)
-        shares, needs, plans = [], [], []
-        for part, span in zip(self.parts, vectors.spans, strict=True):
-            share, foreign = self._upload(part, system, span)
-            shares.append(share)
-            needs.append(foreign)
-            plans.append(
-                plan_cg.csr(
-                    share,
-                    dtype=vectors.dtype.name,
-                    diagonal=diagonal,
-                    multiprocessors=part.device.multiprocessors,
-                    block_limit=part.device.block_limit,
-                    tuning=vectors.tuning,
-                )
+        shares, needs = self._upload_all(system)
+        plans = [
+            plan_cg.csr(
+                share,
+                dtype=vectors.dtype.name,
+                diagonal=diagonal,
+                multiprocessors=part.device.multiprocessors,
+                block_limit=part.device.block_limit,
+                tuning=vectors.tuning,
             )
+            for part, share in zip(self.parts, shares, strict=True)
+        ]
         self.blocks = [residual.grid for residual, _, _ in plans]
         self._make_sums()
         copies = self._pack(shares, needs, [plain for _, _, plain in plans])
@@ -154,6 +153,21 @@ class CsrMatrix(Matrix):
             for turn in (0, 1):
                 self._products[turn].append([part.bind(product, before=f"record{turn}")])
         vectors.load_x()
+
+    def _upload_all(self, system: Csr) -> tuple[list[plan_cg.Rows], list[np.ndarray]]:
+        """`_upload` of all parts."""
+        found: dict[int, tuple[plan_cg.Rows, np.ndarray]] = {}
+
+        def upload(number: int) -> None:
+            span = self.vectors.spans[number]
+            found[number] = self._upload(self.parts[number], system, span)
+
+        numbers = range(len(self.parts))
+        nbytes = (system.data.nbytes + system.indices.nbytes) // len(self.parts)
+        devices = [part.device for part in self.parts]
+        at_once.run(devices, [partial(upload, number) for number in numbers], nbytes)
+        shares, needs = zip(*(found[number] for number in numbers), strict=True)
+        return list(shares), list(needs)
 
     def _upload(
         self, part: Part, system: Csr, span: tuple[int, int]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.ops.linear_systems.exchange import Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, slabs, split
@@ -86,16 +88,21 @@ class Vectors:
 
     def _load(self, system: Any, b: Any, x: Any, inverse: np.ndarray | None) -> None:
         held = {"b": b, "x": x} | ({} if inverse is None else {"inverse": inverse})
+        flat: dict[str, np.ndarray] = {}
         for name, vector in held.items():
             if not isinstance(vector, np.ndarray):
                 self.parts[0].buffers[name] = vector
-                continue
-            flat = np.ascontiguousarray(vector, self.dtype).reshape(-1)
-            for part, (begin, end), (above, below) in self._each():
+            elif name != "x" or not isinstance(system, Csr):
+                flat[name] = np.ascontiguousarray(vector, self.dtype).reshape(-1)
+
+        def load(part: Part, begin: int, end: int, above: int, below: int) -> None:
+            for name, values in flat.items():
                 if name == "b":
-                    part.upload(flat[begin:end], name)
-                elif name == "inverse" or not isinstance(system, Csr):
-                    part.upload(flat[begin - above : end + below], name)
+                    part.upload(values[begin:end], name)
+                else:
+                    part.upload(values[begin - above : end + below], name)
+
+        self._at_once(load, len(flat))
         for part in self.parts:
             part.allocate(8 * _RECORD, "record0", "record1")
 
@@ -103,8 +110,14 @@ class Vectors:
         """Load x where a `CsrMatrix` has made room for it and for what its rows meet besides."""
         if isinstance(self.result, np.ndarray):
             flat = np.ascontiguousarray(self.result, self.dtype).reshape(-1)
-            for part, (begin, end), _ in self._each():
-                part.upload(flat[begin:end], "x")
+            self._at_once(lambda part, begin, end, *_: part.upload(flat[begin:end], "x"))
+
+    def _at_once(self, copy: Callable[..., object], vectors: int = 1) -> None:
+        """``copy(part, begin, end, above, below)`` for all parts, whose span of so many vectors it
+        copies."""
+        tasks = [partial(copy, part, *span, *beyond) for part, span, beyond in self._each()]
+        nbytes = vectors * self.n * self.dtype.itemsize // len(tasks)
+        at_once.run([part.device for part in self.parts], tasks, nbytes)
 
     def _each(self) -> Iterator[tuple[Part, tuple[int, int], tuple[int, int]]]:
         return zip(self.parts, self.spans, self._beyond, strict=True)
@@ -112,8 +125,11 @@ class Vectors:
     def fetch(self) -> np.ndarray:
         """The present x, on the host."""
         whole = np.empty(self.n, self.dtype)
-        for part, (begin, end), (above, _) in self._each():
+
+        def fetch(part: Part, begin: int, end: int, above: int, _: int) -> None:
             part.download("x", whole[begin:end], above * self.dtype.itemsize)
+
+        self._at_once(fetch)
         return whole
 
     def hand_back(self) -> None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.kernels.jacobi import plan as plan_jacobi
@@ -143,9 +145,7 @@ class _DeviceSolve:
             Slice(device, slab, whole, self._depth, alone=len(cuts) == 1)
             for device, slab in zip(devices, cuts, strict=True)
         ]
-        for each in self._slices:
-            with each.device.active():
-                each.fill(f, u)
+        self._at_once(lambda each: each.fill(f, u), 2)
         self._exchange = Exchange(self._slices, aside=True)
         rows = halo_copies(cuts, self._slices[0].grid.plane_bytes)
         self._halos = [self._exchange.bind(BufferCopies(rows, u, u)) for u in ("u0", "u1")]
@@ -221,9 +221,18 @@ class _DeviceSolve:
 
     def store(self, u: Any) -> None:
         """Write the present u to an array or a buffer of the caller."""
-        for each in self._slices:
+        self._at_once(lambda each: each.store(u))
+
+    def _at_once(self, copy: Callable[[Slice], None], grids: int = 1) -> None:
+        """``copy(slice)`` for all of them, whose part of so many grids it copies."""
+
+        def task(each: Slice) -> None:
             with each.device.active():
-                each.store(u)
+                copy(each)
+
+        nbytes = grids * math.prod(self._shape) * self._dtype.itemsize // len(self._slices)
+        tasks = [partial(task, each) for each in self._slices]
+        at_once.run([each.device for each in self._slices], tasks, nbytes)
 
     def synchronize(self) -> None:
         """Wait for all devices."""

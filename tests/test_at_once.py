@@ -1,0 +1,150 @@
+"""Copies of several devices at the same time, and solves that load and fetch their parts so."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from fakes import FakeCuda
+
+from hetero import devices
+from hetero.devices import at_once
+from hetero.devices.at_once import LEAST
+from hetero.errors import DeviceError
+
+
+def meeting(number):
+    """Tasks that end only if all of them run at the same time; and who did what."""
+    barrier, done = threading.Barrier(number, timeout=20.0), []
+
+    def task(which):
+        barrier.wait()
+        done.append((which, threading.current_thread().name))
+
+    return [lambda which=which: task(which) for which in range(number)], done
+
+
+def test_large_copies_meet():
+    tasks, done = meeting(3)
+    at_once.run([FakeCuda(n) for n in range(3)], tasks, LEAST)
+    assert sorted(which for which, _ in done) == [0, 1, 2]
+    here = threading.current_thread().name
+    assert {name for which, name in done if which == 0} == {here}
+    assert all(name.startswith("hetero-") for which, name in done if which), "known as ours"
+
+
+class Elsewhere(FakeCuda):
+    """A device on which this thread has a context of its own."""
+
+    def same_in_threads(self):
+        return False
+
+
+ONE = FakeCuda(0)
+ALONE = {
+    "one device": ([ONE], LEAST),
+    "the same one twice": ([ONE, ONE], LEAST),
+    "little to copy": ([ONE, FakeCuda(1)], LEAST - 1),
+    "a context of this thread's own": ([ONE, Elsewhere(1)], LEAST),
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_one_after_the_other_in_this_thread(case):
+    used, nbytes = ALONE[case]
+    done = []
+    tasks = [lambda n=n: done.append((n, threading.get_ident())) for n in range(len(used))]
+    at_once.run(used, tasks, nbytes)
+    assert done == [(n, threading.get_ident()) for n in range(len(used))]
+
+
+@pytest.mark.parametrize("failing", [(0,), (1,), (1, 2), (0, 2)])
+def test_the_first_error_comes_when_all_are_done(failing):
+    done = []
+
+    def task(number):
+        if number in failing:
+            raise DeviceError(f"number {number}")
+        done.append(number)
+
+    used = [FakeCuda(n) for n in range(3)]
+    with pytest.raises(DeviceError, match=f"number {failing[0]}"):
+        at_once.run(used, [lambda n=n: task(n) for n in range(3)], LEAST)
+    assert sorted(done) == [n for n in range(3) if n not in failing]
+    assert not [t for t in threading.enumerate() if t.name == at_once._NAME]
+
+
+def test_where_no_thread_can_be_started(monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    done = []
+    used = [FakeCuda(0), FakeCuda(1)]
+    at_once.run(used, [lambda n=n: done.append(n) for n in range(2)], LEAST)
+    assert sorted(done) == [0, 1]
+
+
+# -- Solves ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(opencl):
+    """Two devices that cannot see each other's memory."""
+    from hetero.devices.opencl import OpenCLDevice
+
+    one = devices.get(opencl)
+    return [one, OpenCLDevice(99, one._device)]
+
+
+@pytest.fixture
+def threads_of(monkeypatch):
+    """The threads that uploads and downloads were made in."""
+    from hetero.devices.opencl import OpenCLDevice
+
+    found = set()
+
+    def watched(name):
+        method = getattr(OpenCLDevice, name)
+
+        def call(self, *arguments, **options):
+            found.add((name, threading.current_thread().name))
+            return method(self, *arguments, **options)
+
+        monkeypatch.setattr(OpenCLDevice, name, call)
+
+    watched("upload")
+    watched("download")
+    monkeypatch.setattr(at_once, "LEAST", 0)
+    return found
+
+
+AT_ONCE = {("upload", at_once._NAME), ("download", at_once._NAME)}
+
+
+@pytest.mark.parametrize("kind", ["stencil2", "csr"])
+def test_conjugate_gradients(two, threads_of, kind, monkeypatch):
+    from test_cg_device import solve, system_of, vectors
+
+    system, A = system_of(kind, "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    _, at_once_too = solve(two, system, b, x0, maxiter=20)
+    assert threads_of >= AT_ONCE
+    monkeypatch.setattr(at_once, "LEAST", 1 << 60)
+    _, one_by_one = solve(two, system, b, x0, maxiter=20)
+    np.testing.assert_array_equal(at_once_too, one_by_one)
+
+
+def test_sweeps(two, threads_of, monkeypatch):
+    from hetero.ops.linear_systems.types import Stencil
+    from hetero.ops.poisson import jacobi_device
+
+    f, found = np.random.default_rng(0).random((24, 17)), []
+    for least in (0, 1 << 60):
+        monkeypatch.setattr(at_once, "LEAST", least)
+        u = np.zeros_like(f)
+        jacobi_device.solve(two, Stencil(f.shape, (0.1, 0.1)), f, u, sweeps=9)
+        assert threads_of >= AT_ONCE
+        found.append(u)
+    np.testing.assert_array_equal(*found)

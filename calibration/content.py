@@ -23,8 +23,9 @@ def profile_of(
     """The content of a profile: what was measured, and what stays of the one before."""
     base = wanted.base if wanted.only else None
     stays = base or {"models": {}, "links": {}, "host": {}, "devices": {}}
+    links = {**stays["links"], **{name: found.links for name, found in kept.around.items()}}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
-    models = before | modelling.models(measured, failures)
+    models = before | modelling.models(measured, failures, links)
     models = modelling.derived(registry.operations(), models, failures)
     pack = kept.pack or stays["host"].get("pack")
     found = {
@@ -38,12 +39,12 @@ def profile_of(
             name: {key: value for key, value in info.items() if key != "set_aside"}
             for name, info in inventory.devices().items()
         },
-        "links": {**stays["links"], **{place: found.links for place, found in kept.around.items()}},
+        "links": links,
         "host": {
             "pack": pack or profile.shipped("conservative").data["host"]["pack"],
             "dispatch": {
                 **stays["host"].get("dispatch", {}),
-                **{place: found.dispatch for place, found in kept.around.items()},
+                **{name: found.dispatch for name, found in kept.around.items() if "*" not in name},
             },
         },
         "models": {str(key): model for key, model in models.items()},

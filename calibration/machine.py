@@ -13,6 +13,7 @@ from hetero.calibration import (
     content,
     keeping_out,
     load,
+    loaded_links,
     loop,
     overheads,
     selection,
@@ -78,6 +79,11 @@ def _measure(
         places = [p for p in places if any(portion.place is p for portion in portions)]
     kept.cases = sum(len(portion.cases) for portion in portions)
     schedule = _planned(portions, places, wanted, kept, progress)
+    company = {}
+    if not wanted.quick:  # while BLAS's threads spin as long as they do by themselves
+        anew = [p for p in places if p.name not in kept.around and _links_are_wanted(p, wanted)]
+        schedule.begin("company", loaded_links.SECONDS, "links after products")
+        company = loaded_links.after_products(anew, budget, failures)
     blas_timeout.shorten()  # as it is in a program with loops
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
     compiling.compile_ahead(portions, wanted.quick, _told_by(schedule))
@@ -93,9 +99,19 @@ def _measure(
             except Exception as error:
                 failures.append(Failure("links", place.name, "", error))
             else:
-                kept.around[place.name] = found
+                links = loaded_links.beside(found.links, company.get(place.name, {}))
+                kept.around[place.name] = found._replace(links=links)
                 kept.write_if_due()
                 shares |= {(place.name, *key): value for key, value in found.shares.items()}
+    for place in places:
+        several = len(place.devices) > 1 and place.name not in kept.around
+        if several and _links_are_wanted(place, wanted):
+            first = place.devices[0].name
+            links = kept.around[first].links if first in kept.around else {}
+            links = links or (wanted.base or {}).get("links", {}).get(first, {})
+            schedule.begin("company", loaded_links.SECONDS, f"links of {place.name} at once")
+            at_once = loaded_links.together(place, links, budget, failures)
+            kept.around[place.name] = Around(at_once, {}, {})
     measured = loop.measure(portions, budget, shares, schedule.begin, failures, watch, kept)
     if wanted.devices is None and not wanted.only:
         measured += _of_twins(infos, places, measured, wanted, schedule, failures, kept, watch)
@@ -147,6 +163,8 @@ def _planned(
     for place in places:
         if len(place.devices) == 1:
             schedule.plan("links", _AROUND[full])
+        if place.devices and full:
+            schedule.plan("company", loaded_links.SECONDS)
     for portion in portions:
         for case in portion.cases:
             done = kept.turns_left(case, portion.place) / turns(case)
@@ -159,15 +177,23 @@ def _planned(
 def _around(place: Place, portions: list[Portion], wanted: Wanted) -> Around:
     """What a call costs beside computing; its links, unless only other things are wanted."""
     cases = [case for portion in portions if portion.place is place for case in portion.cases]
-    base = wanted.base or {}
-    links = base.get("links", {}).get(place.name)
-    dispatch = base.get("host", {}).get("dispatch", {}).get(place.name)
-    if links is None or dispatch is None or selection.place_names(place) & set(wanted.only):
+    if _links_are_wanted(place, wanted):
         return Around(*overheads.of_device(place, cases, registry.operations(), wanted.budget))
+    links = wanted.base["links"][place.name]
+    dispatch = wanted.base["host"]["dispatch"][place.name]
     shares = {}
     if "device" in dispatch:
         shares = overheads.host_shares(place, cases, dispatch["device"])
     return Around(links, dispatch, shares)
+
+
+def _links_are_wanted(place: Place, wanted: Wanted) -> bool:
+    """Whether links are to be measured: not where only other things are, and they are known."""
+    base = wanted.base or {}
+    known = place.name in base.get("links", {})
+    if len(place.devices) == 1:
+        known = known and place.name in base.get("host", {}).get("dispatch", {})
+    return not known or bool(selection.place_names(place) & set(wanted.only))
 
 
 def _of_twins(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -11,15 +12,31 @@ from hetero.calibration import fit, keeping_out, sampling
 from hetero.calibration.failures import Failure
 from hetero.calibration.loop import Measured
 from hetero.calibration.portions import module_of
+from hetero.runtime import pricing
 from hetero.runtime.cases import Passes, TimedSolves
 from hetero.runtime.models import ModelKey
+from hetero.runtime.profile import Profile
 from hetero.runtime.registry import Operation
+
+_LEAST_REST = 0.05  # of a set-up, that is left of it without what is moved
 
 Model = dict[str, Any]
 
 
-def models(measured: list[Measured], failures: list[Failure]) -> dict[ModelKey, Model]:
-    """The models fitted to samples, in the order in which these were taken."""
+def models(
+    measured: list[Measured], failures: list[Failure], links: dict[str, Any] | None = None
+) -> dict[ModelKey, Model]:
+    """The models fitted to samples, in the order in which these were taken.
+
+    Parameters
+    ----------
+    measured : list of Measured
+    failures : list
+        Is added to.
+    links : dict, optional
+        Link models of a profile, by which models of several devices leave out what is moved.
+    """
+    constants = Profile({"name": "", "devices": {}, "links": links or {}})
     slower: dict[tuple[str, str], list[float]] = {}
     for case, place, samples in measured:
         of_all = slower.setdefault((case.implementation.operation, place.name), [])
@@ -28,14 +45,17 @@ def models(measured: list[Measured], failures: list[Failure]) -> dict[ModelKey, 
     for one in measured:
         ratios = slower[one.case.implementation.operation, one.place.name]
         try:
-            found[one.key] = _believed(one, found, median(ratios) if ratios else 1.0)
+            slower_by = median(ratios) if ratios else 1.0
+            found[one.key] = _believed(one, found, slower_by, constants)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
     return found
 
 
-def _believed(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model:
+def _believed(
+    one: Measured, before: dict[ModelKey, Model], slower: float, constants: Profile
+) -> Model:
     """As `fitted`, of what can be; of a curve that cannot, the conservative model."""
     try:
         samples, out = keeping_out.believable(*one)
@@ -46,10 +66,36 @@ def _believed(one: Measured, before: dict[ModelKey, Model], slower: float) -> Mo
         return model
     except Exception:  # an operation's description fails: then so will what needs it
         samples, out = one.samples, {}
-    model = fitted(one._replace(samples=samples), before, slower)
+    one = one._replace(samples=samples)
+    still = unmoved(one, constants)
+    model = fitted(still or one, before, slower)
+    if still is not None:
+        model["moves_apart"] = True
     if out:
         model["samples"]["kept_out"] = [[list(dims), why] for dims, why in out.items()]
     return model
+
+
+def unmoved(one: Measured, constants: Profile) -> Measured | None:
+    """Samples of several devices without what moving operands takes, which their links tell better.
+
+    The sum of both stays as it was measured. None where that is no part of what was measured, and
+    where the links are not known.
+    """
+    (case, place, samples), how = one, one.case.how
+    if len(place.devices) < 2 or not isinstance(how, TimedSolves):
+        return None
+
+    def rest(dims: tuple[int, ...], seconds: float) -> float:
+        moved = pricing.moved_to_all(case.problem(*dims), place.info, constants)
+        whole = sum(sum(part.values()) for part in moved)
+        return max(seconds - whole, _LEAST_REST * seconds)
+
+    try:
+        setup = {dims: rest(dims, seconds) for dims, seconds in samples.setup.items()}
+    except KeyError:
+        return None
+    return one._replace(samples=replace(samples, setup=setup))
 
 
 def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model:

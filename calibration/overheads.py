@@ -27,38 +27,64 @@ _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
 
 
+class Copies:
+    """Copies of any size between a device, which is active, and each kind of the host's memory.
+
+    Downloads to pageable memory go to fresh pages, as those of real calls do.
+
+    Parameters
+    ----------
+    device : Device
+    largest : int
+        Bytes.
+    """
+
+    WAYS = tuple((way, of) for way in ("upload", "download") for of in ("pageable", "pinned"))
+
+    def __init__(self, device: Device, largest: int) -> None:
+        values = np.random.default_rng(0).integers(0, 255, _PERIOD, np.uint8)
+        self._device = device
+        self._buffer, self._owner = device.allocate(largest)
+        self._pinned = device.pinned(largest)
+        self._pinned[:] = np.resize(values, largest)
+        self.renew()
+
+    def renew(self) -> None:
+        """Allocate the pageable memory anew: it is not equally fast everywhere."""
+        self._pageable = self._pinned.copy()
+
+    def __call__(self, direction: str, memory: str, nbytes: int) -> None:
+        """Copy so many bytes; a direction and a kind of memory are one of `WAYS`."""
+        if direction == "upload":
+            source = self._pageable if memory == "pageable" else self._pinned
+            self._device.upload(source[:nbytes], self._buffer)
+        elif memory == "pageable":
+            self._device.download(self._buffer, np.empty(nbytes, np.uint8))
+        else:
+            self._device.download(self._buffer, self._pinned[:nbytes])
+
+
 def transfers(
     device: Device, sizes: list[int], budget: float
 ) -> dict[tuple[str, str], list[float]]:
     """Seconds to move each size: (direction, kind of host memory) -> one figure per size.
 
-    Downloads to pageable memory go to fresh pages, as those of real calls do; uploads come from
-    memory that is allocated anew for each pass, as it is not equally fast everywhere. Of several
-    passes, some seconds apart, the fastest counts: whatever else the host does only adds to a
-    transfer.
+    Of several passes, some seconds apart and with other pageable memory, the fastest counts:
+    whatever else the host does only adds to a transfer.
     """
-    buffer, owner = device.allocate(sizes[-1])
-    pinned = device.pinned(sizes[-1])
-    pinned[:] = np.resize(np.random.default_rng(0).integers(0, 255, _PERIOD, np.uint8), sizes[-1])
-    pageable = pinned
-    calls: dict[tuple[str, str], Callable[[int], object]] = {
-        ("upload", "pageable"): lambda n: device.upload(pageable[:n], buffer),
-        ("upload", "pinned"): lambda n: device.upload(pinned[:n], buffer),
-        ("download", "pageable"): lambda n: device.download(buffer, np.empty(n, np.uint8)),
-        ("download", "pinned"): lambda n: device.download(buffer, pinned[:n]),
-    }
+    copies = Copies(device, sizes[-1])
     found: dict[tuple[str, str], list[float]] = {}
-    for _ in range(_PASSES):
-        pageable = pinned.copy()
-        for key, call in calls.items():
+    for number in range(_PASSES):
+        if number:
+            copies.renew()
+        for key in copies.WAYS:
             one = [
-                measure(partial(call, n), budget=budget / _PASSES).seconds
+                measure(partial(copies, *key, n), budget=budget / _PASSES).seconds
                 if n < _LONG
-                else _once(partial(call, n))
+                else _once(partial(copies, *key, n))
                 for n in sizes
             ]
             found[key] = [min(pair) for pair in zip(one, found.get(key, one), strict=True)]
-    del owner
     return found
 
 

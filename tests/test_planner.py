@@ -689,7 +689,7 @@ def test_a_plan_as_plain_data():
     assert data["dims"] == [999, 999, 999]
     assert data["chosen"].keys() == {"device", "method", "seconds"}
     for row in data["candidates"]:
-        assert row.keys() == {"device", "method", "seconds", "terms", "reason", "threads"}
+        assert row.keys() == {"device", "method", "seconds", "terms", "reason", "threads", "links"}
         if row["reason"] is None:
             assert math.isclose(sum(row["terms"].values()), row["seconds"])
 

@@ -57,6 +57,8 @@ def calibration(profile: Profile) -> str:
                 lines.append(
                     f"{device} {direction}, {memory}: {readable(floor)} + bytes at {rate:.1f} GB/s"
                 )
+        if "*" in device.removesuffix(":*"):  # several at once
+            continue
         lines.append(
             f"{device} host work around a call: {readable(profile.dispatch(device, 'host'))}, "
             f"operands there: {readable(profile.dispatch(device, 'device'))}"

@@ -106,7 +106,10 @@ class Calls:
         self._lock = locks.new()
 
     def plan(self, key: Any, make: Callable[[], Plan | None]) -> Plan | None:
-        """The plan under a key; made now, and remembered if there is one, where there was none."""
+        """The plan under a key; made now, and remembered if there is one, where there was none.
+
+        One that no longer holds is made anew.
+        """
         found = self.plans.get(key)
         if found is None or not found.holds():
             now = generation()

@@ -18,7 +18,9 @@ from hetero import devices
 from hetero.arrays import HOST, Operand, describe
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
+from hetero.kernels.cpu import limits
 from hetero.runtime import (
+    blas_use,
     compiling,
     failures,
     inventory,
@@ -262,6 +264,8 @@ def _by_host(
         out[...] = call.start
     compute = thread_counts.limited(implementation, threads, implementation.run)
     outcome = compute(used, problem, call.on(used, hosts, out))
+    if not used and limits.BLAS in implementation.uses:
+        blas_use.note()
     if not here:
         out = _to_caller(out, problem, call)
     elif call.out is None and not out.ndim:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hetero import devices
 from hetero.kernels.cpu import blas_timeout, layer
-from hetero.runtime import inventory, profile, tuning
+from hetero.runtime import inventory, pricing, profile, tuning
 
 
 class Inventory(dict):
@@ -40,7 +40,9 @@ def machine() -> Inventory:
         ``cpu`` (among it ``loop_threads``: whose threads run the loops, and why not TBB's; and
         ``blas_timeout``: how long the idle threads of each BLAS spin), ``devices`` (name ->
         description), ``links`` (device -> GB/s of large transfers by direction and memory, as
-        calibrated), ``kernels`` (GPU -> the tuning table that its kernels are planned by),
+        calibrated; where that differs also "beside BLAS", right after a product of the CPU, and
+        "cuda*2", of each of two at once), ``kernels`` (GPU -> the tuning table that its kernels are
+        planned by),
         ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
         made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
         name; the file it was read from, None where there is none that can be used; and the file
@@ -60,7 +62,8 @@ def machine() -> Inventory:
     is_used = bool(constants.data["fingerprint"]) and stored and stored[0].obstacle is None
     size = 2**28
     links: dict[str, Any] = {}
-    for name in here:
+    together = [info["constants"] for info in pricing.groups(here).values()]
+    for name in (*here, *together):
         for direction, kinds in constants.data["links"].get(name, {}).items():
             for memory in kinds:
                 rate = size / constants.link(name, direction, memory)(size) / 1e9

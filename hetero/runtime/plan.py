@@ -9,7 +9,7 @@ from typing import Any
 
 from hetero.errors import NotPriced
 from hetero.kernels.cpu import limits
-from hetero.runtime import thread_counts
+from hetero.runtime import blas_use, thread_counts
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Implementation
 from hetero.runtime.thread_counts import Threads
@@ -35,6 +35,12 @@ class Candidate:
         None where the candidate stands for several.
     threads : Threads or None
         How many of the CPU's threads it takes; None where that is not known.
+    links : str
+        What the links are priced beside: "beside BLAS", "all at once", or "" where they are quiet
+        or nothing moves.
+    otherwise : float or None
+        Its price beside BLAS where it is priced without, or the other way round; None where that
+        is the same.
     """
 
     device: str
@@ -44,6 +50,8 @@ class Candidate:
     reason: str | None
     implementation: Implementation | None = field(repr=False)
     threads: Threads | None = None
+    links: str = ""
+    otherwise: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,10 @@ class Plan:
         Seconds of what the whole needs beside its parts, such as "download" and "upload".
     blas : limits.State or None
         What its numbers of BLAS's threads were decided by; None where there are none.
+    beside : str
+        What goes on beside, by which it is priced: "" or "beside BLAS".
+    turns : bool
+        Whether another candidate is chosen beside BLAS, or without.
     """
 
     problem: Problem
@@ -76,18 +88,22 @@ class Plan:
     whole: str = ""
     moves: dict[str, float] = field(default_factory=dict)
     blas: limits.State | None = None
+    beside: str = ""
+    turns: bool = False
 
     def holds(self) -> bool:
         """Whether BLAS's threads are as they were when it was made."""
         if self.blas is not None and self.blas != limits.state():
             return False
+        if self.beside != blas_use.beside() and any(c.otherwise for c in self.candidates):
+            return False
         return not self.parts or all(part.holds() for part in self.parts)
 
     @property
     def varies(self) -> bool:
-        """Whether prices depend on whether BLAS's threads can be limited."""
+        """Whether what runs depends on what BLAS's threads do, or on whether they are limited."""
         counts = (c.threads for c in self.candidates) if self.blas is not None else ()
-        return any(t is not None and (t.forbidden or t.ratio < 1.0) for t in counts)
+        return self.turns or any(t is not None and (t.forbidden or t.ratio < 1.0) for t in counts)
 
     @property
     def chosen(self) -> Candidate:
@@ -136,6 +152,7 @@ class Plan:
                 "terms": dict(c.terms),
                 "reason": c.reason,
                 "threads": c.threads.number if c.threads else None,
+                "links": c.links,
             }
             for c in self.candidates
         ]
@@ -186,7 +203,8 @@ class Plan:
                 lines.append(f"{head} {'-':>12}  {'the only way; ' * alone}not priced")
             else:
                 terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
-                lines.append(f"{head} {readable(c.seconds):>12}  = {terms}{_on(c)}")
+                links = f", links {c.links}" if c.links else ""
+                lines.append(f"{head} {readable(c.seconds):>12}  = {terms}{_on(c)}{links}")
         return lines
 
     def _sum(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import Any
 
 from hetero.errors import DeviceNotAvailable
-from hetero.runtime import call_cache, inventory, profile, registry
+from hetero.runtime import blas_use, call_cache, inventory, profile, registry
+from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.call_cache import forced
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.pricing import by_way_of_host, check_method, matching_devices, price
@@ -114,7 +115,8 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     DeviceNotAvailable, MethodNotAvailable
         If the forced placement is not possible; the message names what is.
     """
-    key = (device, method, _key(problem))
+    loaded = beside()
+    key = (device, method, loaded, _key(problem))
     found = _plans.get(key)
     if found is not None and found.holds():
         return found
@@ -122,7 +124,7 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
         _require(device)
     for _ in inventory.devices():  # each round but the last finds a broken one
         now = call_cache.generation()
-        result = price(problem, profile.current(), inventory.devices(), device, method)
+        result = price(problem, profile.current(), inventory.devices(), device, method, loaded)
         doubted = [name for name in _places(result) if not inventory.believed(name)]
         if not doubted:
             call_cache.remember(_plans, key, result, now)
@@ -133,7 +135,23 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
                 log.warning("%s is broken and not used: %s", name, reason)
         inventory.changed()  # the list that named them is out of date
     # Other threads bring devices back as fast as they break.
-    return price(problem, profile.current(), inventory.devices(), device or CPU, method)
+    return price(problem, profile.current(), inventory.devices(), device or CPU, method, loaded)
+
+
+def beside() -> str:
+    """What goes on beside a call that begins now, where it makes links slower here: "beside BLAS",
+    or ""."""
+    found = blas_use.beside()
+    return found if found and profile.current().has_links(found) else ""
+
+
+def noted(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs a plan by BLAS on the CPU; with `blas_use.noted`, where links are priced
+    otherwise right after it."""
+    if not profile.current().has_links(BESIDE_BLAS):
+        return function
+    work = plan.chosen.implementation.work(plan.problem, inventory.devices()[CPU])
+    return blas_use.noted(work.flops * work.repeat, function)
 
 
 def plan_call(

@@ -11,14 +11,18 @@ from dataclasses import replace
 from typing import Any
 
 from hetero.arrays import HOST, Operand
+from hetero.devices import at_once
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.kernels.cpu import limits
 from hetero.runtime import compiling, registry, thread_counts
+from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.plan import CPU, Candidate, Plan
 from hetero.runtime.problem import Problem
 from hetero.runtime.profile import Profile
 from hetero.runtime.registry import Implementation
 
+Terms = dict[str, float]
+ALL_AT_ONCE = "all at once"
 _UNKNOWN = "no constants in this profile; hetero.calibrate() measures them"
 _UNKNOWN_THERE = "no constants in this profile"
 
@@ -29,6 +33,7 @@ def price(
     devices: dict[str, dict[str, Any]],
     device: str | None = None,
     method: str | None = None,
+    beside: str = "",
 ) -> Plan:
     """Price every implementation of the problem's operation on every device.
 
@@ -41,6 +46,8 @@ def price(
         Device name -> description, as `hetero.machine()` gives it, or `Profile.machine()`.
     device, method : str, optional
         Forced placement.
+    beside : str, optional
+        What else goes on, as for `Profile.link`.
     """
     names = matching_devices(device, devices) if device is not None else list(devices)
     implementations = registry.lookup(problem.operation)
@@ -50,7 +57,7 @@ def price(
     if device in shared and any(i.shared and i.shared(problem) for i in implementations):
         names = []
     candidates = [
-        _candidate(problem, implementation, name, info, constants, device is not None, blas)
+        _candidate(problem, implementation, name, info, constants, device is not None, blas, beside)
         for name, info in [*((name, devices[name]) for name in names), *shared.items()]
         for implementation in implementations
         if implementation.kind == info["kind"]
@@ -76,7 +83,7 @@ def price(
         )
     ):  # a right result, if not where it was asked for
         candidates += [
-            _candidate(problem, implementation, CPU, devices[CPU], constants, True, blas)
+            _candidate(problem, implementation, CPU, devices[CPU], constants, True, blas, beside)
             for implementation in implementations
             if implementation.kind == CPU
             and implementation.run is not None
@@ -100,6 +107,7 @@ def price(
             replace(c, reason=short.get(c.method)) if c.reason is None else c for c in candidates
         ]
         possible = [c for c in candidates if c.reason is None]
+    turns = False
     if any(c.seconds is not None for c in possible):
         # A candidate without constants is taken only where there is no other.
         candidates = [
@@ -108,8 +116,10 @@ def price(
         ]
         possible = [c for c in candidates if c.reason is None]
         possible.sort(key=lambda c: c.seconds)
+        turns = possible[0] is not min(possible, key=lambda c: c.otherwise or c.seconds)
     others = [c for c in candidates if c.reason is not None]
-    return Plan(problem, tuple(possible + others), constants.name, blas=blas)
+    candidates = (*possible, *others)
+    return Plan(problem, candidates, constants.name, blas=blas, beside=beside, turns=turns)
 
 
 def _blas_state(
@@ -178,6 +188,7 @@ def _candidate(
     constants: Profile,
     asked_for: bool,
     blas: limits.State | None,
+    beside: str,
 ) -> Candidate:
     method = implementation.method
     reason = info.get("set_aside")
@@ -196,7 +207,7 @@ def _candidate(
     if name == CPU and problem.device_obstacle:
         return Candidate(name, method, None, {}, None, implementation)
     group = info.get("constants")
-    cost = constants.cost(
+    key = (
         group or name,
         "" if group else implementation.kind,
         problem.operation,
@@ -204,6 +215,7 @@ def _candidate(
         problem.dtype,
         problem.layout,
     )
+    cost = constants.cost(*key)
     terms: dict[str, float] | None = None
     elsewhere = info.get("elsewhere", False)
     unknown: str | None = _UNKNOWN_THERE if elsewhere else _UNKNOWN
@@ -217,13 +229,15 @@ def _candidate(
             overhead, compute = cost(work)
             overhead *= work.calls
             if threads is not None:
-                key = problem.operation, method, problem.dtype, problem.layout
-                threads = constants.threads(*key, work) or threads
+                threads = constants.threads(*key[2:], work) or threads
                 if here and thread_counts.pool(implementation) == limits.BLAS:
                     threads = thread_counts.now(threads, blas)
                 overhead, compute = overhead * threads.ratio, compute * threads.ratio
-            # A group's constants were measured from host to host.
-            before, after = ({}, {}) if group else _movement(problem, name, constants)
+            # What several devices share goes by way of the host, and is priced from there on.
+            before, after = _movement(problem, CPU if group else name, constants, beside)
+            if group and constants.moves_apart(*key):
+                shares = moved_to_all(problem, info, constants)
+                before, after = _sum(before, shares[0]), _sum(shares[1], after)
         except (KeyError, ValueError) as error:  # of other dimensions: ValueError
             unknown = f"the profile's constants do not cover it: {error}"
             asked_for = False
@@ -232,21 +246,29 @@ def _candidate(
             terms = {**before, "overhead": overhead, "compute": compute}
             if here and (left := compiling.seconds_left(implementation, problem)):
                 terms[compiling.TERM] = left
-            for term, seconds in after.items():
-                terms[term] = terms.get(term, 0.0) + seconds
+            terms = _sum(terms, after)
     if terms is None:
         reason = None if (name == CPU or asked_for) and not elsewhere else unknown
         return Candidate(name, method, None, {}, reason, implementation)
-    return Candidate(name, method, sum(terms.values()), terms, None, implementation, threads)
+    seconds, otherwise = sum(terms.values()), None
+    links = ALL_AT_ONCE if group and constants.moves_apart(*key) else ""
+    if (before or after) and not group and constants.has_links(BESIDE_BLAS):
+        moved = _movement(problem, name, constants, "" if beside else BESIDE_BLAS)
+        more = sum(sum(part.values()) for part in moved) - sum(
+            sum(part.values()) for part in (before, after)
+        )
+        otherwise = seconds + more
+        links = beside if more else ""
+    return Candidate(name, method, seconds, terms, None, implementation, threads, links, otherwise)
 
 
 def _movement(
-    problem: Problem, name: str, constants: Profile
-) -> tuple[dict[str, float], dict[str, float]]:
+    problem: Problem, name: str, constants: Profile, beside: str = ""
+) -> tuple[Terms, Terms]:
     """Seconds of what must move to compute on a device: terms before and after computing."""
     here = HOST if name == CPU else name
-    before: dict[str, float] = {}
-    after: dict[str, float] = {}
+    before: Terms = {}
+    after: Terms = {}
     if here == HOST and problem.device is None:
         return before, after
 
@@ -254,19 +276,54 @@ def _movement(
         if source == target:
             return
         if source != HOST:  # device to device goes through the host
-            term = constants.link(source, "download")(operand.nbytes)
+            term = constants.link(source, "download", beside=beside)(operand.nbytes)
             terms["download"] = terms.get("download", 0.0) + term
         if target != HOST:
             if source == HOST and terms is before and not operand.is_dense():
                 term = constants.pack(operand.nbytes)
                 terms["pack"] = terms.get("pack", 0.0) + term
-            term = constants.link(target, "upload")(operand.nbytes)
+            term = constants.link(target, "upload", beside=beside)(operand.nbytes)
             terms["upload"] = terms.get("upload", 0.0) + term
 
     for operand in problem.inputs:
         move(before, operand, operand.location, here)
     move(after, problem.output, here, problem.output.location)
     return before, after
+
+
+def moved_to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:
+    """Seconds to move a share of each operand on the host to each of several devices, and back.
+
+    Parameters
+    ----------
+    problem : Problem
+    info : dict
+        Of the devices together, as `groups` gives it.
+    constants : Profile
+
+    Raises
+    ------
+    KeyError
+        If the links are not known.
+    """
+    members = info["members"]
+
+    def seconds(direction: str, operand: Operand) -> float:
+        nbytes = operand.nbytes // len(members)
+        alone = constants.link(members[0], direction)
+        if nbytes < at_once.LEAST:  # one after the other
+            return len(members) * alone(nbytes)
+        try:
+            return constants.link(info["constants"], direction)(nbytes)
+        except KeyError:  # as fast as alone
+            return alone(nbytes)
+
+    before = sum(seconds("upload", operand) for operand in problem.inputs)
+    return {"upload": before}, {"download": seconds("download", problem.output)}
+
+
+def _sum(one: Terms, other: Terms) -> Terms:
+    return one | {term: one.get(term, 0.0) + seconds for term, seconds in other.items()}
 
 
 def by_way_of_host(problem: Problem, constants: Profile) -> dict[str, float]:

@@ -167,7 +167,7 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
         Of the plans, see `call_cache.generation`, before the plan was made.
     """
     key = _host_key(call)
-    if key is None or plan.chosen.device != CPU or call.a.dtype != call.dtype:
+    if key is None or plan.turns or plan.chosen.device != CPU or call.a.dtype != call.dtype:
         return
     chosen, found = plan.chosen, plan.problem
     row = chosen.implementation

@@ -142,14 +142,14 @@ def _plan_on_host(
     run = host_call(plan, function)
     if not plan.varies:
         return run
-    runs = {plan.blas: run}
+    runs = {(plan.blas, plan.beside): run}
 
     def as_planned_now(*arguments: Any) -> Any:
         """What the plan comes down to that is printed now."""
-        run = runs.get(limits.state())
+        run = runs.get((limits.state(), planner.beside()))
         if run is None:
             plan = planner.plan(problem, device, method)
-            run = runs[plan.blas] = host_call(plan, function)
+            run = runs[plan.blas, plan.beside] = host_call(plan, function)
         return run(*arguments)
 
     return as_planned_now
@@ -159,7 +159,8 @@ def host_call(plan: Plan, function: Function) -> Function:
     """What a plan comes down to for host operands, as ``run(A, B, out=None)``."""
     chosen = plan.chosen
     if chosen.device == CPU and chosen.method == "blas":
-        return thread_counts.limited(chosen.implementation, chosen.threads, function)
+        run = thread_counts.limited(chosen.implementation, chosen.threads, function)
+        return planner.noted(plan, run)
     from hetero.runtime import execution
 
     inputs = plan.problem.inputs

@@ -7,7 +7,10 @@ A profile is one JSON file::
     units            what the numbers are in: seconds, bytes, flops
     fingerprint      the machine it was measured on (see `hetero.runtime.inventory.fingerprint`)
     devices          device name -> description, as `hetero.machine()` gives it
-    links            device name -> {"upload", "download"} -> {"pageable", "pinned"} -> model
+    links            device name -> {"upload", "download"} -> {"pageable", "pinned"} -> model;
+                     optional: "pageable beside BLAS" and the like, right after a product of the
+                     CPU; and "cuda*2" for a device name, two at once with so many bytes each.
+                     What is not there is as it is alone
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
                      host's memory, and the host's work around one call on a device
     models           "device|operation|method|dtype|layout" -> model
@@ -16,10 +19,11 @@ A profile is one JSON file::
     sha256           of everything above
 
 and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.runtime.models`); one of
-the CPU may have "threads", how many are best (`hetero.runtime.thread_counts`). A device written as
-"cuda:*" stands for every device of that kind, a layout "*" for every layout, "C" for "C aligned"
-and "C odd", "* odd" for everything odd. In the profiles that come with hetero ``models`` is a text:
-all of them packed, without samples (`hetero.runtime.packing`).
+the CPU may have "threads", how many are best (`hetero.runtime.thread_counts`); one of several
+devices may have "moves_apart": true, if what is moved to them and back is not in it. A device
+written as "cuda:*" stands for every device of that kind, a layout "*" for every layout, "C" for "C
+aligned" and "C odd", "* odd" for everything odd. In the profiles that come with hetero ``models``
+is a text: all of them packed, without samples (`hetero.runtime.packing`).
 
 =============  =================================================================================
 `encoding`     the bytes of a file, and their checksum

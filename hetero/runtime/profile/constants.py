@@ -38,6 +38,7 @@ class Profile:
         self.devices: dict[str, dict[str, Any]] = data["devices"]
         self._costs: dict[tuple[str, ...], Cost | None] = {}
         self._links: dict[tuple[str, ...], Callable[[int], float]] = {}
+        self._beside: dict[str, bool] = {}
 
     def cost(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
@@ -52,6 +53,13 @@ class Profile:
         found = None if model is None else bind(model)
         self._costs[key] = found
         return found
+
+    def moves_apart(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> bool:
+        """Whether the model of several devices leaves out what is moved to them and back."""
+        model = self._model(device, kind, operation, method, dtype, layout) or {}
+        return bool(model.get("moves_apart"))
 
     def threads(
         self, operation: str, method: str, dtype: str, layout: str, work: Work
@@ -74,24 +82,48 @@ class Profile:
                     return model
         return None
 
-    def link(self, device: str, direction: str, memory: str = "pageable") -> Callable[[int], float]:
+    def link(
+        self, device: str, direction: str, memory: str = "pageable", beside: str = ""
+    ) -> Callable[[int], float]:
         """Seconds as a function of bytes, "upload" to or "download" from a device.
+
+        Parameters
+        ----------
+        device : str
+            Or all equal ones that copy at once, "cuda*2": then the bytes are those of each.
+        direction : {"upload", "download"}
+        memory : {"pageable", "pinned"}
+        beside : str, optional
+            `blas_use.BESIDE_BLAS`: right after a product of the CPU. Where that makes no
+            difference it is the quiet link.
 
         Raises
         ------
         KeyError
             If the profile knows nothing of this link.
         """
-        key = (device, direction, memory)
+        key = (device, direction, memory, beside)
         if key not in self._links:
             for name in self._names(device, device.partition(":")[0]):
-                model = self.data["links"].get(name, {}).get(direction, {}).get(memory)
+                kinds = self.data["links"].get(name, {}).get(direction, {})
+                model = kinds.get(f"{memory} {beside}") or kinds.get(memory)
                 if model is not None:
                     self._links[key] = bind_link(model)
                     break
             else:
                 raise KeyError(f"{memory} {direction} of {device}")
         return self._links[key]
+
+    def has_links(self, beside: str) -> bool:
+        """Whether some links were measured beside something, and differ then."""
+        if beside not in self._beside:
+            self._beside[beside] = any(
+                memory.endswith(beside)
+                for directions in self.data["links"].values()
+                for kinds in directions.values()
+                for memory in kinds
+            )
+        return self._beside[beside]
 
     def pack(self, nbytes: int) -> float:
         """Seconds to copy a host array that is not dense into one that is."""

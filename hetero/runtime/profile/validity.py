@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hetero.runtime import inventory, registry
+from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.models import ModelKey
 
 # What constants depend on: parts of the fingerprint. "device" is the one that they are of.
 DEPENDENCE: dict[str, tuple[str, ...]] = {
     "pack": ("hetero", "cpu"),
     "links": ("hetero", "cpu", "device"),
+    f"links {BESIDE_BLAS}": ("blas",),  # beside what the link depends on
     "dispatch": ("hetero", "cpu", "device", "numpy"),
     "models of the CPU": ("hetero", "cpu", "cores"),
     "models of devices": ("hetero", "cpu", "device"),
@@ -218,8 +220,19 @@ class _Sorting:
         for name, value in entries.items():
             here = self._devices.names.get(name, name)
             if self._holds(f"{here}|{section}", name, DEPENDENCE[section]):
-                found[here] = value
+                found[here] = self._quiet(here, value) if section == "links" else value
         return found
+
+    def _quiet(self, here: str, directions: dict[str, Any]) -> dict[str, Any]:
+        """Links of a device without what was measured beside another BLAS."""
+        beside = any(k.endswith(BESIDE_BLAS) for kinds in directions.values() for k in kinds)
+        name = f"links {BESIDE_BLAS}"
+        if not beside or self._holds(f"{here}|{name}", here, DEPENDENCE[name]):
+            return directions
+        return {
+            direction: {k: model for k, model in kinds.items() if not k.endswith(BESIDE_BLAS)}
+            for direction, kinds in directions.items()
+        }
 
     def models(self, models: dict[str, Any]) -> dict[str, Any]:
         found = {}

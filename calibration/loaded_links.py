@@ -1,0 +1,217 @@
+"""Links in company: right after a product of the CPU, and while all GPUs copy at once.
+
+Copies are timed in turn alone and so, in rounds, and what is kept is how many times as long one
+takes then. Multiplied with the curve of the quiet link that gives another curve, which keeps its
+steps. Sizes and ways that differ by no more than noise are left as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from hetero.calibration import fit
+from hetero.calibration.failures import Failure
+from hetero.calibration.overheads import Copies
+from hetero.devices import at_once
+from hetero.devices.base import Device
+from hetero.kernels.cpu import blas_timeout
+from hetero.runtime import blas_use, inventory
+from hetero.runtime.blas_use import BESIDE_BLAS
+from hetero.runtime.cases import Budget, Place
+from hetero.runtime.plan import CPU
+
+SECONDS = 2.0  # that measuring each takes, about and at most
+_ROUNDS = 3
+_LARGEST = 1 << 28  # bytes
+_RATIO = 4  # of neighbouring sizes
+_SMALLEST = 1 << 12
+_LONG = 1 << 26  # bytes, whose copy is timed once in a round
+_FEW = 3  # how often others are
+_LEAST = 0.05  # by which two times must differ
+_FAR = 2.0  # times the least sample: what takes longer met something else
+_PRODUCT = 600  # rows and columns
+
+Times = dict[tuple[str, str], dict[int, float]]  # direction and kind of memory -> bytes -> times
+Take = Callable[[tuple[str, str], int], float]
+
+
+def beside_blas(device: Device, largest: int) -> Times:
+    """How many times as long copies take right after a product by NumPy, whose threads still spin.
+
+    Empty where they don't: hetero made them sleep early in this process, or there is only one.
+    """
+    threads = inventory.devices()[CPU].get("blas_threads", 1)
+    if threads < 2 or blas_timeout.is_short():
+        return {}
+    a = np.ones((_PRODUCT, _PRODUCT), np.float32)
+    with device.active():
+        copies = Copies(device, sizes(largest, _SMALLEST)[0])
+
+        def loaded(way: tuple[str, str], nbytes: int) -> float:
+            _ = a @ a
+            return _seconds(partial(copies, *way, nbytes))
+
+        def quiet(way: tuple[str, str], nbytes: int) -> float:
+            return _seconds(partial(copies, *way, nbytes))
+
+        return compared(
+            quiet, loaded, sizes(largest, _SMALLEST), lambda: time.sleep(blas_use.SPINS)
+        )
+
+
+def all_at_once(devices: Sequence[Device], largest: int) -> Times:
+    """How many times as long copies of several devices take, together, as one of the first's."""
+    lengths = sizes(largest, at_once.LEAST)
+    copies = []
+    for device in devices:
+        with device.active():
+            copies.append(Copies(device, lengths[0]))
+
+    def task(number: int, way: tuple[str, str], nbytes: int) -> None:
+        with devices[number].active():
+            copies[number](*way, nbytes)
+
+    def quiet(way: tuple[str, str], nbytes: int) -> float:
+        return _seconds(partial(task, 0, way, nbytes))
+
+    def loaded(way: tuple[str, str], nbytes: int) -> float:
+        tasks = [partial(task, number, way, nbytes) for number in range(len(devices))]
+        return _seconds(partial(at_once.run, devices, tasks, nbytes))
+
+    return compared(quiet, loaded, lengths)
+
+
+def after_products(
+    places: Iterable[Place], budget: Budget, failures: list[Failure]
+) -> dict[str, Times]:
+    """`beside_blas` of each place that is one device: name -> times."""
+    found = {}
+    for place in places:
+        if len(place.devices) == 1:
+            try:
+                found[place.name] = beside_blas(place.devices[0], _largest(place, budget))
+            except Exception as error:
+                failures.append(Failure("links", place.name, "after products", error))
+    return found
+
+
+def together(
+    place: Place, links: dict[str, Any], budget: Budget, failures: list[Failure]
+) -> dict[str, Any]:
+    """The links of all equal devices at once, by those of the first of them."""
+    try:
+        return curves(links, all_at_once(place.devices, _largest(place, budget)))
+    except Exception as error:
+        failures.append(Failure("links", place.name, "at once", error))
+        return {}
+
+
+def _largest(place: Place, budget: Budget) -> int:
+    memory = min(int(device.describe()["memory_bytes"]) for device in place.devices)
+    return min(budget.largest_transfer, memory // 4)
+
+
+def sizes(largest: int, smallest: int) -> list[int]:
+    """Bytes to copy, the largest first."""
+    found = [min(largest, _LARGEST)]
+    while found[-1] // _RATIO >= smallest:
+        found.append(found[-1] // _RATIO)
+    return found
+
+
+def compared(
+    quiet: Take,
+    loaded: Take,
+    lengths: Sequence[int],
+    rest: Callable[[], object] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Times:
+    """How many times as long the second takes as the first one; 1 where that is noise.
+
+    Parameters
+    ----------
+    quiet, loaded : callable
+        Seconds of a copy, of a way and a number of bytes.
+    lengths : sequence of int
+        Bytes.
+    rest : callable, optional
+        Called before copies are timed alone.
+    clock : callable, optional
+        Seconds.
+    """
+    samples: dict[tuple[Any, int], tuple[list[float], list[float]]] = {}
+    begin = clock()
+    for number in range(_ROUNDS):
+        if number > 1 and (clock() - begin) * (number + 1) / number > SECONDS:
+            break
+        for which, take in enumerate((quiet, loaded)):
+            if take is quiet:
+                rest()
+            for way in Copies.WAYS:
+                for nbytes in lengths:
+                    found = samples.setdefault((way, nbytes), ([], []))[which]
+                    found.extend(take(way, nbytes) for _ in range(1 if nbytes >= _LONG else _FEW))
+    return {
+        way: {nbytes: _times(*samples[way, nbytes]) for nbytes in lengths} for way in Copies.WAYS
+    }
+
+
+def _times(quiet: list[float], loaded: list[float]) -> float:
+    """The ratio of two times; 1 where they do not differ by more than their samples do."""
+    ranges, middles = [], []
+    for samples in (quiet, loaded):
+        near = [s for s in samples if s <= _FAR * min(samples)]
+        ranges.append(np.percentile(near, (10, 90)))
+        middles.append(median(near))
+    ratio = middles[1] / middles[0]
+    apart = ranges[1][0] > ranges[0][1] or ranges[1][1] < ranges[0][0]
+    return ratio if apart and abs(math.log(ratio)) > _LEAST else 1.0
+
+
+def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
+    """Link models of those ways of which some size differs: direction -> kind of memory -> model.
+
+    Parameters
+    ----------
+    links : dict
+        Of the quiet link, with samples.
+    times : dict
+        As `compared` gives them.
+    """
+    found: dict[str, Any] = {}
+    for (direction, memory), of_way in times.items():
+        samples = links.get(direction, {}).get(memory, {}).get("samples")
+        if samples is None or all(ratio == 1.0 for ratio in of_way.values()):
+            continue
+        lengths = sorted(of_way)
+        logs = np.interp(
+            np.log(samples["bytes"]), np.log(lengths), [math.log(of_way[n]) for n in lengths]
+        )
+        model = fit.segments(samples["bytes"], np.multiply(samples["seconds"], np.exp(logs)))
+        model["samples"] = {"bytes": lengths, "times": [of_way[n] for n in lengths]}
+        found.setdefault(direction, {})[memory] = model
+    return found
+
+
+def beside(links: dict[str, Any], times: Times) -> dict[str, Any]:
+    """The links of a device with the curves that hold right after a product of the CPU."""
+    found = copy.copy(links)
+    for direction, kinds in curves(links, times).items():
+        found[direction] = found[direction] | {
+            f"{memory} {BESIDE_BLAS}": model for memory, model in kinds.items()
+        }
+    return found
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin

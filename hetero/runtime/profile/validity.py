@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from hetero.kernels.cpu import limits
 from hetero.runtime import inventory, registry
 from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.models import ModelKey
@@ -18,7 +19,7 @@ from hetero.runtime.models import ModelKey
 DEPENDENCE: dict[str, tuple[str, ...]] = {
     "pack": ("hetero", "cpu"),
     "links": ("hetero", "cpu", "device"),
-    f"links {BESIDE_BLAS}": ("blas",),  # beside what the link depends on
+    f"links {BESIDE_BLAS}": (limits.BLAS,),  # beside what the link depends on
     "dispatch": ("hetero", "cpu", "device", "numpy"),
     "models of the CPU": ("hetero", "cpu", "cores"),
     "models of devices": ("hetero", "cpu", "device"),

@@ -28,7 +28,7 @@ from hetero.calibration.progress import Schedule
 from hetero.calibration.wanted import Wanted
 from hetero.kernels.cpu import blas_timeout
 from hetero.runtime import inventory, registry
-from hetero.runtime.cases import Place
+from hetero.runtime.cases import Place, forget_numbers
 from hetero.runtime.plan import CPU
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
@@ -60,6 +60,8 @@ def measure(
     except BaseException:  # most of all KeyboardInterrupt
         kept.write()
         raise
+    finally:
+        forget_numbers()
 
 
 def _measure(

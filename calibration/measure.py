@@ -86,7 +86,8 @@ def measure(
     call : callable
         Must not return before its work is done.
     budget : float
-        Seconds after which no further sample is taken, the first call included.
+        Seconds after which no further sample is taken, the first call included. A first call that
+        takes longer counts as a sample, unless it took twice the second one.
     least, most : int
         Bounds of the number of samples; ``least`` wins over ``budget``.
     wanted_spread : float
@@ -96,9 +97,10 @@ def measure(
     switches : callable
         How often this process had to leave a processor so far.
     """
-    begin = clock()
-    call()  # not counted: caches, pages, compilers
-    number = 1
+    before, begin = switches(), clock()
+    call()  # not counted, unless it is long: caches, pages, compilers
+    first, number = clock() - begin, 1
+    alone = switches() - before <= load.SWITCHES_PER_SECOND * first
     samples: list[float] = []
     undisturbed: list[float] = []
     while True:
@@ -115,6 +117,9 @@ def measure(
             undisturbed.append(samples[-1])
         else:
             time.sleep(_REST)
+        if len(samples) == 1 and budget < first <= _FAR * samples[0]:
+            samples.insert(0, first)
+            undisturbed[:0] = [first] * alone
         if len(samples) < least:
             continue
         if (

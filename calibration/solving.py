@@ -11,7 +11,7 @@ from hetero.calibration.workbench import Bench
 from hetero.runtime.cases import Budget, Case, Dims
 
 SETTLES = 0.002  # seconds for which threads may go on spinning after a call
-_POINTS = 2**24  # point updates that are timed at least
+_POINTS = 2**22  # point updates that are timed at least
 
 
 def counts(case: Case, n: int) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ def solves(
     time.sleep(SETTLES)
     found = []
     for count in counts:
-        measured = measure(partial(call, count), budget=2 * budget.point, least=3, most=9)
+        measured = measure(partial(call, count), budget=budget.point, least=3, most=9)
         bench.watch.note(measured.disturbed, measured.scattered)
         found.append(min(measured.samples))
     return found

@@ -11,9 +11,12 @@ Such a module has a function ``cases(place, budget)`` that yields every `Case` t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hetero.arrays import HOST
 from hetero.devices.base import Device
@@ -21,6 +24,9 @@ from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments, Implementation
 
 Dims = tuple[int, ...]
+
+_PERIOD = 1_000_003  # random numbers that are repeated: making them would take longer than a call
+_numbers: dict[str, np.ndarray] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +234,23 @@ class SmallCall(NamedTuple):
     problem: Problem
     arrays: tuple[Any, ...]
     from_host: Callable[[], object]
+
+
+def numbers(shape: Dims, dtype: str) -> np.ndarray:
+    """Random numbers between -0.5 and 0.5, to read only: the same memory each time.
+
+    Fresh pages would take longer to fill than most calls take. `forget_numbers` frees it.
+    """
+    count = math.prod(shape)
+    if dtype not in _numbers or _numbers[dtype].size < count:
+        drawn = (np.random.default_rng(0).random(_PERIOD) - 0.5).astype(dtype)
+        _numbers[dtype] = np.resize(drawn, max(count, _PERIOD))
+    return _numbers[dtype][:count].reshape(shape)
+
+
+def forget_numbers() -> None:
+    """Free what `numbers` keeps."""
+    _numbers.clear()
 
 
 def axis(smallest: int, largest: int, step: float) -> list[int]:

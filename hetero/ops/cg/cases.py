@@ -17,13 +17,12 @@ from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.cases import (
     SECONDS,
     even_grid,
-    right_hand_side,
     rows,
     timed,
     unknowns,
 )
 from hetero.ops.linear_systems.solve import Solve
-from hetero.runtime.cases import Budget, Case, Place, TimedSolves
+from hetero.runtime.cases import Budget, Case, Place, TimedSolves, numbers
 from hetero.runtime.models import ModelKey, Work, bind
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments
@@ -111,16 +110,16 @@ def _arguments(
 
     kind, _, preconditioner = layout.partition("-")
     if kind == "dense":
-        matrix = right_hand_side((n, n), dtype)
-        matrix += matrix.T
+        half = numbers((n, n), dtype)
+        matrix = half + half.T
         matrix[np.diag_indices(n)] += 0.9 * math.sqrt(n)
     elif kind == "csr":
         matrix = _banded(n, row_length, dtype)
     else:
         matrix = operators.Poisson(even_grid(n, int(kind[-1])), dtype=dtype)
-    b = right_hand_side(matrix.shape[:1], dtype)
+    b = numbers(matrix.shape[:1], dtype)  # no solve ends before its last step
     whole, inverse = System(matrix, np.dtype(dtype), preconditioner or None).on(devices)
-    return Arguments((b,), np.zeros_like(b), Solve(whole, 0.0, 0.0, 1, inverse))
+    return Arguments((b,), np.zeros(b.shape, dtype), Solve(whole, 0.0, 0.0, 1, inverse))
 
 
 def _banded(n: int, row_length: int, dtype: str) -> Any:

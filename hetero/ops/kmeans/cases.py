@@ -12,7 +12,7 @@ from hetero.devices.base import Device
 from hetero.ops import kmeans
 from hetero.ops.kmeans.fit import Fit
 from hetero.runtime import registry
-from hetero.runtime.cases import Budget, Case, Place, TimedSolves
+from hetero.runtime.cases import Budget, Case, Place, TimedSolves, numbers
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments
 
@@ -21,7 +21,6 @@ _ROWS_OTHERS = [1024, 32768, 1048576]
 _COLUMNS, _CLUSTERS = [2, 16, 128], [2, 16, 128]
 _COLUMNS_QUICK, _CLUSTERS_QUICK = [2, 64], [4, 128]
 _STEPS = TimedSolves(1, 3)
-_PERIOD = 1_000_003  # random numbers that are repeated
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
@@ -57,11 +56,6 @@ def _arguments(
     dtype: str, n: int, d: int, k: int, *, devices: tuple[Device, ...] = ()
 ) -> Arguments:
     """Random rows, and the first of them as centroids; no iteration is the last one."""
-    X = np.resize(_random(dtype), (n, d))
+    X = numbers((n, d), dtype)
     fit = Fit(1, 0.0, X[:k].copy(), exactly=True)
     return Arguments((X,), np.empty((k, d), dtype), fit)
-
-
-@functools.cache
-def _random(dtype: str) -> np.ndarray:
-    return np.random.default_rng(0).random(_PERIOD).astype(dtype)

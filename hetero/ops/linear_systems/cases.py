@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
-import numpy as np
-
 from hetero.runtime import registry
 from hetero.runtime.cases import Budget, Place, TimedSolves, thinned
 from hetero.runtime.registry import Implementation
@@ -16,7 +12,6 @@ _ITERATIONS, _ITERATIONS_QUICK = (8, 40), (4, 12)
 _SMALLEST = 2**8
 _LARGEST = {"cpu": 2**20, "opencl": 2**16}
 _LARGEST_OTHERS = 2**24
-_PERIOD = 1_000_003  # random numbers that are repeated: making them would take longer than a solve
 
 
 def rows(operation: str, place: Place) -> list[Implementation]:
@@ -54,13 +49,3 @@ def unknowns(
 def even_grid(n: int, ndim: int) -> tuple[int, ...]:
     """The most even grid of about n points; an extent is no power of two less one."""
     return (round(n ** (1.0 / ndim)),) * ndim
-
-
-def right_hand_side(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Random numbers, with which no solve ends before its last step."""
-    return np.resize(_random(dtype), shape)
-
-
-@functools.cache
-def _random(dtype: str) -> np.ndarray:
-    return (np.random.default_rng(0).random(_PERIOD) - 0.5).astype(dtype)

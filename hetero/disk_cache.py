@@ -4,6 +4,10 @@ It is kept in a folder that is this user's alone (`paths.private_folder`), and e
 a digest of its name and content, made with a key of that user's. A file that was damaged, put in
 another's place or made elsewhere is not read. Where nothing can be kept, everything works, and is
 compiled again in the next process.
+
+Other sources, compilers and processors have files of other names, and nobody knows which of them
+are wanted still. A file's time of modification tells when it was last used; what was not for long
+is removed, and the oldest beyond a size. Whoever wanted it compiles it again.
 """
 
 from __future__ import annotations
@@ -13,12 +17,19 @@ import hmac
 import logging
 import os
 import secrets
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from hetero import paths
 
 _BYTES = 32  # of a digest, and of the key
+_UNUSED = 30 * 86400.0  # seconds after which what nobody used is removed
+_MOST = 256 << 20  # bytes of one kind: all loops of one version take 7 MB
+_NOTED = 86400.0  # seconds within which the time of a use is exact enough
 _swept: set[Path] = set()
+
+_NOT_KEPT = (".lock", paths.TEMPORARY)  # ends of other files' names
 
 log = logging.getLogger("hetero")
 
@@ -50,7 +61,14 @@ def read(kind: str, name: str, root: Path | None = None) -> bytes | None:
     if len(key) != _BYTES or not hmac.compare_digest(digest, _digest(key, name, content)):
         log.info("the file %s is damaged and is not used", folder / name)
         return None
+    _note(folder / name)
     return content
+
+
+def in_use(kind: str, names: Iterable[str], root: Path | None = None) -> bool:
+    """Whether all of these are there; if so, they stay for as long as if they had been read."""
+    folder = paths.private_folder(kind, root=root)
+    return folder is not None and all(_note(folder / name) for name in names)
 
 
 def write(kind: str, name: str, content: bytes, root: Path | None = None) -> None:
@@ -62,9 +80,38 @@ def write(kind: str, name: str, content: bytes, root: Path | None = None) -> Non
         if folder not in _swept:
             _swept.add(folder)
             paths.sweep(folder)
+            _remove_unused(folder)
         paths.replace_file(folder / name, _digest(_key(folder.parent), name, content) + content)
     except OSError as error:
         log.info("%s cannot be kept in %s: %s", name, folder, error)
+
+
+def _note(path: Path) -> bool:
+    """Note that a file is used; whether it is there."""
+    try:
+        if time.time() - path.stat().st_mtime > _NOTED:
+            os.utime(path)
+    except OSError:
+        return path.exists()  # it may belong to somebody else who may write here: root
+    return True
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove what was not used for long, and of the rest the oldest if all of it is too much."""
+    now, total = time.time(), 0
+    try:
+        with os.scandir(folder) as entries:
+            found = [
+                (entry.stat(follow_symlinks=False), entry.path)
+                for entry in entries
+                if entry.is_file(follow_symlinks=False) and not entry.name.endswith(_NOT_KEPT)
+            ]
+        for info, path in sorted(found, key=lambda one: one[0].st_mtime, reverse=True):
+            total += info.st_size
+            if now - info.st_mtime > _UNUSED or total > _MOST:
+                Path(path).unlink(missing_ok=True)  # another process may have been faster
+    except OSError as error:
+        log.debug("%s was not cleared of what is unused: %s", folder, error)
 
 
 def _digest(key: bytes, name: str, content: bytes) -> bytes:

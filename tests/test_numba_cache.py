@@ -12,8 +12,8 @@ from pathlib import Path
 import numba
 import pytest
 
-from hetero import kernels
-from hetero.kernels.cpu import cache_hook, numba_cache
+from hetero.kernels.common import boundaries
+from hetero.kernels.cpu import cache_hook, convolve, numba_cache, sources
 
 SOURCE = """
 from hetero.kernels.cpu import threads
@@ -43,7 +43,7 @@ def load(tmp_path, monkeypatch):
     def loaded(factor=2, source=SOURCE):
         (package / "helper.py").write_text(f"FACTOR = {factor}\n")
         (package / "times.py").write_text(source)
-        numba_cache._stamp.cache_clear()
+        numba_cache._digest.cache_clear()
         for name in ("loops", "loops.helper", "loops.times"):
             path = package / f"{name.partition('.')[2] or '__init__'}.py"
             spec = importlib.util.spec_from_file_location(name, path)
@@ -196,17 +196,28 @@ def test_every_process_gives_the_same_name():
 
 
 def test_every_source_that_a_loop_is_made_of_is_seen():
-    """Sources are told by their imports: all of one form, and of nothing but the CPU's loops."""
-    folder = Path(kernels.__file__).parent
-    for file in sorted(folder.glob("cpu_*.py")):
-        text = file.read_text(encoding="utf-8")
-        relative = {
-            node.module
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.ImportFrom) and node.level
-        }
-        assert set(numba_cache._IMPORTED.findall(text)) == relative, file.name
-        assert all(name.partition("_")[0] == "cpu" for name in relative), file.name
+    """Those whose names are imported, as Python's own grammar has it, wherever they lie."""
+    files = sorted(Path(sources.__file__).parent.glob("*.py"))
+    expected, waiting = set(), list(files)
+    while waiting:
+        file = waiting.pop()
+        if file not in expected:
+            expected.add(file)
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.level and node.module:
+                    name = importlib.util.resolve_name(
+                        f"{'.' * node.level}{node.module}", package_of(file)
+                    )
+                    waiting.append(Path(importlib.util.find_spec(name).origin))
+                elif isinstance(node, ast.ImportFrom):
+                    assert node.level or not node.module.startswith("hetero"), file.name
+    assert set(sources.made_of(files)) == expected
+    assert Path(boundaries.__file__) in sources.made_of([Path(convolve.__file__)])
+    assert len(files) > 10
+
+
+def package_of(file):
+    return f"hetero.kernels.{file.parent.name}"
 
 
 CALLS = """

@@ -249,3 +249,66 @@ def test_processes_that_make_the_key_at_once_agree(home):
     running = [subprocess.Popen([sys.executable, "-c", code, name]) for name in names]
     assert [process.wait(60) for process in running] == [0] * 4
     assert [disk_cache.read("k", name) for name in names] == [b"x"] * 4
+
+
+# -- What nobody uses ------------------------------------------------------------------------------
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def kept(home, monkeypatch):
+    """``kept(name, days)``: a file that was last used so long ago; and a process that writes."""
+
+    def keep(name, days, content=b"x"):
+        disk_cache.write("cubin", name, content)
+        then = time.time() - days * DAY
+        os.utime(home / "cubin" / name, (then, then))
+        return home / "cubin" / name
+
+    def write():
+        monkeypatch.setattr(disk_cache, "_swept", set())  # as in another process
+        disk_cache.write("cubin", "new", b"x")
+        return {path.name for path in (home / "cubin").iterdir()}
+
+    keep.write = write
+    return keep
+
+
+def test_what_was_not_used_for_long_is_removed(kept):
+    lock = kept("old.lock", 400)
+    kept("old", 31)
+    kept("younger", 29)
+    assert kept.write() == {lock.name, "younger", "new"}
+    assert disk_cache.read("cubin", "old") is None
+
+
+def test_what_is_used_stays(kept):
+    """Reading it, or saying so, is a use; noting that costs a change of the file once a day."""
+    read, named, today = kept("read", 29), kept("named", 29), kept("today", 0.5)
+    before = today.stat().st_mtime
+    assert disk_cache.read("cubin", "read") == disk_cache.read("cubin", "today") == b"x"
+    assert disk_cache.in_use("cubin", ["named"])
+    assert not disk_cache.in_use("cubin", ["named", "missing"])
+    for path in (read, named):
+        assert time.time() - path.stat().st_mtime < 60.0
+    assert today.stat().st_mtime == before
+
+
+def test_beyond_a_size_the_oldest_goes(kept, monkeypatch):
+    monkeypatch.setattr(disk_cache, "_MOST", 3500)
+    for days in (5, 2, 4, 3):
+        kept(f"{days} days", days, bytes(1000))
+    assert kept.write() == {"2 days", "3 days", "4 days", "new"}
+
+
+def test_what_another_process_removed_first_is_no_obstacle(kept, monkeypatch):
+    kept("a", 50), kept("b", 40)
+    unlink = type(kept("c", 35)).unlink
+
+    def late(path, **options):
+        unlink(path)
+        unlink(path, **options)
+
+    monkeypatch.setattr(paths.Path, "unlink", late)
+    assert kept.write() == {"new"}

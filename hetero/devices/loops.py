@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hetero import disk_cache, paths
-from hetero.kernels.cpu import cache_hook
+from hetero.kernels.cpu import cache_hook, sources
 
 OFF = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
 _KIND, _CODE = "loops", "numba"  # folders of the lists, and of what they list
@@ -164,8 +164,8 @@ def _on_disk(name: str) -> bool:
     content = disk_cache.read(_KIND, _list_of(name), _root())
     if content is None:
         return False
-    folder, files = paths.private_folder(_CODE, root=_root()), json.loads(content)
-    return folder is not None and bool(files) and all((folder / file).exists() for file in files)
+    files = json.loads(content)
+    return bool(files) and disk_cache.in_use(_CODE, files, _root())
 
 
 def _list_of(name: str) -> str:
@@ -188,8 +188,7 @@ def _made_of() -> str | None:
     try:
         for package in ("hetero", "numba", "llvmlite", "numpy"):
             found.update(f"{package} {metadata.version(package)}\n".encode())
-        for file in sorted(Path(cache_hook.__file__).parent.glob("*.py")):
-            found.update(file.read_bytes())
+        found.update(sources.digest(Path(cache_hook.__file__).parent.glob("*.py")).encode())
     except (OSError, metadata.PackageNotFoundError):  # in an archive, or not installed
         return None
     chosen = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_CPU_")}

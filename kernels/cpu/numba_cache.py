@@ -12,7 +12,6 @@ import hashlib
 import inspect
 import logging
 import pickle
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,11 +24,10 @@ from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from . import cache_hook
+from . import cache_hook, sources
 
 KIND = "numba"  # of things in the cache
 VERSIONS = (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag)
-_IMPORTED = re.compile(r"^ *from \.(\w+) import", re.MULTILINE)
 
 log = logging.getLogger("hetero")
 
@@ -87,11 +85,11 @@ class _Kept(NullCache):
         if any(isinstance(argument, types.Callable) for argument in arguments):
             return None  # a function's name says nothing of its code
         try:
-            stamp = _stamp(inspect.getfile(function))
+            digest = _digest(inspect.getfile(function))
         except OSError:  # there is no source to tell versions by
             return None
         key = (
-            *(function.__module__, function.__qualname__, stamp),
+            *(function.__module__, function.__qualname__, digest),
             *(str(sig), self._options, codegen.magic_tuple(), config.USING_SVML),
             *VERSIONS,
         )
@@ -104,13 +102,6 @@ def root() -> Path | None:
 
 
 @functools.cache
-def _stamp(file: str) -> str:
-    """Digest of a source and of those beside it that it is made of."""
-    waiting, seen = [Path(file)], {}
-    while waiting:
-        path = waiting.pop()
-        if path.name not in seen:
-            text = path.read_text(encoding="utf-8")
-            seen[path.name] = text
-            waiting += [path.with_name(f"{name}.py") for name in _IMPORTED.findall(text)]
-    return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()
+def _digest(file: str) -> str:
+    """Of a source and of those that it is made of."""
+    return sources.digest([Path(file)])

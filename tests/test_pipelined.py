@@ -57,20 +57,19 @@ def tile_of(source, tile):
     return m * tile["WARPS_M"], n * tile["WARPS_N"]
 
 
-def emulated(source, defines, directory, edit=lambda text: text):
+def emulated(source, defines, directory, edit=lambda text: text, family="matmul", call=LAUNCH):
     """The kernel as a function of a grid and its arguments."""
     if not shutil.which("g++"):
         pytest.skip("no g++ to compile the kernel for the CPU")
-    text = (Path(kernels.__file__).parent / "matmul" / source).read_text()
+    text = (Path(kernels.__file__).parent / family / source).read_text()
     text = edit(text.replace('#include "ptx.cu"\n', ""))
-    for shared in ("matmul_registers.cu", "matmul_blocks.cu"):
-        text = text.replace(f'#include "{shared}"', kernels.source(shared))
+    text = re.sub(r'#include "(\w+\.cu)"', lambda found: kernels.source(found[1]), text)
     text, found = re.subn(
         r"extern __shared__ \S+ (\w+) shared\[\];", r"\1 *const shared = (\1 *)shared_memory;", text
     )
     assert found == 1
     header = Path(__file__).with_name("cuda_on_cpu.h")
-    (directory / "kernel.cpp").write_text(f'#include "{header}"\n{text}\n{LAUNCH}')
+    (directory / "kernel.cpp").write_text(f'#include "{header}"\n{text}\n{call}')
     options = [f"-D{name}={value}" for name, value in defines.items()]
     command = ["g++", "-O1", "-w", "-std=c++17", "-shared", "-fPIC", *options]
     subprocess.run([*command, "-o", "kernel.so", "kernel.cpp"], cwd=directory, check=True)

@@ -1,0 +1,360 @@
+"""Lloyd's iterations on one device: rows, labels and centroids stay there until the end."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from typing import Any
+
+import numpy as np
+
+from hetero.devices.base import Device
+from hetero.devices.workspace import Workspace
+from hetero.errors import DeviceError
+from hetero.kernels.common.launch import Launch
+from hetero.kernels.kmeans import plan as plans
+from hetero.ops.kmeans.fit import Run
+from hetero.ops.kmeans.lloyd_cpu import means
+from hetero.ops.linear_systems.types import DeviceFailed
+from hetero.runtime import tuning
+from hetero.runtime.problem import Problem
+
+_STOPPED, _ITERATIONS, _CHANGED, _EMPTY = range(plans.STATE)
+_RUNNING, _REPEATED, _CONVERGED, _EMPTIED = range(4)
+_GOES_ON = -1.0  # a tolerance: no rule stops the iteration
+_BATCH_SECONDS = 1e-3  # of iterations between two looks at the state, which take some 20 us
+_LONGEST_BATCH = 64
+_CHECKPOINT_SECONDS = 2.0
+_FAR = 1.0  # of the variance; rows whose mean is farther from zero are centred
+_SWAPPED = {
+    "centroids": "means",
+    "means": "centroids",
+    "packed": "packed_next",
+    "packed_next": "packed",
+    "norms": "norms_next",
+    "norms_next": "norms",
+}
+
+
+class DeviceRows:
+    """The rows of X on one device, and k-means of them: see `hetero.ops.kmeans.fit.Rows`.
+
+    Parameters
+    ----------
+    device : Device
+        Active, here and whenever a method is called.
+    problem : Problem
+        Of dims (n, d, k).
+    X : device buffer
+        (n, d), contiguous; read only.
+    weights : device buffer or None
+        (n,), of the dtype of X.
+    method : str
+        "lloyd", "library", or a rung of `hetero.kernels.kmeans.plan.RUNGS`.
+    labels : device buffer, optional
+        (n,) of int32, which the labels are left in. Default: one of its own.
+
+    Attributes
+    ----------
+    mean : (d,) numpy.ndarray
+        What is subtracted of X, for accurate distances: its mean, or zeros where that is near
+        enough to zero. Centroids that come and go are less it too.
+    labels : device buffer
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        problem: Problem,
+        X: Any,
+        weights: Any = None,
+        method: str = "lloyd",
+        labels: Any = None,
+    ) -> None:
+        self.n, self.d, self.k = problem.dims
+        self.dtype = np.dtype(problem.dtype)
+        self._device = device
+        self._method = method
+        self._space = Workspace(device, "kmeans")
+        self._buffers = self._space.buffers
+        self._buffers["X"] = X
+        if weights is not None:
+            self._buffers["weights"] = weights
+        if labels is None:
+            labels = self._space.allocate(self.n * 4, "labels")
+        self.labels = self._buffers["labels"] = labels
+        self.mean = self._centre()
+        self._lay_out()
+
+    def _centre(self) -> np.ndarray:
+        """The mean, of which X becomes free where that helps."""
+        n, d, device = self.n, self.d, self._device
+        limits = device.multiprocessors, device.block_limit
+        sums, centre = plans.columns(n, d, self.dtype.name, *limits)
+        self._space.allocate(sums.grid * 2 * d * 8, "columns")
+        self._start(self._bound(sums))
+        first = np.empty(d, self.dtype)
+        found = np.empty((sums.grid, 2, d))
+        device.download(self._buffers["X"], first)
+        device.download(self._buffers["columns"], found)
+        apart, squares = found.sum(axis=0) / n
+        mean = first + apart
+        self._variance = float(np.mean(np.maximum(squares - apart * apart, 0.0)))
+        if not np.mean(mean * mean) > _FAR * self._variance:
+            return np.zeros(d, self.dtype)
+        mean = mean.astype(self.dtype)
+        device.upload(mean, self._space.allocate(mean.nbytes, "mean"))
+        self._space.allocate(n * d * self.dtype.itemsize, "centred")
+        self._start(self._bound(centre))
+        self._buffers["X"] = self._buffers["centred"]
+        return mean
+
+    def _lay_out(self) -> None:
+        """Buffers and launches of an iteration, and of one that follows it."""
+        device = self._device
+        X = self._buffers["X"]
+        self._plan = plans.plan_lloyd(
+            n=self.n,
+            d=self.d,
+            k=self.k,
+            dtype=self.dtype.name,
+            weighted="weights" in self._buffers,
+            multiprocessors=device.multiprocessors,
+            alignment=X & -X & 15 or 16 if type(X) is int else 16,
+            block_limit=device.block_limit,
+            shared_limit=device.shared_limit,
+            capability=device.capability,
+            method=self._method,
+            tuning=tuning.of_device(device),
+        )
+        self._space.allocate(self.k * self.d * self.dtype.itemsize, "centroids")
+        for name, nbytes in self._plan.scratch.items():
+            self._space.allocate(nbytes, name)
+        sources = {
+            (launch.source, launch.defines)
+            for launch in (*self._plan.prepare, *self._plan.assign, *self._plan.update)
+        }
+        device.compile_ahead(sources | {(one.source, one.defines) for one in self._plan.finish})
+        self._start(*map(self._bound, self._plan.prepare))
+
+    @functools.cached_property
+    def _library(self) -> Any:
+        from hetero.ops.kmeans.products_device import Products
+
+        dims = self.n, self.d, self.k
+        return Products(self._device, self._space, self._buffers, dims, self.dtype.name)
+
+    def _bound(self, launch: Launch, swapped: bool = False, **others: Any) -> tuple[Any, ...]:
+        """What the device's launch takes."""
+
+        def value(argument: Any) -> Any:
+            if type(argument) is not str:
+                return argument
+            if argument in others:
+                return others[argument]
+            return self._buffers[_SWAPPED.get(argument, argument) if swapped else argument]
+
+        kernel = self._device.build(launch.source, launch.kernel, launch.defines)
+        arguments = [value(argument) for argument in launch.arguments]
+        return kernel, launch.grid, launch.block, arguments, launch.shared_bytes
+
+    def _start(self, *bound: tuple[Any, ...]) -> None:
+        for one in bound:
+            self._device.launch(*one)
+
+    def mean_variance(self) -> float:
+        """See `hetero.ops.kmeans.fit.Rows`."""
+        return self._variance
+
+    def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool = False) -> Run:
+        """See `hetero.ops.kmeans.fit.Rows`; the labels stay on the device, in `labels`."""
+        loop = _Loop(self, centroids, _GOES_ON if exactly else float(tol))
+        try:
+            return loop.run(maxiter)
+        except DeviceError as error:
+            if not loop.begun:
+                raise
+            saved = None if loop.saved is None else loop.saved + self.mean
+            raise DeviceFailed(error, saved, loop.saved_at) from error
+
+    def assign(self, centroids: np.ndarray) -> float:
+        """Find the labels for centroids on the host; the inertia."""
+        self.upload(centroids)
+        self.label(False)
+        return self.inertia(False)
+
+    def upload(self, centroids: np.ndarray) -> None:
+        """Begin with centroids from the host."""
+        self._device.upload(np.ascontiguousarray(centroids, self.dtype), self._buffers["centroids"])
+        self._pack("centroids", "packed", "norms")
+        self._pack("centroids", "packed_next", "norms_next")
+        self.set_state(_RUNNING, 0, 1)
+
+    def put(self, centroids: np.ndarray, swapped: bool) -> None:
+        """Go on with centroids from the host, as those of one of the two sets."""
+        names = ("means", "packed_next", "norms_next")
+        names = names if swapped else tuple(_SWAPPED[name] for name in names)
+        self._device.upload(centroids, self._buffers[names[0]])
+        self._pack(*names)
+
+    def _pack(self, centroids: str, packed: str, norms: str) -> None:
+        names = {"centroids": centroids, "packed": packed, "norms": norms}
+        buffers = {name: self._buffers[other] for name, other in names.items()}
+        self._start(self._bound(self._plan.pack, **buffers))
+
+    def download(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """A buffer's content."""
+        found = np.empty(shape, dtype)
+        self._device.download(self._buffers[name], found)
+        return found
+
+    def set_state(self, stopped: int, iterations: int, changed: int) -> None:
+        """Write what the iteration's state is. Labels "changed" keep it from ending at once."""
+        state = np.array([stopped, iterations, changed, 0], np.int32)
+        self._device.upload(state, self._buffers["state"])
+
+    def label(self, swapped: bool) -> None:
+        """Find the labels for the one or the other set of centroids."""
+        if not self._plan.assign:
+            self._by_library(swapped)
+        self._start(*(self._bound(launch, swapped) for launch in self._plan.assign))
+
+    def _by_library(self, swapped: bool) -> None:
+        names = ("means", "norms_next") if swapped else ("centroids", "norms")
+        self._library.assign(*names)
+
+    def iteration(self, swapped: bool, tolerance: float) -> Any:
+        """A function that starts one iteration from the one or the other set of centroids."""
+        first = [self._bound(launch, swapped) for launch in self._plan.assign]
+        rest = [
+            self._bound(launch, swapped, tolerance=tolerance)
+            for launch in (*self._plan.update, *self._plan.finish)
+        ]
+
+        def start() -> None:
+            if not first:
+                self._by_library(swapped)
+            self._start(*first, *rest)
+
+        return start
+
+    def inertia(self, swapped: bool) -> float:
+        """The weighted sum of squared distances from the centroids of the labels."""
+        launch = self._plan.inertia
+        self._start(self._bound(launch, swapped))
+        return float(self.download("partial_inertia", (launch.grid,), np.float64).sum())
+
+    def relocated(self, swapped: bool) -> np.ndarray:
+        """The centroids that end an iteration with empty clusters, by `lloyd_cpu.means`."""
+        if "distances" not in self._buffers:
+            self._space.allocate(self.n * self.dtype.itemsize, "distances")
+        self._start(self._bound(self._plan.distances, swapped))
+        k, d = self.k, self.d
+        sums = self.download("sums", (k, d), self.dtype).astype(np.float64)
+        totals = self.download("totals", (k,), self.dtype).astype(np.float64)
+        labels = self.download("labels", (self.n,), np.int32)
+        return means(_Fetched(self), np.empty((k, d), self.dtype), labels, sums, totals)
+
+    def row(self, index: int) -> np.ndarray:
+        """One row, less the mean."""
+        row = np.empty(self.d, self.dtype)
+        self._device.download(self._buffers["X"], row, int(index) * row.nbytes)
+        return row
+
+    def weight(self, index: int) -> float:
+        """One weight."""
+        weight = np.ones(1, self.dtype)
+        if "weights" in self._buffers:
+            self._device.download(self._buffers["weights"], weight, int(index) * weight.itemsize)
+        return float(weight[0])
+
+
+class _Fetched:
+    """What `lloyd_cpu.means` asks of rows, from the device."""
+
+    def __init__(self, rows: DeviceRows) -> None:
+        self._rows = rows
+        self.row = rows.row
+        self.weights = self
+
+    def __getitem__(self, index: int) -> float:
+        return self._rows.weight(index)
+
+    def distances(self, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Those that were computed on the device."""
+        return self._rows.download("distances", (self._rows.n,), self._rows.dtype)
+
+
+class _Loop:
+    """Lloyd's iterations of one start.
+
+    The device decides when to stop, and the host looks at it once for several iterations: those
+    beyond the last one do nothing. Centroids are in two sets of buffers in turn, so that ``done``
+    iterations leave them in the second one where that is odd.
+
+    Attributes
+    ----------
+    begun : bool
+        Whether a failure leaves something behind:
+    saved, saved_at
+        The centroids last saved on the host, or None, and the iterations that made them.
+    """
+
+    def __init__(self, rows: DeviceRows, centroids: np.ndarray, tolerance: float) -> None:
+        self.begun = False
+        self.saved: np.ndarray | None = None
+        self.saved_at = 0
+        self._rows = rows
+        self._centroids = centroids
+        self._tolerance = tolerance
+        self._start = [rows.iteration(swapped, tolerance) for swapped in (False, True)]
+
+    def run(self, maxiter: int) -> Run:
+        """Iterate; the centroids are changed, the labels and the inertia fit them."""
+        rows = self._rows
+        rows.upload(self._centroids)
+        self.begun = True
+        done, stopped, batch = 0, _RUNNING, 2
+        saved = time.monotonic()
+        while done < maxiter and stopped == _RUNNING:
+            began, before = time.monotonic(), done
+            for number in range(done, min(done + batch, maxiter)):
+                self._start[number % 2]()
+            stopped, done, changed = self._state()
+            if stopped == _EMPTIED:
+                stopped = self._relocate(done, bool(changed))
+                done += 1
+            now = time.monotonic()
+            wanted = math.ceil(_BATCH_SECONDS * (done - before) / (now - began))
+            batch = max(1, min(wanted, 2 * batch, _LONGEST_BATCH))
+            if now - saved > _CHECKPOINT_SECONDS and stopped == _RUNNING:
+                self.saved, self.saved_at, saved = self._fetch(done), done, now
+        if stopped != _REPEATED:
+            rows.set_state(_RUNNING, done, 1)
+            rows.label(done % 2 == 1)
+        inertia = rows.inertia(done % 2 == 1)
+        self._centroids[...] = self._fetch(done)
+        return Run(inertia, done, stopped != _RUNNING)
+
+    def _state(self) -> tuple[int, int, int]:
+        state = self._rows.download("state", (plans.STATE,), np.int32)
+        return int(state[_STOPPED]), int(state[_ITERATIONS]), int(state[_CHANGED])
+
+    def _fetch(self, done: int) -> np.ndarray:
+        rows = self._rows
+        name = "means" if done % 2 else "centroids"
+        return rows.download(name, (rows.k, rows.d), rows.dtype)
+
+    def _relocate(self, done: int, changed: bool) -> int:
+        """End an iteration in which a cluster was empty; why the loop stops, if it does."""
+        rows = self._rows
+        old = self._fetch(done)
+        new = rows.relocated(done % 2 == 1)
+        shift = float(((new.astype(np.float64) - old) ** 2).sum())
+        stopped = _RUNNING
+        if self._tolerance >= 0:
+            stopped = _REPEATED if not changed else _CONVERGED if shift <= self._tolerance else 0
+        rows.put(new, done % 2 == 0)  # as those of the next iteration
+        rows.set_state(stopped, done + 1, 0)
+        return stopped

@@ -1,0 +1,1 @@
+"""k-means: assignment to the nearest centroid, and the weighted means of clusters."""

@@ -1,0 +1,140 @@
+// The nearest of k centroids to each of n points, as kmeans_tiles.cu finds them, for CUDA devices of compute
+// capability 8.0 or more and points of so few columns that a block's points fit shared memory whole.
+//
+// A block loads its TILE_M points once, k-major, for all centroids. Only tiles of the centroids are on
+// their way while others are multiplied, STAGES - 1 of them ahead; packed as they are, they are copied
+// by 16 bytes and lie as they are read.
+// Per point: 2 d k flops, d elements from memory and TILE_N / TILE_M of the centroids from the L2.
+//
+// Preconditions. As in kmeans_tiles.cu. Shared memory: TILE_K * steps * PITCH_A + STAGES * TILE_K * TILE_N
+// elements, and THREAD_M * THREADS of REAL and int.
+
+#ifndef STAGES
+#define STAGES 4
+#endif
+
+#include "matmul_registers.cu"
+#include "kmeans_state.cu"
+#include "ptx.cu"
+
+#if ALIGNED
+#define PIECE WIDTH
+#else
+#define PIECE 1
+#endif
+#define STAGE (TILE_K * TILE_N)
+#define COPIES (STAGE / (WIDTH * THREADS))
+#define READ_FACTORS(set, stage, k_of_x, kk) \
+    READ_FACTORS_AT(set, read_x + (k_of_x) * PITCH_A, \
+                    read_c + (stage) * STAGE + (kk) * TILE_N)
+#define COPY_CENTROIDS(stage) \
+    UNROLL \
+    for (int s = 0; s < COPIES; ++s) \
+        copy_piece(to_c + (int)sizeof(REAL) * ((stage) * STAGE + s * WIDTH * THREADS), \
+                   from_c + s * WIDTH * THREADS, WIDTH, true); \
+    from_c += STAGE
+
+KERNEL(THREADS, RESIDENT)
+assign_resident(const REAL *__restrict__ X, const REAL *__restrict__ packed,
+                const REAL *__restrict__ norms, int *__restrict__ labels, int *__restrict__ state,
+                index_t n, index_t d, index_t tiles)
+{
+    extern __shared__ __align__(16) REAL shared[];
+    if (state[STOPPED]) return;
+
+    const int thread = (int)threadIdx.x;
+    const int lane = thread % 32;
+    const int warp = thread / 32;
+    const int warp_m = warp / WARPS_N * (8 * THREAD_M);
+    const int warp_n = warp % WARPS_N * (4 * THREAD_N);
+    const index_t tile_m = (index_t)blockIdx.x * TILE_M;
+    const int columns = (int)d;
+    const int steps = (columns + TILE_K - 1) / TILE_K;
+    const int total = steps * (int)tiles;
+    REAL *const shared_x = shared;
+    REAL *const shared_c = shared_x + steps * TILE_K * PITCH_A;
+    REAL *const least = shared_c + STAGES * STAGE;
+    int *const nearest = (int *)(least + THREAD_M * THREADS);
+
+    const REAL *from_c = packed + thread * WIDTH;
+    const unsigned int to_c = shared_address(shared_c + thread * WIDTH);
+    UNROLL
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        if (stage < total) {
+            COPY_CENTROIDS(stage);
+        }
+        end_of_copies();
+    }
+
+    // RUN_LENGTH elements of a row by neighbouring threads: full sectors, and few conflicts in storing.
+    const int run = RUN_LENGTH / PIECE;
+    const int rows = n - tile_m < TILE_M ? (int)(n - tile_m) : TILE_M;
+    for (int column = thread % run * PIECE; column < steps * TILE_K; column += RUN_LENGTH) {
+        UNROLL
+        for (int slot = 0; slot < TILE_M * RUN_LENGTH / (PIECE * THREADS); ++slot) {
+            const int row = thread / run + slot * (THREADS / run);
+            REAL elements[PIECE] = {0};
+            if (row < rows && column < columns) {
+                const REAL *const from = X + (tile_m + row) * d + column;
+#if ALIGNED
+                const VECTOR v = *(const VECTOR *)from;
+                UNPACK(elements, v);
+#else
+                elements[0] = *from;
+#endif
+            }
+            UNROLL
+            for (int w = 0; w < PIECE; ++w) shared_x[(column + w) * PITCH_A + row] = elements[w];
+        }
+    }
+    UNROLL
+    for (int i = 0; i < THREAD_M; ++i) {
+        least[i * THREADS + thread] = (REAL)INFINITY;
+        nearest[i * THREADS + thread] = 0;
+    }
+
+    REAL sum[THREAD_M][THREAD_N];
+    REAL factors_a[2][THREAD_M];
+    REAL factors_b[2][THREAD_N];
+    const REAL *read_x = shared_x + warp_m + LANE_M(lane);
+    const REAL *const read_c = shared_c + warp_n + LANE_N(lane);
+
+    wait_for_copies();
+    __syncthreads();
+    int reading = 0, writing = STAGES - 1, left = total - (STAGES - 1);
+    READ_FACTORS(0, 0, 0, 0);
+    NO_UNROLL
+    for (int tile = 0; tile < (int)tiles; ++tile) {
+        UNROLL
+        for (int i = 0; i < THREAD_M; ++i) {
+            UNROLL
+            for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0;
+        }
+        NO_UNROLL
+        for (int step = 0; step < steps; ++step) {
+            // The stage read before the last barrier is free.
+            if (left > 0) {
+                COPY_CENTROIDS(writing);
+            }
+            --left;
+            end_of_copies();
+            writing = reading;
+            UNROLL
+            for (int kk = 0; kk < TILE_K; ++kk) {
+                if (kk + 1 < TILE_K) {
+                    READ_FACTORS(kk + 1 & 1, reading, kk + 1, kk + 1);
+                } else {
+                    // The last product of this stage covers the barrier and the next one's first reading.
+                    reading = reading + 1 == STAGES ? 0 : reading + 1;
+                    read_x += (step + 1 < steps ? TILE_K : TILE_K - steps * TILE_K) * PITCH_A;
+                    wait_for_copies();
+                    __syncthreads();
+                    READ_FACTORS(kk + 1 & 1, reading, 0, 0);
+                }
+                MULTIPLY_FACTORS(kk & 1);
+            }
+        }
+#include "kmeans_least.cu"
+    }
+#include "kmeans_nearest.cu"
+}

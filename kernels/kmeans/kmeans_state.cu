@@ -1,0 +1,24 @@
+// What an iteration leaves in `state`, an array of integers that the next kernels and the host look at.
+// Once STOPPED is set, kernels return at once: iterations may be queued beyond the last one.
+
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+
+#define STOPPED 0     // why, or 0: the iteration goes on
+#define ITERATIONS 1  // that are complete
+#define CHANGED 2     // 1 if a label changed in this one
+#define EMPTY 3       // 1 if a cluster has no weight in this one
+
+#define REPEATED 1   // no label changed
+#define CONVERGED 2  // the centroids moved by no more than the tolerance
+#define EMPTIED 3    // a cluster is empty, and the centroids are still to be found
+
+// A label's place in memory gets a new value; tells of it if it is another one.
+DEVICE void write_label(GLOBAL int *labels, GLOBAL int *state, index_t row, int label)
+{
+    if (labels[row] != label) {
+        labels[row] = label;
+        state[CHANGED] = 1;
+    }
+}

@@ -1,0 +1,154 @@
+// The nearest of k centroids to each of n points: labels[i] = argmin over c of |c|^2 - 2 x_i.c, the lowest
+// c of several. The distances stay in registers.
+//
+// The product of matmul.cu: a block has TILE_M points and takes the centroids TILE_N at a time, d in steps
+// of TILE_K, by two buffers in shared memory. After the last step of a tile each thread has THREAD_M x
+// THREAD_N scalar products, and keeps for each of its rows the least distance so far and whose it is;
+// in shared memory, for registers are full. At the end threads that share a row compare.
+// X is (n, d), contiguous. `packed` has the centroids as tiles of (steps * TILE_K, TILE_N), with zeros where
+// there is no column or centroid; norms[c] = |c|^2, infinite where there is none.
+// Per point: 2 d k flops, d elements from memory and TILE_N / TILE_M of the centroids from the L2.
+//
+// Preconditions. ALIGNED = 1: d and the address of X are multiples of WIDTH elements. `packed` always is.
+
+#define TILE_K 8
+
+#include "matmul_registers.cu"
+#include "kmeans_state.cu"
+
+#if ALIGNED
+#define PIECE WIDTH
+#define LOADED VECTOR
+#else
+#define PIECE 1
+#define LOADED REAL
+#endif
+// Threads that have a row's TILE_K elements; a thread's rows are APART from each other.
+#define RUN (TILE_K / PIECE)
+#define APART (THREADS / RUN)
+#define LOADS_X (TILE_M / APART)
+#define LOADS_C (TILE_N * TILE_K / (WIDTH * THREADS))
+
+#define READ_FACTORS(set, buffer, kk) \
+    READ_FACTORS_AT(set, read_x + (buffer) * (TILE_K * PITCH_A) + (kk) * PITCH_A, \
+                    read_c + (buffer) * (TILE_K * TILE_N) + (kk) * TILE_N)
+
+// A loaded piece of a row goes to as many lines of the shared tile.
+DEVICE void scatter(LOCAL REAL *to, LOADED piece)
+{
+#if ALIGNED
+    REAL elements[WIDTH];
+    UNPACK(elements, piece);
+    UNROLL
+    for (int w = 0; w < WIDTH; ++w) to[w * PITCH_A] = elements[w];
+#else
+    *to = piece;
+#endif
+}
+
+KERNEL(THREADS, RESIDENT)
+assign_tiles(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT packed,
+             GLOBAL const REAL *RESTRICT norms, GLOBAL int *RESTRICT labels,
+             GLOBAL int *RESTRICT state, index_t n, index_t d, index_t tiles)
+{
+    SHARED VECTOR shared_x[2 * TILE_K * PITCH_A / WIDTH];
+    SHARED VECTOR shared_c[2 * TILE_K * TILE_N / WIDTH];
+    SHARED REAL least[THREAD_M * THREADS];
+    SHARED int nearest[THREAD_M * THREADS];
+    if (state[STOPPED]) return;
+
+    const int thread = (int)threadIdx.x;
+    const int lane = thread % 32;
+    const int warp = thread / 32;
+    const int warp_m = warp / WARPS_N * (8 * THREAD_M);
+    const int warp_n = warp % WARPS_N * (4 * THREAD_N);
+    const index_t tile_m = (index_t)blockIdx.x * TILE_M;
+    const int steps = (int)((d + TILE_K - 1) / TILE_K);
+
+    // A thread's first piece of X, and how many rows are left from it on.
+    const int x_k = thread % RUN * PIECE;
+    const int x_m = thread / RUN;
+    const int left = (int)(n - tile_m < TILE_M ? n - tile_m : TILE_M) - x_m;
+    X += (tile_m + x_m) * d + x_k;
+    LOCAL REAL *const to_x = (LOCAL REAL *)shared_x + x_k * PITCH_A + x_m;
+    GLOBAL const VECTOR *from_c = (GLOBAL const VECTOR *)packed + thread;
+
+    LOADED next_x[LOADS_X];
+    VECTOR next_c[LOADS_C];
+    UNROLL
+    for (int s = 0; s < LOADS_X; ++s) {
+        const REAL zeros[WIDTH] = {0};
+#if ALIGNED
+        PACK(next_x[s], zeros);
+#else
+        next_x[s] = zeros[0];
+#endif
+        if (s * APART < left && x_k < d)
+            next_x[s] = *(GLOBAL const LOADED *)(X + s * APART * d);
+    }
+    UNROLL
+    for (int s = 0; s < LOADS_C; ++s) next_c[s] = from_c[s * THREADS];
+    UNROLL
+    for (int i = 0; i < THREAD_M; ++i) {
+        least[i * THREADS + thread] = (REAL)INFINITY;
+        nearest[i * THREADS + thread] = 0;
+    }
+
+    REAL sum[THREAD_M][THREAD_N];
+    REAL factors_a[2][THREAD_M];
+    REAL factors_b[2][THREAD_N];
+    LOCAL const REAL *const read_x = (LOCAL const REAL *)shared_x + warp_m + LANE_M(lane);
+    LOCAL const REAL *const read_c = (LOCAL const REAL *)shared_c + warp_n + LANE_N(lane);
+
+#define STORE_NEXT(buffer) \
+    UNROLL \
+    for (int s = 0; s < LOADS_X; ++s) \
+        scatter(to_x + (buffer) * (TILE_K * PITCH_A) + s * APART, next_x[s]); \
+    UNROLL \
+    for (int s = 0; s < LOADS_C; ++s) \
+        shared_c[(buffer) * (TILE_K * TILE_N / WIDTH) + s * THREADS + thread] = next_c[s]
+
+    STORE_NEXT(0);
+    __syncthreads();
+    READ_FACTORS(0, 0, 0);
+    int buffer = 0;
+    NO_UNROLL
+    for (int tile = 0; tile < (int)tiles; ++tile) {
+        UNROLL
+        for (int i = 0; i < THREAD_M; ++i) {
+            UNROLL
+            for (int j = 0; j < THREAD_N; ++j) sum[i][j] = 0;
+        }
+        NO_UNROLL
+        for (int step = 0; step < steps; ++step) {
+            // The tile's last step loads the first one of the next tile. After the very last nothing
+            // is loaded, by the bounds alone: a branch would let the compiler move the loads.
+            const int next = step + 1 < steps ? (step + 1) * TILE_K : 0;
+            const int more = step + 1 < steps || tile + 1 < (int)tiles;
+            const int rows = more && next + x_k < d ? left : 0;
+            UNROLL
+            for (int s = 0; s < LOADS_X; ++s)
+                if (s * APART < rows)
+                    next_x[s] = *(GLOBAL const LOADED *)(X + s * APART * d + next);
+            from_c += TILE_K * TILE_N / WIDTH;
+            UNROLL
+            for (int s = 0; s < LOADS_C; ++s)
+                if (more) next_c[s] = from_c[s * THREADS];
+
+            UNROLL
+            for (int kk = 0; kk < TILE_K; ++kk) {
+                if (kk + 1 < TILE_K) {
+                    READ_FACTORS(kk + 1 & 1, buffer, kk + 1);
+                } else {
+                    buffer = 1 - buffer;
+                    STORE_NEXT(buffer);
+                    __syncthreads();
+                    READ_FACTORS(kk + 1 & 1, buffer, 0);
+                }
+                MULTIPLY_FACTORS(kk & 1);
+            }
+        }
+#include "kmeans_least.cu"
+    }
+#include "kmeans_nearest.cu"
+}

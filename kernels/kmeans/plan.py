@@ -1,0 +1,315 @@
+"""Launch plans of Lloyd's iteration for k-means."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..common import tuning as tables
+from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
+from . import rungs
+from .shapes import Assignment, Points, choose, power_of_two
+
+__all__ = ["RUNGS", "LloydPlan", "columns", "label_rows", "plan_lloyd"]
+
+RUNGS = ("naive", "coalesced", "shared", "reduction", "occupancy")
+FUSED = "lloyd"
+STATE = 4  # integers of the iteration's state: see kmeans_state.cu
+_THREADS = 256
+_INT = 4
+_DOUBLE = 8
+_CHUNK = 4096  # rows that a block sorts at once
+_MOST_SUMS = 1 << 16  # of columns, that go to the host
+_LEAST_ROWS = 256  # that are worth a part of their own
+
+
+class LloydPlan(NamedTuple):
+    """The launches of k-means by Lloyd's iteration, on one device.
+
+    They use the buffers ``"X"``, ``"centroids"``, ``"labels"`` and, with weights, ``"weights"``,
+    and those of `scratch`. An iteration reads ``"centroids"``, ``"packed"`` and ``"norms"`` and
+    writes ``"means"``, ``"packed_next"`` and ``"norms_next"``: the next one takes them the other
+    way round. Iterations may be queued: once ``"state"`` says stop, launches do nothing.
+
+    Attributes
+    ----------
+    prepare : tuple of Launch
+        Once, before all.
+    pack : Launch
+        ``"centroids"`` as the assignment reads them, ``"packed"`` and ``"norms"``. What it fills up
+        must be in ``"packed_next"`` and ``"norms_next"`` as well.
+    assign : tuple of Launch
+        Labels alone. They are compared with those before.
+    update : tuple of Launch
+        Sums of clusters by labels; empty where `assign` makes them too.
+    finish : tuple of Launch
+        New centroids, and whether to go on. ``"tolerance"`` stands for a double.
+    inertia : Launch
+        ``"partial_inertia"``, a double for each block.
+    distances : Launch
+        ``"distances"`` of points to their centroids, squared.
+    scratch : dict
+        Bytes of each other buffer.
+    variant : str
+        Short name of what was chosen, for plans that are printed.
+    """
+
+    prepare: tuple[Launch, ...]
+    pack: Launch
+    assign: tuple[Launch, ...]
+    update: tuple[Launch, ...]
+    finish: tuple[Launch, ...]
+    inertia: Launch
+    distances: Launch
+    scratch: dict[str, int]
+    variant: str
+
+
+def plan_lloyd(
+    *,
+    n: int,
+    d: int,
+    k: int,
+    dtype: str,
+    weighted: bool,
+    multiprocessors: int,
+    alignment: int,
+    block_limit: int = 1024,
+    shared_limit: int = 48 << 10,
+    capability: tuple[int, int] | None = None,
+    method: str = FUSED,
+    tuning: tables.Table | None = None,
+    assignment: Assignment | None = None,
+) -> LloydPlan:
+    """Plan k-means of n points.
+
+    Parameters
+    ----------
+    n, d, k : int
+        Points, their elements, and clusters; each at least 1.
+    dtype : {"float32", "float64"}
+        Of points, weights and centroids. All arrays are contiguous.
+    weighted : bool
+        Whether points have weights.
+    multiprocessors : int
+        Of the device.
+    alignment : int
+        Bytes; the largest power of two, up to 16, that divides the address of X.
+    block_limit : int
+        Most threads the device takes in a block; at least 64.
+    shared_limit : int
+        Most bytes of shared memory that a block can have.
+    capability : (int, int), optional
+        Compute capability of a CUDA device, such as (9, 0).
+    method : str
+        "lloyd", whose kernels are chosen by the shape, "library", where the caller makes the
+        products, or one of `RUNGS`.
+    tuning : Table, optional
+        The figures that kernels are chosen by. Default: `hetero.kernels.common.tuning.default`.
+    assignment : Assignment, optional
+        The kernel of the assignment, instead of what is chosen.
+
+    Returns
+    -------
+    LloydPlan
+    """
+    size = check_dtype(dtype)
+    aligned = alignment >= VECTOR_BYTES and d % (VECTOR_BYTES // size) == 0
+    points = Points(
+        n, d, k, dtype, weighted, aligned, multiprocessors, block_limit, shared_limit, capability
+    )
+    table = tuning or tables.default()
+    if method in RUNGS:
+        assigned, update, parts, assignment = rungs.plan(points, method)
+    else:
+        if method == "library":
+            assignment = Assignment(None, 1, d, False, 0, method)
+        assignment = assignment or choose(points, table)
+        assigned = () if assignment.launch is None else (assignment.launch,)
+        parts, update = assignment.parts, ()
+        if not assignment.sums:
+            parts, launch = sum_by_label(points, table)
+            update = (launch,)
+    tile, depth = assignment.tile, assignment.depth
+    packed = ceil_div(k, tile) * tile
+    scratch = {
+        "means": k * d * size,
+        "packed": packed * depth * size,
+        "packed_next": packed * depth * size,
+        "norms": packed * size,
+        "norms_next": packed * size,
+        "partial": parts * k * d * size,
+        "partial_weights": parts * k * size,
+        "sums": k * d * size,
+        "totals": k * size,
+        "shifts": k * _DOUBLE,
+        "state": STATE * _INT,
+        "partial_inertia": _inertia_blocks(points) * _DOUBLE,
+        **assignment.scratch,
+    }
+    return LloydPlan(
+        prepare=assignment.prepare,
+        pack=_pack(points, tile, depth, packed),
+        assign=assigned,
+        update=update,
+        finish=_finish(points, tile, depth, parts),
+        inertia=_inertia(points),
+        distances=_distances(points),
+        scratch=scratch,
+        variant=assignment.variant,
+    )
+
+
+def columns(
+    n: int, d: int, dtype: str, multiprocessors: int, block_limit: int
+) -> tuple[Launch, Launch]:
+    """Plan the sums of columns, two doubles a column and block, and X less its means."""
+    threads = min(_THREADS, power_of_two(block_limit + 1) // 2)
+    lanes = min(32, power_of_two(d))
+    blocks = min(ceil_div(n, threads // lanes), 4 * multiprocessors)
+    blocks = max(1, min(blocks, _MOST_SUMS // d))
+    defines = (("REAL", REAL[dtype]), ("THREADS", threads), ("LANES", lanes))
+    source = "kmeans_columns.cu"
+    return (
+        Launch(source, "sum_columns", defines, blocks, threads, ("X", "columns", n, d, blocks)),
+        Launch(
+            *(source, "centre_columns", defines, ceil_div(n * d, threads), threads),
+            ("X", "mean", "centred", n, d),
+        ),
+    )
+
+
+def label_rows(first: int, rows: int, k: int, dtype: str, block_limit: int) -> Launch:
+    """Plan the labels of some rows from their products with all centroids."""
+    threads = min(_THREADS, power_of_two(block_limit + 1) // 2)
+    lanes = min(32, power_of_two(k))
+    return Launch(
+        source="kmeans_labels.cu",
+        kernel="label_rows",
+        defines=(("REAL", REAL[dtype]), ("THREADS", threads), ("LANES", lanes)),
+        grid=ceil_div(rows, threads // lanes),
+        block=threads,
+        arguments=("products", "norms", "labels", "state", first, rows, k),
+    )
+
+
+def sum_by_label(points: Points, table: tables.Table) -> tuple[int, Launch]:
+    """Plan the sums of clusters: how many parts of the rows there are, and the launch."""
+    n, d, k, dtype = points[:4]
+    width = VECTOR_BYTES // ELEMENT_BYTES[dtype] if points.aligned else 1
+    threads = min(_THREADS, power_of_two(points.block_limit + 1) // 2)
+    span = min(threads, power_of_two(k))
+    spans = ceil_div(k, span)
+    lanes = min(32, power_of_two(ceil_div(d, width)))
+    # Enough blocks to fill the device, but partial sums of far fewer elements than X has.
+    blocks = table["kmeans.sums_blocks"] * points.multiprocessors
+    parts = max(1, min(ceil_div(blocks, spans), n // (2 * k), ceil_div(n, _LEAST_ROWS)))
+    length = ceil_div(n, parts)
+    parts = ceil_div(n, length)
+    chunk = max(min(_CHUNK, power_of_two(length)), 4 * threads // span)
+    launch = Launch(
+        source="kmeans_sums.cu",
+        kernel="sum_by_label",
+        defines=(
+            ("REAL", REAL[dtype]),
+            ("WIDTH", width),
+            ("THREADS", threads),
+            ("SPAN", span),
+            ("LANES", lanes),
+            ("CHUNK", chunk),
+            ("WEIGHTED", int(points.weighted)),
+        ),
+        grid=parts * spans,
+        block=threads,
+        arguments=(
+            *("X", points.weights, "labels", "partial", "partial_weights", "state"),
+            *(n, d, k, spans, length),
+        ),
+    )
+    return parts, launch
+
+
+def _finish(points: Points, tile: int, depth: int, parts: int) -> tuple[Launch, Launch]:
+    """New centroids from the sums of all parts, and whether to go on."""
+    _, d, k, dtype = points[:4]
+    # Few centroids leave multiprocessors idle: then larger blocks add up the parts.
+    threads = min(1024 if k < points.multiprocessors else _THREADS, points.block_limit)
+    threads = power_of_two(threads + 1) // 2
+    defines = _means_defines(dtype, threads, tile)
+    lanes = min(power_of_two(d), threads, 128)
+    means = Launch(
+        source="kmeans_means.cu",
+        kernel="take_means",
+        defines=(*defines, ("LANES", lanes)),
+        grid=k,
+        block=threads,
+        arguments=(
+            *("partial", "partial_weights", "centroids", "means", "packed_next", "norms_next"),
+            *("sums", "totals", "shifts", "state", parts, d, k, depth),
+        ),
+    )
+    end = Launch(
+        source="kmeans_means.cu",
+        kernel="end_iteration",
+        defines=(*defines, ("LANES", lanes)),
+        grid=1,
+        block=threads,
+        arguments=("shifts", "state", k, "tolerance"),
+    )
+    return means, end
+
+
+def _pack(points: Points, tile: int, depth: int, packed: int) -> Launch:
+    """Centroids as the assignment reads them."""
+    threads = min(64, points.block_limit)
+    return Launch(
+        source="kmeans_means.cu",
+        kernel="pack_centroids",
+        defines=_means_defines(points.dtype, threads, tile),
+        grid=packed,
+        block=threads,
+        arguments=("centroids", "packed", "norms", points.d, points.k, depth),
+    )
+
+
+def _means_defines(dtype: str, threads: int, tile: int) -> tuple[tuple[str, int | str], ...]:
+    return (("REAL", REAL[dtype]), ("THREADS", threads), ("TILE_N", tile))
+
+
+def _inertia_lanes(points: Points) -> int:
+    return min(32, power_of_two(points.d))
+
+
+def _inertia_blocks(points: Points) -> int:
+    rows = _THREADS // _inertia_lanes(points)
+    return max(1, min(ceil_div(points.n, rows), 8 * points.multiprocessors))
+
+
+def _inertia(points: Points) -> Launch:
+    """The sum of squared distances, a part for each block."""
+    threads = min(_THREADS, power_of_two(points.block_limit + 1) // 2)
+    lanes = _inertia_lanes(points)
+    blocks = _inertia_blocks(points)
+    return Launch(
+        source="kmeans_distances.cu",
+        kernel="inertia",
+        defines=(("REAL", REAL[points.dtype]), ("THREADS", threads), ("LANES", lanes)),
+        grid=blocks,
+        block=threads,
+        arguments=(
+            *("X", points.weights, "centroids", "labels", "partial_inertia"),
+            *(points.n, points.d, blocks, int(points.weighted)),
+        ),
+    )
+
+
+def _distances(points: Points) -> Launch:
+    """Squared distances of points to their own centroids."""
+    threads = min(_THREADS, power_of_two(points.block_limit + 1) // 2)
+    return Launch(
+        source="kmeans_distances.cu",
+        kernel="own_distances",
+        defines=(("REAL", REAL[points.dtype]), ("THREADS", threads), ("LANES", 1)),
+        grid=ceil_div(points.n, threads),
+        block=threads,
+        arguments=("X", "centroids", "labels", "distances", points.n, points.d),
+    )

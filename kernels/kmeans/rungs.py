@@ -1,0 +1,68 @@
+"""Launch plans of the steps of the way: naive, coalesced, shared, reduction, occupancy."""
+
+from __future__ import annotations
+
+from ..common.launch import ELEMENT_BYTES, REAL, Launch, ceil_div
+from .shapes import Assignment, Points, power_of_two
+
+__all__ = ["plan"]
+
+_THREADS = 128
+_MORE_THREADS = 256
+_MANY_CENTROIDS = 4096  # elements in shared memory
+_FEW_CENTROIDS = 1024
+_RESIDENT = {"float32": 6, "float64": 5}  # blocks: so many have the registers they want
+_PART = 1024  # rows that are added up by one thread
+
+
+def plan(
+    points: Points, rung: str
+) -> tuple[tuple[Launch, ...], tuple[Launch, ...], int, Assignment]:
+    """The launches of labels and of sums, the parts of these, and what belongs to them."""
+    n, d, k, dtype = points[:4]
+    real = ("REAL", REAL[dtype])
+    limit = power_of_two(points.block_limit + 1) // 2
+    threads = min(_MORE_THREADS if rung == "occupancy" else _THREADS, limit)
+    turned = rung != "naive"
+    x, *strides = ("turned", 1, n) if turned else ("X", d, 1)
+    defines = [real, ("THREADS", threads)]
+    if rung == "occupancy":
+        defines += [("CENTROIDS", _FEW_CENTROIDS), ("RESIDENT", _RESIDENT[dtype])]
+    elif rung != "naive" and rung != "coalesced":
+        defines += [("CENTROIDS", _MANY_CENTROIDS * 4 // ELEMENT_BYTES[dtype])]
+    assign = Launch(
+        source="kmeans_rungs.cu",
+        kernel="assign_points" if rung in ("naive", "coalesced") else "assign_shared",
+        defines=tuple(defines),
+        grid=ceil_div(n, threads),
+        block=threads,
+        arguments=(x, "centroids", "labels", "state", n, d, k, *strides),
+    )
+    parts = ceil_div(n, max(_PART, 4 * k)) if rung in ("reduction", "occupancy") else 1
+    length = ceil_div(n, parts)
+    update = Launch(
+        source="kmeans_rungs.cu",
+        kernel="sum_parts",
+        defines=(real, ("THREADS", threads), ("WEIGHTED", int(points.weighted))),
+        grid=ceil_div(k * (d + 1), threads) * parts,
+        block=threads,
+        arguments=(
+            *(x, points.weights, "labels", "partial", "partial_weights", "state"),
+            *(n, d, k, *strides, parts, length),
+        ),
+    )
+    prepare, scratch = (), {}
+    if turned:
+        scratch = {"turned": n * d * ELEMENT_BYTES[dtype]}
+        prepare = (
+            Launch(
+                source="kmeans_rungs.cu",
+                kernel="turn_points",
+                defines=(real, ("THREADS", threads)),
+                grid=ceil_div(n, 32) * ceil_div(d, 32),
+                block=threads,
+                arguments=("X", "turned", n, d),
+            ),
+        )
+    assignment = Assignment(None, 1, d, False, parts, rung, prepare, scratch)
+    return (assign,), (update,), parts, assignment

@@ -1,0 +1,448 @@
+"""k-means' kernels and their launch plans, with no GPU.
+
+They are run on an OpenCL device and simulated by Oclgrind; what copies asynchronously is run as
+fibers on the CPU. As a script this file is what Oclgrind simulates: ``good`` or ``race``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import runtimes
+from test_kernels import compile_cuda
+from test_pipelined import emulated
+
+from hetero import kernels
+from hetero.kernels.common import tuning
+from hetero.kernels.kmeans import plan as plans
+from hetero.kernels.kmeans import shapes
+from hetero.ops.kmeans.lloyd_device import DeviceRows
+
+DTYPES = ("float32", "float64")
+HOPPER = {"multiprocessors": 132, "shared_limit": 227 << 10, "capability": (9, 0)}
+
+
+# -- What is right -------------------------------------------------------------------------------
+
+
+def points(n, d, k, dtype, weighted=False, seed=0):
+    """Rows around some centres, weights or None, and k of the rows as a start."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) + 2 * rng.integers(0, 4, size=(n, 1))
+    weights = rng.uniform(0.1, 2, n).astype(dtype) if weighted else None
+    X = X.astype(dtype)
+    return X, weights, X[rng.choice(n, k, replace=False)]
+
+
+def plain_step(X, weights, centroids):
+    """Distances less |x|^2, labels, and new centroids, in float64."""
+    X, C = X.astype(float), centroids.astype(float)
+    distances = (C * C).sum(axis=1) - 2 * X @ C.T
+    labels = distances.argmin(axis=1)
+    return distances, labels, plain_means(X, weights, labels, C)
+
+
+def plain_means(X, weights, labels, centroids):
+    weights = np.ones(len(X)) if weights is None else weights
+    sums = np.zeros(centroids.shape)
+    np.add.at(sums, labels, X * weights[:, None])
+    totals = np.bincount(labels, weights, len(centroids))
+    return np.where(totals[:, None] > 0, sums / np.maximum(totals, 1e-300)[:, None], np.nan)
+
+
+@contextlib.contextmanager
+def on_device(device, X, weights, k, method="lloyd", forced=None):
+    """The rows on a device, with the assignment that is chosen or a forced one."""
+    kept = []
+
+    def up(array):
+        buffer, owner = device.allocate(array.nbytes)
+        device.upload(array, buffer)
+        kept.append(owner)
+        return buffer
+
+    problem = SimpleNamespace(dims=(*X.shape, k), dtype=X.dtype.name)
+    choose = plans.choose
+    if forced is not None:
+        plans.choose = lambda where, table: forced(where)
+    try:
+        with device.active():
+            weights = None if weights is None else up(weights)
+            yield DeviceRows(device, problem, up(X), weights, method)
+    finally:
+        plans.choose = choose
+
+
+def check_labels(got, distances):
+    """No centroid is nearer than by rounding, and few that are the nearest are missed."""
+    labels = distances.argmin(axis=1)
+    row = np.arange(len(got))
+    apart = distances[row, got] - distances[row, labels]
+    assert apart.max() <= 1e-6 * np.abs(distances).max()
+    assert (got != labels).mean() < 0.02
+
+
+def check_step(device, X, weights, centroids, method="lloyd", forced=None):
+    """One iteration: labels of least distances, means of what is labelled, the same bits again."""
+    n, k = len(X), len(centroids)
+    with on_device(device, X, weights, k, method, forced) as rows:
+        distances, _, _ = plain_step(X - rows.mean, weights, centroids - rows.mean)
+        found = []
+        for _ in range(2):
+            rows.upload(centroids - rows.mean)
+            rows.iteration(False, -1.0)()
+            found.append(
+                (
+                    rows.download("labels", (n,), np.int32),
+                    rows.download("means", centroids.shape, X.dtype),
+                    rows.download("state", (4,), np.int32),
+                )
+            )
+        mean = rows.mean
+    got, means, state = found[0]
+    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(*found, strict=True))
+    eps = np.finfo(X.dtype).eps * (4 + X.shape[1])
+    check_labels(got, distances)
+    expected = plain_means(X - mean, weights, got, centroids)
+    filled = ~np.isnan(expected[:, 0])
+    scale = np.abs(X - mean).max()
+    np.testing.assert_allclose(means[filled], expected[filled], rtol=0, atol=64 * eps * scale)
+    assert list(state) == ([0, 1, 0, 0] if filled.all() else [3, 0, 1, 1])
+
+
+# -- On OpenCL ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def portable():
+    return runtimes.opencl_device()
+
+
+SHAPES = [(1, 1, 1), (300, 2, 8), (700, 33, 7), (600, 36, 65), (20, 3, 20)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("method", ["lloyd", *plans.RUNGS])
+def test_iteration(portable, method, dtype):
+    for (n, d, k), weighted in zip(SHAPES, itertools.cycle((False, True)), strict=False):
+        X, weights, start = points(n, d, k, dtype, weighted)
+        check_step(portable, X, weights, start, method)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tiles(portable, dtype):
+    """Every tile, at sizes one below, at and one above it, of points, centroids and columns."""
+    for tile in shapes.tiles(dtype):
+        for more, d in zip((-1, 0, 1, 1), (1, 7, 8, 12), strict=True):
+            X, _, start = points(tile.m + more + tile.n, d, tile.n + more, dtype)
+            forced = functools.partial(shapes.tiled, tile=tile, resident=False)
+            with on_device(portable, X, None, len(start), forced=forced) as rows:
+                rows.upload(start - rows.mean)
+                rows.label(False)
+                labels = rows.download("labels", (len(X),), np.int32)
+            check_labels(labels, plain_step(X - rows.mean, None, start - rows.mean)[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_small(portable, dtype):
+    """A point to a thread: with and without the sums, in groups and with several to a thread."""
+    table = tuning.default()
+    seen = set()
+    for d, k in ((2, 8), (4, 50), (16, 17), (17, 7), (32, 30)):
+        for n, weighted in ((257, False), (1100, True)):
+            X, weights, start = points(n, d, k, dtype, weighted)
+            where = shapes.Points(n, d, k, dtype, weighted, True, 4, 1024, 48 << 10, None)
+            found = dict(shapes.small(where, table).launch.defines)
+            seen.add((found["UPDATE"], min(found["GROUPS"], 2), min(found["ITEMS"], 2)))
+            check_step(portable, X, weights, start, forced=lambda w: shapes.small(w, table))
+    assert seen == {(0, 1, 1), (1, 2, 1), (1, 1, 1), (1, 1, 2)}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_by_label(portable, monkeypatch, dtype):
+    """Parts of several chunks, of one, and of a rest; few clusters and more than a block takes."""
+    monkeypatch.setattr(plans, "_CHUNK", 64)
+    forced = lambda where: shapes.tiled(where, shapes.tiles(dtype)[0], False)  # noqa: E731
+    for (n, d, k), weighted in zip(
+        ((1000, 40, 3), (1037, 5, 70), (2000, 4, 300), (130, 260, 2)), (0, 1, 0, 1), strict=True
+    ):
+        X, weights, start = points(n, d, k, dtype, bool(weighted))
+        check_step(portable, X, weights, start, forced=forced)
+
+
+@pytest.mark.parametrize("method", ["lloyd", "naive", "shared"])
+@pytest.mark.parametrize(("d", "k"), [(2, 9), (40, 9), (40, 90)])
+def test_ties_go_to_the_lowest(portable, d, k, method):
+    """Centroids that come several times, in any order: the first of them gets the points."""
+    rng = np.random.default_rng(3)
+    places = rng.integers(-4, 5, (3, d)).astype(np.float32)
+    which = rng.integers(0, 3, k)
+    which[:3] = 0, 1, 2
+    X = np.repeat(places, 50, axis=0)
+    first = [int(np.flatnonzero(which == place)[0]) for place in range(3)]
+    with on_device(portable, X, None, k, method) as rows:
+        rows.assign(places[which] - rows.mean)
+        labels = rows.download("labels", (150,), np.int32)
+    assert np.array_equal(labels, np.repeat(first, 50))
+
+
+@pytest.mark.parametrize("method", ["lloyd", "occupancy"])
+def test_iteration_stops_as_the_plain_one(portable, method):
+    """By labels that repeat, by the tolerance and by the limit; queued iterations do no harm."""
+    X, _, start = points(900, 5, 6, "float64")
+    with on_device(portable, X, None, 6, method) as rows:
+        for tol, maxiter in ((0.0, 300), (1e-3, 300), (0.0, 3), (0.0, 1)):
+            C, old, done, strict = start - rows.mean, None, 0, False
+            while done < maxiter:
+                _, labels, new = plain_step(X - rows.mean, None, C)
+                done += 1
+                shift, C = ((new - C) ** 2).sum(), new
+                strict = old is not None and np.array_equal(labels, old)
+                if strict or shift <= tol:
+                    break
+                old = labels
+            _, labels, _ = plain_step(X - rows.mean, None, C)
+            found = start - rows.mean
+            run = rows.lloyd(found, maxiter, tol)
+            assert run.iterations == done
+            assert run.converged == (strict or shift <= tol)
+            np.testing.assert_allclose(found, C, rtol=1e-12, atol=1e-12)
+            assert np.array_equal(rows.download("labels", (900,), np.int32), labels)
+            inertia = ((X - rows.mean - C[labels]) ** 2).sum()
+            assert run.inertia == pytest.approx(inertia, rel=1e-12)
+        found = start - rows.mean
+        assert rows.lloyd(found, 60, 0.0, exactly=True).iterations == 60
+
+
+def test_far_from_zero(portable):
+    """Rows far from zero are centred: labels are those of rows near it."""
+    X, _, start = points(400, 3, 5, "float32")
+    _, labels, _ = plain_step(X, None, start)
+    far = np.float32(3000)
+    with on_device(portable, X + far, None, 5) as rows:
+        assert np.all(np.abs(rows.mean - far) < 10)
+        assert rows.mean_variance() == pytest.approx(np.var(X, axis=0).mean(), rel=1e-3)
+        rows.assign((start + far) - rows.mean)
+        found = rows.download("labels", (400,), np.int32)
+    assert (found != labels).mean() < 0.02
+
+
+def test_empty_clusters(portable):
+    """They get the points farthest from their centroids, as on the CPU."""
+    from hetero.ops.kmeans.lloyd_cpu import BlasRows
+
+    for weighted in (False, True):
+        X, weights, start = points(500, 4, 6, "float64", weighted)
+        start[3] = start[5] = 1e3
+        host = BlasRows(X, weights)
+        expected = start - host.mean
+        run, labels = host.lloyd(expected, 50, 0.0, False)
+        with on_device(portable, X, weights, 6) as rows:
+            found = start - rows.mean
+            assert rows.lloyd(found, 50, 0.0)[1:] == run[1:]
+            np.testing.assert_allclose(found + rows.mean, expected + host.mean, atol=1e-9)
+            assert np.array_equal(rows.download("labels", (500,), np.int32), labels)
+
+
+# -- What copies asynchronously, as fibers on the CPU ----------------------------------------------
+
+CALL = """
+static long long *given;
+static void kernel()
+{
+    assign_resident((const REAL *)given[0], (const REAL *)given[1], (const REAL *)given[2],
+                    (int *)given[3], (int *)given[4], given[5], given[6], given[7]);
+}
+extern "C" const char *launch(int grid, long long *arguments)
+{
+    given = arguments;
+    failure = nullptr;
+    run(kernel, grid, THREADS);
+    return failure;
+}
+"""
+
+
+def resident_labels(launch, tile, X, centroids):
+    """What the emulated kernel finds, of arrays with NaN behind them."""
+    n, d = X.shape
+    k = len(centroids)
+    depth, columns = -(-d // shapes.STEP) * shapes.STEP, -(-k // tile.n)
+    packed = np.zeros((columns, depth, tile.n), np.float32)
+    for c, row in enumerate(centroids):
+        packed[c // tile.n, :d, c % tile.n] = row
+    norms = np.full(columns * tile.n, np.inf, np.float32)
+    norms[:k] = (centroids**2).sum(axis=1)
+    room = np.full(n * d + 64, np.nan, np.float32)
+    begin = -room.ctypes.data % 64 // 4
+    room[begin : begin + n * d] = X.ravel()
+    aligned = np.zeros(packed.size + 16, np.float32)
+    skip = -aligned.ctypes.data % 64 // 4
+    aligned[skip : skip + packed.size] = packed.ravel()
+    near = np.zeros(norms.size + 16, np.float32)
+    place = -near.ctypes.data % 64 // 4
+    near[place : place + norms.size] = norms
+    labels, state = np.full(n + 8, -1, np.int32), np.zeros(4, np.int32)
+    pointers = (room[begin:], aligned[skip:], near[place:], labels, state)
+    arguments = [array.ctypes.data for array in pointers] + [n, d, columns]
+    grid = -(-n // tile.m)
+    assert launch(grid, (ctypes.c_longlong * len(arguments))(*arguments)) is None
+    assert np.all(labels[n:] == -1)
+    return labels[:n]
+
+
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("tile", shapes.tiles("float32"), ids=lambda tile: f"{tile.m}x{tile.n}")
+def test_resident(tile, aligned, tmp_path):
+    defines = {"REAL": "float", "WIDTH": 4, "TILE_K": 8, "STAGES": 4, "ALIGNED": aligned}
+    launch = emulated(
+        "kmeans_resident.cu",
+        {**defines, **dict(tile.defines)},
+        tmp_path,
+        family="kmeans",
+        call=CALL,
+    )
+    for n, d, k in ((tile.m + 1, 36, 2 * tile.n + 1), (5, 4, 3), (tile.m, 17, tile.n), (2, 1, 1)):
+        if aligned and d % 4:
+            continue
+        X, _, start = points(n, d, min(k, n), "float32")
+        start = np.concatenate([start, start + 0.25])[:k]
+        distances, _, _ = plain_step(X, None, start)
+        found = resident_labels(launch, tile, X, start)
+        check_labels(found, distances)
+
+
+# -- Plans alone ----------------------------------------------------------------------------------
+
+
+def all_plans(**options):
+    """Plans of many shapes, by all methods, on a large GPU and on a small device."""
+    sizes = ((1, 1, 1), (10**5, 2, 8), (10**6, 8, 16), (10**6, 32, 64), (10**6, 128, 1024))
+    sizes += ((10**5, 33, 100), (10**6, 129, 31), (10**4, 4000, 500), (10**6, 16, 10**5))
+    sizes += ((10**5, 32, 20), (10**5, 17, 3), (10**5, 5, 300))
+    for (n, d, k), dtype, weighted in itertools.product(sizes, DTYPES, (False, True)):
+        for where in (HOPPER, {"multiprocessors": 2, "shared_limit": 32 << 10, "block_limit": 128}):
+            for method in ("lloyd", "library", *plans.RUNGS):
+                if method in plans.RUNGS and k > 1000:
+                    continue
+                yield plans.plan_lloyd(
+                    n=n, d=d, k=k, dtype=dtype, weighted=weighted, method=method,
+                    alignment=16, **{**where, **options},
+                )  # fmt: skip
+
+
+def launches_of(planned):
+    return (
+        *planned.prepare, planned.pack, *planned.assign, *planned.update, *planned.finish,
+        planned.inertia, planned.distances,
+    )  # fmt: skip
+
+
+def test_plans_are_whole():
+    given = {"X", "weights", "labels", "centroids", "distances", "tolerance"}
+    for planned in all_plans():
+        for launch in launches_of(planned):
+            assert 0 < launch.grid < 2**31
+            assert launch.block & (launch.block - 1) == 0
+            assert {a for a in launch.arguments if type(a) is str} <= given | planned.scratch.keys()
+        assert all(nbytes > 0 for nbytes in planned.scratch.values())
+
+
+def test_limits_are_kept():
+    for planned in all_plans(block_limit=64, shared_limit=32 << 10):
+        assert all(one.block <= 64 and one.shared_bytes <= 32 << 10 for one in launches_of(planned))
+
+
+def tile_launches():
+    """Every tile, both ways to copy, with and without its points held."""
+    for dtype, aligned in itertools.product(DTYPES, (False, True)):
+        where = shapes.Points(10**6, 64, 1024, dtype, False, aligned, 132, 1024, 227 << 10, (9, 0))
+        for tile in shapes.tiles(dtype):
+            yield shapes.tiled(where, tile, False).launch
+            if dtype == "float32":
+                yield shapes.tiled(where, tile, True).launch
+
+
+def other_launches():
+    """Of every other kernel the binaries that need the most registers, and a plain one."""
+    for dtype, (n, d, k) in itertools.product(
+        DTYPES, ((10**5, 2, 8), (10**5, 32, 20), (10**6, 131, 500), (10**6, 128, 1024))
+    ):
+        planned = plans.plan_lloyd(
+            n=n, d=d, k=k, dtype=dtype, weighted=True, alignment=16, method="lloyd", **HOPPER
+        )
+        yield from (one for one in launches_of(planned) if "weights" in one.arguments)
+    yield from planned.finish
+    for method, dtype in itertools.product(("naive", "occupancy"), DTYPES):
+        planned = plans.plan_lloyd(
+            n=10**5, d=5, k=30, dtype=dtype, weighted=True, alignment=16, method=method, **HOPPER
+        )
+        yield from (*planned.prepare, *planned.assign)
+    yield plans.columns(1000, 20, "float64", 132, 1024)[0]
+    yield plans.label_rows(0, 100, 20, "float64", 1024)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_without_spills(arch):
+    launches = [*tile_launches(), *(other_launches() if arch == "sm_90" else ())]
+    launches = {(one.source, one.defines): one for one in launches}.values()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        spilled = pool.map(lambda launch: compile_cuda(launch, arch), launches)
+        bad = [one for one, size in zip(launches, spilled, strict=True) if size]
+    assert not bad, f"{len(bad)} variants spill: {bad[:4]}"
+
+
+def test_all_sources_are_compiled():
+    folder = os.path.dirname(plans.__file__)
+    used = {launch.source for launch in (*tile_launches(), *other_launches())}
+    text = "".join(kernels.source(name) for name in used)
+    for name in (name for name in os.listdir(folder) if name.endswith(".cu")):
+        assert name in used or kernels.source(name) in text, name
+
+
+# -- Oclgrind -------------------------------------------------------------------------------------
+
+
+def simulate(case):
+    """The smallest problems that reach every kernel, whole or without barriers."""
+    from hetero.devices import base, opencl
+
+    device = opencl.OpenCLDevice(0, runtimes.simulator())
+    if case == "race":
+        kernel_text = base.kernel_text
+        edit = lambda *which: kernel_text(*which).replace("barrier(CLK_LOCAL_MEM_FENCE)", "")  # noqa: E731
+        sys.modules["hetero.devices.opencl"].kernel_text = edit
+    for method, (n, d, k) in (
+        ("lloyd", (70, 3, 2)),
+        ("lloyd", (70, 33, 9)),
+        ("occupancy", (40, 3, 2)),
+    ):
+        X, _, start = points(n, d, k, "float32")
+        if case == "race":
+            with contextlib.suppress(AssertionError):
+                check_step(device, X, None, start, method)
+            return
+        check_step(device, X, None, start, method)
+        with on_device(device, X, None, k, method) as rows:
+            rows.assign(start - rows.mean)
+
+
+def test_no_races_nor_bounds():
+    assert runtimes.simulated(__file__, "good") == ""
+
+
+def test_a_race_is_seen():
+    assert "data race" in runtimes.simulated(__file__, "race")
+
+
+if __name__ == "__main__":
+    simulate(sys.argv[1])

@@ -195,6 +195,7 @@ def cluster(
         if not is_device_array(X):
             X = operands.host_values(X)
             operands.check_finite(X)
+            fit = fit._replace(host=X)
         arrays = (X,) if weights is None else (X, weights)
     described = tuple(map(describe, arrays))
 

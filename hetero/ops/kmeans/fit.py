@@ -98,6 +98,8 @@ class Fit(NamedTuple):
     progress : Progress
     matrix, weights : sparse matrix, array or None
         X and its weights, where they are none of the problem's inputs.
+    host : array or None
+        X, where it lies on the host.
     """
 
     maxiter: int
@@ -110,6 +112,7 @@ class Fit(NamedTuple):
     progress: Progress | None = None
     matrix: Any = None
     weights: np.ndarray | None = None
+    host: np.ndarray | None = None
 
 
 def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:

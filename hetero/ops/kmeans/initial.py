@@ -9,6 +9,8 @@ import numpy as np
 
 from hetero.ops.kmeans.operands import PLUS_PLUS, checked_centroids
 
+__all__ = ["PLUS_PLUS", "Seeding", "by_callable", "on_host", "plus_plus", "weighted_choice"]
+
 
 class Seeding(Protocol):
     """Squared distances of all rows from the nearest seed so far, where the rows are."""
@@ -56,6 +58,12 @@ def weighted_choice(
     return random.choice(n, size=count, replace=False, p=shares)
 
 
+def by_callable(how: Any, X: Any, k: int, random: np.random.RandomState) -> np.ndarray:
+    """What a callable of the user's makes of rows less their mean."""
+    made = np.array(how(X, k, random_state=random), X.dtype, order="C")
+    return checked_centroids(made, (k, X.shape[1]))
+
+
 def on_host(
     X: Any,
     weights: np.ndarray | None,
@@ -76,10 +84,9 @@ def on_host(
     seeding : callable
         Makes the `Seeding`.
     """
-    n, d = X.shape
+    n = X.shape[0]
     if callable(how):
-        made = np.array(how(X, k, random_state=random), X.dtype, order="C")
-        return checked_centroids(made, (k, d))
+        return by_callable(how, X, k, random)
     if how == PLUS_PLUS:
         rows = plus_plus(seeding(), weighted_choice(n, weights, random), k, random)
     else:

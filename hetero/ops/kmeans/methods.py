@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero.ops.kmeans.loops import CLUSTERS
 from hetero.ops.kmeans.operands import EXPECTED, NAME, PLUS_PLUS, host_values
 from hetero.runtime import registry
 from hetero.runtime.models import Work
@@ -13,7 +15,6 @@ from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
 
 if TYPE_CHECKING:
-    from hetero.devices.base import Device
     from hetero.ops.kmeans.fit import Outcome
 
 
@@ -31,14 +32,30 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
     return Work((n, d, k), 2.0 * n * d * k, moved, starts * iterations)
 
 
-def _run_blas(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    from hetero.ops.kmeans.fit import fit
-    from hetero.ops.kmeans.lloyd_cpu import BlasRows
+def _on_cpu(rows: Callable[[], Any]) -> Callable[..., Outcome]:
+    """``run`` on the CPU, with rows of that kind, which is loaded on use."""
 
-    X, weights = _on_host(arguments)
-    outcome, centroids = fit(BlasRows(X, weights), arguments.options, problem.dims[2])
-    arguments.output[...] = centroids
-    return outcome
+    def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
+        from hetero.ops.kmeans.fit import fit
+
+        made = rows()(*_on_host(arguments))
+        outcome, centroids = fit(made, arguments.options, problem.dims[2])
+        arguments.output[...] = centroids
+        return outcome
+
+    return run
+
+
+def _blas_rows() -> Any:
+    from hetero.ops.kmeans.rows_blas import BlasRows
+
+    return BlasRows
+
+
+def _loop_rows() -> Any:
+    from hetero.ops.kmeans.rows_cpu import LoopRows
+
+    return LoopRows
 
 
 def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
@@ -50,8 +67,33 @@ def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
     return X, (np.ascontiguousarray(inputs[1], X.dtype) if len(inputs) > 1 else None)
 
 
-registry.register(
-    registry.Implementation(
-        NAME, "blas", "cpu", registry.no_obstacle, _work, _run_blas, uses=("blas", "numpy")
+def _on_device(method: str) -> Callable[..., Outcome]:
+    """``run`` on one device; seeds are chosen on the host where it does not choose them itself."""
+
+    def run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
+        from hetero.ops.kmeans.fit import fit
+        from hetero.ops.kmeans.rows_device import OneDevice
+
+        rows = OneDevice(devices[0], problem, arguments, method)
+        outcome, centroids = fit(rows, arguments.options, problem.dims[2])
+        devices[0].upload(centroids, arguments.output)
+        return outcome
+
+    return run
+
+
+def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
+    return None if problem.layout == "dense" else "is for dense rows"
+
+
+def _loops(problem: Problem) -> tuple[str, ...]:
+    return (CLUSTERS.of(problem.dtype),)
+
+
+for _method, _excludes, _rows, _more in (
+    ("lloyd", _dense_alone, _loop_rows, {"loops": _loops, "uses": ("loops", "numba", "scipy")}),
+    ("blas", registry.no_obstacle, _blas_rows, {"uses": ("blas", "numpy", "scipy")}),
+):
+    registry.register(
+        registry.Implementation(NAME, _method, "cpu", _excludes, _work, _on_cpu(_rows), **_more)
     )
-)

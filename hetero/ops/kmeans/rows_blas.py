@@ -1,4 +1,4 @@
-"""Lloyd's iterations on the CPU, by products of blocks of rows with the centroids.
+"""Rows on the CPU, compared with the centroids by NumPy's products of blocks of them.
 
 A block's distances are looked through while they are in the cache; the matrix of all never is. A
 sparse X goes the same way.
@@ -12,6 +12,7 @@ import numpy as np
 
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
+from hetero.ops.kmeans.lloyd import lloyd
 
 _BLOCK = 1 << 18  # bytes of a block's distances
 _LEAST_ROWS = 64
@@ -29,6 +30,7 @@ class BlasRows:
 
     def __init__(self, X: Any, weights: np.ndarray | None) -> None:
         self.weights = weights
+        self.labels = np.empty(0, np.int32)
         if isinstance(X, np.ndarray):
             self.mean: Any = X.mean(axis=0)
             self.X = X - self.mean
@@ -55,59 +57,45 @@ class BlasRows:
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray]:
         """See `hetero.ops.kmeans.fit.Rows`."""
-        labels = np.full(self.X.shape[0], -1, np.int32)
-        before = labels.copy()
-        strict = converged = False
-        iterations = 0
-        while iterations < maxiter:
-            iterations += 1
-            self.assign(centroids, labels)
-            new = self.update(centroids, labels)
-            shift = float(((new - centroids) ** 2).sum())
-            centroids[...] = new
-            if exactly:
-                continue
-            strict = np.array_equal(labels, before)
-            converged = strict or shift <= tol
-            if converged:
-                break
-            before[...] = labels
-        if not strict:
-            self.assign(centroids, labels)
-        return Run(self.inertia(centroids, labels), iterations, converged), labels
+        self.labels = np.full(self.X.shape[0], -1, np.int32)
+        return lloyd(self, centroids, maxiter, tol, exactly), self.labels
 
-    def assign(self, centroids: np.ndarray, labels: np.ndarray) -> None:
-        """The number of the nearest centroid of each row, of equally near ones the first."""
+    def assign(self, centroids: np.ndarray) -> bool:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
         n, k = self.X.shape[0], len(centroids)
         norms = np.einsum("ij,ij->i", centroids, centroids)
         doubled = np.ascontiguousarray(-2.0 * centroids.T, centroids.dtype)
         rows = max(_LEAST_ROWS, _BLOCK // (k * centroids.itemsize))
+        changed = False
         for begin in range(0, n, rows):
             distances = self.X[begin : begin + rows] @ doubled
             distances += norms
-            labels[begin : begin + rows] = distances.argmin(axis=1)
+            labels, found = self.labels[begin : begin + rows], distances.argmin(axis=1)
+            changed = changed or not np.array_equal(labels, found)
+            labels[...] = found
+        return changed
 
-    def update(self, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """The weighted means of the rows with each label; see `means`."""
+    def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
         from scipy.sparse import csr_array
 
-        n, k = len(labels), len(centroids)
+        n, k = len(self.labels), len(centroids)
         weights = np.ones(n, centroids.dtype) if self.weights is None else self.weights
-        members = csr_array((weights, labels, np.arange(n + 1)), shape=(n, k)).T
+        members = csr_array((weights, self.labels, np.arange(n + 1)), shape=(n, k)).T
         sums = members @ self.X
-        sums = np.asarray(sums if isinstance(sums, np.ndarray) else sums.toarray(), float)
-        totals = np.bincount(labels, weights, k)
-        return means(self, centroids, labels, sums, totals)
+        dense = sums if isinstance(sums, np.ndarray) else sums.toarray()
+        return dense.astype(np.float64), np.bincount(self.labels, weights, k)
 
-    def inertia(self, centroids: np.ndarray, labels: np.ndarray) -> float:
-        """The weighted sum of squared distances."""
-        distances = self.distances(centroids, labels)
+    def inertia(self, centroids: np.ndarray) -> float:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        distances = self.distances(centroids)
         if self.weights is not None:
             distances *= self.weights
         return float(distances.sum(dtype=np.float64))
 
-    def distances(self, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Squared distances of the rows from their centroids."""
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        labels = self.labels
         if not isinstance(self.X, np.ndarray):
             return _sparse_distances(self.X, centroids, labels)
         n, d = self.X.shape
@@ -120,9 +108,13 @@ class BlasRows:
         return found
 
     def row(self, index: int) -> np.ndarray:
-        """One row, dense."""
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
         row = self.X[index]
         return row if isinstance(row, np.ndarray) else row.toarray().ravel()
+
+    def weight(self, index: int) -> float:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        return 1.0 if self.weights is None else float(self.weights[index])
 
 
 def _sparse_distances(X: Any, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -133,34 +125,6 @@ def _sparse_distances(X: Any, centroids: np.ndarray, labels: np.ndarray) -> np.n
     norms = np.einsum("ij,ij->i", centroids, centroids)
     found = np.bincount(rows, terms, X.shape[0]) + norms[labels]
     return np.maximum(found, 0.0).astype(X.dtype)
-
-
-def means(
-    rows: Any, centroids: np.ndarray, labels: np.ndarray, sums: np.ndarray, totals: np.ndarray
-) -> np.ndarray:
-    """New centroids of the weighted sums of rows and the sums of weights, which are changed.
-
-    An empty cluster gets the row farthest from its centroid, the next one the next such row, as in
-    scikit-learn; where all rows lie on their centroids, or a cluster stays without weight, the
-    centroid of the heaviest cluster.
-    """
-    empty = np.flatnonzero(totals == 0)
-    if empty.size:
-        distances = rows.distances(centroids, labels)
-        if distances.max() > 0:
-            farthest = np.argpartition(distances, -empty.size)[: -empty.size - 1 : -1]
-            for cluster, index in zip(empty, farthest, strict=True):
-                weight = 1.0 if rows.weights is None else float(rows.weights[index])
-                moved = rows.row(index).astype(float) * weight
-                sums[labels[index]] -= moved
-                sums[cluster] = moved
-                totals[cluster] = weight
-                totals[labels[index]] -= weight
-    heaviest = int(totals.argmax())
-    used = totals > 0
-    sums[used] /= totals[used, None]
-    sums[~used] = sums[heaviest]
-    return sums.astype(centroids.dtype)
 
 
 class PlainSeeding:

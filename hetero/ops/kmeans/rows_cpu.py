@@ -1,0 +1,186 @@
+"""Rows on the CPU, by compiled loops around BLAS's products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero.kernels.cpu import kmeans as loops
+from hetero.kernels.cpu.same_types import as_loops_take
+from hetero.kernels.cpu.single_blas import alone
+from hetero.ops.kmeans import initial
+from hetero.ops.kmeans.fit import Run
+from hetero.ops.kmeans.lloyd import lloyd
+
+_PARTS = 64  # that threads share: of blocks, and of sums
+_LEAST_BLOCKS = 4
+_ROWS_OF_A_SUM = 4  # as many rows, at least, for each row of a part's sums
+
+
+class LoopRows:
+    """Rows of X, and what is asked of them.
+
+    Parameters
+    ----------
+    X : (n, d) array of float32 or float64
+        C-contiguous; it is not changed.
+    weights : (n,) array of X's dtype, or None
+    """
+
+    def __init__(self, X: np.ndarray, weights: np.ndarray | None) -> None:
+        n, d = X.shape
+        self._X = as_loops_take(X)
+        self._unweighted = weights is None
+        weights = np.ones(n, X.dtype) if weights is None else as_loops_take(weights)
+        self._weights = weights
+        self.mean = _mean(X)
+        blocks = -(-n // loops.BLOCK)
+        self._packed = np.empty((blocks, d, loops.BLOCK), X.dtype)
+        loops.pack(X.size, self._X, self.mean, self._packed)
+        self.labels = np.empty(0, np.int32)
+        self._sums = self._totals = self._counts = np.empty(0)
+
+    def mean_variance(self) -> float:
+        """See `hetero.ops.kmeans.fit.Rows`; zeros that fill the last block change nothing."""
+        n, d = self._X.shape
+        flat = self._packed.reshape(-1)
+        return float(_dot(flat, flat)) / (n * d)
+
+    def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
+        """See `hetero.ops.kmeans.fit.Rows`."""
+        n = self._X.shape[0]
+        if callable(how):
+            return initial.by_callable(how, self._X - self.mean, k, random)
+        weights = None if self._unweighted else self._weights
+        if how == initial.PLUS_PLUS:
+            first = initial.weighted_choice(n, weights, random)
+            seeding = PackedSeeding(self._packed, self._weights)
+            rows = initial.plus_plus(seeding, first, k, random)
+        else:
+            rows = initial.weighted_choice(n, weights, random, k)
+        return self._X[rows] - self.mean
+
+    def lloyd(
+        self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
+    ) -> tuple[Run, np.ndarray]:
+        """See `hetero.ops.kmeans.fit.Rows`."""
+        (n, d), k, blocks = self._X.shape, len(centroids), len(self._packed)
+        self.labels = np.full(n, -1, np.int32)
+        self._moved, self._was = np.empty(n, np.int64), np.empty(n, np.int32)
+        parts = max(1, min(_PARTS, blocks // _LEAST_BLOCKS))
+        self._numbers = np.zeros(parts, np.int64)
+        self._sums = np.zeros((k, d))
+        self._totals, self._counts = np.zeros(k), np.zeros(k, np.int64)
+        with alone:
+            return lloyd(self, centroids, maxiter, tol, exactly), self.labels
+
+    def assign(self, centroids: np.ndarray) -> bool:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        doubled = -2.0 * centroids
+        norms = np.einsum("ij,ij->i", centroids, centroids)
+        lists = self._moved, self._was, self._numbers
+        work = self._X.size * len(centroids)
+        loops.assign(work, self._packed, doubled, norms, self.labels, *lists)
+        return bool(self._numbers.any())
+
+    def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        moved = int(self._numbers.sum())
+        k, d = centroids.shape
+        parts = max(1, min(len(self._numbers), moved // (_ROWS_OF_A_SUM * k)))
+        sums, totals = np.empty((parts, k, d)), np.empty((parts, k))
+        counts = np.empty((parts, k), np.int64)
+        if moved:
+            loops.move_rows(
+                *(moved * d, self._X, self.mean, self._weights, self.labels),
+                *(self._moved, self._was, self._numbers, len(self._packed)),
+                *(sums, totals, counts),
+            )
+            loops.add_parts(sums.size, self._sums, sums)
+            self._totals += totals.sum(axis=0)
+            self._counts += counts.sum(axis=0)
+            empty = self._counts == 0
+            self._sums[empty] = 0.0  # of rows that came and went, rounding is left
+            self._totals[empty] = 0.0
+        return self._sums.copy(), self._totals.copy()
+
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        found = np.empty(len(self.labels), self._X.dtype)
+        loops.distances(self._X.size, self._X, self.mean, centroids, self.labels, found)
+        return found
+
+    def row(self, index: int) -> np.ndarray:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        return self._X[index] - self.mean
+
+    def weight(self, index: int) -> float:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        return float(self._weights[index])
+
+    def inertia(self, centroids: np.ndarray) -> float:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        return float(_dot(self.distances(centroids), self._weights))
+
+
+class PackedSeeding:
+    """`hetero.ops.kmeans.initial.Seeding` of packed rows."""
+
+    def __init__(self, packed: np.ndarray, weights: np.ndarray) -> None:
+        self._packed = packed
+        blocks, self._d, size = packed.shape
+        self._n = len(weights)
+        self._weights = np.zeros((blocks, size), packed.dtype)
+        self._weights.reshape(-1)[: self._n] = weights
+        self._closest = np.full((blocks, size), np.inf, packed.dtype)
+        self._closest.reshape(-1)[self._n :] = 0.0
+        self._sums = np.empty(blocks)
+        self._tried = np.empty((0, self._d), packed.dtype)
+
+    def first(self, index: int) -> float:
+        """See `hetero.ops.kmeans.initial.Seeding`."""
+        self._add(self._row(index))
+        return float(self._sums.sum())
+
+    def candidates(self, values: np.ndarray) -> np.ndarray:
+        """See `hetero.ops.kmeans.initial.Seeding`."""
+        running = np.cumsum(self._sums)
+        found = np.empty(len(values), np.int64)
+        for number, value in enumerate(values):
+            block = min(int(np.searchsorted(running, value)), len(running) - 1)
+            before = running[block - 1] if block else 0.0
+            inside = self._closest[block].astype(np.float64) * self._weights[block]
+            place = int(np.searchsorted(before + np.cumsum(inside), value))
+            found[number] = block * loops.BLOCK + place
+        return np.minimum(found, self._n - 1)
+
+    def potentials(self, indices: np.ndarray) -> np.ndarray:
+        """See `hetero.ops.kmeans.initial.Seeding`."""
+        self._tried = np.stack([self._row(index) for index in indices])
+        sums = np.empty((len(self._packed), len(indices)))
+        work = self._packed.size * len(indices)
+        loops.potentials(work, self._packed, self._tried, self._weights, self._closest, sums)
+        return sums.sum(axis=0)
+
+    def take(self, which: int) -> None:
+        """See `hetero.ops.kmeans.initial.Seeding`."""
+        self._add(self._tried[which])
+
+    def _add(self, seed: np.ndarray) -> None:
+        loops.nearest_seed(
+            self._packed.size, self._packed, seed, self._weights, self._closest, self._sums
+        )
+
+    def _row(self, index: int) -> np.ndarray:
+        return self._packed[index // loops.BLOCK, :, index % loops.BLOCK].copy()
+
+
+def _mean(X: np.ndarray) -> np.ndarray:
+    return X.mean(axis=0)
+
+
+def _dot(x: np.ndarray, y: np.ndarray) -> float:
+    from hetero.kernels.cpu import vectors
+
+    return vectors.dot(x, y)

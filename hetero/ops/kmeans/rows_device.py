@@ -1,0 +1,74 @@
+"""Rows on one device, for a whole fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero.devices.base import Device
+from hetero.ops.kmeans import initial
+from hetero.ops.kmeans.fit import Fit, Run
+from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Arguments
+
+
+class OneDevice:
+    """See `hetero.ops.kmeans.fit.Rows`.
+
+    Parameters
+    ----------
+    device : Device
+        It is active.
+    problem : Problem
+    arguments : Arguments
+        X and perhaps weights are buffers.
+    method : str
+    """
+
+    def __init__(self, device: Device, problem: Problem, arguments: Arguments, method: str) -> None:
+        from hetero.ops.kmeans.lloyd_device import DeviceRows
+
+        self._device, self._problem = device, problem
+        self._inputs = (*arguments.inputs, None)[:2]
+        self._asked: Fit = arguments.options
+        labels = self._asked.labels
+        self._rows = DeviceRows(device, problem, *self._inputs, method, labels)
+        self.mean: Any = self._rows.mean
+
+    def mean_variance(self) -> float:
+        """See `hetero.ops.kmeans.fit.Rows`."""
+        return self._rows.mean_variance()
+
+    def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
+        """See `hetero.ops.kmeans.fit.Rows`."""
+        if how == initial.PLUS_PLUS and hasattr(self._rows, "seeding"):
+            weights = self._weights()
+            first = initial.weighted_choice(self._problem.dims[0], weights, random)
+            chosen = initial.plus_plus(self._rows.seeding(), first, k, random)
+            return self._rows.rows(chosen)
+        from hetero.ops.kmeans.rows_cpu import LoopRows
+
+        n, d, _ = self._problem.dims
+        X = self._asked.host
+        if X is None:
+            X = np.empty((n, d), self._problem.dtype)
+            self._device.download(self._inputs[0], X)
+        rows = LoopRows(X, self._weights())
+        return rows.seeds(how, k, random) + (rows.mean - self.mean)
+
+    def lloyd(
+        self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
+    ) -> tuple[Run, np.ndarray | None]:
+        """See `hetero.ops.kmeans.fit.Rows`."""
+        run = self._rows.lloyd(centroids, maxiter, tol, exactly)
+        if self._asked.labels is not None and self._asked.starts == 1:
+            return run, None
+        return run, self._rows.fetch_labels()
+
+    def _weights(self) -> np.ndarray | None:
+        if self._inputs[1] is None:
+            return None
+        weights = np.empty(self._problem.dims[0], self._problem.dtype)
+        self._device.download(self._inputs[1], weights)
+        return weights

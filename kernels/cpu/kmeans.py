@@ -1,0 +1,245 @@
+"""Loops of k-means on the CPU: distances of rows from centroids, and sums of rows by label.
+
+Rows are packed in blocks of `BLOCK`, less their mean and transposed, (blocks, d, BLOCK): a product
+with the centroids then has the rows of a block along the last axis, over which the loop that looks
+for the smallest distance vectorises. A block's distances are looked through while they are in the
+cache. The products are BLAS's, one thread's each: see `single_blas`.
+
+Sums of rows are kept from one iteration to the next: only rows that changed their label are added
+and taken away. That is done in parts whose bounds do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .threads import prange, shared, threaded, unshared
+
+__all__ = [
+    "BLOCK",
+    "add_parts",
+    "assign",
+    "distances",
+    "move_rows",
+    "nearest_seed",
+    "pack",
+    "potentials",
+]
+
+BLOCK = 64  # rows
+_TILE = 512  # centroids, whose distances from a block's rows stay in the cache
+_SERIAL = 1 << 17  # products, or elements, below which one thread is faster
+_LIGHT = 4  # of these are as much work as an element that `shared` counts
+
+
+def _by_work(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Call ``function(*arguments)`` on as many threads as an amount of work is worth."""
+    many, one = threaded(function), unshared(function)
+
+    def call(work: int, *arguments: Any) -> Any:
+        if work < _SERIAL:
+            return one(*arguments)
+        return shared(work // _LIGHT, many, *arguments)
+
+    return call
+
+
+@_by_work
+def pack(X, mean, packed):
+    """Fill ``packed`` with the rows of X less the mean, and with zeros after the last one."""
+    n, d = X.shape
+    for b in prange(packed.shape[0]):
+        block = packed[b]
+        begin = b * BLOCK
+        m = min(BLOCK, n - begin)
+        for c in range(d):
+            line, middle = block[c], mean[c]
+            for r in range(m):
+                line[r] = X[begin + r, c] - middle
+            for r in range(m, BLOCK):
+                line[r] = 0
+
+
+@_by_work
+def assign(packed, doubled, norms, labels, moved, was, numbers):
+    """The nearest centroid of each row, of equally near ones the first.
+
+    Parameters
+    ----------
+    packed : (blocks, d, BLOCK) array
+    doubled : (k, d) array
+        -2 times the centroids.
+    norms : (k,) array
+        Their squares.
+    labels : (n,) array of int32
+        Changed.
+    moved, was : (n,) array of int64, (n,) array of int32
+        Get, from the beginning of each part's rows on, the rows whose label changed, and what it
+        was.
+    numbers : (parts,) array of int64
+        Gets how many these are.
+    """
+    blocks, k = packed.shape[0], doubled.shape[0]
+    n, parts = labels.size, numbers.size
+    one = packed.dtype.type(1)
+    for p in prange(parts):
+        first, last = p * blocks // parts, (p + 1) * blocks // parts
+        products = np.empty((min(k, _TILE), BLOCK), packed.dtype)
+        least = np.empty(BLOCK, packed.dtype)
+        which = np.empty(BLOCK, packed.dtype)  # as a number of the same width
+        number = 0
+        for b in range(first, last):
+            for r in range(BLOCK):
+                least[r] = np.inf
+                which[r] = 0
+            for begin in range(0, k, _TILE):
+                size = min(_TILE, k - begin)
+                np.dot(doubled[begin : begin + size], packed[b], products[:size])
+                for j in range(size):
+                    line, norm = products[j], norms[begin + j]
+                    own = one * (begin + j)
+                    for r in range(BLOCK):
+                        value = line[r] + norm
+                        nearer = value < least[r]
+                        least[r] = value if nearer else least[r]
+                        which[r] = own if nearer else which[r]
+            for r in range(min(BLOCK, n - b * BLOCK)):
+                row = b * BLOCK + r
+                label = np.int32(which[r])
+                if labels[row] != label:
+                    moved[first * BLOCK + number] = row
+                    was[first * BLOCK + number] = labels[row]
+                    labels[row] = label
+                    number += 1
+        numbers[p] = number
+
+
+@_by_work
+def move_rows(X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts):
+    """What changed labels change of the sums: each part of ``sums`` gets that of some rows.
+
+    Parameters
+    ----------
+    X, mean, weights, labels
+    moved, was, numbers
+        As `assign` leaves them; a row that had none has the label -1.
+    blocks : int
+    sums, totals, counts : (parts, k, d), (parts, k) arrays of float64, (parts, k) of int64
+        Weighted rows, weights, and numbers of rows with a weight.
+    """
+    d, parts, lists = X.shape[1], sums.shape[0], numbers.size
+    for p in prange(parts):
+        sum_of, total_of, count_of = sums[p], totals[p], counts[p]
+        sum_of[:] = 0.0
+        total_of[:] = 0.0
+        count_of[:] = 0
+        for q in range(p * lists // parts, (p + 1) * lists // parts):
+            begin = q * blocks // lists * BLOCK
+            for i in range(begin, begin + numbers[q]):
+                row, old = moved[i], was[i]
+                new, weight = labels[row], np.float64(weights[row])
+                if weight == 0.0:
+                    continue
+                to = sum_of[new]
+                if old < 0:
+                    for c in range(d):
+                        to[c] += weight * (X[row, c] - mean[c])
+                else:
+                    away = sum_of[old]
+                    for c in range(d):
+                        value = weight * (X[row, c] - mean[c])
+                        to[c] += value
+                        away[c] -= value
+                    total_of[old] -= weight
+                    count_of[old] -= 1
+                total_of[new] += weight
+                count_of[new] += 1
+
+
+@_by_work
+def add_parts(whole, parts):
+    """Add parts, (parts, ...), to a whole, (...), one after another; both are contiguous."""
+    flat, rows = whole.reshape(whole.size), parts.reshape(parts.shape[0], whole.size)
+    pieces = (flat.size + 4095) // 4096
+    for piece in prange(pieces):
+        for p in range(rows.shape[0]):
+            line = rows[p]
+            for i in range(piece * 4096, min(piece * 4096 + 4096, flat.size)):
+                flat[i] += line[i]
+
+
+@_by_work
+def distances(X, mean, centroids, labels, found):
+    """Squared distances of rows from their centroids, from differences; summed in double."""
+    n, d = X.shape
+    pieces = (n + 1023) // 1024
+    for piece in prange(pieces):
+        for row in range(piece * 1024, min(piece * 1024 + 1024, n)):
+            near = centroids[labels[row]]
+            total = 0.0
+            for c in range(d):
+                difference = X[row, c] - mean[c] - near[c]
+                total += np.float64(difference) * np.float64(difference)
+            found[row] = total
+
+
+@_by_work
+def nearest_seed(packed, seed, weights, closest, sums):
+    """Let rows that are nearer to a seed than to all before have its distance.
+
+    Parameters
+    ----------
+    packed : (blocks, d, BLOCK) array
+    seed : (d,) array
+    weights, closest : (blocks, BLOCK) arrays
+    sums : (blocks,) array of float64
+        Gets each block's weighted sum of ``closest``.
+    """
+    blocks, d = packed.shape[0], packed.shape[1]
+    for b in prange(blocks):
+        block, near, weight = packed[b], closest[b], weights[b]
+        found = np.zeros(BLOCK, packed.dtype)
+        for c in range(d):
+            line, middle = block[c], seed[c]
+            for r in range(BLOCK):
+                difference = line[r] - middle
+                found[r] += difference * difference
+        total = 0.0
+        for r in range(BLOCK):
+            near[r] = found[r] if found[r] < near[r] else near[r]
+            total += np.float64(near[r]) * np.float64(weight[r])
+        sums[b] = total
+
+
+@_by_work
+def potentials(packed, seeds, weights, closest, sums):
+    """Each block's weighted sum of the distances from the nearest seed, with each of some more.
+
+    Parameters
+    ----------
+    packed : (blocks, d, BLOCK) array
+    seeds : (t, d) array
+    weights, closest : (blocks, BLOCK) arrays
+    sums : (blocks, t) array of float64
+    """
+    blocks, d = packed.shape[0], packed.shape[1]
+    for b in prange(blocks):
+        block, near, weight = packed[b], closest[b], weights[b]
+        found = np.empty(BLOCK, packed.dtype)
+        for t in range(seeds.shape[0]):
+            seed = seeds[t]
+            for r in range(BLOCK):
+                found[r] = 0
+            for c in range(d):
+                line, middle = block[c], seed[c]
+                for r in range(BLOCK):
+                    difference = line[r] - middle
+                    found[r] += difference * difference
+            total = 0.0
+            for r in range(BLOCK):
+                least = found[r] if found[r] < near[r] else near[r]
+                total += np.float64(least) * np.float64(weight[r])
+            sums[b, t] = total

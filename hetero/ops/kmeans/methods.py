@@ -15,6 +15,7 @@ from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
 
 if TYPE_CHECKING:
+    from hetero.devices.base import Device
     from hetero.ops.kmeans.fit import Outcome
 
 

@@ -141,24 +141,31 @@ def compared(
     quiet, loaded : callable
         Seconds of a copy, of a way and a number of bytes.
     lengths : sequence of int
-        Bytes.
+        Bytes; the largest are left out where two rounds of them take longer than `SECONDS`.
     rest : callable, optional
         Called before copies are timed alone.
     clock : callable, optional
         Seconds.
     """
     samples: dict[tuple[Any, int], tuple[list[float], list[float]]] = {}
-    begin = clock()
+    begin, lengths = clock(), sorted(lengths)
     for number in range(_ROUNDS):
         if number > 1 and (clock() - begin) * (number + 1) / number > SECONDS:
             break
         for which, take in enumerate((quiet, loaded)):
             if take is quiet:
                 rest()
-            for way in Copies.WAYS:
-                for nbytes in lengths:
+            first = before = clock()
+            for position, nbytes in enumerate(lengths):
+                for way in Copies.WAYS:
                     found = samples.setdefault((way, nbytes), ([], []))[which]
                     found.extend(take(way, nbytes) for _ in range(1 if nbytes >= _LONG else _FEW))
+                now = clock()
+                least = 4 * (now - first + _RATIO * (now - before))  # two rounds with the next one
+                if number == which == 0 and least > SECONDS:
+                    lengths = lengths[: position + 1]
+                    break
+                before = now
     return {
         way: {nbytes: _times(*samples[way, nbytes]) for nbytes in lengths} for way in Copies.WAYS
     }

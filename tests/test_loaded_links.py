@@ -85,19 +85,23 @@ def test_what_hardly_differs_is_not_kept():
     assert loaded_links.beside(found, {}) == found
 
 
-def test_slow_copies_end_early():
+@pytest.mark.parametrize("rate", [1e8, 1e9, 4e9, 3e10])
+def test_the_time_is_kept_to(rate):
+    """Slow links are compared in fewer rounds, and not at the largest sizes."""
     now = [0.0]
-    calls = []
 
     def take(way, nbytes):
-        now[0] += 0.05
-        calls.append(nbytes)
-        return 0.05
+        seconds = 1e-5 + nbytes / rate
+        now[0] += seconds
+        return seconds
 
-    lengths = loaded_links.sizes(2**28, 2**22)
-    loaded_links.compared(take, take, lengths, clock=lambda: now[0])
-    each = 2 * len(WAYS) * sum(1 if n >= 2**26 else 3 for n in lengths)
-    assert len(calls) == 2 * each
+    lengths = loaded_links.sizes(2**28, 2**12)
+    times = loaded_links.compared(take, take, lengths, clock=lambda: now[0])
+    assert now[0] <= 1.3 * loaded_links.SECONDS
+    found = set(times["upload", "pageable"])
+    assert found <= set(lengths)
+    assert 2**20 in found
+    assert (found == set(lengths)) == (rate >= 4e9)
 
 
 class Timed(FakeCuda):

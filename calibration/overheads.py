@@ -22,6 +22,7 @@ from hetero.runtime.registry import Operation
 
 _PASSES = 3
 _LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
+_SAME_RATE = 1.1
 _PERIOD = 1 << 24  # random bytes, which are repeated
 _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
@@ -46,12 +47,14 @@ class Copies:
         self._device = device
         self._buffer, self._owner = device.allocate(largest)
         self._pinned = device.pinned(largest)
-        self._pinned[:] = np.resize(values, largest)
-        self.renew()
+        for start in range(0, largest, _PERIOD):
+            part = self._pinned[start : start + _PERIOD]
+            part[:] = values[: len(part)]
+        self.renew(largest)
 
-    def renew(self) -> None:
-        """Allocate the pageable memory anew: it is not equally fast everywhere."""
-        self._pageable = self._pinned.copy()
+    def renew(self, nbytes: int) -> None:
+        """Allocate so much pageable memory anew: it is not equally fast everywhere."""
+        self._pageable = self._pinned[:nbytes].copy()
 
     def __call__(self, direction: str, memory: str, nbytes: int) -> None:
         """Copy so many bytes; a direction and a kind of memory are one of `WAYS`."""
@@ -70,22 +73,29 @@ def transfers(
     """Seconds to move each size: (direction, kind of host memory) -> one figure per size.
 
     Of several passes, some seconds apart and with other pageable memory, the fastest counts:
-    whatever else the host does only adds to a transfer.
+    whatever else the host does only adds to a transfer. What went as fast as the next smaller one
+    and is long is not done again.
     """
     copies = Copies(device, sizes[-1])
-    found: dict[tuple[str, str], list[float]] = {}
+    found: dict[tuple[str, str], dict[int, float]] = {way: {} for way in copies.WAYS}
+    left = dict.fromkeys(copies.WAYS, sizes)
     for number in range(_PASSES):
         if number:
-            copies.renew()
-        for key in copies.WAYS:
-            one = [
-                measure(partial(copies, *key, n), budget=budget / _PASSES).seconds
-                if n < _LONG
-                else _once(partial(copies, *key, n))
-                for n in sizes
-            ]
-            found[key] = [min(pair) for pair in zip(one, found.get(key, one), strict=True)]
-    return found
+            copies.renew(max(n for wanted in left.values() for n in wanted))
+        for way, wanted in left.items():
+            for n in wanted:
+                call = partial(copies, *way, n)
+                long = n >= _LONG
+                took = _once(call) if long else measure(call, budget=budget / _PASSES).seconds
+                found[way][n] = min(took, found[way].get(n, took))
+        left = {way: [n for n in sizes if n <= _LONG or _is_slow(found[way], n)] for way in left}
+    return {way: list(seconds.values()) for way, seconds in found.items()}
+
+
+def _is_slow(seconds: dict[int, float], nbytes: int) -> bool:
+    """Whether a copy went clearly slower than the next smaller one."""
+    smaller = max(n for n in seconds if n < nbytes)
+    return seconds[nbytes] / nbytes > _SAME_RATE * seconds[smaller] / smaller
 
 
 def _once(call: Callable[[], object]) -> float:
@@ -102,7 +112,7 @@ def links(device: Device, budget: Budget) -> dict[str, Any]:
     sizes = [*short, *axis(short[-1], largest, budget.link_step**2)[1:]]
     sizes = [size // 8 * 8 for size in sizes]  # whole float64s
     found: dict[str, Any] = {"upload": {}, "download": {}}
-    for (direction, memory), seconds in transfers(device, sizes, 4 * budget.point).items():
+    for (direction, memory), seconds in transfers(device, sizes, 3 * budget.point).items():
         found[direction][memory] = fit.segments(sizes, seconds)
     return found
 

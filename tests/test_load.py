@@ -103,7 +103,31 @@ def test_stolen_time_counts_by_how_much_it_is(system, processors, points):
     assert found >= points if points else found == 0
 
 
+@pytest.mark.parametrize(("known", "others"), [(True, 4.0), (False, 0.0)])
+def test_a_slow_probe_counts_beside_others_or_where_nothing_else_is_known(system, known, others):
+    system.known, system.slow_until = known, 1e9
+    watch = load.Watch(system)
+    watch._fastest = 5e-6
+    for _ in range(100):
+        watch.begin()
+        system.spend(0.005, others=others)
+        watch.disturbed()
+    assert watch.signs["probes"] >= 80
+    assert watch.signs["switches"] == 0
+
+
+def test_a_slow_probe_alone_is_no_load(system):
+    system.slow_until = 1e9
+    watch = load.Watch(system)
+    watch._fastest = 5e-6
+    for _ in range(100):
+        watch.begin()
+        system.spend(0.005)
+        assert not watch.disturbed()
+
+
 def test_threads_that_spin_on_the_same_core_make_no_slow_probe(system):
+    system.known = False
     watch = load.Watch(system)
     watch.begin()
     system.spend(0.005)

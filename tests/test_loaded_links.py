@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import toys
 from fakes import FakeCuda
 from test_planner import GPU, machine, roofline, square
 from test_planner import link as straight
@@ -15,14 +17,17 @@ from test_profiles import links as links_of
 from test_profiles import measured as measured_profile
 
 import hetero
-from hetero.calibration import fit, loaded_links, modelling, overheads
+from hetero import devices
+from hetero.calibration import fit, loaded_links, loop, modelling, overheads, sampling, twins
+from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration.failures import Failure
 from hetero.calibration.loop import Measured
 from hetero.calibration.sampling import Samples
 from hetero.devices import at_once
 from hetero.evaluation import report
 from hetero.kernels.cpu import blas_timeout
-from hetero.runtime import blas_use, call_cache, inventory, planner, pricing, profile
+from hetero.runtime import blas_use, call_cache, inventory, planner, pricing, profile, registry
+from hetero.runtime.cases import grid
 
 BESIDE = blas_use.BESIDE_BLAS
 WAYS = overheads.Copies.WAYS
@@ -460,3 +465,86 @@ def test_another_blas_puts_aside_what_was_measured_beside_it(cuda):
     assert f"pageable {BESIDE}" in holding.data["links"]["cuda:0"]["upload"]
     assert "cuda*2" not in holding.data["links"], "one device is here"
     assert not holding.aside
+
+
+# -- In a calibration ------------------------------------------------------------------------------
+
+BYTES = [2**n for n in range(12, 29)]
+ALONE = {"samples": {"bytes": BYTES, "seconds": [1e-5 + n / 1e10 for n in BYTES]}}
+LINE = straight(1e-5, 1e10)["pageable"]
+LINKS = {way: {"pageable": LINE | ALONE, "pinned": LINE | ALONE} for way in ("upload", "download")}
+
+
+@pytest.fixture
+def calibrated(monkeypatch, hasty, profile_file):
+    """Calibrates two equal toys; and what was measured of links, in order."""
+    order = []
+    times = {way: {2**12: 1.5, 2**28: 1.5} for way in WAYS}
+
+    def planted(name, result):
+        def measure(*given):
+            order.append(name)
+            return result
+
+        return measure
+
+    with toys.installed(), monkeypatch.context() as patch:
+        devices.unregister_kind("toy")
+        devices.register_kind("toy", lambda: ([toys.Toy(0), toys.Toy(1)], []))
+        patch.setattr(
+            registry, "_operations", {n: registry._operations[n] for n in ("matvec", "double")}
+        )
+        rows = registry._implementations["double"]
+        rows[:] = [dataclasses.replace(row, shared=lambda problem: True) for row in rows]
+        patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
+        patch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
+        patch.setattr(twins, "difference", lambda *_: None)
+        patch.setattr(machine_of_calibration.thread_counts, "tables", lambda *_: {})
+        patch.setattr(machine_of_calibration.compiling, "compile_ahead", lambda *_: None)
+        patch.setattr(blas_timeout, "shorten", planted("shorten", None))
+        patch.setattr(overheads, "of_device", planted("quiet", (LINKS, {"host": 1e-5}, {})))
+        patch.setattr(overheads, "pack", lambda budget: LINE)
+        patch.setattr(loaded_links, "beside_blas", planted("after products", times))
+        patch.setattr(loaded_links, "all_at_once", planted("at once", times))
+        inventory.changed()
+
+        def calibrate(quick=False, **options):
+            order.clear()
+            return hetero.calibrate(quick, **options), list(order)
+
+        yield calibrate
+    inventory.changed()
+
+
+def test_a_full_calibration_measures_links_in_company(calibrated):
+    found, order = calibrated()
+    assert order == ["after products", "shorten", "quiet", "at once"], "while BLAS is as it was"
+    kinds = {"pageable", "pinned"}
+    for way in ("upload", "download"):
+        beside = {f"{kind} {BESIDE}" for kind in kinds}
+        assert found.data["links"]["toy:0"][way].keys() == kinds | beside
+        assert found.data["links"]["toy*2"][way].keys() == kinds
+        alone = found.link("toy:0", way)
+        for loaded in (found.link("toy:1", way, beside=BESIDE), found.link("toy*2", way)):
+            for nbytes in (2**12, 2**28):
+                assert loaded(nbytes) == pytest.approx(1.5 * alone(nbytes), rel=0.01)
+    assert found.data["host"]["dispatch"].keys() == {"toy:0"}
+    assert profile.current().data["links"] == found.data["links"]
+
+
+def test_a_quick_one_does_not(calibrated):
+    found, order = calibrated(True)
+    assert order == ["shorten", "quiet"]
+    assert found.data["links"].keys() == {"toy:0"}
+    assert not found.has_links(BESIDE)
+
+
+def test_only_other_things_leave_them(calibrated):
+    before, _ = calibrated()
+    after, order = calibrated(only=["matvec"])
+    assert order == ["shorten"]
+    assert after.data["links"] == before.data["links"]
+    _, order = calibrated(only=["toy"])
+    assert order == ["after products", "shorten", "quiet", "at once"]
+    _, order = calibrated(only=["toy*2"])
+    assert order == ["shorten", "at once"]

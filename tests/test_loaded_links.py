@@ -17,7 +17,7 @@ from test_profiles import links as links_of
 from test_profiles import measured as measured_profile
 
 import hetero
-from hetero import devices
+from hetero import cli, devices
 from hetero.calibration import fit, loaded_links, loop, modelling, overheads, sampling, twins
 from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration.failures import Failure
@@ -447,6 +447,21 @@ def test_shown(cuda, monkeypatch):
     shown = hetero.machine()["links"]
     assert shown["cuda:0"][f"upload, pageable {BESIDE}"] == "8.0 GB/s"
     assert "cuda*2" not in shown, "one device is here"
+
+
+def test_explained(tmp_path, capsys):
+    data = {**machine(links=slower(2.0)).data, "devices": TWO}
+    path = tmp_path / "mine.json"
+    path.write_bytes(profile.encode(data))
+    command = ["explain", "matmul", "999", "999", "999", "--dtype", "float32"]
+    command += ["--profile", str(path)]
+    assert cli.main(command) == cli.DONE
+    quiet = capsys.readouterr().out
+    assert cli.main([*command, "--beside-blas"]) == cli.DONE
+    loaded = capsys.readouterr().out
+    assert loaded.count(f", links {BESIDE}") == 2  # own kernels, and cuBLAS's
+    assert loaded.replace(f", links {BESIDE}", "") != quiet
+    assert "links" not in quiet
 
 
 def test_another_blas_puts_aside_what_was_measured_beside_it(cuda):

@@ -110,6 +110,7 @@ def explain(arguments: argparse.Namespace) -> int:
     from hetero import devices as backends
     from hetero.arrays import Spec
     from hetero.runtime import inventory, planner, profile, registry
+    from hetero.runtime.blas_use import BESIDE_BLAS
 
     operation = registry.operation(arguments.operation)
     options = _options(operation, arguments)
@@ -128,7 +129,8 @@ def explain(arguments: argparse.Namespace) -> int:
         names = ", ".join(map(repr, ("host", *devices)))
         raise ValueError(f"--on must be one of {names}, got {arguments.on!r}")
     placed = arguments.device, arguments.method
-    machine = planner.OtherMachine(constants, devices)
+    beside = BESIDE_BLAS if arguments.beside_blas else ""
+    machine = planner.OtherMachine(constants, devices, beside)
     if operation.plan is None:
         plan = machine.plan(problem, *placed)
     else:

@@ -191,7 +191,7 @@ class Machine:
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
         """Seconds of "download" and "upload" around a computation from copies on the host."""
-        return by_way_of_host(problem, profile.current())
+        return by_way_of_host(problem, profile.current(), beside())
 
 
 HERE = Machine()
@@ -205,21 +205,25 @@ class OtherMachine(Machine):
     constants : Profile
     devices : dict
         Device name -> description, as `Profile.machine` gives it.
+    beside : str, optional
+        What goes on beside, as for `Profile.link`.
     """
 
     is_here = False
 
-    def __init__(self, constants: profile.Profile, devices: dict[str, dict[str, Any]]) -> None:
-        self._constants, self._devices = constants, devices
+    def __init__(
+        self, constants: profile.Profile, devices: dict[str, dict[str, Any]], beside: str = ""
+    ) -> None:
+        self._constants, self._devices, self._beside = constants, devices, beside
 
     def devices(self) -> dict[str, dict[str, Any]]:
         return self._devices
 
     def plan(self, problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
-        return price(problem, self._constants, self._devices, device, method)
+        return price(problem, self._constants, self._devices, device, method, self._beside)
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
-        return by_way_of_host(problem, self._constants)
+        return by_way_of_host(problem, self._constants, self._beside)
 
 
 _only = call_cache.new_table()

@@ -326,13 +326,13 @@ def _sum(one: Terms, other: Terms) -> Terms:
     return one | {term: one.get(term, 0.0) + seconds for term, seconds in other.items()}
 
 
-def by_way_of_host(problem: Problem, constants: Profile) -> dict[str, float]:
+def by_way_of_host(problem: Problem, constants: Profile, beside: str = "") -> dict[str, float]:
     """Seconds of "download" and "upload" around a computation of device operands from host copies;
     empty where nothing is moved, and where the links are not known."""
     if problem.device is None:
         return {}
     try:
-        before, after = _movement(problem, CPU, constants)
+        before, after = _movement(problem, CPU, constants, beside)
     except KeyError:
         return {}
     return {**before, **after}

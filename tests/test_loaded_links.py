@@ -457,7 +457,7 @@ def test_explained(tmp_path, capsys):
     command += ["--profile", str(path)]
     assert cli.main(command) == cli.DONE
     quiet = capsys.readouterr().out
-    assert cli.main([*command, "--beside-blas"]) == cli.DONE
+    assert cli.main([*command, "--after-product"]) == cli.DONE
     loaded = capsys.readouterr().out
     assert loaded.count(f", links {BESIDE}") == 2  # own kernels, and cuBLAS's
     assert loaded.replace(f", links {BESIDE}", "") != quiet

@@ -129,7 +129,7 @@ def explain(arguments: argparse.Namespace) -> int:
         names = ", ".join(map(repr, ("host", *devices)))
         raise ValueError(f"--on must be one of {names}, got {arguments.on!r}")
     placed = arguments.device, arguments.method
-    beside = BESIDE_BLAS if arguments.beside_blas else ""
+    beside = BESIDE_BLAS if arguments.after_product else ""
     machine = planner.OtherMachine(constants, devices, beside)
     if operation.plan is None:
         plan = machine.plan(problem, *placed)

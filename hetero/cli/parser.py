@@ -143,7 +143,7 @@ def _explain(sub: argparse.ArgumentParser) -> None:
         "file",
     )
     sub.add_argument(
-        "--beside-blas",
+        "--after-product",
         action="store_true",
         help="right after a product of the CPU, whose BLAS's threads still spin; where links then "
         "differ the plan says so",

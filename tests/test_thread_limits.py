@@ -192,9 +192,18 @@ def test_what_is_printed_runs(counting, alone, beside):
         assert counting(np.ones((101, 101))) == (most, most)
     assert counting(A) == (1, 1)
     assert counting(np.ones((101, 101))) == (1, 1)
-    with threadpoolctl.threadpool_limits(1, user_api="blas"):
-        assert counting(np.ones((2000, 2000))) == (1, 1)
-        assert planner.plan(matmul.problem(A, A)).chosen.threads.forbidden == 0
+
+
+@needs_blas
+def test_what_is_printed_runs_whatever_the_user_limits(counting, alone):
+    most, few, many = _blas_threads(), np.ones((100, 100)), np.ones((2000, 2000))
+    for _ in range(2):
+        with threadpoolctl.threadpool_limits(1, user_api="blas"):
+            assert counting(few) == (1, 1)
+            assert counting(many) == (1, 1)
+            assert "other threads" not in str(planner.plan(matmul.problem(few, few)))
+        assert counting(few) == (1, 1)
+        assert counting(many) == (most, most)
 
 
 @needs_blas

@@ -3,9 +3,12 @@
     python tests/together.py              loops right after products, products right after loops
     python tests/together.py --products   products of several sizes, back to back and after pauses
     python tests/together.py --busy       beside two busy processes on two cores, against SciPy
+    python tests/together.py --turns 0 16 18     both, a process for each `HETERO_BLAS_TIMEOUT`
 
-Prints medians and tails, microseconds, and whether they keep within what is asked of 16 cores (of 2
-cores for ``--busy``). ``--json FILE`` stores the seconds as well. Nothing else may run meanwhile.
+The processes of ``--turns`` take turns of a fraction of a second, so that what the host does beside
+hits all alike. Prints medians and tails, microseconds, and whether they keep within what is asked
+of 16 cores (of 2 cores for ``--busy``). ``--json FILE`` stores the seconds as well. Nothing else
+may run meanwhile.
 """
 
 from __future__ import annotations
@@ -96,6 +99,17 @@ def together() -> None:
         verdict("P95, of alone", after[2] / alone[2], 1.5)
 
 
+def waiting(pause: float) -> Callable[[], None] | None:
+    """A function that keeps the calling thread busy for so many seconds; None for none."""
+
+    def wait() -> None:
+        until = time.perf_counter() + pause
+        while time.perf_counter() < until:
+            pass
+
+    return wait if pause else None
+
+
 def products() -> None:
     """What an early sleep of BLAS's threads costs products: after a pause they must be woken."""
     convolution()  # from here on they sleep early
@@ -103,17 +117,79 @@ def products() -> None:
         B = rng.random((n, n), dtype=np.float32)
         number = 400 if n < 600 else 100 if n < 2048 else 20
         for pause in (0.0, 50e-6, 1e-3):
-
-            def wait(pause: float = pause) -> None:
-                until = time.perf_counter() + pause
-                while time.perf_counter() < until:
-                    pass
-
             name = f"product {n}x{n}, after {1e6 * pause:.0f} us"
-            tails(name, times(lambda B=B: B @ B, wait if pause else None, number))
+            tails(name, times(lambda B=B: B @ B, waiting(pause), number))
     G = rng.random((2000, 2000))
     x = rng.random(2000)
     tails("matvec 2000x2000 float64", times(lambda: G @ x, None, 200))
+
+
+def scenarios() -> dict[str, tuple[Callable[[], object], Callable[[], object] | None, int]]:
+    """Name -> call, what is done before it, how often in one turn."""
+    B, C = (rng.random((n, n), dtype=np.float32) for n in (128, 256))
+    G, x = rng.random((2000, 2000)), rng.random(2000)
+    found = {
+        "convolve2d, alone": (convolution, None, 12),
+        "convolve2d, after a product": (convolution, product, 12),
+        "multigrid, alone": (multigrid, None, 2),
+        "multigrid, after a product": (multigrid, product, 2),
+        "cg, alone": (small_cg, None, 4),
+        "cg, after a product": (small_cg, product, 4),
+        "product, alone": (product, None, 12),
+        "product, after convolve2d": (product, convolution, 12),
+        "product, after cg": (product, small_cg, 6),
+        "product, after 1 ms": (product, waiting(1e-3), 8),
+        "matvec 2000x2000 float64, alone": (lambda: G @ x, None, 12),
+    }
+    for n, call in ((128, lambda: B @ B), (256, lambda: C @ C)):
+        for pause in (0.0, 50e-6, 200e-6, 1e-3):
+            name = f"product {n}x{n}, after {1e6 * pause:.0f} us"
+            found[name] = call, waiting(pause), 16
+    return found
+
+
+def serve() -> None:
+    """One turn of all scenarios for each line of the input."""
+    every = scenarios()
+    for call, _, _ in every.values():
+        call()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        found = {name: times(*each) for name, each in every.items()}
+        print(json.dumps(found), flush=True)
+
+
+def turns(exponents: list[str], seconds: float) -> None:
+    """Processes with different timeouts, in turn."""
+    command = [sys.executable, __file__, "--serve"]
+    pipes: dict[str, int | bool] = {"stdin": -1, "stdout": -1, "text": True}
+    servers = {}
+    for exponent in exponents:  # one after the other: the first one compiles
+        environment = {**os.environ, "HETERO_BLAS_TIMEOUT": exponent}
+        servers[exponent] = server = subprocess.Popen(command, env=environment, **pipes)
+        while server.stdout.readline().strip() != "ready":
+            if server.poll() is not None:
+                raise SystemExit(f"the process with timeout {exponent} ended")
+    taken: dict[str, dict[str, list[float]]] = {}
+    end, number = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end:
+        first = number % len(exponents)
+        for exponent in exponents[first:] + exponents[:first]:
+            print("go", file=servers[exponent].stdin, flush=True)
+            for name, found in json.loads(servers[exponent].stdout.readline()).items():
+                taken.setdefault(name, {}).setdefault(exponent, []).extend(found)
+            time.sleep(0.15)  # its idle threads go to sleep
+        number += 1
+    for server in servers.values():
+        server.stdin.close()
+        server.wait(10)
+    for name, by_exponent in taken.items():
+        for exponent, found in by_exponent.items():
+            here = tails(f"{name}, {exponent}", found)
+            what, _, after = name.partition(", after ")
+            if after and f"{what}, alone" in taken:
+                alone = sorted(taken[f"{what}, alone"][exponent])
+                print(f"    median, of alone: {here[0] / alone[len(alone) // 2]:.2f}")
 
 
 def busy() -> None:
@@ -181,14 +257,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--products", action="store_true")
     parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--turns", nargs="+", metavar="EXPONENT")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of --turns")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json")
     arguments = parser.parse_args()
+    if arguments.serve:
+        return serve()
     print(f"{'':40s}", *(f"{x:>9s}" for x in ("median", "P90", "P95", "P99", "worst")), " us")
-    (products if arguments.products else busy if arguments.busy else together)()
-    import numba
+    if arguments.turns:
+        turns(arguments.turns, arguments.seconds)
+    else:
+        (products if arguments.products else busy if arguments.busy else together)()
+        import numba
 
-    print(f"{numba.threading_layer()}, {numba.get_num_threads()} threads, {os.cpu_count()} cores")
-    print({key: value for key, value in hetero.machine()["cpu"].items() if "blas" in key})
+        layer, number = numba.threading_layer(), numba.get_num_threads()
+        print(f"{layer}, {number} threads, {os.cpu_count()} cores")
+        print({key: value for key, value in hetero.machine()["cpu"].items() if "blas" in key})
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(found, file)

@@ -102,8 +102,9 @@ class Plan:
     @property
     def varies(self) -> bool:
         """Whether what runs depends on what BLAS's threads do, or on whether they are limited."""
-        counts = (c.threads for c in self.candidates) if self.blas is not None else ()
-        return self.turns or any(t is not None and (t.forbidden or t.ratio < 1.0) for t in counts)
+        if self.turns or self.blas is None:
+            return self.turns
+        return any(c.threads is not None and c.threads.wanted for c in self.candidates)
 
     @property
     def chosen(self) -> Candidate:
@@ -224,7 +225,9 @@ def _on(candidate: Candidate) -> str:
     if threads is None or candidate.implementation is None:
         return ""
     most = "at most " if thread_counts.pool(candidate.implementation) == limits.LOOPS else ""
-    but = f" (not {threads.forbidden}: other threads run Python)" if threads.forbidden else ""
+    but = ""
+    if 0 < threads.wanted < threads.number:
+        but = f" (not {threads.wanted}: other threads run Python)"
     return f", on {most}{threads.number} thread{'s' * (threads.number > 1)}{but}"
 
 

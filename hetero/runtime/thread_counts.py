@@ -31,14 +31,15 @@ class Threads(NamedTuple):
         How many there are.
     ratio : float
         Seconds over those on all threads.
-    forbidden : int
-        The number that is faster, but not set as BLAS's threads are now; 0 where there is none.
+    wanted : int
+        That was measured to be faster than all; 0 where all are best. BLAS may take another number:
+        see `now`.
     """
 
     number: int
     of: int
     ratio: float = 1.0
-    forbidden: int = 0
+    wanted: int = 0
 
 
 def pool(implementation: Implementation) -> str | None:
@@ -58,17 +59,17 @@ def choose(table: dict[str, Any], work: Work) -> Threads:
     """The number of threads for some work, by the part "threads" of a model."""
     sizes = table["flops"]
     row = bisect_right([sqrt(a * b) for a, b in pairwise(sizes)], work.flops)
-    return Threads(table["threads"][row], table["of"], table["ratio"][row])
+    number, of = table["threads"][row], table["of"]
+    return Threads(number, of, table["ratio"][row], number if number < of else 0)
 
 
 def now(threads: Threads, blas: limits.State | None) -> Threads:
     """What a run on BLAS's threads takes, as they are now, of what it should take."""
-    number = blas.taken(threads.number) if blas is not None else threads.of
-    if number == threads.number:
-        return threads
-    return threads._replace(
-        number=number, ratio=1.0, forbidden=threads.number if number > threads.number else 0
-    )
+    if blas is None:
+        return Threads(threads.of, threads.of)
+    number = blas.taken(threads.number)
+    ratio = threads.ratio if number == threads.number else 1.0
+    return Threads(number, blas.number, ratio, threads.wanted)
 
 
 def check(table: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ would take on the CPU and on each GPU, copies between host and GPU included. The
 `convolve2d`                        2-D convolution, with the semantics of SciPy's
 `solve_cg`                          conjugate gradients, with the contract of SciPy's
 `solve_poisson`                     Poisson's equation on a rectangle or a box
-`kmeans`                            clustering, with the semantics of scikit-learn's
+`kmeans`, `KMeans`                  clustering, with the semantics of scikit-learn's
 `Poisson`                           Poisson's operator, matrix-free, for `solve_cg`
 `graph`                             many calls on GPU arrays, recorded once and replayed
 `plan`, `Plan`, `spec`              what a call would do and how long it would take; nothing runs
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Of every public name but the operations' functions.
+# Of every public name but those of the operations.
 _HOMES = {
     "calibrate": "hetero.calibration",
     "clear_memory": "hetero.runtime.memory",
@@ -66,12 +66,14 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
-        return sorted({"errors", *_HOMES, *_functions()})
+        return sorted({"errors", *_HOMES, *_functions(), *_further()})
     if name in _HOMES:
         importlib.import_module("hetero.ops")  # every operation is registered before the first plan
         value = getattr(importlib.import_module(_HOMES[name]), name)
     elif not _is_module(name) and name in (functions := _functions()):
         value = functions[name]
+    elif not _is_module(name) and name in (further := _further()):
+        value = getattr(importlib.import_module(further[name]), name)
     else:
         raise AttributeError(f"module 'hetero' has no attribute {name!r}")
     globals()[name] = value
@@ -92,5 +94,13 @@ def _functions() -> dict[str, Any]:
     return {name: value for name, value in vars(functions).items() if not name.startswith("_")}
 
 
+def _further() -> dict[str, str]:
+    """What else operations make public, by name: the module that has it."""
+    from hetero.ops import functions  # noqa: F401  # registers them
+    from hetero.runtime import registry
+
+    return {name: home for o in registry.operations() for name, home in o.public.items()}
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_functions()})
+    return sorted({*globals(), *_HOMES, *_functions(), *_further()})

@@ -1,5 +1,7 @@
 """The operations' public functions: the only list of operations; help and tables have its order."""
 
+import typing as _typing
+
 # isort: off
 from hetero.ops.matvec import matvec as matvec
 from hetero.ops.matmul import matmul as matmul
@@ -7,3 +9,6 @@ from hetero.ops.convolve2d import convolve2d as convolve2d
 from hetero.ops.cg import solve_cg as solve_cg
 from hetero.ops.poisson import solve_poisson as solve_poisson
 from hetero.ops.kmeans import kmeans as kmeans
+
+if _typing.TYPE_CHECKING:  # what operations make public beside their functions
+    from hetero.ops.kmeans.estimator import KMeans as KMeans

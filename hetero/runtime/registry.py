@@ -51,6 +51,8 @@ class Operation:
     pieces : callable or None
         ``pieces(problem, arrays, options, out)`` cuts a call of host arrays that a device has no
         room for into some of `Piece`, or gives None.
+    public : dict
+        Further public names of hetero's -> the module that has them, imported on use.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Operation:
     cases: str = ""
     benchmarks: str = ""
     pieces: Callable[..., Any] | None = None
+    public: Mapping[str, str] = field(default_factory=dict)
 
 
 class Piece(NamedTuple):

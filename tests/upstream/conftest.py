@@ -51,3 +51,14 @@ def xp():
 @pytest.fixture
 def num_parallel_threads():
     return 1
+
+
+@pytest.fixture
+def global_random_seed():
+    """The seed that scikit-learn's tests run with."""
+    return 42
+
+
+@pytest.fixture(params=[np.float32, np.float64])
+def global_dtype(request):
+    return request.param

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,8 +118,9 @@ def kmeans(
         device=device,
         method=method,
     )
-    for message in found.warnings:
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    for message in (*found.warnings, found.few):
+        if message is not None:
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
     info = {
         "inertia": found.inertia,
         "iterations": found.iterations,
@@ -131,7 +133,10 @@ def kmeans(
 
 
 class Clustering(NamedTuple):
-    """What a fit gives, of the caller's array type where that is to be seen by the caller."""
+    """What a fit gives, centroids and labels of the caller's array type.
+
+    ``warnings`` are the caller's to give; ``few`` is one about clusters without rows, or None.
+    """
 
     centroids: Any
     labels: Any
@@ -142,6 +147,7 @@ class Clustering(NamedTuple):
     method: str
     plan: Plan
     warnings: tuple[str, ...]
+    few: str | None
 
 
 def cluster(
@@ -156,8 +162,12 @@ def cluster(
     sample_weight: Any,
     device: str | None,
     method: str | None,
+    report: Callable[[str], None] | None = None,
 ) -> Clustering:
-    """Check the arguments of `kmeans`, plan and run it; the warnings are the caller's to give."""
+    """Check the arguments of `kmeans`, plan it and run it.
+
+    With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` is told of each start.
+    """
     from hetero.runtime import execution
 
     device, method = planner.placement(device, method)
@@ -168,7 +178,8 @@ def cluster(
     )
     found = plan.problem
     (n, d, k), (how, starts, maxiter), dtype = found.dims, found.options, np.dtype(found.dtype)
-    told = []
+    told: list[str] = []
+    few: str | None = None
     if how == operands.GIVEN:
         if n_init not in (1, "auto"):
             told.append(
@@ -184,6 +195,7 @@ def cluster(
         starts,
         operands.checked_random(random_state),
         progress=Progress(),
+        report=report,
     )
     box: dict[str, Any] = {}
     if operands.is_sparse(X):
@@ -211,23 +223,23 @@ def cluster(
     run, labels = done.outcome
     if labels is None:
         labels = box["labels"]
-        told += _few(_on_host(labels, np.dtype(np.int32)), k)
+        few = _few(_on_host(labels, np.dtype(np.int32)), k)
     else:
-        told += _few(labels, k)
+        few = _few(labels, k)
         if found.output.location != HOST:
             labels = _like(X, labels)
-    return Clustering(done.value, labels, *run, done.device, done.method, plan, tuple(told))
+    return Clustering(done.value, labels, *run, done.device, done.method, plan, tuple(told), few)
 
 
-def _few(labels: np.ndarray, k: int) -> list[str]:
+def _few(labels: np.ndarray, k: int) -> str | None:
     """The warning about clusters without rows, if there are some."""
     distinct = np.count_nonzero(np.bincount(labels, minlength=k))
     if distinct >= k:
-        return []
-    return [
+        return None
+    return (
         f"Number of distinct clusters ({distinct}) found smaller than n_clusters ({k}). Possibly "
         "due to duplicate points in X."
-    ]
+    )
 
 
 def _weights(weights: Any, dtype: np.dtype) -> np.ndarray | None:
@@ -271,5 +283,6 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         cases="hetero.ops.kmeans.cases",
         benchmarks="hetero.ops.kmeans.benchmarks",
+        public={"KMeans": "hetero.ops.kmeans.estimator"},
     )
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -100,6 +101,8 @@ class Fit(NamedTuple):
         X and its weights, where they are none of the problem's inputs.
     host : array or None
         X, where it lies on the host.
+    report : callable or None
+        Is told of each start.
     """
 
     maxiter: int
@@ -113,6 +116,7 @@ class Fit(NamedTuple):
     matrix: Any = None
     weights: np.ndarray | None = None
     host: np.ndarray | None = None
+    report: Callable[[str], None] | None = None
 
 
 def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
@@ -127,7 +131,7 @@ def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
                 seeds = rows.seeds(asked.init, k, asked.random)
                 now.centroids = seeds + rows.mean
         centroids = np.ascontiguousarray(now.centroids - rows.mean)
-        left = max(asked.maxiter - now.iterations, 1)
+        left = max(asked.maxiter - now.iterations, min(asked.maxiter, 1))
         try:
             run, labels = rows.lloyd(centroids, left, tol, asked.exactly)
         except DeviceError as error:
@@ -135,6 +139,12 @@ def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
                 now.centroids, now.iterations = error.x, now.iterations + error.iterations
             raise
         run = run._replace(iterations=run.iterations + now.iterations)
+        if asked.report is not None:
+            ended = "converged" if run.converged else "stopped"
+            asked.report(
+                f"start {now.start}: {ended} after {run.iterations} iterations, "
+                f"inertia {run.inertia}"
+            )
         if now.best is None or (
             run.inertia < now.best[0].inertia and not _same(labels, now.best[2], k)
         ):

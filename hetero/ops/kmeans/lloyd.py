@@ -47,7 +47,7 @@ def lloyd(steps: Steps, centroids: np.ndarray, maxiter: int, tol: float, exactly
     steps : Steps
     centroids : (k, d) array
     maxiter : int
-        At least 1.
+        With 0 rows get labels, and nothing else is done.
     tol : float
         Of the sum of squared shifts.
     exactly : bool

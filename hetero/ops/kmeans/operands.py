@@ -64,7 +64,9 @@ def problem(
     n = X.shape[0]
     if n < k:
         raise ValueError(f"n_samples={n} should be >= n_clusters={k}.")
-    options = Options(how, starts, checked_count("max_iter", max_iter))
+    labels_alone = how == GIVEN and type(max_iter) is int and max_iter == 0
+    limit = 0 if labels_alone else checked_count("max_iter", max_iter)
+    options = Options(how, starts, limit)
     return problem_of(X, weights_operand(sample_weight, n), k, options)
 
 

@@ -61,7 +61,10 @@ class OneDevice:
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray | None]:
         """See `hetero.ops.kmeans.fit.Rows`."""
-        run = self._rows.lloyd(centroids, maxiter, tol, exactly)
+        if maxiter:
+            run = self._rows.lloyd(centroids, maxiter, tol, exactly)
+        else:
+            run = Run(self._rows.assign(centroids), 0, False)
         if self._asked.labels is not None and self._asked.starts == 1:
             return run, None
         return run, self._rows.fetch_labels()

@@ -1,0 +1,196 @@
+"""k-means as an estimator, in the place of scikit-learn's."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import describe, is_device_array
+from hetero.ops.kmeans import cluster, operands
+from hetero.ops.kmeans.estimator_base import (
+    Base,
+    ConvergenceWarning,
+    check_is_fitted,
+    validated,
+)
+
+_ALGORITHMS = ("lloyd", "elkan")
+_BLOCK = 1 << 20  # elements of a sparse X made dense at once
+
+
+class KMeans(Base):
+    """k-means clustering where it is fastest, in the place of `sklearn.cluster.KMeans`.
+
+    With scikit-learn installed it is one of its estimators: it can be cloned, searched over and
+    put into a Pipeline. Without, it has the same methods but for names of columns.
+
+    Parameters
+    ----------
+    n_clusters, init, n_init, max_iter, tol, random_state
+        See `hetero.kmeans`.
+    verbose : int
+        Above 0: each start's iterations and inertia are printed.
+    copy_x : bool
+        For scikit-learn's sake: X is never changed.
+    algorithm : {"lloyd", "elkan"}
+        For scikit-learn's sake: the result is the same, and ``method`` says how it is computed.
+    device, method : str, optional
+        See `hetero.kmeans`.
+
+    Attributes
+    ----------
+    cluster_centers_ : (n_clusters, d) array
+    labels_ : (n,) array of int32
+    inertia_ : float
+    n_iter_ : int
+    n_features_in_ : int
+    info_ : dict
+        "device", "method" and "plan" of the fit.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> X = np.array([[1.0, 2.0], [1.0, 4.0], [1.0, 0.0], [10.0, 2.0], [10.0, 4.0], [10.0, 0.0]])
+    >>> fitted = hetero.KMeans(2, random_state=0).fit(X)
+    >>> fitted.labels_
+    array([1, 1, 1, 0, 0, 0], dtype=int32)
+    >>> fitted.predict(np.array([[0.0, 0.0], [12.0, 3.0]]))
+    array([1, 0], dtype=int32)
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        init: Any = "k-means++",
+        n_init: int | str = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        verbose: int = 0,
+        random_state: Any = None,
+        copy_x: bool = True,
+        algorithm: str = "lloyd",
+        device: str | None = None,
+        method: str | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.verbose = verbose
+        self.random_state = random_state
+        self.copy_x = copy_x
+        self.algorithm = algorithm
+        self.device = device
+        self.method = method
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
+        """Compute the centroids.
+
+        Parameters
+        ----------
+        X : (n, d) array or sparse matrix
+        y : ignored
+        sample_weight : (n,) array or number, optional
+
+        Returns
+        -------
+        KMeans
+            Itself.
+
+        Raises
+        ------
+        ValueError
+            As `hetero.kmeans`.
+        """
+        if self.algorithm not in _ALGORITHMS:
+            raise ValueError(
+                f"The 'algorithm' parameter of KMeans must be a str among {set(_ALGORITHMS)}. "
+                f"Got {self.algorithm!r} instead."
+            )
+        X = validated(self, X, reset=True)
+        if self.algorithm == "elkan" and self.n_clusters == 1:
+            warnings.warn(
+                "algorithm='elkan' doesn't make sense for a single cluster. Using 'lloyd' instead.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        found = cluster(
+            X,
+            self.n_clusters,
+            init=self.init,
+            n_init=self.n_init,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            random_state=self.random_state,
+            sample_weight=sample_weight,
+            device=self.device,
+            method=self.method,
+            report=print if self.verbose else None,
+        )
+        for message in found.warnings:
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+        if found.few is not None:
+            warnings.warn(found.few, ConvergenceWarning, stacklevel=2)
+        self.cluster_centers_, self.labels_ = found.centroids, found.labels
+        self.inertia_, self.n_iter_ = found.inertia, found.iterations
+        self.info_ = {"device": found.device, "method": found.method, "plan": found.plan}
+        self._n_features_out = int(self.cluster_centers_.shape[0])
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """The number of the nearest centroid of each row, (n,) of int32."""
+        return self._assigned(X, None).labels
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """As ``fit(X).labels_``."""
+        return self.fit(X, sample_weight=sample_weight).labels_
+
+    def transform(self, X: Any) -> Any:
+        """The distances of the rows from all centroids, (n, n_clusters)."""
+        check_is_fitted(self)
+        X = validated(self, X, reset=False)
+        if not is_device_array(X):
+            return self._distances(X)
+        from hetero.ops.linear_systems.vectors import like
+        from hetero.runtime import transfer
+
+        return like(X, self._distances(transfer.to_host(X, describe(X))))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Less the weighted sum of the rows' squared distances from the nearest centroid."""
+        return -self._assigned(X, sample_weight).inertia
+
+    def _assigned(self, X: Any, sample_weight: Any) -> Any:
+        check_is_fitted(self)
+        return cluster(
+            validated(self, X, reset=False),
+            int(self.cluster_centers_.shape[0]),
+            init=self.cluster_centers_,
+            n_init=1,
+            max_iter=0,
+            tol=0.0,
+            random_state=0,
+            sample_weight=sample_weight,
+            device=self.device,
+            method=self.method,
+        )
+
+    def _distances(self, X: Any) -> np.ndarray:
+        from scipy.spatial.distance import cdist
+
+        from hetero.ops.linear_systems.vectors import on_host
+
+        centroids = self.cluster_centers_
+        if is_device_array(centroids):
+            centroids = on_host(centroids, describe(centroids), np.dtype(np.float64))
+        found = np.empty((X.shape[0], len(centroids)), operands.float_dtype(X.dtype))
+        rows = max(_BLOCK // X.shape[1], 1)
+        for begin in range(0, X.shape[0], rows):
+            part = X[begin : begin + rows]
+            part = part.toarray() if operands.is_sparse(part) else part
+            found[begin : begin + rows] = cdist(part, centroids)
+        return found

@@ -1,0 +1,110 @@
+"""hetero.KMeans: among scikit-learn's estimators, and without scikit-learn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import fakes
+import numpy as np
+import pytest
+
+import hetero
+
+X = np.random.default_rng(0).random((60, 3))
+
+
+def test_in_a_pipeline_and_a_search():
+    pytest.importorskip("sklearn")
+    from sklearn.base import clone
+    from sklearn.cluster import KMeans
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    def fitted(kind):
+        pipeline = make_pipeline(StandardScaler(), kind(4, random_state=0))
+        return clone(pipeline).fit(X)
+
+    ours, theirs = fitted(hetero.KMeans), fitted(KMeans)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+    np.testing.assert_allclose(ours.transform(X), theirs.transform(X))
+    np.testing.assert_allclose(ours.score(X), theirs.score(X))
+    search = GridSearchCV(hetero.KMeans(random_state=0), {"n_clusters": [2, 5]}, cv=2).fit(X)
+    assert search.best_params_ == {"n_clusters": 5}
+
+
+def test_parameters_and_defaults_are_scikit_learns():
+    pytest.importorskip("sklearn")
+    from sklearn.cluster import KMeans
+
+    ours, theirs = hetero.KMeans().get_params(), KMeans().get_params()
+    assert {name: ours[name] for name in theirs} == theirs
+    assert set(ours) - set(theirs) == {"device", "method"}
+
+
+def test_device_and_method_are_those_asked_for():
+    fitted = hetero.KMeans(3, random_state=0, device="cpu", method="blas").fit(X)
+    assert (fitted.info_["device"], fitted.info_["method"]) == ("cpu", "blas")
+    with pytest.raises(ValueError, match="method must be one of"):
+        hetero.KMeans(3, method="none").fit(X)
+
+
+def test_verbose_tells_of_each_start(capsys):
+    fitted = hetero.KMeans(3, random_state=0, n_init=2, verbose=1).fit(X)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["start 0", "start 1"]
+    assert any(f"after {fitted.n_iter_} iterations" in line for line in lines)
+
+
+def test_arrays_in_are_arrays_out(monkeypatch):
+    device = fakes.install(monkeypatch)[0]
+    there = fakes.Cupy.of(X, device)
+    fitted = hetero.KMeans(4, random_state=0, device="cpu").fit(there)
+    expected = hetero.KMeans(4, random_state=0).fit(X)
+    for found, wanted in (
+        (fitted.labels_, expected.labels_),
+        (fitted.cluster_centers_, expected.cluster_centers_),
+        (fitted.predict(there), expected.labels_),
+        (fitted.transform(there), expected.transform(X)),
+    ):
+        assert isinstance(found, fakes.Cupy)
+        np.testing.assert_array_equal(found.get(), wanted)
+    np.testing.assert_array_equal(fitted.predict(X), expected.labels_)  # the other way round
+    with pytest.raises(ValueError, match="X has 2 features, but KMeans is expecting 3"):
+        fitted.predict(fakes.Cupy.of(X[:, :2].copy(), device))
+
+
+def test_without_scikit_learn():
+    script = """
+        import sys
+        sys.modules["sklearn"] = sys.modules["sklearn.base"] = None
+        import numpy as np, hetero
+        X = np.random.default_rng(0).random((60, 3))
+        made = hetero.KMeans(4, random_state=0)
+        try:
+            made.predict(X)
+        except ValueError as error:
+            assert "not fitted yet" in str(error)
+        else:
+            raise AssertionError
+        assert made.get_params()["n_clusters"] == 4
+        assert repr(made) == "KMeans(n_clusters=4, random_state=0)", repr(made)
+        labels = made.fit_predict(X)
+        assert (made.predict(X) == labels).all() and made.fit_transform(X).shape == (60, 4)
+        assert made.set_params(n_clusters=3).fit(X).cluster_centers_.shape == (3, 3)
+        try:
+            made.set_params(clusters=3)
+        except ValueError as error:
+            assert "Invalid parameter 'clusters'" in str(error)
+        else:
+            raise AssertionError
+        print(made.inertia_)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    expected = hetero.KMeans(3, random_state=0).fit(X).inertia_
+    np.testing.assert_allclose(float(done.stdout), expected)

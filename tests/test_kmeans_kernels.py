@@ -238,7 +238,7 @@ def test_far_from_zero(portable):
 
 def test_empty_clusters(portable):
     """They get the points farthest from their centroids, as on the CPU."""
-    from hetero.ops.kmeans.lloyd_cpu import BlasRows
+    from hetero.ops.kmeans.rows_blas import BlasRows
 
     for weighted in (False, True):
         X, weights, start = points(500, 4, 6, "float64", weighted)
@@ -251,6 +251,42 @@ def test_empty_clusters(portable):
             assert rows.lloyd(found, 50, 0.0)[1:] == run[1:]
             np.testing.assert_allclose(found + rows.mean, expected + host.mean, atol=1e-9)
             assert np.array_equal(rows.download("labels", (500,), np.int32), labels)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_seeding(portable, weighted):
+    """Distances, potentials and chosen rows as the CPU's, over several parts and columns."""
+    from hetero.ops.kmeans.rows_blas import PlainSeeding
+
+    X, weights, _ = points(5000, 35, 2, "float64", weighted)
+    plain = PlainSeeding(X, weights)
+    with on_device(portable, X, weights, 2) as rows:
+        X = X - rows.mean
+        device = rows.seeding()
+        assert device.first(17) == pytest.approx(plain.first(17))
+        for indices in ([3, 4000, 17], [4999, 0, 1]):
+            np.testing.assert_allclose(device.potentials(indices), plain.potentials(indices))
+            device.take(1)
+            plain.take(1)
+            potential = plain.potentials(indices)[1]
+            device.potentials(indices)
+            values = np.array([0.0, 0.001, 0.3, 0.5, 0.999, 1.1]) * potential
+            assert np.array_equal(device.candidates(values), plain.candidates(values))
+        np.testing.assert_array_equal(rows.rows(np.array([3, 17])), X[[3, 17]])
+
+
+def test_step(portable):
+    """Labels and sums alone, for whoever adds up those of several devices."""
+    X, weights, start = points(700, 4, 5, "float64", True)
+    with on_device(portable, X, weights, 5) as rows:
+        start = start - rows.mean
+        for centroids, changes in ((start, True), (start, False), (start[::-1].copy(), True)):
+            _, labels, means = plain_step(X - rows.mean, weights, centroids)
+            sums, totals, changed = rows.step(centroids)
+            np.testing.assert_allclose(totals, np.bincount(labels, weights, 5))
+            np.testing.assert_allclose(sums / totals[:, None], means, atol=1e-12)
+            assert np.array_equal(rows.fetch_labels(), labels)
+            assert changed == changes
 
 
 # -- What copies asynchronously, as fibers on the CPU ----------------------------------------------

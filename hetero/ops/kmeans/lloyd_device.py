@@ -15,7 +15,8 @@ from hetero.errors import DeviceError
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
 from hetero.ops.kmeans.fit import Run
-from hetero.ops.kmeans.lloyd_cpu import means
+from hetero.ops.kmeans.lloyd import means
+from hetero.ops.kmeans.seeding_device import DeviceSeeding
 from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.runtime import tuning
 from hetero.runtime.problem import Problem
@@ -245,16 +246,45 @@ class DeviceRows:
         self._start(self._bound(launch, swapped))
         return float(self.download("partial_inertia", (launch.grid,), np.float64).sum())
 
-    def relocated(self, swapped: bool) -> np.ndarray:
-        """The centroids that end an iteration with empty clusters, by `lloyd_cpu.means`."""
+    def step(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+        """Label the rows and add them up: sums (k, d), their weights (k,), whether a label changed.
+
+        The first time no label is known yet, and none counts as changed but those that are not 0.
+        """
+        self.upload(centroids)
+        self.set_state(_RUNNING, 0, 0)
+        self.label(False)
+        launches = (*self._plan.update, self._plan.finish[0])
+        self._start(*map(self._bound, launches))
+        state = self.download("state", (plans.STATE,), np.int32)
+        return *self.sums(), bool(state[_CHANGED])
+
+    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """The weighted sums of the clusters' rows, (k, d), and of their weights, in float64."""
+        sums = self.download("sums", (self.k, self.d), self.dtype)
+        totals = self.download("totals", (self.k,), self.dtype)
+        return sums.astype(np.float64), totals.astype(np.float64)
+
+    def distances(self, swapped: bool) -> np.ndarray:
+        """Squared distances of the rows from the centroids of their labels."""
         if "distances" not in self._buffers:
             self._space.allocate(self.n * self.dtype.itemsize, "distances")
         self._start(self._bound(self._plan.distances, swapped))
-        k, d = self.k, self.d
-        sums = self.download("sums", (k, d), self.dtype).astype(np.float64)
-        totals = self.download("totals", (k,), self.dtype).astype(np.float64)
-        labels = self.download("labels", (self.n,), np.int32)
-        return means(_Fetched(self), np.empty((k, d), self.dtype), labels, sums, totals)
+        return self.download("distances", (self.n,), self.dtype)
+
+    def fetch_labels(self) -> np.ndarray:
+        """The labels, on the host."""
+        return self.download("labels", (self.n,), np.int32)
+
+    def seeding(self) -> DeviceSeeding:
+        """Distances for k-means++."""
+        buffers = self._buffers
+        where = self._device, buffers["X"], buffers.get("weights")
+        return DeviceSeeding(*where, self.n, self.d, self.dtype)
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        """Some rows, less the mean."""
+        return np.stack([self.row(index) for index in indices])
 
     def row(self, index: int) -> np.ndarray:
         """One row, less the mean."""
@@ -270,20 +300,23 @@ class DeviceRows:
         return float(weight[0])
 
 
-class _Fetched:
-    """What `lloyd_cpu.means` asks of rows, from the device."""
+class _Emptied:
+    """An iteration in which a cluster was empty, as `hetero.ops.kmeans.lloyd.Steps`."""
 
-    def __init__(self, rows: DeviceRows) -> None:
+    def __init__(self, rows: DeviceRows, swapped: bool) -> None:
         self._rows = rows
+        self._swapped = swapped
+        self.labels = rows.fetch_labels()
         self.row = rows.row
-        self.weights = self
+        self.weight = rows.weight
 
-    def __getitem__(self, index: int) -> float:
-        return self._rows.weight(index)
+    def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Those that the iteration made."""
+        return self._rows.sums()
 
-    def distances(self, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Those that were computed on the device."""
-        return self._rows.download("distances", (self._rows.n,), self._rows.dtype)
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        """Of the rows from the centroids that the iteration began with."""
+        return self._rows.distances(self._swapped)
 
 
 class _Loop:
@@ -350,7 +383,7 @@ class _Loop:
         """End an iteration in which a cluster was empty; why the loop stops, if it does."""
         rows = self._rows
         old = self._fetch(done)
-        new = rows.relocated(done % 2 == 1)
+        new = means(_Emptied(rows, done % 2 == 1), old)
         shift = float(((new.astype(np.float64) - old) ** 2).sum())
         stopped = _RUNNING
         if self._tolerance >= 0:

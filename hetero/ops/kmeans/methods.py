@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero.kernels.kmeans.plan import RUNGS
 from hetero.ops.kmeans.loops import CLUSTERS
 from hetero.ops.kmeans.operands import EXPECTED, NAME, PLUS_PLUS, host_values
+from hetero.ops.products import cublas
 from hetero.runtime import registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
@@ -87,6 +89,10 @@ def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
     return None if problem.layout == "dense" else "is for dense rows"
 
 
+def _library(problem: Problem, info: dict[str, Any]) -> str | None:
+    return _dense_alone(problem, info) or cublas.obstacle(info)
+
+
 def _loops(problem: Problem) -> tuple[str, ...]:
     return (CLUSTERS.of(problem.dtype),)
 
@@ -98,3 +104,19 @@ for _method, _excludes, _rows, _more in (
     registry.register(
         registry.Implementation(NAME, _method, "cpu", _excludes, _work, _on_cpu(_rows), **_more)
     )
+for _kind in ("cuda", "opencl"):
+    for _method in ("lloyd", *RUNGS):
+        registry.register(
+            registry.Implementation(NAME, _method, _kind, _dense_alone, _work, _on_device(_method))
+        )
+registry.register(
+    registry.Implementation(
+        NAME,
+        "library",
+        "cuda",
+        _library,
+        _work,
+        _on_device("library"),
+        uses=("nvmath-python", "nvidia-cublas"),
+    )
+)

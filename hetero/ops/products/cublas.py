@@ -34,12 +34,17 @@ def _leading(row: int, column: int, rows: int, columns: int) -> tuple[int, int] 
     return None
 
 
+def obstacle(info: dict[str, Any]) -> str | None:
+    """Why there is no cuBLAS for a device, None where there is."""
+    if info.get("library") or info.get("elsewhere"):
+        return None
+    return f"cuBLAS is not here; {install.LIBRARY}"
+
+
 def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     """Why cuBLAS cannot do this matmul, None where it can."""
-    if not (info.get("library") or info.get("elsewhere")):
-        return f"cuBLAS is not here; {install.LIBRARY}"
-    if not problem.strides:
-        return None
+    if (reason := obstacle(info)) or not problem.strides:
+        return reason
     m, n, k = problem.dims
     a, b, c = problem.strides
     for name, (_, row, column), rows, columns in (
@@ -57,10 +62,8 @@ def gemm_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 def gemv_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
     """Why cuBLAS cannot do this matvec, None where it can."""
-    if not (info.get("library") or info.get("elsewhere")):
-        return f"cuBLAS is not here; {install.LIBRARY}"
-    if not problem.strides:
-        return None
+    if (reason := obstacle(info)) or not problem.strides:
+        return reason
     m, k = problem.dims
     (_, row, column), (_, x), (_, y) = problem.strides
     leading = _leading(row, column, m, k)

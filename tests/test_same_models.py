@@ -40,6 +40,7 @@ BEFORE = {
         "cuda:1 dispatch": (1, "5731147f", -11.74505),
         "cpu pack": (1, "fc684245", -7.0385),
         "cpu kmeans": (4, "4c0f7a7b", -9.14653),
+        "cuda:0 kmeans": (4, "c4b5d25d", -11.54076),
     },
     "full": {
         "cpu cg": (10, "935f0448", -9.93032),
@@ -69,6 +70,7 @@ BEFORE = {
         "cuda:1 dispatch": (1, "5731147f", -11.74505),
         "cpu pack": (1, "fc684245", -7.0385),
         "cpu kmeans": (4, "99ab74ef", -9.09493),
+        "cuda:0 kmeans": (4, "c014a84e", -11.50086),
     },
 }
 

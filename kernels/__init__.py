@@ -19,4 +19,4 @@ from .matvec.plan import plan_matvec
 __all__ = ["REFITTED", "Launch", "LaunchPlan", "plan_matmul", "plan_matvec", "prelude", "source"]
 
 # Families with a `refit` module, which measures their figures of a tuning table.
-REFITTED = ("matmul", "matvec", "convolution", "jacobi", "cg", "multigrid")
+REFITTED = ("matmul", "matvec", "convolution", "jacobi", "cg", "multigrid", "kmeans")

@@ -312,6 +312,8 @@ def test_noise_changes_no_figure(family):
         ("cg.row_depth", 2),
         ("multigrid.ahead", 8),
         ("multigrid.window_rows", {"float32": 24, "float64": 20}),
+        ("kmeans.small_blocks", 8),
+        ("kmeans.sums_blocks", 8),
     ],
 )
 def test_a_planted_figure_is_found(figure, value):

@@ -51,29 +51,45 @@ def beside_blas(device: Device, largest: int) -> Times:
     threads = inventory.devices()[CPU].get("blas_threads", 1)
     if threads < 2 or blas_timeout.is_short():
         return {}
-    a = np.ones((_PRODUCT, _PRODUCT), np.float32)
+    lengths = sizes(largest, _SMALLEST)
     with device.active():
-        copies = Copies(device, sizes(largest, _SMALLEST)[0])
-
-        def loaded(way: tuple[str, str], nbytes: int) -> float:
-            _ = a @ a
-            return _seconds(partial(copies, *way, nbytes))
-
-        def quiet(way: tuple[str, str], nbytes: int) -> float:
-            return _seconds(partial(copies, *way, nbytes))
-
+        copies = Copies(device, lengths[0])
         return compared(
-            quiet, loaded, sizes(largest, _SMALLEST), lambda: time.sleep(blas_use.SPINS)
+            partial(timed, copies),
+            after_product(copies),
+            lengths,
+            lambda: time.sleep(blas_use.SPINS),
         )
+
+
+def timed(copies: Copies, way: tuple[str, str], nbytes: int) -> float:
+    """Seconds of a copy."""
+    return _seconds(partial(copies, *way, nbytes))
+
+
+def after_product(copies: Copies) -> Take:
+    """Times a copy right after a product by NumPy."""
+    a = np.ones((_PRODUCT, _PRODUCT), np.float32)
+
+    def take(way: tuple[str, str], nbytes: int) -> float:
+        _ = a @ a
+        return timed(copies, way, nbytes)
+
+    return take
 
 
 def all_at_once(devices: Sequence[Device], largest: int) -> Times:
     """How many times as long copies of several devices take, together, as one of the first's."""
     lengths = sizes(largest, at_once.LEAST)
+    return compared(*side_by_side(devices, lengths[0]), lengths)
+
+
+def side_by_side(devices: Sequence[Device], largest: int) -> tuple[Take, Take]:
+    """What times copies of the first device, and of all at once."""
     copies = []
     for device in devices:
         with device.active():
-            copies.append(Copies(device, lengths[0]))
+            copies.append(Copies(device, largest))
 
     def task(number: int, way: tuple[str, str], nbytes: int) -> None:
         with devices[number].active():
@@ -86,7 +102,7 @@ def all_at_once(devices: Sequence[Device], largest: int) -> Times:
         tasks = [partial(task, number, way, nbytes) for number in range(len(devices))]
         return _seconds(partial(at_once.run, devices, tasks, nbytes))
 
-    return compared(quiet, loaded, lengths)
+    return quiet, loaded
 
 
 def after_products(

@@ -24,6 +24,7 @@ from hetero.calibration.failures import Failure
 from hetero.calibration.loop import Measured
 from hetero.calibration.sampling import Samples
 from hetero.devices import at_once
+from hetero.evaluation import links as evaluated
 from hetero.evaluation import report
 from hetero.kernels.cpu import blas_timeout
 from hetero.runtime import blas_use, call_cache, inventory, planner, pricing, profile, registry
@@ -563,3 +564,50 @@ def test_only_other_things_leave_them(calibrated):
     assert order == ["after products", "shorten", "quiet", "at once"]
     _, order = calibrated(only=["toy*2"])
     assert order == ["shorten", "at once"]
+
+
+# -- Verified --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def verified(two, monkeypatch):
+    """Verifies the links of two equal fake GPUs; what a copy takes is told by a formula."""
+    infos = [device.describe() | {"name": "fake"} for device in two]
+    for device, info in zip(two, infos, strict=True):
+        monkeypatch.setattr(device, "describe", lambda info=info: dict(info))
+    inventory.changed()
+
+    def seconds(factor):
+        return lambda way, nbytes: factor * (1e-5 + nbytes / 1e9)
+
+    def transfers(device, sizes, budget):
+        return {("upload", "pageable"): [seconds(1.0)(None, n) for n in sizes]}
+
+    monkeypatch.setattr(overheads, "transfers", transfers)
+    monkeypatch.setattr(loaded_links, "after_product", lambda copies: seconds(1.25))
+    monkeypatch.setattr(loaded_links, "side_by_side", lambda *_: (None, seconds(1.5)))
+    none = type("Copies", (), {"WAYS": WAYS, "__init__": lambda *_: None})
+    monkeypatch.setattr(evaluated, "Copies", none)
+    monkeypatch.setattr(blas_timeout, "_told", {})
+    data = measured_profile()
+    data["links"] = {
+        "cuda:0": {"upload": {"pageable": straight(1e-5, 1e9)["pageable"]}},
+        "cuda*2": {"upload": {"pageable": straight(1.5e-5, 1e9 / 1.5)["pageable"]}},
+    }
+    kinds = data["links"]["cuda:0"]["upload"]
+    kinds[f"pageable {BESIDE}"] = straight(1e-5, 1e9)["pageable"]  # off by a fifth
+    profile.set_current(profile.parse(profile.encode(data)))
+    yield evaluated.verified
+    inventory.changed()
+
+
+def test_curves_are_verified_where_they_hold(verified, monkeypatch):
+    found = verified()
+    assert found.keys() == {"cuda:0", "cuda:1", "cuda*2"}
+    assert found["cuda:0"].keys() == {"upload, pageable", f"upload, pageable {BESIDE}"}
+    assert found["cuda:0"]["upload, pageable"]["worst"] < 1e-9
+    assert found["cuda:0"][f"upload, pageable {BESIDE}"]["mean"] == pytest.approx(0.2, abs=1e-6)
+    assert found["cuda*2"].keys() == {"upload, pageable"}
+    assert found["cuda*2"]["upload, pageable"]["worst"] < 1e-9
+    monkeypatch.setattr(blas_timeout, "_told", {"/x/numpy.libs/lib.so": "2^16 cycles"})
+    assert verified()["cuda:0"].keys() == {"upload, pageable"}

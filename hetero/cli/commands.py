@@ -208,6 +208,7 @@ def _compile_first(operations: tuple[Any, ...]) -> None:
 def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     from hetero import devices as backends
+    from hetero.evaluation import links as links_of
     from hetero.evaluation import report, verify
     from hetero.runtime import registry
 
@@ -229,7 +230,7 @@ def verify(arguments: argparse.Namespace) -> int:
         largest=arguments.largest,
         progress=terminal.part(progress, 0.0, 0.9),
     )
-    links = verify.all_links(progress) if arguments.on == "host" else {}
+    links = links_of.verified(progress) if arguments.on == "host" else {}
     found = {**verify.summary(rows), "links": links}
     terminal.clear()
     if arguments.json:

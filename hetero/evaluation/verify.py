@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -14,13 +13,12 @@ import numpy as np
 
 from hetero import devices as backends
 from hetero.arrays import HOST
-from hetero.calibration import overheads
 from hetero.calibration.fit import residuals
 from hetero.calibration.measure import center
-from hetero.errors import DeviceError, MethodNotAvailable
+from hetero.errors import MethodNotAvailable
 from hetero.evaluation import draws
 from hetero.evaluation.left_out import leaving_out
-from hetero.runtime import benchmark, planner, profile, registry
+from hetero.runtime import benchmark, planner, registry
 from hetero.runtime.benchmark import Trial
 from hetero.runtime.plan import Plan
 from hetero.runtime.problem import Problem
@@ -260,37 +258,3 @@ def left_out(rows: list[Row]) -> dict[str, str]:
         for (device, method), reason in row.failed.items():
             found.setdefault(device, f"{method}, {row.problem}: {reason}")
     return found
-
-
-def all_links(
-    progress: Callable[[float, str], None] | None = None,
-) -> dict[str, dict[str, dict[str, float]]]:
-    """`verify_links` of every device that is not the CPU itself and does not fail."""
-    found = {}
-    for name, device in backends.proven().items():
-        if device.describe().get("is_host_cpu"):
-            continue
-        if progress is not None:
-            progress(0.9, f"copies to and from {name}")
-        try:
-            found[name] = verify_links(name)
-        except DeviceError as error:
-            log.warning("the links of %s are left out: %s", name, error)
-    return found
-
-
-def verify_links(device_name: str, seed: int = 0, count: int = 24) -> dict[str, dict[str, float]]:
-    """Relative error of the link models at random sizes from 4 KB to 1 GB, whole float64s."""
-    device = backends.get(device_name)
-    draw = random.Random(seed)
-    limit = min(30.0, math.log2(device.describe()["memory_bytes"] / 4))
-    sizes = sorted(round(2.0 ** draw.uniform(12, limit)) // 8 * 8 for _ in range(count))
-    constants = profile.current()
-    with device.active():
-        measured = overheads.transfers(device, sizes, budget=0.1)
-    return {
-        f"{direction}, {memory}": residuals(
-            [constants.link(device_name, direction, memory)(n) for n in sizes], seconds
-        )
-        for (direction, memory), seconds in measured.items()
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +24,6 @@ from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Operation
 
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
-log = logging.getLogger("hetero")
 
 
 @dataclass(frozen=True, slots=True)

@@ -380,6 +380,10 @@ def test_demo(data, run, tmp_path, profile_file):
     assert content.startswith(b"P5 2048 2048 255\n")
     assert len(content) == 17 + 2048**2
     assert len(set(content[17:])) > 100
+    content = (tmp_path / "picture-16-colours.ppm").read_bytes()
+    assert content.startswith(b"P6 1024 1024 255\n")
+    pixels = np.frombuffer(content, np.uint8, offset=17).reshape(-1, 3)
+    assert len(np.unique(pixels, axis=0)) == found["quantised"]["colours"] == 16
     for word in ("calibrated in", "predicted", "measured", "best alternative", "geometric mean"):
         assert word in out
 

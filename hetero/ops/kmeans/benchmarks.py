@@ -1,13 +1,38 @@
-"""What `hetero bench`, `verify` and `demo` ask of k-means."""
+"""What `hetero bench`, `verify` and `demo` ask of k-means, beside scikit-learn, CuPy and torch."""
 
 from __future__ import annotations
 
+import importlib
 import random
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from hetero.arrays import spec
-from hetero.runtime.benchmark import Trial
+from hetero.ops.kmeans import OPERATION, demonstration, kmeans
+from hetero.runtime import planner
+from hetero.runtime.benchmark import (
+    Benchmark,
+    Comparison,
+    Iterations,
+    TimedCall,
+    Trial,
+    cuda_device,
+    name_of,
+)
+from hetero.runtime.plan import CPU
 from hetero.runtime.problem import DEVICE_DTYPES
 
+demonstrate = demonstration.demonstrate
+
+DTYPE = "float32"
+FITS = ((100_000, 32, 64), (1_000_000, 8, 16), (20_000, 128, 256))  # n d k, host to host
+ITERATIONS = ((1_000_000, 128, 1024), (100_000, 2, 8), (1_000_000, 8, 16), (100_000, 32, 64))
+_ITERATIONS_OF_A_FIT = 20
+_LONGEST = 20.0  # predicted seconds of a fit
 _ROWS, _COLUMNS, _CLUSTERS = 1 << 18, 256, 256
 _WORK = 1 << 29  # n d k at most
 
@@ -20,3 +45,118 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
         n, d, k = (max(1, round(extent ** random.random())) for extent in most)
         if k <= n and n * d * k <= _WORK:
             return Trial((spec((n, d), dtype, on=on), k), {"random_state": 0, "max_iter": 10})
+
+
+def benchmarks(dtype: str) -> Iterator[Benchmark]:
+    """Whole fits from the host, and iterations on rows that lie on a GPU where there is one."""
+    for n, d, k in FITS:
+        case = f"{n} x {d}, {k} clusters, {_ITERATIONS_OF_A_FIT} iterations, host to host, {dtype}"
+        make = partial(_fits, n, d, k, dtype)
+        yield Benchmark(case, make, "fit", budget=1.0, least=3, most=9)
+    if (gpu := cuda_device()) is not None:
+        for n, d, k in ITERATIONS:
+            case = f"{n} x {d}, {k} clusters, rows on {gpu}, {dtype}"
+            yield Benchmark(case, partial(_iterations, gpu, n, d, k, dtype), "iteration")
+
+
+def _rows(n: int, d: int, dtype: str) -> np.ndarray:
+    return np.random.default_rng(0).random((n, d), np.float32).astype(dtype)
+
+
+def _fits(n: int, d: int, k: int, dtype: str) -> Comparison:
+    """Seeds by k-means++ and some iterations, by every method and by scikit-learn."""
+    X = _rows(n, d, dtype)
+    options = {"max_iter": _ITERATIONS_OF_A_FIT, "tol": 0.0, "random_state": 0}
+    plan = planner.plan_call(OPERATION, (X, k), options)
+    calls: dict[str, TimedCall | Iterations] = {"automatic": _call(X, k, options, {})}
+    for candidate in plan.candidates:
+        if candidate.reason is None and (candidate.seconds or 0.0) < _LONGEST:
+            placed = {"device": candidate.device, "method": candidate.method}
+            calls[name_of(candidate)] = _call(X, k, options, placed)
+    return Comparison(calls, _scikit_learn(X, k, options), name_of(plan.chosen))
+
+
+def _call(X: Any, k: int, options: Mapping[str, Any], placed: dict[str, str]) -> TimedCall:
+    return lambda turn: kmeans(X, k, **options, **placed)
+
+
+def _scikit_learn(X: np.ndarray, k: int, options: Mapping[str, Any]) -> dict[str, TimedCall]:
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError:
+        return {}
+
+    def run(turn: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            KMeans(k, n_init=1, **options).fit(X)
+
+    return {"scikit-learn": run}
+
+
+def _iterations(gpu: str, n: int, d: int, k: int, dtype: str) -> Comparison:
+    """One iteration from given centroids, by every method of the GPU's, CuPy and torch."""
+    from pycuda import gpuarray
+
+    from hetero import devices
+
+    X = _rows(n, d, dtype)
+    start = X[:k].copy()
+    with devices.get(gpu).active():
+        there = gpuarray.to_gpu(X)
+    many = 20 if n * d * k > 1 << 33 else 200
+    calls: dict[str, TimedCall | Iterations] = {}
+    options = {"init": start, "tol": 0.0}
+    plan = planner.plan_call(OPERATION, (there, k), options)
+    for candidate in plan.candidates:
+        if candidate.reason is None and candidate.device != CPU:
+            placed = {"device": candidate.device, "method": candidate.method}
+            run = partial(_some, there, k, options, placed)
+            calls[name_of(candidate)] = Iterations(run, 2, many)
+    return Comparison(calls, dict(_peers(X, start, many)), name_of(plan.chosen))
+
+
+def _some(X: Any, k: int, options: dict[str, Any], placed: dict[str, str], count: int) -> None:
+    kmeans(X, k, **options, **placed, max_iter=count)
+
+
+def _peers(X: np.ndarray, start: np.ndarray, many: int) -> Iterator[tuple[str, Iterations]]:
+    """A product, the nearest by argmin, and rows added up by label."""
+    if (cupy := _imported("cupy")) is not None:
+        there = cupy.asarray(X)
+
+        def by_cupy(count: int) -> None:
+            centroids = cupy.asarray(start)
+            for _ in range(count):
+                distances = (centroids**2).sum(axis=1) - 2.0 * (there @ centroids.T)
+                labels = distances.argmin(axis=1)
+                sums = cupy.zeros_like(centroids)
+                cupy.add.at(sums, labels, there)
+                number = cupy.bincount(labels, minlength=len(start))
+                centroids = sums / cupy.maximum(number, 1)[:, None].astype(sums.dtype)
+            cupy.cuda.Device().synchronize()
+
+        yield "CuPy", Iterations(by_cupy, 2, many)
+    torch = _imported("torch")
+    if torch is not None and torch.cuda.is_available():
+        rows = torch.from_numpy(X).cuda()
+
+        def by_torch(count: int) -> None:
+            centroids = torch.from_numpy(start).cuda()
+            ones = torch.ones(len(rows), dtype=rows.dtype, device=rows.device)
+            for _ in range(count):
+                norms = (centroids**2).sum(dim=1)
+                labels = torch.addmm(norms, rows, centroids.T, alpha=-2.0).argmin(dim=1)
+                sums = torch.zeros_like(centroids).index_add_(0, labels, rows)
+                number = torch.zeros_like(norms).index_add_(0, labels, ones)
+                centroids = sums / number.clamp(min=1)[:, None]
+            torch.cuda.synchronize()
+
+        yield "torch", Iterations(by_torch, 2, many)
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None

@@ -139,8 +139,8 @@ class Implementation:
         ``loops(problem)`` names the compiled loops that it needs on the CPU, as
         `hetero.devices.loops.Family.of` does.
     stands_in : callable or None
-        Of a method that serves while others are compiled: ``stands_in(problem)`` gives the reason
-        why it is not considered else, or None where it is.
+        Of a method that serves while others are compiled, or only where it is named:
+        ``stands_in(problem)`` gives the reason why it is not considered else, or None where it is.
     """
 
     operation: str

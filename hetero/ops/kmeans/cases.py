@@ -9,7 +9,6 @@ import numpy as np
 
 from hetero.arrays import spec
 from hetero.devices.base import Device
-from hetero.kernels.kmeans.plan import RUNGS
 from hetero.ops import kmeans
 from hetero.ops.kmeans.fit import Fit
 from hetero.runtime import registry
@@ -28,8 +27,6 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation but the steps of the kernels' way, on dense rows."""
     for row in registry.lookup(kmeans.OPERATION.name):
         if row.kind != place.kind or row.run is None or row.stands_in is not None:
-            continue
-        if row.method in RUNGS:  # none is worth the time, conservative constants do
             continue
         columns, clusters = (_COLUMNS, _CLUSTERS)
         if budget.quick:

@@ -22,7 +22,7 @@ from hetero.calibration.failures import Failure
 from hetero.calibration.overheads import Copies
 from hetero.devices import at_once
 from hetero.devices.base import Device
-from hetero.kernels.cpu import blas_timeout
+from hetero.kernels.cpu import blas_spin
 from hetero.runtime import blas_use, inventory
 from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.cases import Budget, Place
@@ -46,10 +46,10 @@ Take = Callable[[tuple[str, str], int], float]
 def beside_blas(device: Device, largest: int) -> Times:
     """How many times as long copies take right after a product by NumPy, whose threads still spin.
 
-    Empty where they don't: hetero made them sleep early in this process, or there is only one.
+    Empty where they don't: hetero has them sleep while it works, or there is only one.
     """
     threads = inventory.devices()[CPU].get("blas_threads", 1)
-    if threads < 2 or blas_timeout.is_short():
+    if threads < 2 or blas_spin.is_cut():
         return {}
     lengths = sizes(largest, _SMALLEST)
     with device.active():

@@ -26,7 +26,7 @@ from hetero.calibration.places import chosen, places_of
 from hetero.calibration.portions import Portion, all_cases, turns
 from hetero.calibration.progress import Schedule
 from hetero.calibration.wanted import Wanted
-from hetero.kernels.cpu import blas_timeout
+from hetero.kernels.cpu import blas_spin
 from hetero.runtime import inventory, registry
 from hetero.runtime.cases import Place, forget_numbers
 from hetero.runtime.plan import CPU
@@ -86,7 +86,7 @@ def _measure(
         anew = [p for p in places if p.name not in kept.around and _links_are_wanted(p, wanted)]
         schedule.begin("company", loaded_links.SECONDS, "links after products")
         company = loaded_links.after_products(anew, budget, failures)
-    blas_timeout.shorten()  # as it is in a program with loops
+    blas_spin.find()  # as it is in a program with loops
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
     compiling.compile_ahead(portions, wanted.quick, _told_by(schedule))
     if kept.pack is None and (wanted.base is None or CPU in wanted.only):

@@ -26,7 +26,7 @@ from hetero.calibration.sampling import Samples
 from hetero.devices import at_once
 from hetero.evaluation import links as evaluated
 from hetero.evaluation import report
-from hetero.kernels.cpu import blas_timeout
+from hetero.kernels.cpu import blas_spin
 from hetero.runtime import blas_use, call_cache, inventory, planner, pricing, profile, registry
 from hetero.runtime.cases import grid
 
@@ -132,7 +132,8 @@ def calm(monkeypatch):
     here = inventory.devices()
     here = {**here, "cpu": {**here["cpu"], "blas_threads": 2}}
     monkeypatch.setattr(inventory, "devices", lambda: here)
-    monkeypatch.setattr(blas_timeout, "_told", {})
+    monkeypatch.setattr(blas_spin, "_told", {})
+    monkeypatch.setitem(blas_spin._state, "looked", True)
     monkeypatch.setattr(blas_use, "_last", {"end": -math.inf})
     return here
 
@@ -165,20 +166,20 @@ def test_after_a_product(calm, monkeypatch):
 @pytest.mark.parametrize("why", ["one thread", "short"])
 def test_nothing_is_measured_where_no_thread_spins(calm, monkeypatch, why):
     if why == "short":
-        monkeypatch.setattr(blas_timeout, "_told", {"/x/numpy.libs/lib.so": "2^16 cycles"})
-        assert blas_timeout.is_short()
+        monkeypatch.setattr(blas_spin, "_told", {"/x/numpy.libs/lib.so": "2^10 cycles"})
+        assert blas_spin.is_cut()
     else:
         calm["cpu"]["blas_threads"] = 1
     assert loaded_links.beside_blas(FakeCuda(), 2**14) == {}
 
 
 def test_a_spin_that_the_user_wants_long_is_not_short(monkeypatch):
-    monkeypatch.setattr(blas_timeout, "_told", {"/x/numpy.libs/lib.so": "2^28 cycles"})
-    monkeypatch.setenv(blas_timeout.OPTION, "28")
-    assert not blas_timeout.is_short()
-    monkeypatch.setattr(blas_timeout, "_told", {"/x/numpy.libs/lib.so": "as it was: why"})
-    monkeypatch.delenv(blas_timeout.OPTION)
-    assert not blas_timeout.is_short()
+    monkeypatch.setattr(blas_spin, "_told", {"/x/numpy.libs/lib.so": "2^28 cycles"})
+    monkeypatch.setenv(blas_spin.OPTION, "28")
+    assert not blas_spin.is_cut()
+    monkeypatch.setattr(blas_spin, "_told", {"/x/numpy.libs/lib.so": "as it was: why"})
+    monkeypatch.delenv(blas_spin.OPTION)
+    assert not blas_spin.is_cut()
 
 
 def test_all_at_once(monkeypatch):
@@ -258,7 +259,8 @@ def near(cuda, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(blas_use, "_clock", lambda: now[0])
     monkeypatch.setattr(blas_use, "_last", {"end": -math.inf})
-    monkeypatch.setattr(blas_timeout, "_told", {})
+    monkeypatch.setattr(blas_spin, "_told", {})
+    monkeypatch.setitem(blas_spin._state, "looked", True)
     profile.set_current(profile.parse(profile.encode(constants.data)))
     return cuda, now, n
 
@@ -292,7 +294,7 @@ def test_not_where_the_threads_sleep_early(near, monkeypatch):
     A = np.ones((n, n), np.float32)
     blas_use.note()
     assert hetero.plan("matmul", A, A).beside == BESIDE
-    monkeypatch.setattr(blas_timeout, "_told", {"/x/numpy.libs/lib.so": "2^16 cycles"})
+    monkeypatch.setattr(blas_spin, "_told", {"/x/numpy.libs/lib.so": "2^10 cycles"})
     assert hetero.plan("matmul", A, A).beside == ""
 
 
@@ -517,7 +519,7 @@ def calibrated(monkeypatch, hasty, profile_file):
         patch.setattr(twins, "difference", lambda *_: None)
         patch.setattr(machine_of_calibration.thread_counts, "tables", lambda *_: {})
         patch.setattr(machine_of_calibration.compiling, "compile_ahead", lambda *_: None)
-        patch.setattr(blas_timeout, "shorten", planted("shorten", None))
+        patch.setattr(blas_spin, "find", planted("find", None))
         patch.setattr(overheads, "of_device", planted("quiet", (LINKS, {"host": 1e-5}, {})))
         patch.setattr(overheads, "pack", lambda budget: LINE)
         patch.setattr(loaded_links, "beside_blas", planted("after products", times))
@@ -534,7 +536,7 @@ def calibrated(monkeypatch, hasty, profile_file):
 
 def test_a_full_calibration_measures_links_in_company(calibrated):
     found, order = calibrated()
-    assert order == ["after products", "shorten", "quiet", "at once"], "while BLAS is as it was"
+    assert order == ["after products", "find", "quiet", "at once"], "while BLAS is as it was"
     kinds = {"pageable", "pinned"}
     for way in ("upload", "download"):
         beside = {f"{kind} {BESIDE}" for kind in kinds}
@@ -550,7 +552,7 @@ def test_a_full_calibration_measures_links_in_company(calibrated):
 
 def test_a_quick_one_does_not(calibrated):
     found, order = calibrated(True)
-    assert order == ["shorten", "quiet"]
+    assert order == ["find", "quiet"]
     assert found.data["links"].keys() == {"toy:0"}
     assert not found.has_links(BESIDE)
 
@@ -558,12 +560,12 @@ def test_a_quick_one_does_not(calibrated):
 def test_only_other_things_leave_them(calibrated):
     before, _ = calibrated()
     after, order = calibrated(only=["matvec"])
-    assert order == ["shorten"]
+    assert order == ["find"]
     assert after.data["links"] == before.data["links"]
     _, order = calibrated(only=["toy"])
-    assert order == ["after products", "shorten", "quiet", "at once"]
+    assert order == ["after products", "find", "quiet", "at once"]
     _, order = calibrated(only=["toy*2"])
-    assert order == ["shorten", "at once"]
+    assert order == ["find", "at once"]
 
 
 # -- Verified --------------------------------------------------------------------------------------
@@ -588,7 +590,8 @@ def verified(two, monkeypatch):
     monkeypatch.setattr(loaded_links, "side_by_side", lambda *_: (None, seconds(1.5)))
     none = type("Copies", (), {"WAYS": WAYS, "__init__": lambda *_: None})
     monkeypatch.setattr(evaluated, "Copies", none)
-    monkeypatch.setattr(blas_timeout, "_told", {})
+    monkeypatch.setattr(blas_spin, "_told", {})
+    monkeypatch.setitem(blas_spin._state, "looked", True)
     data = measured_profile()
     data["links"] = {
         "cuda:0": {"upload": {"pageable": straight(1e-5, 1e9)["pageable"]}},
@@ -609,5 +612,5 @@ def test_curves_are_verified_where_they_hold(verified, monkeypatch):
     assert found["cuda:0"][f"upload, pageable {BESIDE}"]["mean"] == pytest.approx(0.2, abs=1e-6)
     assert found["cuda*2"].keys() == {"upload, pageable"}
     assert found["cuda*2"]["upload, pageable"]["worst"] < 1e-9
-    monkeypatch.setattr(blas_timeout, "_told", {"/x/numpy.libs/lib.so": "2^16 cycles"})
+    monkeypatch.setattr(blas_spin, "_told", {"/x/numpy.libs/lib.so": "2^10 cycles"})
     assert verified()["cuda:0"].keys() == {"upload, pageable"}

@@ -1,5 +1,6 @@
 """Whose threads run the loops, and how long those of BLAS spin beside them."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 from numba.core import config
 from numba.np.ufunc import parallel
 
-from hetero.kernels.cpu import blas_timeout, layer
+from hetero.kernels.cpu import blas, blas_probe, blas_spin, layer
 
 needs_tbb = pytest.mark.skipif(layer.installed() is None, reason="the package tbb is not here")
 
@@ -75,37 +76,41 @@ import os, sys, threading, time
 import numpy as np
 import hetero
 assert "numba" not in sys.modules
-from hetero.kernels.cpu import blas_timeout, layer, vectors
+from hetero.kernels.cpu import blas_spin, layer, vectors
 from numba.np.ufunc import parallel
 
 A, x = np.ones((600, 600)), np.ones(1 << 20)
 
-def idle():
+def idle(between=lambda: None):
     assert (A @ A)[0, 0] == 600.0
+    between()
     begin = time.process_time()
     time.sleep(0.1)
     return time.process_time() - begin
 
-before, hold = idle(), threading.Event()
+def loop():
+    assert vectors.norm(x) == 1024.0
+
+hold = threading.Event()
 for name in sys.argv[1:]:
     threading.Thread(target=hold.wait, name=name, daemon=True).start()
-assert vectors.norm(x) == 1024.0
-after = min(idle() for _ in range(5))
+loop()
+no_loop = lambda: None
+times = [f(idle(x) for _ in range(5)) for f, x in ((max, no_loop), (min, loop), (max, no_loop))]
 child = os.fork()
 if child == 0:  # BLAS's threads are started anew; its loops run unthreaded
-    assert vectors.norm(x) == 1024.0
-    os._exit(0 if sys.argv[1:] or min(idle() for _ in range(5)) < 0.002 else 3)
+    loop()
+    os._exit(0 if max(idle() for _ in range(5)) > 0.01 else 3)
 assert os.waitpid(child, 0)[1] == 0
-assert vectors.norm(x) == 1024.0
-assert "OPENBLAS_THREAD_TIMEOUT" not in os.environ
-told = layer.describe(), blas_timeout.describe()["numpy"]
-print(before, after, parallel.threading_layer(), *told, sep="|")
+loop()
+told = layer.describe(), blas_spin.describe()["numpy"]
+print(*times, parallel.threading_layer(), *told, sep="|")
 """
 
 
 def _run(*threads):
-    """A program with other threads: seconds of BLAS's idle ones after a product, before and after
-    the first loop; the loops' layer; and what is told of both."""
+    """A program with other threads: seconds of BLAS's idle ones after a product, after a product
+    and a loop, and after one more product; the loops' layer; and what is told of both."""
     left_out = ("TIMEOUT", "NUMBA_THREADING")
     kept = {key: x for key, x in os.environ.items() if not any(part in key for part in left_out)}
     done = subprocess.run(
@@ -117,38 +122,92 @@ def _run(*threads):
     )
     assert done.returncode == 0, done.stderr
     assert "fork" not in done.stderr
-    before, after, *told = done.stdout.strip().split("|")
-    return float(before), float(after), *told
+    *times, running, layer_told, told = done.stdout.strip().split("|")
+    return [float(one) for one in times], running, layer_told, told
 
 
 def _known():
-    return [x for x in blas_timeout.libraries() if blas_timeout.owner(x["filepath"]) == "numpy"]
+    return [x for x in blas.libraries() if blas.owner(x["filepath"]) == "numpy"]
+
+
+known = pytest.mark.skipif(
+    sys.platform != "linux" or any(map(blas_spin.obstacle, _known())) or not _known(),
+    reason="NumPy's BLAS is not one that is known",
+)
 
 
 @needs_tbb
-@pytest.mark.skipif(
-    sys.platform != "linux" or any(map(blas_timeout.obstacle, _known())) or not _known(),
-    reason="NumPy's BLAS is not one that is known",
-)
-def test_loops_and_blas_in_one_program():
-    before, after, running, layer_told, told = _run()
-    assert running == "tbb"
-    assert layer_told == "TBB"
-    assert told == "2^16 cycles"
-    assert after < 0.002 < 0.01 < before
-    _, after, *_, told = _run("somebody")
-    assert "another thread (somebody) could have been in BLAS" in told
-    assert after > 0.01
+@known
+@pytest.mark.parametrize("threads", [(), ("somebody",)])
+def test_blas_sleeps_after_a_loop_and_only_then(threads):
+    (before, after, again), running, layer_told, told = _run(*threads)
+    assert (running, layer_told) == ("tbb", "TBB")
+    assert told == "2^10 cycles while loops run"
+    assert after < 0.002 < 0.01 < min(before, again)
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """As before anything was looked for; nothing is found but what a test gives."""
+    monkeypatch.setattr(blas_spin, "_told", {})
+    monkeypatch.setattr(blas_spin, "_words", [])
+    monkeypatch.setattr(blas_spin, "_reason", lambda: None)
+    return monkeypatch
+
+
+@known
+def test_the_variable_holds_what_it_held(unread):
+    blas_spin.find()
+    [(word, short, before)] = blas_spin._words[:1]
+    assert (word[0], short) == (before, 1 << blas_spin.EXPONENT)
+    with blas_spin.asleep():
+        assert word[0] == short
+    assert word[0] == before
+    with pytest.raises(ZeroDivisionError), blas_spin.asleep():
+        raise ZeroDivisionError
+    assert word[0] == before >= 1 << 20
+
+
+@known
+@pytest.mark.parametrize("distance", [None, 0, 4, 1 << 40])
+def test_nothing_is_written_where_it_is_not(distance, unread):
+    """No place, the file's first bytes, and far outside of it."""
+    unread.setattr(blas_spin, "_distance", lambda path: distance)
+    blas_spin.find()
+    assert blas_spin._words == []
+    assert all(told.startswith("as it was") for told in blas_spin.describe().values())
+    blas_spin.quiet()
+    blas_spin.usual()
+
+
+@known
+def test_another_number_there_is_left(unread):
+    path = os.path.realpath(_known()[0]["filepath"])
+    distance = blas_spin._distance(path)
+    begin = next(b for b, _, is_writable in blas_probe.mapped(path) if is_writable)
+    base = blas_probe.mapped(path)[0][0]
+    words = (ctypes.c_uint32 * 1024).from_address(begin)
+    other = next(i for i, w in enumerate(words) if w not in [1 << e for e in range(32)])
+    unread.setattr(blas_spin, "_distance", lambda _: begin + 4 * other - base)
+    assert "is no number of cycles" in blas_spin._found(path)
+    unread.setattr(blas_spin, "_distance", lambda _: distance)
+    assert blas_spin._found(path) == "2^10 cycles while loops run"
+
+
+def test_what_cannot_be_found_is_told(unread, tmp_path):
+    broken = tmp_path / "libopenblas.so"
+    broken.write_bytes(b"no library")
+    assert blas_spin._found(str(broken)) == "as it was: it was not found how long its threads spin"
 
 
 def test_blas_is_left_alone_where_the_user_says_so(monkeypatch):
     monkeypatch.setenv("HETERO_BLAS_TIMEOUT", "0")
-    assert blas_timeout._reason() == "as it was: HETERO_BLAS_TIMEOUT says so"
+    assert blas_spin._reason() == "as it was: HETERO_BLAS_TIMEOUT says so"
 
 
 def test_the_users_own_timeout_stays(monkeypatch):
     monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "20")
-    assert blas_timeout._reason() == "as it was: OPENBLAS_THREAD_TIMEOUT is set"
+    assert blas_spin._reason() == "as it was: OPENBLAS_THREAD_TIMEOUT is set"
 
 
 def test_our_own_threads_are_never_in_blas(monkeypatch):
@@ -157,7 +216,7 @@ def test_our_own_threads_are_never_in_blas(monkeypatch):
     hold = threading.Event()
     threading.Thread(target=hold.wait, name="hetero-something", daemon=True).start()
     threading.Thread(target=hold.wait, name="else", daemon=True).start()
-    others = blas_timeout.others()
+    others = blas.others()
     hold.set()
     assert "else" in others
     assert "hetero-something" not in others
@@ -186,32 +245,28 @@ KNOWN = {
         ({"version": None}, "OpenBLAS None was not tried"),
     ],
 )
-def test_an_unknown_blas_is_left_alone(different, told, monkeypatch):
+def test_an_unknown_blas_is_left_alone(different, told, unread):
     library = {**KNOWN, **different}
-    monkeypatch.setattr(blas_timeout, "libraries", lambda: [library])
-    monkeypatch.setattr(blas_timeout, "_reason", lambda: None)
-    monkeypatch.setattr(blas_timeout, "_told", {})
-    monkeypatch.setattr(blas_timeout, "_restart", lambda path: pytest.fail(path))
-    blas_timeout.shorten()
-    assert blas_timeout.describe() == {"numpy": f"as it was: {told}"}
+    unread.setattr(blas_spin, "libraries", lambda: [library])
+    unread.setattr(blas_spin, "_found", lambda path: pytest.fail(path))
+    blas_spin.find()
+    assert blas_spin.describe() == {"numpy": f"as it was: {told}"}
 
 
-def test_a_known_blas_is_restarted_once(monkeypatch):
-    started = []
-    monkeypatch.setattr(blas_timeout, "libraries", lambda: [KNOWN])
-    monkeypatch.setattr(blas_timeout, "_reason", lambda: None)
-    monkeypatch.setattr(blas_timeout, "_told", {})
-    monkeypatch.setattr(blas_timeout, "_restart", lambda path: started.append(path) or "done")
-    blas_timeout.shorten()
-    blas_timeout.shorten()
-    assert started == [KNOWN["filepath"]]
+def test_a_library_is_looked_at_once(unread):
+    looked = []
+    unread.setattr(blas_spin, "libraries", lambda: [KNOWN])
+    unread.setattr(blas_spin, "_found", lambda path: looked.append(path) or "done")
+    blas_spin.find()
+    blas_spin.find()
+    assert looked == [KNOWN["filepath"]]
 
 
 @pytest.mark.parametrize(
-    ("given", "exponent"), [("", 16), ("0", 0), ("20", 20), ("3", 0), ("31", 0), ("off", 0)]
+    ("given", "exponent"), [("", 10), ("0", 0), ("20", 20), ("3", 0), ("31", 0), ("off", 0)]
 )
 def test_the_timeout_is_the_users(given, exponent, monkeypatch, caplog):
-    blas_timeout._parsed.cache_clear()
+    blas_spin._parsed.cache_clear()
     monkeypatch.setenv("HETERO_BLAS_TIMEOUT", given)
-    assert blas_timeout._exponent() == exponent
+    assert blas_spin._exponent() == exponent
     assert ("must be 0 or from 4 to 30" in caplog.text) == (given in ("3", "31", "off"))

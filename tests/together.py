@@ -112,7 +112,7 @@ def waiting(pause: float) -> Callable[[], None] | None:
 
 def products() -> None:
     """What an early sleep of BLAS's threads costs products: after a pause they must be woken."""
-    convolution()  # from here on they sleep early
+    convolution()  # from here on they sleep while loops run
     for n in (64, 128, 256, 600, 1024, 2048):
         B = rng.random((n, n), dtype=np.float32)
         number = 400 if n < 600 else 100 if n < 2048 else 20

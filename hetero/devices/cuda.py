@@ -11,6 +11,7 @@ made by `CudaDevice.new_stream`, which the legacy stream neither waits for nor h
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 from typing import Any
@@ -21,10 +22,17 @@ from hetero.devices import cubin, install
 from hetero.devices.base import Device
 from hetero.devices.cuda_launch import CudaLaunches
 from hetero.devices.cuda_state import Lent
+from hetero.kernels.cpu import blas_spin
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
+_LONG_BYTES = 1 << 22  # of a copy that threads which spin hold up
 log = logging.getLogger("hetero")
+
+
+def _undisturbed(array: np.ndarray) -> Any:
+    """A context in which a BLAS leaves the cores to the copy of a host array, if that is long."""
+    return blas_spin.asleep() if array.nbytes >= _LONG_BYTES else contextlib.nullcontext()
 
 
 def find() -> tuple[list[Device], list[str]]:
@@ -119,7 +127,8 @@ class CudaDevice(CudaLaunches):
 
     def upload(self, source: np.ndarray, target: int, offset: int = 0, stream: Any = None) -> None:
         if stream is None:
-            self.driver.memcpy_htod(target + offset, source)
+            with _undisturbed(source):
+                self.driver.memcpy_htod(target + offset, source)
         else:
             self.driver.memcpy_htod_async(target + offset, source, stream.raw)
 
@@ -128,7 +137,8 @@ class CudaDevice(CudaLaunches):
     ) -> None:
         if stream is None:
             self._not_captured("bringing results to the host")
-            self.driver.memcpy_dtoh(target, source + offset)
+            with _undisturbed(target):
+                self.driver.memcpy_dtoh(target, source + offset)
         else:
             self.driver.memcpy_dtoh_async(target, source + offset, stream.raw)
 

@@ -2,7 +2,7 @@
 
 Idle threads of a BLAS look for more work for a while, and keep cores and memory busy meanwhile.
 hetero knows of the products that it handed to BLAS itself, and not of those that a program makes
-with NumPy; and that they sleep early where `hetero.kernels.cpu.blas_timeout` saw to it.
+with NumPy; and that they sleep while hetero works where `hetero.kernels.cpu.blas_spin` can say so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hetero.kernels.cpu import blas_timeout
+from hetero.kernels.cpu import blas_spin
 
 BESIDE_BLAS = "beside BLAS"  # how what is measured then is called
 SPINS = 0.1  # seconds: OpenBLAS's 2^28 clock cycles
@@ -28,7 +28,7 @@ def note() -> None:
 
 def beside() -> str:
     """`BESIDE_BLAS` while BLAS's threads spin after a product of hetero's, else ""."""
-    spin = _clock() - _last["end"] < SPINS and not blas_timeout.is_short()
+    spin = _clock() - _last["end"] < SPINS and not blas_spin.is_cut()
     return BESIDE_BLAS if spin else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero import devices
-from hetero.kernels.cpu import blas_timeout, layer
+from hetero.kernels.cpu import blas_spin, layer
 from hetero.runtime import inventory, pricing, profile, tuning
 
 
@@ -72,7 +72,7 @@ def machine() -> Inventory:
         cpu={
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
             "loop_threads": layer.describe(),
-            "blas_timeout": blas_timeout.describe(),
+            "blas_timeout": blas_spin.describe(),
         },
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,

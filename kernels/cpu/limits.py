@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import blas_timeout
+from . import blas
 
 __all__ = ["BLAS", "LOOPS", "State", "limited", "most", "state"]
 
@@ -98,9 +98,9 @@ def _limited_blas(
 @functools.cache
 def _blas() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     """What gets and sets the number of threads of NumPy's OpenBLAS."""
-    for library in blas_timeout.libraries():
+    for library in blas.libraries():
         path = library["filepath"]
-        if blas_timeout.owner(path) != "numpy" or library.get("internal_api") != "openblas":
+        if blas.owner(path) != "numpy" or library.get("internal_api") != "openblas":
             continue
         if library.get("threading_layer") != "pthreads":
             continue
@@ -121,4 +121,4 @@ def _is_alone() -> bool:
     as before. Where there is none at all, two counts tell: of those that Python started, and of
     those that run Python, whoever started them.
     """
-    return (_thread._count() == 0 and len(sys._current_frames()) == 1) or not blas_timeout.others()
+    return (_thread._count() == 0 and len(sys._current_frames()) == 1) or not blas.others()

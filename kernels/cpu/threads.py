@@ -25,7 +25,7 @@ import numba
 from llvmlite.binding import ffi
 from numba.core import compiler_lock
 
-from . import blas_timeout, layer, numba_cache
+from . import blas_spin, layer, numba_cache
 
 __all__ = ["capped", "inlined", "prange", "serial", "shared", "threaded", "unshared"]
 
@@ -40,6 +40,14 @@ layer.prepare()  # before anything here starts Numba's threads
 def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function whose `prange` loops run on all threads."""
     parallel = numba_cache.njit(function, parallel=True, **_OPTIONS)
+    quiet, usual = blas_spin.quiet, blas_spin.usual
+
+    def run(*arguments: Any) -> Any:
+        quiet()
+        try:
+            return parallel(*arguments)
+        finally:
+            usual()
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -47,18 +55,18 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
             return _unthreaded(function)(*arguments)
         if _state["turns"] is None:
             with _lock:
-                blas_timeout.shorten()
+                blas_spin.find()
                 _state["started"] = True  # before the threads do
-                result = parallel(*arguments)
+                result = run(*arguments)
                 _state["turns"] = numba.threading_layer() == "workqueue"
                 return result
-        if blas_timeout.is_due():
+        if blas_spin.is_due():
             with _lock:
-                blas_timeout.shorten()
+                blas_spin.find()
         if _state["turns"]:
             with _lock:
-                return parallel(*arguments)
-        return parallel(*arguments)
+                return run(*arguments)
+        return run(*arguments)
 
     return call
 

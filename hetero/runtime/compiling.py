@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import replace
+from collections.abc import Iterable
 
 from hetero.devices import loop_compiler, loops
 from hetero.runtime import profile
@@ -45,21 +45,14 @@ def _conservative() -> profile.Profile:
     return profile.shipped("conservative")
 
 
-def without_stand_ins(candidates: list[Candidate], problem: Problem) -> list[Candidate]:
-    """Those that only stand in for others put aside, where none of these is to be compiled."""
-    if any(TERM in candidate.terms for candidate in candidates):
-        return candidates
-    return [_put_aside(candidate, problem) for candidate in candidates]
-
-
-def _put_aside(candidate: Candidate, problem: Problem) -> Candidate:
-    implementation = candidate.implementation
-    if candidate.reason is not None or implementation is None or implementation.stands_in is None:
-        return candidate
-    reason = implementation.stands_in(problem)
-    if reason is None:
-        return candidate
-    return replace(candidate, seconds=None, terms={}, reason=reason)
+def not_needed(
+    implementation: Implementation, problem: Problem, others: Iterable[Candidate]
+) -> str | None:
+    """Why a method that only stands in for others is put aside: none of them is to be compiled."""
+    if any(TERM in candidate.terms for candidate in others):
+        return None
+    assert implementation.stands_in is not None
+    return implementation.stands_in(problem)
 
 
 def see_to(plan: Plan, chosen: Candidate) -> None:

@@ -21,14 +21,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, inf, log, prod, sqrt
 from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """What an implementation must do for a problem.
 
     Attributes

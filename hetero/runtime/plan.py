@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero.errors import NotPriced
 from hetero.kernels.cpu import limits
@@ -17,8 +17,7 @@ from hetero.runtime.thread_counts import Threads
 CPU = "cpu"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One priced way of doing a problem.
 
     Attributes
@@ -48,7 +47,7 @@ class Candidate:
     seconds: float | None
     terms: dict[str, float]
     reason: str | None
-    implementation: Implementation | None = field(repr=False)
+    implementation: Implementation | None
     threads: Threads | None = None
     links: str = ""
     otherwise: float | None = None

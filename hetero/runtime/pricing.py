@@ -7,7 +7,6 @@ candidate needs, smallest sum wins.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from hetero.arrays import HOST, Operand
@@ -56,22 +55,32 @@ def price(
     shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
     if device in shared and any(i.shared and i.shared(problem) for i in implementations):
         names = []
-    candidates = [
-        _candidate(problem, implementation, name, info, constants, device is not None, blas, beside)
-        for name, info in [*((name, devices[name]) for name in names), *shared.items()]
-        for implementation in implementations
-        if implementation.kind == info["kind"]
-        and (method is None or implementation.method == method)
-        and (name in devices or (implementation.shared and implementation.shared(problem)))
-    ]
+    candidates, serving = [], []
+    for name, info in [*((name, devices[name]) for name in names), *shared.items()]:
+        for implementation in implementations:
+            if (
+                implementation.kind == info["kind"]
+                and (method is None or implementation.method == method)
+                and (name in devices or (implementation.shared and implementation.shared(problem)))
+            ):
+                row = problem, implementation, name, info, constants, device is not None
+                if method is None and implementation.stands_in is not None:
+                    serving.append(row)
+                else:
+                    candidates.append(_candidate(*row, blas, beside))
+    for row in serving:
+        reason = compiling.not_needed(row[1], problem, candidates)
+        candidates.append(
+            _candidate(*row, blas, beside)
+            if reason is None
+            else Candidate(row[2], row[1].method, None, {}, reason, row[1])
+        )
     if method is not None and not candidates:
         kinds = {devices[name]["kind"] for name in names}
         raise MethodNotAvailable(
             f"method must be one of {_methods(i for i in implementations if i.kind in kinds)} "
             f"on {', '.join(names)}, got {method!r}"
         )
-    if method is None:
-        candidates = compiling.without_stand_ins(candidates, problem)
     possible = [c for c in candidates if c.reason is None]
     if (
         not possible
@@ -98,20 +107,21 @@ def price(
             + (reasons or f"there is no {problem.operation} on {', '.join(names)}")
         )
     short = {
-        c.implementation.method: c.implementation.falls_short(problem)
+        c.method: why
         for c in possible
         if c.implementation.falls_short is not None
+        and (why := c.implementation.falls_short(problem)) is not None
     }
-    if not all(short.get(c.method) for c in possible):
+    if short and any(c.method not in short for c in possible):
         candidates = [
-            replace(c, reason=short.get(c.method)) if c.reason is None else c for c in candidates
+            c._replace(reason=short.get(c.method)) if c.reason is None else c for c in candidates
         ]
         possible = [c for c in candidates if c.reason is None]
     turns = False
     if any(c.seconds is not None for c in possible):
         # A candidate without constants is taken only where there is no other.
         candidates = [
-            replace(c, reason=_UNKNOWN) if c.reason is None and c.seconds is None else c
+            c._replace(reason=_UNKNOWN) if c.reason is None and c.seconds is None else c
             for c in candidates
         ]
         possible = [c for c in candidates if c.reason is None]
@@ -246,7 +256,7 @@ def _candidate(
             terms = {**before, "overhead": overhead, "compute": compute}
             if here and (left := compiling.seconds_left(implementation, problem)):
                 terms[compiling.TERM] = left
-            terms = _sum(terms, after)
+            terms = _sum(terms, after) if after else terms
     if terms is None:
         reason = None if (name == CPU or asked_for) and not elsewhere else unknown
         return Candidate(name, method, None, {}, reason, implementation)

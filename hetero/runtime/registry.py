@@ -106,7 +106,7 @@ class Arguments(NamedTuple):
     options: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Implementation:
     """One way to do an operation on one kind of device.
 
@@ -155,6 +155,9 @@ class Implementation:
     uses: tuple[str, ...] = ()
     loops: Callable[[Problem], tuple[str, ...]] | None = None
     stands_in: Callable[[Problem], str | None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.operation} {self.method} on {self.kind}>"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # A registered one is pickled and copied by its name: its functions can be local ones.

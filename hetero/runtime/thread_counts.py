@@ -44,8 +44,12 @@ class Threads(NamedTuple):
 
 def pool(implementation: Implementation) -> str | None:
     """Whose threads an implementation for the CPU runs on, if they are of one library."""
-    found = [name for name in (limits.BLAS, limits.LOOPS) if name in implementation.uses]
-    return found[0] if len(found) == 1 and implementation.kind == "cpu" else None
+    if implementation.kind != "cpu":
+        return None
+    blas, loops = limits.BLAS in implementation.uses, limits.LOOPS in implementation.uses
+    if blas == loops:
+        return None
+    return limits.BLAS if blas else limits.LOOPS
 
 
 def all_of(implementation: Implementation, info: dict[str, Any]) -> Threads | None:

@@ -33,7 +33,8 @@ Axes = Callable[[Problem, Info], tuple[Axis, Axis] | None]
 
 
 def _moved(problem: Problem) -> float:
-    return float(sum(o.nbytes for o in (*problem.inputs, problem.output)))
+    image, filter = problem.inputs
+    return float(image.nbytes + filter.nbytes + problem.output.nbytes)
 
 
 def _sum_work(problem: Problem, filter: tuple[int, int]) -> Work:
@@ -116,7 +117,7 @@ def _tiles_on_device(problem: Problem, info: Info) -> Any:
 def _not_real(problem: Problem, info: Info) -> str | None:
     if problem.dtype not in DEVICE_DTYPES:
         return f"dtype {problem.dtype}: it computes in {' and '.join(DEVICE_DTYPES)}"
-    if not all(o.size for o in problem.inputs):
+    if not (problem.batch and all(problem.dims)):
         return "nothing to compute: an operand has no elements"
     return None
 

@@ -28,6 +28,7 @@ from hetero.ops.convolve2d.window import (
     BOUNDARIES,
     FEW_PRODUCTS,
     MODES,
+    SPREADING,
     TRANSFORMS,
     window_of,
 )
@@ -138,11 +139,15 @@ class _HostCall:
 
 
 def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
-    """What `convolve2d` finds a call of NumPy arrays by; None for others and for placed ones."""
+    """What a call of NumPy arrays is found by, by `convolve2d` itself where it is not placed.
+
+    None for others, and for methods that are refused by name where values are not finite.
+    """
     a, b = call.a, call.b
-    if call.device is None and call.method is None and a.location == b.location == HOST:
-        return a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary
-    return None
+    if not a.location == b.location == HOST or call.method in SPREADING:
+        return None
+    placed = () if call.device is call.method is None else (call.device, call.method)
+    return a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary, *placed
 
 
 def known(call: CheckedCall) -> _HostCall | None:
@@ -156,7 +161,7 @@ def known(call: CheckedCall) -> _HostCall | None:
 
 
 def remember(call: CheckedCall, plan: Plan, now: int) -> None:
-    """What the next call of this kind comes down to, if it was placed by prices alone.
+    """What the next call of this kind comes down to, if the CPU does it.
 
     Parameters
     ----------
@@ -182,7 +187,7 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
         compute((), found, Arguments((image,), out, FilterOptions(filter, 0.0)))
         return out
 
-    if scipys(key) is not None:
+    if are_few(call):
         return  # a list or a subclass came this way; arrays need not
     host_call = calls.host.get(key)
     if not isinstance(host_call, _HostCall) or host_call.generation != now:

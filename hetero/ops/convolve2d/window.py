@@ -105,17 +105,13 @@ def window_of(
 
 def mode_of(window: Window) -> str | None:
     """The mode of SciPy that a window is of; None for a part of one, a band of rows."""
-    w = window
-    size, taps = (w.height, w.width), (w.filter_height, w.filter_width)
-    out, lead = (w.out_height, w.out_width), (w.top, w.left)
-    for mode, its_out, its_lead in (
-        ("full", [n + f - 1 for n, f in zip(size, taps, strict=True)], [f - 1 for f in taps]),
-        ("same", [*size], [f // 2 for f in taps]),
-        ("valid", [n - f + 1 for n, f in zip(size, taps, strict=True)], [0, 0]),
-    ):
-        if [*out] == its_out and [*lead] == its_lead:
-            return mode
-    return None
+    h, w, fh, fw = window[:4]
+    part = window[4:8]
+    if part == (h + fh - 1, w + fw - 1, fh - 1, fw - 1):
+        return "full"
+    if part == (h, w, fh // 2, fw // 2):
+        return "same"
+    return "valid" if part == (h - fh + 1, w - fw + 1, 0, 0) else None
 
 
 class Axis(NamedTuple):

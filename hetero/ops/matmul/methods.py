@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,7 +67,7 @@ def _tiled_work(problem: Problem, info: dict[str, Any]) -> Work:
         tuning=tuning.of_info(info),
     )
     calls = 1.0 if len(launch_plan.launches) == 1 else _SPLIT_CALLS
-    return replace(work, estimate=launch_plan.seconds, calls=calls)
+    return work._replace(estimate=launch_plan.seconds, calls=calls)
 
 
 def _run_tiled(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:

@@ -36,6 +36,7 @@ class Profile:
         self.data = data
         self.name: str = data["name"]
         self.devices: dict[str, dict[str, Any]] = data["devices"]
+        self._models: dict[tuple[str, ...], dict[str, Any] | None] = {}
         self._costs: dict[tuple[str, ...], Cost | None] = {}
         self._links: dict[tuple[str, ...], Callable[[int], float]] = {}
         self._beside: dict[str, bool] = {}
@@ -73,14 +74,17 @@ class Profile:
     def _model(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
     ) -> dict[str, Any] | None:
-        order, _, alignment = layout.partition(" ")
-        for name in self._names(device, kind):
-            for shape in (layout, order, f"* {alignment}", "*"):
-                key = str(ModelKey(name, operation, method, dtype, shape))
-                model = self.data["models"].get(key)
-                if model is not None:
-                    return model
-        return None
+        asked = device, kind, operation, method, dtype, layout
+        if asked not in self._models:
+            order, _, alignment = layout.partition(" ")
+            keys = (
+                str(ModelKey(name, operation, method, dtype, shape))
+                for name in self._names(device, kind)
+                for shape in (layout, order, f"* {alignment}", "*")
+            )
+            models = self.data["models"]
+            self._models[asked] = next((models[key] for key in keys if key in models), None)
+        return self._models[asked]
 
     def link(
         self, device: str, direction: str, memory: str = "pageable", beside: str = ""

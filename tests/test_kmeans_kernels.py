@@ -295,7 +295,7 @@ CALL = """
 static long long *given;
 static void kernel()
 {
-    assign_resident((const REAL *)given[0], (const REAL *)given[1], (const REAL *)given[2],
+    ASSIGN((const REAL *)given[0], (const REAL *)given[1], (const REAL *)given[2],
                     (int *)given[3], (int *)given[4], given[5], given[6], given[7]);
 }
 extern "C" const char *launch(int grid, long long *arguments)
@@ -308,27 +308,26 @@ extern "C" const char *launch(int grid, long long *arguments)
 """
 
 
-def resident_labels(launch, tile, X, centroids):
-    """What the emulated kernel finds, of arrays with NaN behind them."""
+def aligned_copy(array):
+    """The elements at an address that 64 divides, with NaN behind them."""
+    room = np.full(array.size + 64, np.nan, array.dtype)
+    begin = -room.ctypes.data % 64 // room.itemsize
+    room[begin : begin + array.size] = array.ravel()
+    return room[begin:]
+
+
+def emulated_labels(launch, tile, X, centroids):
+    """What the emulated kernel finds."""
     n, d = X.shape
     k = len(centroids)
-    depth, columns = -(-d // shapes.STEP) * shapes.STEP, -(-k // tile.n)
-    packed = np.zeros((columns, depth, tile.n), np.float32)
+    depth, columns = -(-d // tile.step) * tile.step, -(-k // tile.n)
+    packed = np.zeros((columns, depth, tile.n), X.dtype)
     for c, row in enumerate(centroids):
         packed[c // tile.n, :d, c % tile.n] = row
-    norms = np.full(columns * tile.n, np.inf, np.float32)
+    norms = np.full(columns * tile.n, np.inf, X.dtype)
     norms[:k] = (centroids**2).sum(axis=1)
-    room = np.full(n * d + 64, np.nan, np.float32)
-    begin = -room.ctypes.data % 64 // 4
-    room[begin : begin + n * d] = X.ravel()
-    aligned = np.zeros(packed.size + 16, np.float32)
-    skip = -aligned.ctypes.data % 64 // 4
-    aligned[skip : skip + packed.size] = packed.ravel()
-    near = np.zeros(norms.size + 16, np.float32)
-    place = -near.ctypes.data % 64 // 4
-    near[place : place + norms.size] = norms
     labels, state = np.full(n + 8, -1, np.int32), np.zeros(4, np.int32)
-    pointers = (room[begin:], aligned[skip:], near[place:], labels, state)
+    pointers = (*map(aligned_copy, (X, packed, norms)), labels, state)
     arguments = [array.ctypes.data for array in pointers] + [n, d, columns]
     grid = -(-n // tile.m)
     assert launch(grid, (ctypes.c_longlong * len(arguments))(*arguments)) is None
@@ -336,25 +335,54 @@ def resident_labels(launch, tile, X, centroids):
     return labels[:n]
 
 
-@pytest.mark.parametrize("aligned", [0, 1])
-@pytest.mark.parametrize("tile", shapes.tiles("float32"), ids=lambda tile: f"{tile.m}x{tile.n}")
-def test_resident(tile, aligned, tmp_path):
-    defines = {"REAL": "float", "WIDTH": 4, "TILE_K": 8, "STAGES": 4, "ALIGNED": aligned}
-    launch = emulated(
-        "kmeans_resident.cu",
-        {**defines, **dict(tile.defines)},
-        tmp_path,
-        family="kmeans",
-        call=CALL,
-    )
+COPYING = [("float32", tile) for tile in shapes.tiles("float32")]
+COPYING += [("float64", tile) for tile in shapes.tiles("float64", (9, 0))]
+
+
+def copying(dtype, tile, aligned, folder, edit=lambda text: text):
+    """The kernel that copies tiles asynchronously, emulated."""
+    where = shapes.Points(1, 1, 1, dtype, False, aligned, 132, 1024, 227 << 10, (9, 0))
+    launch = shapes.tiled(where, tile, not tile.tensor).launch
+    defines = dict(launch.defines) | {"ASSIGN": launch.kernel}
+    return emulated(launch.source, defines, folder, edit, family="kmeans", call=CALL)
+
+
+def check_copying(launch, dtype, tile, aligned):
     for n, d, k in ((tile.m + 1, 36, 2 * tile.n + 1), (5, 4, 3), (tile.m, 17, tile.n), (2, 1, 1)):
         if aligned and d % 4:
             continue
-        X, _, start = points(n, d, min(k, n), "float32")
-        start = np.concatenate([start, start + 0.25])[:k]
+        X, _, start = points(n, d, min(k, n), dtype)
+        start = np.concatenate([start, start + 0.25, start - 0.25])[:k].astype(dtype)
         distances, _, _ = plain_step(X, None, start)
-        found = resident_labels(launch, tile, X, start)
-        check_labels(found, distances)
+        check_labels(emulated_labels(launch, tile, X, start), distances)
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize(("dtype", "tile"), COPYING, ids=lambda v: getattr(v, "m", v))
+def test_what_copies(dtype, tile, aligned, tmp_path):
+    check_copying(copying(dtype, tile, aligned, tmp_path), dtype, tile, aligned)
+
+
+@pytest.mark.parametrize(("dtype", "tile"), [COPYING[0], COPYING[3]], ids=["held", "tensor"])
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("    wait_for_copies();", ""),
+        ("total - (STAGES - 1)", "total - STAGES"),
+        ("writing = reading;", "writing = reading + 1 == STAGES ? 0 : reading + 1;"),
+    ],
+    ids=["waits for nothing", "last tile not copied", "copies over what is read"],
+)
+def test_planted_mistakes_show(dtype, tile, right, wrong, tmp_path):
+    """A kernel with any of these must fail the test above."""
+
+    def edit(text):
+        assert right in text
+        return text.replace(right, wrong)
+
+    launch = copying(dtype, tile, True, tmp_path, edit)
+    with pytest.raises(AssertionError):
+        check_copying(launch, dtype, tile, True)
 
 
 # -- Plans alone ----------------------------------------------------------------------------------
@@ -402,7 +430,7 @@ def tile_launches():
     """Every tile, both ways to copy, with and without its points held."""
     for dtype, aligned in itertools.product(DTYPES, (False, True)):
         where = shapes.Points(10**6, 64, 1024, dtype, False, aligned, 132, 1024, 227 << 10, (9, 0))
-        for tile in shapes.tiles(dtype):
+        for tile in (*shapes.tiles(dtype), *shapes.tiles(dtype, (9, 0))):
             yield shapes.tiled(where, tile, False).launch
             if dtype == "float32":
                 yield shapes.tiled(where, tile, True).launch

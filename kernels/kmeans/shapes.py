@@ -8,7 +8,6 @@ from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div
 from ..common.tuning import Table
 
 __all__ = [
-    "STEP",
     "Assignment",
     "Points",
     "Tile",
@@ -20,8 +19,10 @@ __all__ = [
 ]
 
 STEP = 8  # columns of X that a tile's step takes
-_STAGES = 4
+_TENSOR_STEP = 16
+_INT = 4
 _ASYNCHRONOUS = (8, 0)  # the least compute capability with copies that need no registers
+_FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 _RESIDENT = 2  # blocks of a resident kernel that a multiprocessor's shared memory must hold
 _RESERVED = 1 << 10  # bytes of it that the driver takes for each block
 _MOST_COLUMNS = 32  # of a point that a thread keeps in registers
@@ -67,16 +68,30 @@ class Tile(NamedTuple):
     Attributes
     ----------
     m, n, threads : int
+    rows : int
+        Points of a thread.
     defines : tuple of (str, int)
     resident : int
         Blocks for which a multiprocessor has the registers.
+    stages : int
+        Steps whose tiles are held, where they are copied asynchronously.
+    tensor : bool
+        Whether tensor cores multiply.
     """
 
     m: int
     n: int
     threads: int
+    rows: int
     defines: tuple[tuple[str, int], ...]
     resident: int
+    stages: int = 4
+    tensor: bool = False
+
+    @property
+    def step(self) -> int:
+        """Columns of X that are multiplied between two barriers."""
+        return _TENSOR_STEP if self.tensor else STEP
 
 
 class Assignment(NamedTuple):
@@ -122,17 +137,36 @@ def _tile(thread_m: int, thread_n: int, warps_m: int, warps_n: int, resident: in
         ("WARPS_N", warps_n),
     )
     m, n = 8 * thread_m * warps_m, 4 * thread_n * warps_n
-    return Tile(m, n, 32 * warps_m * warps_n, defines, resident)
+    return Tile(m, n, 32 * warps_m * warps_n, thread_m, defines, resident)
+
+
+def _tensor(
+    warp_m: int, warp_n: int, warps_m: int, warps_n: int, stages: int, resident: int
+) -> Tile:
+    """Warps with warp_m x warp_n each, multiplied on tensor cores."""
+    defines = (
+        ("WARP_M", warp_m),
+        ("WARP_N", warp_n),
+        ("WARPS_M", warps_m),
+        ("WARPS_N", warps_n),
+        ("STAGES", stages),
+    )
+    threads = 32 * warps_m * warps_n
+    m, n = warp_m * warps_m, warp_n * warps_n
+    return Tile(m, n, threads, warp_m // 8, defines, resident, stages, True)
 
 
 _TILES = {
     "float32": (_tile(8, 8, 2, 1, 6), _tile(8, 8, 2, 2, 3), _tile(8, 16, 2, 2, 2)),
     "float64": (_tile(4, 8, 2, 1, 4), _tile(4, 8, 2, 2, 2)),
 }
+_TENSOR = (_tensor(32, 16, 2, 2, 4, 4), _tensor(32, 32, 2, 2, 3, 3), _tensor(32, 32, 2, 4, 4, 1))
 
 
-def tiles(dtype: str) -> tuple[Tile, ...]:
+def tiles(dtype: str, capability: tuple[int, int] | None = None) -> tuple[Tile, ...]:
     """The tiles there are, from few centroids to many."""
+    if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
+        return _TENSOR
     return _TILES[dtype]
 
 
@@ -142,9 +176,16 @@ def choose(points: Points, table: Table) -> Assignment:
         found = small(points, table)
         if found is not None:
             return found
-    threads = [t for t in tiles(points.dtype) if t.threads <= points.block_limit]
-    tile = next((t for t in threads if t.n >= points.k), threads[-1])
-    return tiled(points, tile)
+    for capability in (points.capability, None):
+        known = [
+            tile
+            for tile in tiles(points.dtype, capability)
+            if tile.threads <= points.block_limit
+            and (not tile.tensor or _shared(points, tile, False) <= points.shared_limit)
+        ]
+        if known:
+            break
+    return tiled(points, next((tile for tile in known if tile.n >= points.k), known[-1]))
 
 
 def small(points: Points, table: Table) -> Assignment | None:
@@ -188,40 +229,51 @@ def small(points: Points, table: Table) -> Assignment | None:
     return Assignment(launch, 1, d, sums, blocks, f"small{threads}" + "s" * sums)
 
 
-def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignment:
-    """A product by tiles that keeps the least distances; ``resident``: a block holds its points."""
-    n, d, k, dtype = points[:4]
-    size = ELEMENT_BYTES[dtype]
+def _shared(points: Points, tile: Tile, resident: bool) -> int:
+    """Bytes of shared memory of a block that copies asynchronously."""
+    size = ELEMENT_BYTES[points.dtype]
     width = VECTOR_BYTES // size
-    depth = ceil_div(d, STEP) * STEP
-    elements = depth * (tile.m + width) + _STAGES * STEP * tile.n
-    thread_m = dict(tile.defines)["THREAD_M"]
-    shared = elements * size + thread_m * tile.threads * (size + 4)
+    if resident:
+        depth = ceil_div(points.d, tile.step) * tile.step
+        elements = depth * (tile.m + width) + tile.stages * tile.step * tile.n
+    else:
+        elements = tile.stages * tile.step * (tile.m + tile.n + 4)
+    return elements * size + tile.rows * tile.threads * (size + _INT)
+
+
+def tiled(points: Points, tile: Tile, resident: bool | None = None) -> Assignment:
+    """A product by tiles that keeps the least distances; ``resident``: a block holds its points.
+
+    By default it does where a multiprocessor has room for two such blocks.
+    """
+    n, d, k, dtype = points[:4]
     if resident is None:
         resident = (
-            points.capability is not None
-            and points.capability >= _ASYNCHRONOUS
-            and _RESIDENT * (shared + _RESERVED) <= points.shared_limit + _RESERVED
+            not tile.tensor
             and dtype == "float32"
+            and points.capability is not None
+            and points.capability >= _ASYNCHRONOUS
+            and _RESIDENT * (_shared(points, tile, True) + _RESERVED)
+            <= points.shared_limit + _RESERVED
         )
-    columns = ceil_div(k, tile.n)
+    name = "tensor" if tile.tensor else "resident" if resident else "tiles"
     defines = (
-        ("REAL", REAL[dtype]),
-        ("WIDTH", width),
         *tile.defines,
         ("RESIDENT", tile.resident),
         ("ALIGNED", int(points.aligned)),
     )
+    if not tile.tensor:
+        defines += (("REAL", REAL[dtype]), ("WIDTH", VECTOR_BYTES // ELEMENT_BYTES[dtype]))
     if resident:
-        defines += (("TILE_K", STEP), ("STAGES", _STAGES))
+        defines += (("TILE_K", STEP), ("STAGES", tile.stages))
     launch = Launch(
-        source="kmeans_resident.cu" if resident else "kmeans_tiles.cu",
-        kernel="assign_resident" if resident else "assign_tiles",
+        source=f"kmeans_{name}.cu",
+        kernel=f"assign_{name}",
         defines=defines,
         grid=ceil_div(n, tile.m),
         block=tile.threads,
-        arguments=("X", "packed", "norms", "labels", "state", n, d, columns),
-        shared_bytes=shared if resident else 0,
+        arguments=("X", "packed", "norms", "labels", "state", n, d, ceil_div(k, tile.n)),
+        shared_bytes=0 if name == "tiles" else _shared(points, tile, resident),
     )
-    variant = f"{'resident' if resident else 'tiles'}{tile.m}x{tile.n}"
-    return Assignment(launch, tile.n, depth, False, 0, variant)
+    depth = ceil_div(d, tile.step) * tile.step
+    return Assignment(launch, tile.n, depth, False, 0, f"{name}{tile.m}x{tile.n}")

@@ -1,0 +1,205 @@
+// The nearest of k centroids to each of n points in float64, as kmeans_tiles.cu finds them, by the tensor
+// cores of CUDA devices of compute capability 8.0, 9.0 and 10.0: they round as other units do. CUDA C only.
+//
+// The product of matmul_tensor.cu, 16 columns of X in a step: a block has TILE_M points and takes the
+// centroids TILE_N at a time, a warp WARP_M x WARP_N of that. Tiles of X and of the packed centroids are
+// copied to shared memory asynchronously, STAGES - 1 of them ahead; after the last step of a tile each
+// thread keeps for each of its rows the least distance so far and whose it is.
+// Per point: 2 d k flops, d elements from memory, and of the L2 d k / TILE_N and TILE_N / TILE_M of the
+// centroids.
+//
+// Which lane holds what: see multiply_float64 in ptx.cu.
+//
+// Preconditions. As in kmeans_tiles.cu; `packed` has steps of 16. Shared memory: STAGES * STAGE doubles,
+// and WARP_M / 8 * THREADS of double and int.
+
+#ifndef WARP_M
+#define WARP_M 32
+#define WARP_N 32
+#define WARPS_M 2
+#define WARPS_N 4
+#endif
+#ifndef STAGES
+#define STAGES 4
+#endif
+#ifndef ALIGNED
+#define ALIGNED 0
+#endif
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
+#define TILE_K 16
+#define TILE_M (WARP_M * WARPS_M)
+#define TILE_N (WARP_N * WARPS_N)
+#define THREADS (32 * WARPS_M * WARPS_N)
+#define ROWS (WARP_M / 8)
+
+#if ALIGNED
+#define PIECE 2
+#else
+#define PIECE 1
+#endif
+// Where an element lies: see matmul_tensor.cu. Quarters of a row of X change places from row to row; a row
+// of the centroids' tile is 4 elements longer than it.
+#define PLACE_X(row, k) ((row) * TILE_K + ((k) ^ ((row) & 3) << 2))
+#define PITCH_C (TILE_N + 4)
+#define SIZE_X (TILE_M * TILE_K)
+#define STAGE (SIZE_X + TILE_K * PITCH_C)
+#define SLOT_X (THREADS * PIECE / TILE_K)
+#define SLOT_C (THREADS * 2 / TILE_N)
+
+#define REAL double
+#include "ptx.cu"
+#include "kmeans_state.cu"
+
+KERNEL(THREADS, RESIDENT)
+assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
+              const double *__restrict__ norms, int *__restrict__ labels, int *__restrict__ state,
+              index_t n, index_t d, index_t tiles)
+{
+    extern __shared__ __align__(128) double shared[];
+    if (state[STOPPED]) return;
+
+    const int thread = (int)threadIdx.x;
+    const int lane = thread % 32;
+    const int g = lane >> 2;
+    const int t = lane & 3;
+    const int warp = thread / 32;
+    const int warp_m = warp / WARPS_N * WARP_M;
+    const int warp_n = warp % WARPS_N * WARP_N;
+    const index_t tile_m = (index_t)blockIdx.x * TILE_M;
+    const int columns = (int)d;
+    const int steps = (columns + TILE_K - 1) / TILE_K;
+    const int total = steps * (int)tiles;
+    double *const least = shared + STAGES * STAGE;
+    int *const nearest = (int *)(least + ROWS * THREADS);
+
+    // A thread's pieces of X are SLOT_X rows apart, those of the centroids SLOT_C columns of X.
+    const int x_k = thread % (TILE_K / PIECE) * PIECE, x_m = thread / (TILE_K / PIECE);
+    const int c_k = thread / (TILE_N / 2), c_n = thread % (TILE_N / 2) * 2;
+    const int left = (int)(n - tile_m < TILE_M ? n - tile_m : TILE_M) - x_m;
+    const double *from_x = X + (tile_m + x_m) * d + x_k;
+    const double *from_c = packed + 2 * thread;
+    const unsigned int base = shared_address(shared);
+    const unsigned int to_x = base + 8 * PLACE_X(x_m, x_k);
+    const unsigned int to_c = base + 8 * (SIZE_X + c_k * PITCH_C + c_n);
+    int at_k = 0;
+
+    // A step's tiles, and on to the next ones: after the last columns of X come the first ones again.
+#define COPY_TILES(stage) \
+    { \
+        UNROLL \
+        for (int slot = 0; slot < TILE_M / SLOT_X; ++slot) \
+            copy_piece(to_x + 8 * (STAGE * (stage) + slot * SLOT_X * TILE_K), \
+                       from_x + at_k + slot * SLOT_X * d, PIECE, \
+                       slot * SLOT_X < left && at_k + x_k < columns); \
+        UNROLL \
+        for (int slot = 0; slot < TILE_K / SLOT_C; ++slot) \
+            copy_piece(to_c + 8 * (STAGE * (stage) + slot * SLOT_C * PITCH_C), \
+                       from_c + slot * 2 * THREADS, 2, true); \
+        from_c += TILE_K * TILE_N; \
+        at_k = at_k + TILE_K < columns ? at_k + TILE_K : 0; \
+    }
+
+    UNROLL
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        if (stage < total) COPY_TILES(stage);
+        end_of_copies();
+    }
+    UNROLL
+    for (int i = 0; i < ROWS; ++i) {
+        least[i * THREADS + thread] = INFINITY;
+        nearest[i * THREADS + thread] = 0;
+    }
+
+    double sum[WARP_M / 16][WARP_N / 8][4];
+    double fx[2][WARP_M / 16][4];
+    double fc[2][WARP_N / 8][2];
+    const int read_x = PLACE_X(warp_m + g, t);
+    const int read_c = SIZE_X + t * PITCH_C + warp_n + g;
+#define READ(set, stage, kk) \
+    { \
+        const double *const from = shared + (stage) * STAGE; \
+        UNROLL \
+        for (int h = 0; h < 2; ++h) { \
+            UNROLL \
+            for (int i = 0; i < ROWS; ++i) \
+                fx[set][i / 2][2 * h + i % 2] = from[(read_x ^ (2 * (kk) + h) * 4) + 8 * i * TILE_K]; \
+            UNROLL \
+            for (int j = 0; j < WARP_N / 8; ++j) \
+                fc[set][j][h] = from[read_c + (2 * (kk) + h) * 4 * PITCH_C + 8 * j]; \
+        } \
+    }
+#define MULTIPLY(set) \
+    UNROLL \
+    for (int i = 0; i < WARP_M / 16; ++i) \
+        UNROLL \
+        for (int j = 0; j < WARP_N / 8; ++j) multiply_float64(sum[i][j], fx[set][i], fc[set][j]);
+
+    wait_for_copies();
+    __syncthreads();
+    int reading = 0, writing = STAGES - 1, to_come = total - (STAGES - 1);
+    READ(0, 0, 0);
+    NO_UNROLL
+    for (int tile = 0; tile < (int)tiles; ++tile) {
+        UNROLL
+        for (int i = 0; i < WARP_M / 16; ++i)
+            UNROLL
+            for (int j = 0; j < WARP_N / 8; ++j)
+                UNROLL
+                for (int c = 0; c < 4; ++c) sum[i][j][c] = 0.0;
+        NO_UNROLL
+        for (int step = 0; step < steps; ++step) {
+            // The stage multiplied before the last barrier is free.
+            if (to_come > 0) COPY_TILES(writing);
+            --to_come;
+            end_of_copies();
+            writing = reading;
+            READ(1, reading, 1);
+            MULTIPLY(0);
+            reading = reading + 1 == STAGES ? 0 : reading + 1;
+            wait_for_copies();
+            __syncthreads();
+            READ(0, reading, 0);
+            MULTIPLY(1);
+        }
+
+        const int column = tile * TILE_N + warp_n + 2 * t;
+        UNROLL
+        for (int i = 0; i < ROWS; ++i) {
+            double smallest = least[i * THREADS + thread];
+            int whose = nearest[i * THREADS + thread];
+            UNROLL
+            for (int j = 0; j < WARP_N / 8; ++j) {
+                UNROLL
+                for (int c = 0; c < 2; ++c) {
+                    const double distance =
+                        norms[column + 8 * j + c] - 2 * sum[i / 2][j][i % 2 * 2 + c];
+                    if (distance < smallest) {
+                        smallest = distance;
+                        whose = column + 8 * j + c;
+                    }
+                }
+            }
+            least[i * THREADS + thread] = smallest;
+            nearest[i * THREADS + thread] = whose;
+        }
+    }
+
+    // Of the threads that share a row the one with the least distance, of equal ones the lowest centroid.
+    __syncthreads();
+    for (int r = thread; r < TILE_M; r += THREADS) {
+        const int first = r % WARP_M / 8 * THREADS + r / WARP_M * WARPS_N * 32 + r % 8 * 4;
+        double smallest = least[first];
+        int whose = nearest[first];
+        UNROLL
+        for (int other = 1; other < 4 * WARPS_N; ++other) {
+            const int at = first + other / 4 * 32 + other % 4;
+            if (least[at] < smallest || (least[at] == smallest && nearest[at] < whose)) {
+                smallest = least[at];
+                whose = nearest[at];
+            }
+        }
+        if (tile_m + r < n) write_label(labels, state, tile_m + r, whose);
+    }
+}

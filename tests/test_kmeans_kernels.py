@@ -24,7 +24,7 @@ from test_pipelined import emulated
 from hetero import kernels
 from hetero.kernels.common import tuning
 from hetero.kernels.kmeans import plan as plans
-from hetero.kernels.kmeans import shapes
+from hetero.kernels.kmeans import plan_seeds, shapes
 from hetero.ops.kmeans.lloyd_device import DeviceRows
 
 DTYPES = ("float32", "float64")
@@ -453,6 +453,8 @@ def other_launches():
         yield from (*planned.prepare, *planned.assign)
     yield plans.columns(1000, 20, "float64", 132, 1024)[0]
     yield plans.label_rows(0, 100, 20, "float64", 1024)
+    for first in (True, False):
+        yield plan_seeds.try_seeds(10**5, 40, 16, "float64", True, 1024, first, 1024)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])

@@ -169,16 +169,18 @@ def compared(
         if number > 1 and (clock() - begin) * (number + 1) / number > SECONDS:
             break
         for which, take in enumerate((quiet, loaded)):
-            if take is quiet:
+            if not which:
                 rest()
-            first = before = clock()
+            before = clock()
+            start = begin if which else before
             for position, nbytes in enumerate(lengths):
                 for way in Copies.WAYS:
                     found = samples.setdefault((way, nbytes), ([], []))[which]
                     found.extend(take(way, nbytes) for _ in range(1 if nbytes >= _LONG else _FEW))
                 now = clock()
-                least = 4 * (now - first + _RATIO * (now - before))  # two rounds with the next one
-                if number == which == 0 and least > SECONDS:
+                following = _RATIO * (now - before)  # seconds of the next size
+                phases = 2 if which else 4  # of two rounds, as long as these
+                if not number and phases * (now - start + following) > SECONDS:
                     lengths = lengths[: position + 1]
                     break
                 before = now

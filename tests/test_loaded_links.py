@@ -91,23 +91,29 @@ def test_what_hardly_differs_is_not_kept():
     assert loaded_links.beside(found, {}) == found
 
 
+@pytest.mark.parametrize("product", [5e-4, 5e-3, 5e-2])
 @pytest.mark.parametrize("rate", [1e8, 1e9, 4e9, 3e10])
-def test_the_time_is_kept_to(rate):
-    """Slow links are compared in fewer rounds, and not at the largest sizes."""
+def test_the_time_is_kept_to(rate, product):
+    """Slow links are compared in fewer rounds, and not at the largest sizes; so beside load."""
     now = [0.0]
 
-    def take(way, nbytes):
-        seconds = 1e-5 + nbytes / rate
-        now[0] += seconds
-        return seconds
+    def take(more):
+        def copy(way, nbytes):
+            seconds = 1e-5 + nbytes / rate
+            now[0] += seconds + more
+            return seconds
+
+        return copy
 
     lengths = loaded_links.sizes(2**28, 2**12)
-    times = loaded_links.compared(take, take, lengths, clock=lambda: now[0])
-    assert now[0] <= 1.3 * loaded_links.SECONDS
+    times = loaded_links.compared(take(0.0), take(product), lengths, clock=lambda: now[0])
+    assert now[0] <= 1.4 * loaded_links.SECONDS
     found = set(times["upload", "pageable"])
-    assert found <= set(lengths)
-    assert 2**20 in found
-    assert (found == set(lengths)) == (rate >= 4e9)
+    assert 2**12 in found <= set(lengths)
+    if rate >= 4e9 and product < 1e-3:  # as of GPUs on idle hosts
+        assert found == set(lengths)
+    if rate <= 1e9 or product > 1e-2:
+        assert found < set(lengths)
 
 
 class Timed(FakeCuda):

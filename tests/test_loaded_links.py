@@ -180,6 +180,7 @@ def test_nothing_is_measured_where_no_thread_spins(calm, monkeypatch, why):
 
 
 def test_a_spin_that_the_user_wants_long_is_not_short(monkeypatch):
+    monkeypatch.setitem(blas_spin._state, "looked", True)
     monkeypatch.setattr(blas_spin, "_told", {"/x/numpy.libs/lib.so": "2^28 cycles"})
     monkeypatch.setenv(blas_spin.OPTION, "28")
     assert not blas_spin.is_cut()

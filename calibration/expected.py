@@ -49,10 +49,15 @@ def spread_out(dims: list[Dims]) -> list[Dims]:
     return dims[:: max(len(dims) // _FEW, 1)] + dims[-1:]
 
 
+@functools.cache
+def _constants() -> profile.Profile:
+    return profile.shipped("conservative")
+
+
 def conservative(case: Case, place: Place) -> Callable[[Dims], float] | None:
     """Seconds by the constants that are used before calibration; of one step in a solve."""
     row = case.implementation
-    cost = profile.shipped("conservative").cost(
+    cost = _constants().cost(
         place.name, place.kind, row.operation, row.method, case.dtype, case.layout
     )
     if cost is None or case.problem is None:

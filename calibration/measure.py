@@ -12,6 +12,7 @@ from hetero.calibration import load
 _FAR = 2.0  # times the least sample: what takes longer met other load, which only adds
 _MANY = 0.25  # of the samples
 _PATIENCE = 3.0  # budgets, while no sample was undisturbed
+_VERY_LONG = 10.0  # budgets
 _REST = 0.002  # seconds after which the system lets this process go first, for a time slice
 _SHORTEST = 2e-5  # a sample shorter than this repeats the call, so that the clock's steps vanish
 
@@ -89,7 +90,8 @@ def measure(
         Seconds after which no further sample is taken, the first call included. A first call that
         takes longer counts as a sample, unless it took twice the second one.
     least, most : int
-        Bounds of the number of samples; ``least`` wins over ``budget``.
+        Bounds of the number of samples; ``least`` wins over ``budget``, but of calls that take ten
+        times that two undisturbed ones are enough.
     wanted_spread : float
         Relative uncertainty (see `spread`) that ends the repetition.
     clock : callable
@@ -120,6 +122,8 @@ def measure(
         if len(samples) == 1 and budget < first <= _FAR * samples[0]:
             samples.insert(0, first)
             undisturbed[:0] = [first] * alone
+            if first > _VERY_LONG * budget and len(undisturbed) == 2:
+                least = min(least, 2)
         if len(samples) < least:
             continue
         if (

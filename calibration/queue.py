@@ -13,7 +13,7 @@ from statistics import median
 from hetero.devices.base import Device
 
 _HOST_SECONDS = 15e-6  # to launch one call, at most
-_FASTEST_COPY = 2.5e12  # bytes per second and direction, of any device known
+_COPIED = 1 << 28  # bytes, by which the speed of copies is known
 _LONGEST_COPY = 0.01  # seconds
 _LONG = 1e-3  # seconds of a call, above which one at a time is timed
 
@@ -40,6 +40,7 @@ class Queue:
         self._nbytes = nbytes
         self._source, self._source_owner = device.allocate(nbytes)
         self._target, self._target_owner = device.allocate(nbytes)
+        self._rate = 0.0  # bytes per second of a copy, the fastest seen
 
     def copy_bandwidth(self) -> float:
         """Bytes per second of a device-to-device copy, read plus written."""
@@ -60,9 +61,19 @@ class Queue:
 
         ``host_seconds`` is what launching one of them takes, at most.
         """
-        device = self.device
         call(0)
-        device.synchronize()
+        self.device.synchronize()
+        return self._seconds(call, count, repeats, host_seconds)
+
+    def _seconds(
+        self,
+        call: Callable[[int], None],
+        count: int,
+        repeats: int,
+        host_seconds: float = _HOST_SECONDS,
+    ) -> float:
+        """As `seconds`, of calls that were made before."""
+        device = self.device
         hidden = count * host_seconds
         found: list[float] = []
         late: list[float] = []  # other load on the host only adds to these
@@ -80,10 +91,19 @@ class Queue:
 
     def _copy_for(self, seconds: float) -> None:
         """Keep the device busy, at least that long."""
-        needed = int(seconds * _FASTEST_COPY)
+        if not self._rate:
+            self._rate = max(self._copied() for _ in range(3))
+        needed = int(seconds * self._rate)
         for start in range(0, needed, self._nbytes):
             size = min(self._nbytes, needed - start)
             self.device.copy_from_peer(self._target, self.device, self._source, size)
+
+    def _copied(self) -> float:
+        """Bytes per second of a copy."""
+        size = min(_COPIED, self._nbytes)
+        begin = self.device.event()
+        self.device.copy_from_peer(self._target, self.device, self._source, size)
+        return size / self.device.elapsed(begin, self.device.event())
 
     def quickly(self, call: Callable[[int], None], repeats: int = 3) -> float:
         """Seconds of device time, with as few calls as its length allows."""
@@ -93,8 +113,8 @@ class Queue:
         if alone > _LONG:  # or the host was held up
             alone = min(alone, self._alone(call))
         if alone > _LONG:
-            return self.seconds(call, 1, repeats if alone < 0.02 else 1)
-        return self.seconds(call, 4 if alone > 1e-4 else 16, repeats)
+            return self._seconds(call, 1, repeats if alone < 0.02 else 1)
+        return self._seconds(call, 2 if alone > 1e-4 else 8, repeats)
 
     def _alone(self, call: Callable[[int], None]) -> float:
         """Seconds of one call on an idle device, the host's share included."""

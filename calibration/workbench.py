@@ -78,12 +78,16 @@ class Bench:
 
         Other turns give other places, so that operands are not in the cache already.
         """
-        size = -(-operand.nbytes // 256) * 256
-        places = max(1, min(TURNS, _ROOM // size)) if self.queue is not None else 1
-        pool = self._pool(operand.dtype, number, size * places)
+        pool, size, places = self._places(operand, number)
         if self.device is None:
             return np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
         return pool + size * (turn % places) if places > 1 else pool
+
+    def _places(self, operand: Operand, number: int) -> tuple[Any, int, int]:
+        """Memory for an operand, the bytes of one turn, and how many turns have their own."""
+        size = -(-operand.nbytes // 256) * 256
+        places = max(1, min(TURNS, _ROOM // size)) if self.queue is not None else 1
+        return self._pool(operand.dtype, number, size * places), size, places
 
     def arguments(self, case: Case, problem: Problem, turn: int = 0) -> Arguments:
         """What a run of the problem gets; on the CPU its output is made by `waiting`."""
@@ -107,8 +111,20 @@ class Bench:
             self.watch.note(measured.disturbed, measured.scattered)
             return measured.seconds
         run, devices = case.implementation.run, self.devices
-        sets = [self.arguments(case, problem, turn) for turn in range(TURNS)]
+        sets = self._sets(case, problem)
         return self.queue.quickly(lambda turn: run(devices, problem, sets[turn % TURNS]))
+
+    def _sets(self, case: Case, problem: Problem) -> list[Arguments]:
+        """As `arguments`, on a CUDA device, of all turns."""
+        first = self.arguments(case, problem)
+        operands = (*problem.inputs[: case.inputs], problem.output)
+        numbers = (*range(len(first.inputs)), len(problem.inputs))
+        where = [self._places(*one) for one in zip(operands, numbers, strict=True)]
+        found = []
+        for turn in range(TURNS):
+            *inputs, output = (pool + size * (turn % places) for pool, size, places in where)
+            found.append(first._replace(inputs=tuple(inputs), output=output))
+        return found
 
     def waiting(self, case: Case, problem: Problem) -> Callable[[], None]:
         """A function that computes the problem once and returns when it is done."""

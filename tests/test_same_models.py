@@ -39,8 +39,9 @@ BEFORE = {
         "cuda:0 dispatch": (1, "5731147f", -11.74505),
         "cuda:1 dispatch": (1, "5731147f", -11.74505),
         "cpu pack": (1, "fc684245", -7.0385),
-        "cpu kmeans": (4, "4c0f7a7b", -9.14653),
-        "cuda:0 kmeans": (4, "c4b5d25d", -11.54076),
+        "cpu kmeans": (4, "23386cd4", -9.80683),
+        "cuda:0 kmeans": (4, "5f7f2939", -11.92699),
+        "cuda:1 kmeans": (4, "261d9d69", -11.92699),
     },
     "full": {
         "cpu cg": (10, "935f0448", -9.93032),
@@ -69,8 +70,9 @@ BEFORE = {
         "cuda:0 dispatch": (1, "5731147f", -11.74505),
         "cuda:1 dispatch": (1, "5731147f", -11.74505),
         "cpu pack": (1, "fc684245", -7.0385),
-        "cpu kmeans": (4, "99ab74ef", -9.09493),
-        "cuda:0 kmeans": (4, "c014a84e", -11.50086),
+        "cpu kmeans": (4, "dd4e3e1b", -9.7523),
+        "cuda:0 kmeans": (4, "4a78e852", -11.9217),
+        "cuda:1 kmeans": (4, "f2cb3bb0", -11.9217),
     },
 }
 

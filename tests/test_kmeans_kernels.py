@@ -22,10 +22,13 @@ from test_kernels import compile_cuda
 from test_pipelined import emulated
 
 from hetero import kernels
+from hetero.errors import DeviceError
 from hetero.kernels.common import tuning
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import plan_seeds, shapes
+from hetero.ops.kmeans import lloyd_device
 from hetero.ops.kmeans.lloyd_device import DeviceRows
+from hetero.ops.linear_systems.types import DeviceFailed
 
 DTYPES = ("float32", "float64")
 HOPPER = {"multiprocessors": 132, "shared_limit": 227 << 10, "capability": (9, 0)}
@@ -273,6 +276,29 @@ def test_seeding(portable, weighted):
             values = np.array([0.0, 0.001, 0.3, 0.5, 0.999, 1.1]) * potential
             assert np.array_equal(device.candidates(values), plain.candidates(values))
         np.testing.assert_array_equal(rows.rows(np.array([3, 17])), X[[3, 17]])
+
+
+def test_a_device_that_fails(portable, monkeypatch):
+    """The centroids saved last come with the error, in coordinates of X."""
+    X, _, start = points(600, 3, 4, "float64")
+    X, start = X + 50, start + 50
+    monkeypatch.setattr(lloyd_device, "_CHECKPOINT_SECONDS", 0.0)
+    with on_device(portable, X, None, 4) as rows:
+        state, looks = lloyd_device._Loop._state, itertools.count()
+
+        def failing(loop):
+            if next(looks) == 2:
+                raise DeviceError("gone")
+            return state(loop)
+
+        monkeypatch.setattr(lloyd_device._Loop, "_state", failing)
+        with pytest.raises(DeviceFailed, match="gone") as failed:
+            rows.lloyd(start - rows.mean, 300, 0.0, exactly=True)
+    C = start
+    for _ in range(failed.value.iterations):
+        C = plain_step(X - rows.mean, None, C - rows.mean)[2] + rows.mean
+    assert failed.value.iterations >= 2
+    np.testing.assert_allclose(failed.value.x, C, rtol=1e-12)
 
 
 def test_step(portable):

@@ -75,6 +75,16 @@ def test_blas_is_not_limited_beside_another_thread(beside):
         assert limits.limited(limits.BLAS, 1, _blas_threads)() == most
 
 
+@pytest.mark.parametrize(
+    ("alone", "count", "put"), [(True, 1, [1, 4]), (False, 1, []), (True, 4, []), (True, 9, [])]
+)
+def test_nothing_is_set_where_another_thread_may_be_in_blas(alone, count, put, monkeypatch):
+    done = []
+    monkeypatch.setattr(limits, "_is_alone", lambda: alone)
+    assert limits._limited_blas(count, lambda: "result", lambda: 4, done.append)() == "result"
+    assert done == put
+
+
 @needs_blas
 def test_a_thread_in_place_of_one_of_ours_is_noticed(beside):
     """Their number is the same: it is not what is asked."""

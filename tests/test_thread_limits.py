@@ -155,7 +155,8 @@ def counted(monkeypatch, tmp_path):
     profile.set_current(before)
 
 
-def test_the_plan_says_how_many_threads_and_counts_them(counted):
+@needs_blas
+def test_the_plan_says_how_many_threads_and_counts_them(counted, alone):
     A = np.ones((100, 100))
     plan = planner.plan(matmul.problem(A, A), "cpu")
     assert plan.chosen.threads.number == 1

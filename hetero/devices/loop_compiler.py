@@ -13,6 +13,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from importlib import import_module
+from types import ModuleType
+
+import numpy as np
 
 from hetero import locks, paths
 from hetero.devices import loops
@@ -94,6 +98,33 @@ def wait(name: str, seconds: float | None = None) -> bool:
     """Wait for what was begun in the background; gives whether it is done."""
     event = _background.waiting.get(name)
     return event is None or event.wait(seconds)
+
+
+class Serving:
+    """What serves for a dtype: a module of compiled loops, or another one until these are ready.
+
+    Parameters
+    ----------
+    family : loops.Family
+    compiled, meanwhile : str
+        Names of the modules; the second one needs nothing compiled.
+    """
+
+    def __init__(self, family: loops.Family, compiled: str, meanwhile: str) -> None:
+        self._family, self._names = family, (compiled, meanwhile)
+        self._ready: dict[np.dtype, ModuleType] = {}  # what a call has to look up
+
+    def __call__(self, dtype: np.dtype) -> ModuleType:
+        found = self._ready.get(dtype)
+        if found is not None:
+            return found
+        compiled, meanwhile = self._names
+        name = self._family.of(dtype)
+        if loops.is_ready(name):
+            found = self._ready[dtype] = import_module(compiled)
+            return found
+        begin(name)
+        return import_module(meanwhile)
 
 
 class Processes:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 
 from hetero.devices import loop_compiler, loops
 
 _FAMILY = loops.register(loops.Family("vectors", 5.0, f"{__name__}:examples", served=True))
-_compiled: dict[np.dtype, ModuleType] = {}  # what a look-up has to cost
 
-
-def serving(dtype: np.dtype) -> ModuleType:
-    """`hetero.kernels.cpu.vectors`, or what serves in its place, for float32 or float64."""
-    found = _compiled.get(dtype)
-    if found is not None:
-        return found
-    name = _FAMILY.of(dtype)
-    if loops.is_ready(name):
-        from hetero.kernels.cpu import vectors
-
-        _compiled[dtype] = vectors
-        return vectors
-    loop_compiler.begin(name)
-    from hetero.kernels.cpu import vectors_numpy
-
-    return vectors_numpy
+# ``serving(dtype)`` for float32 or float64.
+serving = loop_compiler.Serving(
+    _FAMILY, "hetero.kernels.cpu.vectors", "hetero.kernels.cpu.vectors_numpy"
+)
 
 
 def examples(dtype: np.dtype) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
 
 from hetero.devices import loop_compiler, loops
@@ -13,6 +11,11 @@ _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threa
 
 SUMS = loops.register(loops.Family("convolutions", 9.0, f"{__name__}:sums"))
 _RANGES = loops.register(loops.Family("ranges", 7.0, f"{__name__}:ranges", served=True))
+
+# ``ranges_serving(dtype)`` for float32 or float64.
+ranges_serving = loop_compiler.Serving(
+    _RANGES, "hetero.kernels.cpu.ranges", "hetero.kernels.cpu.ranges_numpy"
+)
 
 
 def are_few(window: Window, batch: int, dtype: np.dtype) -> bool:
@@ -24,26 +27,6 @@ def is_one(window: Window, batch: int) -> bool:
     """Whether the direct sum is NumPy's: one tap, and an image that is not worth threads."""
     taps = window.filter_height * window.filter_width
     return taps == 1 and batch * window.height * window.width < _SERIAL
-
-
-_compiled: dict[np.dtype, ModuleType] = {}  # of ranges, for each dtype
-
-
-def ranges_serving(dtype: np.dtype) -> ModuleType:
-    """`hetero.kernels.cpu.ranges`, or what serves in its place, for float32 or float64."""
-    found = _compiled.get(dtype)
-    if found is not None:
-        return found
-    name = _RANGES.of(dtype)
-    if loops.is_ready(name):
-        from hetero.kernels.cpu import ranges
-
-        _compiled[dtype] = ranges
-        return ranges
-    loop_compiler.begin(name)
-    from hetero.kernels.cpu import ranges_numpy
-
-    return ranges_numpy
 
 
 def sums(dtype: np.dtype) -> None:

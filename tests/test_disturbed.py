@@ -53,9 +53,9 @@ def test_most_samples_spoiled_is_told(found):
     told = any(NOT_TRUSTED in line for line in found["spikes"]["said"])
     assert told == (not load.is_trusted(found["spikes"]["load"]))
     assert told or found["spikes"]["worst"] <= WORST
-    # Even so it is no nonsense. By six other draws of spikes: 1 to 19 problems, at worst 3.8.
+    # Even so it is no nonsense. By eight draws of spikes: 3 to 33 problems, at worst 3.8.
     assert found["spikes"]["number"] <= 30
-    assert found["spikes"]["worst"] <= 10.0
+    assert found["spikes"]["worst"] <= 5.0
 
 
 def test_time_taken_beside_load(found):

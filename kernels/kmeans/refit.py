@@ -18,6 +18,8 @@ __all__ = ["candidates", "refit"]
 
 _FEW = ((100_000, 2, 8), (1_000_000, 8, 16), (1_000_000, 3, 4))
 _MORE = ((200_000, 16, 64), (200_000, 16, 128), (200_000, 32, 64), (200_000, 32, 128))
+_CLUSTERS = (40, 70, 130, 200, 260)
+_RATES = (0.6, 0.7, 0.8, 0.9, 1.0)
 _SORTED = ((1_000_000, 32, 64), (200_000, 128, 512), (100_000, 128, 16))
 
 
@@ -41,6 +43,10 @@ def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     yield Search("kmeans.small_items", (1, 2, 4, 8), list(itertools.chain(*more.values())))
     for dtype, cases in more.items():
         yield Search("kmeans.small", (512, 1024, 2048, 4096), cases, (dtype,))
+    for dtype, rates in table["kmeans.tile_rates"].items():
+        cases = [_iteration(200_000, 64, k, dtype, limits) for k in _CLUSTERS]
+        for tile in rates:
+            yield Search("kmeans.tile_rates", _RATES, cases, (dtype, tile))
     yield Search("kmeans.sums_blocks", (2, 4, 8), list(itertools.chain(*by_label.values())))
 
 

@@ -89,6 +89,11 @@ class Tile(NamedTuple):
     tensor: bool = False
 
     @property
+    def name(self) -> str:
+        """By which a tuning table has its figures."""
+        return f"{'tensor ' if self.tensor else ''}{self.m}x{self.n}"
+
+    @property
     def step(self) -> int:
         """Columns of X that are multiplied between two barriers."""
         return _TENSOR_STEP if self.tensor else STEP
@@ -185,7 +190,12 @@ def choose(points: Points, table: Table) -> Assignment:
         ]
         if known:
             break
-    return tiled(points, next((tile for tile in known if tile.n >= points.k), known[-1]))
+    rates = table["kmeans.tile_rates"][points.dtype]
+
+    def cost(tile: Tile) -> float:
+        return ceil_div(points.k, tile.n) * tile.n / rates[tile.name]
+
+    return tiled(points, min(known, key=cost))
 
 
 def small(points: Points, table: Table) -> Assignment | None:

@@ -31,18 +31,20 @@ __all__ = [
 
 BLOCK = 64  # rows
 _TILE = 512  # centroids, whose distances from a block's rows stay in the cache
-_SERIAL = 1 << 17  # products, or elements, below which one thread is faster
-_LIGHT = 4  # of these are as much work as an element that `shared` counts
+_SERIAL = 1 << 16  # elements below which one thread is faster
 
 
 def _by_work(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call ``function(*arguments)`` on as many threads as an amount of work is worth."""
+    """Call ``function(*arguments)`` on as many threads as an amount of work is worth.
+
+    It is counted in elements that are read and used once, some 1 ns each.
+    """
     many, one = threaded(function), unshared(function)
 
     def call(work: int, *arguments: Any) -> Any:
         if work < _SERIAL:
             return one(*arguments)
-        return shared(work // _LIGHT, many, *arguments)
+        return shared(work, many, *arguments)
 
     return call
 

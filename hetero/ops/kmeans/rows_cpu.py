@@ -15,6 +15,8 @@ from hetero.ops.kmeans.lloyd import lloyd
 
 _PARTS = 64  # that threads share: of blocks, and of sums
 _LEAST_BLOCKS = 4
+_PRODUCTS = 16  # products of a block that take as long as to read and use one element
+_ARGMIN = 8  # products, that look at one distance takes as long as
 _ROWS_OF_A_SUM = 4  # as many rows, at least, for each row of a part's sums
 
 
@@ -80,7 +82,7 @@ class LoopRows:
         doubled = -2.0 * centroids
         norms = np.einsum("ij,ij->i", centroids, centroids)
         lists = self._moved, self._was, self._numbers
-        work = self._X.size * len(centroids)
+        work = self._X.shape[0] * len(centroids) * (self._X.shape[1] + _ARGMIN) // _PRODUCTS
         loops.assign(work, self._packed, doubled, norms, self.labels, *lists)
         return bool(self._numbers.any())
 
@@ -159,7 +161,7 @@ class PackedSeeding:
         """See `hetero.ops.kmeans.initial.Seeding`."""
         self._tried = np.stack([self._row(index) for index in indices])
         sums = np.empty((len(self._packed), len(indices)))
-        work = self._packed.size * len(indices)
+        work = self._packed.size * len(indices) // _PRODUCTS
         loops.potentials(work, self._packed, self._tried, self._weights, self._closest, sums)
         return sums.sum(axis=0)
 
@@ -169,7 +171,12 @@ class PackedSeeding:
 
     def _add(self, seed: np.ndarray) -> None:
         loops.nearest_seed(
-            self._packed.size, self._packed, seed, self._weights, self._closest, self._sums
+            self._packed.size // _PRODUCTS,
+            self._packed,
+            seed,
+            self._weights,
+            self._closest,
+            self._sums,
         )
 
     def _row(self, index: int) -> np.ndarray:

@@ -42,20 +42,19 @@ class OneDevice:
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
         """See `hetero.ops.kmeans.fit.Rows`."""
-        if how == initial.PLUS_PLUS and hasattr(self._rows, "seeding"):
-            weights = self._weights()
-            first = initial.weighted_choice(self._problem.dims[0], weights, random)
-            chosen = initial.plus_plus(self._rows.seeding(), first, k, random)
-            return self._rows.rows(chosen)
-        from hetero.ops.kmeans.rows_cpu import LoopRows
-
         n, d, _ = self._problem.dims
-        X = self._asked.host
-        if X is None:
-            X = np.empty((n, d), self._problem.dtype)
-            self._device.download(self._inputs[0], X)
-        rows = LoopRows(X, self._weights())
-        return rows.seeds(how, k, random) + (rows.mean - self.mean)
+        if callable(how):
+            X = self._asked.host
+            if X is None:
+                X = np.empty((n, d), self._problem.dtype)
+                self._device.download(self._inputs[0], X)
+            centre = X.mean(axis=0)
+            return initial.by_callable(how, X - centre, k, random) + (centre - self.mean)
+        weights = self._weights()
+        if how == initial.PLUS_PLUS:
+            first = initial.weighted_choice(n, weights, random)
+            return self._rows.rows(initial.plus_plus(self._rows.seeding(), first, k, random))
+        return self._rows.rows(initial.weighted_choice(n, weights, random, k))
 
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool

@@ -1,0 +1,271 @@
+"""kmeans around the lengths at which its code does otherwise, and on awkward numbers."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero.kernels.cpu import kmeans as loops
+from hetero.ops.kmeans import rows_blas, rows_cpu
+from hetero.ops.kmeans.initial import on_host
+from hetero.ops.kmeans.rows_cpu import LoopRows
+
+METHODS = ["blas", "lloyd"]
+
+
+def plain(X, centroids, max_iter, weights=None, tol=0.0):
+    """Lloyd's iterations in float64, as written in a book; centroids, labels, iterations."""
+    X, centroids = X.astype(np.float64), centroids.astype(np.float64)
+    weights = np.ones(len(X)) if weights is None else weights.astype(np.float64)
+    labels = before = None
+    for number in range(1, max_iter + 1):
+        labels = nearest(X, centroids)
+        new = np.zeros_like(centroids)
+        np.add.at(new, labels, weights[:, None] * X)
+        totals = np.bincount(labels, weights, len(centroids))
+        assert (totals > 0).all(), "the plain loop knows no empty clusters"
+        new /= totals[:, None]
+        shift = ((new - centroids) ** 2).sum()
+        centroids = new
+        if before is not None and (labels == before).all():
+            return centroids, labels, number
+        if shift <= tol * X.var(axis=0).mean():
+            break
+        before = labels
+    return centroids, nearest(X, centroids), number
+
+
+def nearest(X, centroids):
+    return ((X[:, None, :] - centroids) ** 2).sum(axis=2).argmin(axis=1)
+
+
+def check(X, k, method, max_iter=7, weights=None):
+    start = X[:: len(X) // k][:k].copy()
+    options = {"init": start, "max_iter": max_iter, "tol": 0.0, "sample_weight": weights}
+    found, labels, info = hetero.kmeans(X, k, **options, method=method, device="cpu")
+    expected, numbers, iterations = plain(X, start, max_iter, weights)
+    np.testing.assert_array_equal(labels, numbers)
+    assert info["iterations"] == iterations
+    eps = np.finfo(X.dtype).eps
+    np.testing.assert_allclose(found, expected, rtol=0, atol=16 * eps * abs(X).max())
+    distances = ((X.astype(float) - expected[numbers]) ** 2).sum(axis=1)
+    inertia = (distances if weights is None else distances * weights).sum()
+    np.testing.assert_allclose(info["inertia"], inertia, rtol=1e3 * eps, atol=1e-300)
+
+
+def grid_like(n, d, dtype, seed=0):
+    """Rows whose distances from centroids do not tie."""
+    return np.random.default_rng(seed).standard_normal((n, d)).astype(dtype)
+
+
+BLOCK = loops.BLOCK
+PARTS = rows_cpu._LEAST_BLOCKS * BLOCK  # rows from which there is a second part
+ROWS = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, PARTS, 2 * PARTS - 1, 2 * PARTS + 1]
+ROWS += [rows_cpu._PARTS * PARTS + 1, 3 * 1024 + 1]  # as many parts as there may be; `distances`
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("n", ROWS)
+def test_rows(n, method, dtype):
+    for k in {1, min(n, 2), min(n, 5)}:
+        check(grid_like(n, 3, dtype), k, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", [loops._TILE - 1, loops._TILE, loops._TILE + 1, 2 * loops._TILE + 3])
+def test_clusters_around_a_tile(k, method):
+    check(grid_like(2 * k + 1, 2, "float64"), k, method, max_iter=2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 5, 63, 64, 65, 257])
+def test_columns(d, method):
+    check(grid_like(130, d, "float64"), 4, method)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_blocks_of_blas(rows, monkeypatch):
+    """Blocks of few rows, one more and one less."""
+    monkeypatch.setattr(rows_blas, "_BLOCK", 1)
+    monkeypatch.setattr(rows_blas, "_LEAST_ROWS", rows)
+    for n in (rows, 4 * rows - 1, 4 * rows, 4 * rows + 1):
+        check(grid_like(n, 3, "float64"), min(n, 2), "blas")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_work_around_a_second_thread(method):
+    """Of one thread and of several: by elements, and by products."""
+    for n in (loops._SERIAL // 4 - 1, loops._SERIAL // 4, loops._SERIAL // 4 + 1):
+        check(grid_like(n, 4, "float32", seed=2), 2, method, max_iter=3)
+    d, k = 8, 4
+    n = loops._SERIAL * rows_cpu._PRODUCTS // (k * (d + rows_cpu._ARGMIN))
+    for m in (n - 1, n, n + 1):
+        check(grid_like(m, d, "float64", seed=3), k, method, max_iter=3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scale", [1e-150, 1e-20, 1e20, 1e150])
+def test_huge_and_tiny_values(scale, method):
+    X = grid_like(300, 3, "float64")
+    start = X[:4].copy()
+    expected = hetero.kmeans(X, 4, init=start, method=method)
+    found = hetero.kmeans(scale * X, 4, init=scale * start, method=method)
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[0], scale * expected[0], rtol=1e-9, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_far_from_zero(method):
+    """Distances are of rows less their mean: the norms would lose them."""
+    X = grid_like(300, 3, "float64")
+    expected = hetero.kmeans(X, 4, init=X[:4], method=method)
+    found = hetero.kmeans(X + 1e7, 4, init=X[:4] + 1e7, method=method)
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[2]["inertia"], expected[2]["inertia"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_row_that_left_leaves_nothing(method):
+    """Sums that are kept from iteration to iteration forget a row 1e8 times as large."""
+    X = np.concatenate([grid_like(400, 2, "float64"), [[1e8, 1e8]]])
+    start = np.array([[0.0, 0.0], [3.0, 3.0], [4e8, 4e8]])
+    found, labels, _ = hetero.kmeans(X, 3, init=start, tol=0.0, method=method)
+    assert np.bincount(labels)[labels[-1]] == 1
+    for number in range(3):
+        rows = X[labels == number]
+        np.testing.assert_allclose(found[number], rows.mean(axis=0), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_as_many_clusters_as_rows(method):
+    X = grid_like(70, 2, "float64")
+    centroids, labels, info = hetero.kmeans(X, 70, random_state=0, method=method)
+    assert sorted(labels) == list(range(70))
+    np.testing.assert_allclose(centroids[labels], X, rtol=0, atol=1e-14)
+    assert info["inertia"] < 1e-24
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equal_rows(method):
+    for n, value in ((1, 0.0), (65, 0.1), (200, 1e30)):
+        X = np.full((n, 3), value)
+        with (
+            pytest.warns(RuntimeWarning, match=r"distinct clusters \(1\)")
+            if n > 1
+            else (warnings.catch_warnings())
+        ):
+            found, labels, info = hetero.kmeans(X, min(n, 2), random_state=0, method=method)
+        assert not labels.any()
+        np.testing.assert_allclose(found, value)
+        assert info["converged"]
+        assert info["inertia"] == 0.0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_equally_near_centroids_the_first_one_counts(method):
+    X = np.array([[0.0], [1.0], [-1.0], [0.0]])
+    _, labels, _ = hetero.kmeans(
+        X, 4, init=np.array([[1.0], [-1.0], [1.0], [-1.0]]), max_iter=1, tol=1e9, method=method
+    )
+    assert labels[0] == labels[3]
+    steps = LoopRows(X, None) if method == "lloyd" else rows_blas.BlasRows(X, None)
+    steps.lloyd(np.array([[1.0], [-1.0], [1.0], [-1.0]]), 0, 0.0, False)
+    assert list(steps.labels) == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_empty_clusters_take_the_farthest_rows(method, count):
+    """Of the first iteration, in which all rows are nearest to one centroid."""
+    X = np.arange(200.0)[:, None] ** 1.5
+    start = np.concatenate([[[100.0]], np.full((count, 1), 1e9)])
+    found, _, _ = hetero.kmeans(X, count + 1, init=start, max_iter=1, method=method)
+    np.testing.assert_array_equal(np.sort(found[1:, 0]), X[-count:, 0])
+    np.testing.assert_allclose(found[0], X[:-count].mean(axis=0))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_rows_without_weight_count_for_nothing_but_a_label(method):
+    X = grid_like(500, 3, "float64")
+    weights = np.random.default_rng(1).random(500)
+    weights[::2] = 0.0
+    for how in ("random", "k-means++", X[1:8:2].copy()):
+        options = {"init": how, "random_state": 4, "method": method}
+        found, labels, info = hetero.kmeans(X, 4, sample_weight=weights, **options)
+        some = {**options, "init": found}
+        again, kept, alone = hetero.kmeans(X[1::2], 4, sample_weight=weights[1::2], **some)
+        np.testing.assert_allclose(again, found, rtol=1e-9)
+        np.testing.assert_array_equal(kept, labels[1::2])
+        np.testing.assert_allclose(alone["inertia"], info["inertia"])
+
+
+def test_seeds_are_rows_with_weight_and_scikit_learns():
+    """The same rows by packed blocks, by NumPy, and in scikit-learn."""
+    cluster = pytest.importorskip("sklearn.cluster")
+    for n, k in ((BLOCK - 1, 9), (BLOCK, 9), (BLOCK + 1, 9), (1000, 40), (5, 5)):
+        X = grid_like(n, 3, "float64", seed=n)
+        weights = np.random.default_rng(n).random(n)
+        weights[1::2] = 0.0 if k < n // 2 else 1.0
+        for given in (None, weights):
+            rows = LoopRows(X, given)
+            found = rows.seeds("k-means++", k, np.random.RandomState(3)) + rows.mean
+            expected, indices = cluster.kmeans_plusplus(X, k, sample_weight=given, random_state=3)
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
+            plain = rows_blas.BlasRows(X, given)
+            seeds = on_host(
+                plain.X, given, "k-means++", k, np.random.RandomState(3),
+                lambda plain=plain, given=given: rows_blas.PlainSeeding(plain.X, given),
+            )  # fmt: skip
+            np.testing.assert_allclose(seeds + plain.mean, expected, rtol=0, atol=1e-14)
+            if given is not None:
+                assert (given[indices] > 0).all()
+
+
+def test_the_same_bits_whatever_the_number_of_threads():
+    import numba
+
+    X = grid_like(30_000, 8, "float32")
+    before, found = numba.get_num_threads(), []
+    try:
+        for threads in (1, before):
+            numba.set_num_threads(threads)
+            found.append(hetero.kmeans(X, 16, random_state=0, max_iter=20, method="lloyd"))
+    finally:
+        numba.set_num_threads(before)
+    (first, labels, info), (second, others, other) = found
+    np.testing.assert_array_equal(first.view(np.int32), second.view(np.int32))
+    np.testing.assert_array_equal(labels, others)
+    assert info["inertia"] == other["inertia"]
+
+
+def test_blas_has_its_threads_back():
+    from threadpoolctl import threadpool_info
+
+    from hetero.kernels.cpu.single_blas import alone
+
+    def threads():
+        return {one["filepath"]: one["num_threads"] for one in threadpool_info()}
+
+    hetero.kmeans(grid_like(300, 2, "float64"), 3, random_state=0, method="lloyd")
+    before = threads()
+    with alone, alone:
+        inside = threads()
+    assert {n for path, n in inside.items() if "openblas" in path} == {1}
+    assert threads() == before
+
+
+def test_rows_read_only_by_columns_and_strided():
+    X = grid_like(130, 4, "float64")
+    expected = hetero.kmeans(X, 5, random_state=1, method="lloyd")
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    wide = np.zeros((130, 8))
+    wide[:, ::2] = X
+    for rows in (frozen, np.asfortranarray(X), wide[:, ::2], X.tolist(), X[::-1][::-1]):
+        found = hetero.kmeans(rows, 5, random_state=1, method="lloyd")
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])

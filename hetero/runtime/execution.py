@@ -25,6 +25,7 @@ from hetero.runtime import (
     failures,
     inventory,
     planner,
+    pricing,
     registry,
     thread_counts,
     transfer,
@@ -196,9 +197,18 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
             short = error
             failures.release(short)
     done = _in_pieces(used, plan, call)
+    if done is None and _takes_blocks(used, plan):
+        done = _by_host(used, plan.chosen.implementation, plan.problem, call.after(short))
     if done is None:
         raise short
     return done
+
+
+def _takes_blocks(used: tuple[Device, ...], plan: Plan) -> bool:
+    """Whether one device can do a call on host arrays that it has no room for, block by block."""
+    if not plan.chosen.implementation.blocks or len(used) > 1:
+        return False
+    return all(o.location == HOST for o in (*plan.problem.inputs, plan.problem.output))
 
 
 def _in_pieces(used: tuple[Device, ...], plan: Plan, call: Call) -> Done | None:
@@ -236,7 +246,10 @@ def _in_pieces(used: tuple[Device, ...], plan: Plan, call: Call) -> Done | None:
 
 def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     implementation = plan.chosen.implementation
-    if len(used) > 1:
+    if len(used) > 1 or (
+        _takes_blocks(used, plan)
+        and pricing.too_large(plan.problem, used[0].name, used[0].describe()) is not None
+    ):
         return _by_host(used, implementation, plan.problem, call)
     return _on_device(used[0], implementation, plan.problem, call)
 
@@ -248,7 +261,7 @@ def _by_host(
     call: Call,
     threads: Threads | None = None,
 ) -> Done:
-    """Run on the CPU, or on several devices that share host arrays."""
+    """Run on the CPU, on several devices that share host arrays, or on one by blocks of them."""
     hosts = tuple(
         [
             array if operand.location == HOST else transfer.to_host(array, operand)
@@ -270,7 +283,7 @@ def _by_host(
         out = _to_caller(out, problem, call)
     elif call.out is None and not out.ndim:
         out = out[()]  # NumPy gives a scalar for no axes
-    place = used[0].kind + ":*" if used else CPU
+    place = CPU if not used else used[0].name if len(used) == 1 else used[0].kind + ":*"
     return Done(out, outcome, place, implementation.method, call.done)
 
 

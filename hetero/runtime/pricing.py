@@ -209,7 +209,8 @@ def _candidate(
             reason = f"the same as {info['same_as']}"
     if reason is None and name != CPU:
         reason = problem.device_obstacle or _elsewhere(problem, name)
-        reason = reason or _too_large(problem, name, info)
+        if reason is None and (short := too_large(problem, name, info)) is not None:
+            reason = None if implementation.blocks and asked_for else short
     if reason is None:
         reason = implementation.excludes(problem, info)
     if reason is not None:
@@ -363,7 +364,8 @@ def _elsewhere(problem: Problem, name: str) -> str | None:
     return None
 
 
-def _too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
+def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
+    """Why a device has no room for a problem's operands, None where it has."""
     memory = info.get("memory_bytes")
     if memory is None:
         return None

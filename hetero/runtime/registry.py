@@ -106,6 +106,9 @@ class Arguments(NamedTuple):
     options: Any = None
 
 
+_PLAIN = ("uses", "blocks")  # of an implementation's fields after its names: no functions
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Implementation:
     """One way to do an operation on one kind of device.
@@ -125,6 +128,9 @@ class Implementation:
         whose `active` was entered, or several. None: can be priced, cannot be run yet.
     shared : callable or None
         ``shared(problem)`` tells whether several devices of the kind can do the problem together.
+    blocks : bool
+        Whether ``run`` takes one device with arrays on the host, where the device has no room for
+        these; a plan takes that way only where the device is named.
     prepare : callable or None
         ``prepare(device, problem, alignment, options)`` gives what ``run`` comes down to for
         addresses that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the
@@ -155,6 +161,7 @@ class Implementation:
     uses: tuple[str, ...] = ()
     loops: Callable[[Problem], tuple[str, ...]] | None = None
     stands_in: Callable[[Problem], str | None] | None = None
+    blocks: bool = False
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"
@@ -167,7 +174,7 @@ class Implementation:
 
     def _made_of(self) -> list[tuple[Any, ...]]:
         """Modules and names of its functions, which a reloaded module defines again."""
-        functions = [getattr(self, f.name) for f in fields(self)[3:] if f.name != "uses"]
+        functions = [getattr(self, f.name) for f in fields(self)[3:] if f.name not in _PLAIN]
         return [(getattr(f, "__module__", f), getattr(f, "__qualname__", f)) for f in functions]
 
 

@@ -246,18 +246,12 @@ class DeviceRows:
         self._start(self._bound(launch, swapped))
         return float(self.download("partial_inertia", (launch.grid,), np.float64).sum())
 
-    def step(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Label the rows and add them up: sums (k, d), their weights (k,), whether a label changed.
-
-        The first time no label is known yet, and none counts as changed but those that are not 0.
-        """
+    def begin_step(self, centroids: np.ndarray) -> None:
+        """Start to label the rows and to add them up: see `sums` and `fetch_labels`."""
         self.upload(centroids)
         self.set_state(_RUNNING, 0, 0)
         self.label(False)
-        launches = (*self._plan.update, self._plan.finish[0])
-        self._start(*map(self._bound, launches))
-        state = self.download("state", (plans.STATE,), np.int32)
-        return *self.sums(), bool(state[_CHANGED])
+        self._start(*map(self._bound, (*self._plan.update, self._plan.finish[0])))
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         """The weighted sums of the clusters' rows, (k, d), and of their weights, in float64."""

@@ -16,6 +16,8 @@ from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
 
+_LEAST_SHARED = 1 << 12  # rows
+
 if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.ops.kmeans.fit import Outcome
@@ -71,12 +73,18 @@ def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
 
 
 def _on_device(method: str) -> Callable[..., Outcome]:
-    """``run`` on one device; seeds are chosen on the host where it does not choose them itself."""
+    """``run`` on a device; on several, and on one that has no room, of rows on the host."""
 
     def run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
         from hetero.ops.kmeans.fit import fit
         from hetero.ops.kmeans.rows_device import OneDevice
+        from hetero.ops.kmeans.rows_parts import PartedRows
 
+        if isinstance(arguments.output, np.ndarray):
+            parts = PartedRows(devices, problem, *_on_host(arguments), method)
+            outcome, centroids = fit(parts, arguments.options, problem.dims[2])
+            arguments.output[...] = centroids
+            return outcome
         rows = OneDevice(devices[0], problem, arguments, method)
         outcome, centroids = fit(rows, arguments.options, problem.dims[2])
         devices[0].upload(centroids, arguments.output)
@@ -91,6 +99,11 @@ def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
 
 def _library(problem: Problem, info: dict[str, Any]) -> str | None:
     return _dense_alone(problem, info) or cublas.obstacle(info)
+
+
+def _shared(problem: Problem) -> bool:
+    """Whether several devices have rows enough for each."""
+    return problem.layout == "dense" and problem.dims[0] >= _LEAST_SHARED
 
 
 def _is_a_step(problem: Problem) -> str:
@@ -114,7 +127,9 @@ for _kind in ("cuda", "opencl"):
         registry.register(
             registry.Implementation(
                 *(NAME, _method, _kind, _dense_alone, _work, _on_device(_method)),
+                shared=None if _method in RUNGS else _shared,
                 stands_in=_is_a_step if _method in RUNGS else None,
+                blocks=_method not in RUNGS,
             )
         )
 registry.register(
@@ -125,6 +140,8 @@ registry.register(
         _library,
         _work,
         _on_device("library"),
+        _shared,
+        blocks=True,
         uses=("nvmath-python", "nvidia-cublas"),
     )
 )

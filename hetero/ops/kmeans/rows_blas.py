@@ -6,6 +6,7 @@ sparse X goes the same way.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -98,14 +99,7 @@ class BlasRows:
         labels = self.labels
         if not isinstance(self.X, np.ndarray):
             return _sparse_distances(self.X, centroids, labels)
-        n, d = self.X.shape
-        found = np.empty(n, self.X.dtype)
-        rows = max(_LEAST_ROWS, _BLOCK // (d * self.X.itemsize))
-        for begin in range(0, n, rows):
-            part = slice(begin, begin + rows)
-            difference = self.X[part] - centroids[labels[part]]
-            np.einsum("ij,ij->i", difference, difference, out=found[part])
-        return found
+        return row_distances(self.X, centroids, labels)
 
     def row(self, index: int) -> np.ndarray:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -115,6 +109,32 @@ class BlasRows:
     def weight(self, index: int) -> float:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
         return 1.0 if self.weights is None else float(self.weights[index])
+
+
+def row_distances(X: np.ndarray, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Squared distances of rows from the centroids of their labels, block by block."""
+    n, d = X.shape
+    found = np.empty(n, X.dtype)
+    rows = max(_LEAST_ROWS, _BLOCK // (d * X.itemsize))
+    for begin in range(0, n, rows):
+        part = slice(begin, begin + rows)
+        difference = X[part] - centroids[labels[part]]
+        np.einsum("ij,ij->i", difference, difference, out=found[part])
+    return found
+
+
+def moments(X: np.ndarray) -> tuple[np.ndarray, float]:
+    """The columns' means, and the mean of their variances, with no copy of X."""
+    n, d = X.shape
+    rows = max(_LEAST_ROWS, _BLOCK // (d * X.itemsize))
+    first = X[0].astype(np.float64)
+    sums, squares = np.zeros(d), np.zeros(d)
+    for begin in range(0, n, rows):
+        apart = X[begin : begin + rows] - first
+        sums += apart.sum(axis=0)
+        squares += np.einsum("ij,ij->j", apart, apart)
+    sums /= n
+    return first + sums, float(np.mean(np.maximum(squares / n - sums * sums, 0.0)))
 
 
 def _sparse_distances(X: Any, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -128,12 +148,22 @@ def _sparse_distances(X: Any, centroids: np.ndarray, labels: np.ndarray) -> np.n
 
 
 class PlainSeeding:
-    """`hetero.ops.kmeans.initial.Seeding` by NumPy."""
+    """`hetero.ops.kmeans.initial.Seeding` by NumPy.
 
-    def __init__(self, X: Any, weights: np.ndarray | None) -> None:
+    Parameters
+    ----------
+    X : array or sparse matrix
+    weights : array or None
+    mean : (d,) array, optional
+        Subtracted of a dense X, block by block.
+    """
+
+    def __init__(self, X: Any, weights: np.ndarray | None, mean: np.ndarray | None = None) -> None:
         self._X, self._weights = X, weights
-        squares = X.multiply(X) if not isinstance(X, np.ndarray) else X * X
-        self._norms = np.asarray(squares.sum(axis=1), np.float64).ravel()
+        self._mean = None if mean is None else mean.astype(X.dtype)
+        n, d = X.shape
+        self._rows = n if mean is None else max(_LEAST_ROWS, _BLOCK // (d * X.dtype.itemsize))
+        self._norms = np.concatenate([_norms(block) for block in self._blocks()])
         self._closest = self._tried = np.zeros(0)
 
     def first(self, index: int) -> float:
@@ -159,11 +189,24 @@ class PlainSeeding:
     def _sums(self, distances: np.ndarray) -> np.ndarray:
         return distances.sum(axis=-1) if self._weights is None else distances @ self._weights
 
+    def _blocks(self) -> Iterator[Any]:
+        for begin in range(0, self._X.shape[0], self._rows):
+            block = self._X[begin : begin + self._rows]
+            yield block if self._mean is None else block - self._mean
+
     def _distances(self, indices: np.ndarray) -> np.ndarray:
         """Squared distances of all rows from some of them, (some, n)."""
         rows = self._X[indices]
         dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
-        products = np.asarray(self._X @ dense.T, np.float64).T
+        if self._mean is not None:
+            dense = dense - self._mean
+        products = np.concatenate([np.asarray(b @ dense.T, float) for b in self._blocks()]).T
         found = self._norms - 2.0 * products + self._norms[indices, None]
         found[np.arange(len(indices)), indices] = 0.0
         return np.maximum(found, 0.0)
+
+
+def _norms(X: Any) -> np.ndarray:
+    if isinstance(X, np.ndarray):
+        return np.einsum("ij,ij->i", X, X).astype(np.float64)
+    return np.asarray(X.multiply(X).sum(axis=1), np.float64).ravel()

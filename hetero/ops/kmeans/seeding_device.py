@@ -46,7 +46,9 @@ class DeviceSeeding:
 
     def first(self, index: int) -> float:
         """See `hetero.ops.kmeans.initial.Seeding`."""
-        self._try(np.array([index]), first=True)
+        self._copy(np.array([index]))
+        self._start_trial(1, first=True)
+        self.end()
         self.take(0)
         return float(self._reached[-1])
 
@@ -68,7 +70,19 @@ class DeviceSeeding:
 
     def potentials(self, indices: np.ndarray) -> np.ndarray:
         """See `hetero.ops.kmeans.initial.Seeding`."""
-        self._try(indices, first=False)
+        self._copy(indices)
+        self._start_trial(len(indices), first=False)
+        return self.end()
+
+    def begin(self, rows: np.ndarray, first: bool) -> None:
+        """Start to ask for the potentials with rows of the host's, less the mean; see `end`."""
+        self._make_room(len(rows))
+        self._device.upload(np.ascontiguousarray(rows, self._dtype), self._buffers["candidates"])
+        self._start_trial(len(rows), first)
+
+    def end(self) -> np.ndarray:
+        """Wait for the potentials."""
+        self._device.download(self._buffers["sums"], self._sums)
         return self._sums.sum(axis=0)
 
     def take(self, which: int) -> None:
@@ -95,18 +109,19 @@ class DeviceSeeding:
         ):
             self._space.allocate(nbytes, name)
 
-    def _try(self, indices: np.ndarray, first: bool) -> None:
-        count = len(indices)
-        self._make_room(count)
+    def _copy(self, indices: np.ndarray) -> None:
+        """Rows of X as candidates."""
+        self._make_room(len(indices))
         row = self._d * self._dtype.itemsize
         for place, index in enumerate(indices):
             self._device.copy(
                 self._buffers["candidates"], self._buffers["X"], row, place * row, int(index) * row
             )
+
+    def _start_trial(self, count: int, first: bool) -> None:
         shape = self._n, self._d, count, self._dtype.name, self._weighted, self._length
         self._start(plans.try_seeds(*shape, first, self._device.block_limit))
         self._sums = np.empty((self._parts, count))
-        self._device.download(self._buffers["sums"], self._sums)
 
     def _start(self, launch: Launch) -> None:
         device = self._device

@@ -1,0 +1,274 @@
+"""Rows on the host that devices compute with in parts: one for each device, or block by block.
+
+Each device labels its rows and adds them up; the host makes centroids of the sums. A part that has
+a device of its own stays there. Blocks of rows that one device has no room for go there in turn, in
+every iteration anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hetero.devices import at_once
+from hetero.devices.base import Device
+from hetero.errors import DeviceError
+from hetero.ops.kmeans import initial
+from hetero.ops.kmeans.fit import Run
+from hetero.ops.kmeans.lloyd import lloyd
+from hetero.ops.kmeans.rows_blas import PlainSeeding, moments
+from hetero.ops.linear_systems.partition import split
+from hetero.ops.linear_systems.types import DeviceFailed
+from hetero.runtime.problem import Problem
+
+_SHARE = 1 / 8  # of a device's memory, that a block takes of X; centring may copy it
+
+
+class PartedRows:
+    """See `hetero.ops.kmeans.fit.Rows` and `hetero.ops.kmeans.lloyd.Steps`.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Several, each with a part, or one, with blocks.
+    problem : Problem
+    X, weights : arrays on the host
+        C-contiguous, of one dtype; the weights may be None.
+    method : str
+        See `hetero.ops.kmeans.lloyd_device.DeviceRows`.
+    rows : int, optional
+        Of a block. Default: as many as an eighth of the device's memory has room for.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        problem: Problem,
+        X: np.ndarray,
+        weights: np.ndarray | None,
+        method: str,
+        rows: int | None = None,
+    ) -> None:
+        n, d, _ = problem.dims
+        self._X, self._weights = X, weights
+        self._stay = len(devices) > 1
+        if self._stay:
+            cuts = split(n, len(devices))
+        else:
+            memory = devices[0].describe()["memory_bytes"]
+            rows = rows or max(1, int(_SHARE * memory) // (d * X.itemsize))
+            cuts = split(n, -(-n // rows))
+            devices = [devices[0]] * len(cuts)
+        self._parts = [
+            _Part(device, problem, X[slice(*cut)], _cut(weights, cut), cut[0], method)
+            for device, cut in zip(devices, cuts, strict=False)
+        ]
+        self.mean = 0.0  # each part has its own
+        self._mean, self._variance = moments(X)
+        self.labels = np.full(n, -1, np.int32)
+        self._found: list[tuple[np.ndarray, np.ndarray]] = []
+        self._saved: np.ndarray | None = None
+        self._begun = 0
+        if self._stay:
+            devices, nbytes = devices[: len(self._parts)], self._parts[0].X.nbytes
+            at_once.run(devices, [part.load for part in self._parts], nbytes)
+
+    def mean_variance(self) -> float:
+        """See `hetero.ops.kmeans.fit.Rows`."""
+        return self._variance
+
+    def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
+        """See `hetero.ops.kmeans.fit.Rows`."""
+        if callable(how):
+            mean = self._mean.astype(self._X.dtype)
+            return initial.by_callable(how, self._X - mean, k, random) + mean
+
+        def seeding() -> Any:
+            if self._stay:
+                return _PartedSeeding(self._parts, self._X)
+            return PlainSeeding(self._X, self._weights, self._mean)
+
+        return initial.on_host(self._X, self._weights, how, k, random, seeding)
+
+    def lloyd(
+        self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
+    ) -> tuple[Run, np.ndarray]:
+        """See `hetero.ops.kmeans.fit.Rows`."""
+        self.labels = np.full(len(self._X), -1, np.int32)
+        self._begun = 0
+        try:
+            run = lloyd(self, centroids, maxiter, tol, exactly)
+        except DeviceError as error:
+            if self._saved is None:
+                raise
+            raise DeviceFailed(error, self._saved, self._begun - 1) from error
+        return run, self.labels
+
+    def assign(self, centroids: np.ndarray) -> bool:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        self._saved, self._begun = centroids.copy(), self._begun + 1
+        if self._stay:
+            for part in self._parts:
+                part.begin(centroids)
+            self._found = [part.end(centroids) for part in self._parts]
+        else:
+            self._found = []
+            for part in self._parts:
+                part.load()
+                part.begin(centroids)
+                self._found.append(part.end(centroids))
+                part.leave()
+        before, self.labels = self.labels, np.concatenate([part.labels for part in self._parts])
+        return not np.array_equal(before, self.labels)
+
+    def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        sums, totals = zip(*self._found, strict=True)
+        return np.sum(sums, axis=0), np.sum(totals, axis=0)
+
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        return np.concatenate([part.distances(centroids) for part in self._parts])
+
+    def row(self, index: int) -> np.ndarray:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        return self._X[index]
+
+    def weight(self, index: int) -> float:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        return 1.0 if self._weights is None else float(self._weights[index])
+
+    def inertia(self, centroids: np.ndarray) -> float:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        distances = self.distances(centroids)
+        if self._weights is not None:
+            distances *= self._weights
+        return float(distances.sum(dtype=np.float64))
+
+
+class _Part:
+    """Some of the rows, on a device while they are loaded; centroids are those of X itself."""
+
+    def __init__(
+        self,
+        device: Device,
+        problem: Problem,
+        X: np.ndarray,
+        weights: np.ndarray | None,
+        first: int,
+        method: str,
+    ) -> None:
+        self.device, self.X, self._weights, self.first = device, X, weights, first
+        self._problem = replace(problem, dims=(len(X), *problem.dims[1:]))
+        self._method = method
+        self._rows: Any = None
+        self._owners: list[Any] = []
+        self._seeding: Any = None
+        self.labels = np.zeros(0, np.int32)
+
+    def load(self) -> None:
+        """Bring the rows to the device."""
+        from hetero.ops.kmeans.lloyd_device import DeviceRows
+
+        device = self.device
+        with device.active():
+            buffers = []
+            for array in (self.X, self._weights):
+                if array is None:
+                    buffers.append(None)
+                    continue
+                buffer, owner = device.allocate(array.nbytes)
+                self._owners.append(owner)
+                device.upload(array, buffer)
+                buffers.append(buffer)
+            self._rows = DeviceRows(device, self._problem, *buffers, self._method)
+
+    def leave(self) -> None:
+        """Give the device's memory back."""
+        with self.device.active():
+            self._rows = self._seeding = None
+            self._owners.clear()
+
+    def begin(self, centroids: np.ndarray) -> None:
+        """Start an iteration: labels and sums."""
+        with self.device.active():
+            self._rows.begin_step(centroids - self._rows.mean)
+
+    def end(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Wait for an iteration; sums of rows and of weights."""
+        with self.device.active():
+            sums, totals = self._rows.sums()
+            self.labels = self._rows.fetch_labels()
+            return sums + totals[:, None] * self._rows.mean, totals
+
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        """Squared distances of the rows from the centroids of their labels, on the host."""
+        from hetero.ops.kmeans.rows_blas import row_distances
+
+        return row_distances(self.X, centroids, self.labels)
+
+    def seeding(self) -> Any:
+        """Distances for k-means++."""
+        if self._seeding is None:
+            self._seeding = self._rows.seeding()
+        return self._seeding
+
+    @property
+    def mean(self) -> np.ndarray:
+        """What the device has subtracted of the rows."""
+        return self._rows.mean
+
+
+class _PartedSeeding:
+    """`hetero.ops.kmeans.initial.Seeding` of parts that stay on their devices."""
+
+    def __init__(self, parts: list[_Part], X: np.ndarray) -> None:
+        self._parts, self._X = parts, X
+        self._tried = np.zeros((0, 0))
+        self._reached = np.zeros(0)
+
+    def first(self, index: int) -> float:
+        """See `hetero.ops.kmeans.initial.Seeding`."""
+        self._try(np.array([index]), first=True)
+        self.take(0)
+        return float(self._reached[-1])
+
+    def candidates(self, values: np.ndarray) -> np.ndarray:
+        """See `hetero.ops.kmeans.initial.Seeding`."""
+        found = np.empty(len(values), np.int64)
+        owners = np.minimum(np.searchsorted(self._reached, values), len(self._parts) - 1)
+        for number in np.unique(owners):
+            part, mine = self._parts[number], owners == number
+            before = self._reached[number - 1] if number else 0.0
+            with part.device.active():
+                found[mine] = part.first + part.seeding().candidates(values[mine] - before)
+        return found
+
+    def potentials(self, indices: np.ndarray) -> np.ndarray:
+        """See `hetero.ops.kmeans.initial.Seeding`."""
+        self._try(indices, first=False)
+        return self._tried.sum(axis=0)
+
+    def take(self, which: int) -> None:
+        """See `hetero.ops.kmeans.initial.Seeding`."""
+        for part in self._parts:
+            with part.device.active():
+                part.seeding().take(which)
+        self._reached = np.cumsum(self._tried[:, which])
+
+    def _try(self, indices: np.ndarray, first: bool) -> None:
+        rows, found = self._X[indices], []
+        for part in self._parts:
+            with part.device.active():
+                part.seeding().begin(rows - part.mean, first)
+        for part in self._parts:
+            with part.device.active():
+                found.append(part.seeding().end())
+        self._tried = np.stack(found)
+
+
+def _cut(weights: np.ndarray | None, cut: tuple[int, int]) -> np.ndarray | None:
+    return None if weights is None else weights[slice(*cut)]

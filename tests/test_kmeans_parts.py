@@ -1,0 +1,192 @@
+"""kmeans on several devices by rows, in blocks of rows, and where a device fails on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from runtimes import opencl_device
+
+import hetero
+from hetero import devices
+from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.ops.kmeans import lloyd_device, problem, rows_blas, rows_cpu, rows_parts
+from hetero.ops.kmeans.fit import Fit, Run, fit
+from hetero.ops.kmeans.rows_parts import PartedRows
+from hetero.runtime import inventory
+
+
+@pytest.fixture
+def device():
+    return opencl_device()
+
+
+def points(n, d, k, dtype="float64", seed=0):
+    rng = np.random.default_rng(seed)
+    centres = 8 * rng.random((k, d))
+    X = centres[rng.integers(k, size=n)] + rng.standard_normal((n, d))
+    return np.ascontiguousarray(X.astype(dtype))
+
+
+def parted(used, X, k, weights=None, rows=None, **asked):
+    asked = {"maxiter": 300, "tol": 1e-4, "init": "k-means++", **asked}
+    made = problem(X, k, sample_weight=weights)
+    given = PartedRows(used, made, X, weights, "lloyd", rows)
+    outcome, centroids = fit(given, Fit(**asked, random=np.random.RandomState(5)), k)
+    return centroids, outcome.labels, outcome.run
+
+
+def agrees(found, X, k, **options):
+    centroids, labels, run = found
+    expected = hetero.kmeans(X, k, random_state=5, device="cpu", **options)
+    np.testing.assert_array_equal(labels, expected[1])
+    np.testing.assert_allclose(centroids, expected[0], rtol=0, atol=1e-12 * abs(X).max())
+    np.testing.assert_allclose(run.inertia, expected[2]["inertia"], rtol=1e-9)
+    assert run.iterations == expected[2]["iterations"]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("number", [2, 3])
+def test_several_devices(device, number, weighted):
+    X = points(400, 3, 4)
+    weights = np.random.default_rng(1).random(400) if weighted else None
+    for init in ("k-means++", "random", X[:4].copy()):
+        found = parted([device] * number, X, 4, weights, init=init)
+        agrees(found, X, 4, init=init, sample_weight=weights)
+    assert [p.first for p in PartedRows([device] * 2, problem(X, 4), X, None, "lloyd")._parts] == [
+        0,
+        200,
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 99, 100, 101, 300])
+def test_blocks_of_rows(device, rows):
+    """Around a whole number of blocks, and all rows in one."""
+    X = points(300 if rows > 1 else 5, 2, 3)
+    for init in ("k-means++", "random"):
+        found = parted([device], X, 3, rows=rows, init=init, starts=2)
+        agrees(found, X, 3, init=init, n_init=2)
+    init = X[:3].copy()
+    agrees(parted([device], X, 3, rows=rows, init=init), X, 3, init=init)
+
+
+def test_parts_far_from_each_other(device):
+    """Each part subtracts a mean of its own."""
+    X = np.concatenate([points(100, 2, 2) + 1e6, points(100, 2, 2, seed=1) - 1e6])
+    init = X[[0, 1, 100, 101]].copy()
+    agrees(parted([device] * 2, X, 4, init=init), X, 4, init=init)
+
+
+def test_empty_clusters_take_rows_of_any_part(device):
+    X = np.arange(200.0)[:, None] ** 1.5
+    init = np.array([[100.0], [1e9], [1e9]])
+    agrees(parted([device] * 2, X, 3, init=init), X, 3, init=init)
+    agrees(parted([device], X, 3, init=init, rows=70), X, 3, init=init)
+
+
+def test_a_callable_gets_all_rows_less_their_mean(device):
+    X, seen = points(60, 2, 3), []
+
+    def init(rows, k, random_state):
+        seen.append(rows)
+        return rows[:k]
+
+    agrees(parted([device] * 2, X, 3, init=init), X, 3, init=init)
+    np.testing.assert_allclose(seen[0], X - X.mean(axis=0), atol=1e-12)
+
+
+def test_rows_that_the_device_has_no_room_for(device, monkeypatch):
+    """Only where the device is named; else the CPU is chosen."""
+    X = points(500, 3, 4)
+    info = {**device.describe(), "memory_bytes": 2000}
+    monkeypatch.setattr(type(device), "describe", lambda self: info)
+    inventory.changed()
+    assert hetero.plan("kmeans", X, 4).chosen.device == "cpu"
+    plan = hetero.plan("kmeans", X, 4, device=device.name)
+    assert (plan.chosen.device, plan.chosen.method) == (device.name, "lloyd")
+    with pytest.raises(ValueError, match="needs"):
+        hetero.plan("kmeans", X, 4, device=device.name, method="naive")
+    loaded = count(monkeypatch, rows_parts._Part, "load")
+    found = hetero.kmeans(X, 4, random_state=5, device=device.name)
+    assert found[2]["device"] == device.name
+    assert len(loaded) > 40, "blocks of ten rows"
+    agrees((*found[:2], Run(*list(found[2].values())[:3])), X, 4)
+    inventory.changed()
+
+
+def test_a_device_that_is_full_takes_blocks(device, monkeypatch):
+    X = points(40_000, 4, 4)
+    whole, real = X.nbytes, type(device).allocate
+
+    def allocate(self, nbytes):
+        if nbytes >= whole:
+            raise DeviceMemoryError("no room")
+        return real(self, nbytes)
+
+    monkeypatch.setattr(type(device), "allocate", allocate)
+    info = {**device.describe(), "memory_bytes": 4 * whole}
+    monkeypatch.setattr(type(device), "describe", lambda self: info)
+    found = hetero.kmeans(X, 4, random_state=5, device=device.name)
+    assert found[2]["device"] == device.name
+    agrees((*found[:2], Run(*list(found[2].values())[:3])), X, 4)
+    assert not devices.disabled(device.name)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_device_that_fails_in_the_middle(device, number, monkeypatch):
+    """Its error brings the centroids of the last whole iteration."""
+    X = points(600, 3, 6)
+    seen = []
+
+    def begin(self, centroids, real=lloyd_device.DeviceRows.begin_step):
+        seen.append(centroids)
+        if len(seen) > 3 * number:
+            raise DeviceError("gone")
+        return real(self, centroids)
+
+    monkeypatch.setattr(lloyd_device.DeviceRows, "begin_step", begin)
+    with pytest.raises(DeviceError, match="gone") as failed:
+        parted([device] * number, X, 6, rows=600)
+    assert failed.value.iterations == 3
+    expected = hetero.kmeans(X, 6, random_state=5, device="cpu", max_iter=3, tol=0.0)
+    np.testing.assert_allclose(failed.value.x, expected[0], rtol=1e-12)
+
+
+def test_the_cpu_goes_on_from_the_last_centroids(device, monkeypatch):
+    """With no more iterations in all, and the same end."""
+    X = points(600, 3, 6)
+    expected = hetero.kmeans(X, 6, random_state=5, device="cpu", method="lloyd")
+    looks, state = [], lloyd_device._Loop._state
+
+    def failing(loop):
+        found = state(loop)
+        looks.append(found[1])
+        loop.saved, loop.saved_at = loop._fetch(found[1]), found[1]
+        if len(looks) == 1:
+            raise DeviceError("gone")
+        return found
+
+    monkeypatch.setattr(lloyd_device._Loop, "_state", failing)
+    started = []
+    for rows in (rows_cpu.LoopRows, rows_blas.BlasRows):
+        count(monkeypatch, rows, "assign", started)
+    found = hetero.kmeans(X, 6, random_state=5, device=device.name, method="lloyd")
+    centroids, labels, info = found
+    assert 1 <= looks[0] < expected[2]["iterations"]
+    assert 0 <= expected[2]["iterations"] - looks[0] + 1 - len(started) <= 1  # of the labels
+    assert (info["device"], info["iterations"]) == ("cpu", expected[2]["iterations"])
+    np.testing.assert_array_equal(labels, expected[1])
+    np.testing.assert_allclose(centroids, expected[0], rtol=1e-12)
+    hetero.reset(device.name)
+
+
+def count(monkeypatch, owner, name, calls=None):
+    """A list that grows by one with each call of a method."""
+    calls = [] if calls is None else calls
+    real = getattr(owner, name)
+
+    def counted(self, *arguments):
+        calls.append(name)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls

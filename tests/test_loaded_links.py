@@ -116,6 +116,48 @@ def test_the_time_is_kept_to(rate, product):
         assert found < set(lengths)
 
 
+# Samples alone, and in company -> how many times as long
+RATIOS = {
+    "slower": ([1.0, 1.1, 1.0], [1.5, 1.6, 1.5], 1.5),
+    "faster, as after something that woke the processor": ([1.5, 1.6, 1.5], [1.0, 1.1, 1.0], 2 / 3),
+    "the same": ([1.0, 1.1, 1.0], [1.0, 1.0, 1.1], 1.0),
+    "slower, within what samples differ": ([1.0, 1.2, 1.1], [1.1, 1.4, 1.3], 1.0),
+    "faster, within what samples differ": ([1.1, 1.4, 1.3], [1.0, 1.2, 1.1], 1.0),
+    "hardly slower": ([1.0, 1.001, 1.002], [1.04, 1.041, 1.042], 1.0),
+    "one far off": ([1.0, 1.1, 9.0], [1.5, 1.6, 1.5], 1.5 / 1.05),
+}
+
+
+@pytest.mark.parametrize("case", RATIOS)
+def test_what_differs_by_more_than_its_samples(case):
+    quiet, loaded, expected = RATIOS[case]
+    assert loaded_links._times(quiet, loaded) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.01, 3), (0.9, 2), (1.2, 2)])
+def test_a_third_round_where_there_is_time(seconds, rounds):
+    now, calls = [0.0], []
+
+    def take(way, nbytes):
+        now[0] += seconds / (2 * len(WAYS) * loaded_links._FEW)  # a round takes them
+        calls.append(nbytes)
+        return 1.0
+
+    loaded_links.compared(take, take, [2**12], clock=lambda: now[0])
+    assert len(calls) == rounds * 2 * len(WAYS) * loaded_links._FEW
+
+
+def test_no_more_than_fits():
+    def place(memory):
+        return SimpleNamespace(
+            devices=[SimpleNamespace(describe=lambda m=m: {"memory_bytes": m}) for m in memory]
+        )
+
+    budget = SimpleNamespace(largest_transfer=1000)
+    assert loaded_links._largest(place([8000, 2000]), budget) == 500
+    assert loaded_links._largest(place([8000, 9000]), budget) == 1000
+
+
 class Timed(FakeCuda):
     """A device that notes what was done to it."""
 
@@ -126,6 +168,7 @@ class Timed(FakeCuda):
     def upload(self, source, target, offset=0, stream=None):
         super().upload(source, target, offset, stream)
         self.done.append(f"upload to {self.ordinal}")
+        self.largest = max(getattr(self, "largest", 0), source.nbytes)
 
     def download(self, source, target, offset=0, stream=None):
         super().download(source, target, offset, stream)
@@ -195,6 +238,7 @@ def test_all_at_once(monkeypatch):
     used = [Timed(0, done), Timed(1, done)]
     times = loaded_links.all_at_once(used, 2**14)
     assert set(times["upload", "pageable"]) == {2**14, 2**12}
+    assert [device.largest for device in used] == [2**14, 2**14]
     number = {what: done.count(what) for what in set(done)}
     assert number["upload to 0"] == 2 * number["upload to 1"] > 0
     assert number["download from 0"] == 2 * number["download from 1"] > 0

@@ -51,8 +51,10 @@ class Bench:
     def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory for an operand: as much as was ever asked for, filled with random numbers."""
         key = (dtype.name, number)
-        if key not in self._pools or self._pools[key][1] < nbytes:
+        _, before, _ = self._pools.get(key, (None, 0, None))
+        if before < nbytes:
             self._pools.pop(key, None)
+            nbytes = max(nbytes, min(2 * before, _ROOM))  # or each larger shape fills it anew
             if self.device is None:
                 values = np.resize(self._block.astype(dtype), -(-nbytes // dtype.itemsize))
                 self._pools[key] = values, nbytes, None

@@ -9,7 +9,8 @@
 // X is (n, D) and centroids (k, D), contiguous. partial[block]: (k, D) sums; partial_weights[block]: k.
 // Per point: 2 D k flops and D elements; with UPDATE 2 k (D + 1) operations more.
 //
-// Preconditions: k (D + 1) <= ITEMS * THREADS / GROUPS; k * WHOLE <= CENTROIDS; GROUPS is a power of two.
+// Preconditions: k (D + 1) <= ITEMS * THREADS / GROUPS; k * WHOLE <= CENTROIDS; GROUPS is a power of two, and
+// a group has at least 4 threads.
 // `weights` is not read unless WEIGHTED.
 
 #ifndef REAL
@@ -46,7 +47,7 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
     SHARED VECTOR shared_c[CENTROIDS / WIDTH];
     SHARED REAL norms[CENTROIDS / WHOLE + 1];
     SHARED REAL points[THREADS * PITCH];
-    SHARED int label_of[THREADS];
+    SHARED int4 labels_of_rows[THREADS / 4];
     if (state[STOPPED]) return;
 
     const int thread = (int)threadIdx.x;
@@ -117,13 +118,18 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
 #endif
         }
 #if UPDATE
-        label_of[thread] = label;
+        ((LOCAL int *)labels_of_rows)[thread] = label;
         __syncthreads();
-        for (int row = group; row < THREADS; row += GROUPS) {
-            const int of_row = label_of[row];
+        for (int row = group * (THREADS / GROUPS); row < (group + 1) * (THREADS / GROUPS); row += 4) {
+            const int4 four = labels_of_rows[row / 4];
             UNROLL
-            for (int a = 0; a < ITEMS; ++a)
-                if (of_row == cluster[a]) sums[a] += points[row * PITCH + element[a]];
+            for (int a = 0; a < ITEMS; ++a) {
+                LOCAL const REAL *const from = points + row * PITCH + element[a];
+                if (four.x == cluster[a]) sums[a] += from[0];
+                if (four.y == cluster[a]) sums[a] += from[PITCH];
+                if (four.z == cluster[a]) sums[a] += from[2 * PITCH];
+                if (four.w == cluster[a]) sums[a] += from[3 * PITCH];
+            }
         }
 #endif
         __syncthreads();

@@ -213,7 +213,7 @@ def small(points: Points, table: Table) -> Assignment | None:
     pairs = power_of_two(k * (d + 1))
     items = max(1, pairs // threads)
     sums = items <= min(_MOST_ITEMS, table["kmeans.small_items"])
-    groups = max(1, threads // pairs) if sums else 1
+    groups = max(1, threads // max(pairs, 4)) if sums else 1
     blocks = min(ceil_div(n, threads), table["kmeans.small_blocks"] * points.multiprocessors)
     launch = Launch(
         source="kmeans_small.cu",

@@ -601,6 +601,7 @@ def every_plan():
         hetero.plan("convolve2d", A, A[:3, :3]),
         hetero.plan("cg", A, A[0]),
         hetero.plan("poisson", A),
+        hetero.plan("kmeans", A, 2),
     ]
 
 

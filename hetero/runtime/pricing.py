@@ -61,6 +61,7 @@ def price(
             if (
                 implementation.kind == info["kind"]
                 and (method is None or implementation.method == method)
+                and not (device is None and implementation.stands_in and info.get("is_host_cpu"))
                 and (name in devices or (implementation.shared and implementation.shared(problem)))
             ):
                 row = problem, implementation, name, info, constants, device is not None

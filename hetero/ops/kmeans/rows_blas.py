@@ -6,17 +6,21 @@ sparse X goes the same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+from hetero.devices import cpu
+from hetero.kernels.cpu.single_blas import alone
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import lloyd
 
 _BLOCK = 1 << 18  # bytes of a block's distances
 _LEAST_ROWS = 64
+_SHARED = 1 << 22  # products from which threads share an assignment
 
 
 class BlasRows:
@@ -51,15 +55,24 @@ class BlasRows:
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
         """See `hetero.ops.kmeans.fit.Rows`."""
-        make = lambda: PlainSeeding(self.X, self.weights)  # noqa: E731
-        return initial.on_host(self.X, self.weights, how, k, random, make)
+
+        def seeding() -> PlainSeeding:
+            return PlainSeeding(self.X, self.weights)
+
+        with alone:
+            return initial.on_host(self.X, self.weights, how, k, random, seeding)
 
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray]:
         """See `hetero.ops.kmeans.fit.Rows`."""
-        self.labels = np.full(self.X.shape[0], -1, np.int32)
-        return lloyd(self, centroids, maxiter, tol, exactly), self.labels
+        (n, d), k = self.X.shape, len(centroids)
+        self.labels, self._was = (np.full(n, -1, np.int32) for _ in range(2))
+        self._sums, self._totals = np.zeros((k, d)), np.zeros(k)
+        self._counts = np.zeros(k, np.int64)
+        many = n * d * k >= _SHARED
+        with alone, _threads(cpu.describe()["cores"] if many else 1) as self._each:
+            return lloyd(self, centroids, maxiter, tol, exactly), self.labels
 
     def assign(self, centroids: np.ndarray) -> bool:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -67,25 +80,38 @@ class BlasRows:
         norms = np.einsum("ij,ij->i", centroids, centroids)
         doubled = np.ascontiguousarray(-2.0 * centroids.T, centroids.dtype)
         rows = max(_LEAST_ROWS, _BLOCK // (k * centroids.itemsize))
-        changed = False
-        for begin in range(0, n, rows):
+        self._was[...] = self.labels
+
+        def label(begin: int) -> None:
             distances = self.X[begin : begin + rows] @ doubled
             distances += norms
-            labels, found = self.labels[begin : begin + rows], distances.argmin(axis=1)
-            changed = changed or not np.array_equal(labels, found)
-            labels[...] = found
-        return changed
+            self.labels[begin : begin + rows] = distances.argmin(axis=1)
+
+        self._each(label, range(0, n, rows))
+        self._moved = np.flatnonzero(self.labels != self._was)
+        return self._moved.size > 0
 
     def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        """See `hetero.ops.kmeans.lloyd.Steps`; rows that kept their label are added up already."""
+        moved = self._moved
+        weights = np.ones(len(moved)) if self.weights is None else self.weights[moved]
+        rows = self.X[moved]
+        for labels, sign in ((self.labels[moved], 1), (self._was[moved], -1)):
+            if moved.size and labels[0] >= 0:  # at first no row has one
+                self._add(rows, labels, sign * weights.astype(np.float64), sign)
+        empty = self._counts == 0
+        self._sums[empty] = 0.0  # of rows that came and went, rounding is left
+        self._totals[empty] = 0.0
+        return self._sums.copy(), self._totals.copy()
+
+    def _add(self, rows: Any, labels: np.ndarray, weights: np.ndarray, sign: int) -> None:
         from scipy.sparse import csr_array
 
-        n, k = len(self.labels), len(centroids)
-        weights = np.ones(n, centroids.dtype) if self.weights is None else self.weights
-        members = csr_array((weights, self.labels, np.arange(n + 1)), shape=(n, k)).T
-        sums = members @ self.X
-        dense = sums if isinstance(sums, np.ndarray) else sums.toarray()
-        return dense.astype(np.float64), np.bincount(self.labels, weights, k)
+        m, k = len(labels), len(self._totals)
+        sums = csr_array((weights, labels, np.arange(m + 1)), shape=(m, k)).T @ rows
+        self._sums += sums if isinstance(sums, np.ndarray) else sums.toarray()
+        self._totals += np.bincount(labels, weights, k)
+        self._counts += sign * np.bincount(labels[weights != 0.0], minlength=k)
 
     def inertia(self, centroids: np.ndarray) -> float:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -109,6 +135,18 @@ class BlasRows:
     def weight(self, index: int) -> float:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
         return 1.0 if self.weights is None else float(self.weights[index])
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[Callable[[Callable[[int], None], Iterable[int]], object]]:
+    """``each(work, items)`` on so many threads, which are gone afterwards."""
+    if count < 2:
+        yield lambda work, items: [work(item) for item in items]
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(count) as pool:
+        yield lambda work, items: list(pool.map(work, items))
 
 
 def row_distances(X: np.ndarray, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ _HOST_SECONDS = 15e-6  # to launch one call, at most
 _COPIED = 1 << 28  # bytes, by which the speed of copies is known
 _LONGEST_COPY = 0.01  # seconds
 _LONG = 1e-3  # seconds of a call, above which one at a time is timed
+_VERY_LONG = 5e-3  # seconds of a call, above which that is done once
 
 
 class Queue:
@@ -113,7 +114,7 @@ class Queue:
         if alone > _LONG:  # or the host was held up
             alone = min(alone, self._alone(call))
         if alone > _LONG:
-            return self._seconds(call, 1, repeats if alone < 0.02 else 1)
+            return self._seconds(call, 1, repeats if alone < _VERY_LONG else 1)
         return self._seconds(call, 2 if alone > 1e-4 else 8, repeats)
 
     def _alone(self, call: Callable[[int], None]) -> float:

@@ -21,6 +21,7 @@ _HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does
 _CLEARLY = 1.5
 _LOOKS = 4
 _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
+_LONG = 0.005  # above which one is
 _NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
 
@@ -256,7 +257,7 @@ def _pass(
             continue
         if before.seconds and dims not in seconds:
             continue
-        if number >= how.number / 2 and number and seconds[dims] > _SHORT:
+        if number and seconds[dims] > (_SHORT if number >= how.number / 2 else _LONG):
             continue
         measured, disturbed = _watched(bench, _timed, case, sizes, bench, budget)
         if dims not in seconds or not disturbed:

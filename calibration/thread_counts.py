@@ -49,7 +49,7 @@ def tables(
         and thread_counts.pool(one.case.implementation) is not None
     ]
     left = sum(isinstance(one.case.how, TimedSolves) for one in cases)
-    solves_end = None
+    solves_end, bench = None, Bench()
     for one in sorted(cases, key=lambda one: isinstance(one.case.how, TimedSolves)):
         now = time.perf_counter()
         if isinstance(one.case.how, TimedSolves):
@@ -59,7 +59,7 @@ def tables(
         else:
             end = now + budget.patience * 20 * budget.point
         try:
-            made = table(one.case, one.samples.seconds, budget, end)
+            made = table(one.case, one.samples.seconds, budget, end, bench)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, "threads", error))
@@ -70,7 +70,11 @@ def tables(
 
 
 def table(
-    case: Case, seconds: dict[Dims, float], budget: Budget, end: float = math.inf
+    case: Case,
+    seconds: dict[Dims, float],
+    budget: Budget,
+    end: float = math.inf,
+    bench: Bench | None = None,
 ) -> dict[str, Any] | None:
     """A model's part "threads"; None where all threads are best for every size.
 
@@ -83,12 +87,14 @@ def table(
     budget : Budget
     end : float
         When to stop, by `time.perf_counter`; all threads stay for what was not measured by then.
+    bench : Bench, optional
+        Of the CPU; default: a new one.
     """
     pool = thread_counts.pool(case.implementation)
     most = limits.most(pool) if pool is not None else None
     if pool is None or most is None or most < 2:
         return None
-    bench, rows = Bench(), []
+    bench, rows = bench or Bench(), []
     for dims, work in _points(case, seconds):
         if time.perf_counter() > end:
             break

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from hetero.arrays import dense
 from hetero.devices.base import Device
@@ -110,9 +111,7 @@ def _arguments(
 
     kind, _, preconditioner = layout.partition("-")
     if kind == "dense":
-        half = numbers((n, n), dtype)
-        matrix = half + half.T
-        matrix[np.diag_indices(n)] += 0.9 * math.sqrt(n)
+        matrix = _toeplitz(n, dtype)
     elif kind == "csr":
         matrix = _banded(n, row_length, dtype)
     else:
@@ -120,6 +119,16 @@ def _arguments(
     b = numbers(matrix.shape[:1], dtype)  # no solve ends before its last step
     whole, inverse = System(matrix, np.dtype(dtype), preconditioner or None).on(devices)
     return Arguments((b,), np.zeros(b.shape, dtype), Solve(whole, 0.0, 0.0, 1, inverse))
+
+
+def _toeplitz(n: int, dtype: str) -> np.ndarray:
+    """A symmetric matrix with random diagonals, positive definite."""
+    line = numbers((n,), dtype)
+    matrix = np.array(sliding_window_view(np.concatenate([line[:0:-1], line]), n)[::-1])
+    matrix[np.diag_indices(n)] = (
+        0.8 * math.sqrt(n * math.log(n)) + 1.0
+    )  # more than the norm of the rest
+    return matrix
 
 
 def _banded(n: int, row_length: int, dtype: str) -> Any:

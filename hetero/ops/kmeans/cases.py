@@ -17,7 +17,7 @@ from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments
 
 _ROWS = {"cpu": [256, 2048, 16384], "opencl": [256, 4096]}
-_ROWS_OTHERS = [1024, 16384, 262144]
+_ROWS_OTHERS = [1024, 16384, 131072]
 _COLUMNS, _CLUSTERS = [2, 16, 128], [2, 16, 128]
 _COLUMNS_QUICK, _CLUSTERS_QUICK = [2, 64], [4, 128]
 _STEPS = TimedSolves(1, 3)

@@ -7,6 +7,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from hetero.runtime.registry import Operation
 _PASSES = 3
 _LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
 _SAME_RATE = 1.1
+_CACHED = 1 << 20  # bytes of an operand that is in a cache yet when a call begins
 _PERIOD = 1 << 24  # random bytes, which are repeated
 _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
@@ -31,7 +33,8 @@ _HOST_ROUNDS, _HOST_CALLS = 40, 8
 class Copies:
     """Copies of any size between a device, which is active, and each kind of the host's memory.
 
-    Downloads to pageable memory go to fresh pages, as those of real calls do.
+    As in calls, downloads to pageable memory go to a new array, and uploads from it come from a
+    place that no cache holds, unless they are so small that a program has just made them.
 
     Parameters
     ----------
@@ -55,12 +58,21 @@ class Copies:
     def renew(self, nbytes: int) -> None:
         """Allocate so much pageable memory anew: it is not equally fast everywhere."""
         self._pageable = self._pinned[:nbytes].copy()
+        self._next = 0
+
+    def _source(self, nbytes: int) -> np.ndarray:
+        """Pageable memory, another part of it each time."""
+        if nbytes < _CACHED:
+            return self._pageable[:nbytes]
+        begin = self._next if self._next + nbytes <= len(self._pageable) else 0
+        self._next = begin + nbytes
+        return self._pageable[begin : begin + nbytes]
 
     def __call__(self, direction: str, memory: str, nbytes: int) -> None:
         """Copy so many bytes; a direction and a kind of memory are one of `WAYS`."""
         if direction == "upload":
-            source = self._pageable if memory == "pageable" else self._pinned
-            self._device.upload(source[:nbytes], self._buffer)
+            source = self._source(nbytes) if memory == "pageable" else self._pinned[:nbytes]
+            self._device.upload(source, self._buffer)
         elif memory == "pageable":
             self._device.download(self._buffer, np.empty(nbytes, np.uint8))
         else:
@@ -72,12 +84,12 @@ def transfers(
 ) -> dict[tuple[str, str], list[float]]:
     """Seconds to move each size: (direction, kind of host memory) -> one figure per size.
 
-    Of several passes, some seconds apart and with other pageable memory, the fastest counts:
-    whatever else the host does only adds to a transfer. What went as fast as the next smaller one
-    and is long is not done again.
+    Of several passes, each with other pageable memory, the typical one counts; of long transfers
+    the fastest, since what went as fast as the next smaller one is not done again.
     """
     copies = Copies(device, sizes[-1])
     found: dict[tuple[str, str], dict[int, float]] = {way: {} for way in copies.WAYS}
+    passes: dict[tuple[str, str, int], list[float]] = {}
     left = dict.fromkeys(copies.WAYS, sizes)
     for number in range(_PASSES):
         if number:
@@ -87,7 +99,9 @@ def transfers(
                 call = partial(copies, *way, n)
                 long = n >= _LONG
                 took = _once(call) if long else measure(call, budget=budget / _PASSES).seconds
-                found[way][n] = min(took, found[way].get(n, took))
+                taken = passes.setdefault((*way, n), [])
+                taken.append(took)
+                found[way][n] = min(taken) if n > _LONG else median_low(taken)
         left = {way: [n for n in sizes if n <= _LONG or _is_slow(found[way], n)] for way in left}
     return {way: list(seconds.values()) for way, seconds in found.items()}
 

@@ -284,15 +284,17 @@ def slower(samples: Samples) -> list[float]:
 def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:
     """Of the smallest size, the largest, and those between that time is left for.
 
-    Several devices share the work, from host to host, so that moving counts as set-up.
+    Several devices share the work, from host to host, so that moving counts as set-up: two sizes
+    more, since that is a small constant and then grows with the size.
     """
     solving.solves(case, case.smallest, (1,), bench, replace(budget, point=0.0))  # compiles
     end = time.perf_counter() + seconds_left
     timed: dict[Dims, tuple[float, ...]] = {}
     marked = set()
     sizes, *others = case.axes
+    least = 4 if len(bench.devices) > 1 else 2
     for number, n in enumerate(solving.outside_in(sizes)):
-        if number >= 2 and time.perf_counter() > end:
+        if number >= least and time.perf_counter() > end:
             break
         for rest in grid(others):
             dims = (n, *rest)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from hetero.calibration.measure import measure
 from hetero.calibration.workbench import Bench
 from hetero.runtime.cases import Budget, Case, Dims
@@ -80,9 +82,12 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
     def call(count: int) -> None:
         if owners:  # which keep the buffers as long as this function is there
             device.fill(x, b.nbytes)
-        else:
-            x[...] = 0.0
-        run(bench.devices, problem, arguments._replace(options=solve._replace(maxiter=count)))
+            start = x
+        else:  # a new array each time, as in a call
+            start = np.empty_like(x)
+            start[...] = 0.0
+        options = solve._replace(maxiter=count)
+        run(bench.devices, problem, arguments._replace(output=start, options=options))
         if device is not None:
             device.synchronize()
 

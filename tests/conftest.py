@@ -159,21 +159,31 @@ def hasty(monkeypatch):
 
 @pytest.fixture(scope="module")
 def hasty_module():
-    """As `hasten`, for what several tests of a file share."""
+    """As `hasten`, for what several tests of a file share; disturbed samples are taken again."""
     with pytest.MonkeyPatch.context() as patch:
-        hasten(patch)
+        hasten(patch, again=True)
         yield
 
 
-def hasten(patch):
+@pytest.fixture
+def believed(monkeypatch):
+    """Whatever is measured is believed: nothing is kept out of the models."""
+    from hetero.calibration import keeping_out
+
+    monkeypatch.setattr(keeping_out, "believable", lambda case, place, samples: (samples, {}))
+
+
+def hasten(patch, again=False):
     """Calibrating takes a second: what is measured does not matter, only that all is there.
 
     It may take a few on a busy machine, or nothing would be held out to check the fit with.
     """
     import dataclasses
 
-    from hetero.calibration import budgets, load
+    from hetero.calibration import budgets, load, repeats
 
+    if not again:
+        patch.setattr(repeats, "settle", lambda *_: (0, 0, 0))
     patch.setattr(load, "is_loaded", lambda seen: False)  # what else runs is no matter
     patch.setattr(load, "LEFT", 1e9)
     quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}

@@ -10,6 +10,7 @@ round: imports in functions and imports for types count too.
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ FIRST = [
 FILES = [pytest.param(name, id=name.removeprefix("hetero.")) for name in MODULES]
 
 
+@functools.cache
 def imports(name, file):
     """(modules that a statement may load, whether it runs at import, whether for types only)."""
     found = []
@@ -134,6 +136,7 @@ def test_nothing_heavy_is_loaded_before_a_call_needs_it(name):
         assert not HEAVY & {used.partition(".")[0] for used in eager_imports(one)}, one
 
 
+@functools.cache
 def eager_imports(name):
     return {
         used

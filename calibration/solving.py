@@ -74,10 +74,9 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
     (b,), x, solve = arguments
     owners = []
     if device is not None:
-        (there, first), (x, second) = (device.allocate(b.nbytes) for _ in range(2))
-        owners = [first, second]
-        device.upload(b, there)
-        arguments = arguments._replace(inputs=(there,), output=x)
+        x, owner = device.allocate(b.nbytes)
+        owners = [owner]
+        arguments = arguments._replace(inputs=(bench.like(b),), output=x)
 
     def call(count: int) -> None:
         if owners:  # which keep the buffers as long as this function is there

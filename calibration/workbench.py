@@ -91,6 +91,10 @@ class Bench:
         places = max(1, min(TURNS, _ROOM // size)) if self.queue is not None else 1
         return self._pool(operand.dtype, number, size * places), size, places
 
+    def like(self, values: np.ndarray) -> Any:
+        """A buffer on the device with as many random numbers as those."""
+        return self._pool(values.dtype, 0, values.nbytes)
+
     def arguments(self, case: Case, problem: Problem, turn: int = 0) -> Arguments:
         """What a run of the problem gets; on the CPU its output is made by `waiting`."""
         inputs = [

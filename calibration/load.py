@@ -26,13 +26,13 @@ SWITCHES_PER_SECOND = 30.0  # of an idle machine, at most; two busy loops beside
 NOISY = 0.15  # of the measurements
 _LEAST_SCATTERED = 5
 LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
-OTHERS = 0.1  # of the cores that others keep busy, or of the time that is stolen: worth a word
+OTHERS = 0.1  # of the cores, that others keep busy: worth a word
 _SLOW = 2.0  # times its fastest run, a probe that was disturbed
 _TURNS = 400  # of the probe's loop: about 5 us
 _TRIES = 3  # of a probe: the first ones may find cold caches
 _SPUN = 3e-4  # seconds after which own threads no longer spin on the same core
 _LOOK = 0.05  # seconds that the system's figures are compared over, at least: it counts in ticks
-_TAKEN = 0.05  # of the processors' time, that others took or stole: worth a mark
+_TAKEN = 0.05  # of the processors' time, that others took: worth a mark; or stole: and a word
 _TICK = 0.01  # seconds
 _STAT = "/proc/stat"
 
@@ -236,7 +236,7 @@ def is_loaded(seen: dict[str, Any]) -> bool:
     return seen["samples"] > 0 and (
         not is_trusted(seen)
         or others > OTHERS * seen["cores"]
-        or seen["stolen"] > OTHERS * seen["seconds"]
+        or seen["stolen"] > _TAKEN * seen["cores"] * seen["seconds"]
     )
 
 

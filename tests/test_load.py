@@ -136,3 +136,9 @@ def test_threads_that_spin_on_the_same_core_make_no_slow_probe(system):
     system.slow_until = system.now + 1.0
     assert watch.disturbed()
     assert watch.signs["probes"] == 1
+
+
+@pytest.mark.parametrize(("stolen", "loaded"), [(21.5, False), (200.0, True)])
+def test_stolen_time_is_worth_a_word_by_its_share_of_all_processors(stolen, loaded):
+    seen = {"seconds": 85.0, "cores": 32, "others": 0.0, "stolen": stolen}
+    assert load.is_loaded({**seen, "samples": 5444, "left": 0}) == loaded

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from .threads import prange, shared, threaded, unshared
+from .threads import prange, serial, shared, threaded, unshared
 
 __all__ = [
     "BLOCK",
     "add_parts",
     "assign",
     "distances",
+    "find_rows",
     "move_rows",
     "nearest_seed",
     "pack",
@@ -217,17 +218,22 @@ def nearest_seed(packed, seed, weights, closest, sums):
 
 
 @_by_work
-def potentials(packed, seeds, weights, closest, sums):
+def potentials(packed, indices, weights, closest, sums):
     """Each block's weighted sum of the distances from the nearest seed, with each of some more.
 
     Parameters
     ----------
     packed : (blocks, d, BLOCK) array
-    seeds : (t, d) array
+    indices : (t,) array of int64
+        Rows that would be seeds.
     weights, closest : (blocks, BLOCK) arrays
     sums : (blocks, t) array of float64
     """
     blocks, d = packed.shape[0], packed.shape[1]
+    seeds = np.empty((indices.size, d), packed.dtype)
+    for t in range(indices.size):
+        for c in range(d):
+            seeds[t, c] = packed[indices[t] // BLOCK, c, indices[t] % BLOCK]
     for b in prange(blocks):
         block, near, weight = packed[b], closest[b], weights[b]
         found = np.empty(BLOCK, packed.dtype)
@@ -245,3 +251,30 @@ def potentials(packed, seeds, weights, closest, sums):
                 least = found[r] if found[r] < near[r] else near[r]
                 total += np.float64(least) * np.float64(weight[r])
             sums[b, t] = total
+
+
+@serial
+def find_rows(weights, closest, running, values, found):
+    """The rows at which the running sum of weighted distances reaches some values.
+
+    Parameters
+    ----------
+    weights, closest : (blocks, BLOCK) arrays
+    running : (blocks,) array of float64
+        Its value after each block.
+    values : (t,) array of float64
+    found : (t,) array of int64
+        Gets the rows; the last one of all where a value is beyond the whole sum.
+    """
+    last = running.size - 1
+    for t in range(values.size):
+        value = values[t]
+        b = min(np.searchsorted(running, value), last)
+        total = running[b - 1] if b > 0 else 0.0
+        row = BLOCK - 1
+        for r in range(BLOCK):
+            total += np.float64(closest[b, r]) * np.float64(weights[b, r])
+            if total >= value:
+                row = r
+                break
+        found[t] = b * BLOCK + row

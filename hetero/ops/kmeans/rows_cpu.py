@@ -131,14 +131,14 @@ class PackedSeeding:
 
     def __init__(self, packed: np.ndarray, weights: np.ndarray) -> None:
         self._packed = packed
-        blocks, self._d, size = packed.shape
+        blocks, _, size = packed.shape
         self._n = len(weights)
         self._weights = np.zeros((blocks, size), packed.dtype)
         self._weights.reshape(-1)[: self._n] = weights
         self._closest = np.full((blocks, size), np.inf, packed.dtype)
         self._closest.reshape(-1)[self._n :] = 0.0
         self._sums = np.empty(blocks)
-        self._tried = np.empty((0, self._d), packed.dtype)
+        self._tried = np.empty(0, np.int64)
 
     def first(self, index: int) -> float:
         """See `hetero.ops.kmeans.initial.Seeding`."""
@@ -147,27 +147,22 @@ class PackedSeeding:
 
     def candidates(self, values: np.ndarray) -> np.ndarray:
         """See `hetero.ops.kmeans.initial.Seeding`."""
-        running = np.cumsum(self._sums)
         found = np.empty(len(values), np.int64)
-        for number, value in enumerate(values):
-            block = min(int(np.searchsorted(running, value)), len(running) - 1)
-            before = running[block - 1] if block else 0.0
-            inside = self._closest[block].astype(np.float64) * self._weights[block]
-            place = int(np.searchsorted(before + np.cumsum(inside), value))
-            found[number] = block * loops.BLOCK + place
+        running = np.cumsum(self._sums)
+        loops.find_rows(self._weights, self._closest, running, values, found)
         return np.minimum(found, self._n - 1)
 
     def potentials(self, indices: np.ndarray) -> np.ndarray:
         """See `hetero.ops.kmeans.initial.Seeding`."""
-        self._tried = np.stack([self._row(index) for index in indices])
+        self._tried = indices
         sums = np.empty((len(self._packed), len(indices)))
         work = self._packed.size * len(indices) // _PRODUCTS
-        loops.potentials(work, self._packed, self._tried, self._weights, self._closest, sums)
+        loops.potentials(work, self._packed, indices, self._weights, self._closest, sums)
         return sums.sum(axis=0)
 
     def take(self, which: int) -> None:
         """See `hetero.ops.kmeans.initial.Seeding`."""
-        self._add(self._tried[which])
+        self._add(self._row(self._tried[which]))
 
     def _add(self, seed: np.ndarray) -> None:
         loops.nearest_seed(

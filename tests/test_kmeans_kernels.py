@@ -173,10 +173,10 @@ def test_small(portable, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_by_label(portable, monkeypatch, dtype):
     """Parts of several chunks, of one, and of a rest; few clusters and more than a block takes."""
-    monkeypatch.setattr(plans, "_CHUNK", 64)
+    monkeypatch.setattr(plans, "_CHUNK", 256)
     forced = lambda where: shapes.tiled(where, shapes.tiles(dtype)[0], False)  # noqa: E731
     for (n, d, k), weighted in zip(
-        ((1000, 40, 3), (1037, 5, 70), (2000, 4, 300), (130, 260, 2)), (0, 1, 0, 1), strict=True
+        ((1900, 40, 3), (1637, 5, 70), (2000, 4, 300), (130, 260, 2)), (0, 1, 0, 1), strict=True
     ):
         X, weights, start = points(n, d, k, dtype, bool(weighted))
         check_step(portable, X, weights, start, forced=forced)

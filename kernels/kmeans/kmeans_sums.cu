@@ -1,16 +1,15 @@
 // Weighted sums of the points of each cluster, for any d and k: partial[part]: (k, d) and
 // partial_weights[part]: k, of the rows part * length ... of X. No atomics: rows are added in order.
 //
-// A block takes the rows of a part, and SPAN of the clusters. First it sorts: CHUNK labels at a time
-// come to shared memory; thread (segment, cluster) counts its cluster in its segment of them, the counts
-// are added up along clusters and segments, and the thread lists its rows from there on. A row's order
-// in the list is its order in X. Then LANES threads take a cluster: they read its rows by vectors, and
-// each keeps the sums of its own columns.
-// X is (n, d), contiguous. Per point: d elements read, k / 2 comparisons by vectors of four labels.
+// A block takes the rows of a part, and SPAN of the clusters. First it sorts CHUNK rows at a time by label,
+// stably: 32 threads take 32 neighbouring rows, and each tells how many of them before its own have its
+// label; how many came in rows before is counted as they go on. Then LANES threads take a cluster: they
+// read its rows by vectors, and each keeps the sums of its own columns.
+// X is (n, d), contiguous. Per point: d elements read, 64 comparisons in each of the spans.
 //
-// Preconditions: SPAN is a power of two, at most THREADS, and SPAN * spans >= k; CHUNK is a multiple of
-// 4 * THREADS / SPAN, at most 65536; length * parts >= n. VECTORS = 1: d and the address of X are
-// multiples of WIDTH elements. `weights` is not read unless WEIGHTED.
+// Preconditions: SPAN is at most THREADS, a power of two, and SPAN * spans >= k; CHUNK is a multiple of
+// THREADS, below 65536; length * parts >= n. WIDTH > 1: d and the address of X are multiples of WIDTH
+// elements. `weights` is not read unless WEIGHTED.
 
 #ifndef REAL
 #define REAL float
@@ -30,8 +29,9 @@
 #include "vectors.cu"
 #include "kmeans_state.cu"
 
-#define SEGMENTS (THREADS / SPAN)
-#define SEGMENT (CHUNK / SEGMENTS)
+#define TOGETHER 32
+#define SEGMENTS (THREADS / TOGETHER)
+#define STEPS (CHUNK / THREADS)
 
 KERNEL(THREADS, 1)
 sum_by_label(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
@@ -41,56 +41,83 @@ sum_by_label(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
 {
     SHARED int4 shared_labels[CHUNK / 4];
     SHARED unsigned short listed[CHUNK];
+    SHARED unsigned short counts[SEGMENTS * SPAN];
     SHARED int ends[THREADS];
     if (state[STOPPED]) return;
 
     const int thread = (int)threadIdx.x;
     const index_t part = blockIdx.x / spans;
     const int first_cluster = (int)(blockIdx.x % spans) * SPAN;
-    const int cluster = thread % SPAN;
-    const int segment = thread / SPAN;
+    const int lane = thread % TOGETHER;
+    const int segment = thread / TOGETHER;
     const index_t end = (part + 1) * length < n ? (part + 1) * length : n;
     LOCAL int *const each_label = (LOCAL int *)shared_labels;
+    LOCAL unsigned short *const own_counts = counts + segment * SPAN;
 
     for (index_t begin = part * length; begin < end || begin == part * length; begin += CHUNK) {
         const int rows = end - begin < CHUNK ? (int)(end - begin) : CHUNK;
-        for (int row = thread; row < CHUNK; row += THREADS)
-            each_label[row] = row < rows ? labels[begin + row] - first_cluster : -1;
+        for (int row = thread; row < CHUNK; row += THREADS) {
+            const int label = row < rows ? labels[begin + row] - first_cluster : -1;
+            each_label[row] = label < SPAN ? label : -1;
+        }
+        for (int at = thread; at < SEGMENTS * SPAN; at += THREADS) counts[at] = 0;
         __syncthreads();
 
-        // How many of the segment's rows are the cluster's, and where in the list they end: clusters in
-        // order, and of each cluster the segments in order.
-        LOCAL const int4 *const own = shared_labels + segment * (SEGMENT / 4);
-        int count = 0;
-        for (int at = 0; at < SEGMENT / 4; ++at) {
-            const int4 four = own[at];
-            count += (four.x == cluster) + (four.y == cluster) + (four.z == cluster) +
-                     (four.w == cluster);
-        }
-        const int place = cluster * SEGMENTS + segment;
-        int sum = count;
-        ends[place] = sum;
-        for (int distance = 1; distance < THREADS; distance *= 2) {
+        // How many rows of a thread's segment with the same label come before each of its own.
+        int before[STEPS];
+        UNROLL
+        for (int step = 0; step < STEPS; ++step) {
+            const int from = (segment * STEPS + step) * TOGETHER;
+            const int label = each_label[from + lane];
+            int lower = 0, alike = 0;
+            UNROLL
+            for (int other = 0; other < TOGETHER; other += 4) {
+                const int4 four = shared_labels[(from + other) / 4];
+                lower += (four.x == label && other < lane) + (four.y == label && other + 1 < lane) +
+                         (four.z == label && other + 2 < lane) + (four.w == label && other + 3 < lane);
+                alike += (four.x == label) + (four.y == label) + (four.z == label) +
+                         (four.w == label);
+            }
+            before[step] = label >= 0 ? own_counts[label] + lower : 0;
             __syncthreads();
-            const int before = place >= distance ? ends[place - distance] : 0;
+            if (label >= 0 && lower + 1 == alike)
+                own_counts[label] = (unsigned short)(before[step] + 1);
             __syncthreads();
-            sum += before;
-            ends[place] = sum;
         }
-        int to = sum - count;
-        for (int at = 0; at < SEGMENT / 4 && to < sum; ++at) {
-            const int4 four = own[at];
-            const int row = segment * SEGMENT + at * 4;
-            if (four.x == cluster) listed[to++] = (unsigned short)row;
-            if (four.y == cluster) listed[to++] = (unsigned short)(row + 1);
-            if (four.z == cluster) listed[to++] = (unsigned short)(row + 2);
-            if (four.w == cluster) listed[to++] = (unsigned short)(row + 3);
+
+        // Where the rows of each cluster end in the list, and where those of each segment begin.
+        int sum = 0;
+        if (thread < SPAN)
+            for (int s = 0; s < SEGMENTS; ++s) sum += counts[s * SPAN + thread];
+        int place = -sum;
+        ends[thread] = sum;
+        for (int distance = 1; distance < SPAN; distance *= 2) {
+            __syncthreads();
+            const int lower = thread >= distance ? ends[thread - distance] : 0;
+            __syncthreads();
+            sum += lower;
+            ends[thread] = sum;
+        }
+        place += sum;
+        if (thread < SPAN) {
+            for (int s = 0; s < SEGMENTS; ++s) {
+                const int count = counts[s * SPAN + thread];
+                counts[s * SPAN + thread] = (unsigned short)place;
+                place += count;
+            }
+        }
+        __syncthreads();
+        UNROLL
+        for (int step = 0; step < STEPS; ++step) {
+            const int row = (segment * STEPS + step) * TOGETHER + lane;
+            const int label = each_label[row];
+            if (label >= 0) listed[own_counts[label] + before[step]] = (unsigned short)row;
         }
         __syncthreads();
 
         for (int c = thread / LANES; c < SPAN && first_cluster + c < k; c += THREADS / LANES) {
-            const int from = c > 0 ? ends[c * SEGMENTS - 1] : 0;
-            const int until = ends[c * SEGMENTS + SEGMENTS - 1];
+            const int from = c > 0 ? ends[c - 1] : 0;
+            const int until = ends[c];
             const index_t out = part * k + first_cluster + c;
             const int again = begin > part * length;
             for (index_t column = thread % LANES * WIDTH; column < d; column += LANES * WIDTH) {

@@ -205,7 +205,7 @@ def sum_by_label(points: Points, table: tables.Table) -> tuple[int, Launch]:
     parts = max(1, min(ceil_div(blocks, spans), n // (2 * k), ceil_div(n, _LEAST_ROWS)))
     length = ceil_div(n, parts)
     parts = ceil_div(n, length)
-    chunk = max(min(_CHUNK, power_of_two(length)), 4 * threads // span)
+    chunk = max(min(_CHUNK, power_of_two(length)), threads)
     launch = Launch(
         source="kmeans_sums.cu",
         kernel="sum_by_label",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from hetero.devices.base import Device
 
-LEAST = 1 << 22  # bytes for each; below that, starting threads takes too much of what is gained
+LEAST = 1 << 23  # bytes for each; below that, starting threads takes what is gained
 _NAME = "hetero-copy"
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numba
 from llvmlite.binding import ffi
 from numba.core import compiler_lock
+from numba.np.ufunc import parallel as layers
 
 from . import blas_spin, layer, numba_cache
 
@@ -80,15 +81,18 @@ def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: 
     """Call a function whose kernels are to use at most so many threads.
 
     Whenever an interrupt comes, the number of threads is then what it was: Python looks for signals
-    when it enters a function of its own, and `_set_threads` is none, nor is a ``with`` in between.
+    when it enters a function of its own, and the threading layer's is none, nor is a ``with`` in
+    between. `numba.set_num_threads` would be one; compiled, it takes 0.3 s of every process.
     """
-    before = numba.get_num_threads()
-    _set_threads(before)  # compiled by now
+    before = (
+        numba.get_num_threads()
+    )  # starts the threads, and with them the layer's function is there
+    set_threads = layers._set_num_threads
     try:
-        _set_threads(min(before, most))
+        set_threads(min(before, most))
         return function(*arguments, **options)
     finally:
-        _set_threads(before)
+        set_threads(before)
 
 
 @functools.cache
@@ -99,11 +103,6 @@ def _unthreaded(function: Callable[..., Any]) -> Callable[..., Any]:
 def serial(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that runs on the calling thread, for what is too small to share."""
     return numba_cache.njit(function, **_OPTIONS)
-
-
-@serial
-def _set_threads(count):  # type: ignore[no-untyped-def]
-    numba.set_num_threads(count)
 
 
 def unshared(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from scipy.signal import convolve2d
 
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import Window, mode_of
@@ -22,6 +21,8 @@ def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.nd
     -------
     (..., out_height, out_width) ndarray
     """
+    from scipy.signal import convolve2d  # takes half a second, and compiled loops do without
+
     mode, boundary, fillvalue = mode_of(window), window.boundary, options.fillvalue
     filter = options.filter.array
     if not image.size:  # SciPy divides by the extents of what it repeats

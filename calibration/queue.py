@@ -7,12 +7,14 @@ may have waited for the host: then the time is taken again, behind a longer copy
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from statistics import median
 
 from hetero.devices.base import Device
 
-_HOST_SECONDS = 15e-6  # to launch one call, at most
+_HOST_SECONDS = 15e-6  # to launch one call, unless it was seen to take longer
+_MARGIN, _HELD_UP = 1.5, 3e-4  # times what it was seen to take; seconds that are no launch's
 _COPIED = 1 << 28  # bytes, by which the speed of copies is known
 _LONGEST_COPY = 0.01  # seconds
 _LONG = 1e-3  # seconds of a call, above which one at a time is timed
@@ -74,8 +76,7 @@ class Queue:
         host_seconds: float = _HOST_SECONDS,
     ) -> float:
         """As `seconds`, of calls that were made before."""
-        device = self.device
-        hidden = count * host_seconds
+        device, hidden = self.device, count * host_seconds
         found: list[float] = []
         late: list[float] = []  # other load on the host only adds to these
         while len(found) < repeats and len(found) + len(late) < 2 * repeats:
@@ -110,15 +111,18 @@ class Queue:
         """Seconds of device time, with as few calls as its length allows."""
         call(0)
         self.device.synchronize()
-        alone = self._alone(call)
+        alone, launch = self._alone(call)
         if alone > _LONG:  # or the host was held up
-            alone = min(alone, self._alone(call))
+            alone, launch = map(min, (alone, launch), self._alone(call))
+        if not _HOST_SECONDS < launch < _HELD_UP:
+            launch = _HOST_SECONDS
         if alone > _LONG:
-            return self._seconds(call, 1, repeats if alone < _VERY_LONG else 1)
-        return self._seconds(call, 2 if alone > 1e-4 else 8, repeats)
+            return self._seconds(call, 1, repeats if alone < _VERY_LONG else 1, launch)
+        return self._seconds(call, 2 if alone > 1e-4 else 8, repeats, launch)
 
-    def _alone(self, call: Callable[[int], None]) -> float:
-        """Seconds of one call on an idle device, the host's share included."""
-        begin = self.device.event()
+    def _alone(self, call: Callable[[int], None]) -> tuple[float, float]:
+        """Seconds of one call on an idle device, the host's share included, and that share."""
+        begin, start = self.device.event(), time.perf_counter()
         call(1)
-        return self.device.elapsed(begin, self.device.event())
+        launch = _MARGIN * (time.perf_counter() - start)
+        return self.device.elapsed(begin, self.device.event()), launch

@@ -22,7 +22,7 @@ from hetero.runtime import thread_counts
 from hetero.runtime.cases import Budget, Case, Dims, Passes, TimedSolves
 from hetero.runtime.models import ModelKey
 
-_SECONDS = (5e-6, 5e-3)  # calls of less have one thread anyway, of more all of them
+_SECONDS = (5e-6, 2e-3)  # calls of less have one thread anyway, of more all of them
 _SECONDS_OF_SOLVES = (5e-5, 1e-3)  # likewise, of a few steps
 _POINTS, _POINTS_OF_SOLVES = 8, 3
 _SOLVES = (0.5, 1.0)  # seconds for all solves together, quick and in full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fakes
 import numpy as np
 import pytest
 from runtimes import opencl_device
@@ -11,8 +12,10 @@ from hetero import devices
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.ops.kmeans import lloyd_device, problem, rows_blas, rows_cpu, rows_parts
 from hetero.ops.kmeans.fit import Fit, Run, fit
+from hetero.ops.kmeans.rows_device import OneDevice
 from hetero.ops.kmeans.rows_parts import PartedRows
 from hetero.runtime import inventory
+from hetero.runtime.registry import Arguments
 
 
 @pytest.fixture
@@ -177,6 +180,24 @@ def test_the_cpu_goes_on_from_the_last_centroids(device, monkeypatch):
     np.testing.assert_array_equal(labels, expected[1])
     np.testing.assert_allclose(centroids, expected[0], rtol=1e-12)
     hetero.reset(device.name)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rows_on_a_device_that_are_not_finite(device, value, monkeypatch):
+    """Found where they are computed with: there, or on the CPU that they are brought to."""
+    X = points(50, 3, 2)
+    X[17, 1] = value
+    there = fakes.Cupy.of(X, fakes.install(monkeypatch)[0])
+    with pytest.raises(ValueError, match="Input X contains"):
+        hetero.kmeans(there, 2, device="cpu")
+    with device.active():
+        buffer, _owner = device.allocate(X.nbytes)
+        device.upload(X, buffer)
+        asked = Fit(3, 0.0, X[:2].copy())
+        with pytest.raises(ValueError, match="Input X contains"):
+            OneDevice(device, problem(X, 2), Arguments((buffer,), None, asked), "lloyd")
+        device.upload(np.nan_to_num(X, posinf=1e200, neginf=-1e200), buffer)
+        OneDevice(device, problem(X, 2), Arguments((buffer,), None, asked), "lloyd")
 
 
 def count(monkeypatch, owner, name, calls=None):

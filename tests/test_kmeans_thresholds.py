@@ -165,6 +165,7 @@ def test_equal_rows(method):
         assert info["inertia"] == 0.0
 
 
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
 @pytest.mark.parametrize("method", METHODS)
 def test_equally_near_centroids_the_first_one_counts(method):
     X = np.array([[0.0], [1.0], [-1.0], [0.0]])

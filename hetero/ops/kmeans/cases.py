@@ -57,5 +57,5 @@ def _arguments(
 ) -> Arguments:
     """Random rows, and the first of them as centroids; no iteration is the last one."""
     X = numbers((n, d), dtype)
-    fit = Fit(1, 0.0, X[:k].copy(), exactly=True)
+    fit = Fit(1, 0.0, X[:k].copy(), exactly=True, host=X)
     return Arguments((X,), np.empty((k, d), dtype), fit)

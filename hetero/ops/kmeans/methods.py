@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero.kernels.kmeans.plan import RUNGS
 from hetero.ops.kmeans.loops import CLUSTERS
-from hetero.ops.kmeans.operands import EXPECTED, NAME, PLUS_PLUS, host_values
+from hetero.ops.kmeans.operands import EXPECTED, NAME, PLUS_PLUS, check_finite, host_values
 from hetero.ops.products import cublas
 from hetero.runtime import registry
 from hetero.runtime.models import Work
@@ -69,6 +69,8 @@ def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
     if not inputs:
         return asked.matrix, asked.weights
     X = host_values(inputs[0])
+    if asked.host is None:  # of a device: nobody has looked at its values
+        check_finite(X)
     return X, (np.ascontiguousarray(inputs[1], X.dtype) if len(inputs) > 1 else None)
 
 

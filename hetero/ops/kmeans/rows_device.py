@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Fit, Run
+from hetero.ops.kmeans.operands import check_finite
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
 
@@ -35,6 +37,8 @@ class OneDevice:
         labels = self._asked.labels
         self._rows = DeviceRows(device, problem, *self._inputs, method, labels)
         self.mean: Any = self._rows.mean
+        if not math.isfinite(self._rows.mean_variance()):  # or only their squares overflow
+            check_finite(self._host())
 
     def mean_variance(self) -> float:
         """See `hetero.ops.kmeans.fit.Rows`."""
@@ -42,12 +46,9 @@ class OneDevice:
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
         """See `hetero.ops.kmeans.fit.Rows`."""
-        n, d, _ = self._problem.dims
+        n = self._problem.dims[0]
         if callable(how):
-            X = self._asked.host
-            if X is None:
-                X = np.empty((n, d), self._problem.dtype)
-                self._device.download(self._inputs[0], X)
+            X = self._host()
             centre = X.mean(axis=0)
             return initial.by_callable(how, X - centre, k, random) + (centre - self.mean)
         weights = self._weights()
@@ -67,6 +68,14 @@ class OneDevice:
         if self._asked.labels is not None and self._asked.starts == 1:
             return run, None
         return run, self._rows.fetch_labels()
+
+    def _host(self) -> np.ndarray:
+        """X on the host."""
+        if self._asked.host is not None:
+            return self._asked.host
+        X = np.empty(self._problem.dims[:2], self._problem.dtype)
+        self._device.download(self._inputs[0], X)
+        return X
 
     def _weights(self) -> np.ndarray | None:
         if self._inputs[1] is None:

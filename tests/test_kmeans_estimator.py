@@ -45,8 +45,8 @@ def test_parameters_and_defaults_are_scikit_learns():
 
 
 def test_device_and_method_are_those_asked_for():
-    fitted = hetero.KMeans(3, random_state=0, device="cpu", method="blas").fit(X)
-    assert (fitted.info_["device"], fitted.info_["method"]) == ("cpu", "blas")
+    fitted = hetero.KMeans(3, random_state=0, device="cpu", method="numpy").fit(X)
+    assert (fitted.info_["device"], fitted.info_["method"]) == ("cpu", "numpy")
     with pytest.raises(ValueError, match="method must be one of"):
         hetero.KMeans(3, method="none").fit(X)
 

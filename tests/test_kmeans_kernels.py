@@ -241,12 +241,12 @@ def test_far_from_zero(portable):
 
 def test_empty_clusters(portable):
     """They get the points farthest from their centroids, as on the CPU."""
-    from hetero.ops.kmeans.rows_blas import BlasRows
+    from hetero.ops.kmeans.rows_numpy import NumpyRows
 
     for weighted in (False, True):
         X, weights, start = points(500, 4, 6, "float64", weighted)
         start[3] = start[5] = 1e3
-        host = BlasRows(X, weights)
+        host = NumpyRows(X, weights)
         expected = start - host.mean
         run, labels = host.lloyd(expected, 50, 0.0, False)
         with on_device(portable, X, weights, 6) as rows:
@@ -259,7 +259,7 @@ def test_empty_clusters(portable):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_seeding(portable, weighted):
     """Distances, potentials and chosen rows as the CPU's, over several parts and columns."""
-    from hetero.ops.kmeans.rows_blas import PlainSeeding
+    from hetero.ops.kmeans.rows_numpy import PlainSeeding
 
     X, weights, _ = points(5000, 35, 2, "float64", weighted)
     plain = PlainSeeding(X, weights)

@@ -10,7 +10,7 @@ from runtimes import opencl_device
 import hetero
 from hetero import devices
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.ops.kmeans import lloyd_device, problem, rows_blas, rows_cpu, rows_parts
+from hetero.ops.kmeans import lloyd_device, problem, rows_cpu, rows_numpy, rows_parts
 from hetero.ops.kmeans.fit import Fit, Run, fit
 from hetero.ops.kmeans.rows_device import OneDevice
 from hetero.ops.kmeans.rows_parts import PartedRows
@@ -170,7 +170,7 @@ def test_the_cpu_goes_on_from_the_last_centroids(device, monkeypatch):
 
     monkeypatch.setattr(lloyd_device._Loop, "_state", failing)
     started = []
-    for rows in (rows_cpu.LoopRows, rows_blas.BlasRows):
+    for rows in (rows_cpu.LoopRows, rows_numpy.NumpyRows):
         count(monkeypatch, rows, "assign", started)
     found = hetero.kmeans(X, 6, random_state=5, device=device.name, method="lloyd")
     centroids, labels, info = found

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import hetero
 from hetero.kernels.cpu import kmeans as loops
-from hetero.ops.kmeans import rows_blas, rows_cpu
+from hetero.ops.kmeans import rows_cpu, rows_numpy
 from hetero.ops.kmeans.initial import on_host
 from hetero.ops.kmeans.rows_cpu import LoopRows
 
-METHODS = ["blas", "lloyd"]
+METHODS = ["numpy", "lloyd"]
 
 
 def plain(X, centroids, max_iter, weights=None, tol=0.0):
@@ -88,12 +90,12 @@ def test_columns(d, method):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
-def test_blocks_of_blas(rows, monkeypatch):
+def test_blocks_of_rows(rows, monkeypatch):
     """Blocks of few rows, one more and one less."""
-    monkeypatch.setattr(rows_blas, "_BLOCK", 1)
-    monkeypatch.setattr(rows_blas, "_LEAST_ROWS", rows)
+    monkeypatch.setattr(rows_numpy, "_BLOCK", 1)
+    monkeypatch.setattr(rows_numpy, "_LEAST_ROWS", rows)
     for n in (rows, 4 * rows - 1, 4 * rows, 4 * rows + 1):
-        check(grid_like(n, 3, "float64"), min(n, 2), "blas")
+        check(grid_like(n, 3, "float64"), min(n, 2), "numpy")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -173,7 +175,7 @@ def test_equally_near_centroids_the_first_one_counts(method):
         X, 4, init=np.array([[1.0], [-1.0], [1.0], [-1.0]]), max_iter=1, tol=1e9, method=method
     )
     assert labels[0] == labels[3]
-    steps = LoopRows(X, None) if method == "lloyd" else rows_blas.BlasRows(X, None)
+    steps = LoopRows(X, None) if method == "lloyd" else rows_numpy.NumpyRows(X, None)
     steps.lloyd(np.array([[1.0], [-1.0], [1.0], [-1.0]]), 0, 0.0, False)
     assert list(steps.labels) == [0, 0, 1, 0]
 
@@ -216,10 +218,10 @@ def test_seeds_are_rows_with_weight_and_scikit_learns():
             found = rows.seeds("k-means++", k, np.random.RandomState(3)) + rows.mean
             expected, indices = cluster.kmeans_plusplus(X, k, sample_weight=given, random_state=3)
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
-            plain = rows_blas.BlasRows(X, given)
+            plain = rows_numpy.NumpyRows(X, given)
             seeds = on_host(
                 plain.X, given, "k-means++", k, np.random.RandomState(3),
-                lambda plain=plain, given=given: rows_blas.PlainSeeding(plain.X, given),
+                lambda plain=plain, given=given: rows_numpy.PlainSeeding(plain.X, given),
             )  # fmt: skip
             np.testing.assert_allclose(seeds + plain.mean, expected, rtol=0, atol=1e-14)
             if given is not None:
@@ -257,6 +259,24 @@ def test_blas_has_its_threads_back():
         inside = threads()
     assert {n for path, n in inside.items() if "openblas" in path} == {1}
     assert threads() == before
+
+
+def test_fits_of_several_threads_and_of_a_forked_child():
+    X = grid_like(20_000, 4, "float64")
+    expected = hetero.kmeans(X, 8, random_state=0, method="lloyd")[1]
+    with ThreadPoolExecutor(3) as pool:
+        fits = [pool.submit(hetero.kmeans, X, 8, random_state=0, method="lloyd") for _ in range(6)]
+        for fit in fits:
+            np.testing.assert_array_equal(fit.result()[1], expected)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            labels = hetero.kmeans(X, 8, random_state=0, method="lloyd")[1]
+            status = 0 if (labels == expected).all() else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_rows_read_only_by_columns_and_strided():

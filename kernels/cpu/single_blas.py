@@ -53,9 +53,10 @@ def _controller() -> Any:
 
 
 def _after_fork() -> None:
-    """The child has the forking thread alone; whoever else was inside is not there."""
-    if alone._inside and alone._limit is not None:
-        alone._limit.restore_original_limits()
+    """The child has the forking thread alone; whoever else was inside is not there.
+
+    BLAS keeps one thread then: to ask it for more here could wait for a lock that nobody opens.
+    """
     alone.__init__()  # type: ignore[misc]
 
 

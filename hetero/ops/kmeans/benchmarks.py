@@ -29,7 +29,7 @@ from hetero.runtime.problem import DEVICE_DTYPES
 demonstrate = demonstration.demonstrate
 
 DTYPE = "float32"
-FITS = ((100_000, 32, 64), (1_000_000, 8, 16), (20_000, 128, 256))  # n d k, host to host
+FITS = ((1000, 2, 8), (100_000, 32, 64), (1_000_000, 8, 16), (20_000, 128, 256))  # n d k
 ITERATIONS = ((1_000_000, 128, 1024), (100_000, 2, 8), (1_000_000, 8, 16), (100_000, 32, 64))
 _ITERATIONS_OF_A_FIT = 20
 _LONGEST = 20.0  # predicted seconds of a fit

@@ -51,10 +51,10 @@ def _on_cpu(rows: Callable[[], Any]) -> Callable[..., Outcome]:
     return run
 
 
-def _blas_rows() -> Any:
-    from hetero.ops.kmeans.rows_blas import BlasRows
+def _numpy_rows() -> Any:
+    from hetero.ops.kmeans.rows_numpy import NumpyRows
 
-    return BlasRows
+    return NumpyRows
 
 
 def _loop_rows() -> Any:
@@ -124,7 +124,7 @@ def _stands_in(problem: Problem) -> str | None:
 
 for _method, _excludes, _rows, _more in (
     ("lloyd", _dense_alone, _loop_rows, {"loops": _loops, "uses": ("loops", "numba", "scipy")}),
-    ("blas", registry.no_obstacle, _blas_rows, {"stands_in": _stands_in}),
+    ("numpy", registry.no_obstacle, _numpy_rows, {"stands_in": _stands_in}),
 ):
     registry.register(
         registry.Implementation(NAME, _method, "cpu", _excludes, _work, _on_cpu(_rows), **_more)

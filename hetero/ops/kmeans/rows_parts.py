@@ -19,7 +19,7 @@ from hetero.errors import DeviceError
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import lloyd
-from hetero.ops.kmeans.rows_blas import PlainSeeding, moments
+from hetero.ops.kmeans.rows_numpy import PlainSeeding, moments
 from hetero.ops.linear_systems.partition import split
 from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.runtime.problem import Problem
@@ -206,7 +206,7 @@ class _Part:
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         """Squared distances of the rows from the centroids of their labels, on the host."""
-        from hetero.ops.kmeans.rows_blas import row_distances
+        from hetero.ops.kmeans.rows_numpy import row_distances
 
         return row_distances(self.X, centroids, self.labels)
 

@@ -23,7 +23,7 @@ _LEAST_ROWS = 64
 _SHARED = 1 << 22  # products from which threads share an assignment
 
 
-class BlasRows:
+class NumpyRows:
     """Rows of X, and what is asked of them, by NumPy's products.
 
     Parameters

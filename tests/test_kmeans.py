@@ -12,7 +12,7 @@ import hetero
 
 cluster = pytest.importorskip("sklearn.cluster")
 
-METHODS = ["numpy", "lloyd"]
+METHODS = ["products", "lloyd"]
 
 
 def blobs(n, d, k, dtype="float64", seed=0):

@@ -15,7 +15,7 @@ from hetero.ops.kmeans import rows_cpu, rows_numpy
 from hetero.ops.kmeans.initial import on_host
 from hetero.ops.kmeans.rows_cpu import LoopRows
 
-METHODS = ["numpy", "lloyd"]
+METHODS = ["products", "lloyd"]
 
 
 def plain(X, centroids, max_iter, weights=None, tol=0.0):
@@ -95,7 +95,7 @@ def test_blocks_of_rows(rows, monkeypatch):
     monkeypatch.setattr(rows_numpy, "_BLOCK", 1)
     monkeypatch.setattr(rows_numpy, "_LEAST_ROWS", rows)
     for n in (rows, 4 * rows - 1, 4 * rows, 4 * rows + 1):
-        check(grid_like(n, 3, "float64"), min(n, 2), "numpy")
+        check(grid_like(n, 3, "float64"), min(n, 2), "products")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -124,7 +124,7 @@ def _stands_in(problem: Problem) -> str | None:
 
 for _method, _excludes, _rows, _more in (
     ("lloyd", _dense_alone, _loop_rows, {"loops": _loops, "uses": ("loops", "numba", "scipy")}),
-    ("numpy", registry.no_obstacle, _numpy_rows, {"stands_in": _stands_in}),
+    ("products", registry.no_obstacle, _numpy_rows, {"stands_in": _stands_in}),
 ):
     registry.register(
         registry.Implementation(NAME, _method, "cpu", _excludes, _work, _on_cpu(_rows), **_more)

@@ -6,12 +6,12 @@ import types
 
 import pytest
 
-from hetero.calibration import overheads, portions, sampling
+from hetero.calibration import overheads, portions, sampling, solving
 from hetero.calibration.budgets import FULL
 from hetero.calibration.load import Watch
 from hetero.ops.products.cases import product
 from hetero.runtime import registry
-from hetero.runtime.cases import Case, Place, SampleGrid
+from hetero.runtime.cases import Case, Place, SampleGrid, TimedSolves
 from hetero.runtime.registry import lookup
 
 
@@ -89,6 +89,20 @@ def test_what_a_device_s_clock_tells_is_marked_if_the_device_had_to_wait(waited,
     shapes = sampling._Shapes(CASE, bench, FULL, 15e-6, 12e-6)
     assert shapes.timed((64, 64)) == (pytest.approx(25e-6), waited)
     assert shapes.timed((64, 256)) == (pytest.approx(53e-6), busy)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_solves_of_few_steps_stand_out_from_the_set_up(kind):
+    """Fewer steps of larger systems, as each takes longer; most of all on the CPU."""
+    row = next(i for i in lookup("cg") if i.kind == kind and i.method in ("numba", "fused"))
+    case = Case(row, "float32", "stencil2", TimedSolves(8, 40))
+    found = [solving.counts(case, 4**power) for power in range(4, 13)]
+    assert found[0] == (8, 59)
+    more = [many - few for few, many in found]
+    assert max(more) <= 512
+    largest = more[more.index(max(more)) :]
+    assert largest == sorted(largest, reverse=True)
+    assert found[-1] == ((4, 12) if kind == "cpu" else (8, 40))
 
 
 def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):

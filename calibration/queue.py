@@ -16,6 +16,7 @@ from hetero.devices.base import Device
 _HOST_SECONDS = 15e-6  # to launch one call, unless it was seen to take longer
 _MARGIN, _HELD_UP = 1.5, 3e-4  # times what it was seen to take; seconds that are no launch's
 _COPIED = 1 << 28  # bytes, by which the speed of copies is known
+_LEAST_HIDDEN = 2e-4  # seconds: a launch now and then takes far longer than the others
 _LONGEST_COPY = 0.01  # seconds
 _LONG = 1e-3  # seconds of a call, above which one at a time is timed
 _VERY_LONG = 5e-3  # seconds of a call, above which that is done once
@@ -76,7 +77,7 @@ class Queue:
         host_seconds: float = _HOST_SECONDS,
     ) -> float:
         """As `seconds`, of calls that were made before."""
-        device, hidden = self.device, count * host_seconds
+        device, hidden = self.device, max(count * host_seconds, _LEAST_HIDDEN)
         found: list[float] = []
         late: list[float] = []  # other load on the host only adds to these
         while len(found) < repeats and len(found) + len(late) < 2 * repeats:

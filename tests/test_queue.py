@@ -81,3 +81,12 @@ def test_a_call_that_waits_for_the_device_itself_ends():
         device.synchronize()
 
     assert Queue(device).quickly(call) == pytest.approx(4e-6 + 5e-6, rel=0.3)
+
+
+@pytest.mark.parametrize("device_seconds", [3e-4, 2e-3, 2e-2])
+def test_a_long_call_is_no_late_one_if_its_launch_takes_a_little_longer(device_seconds):
+    """Or long calls would count as disturbed, and take all the time there is for repeating."""
+    device = Timeline(device_seconds, launch=4e-5)
+    queue = Queue(device)
+    assert queue.quickly(device.call) == pytest.approx(device_seconds)
+    assert not queue.waited

@@ -243,7 +243,7 @@ def install() -> list[str]:
             return np.empty(nbytes, np.uint8).view(_Untouched)
 
     def replaced(implementation):
-        solve = implementation.operation in ("cg", "poisson")
+        solve = implementation.operation in ("cg", "poisson", "kmeans")
         last = [None, None, 0.0]  # the same problem runs several times, one after another
 
         def run(where, problem, *rest):

@@ -60,6 +60,15 @@ def test_weights(method):
     same(hetero.kmeans(X, 6, **options, method=method), reference(X, 6, **options))
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_one_weight_for_all_rows(method):
+    X = blobs(100, 2, 3)
+    options = {"random_state": 1, "sample_weight": 2.5}
+    same(hetero.kmeans(X, 3, **options, method=method), reference(X, 3, **options))
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        hetero.kmeans(X, 3, sample_weight=0)
+
+
 def test_sparse_rows():
     X = sparse.random_array((300, 40), density=0.1, rng=5, format="csc")
     options = {"random_state": 0, "sample_weight": np.arange(300.0)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -188,7 +189,7 @@ def cluster(
                 f"instead of n_init={n_init}."
             )
         init = operands.checked_centroids(_on_host(init, dtype), (k, d))
-    weights = _weights(sample_weight, dtype)
+    weights = _weights(sample_weight, n, dtype)
     fit = Fit(
         maxiter,
         float(tol),
@@ -243,14 +244,12 @@ def _few(labels: np.ndarray, k: int) -> str | None:
     )
 
 
-def _weights(weights: Any, dtype: np.dtype) -> np.ndarray | None:
-    """Sample weights as an array on the host, None where all rows count alike.
-
-    One number for all changes nothing but the inertia, and makes rows all equal still.
-    """
+def _weights(weights: Any, n: int, dtype: np.dtype) -> np.ndarray | None:
+    """Sample weights as an array on the host, None where there are none."""
     if weights is None:
         return None
-    weights = _on_host(weights, dtype)
+    single = isinstance(weights, numbers.Number)
+    weights = np.full(n, weights, dtype) if single else _on_host(weights, dtype)
     operands.check_finite(weights, "sample_weight")
     if not weights.any():
         raise ValueError("Sample weights must contain at least one non-zero number.")

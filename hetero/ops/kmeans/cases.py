@@ -20,7 +20,7 @@ _ROWS = {"cpu": [256, 2048, 16384], "opencl": [256, 4096]}
 _ROWS_OTHERS = [1024, 16384, 131072]
 _COLUMNS, _CLUSTERS = [2, 16, 128], [2, 16, 128]
 _COLUMNS_QUICK, _CLUSTERS_QUICK = [2, 64], [4, 128]
-_STEPS = TimedSolves(1, 3)
+_STEPS, _STEPS_ON_DEVICES = TimedSolves(1, 3), TimedSolves(4, 40)  # there set-up hides a few
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
@@ -38,7 +38,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                 row,
                 dtype,
                 "dense",
-                _STEPS,
+                _STEPS if place.kind == "cpu" else _STEPS_ON_DEVICES,
                 [rows, columns, clusters],
                 functools.partial(_problem, dtype),
                 functools.partial(_arguments, dtype),

@@ -223,9 +223,11 @@ def checked_centroids(init: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
 
 
 def weights_operand(weights: Any, n: int) -> Operand | None:
-    """The description of sample weights that were given as an array; None where all are 1."""
-    if weights is None or isinstance(weights, numbers.Number):
+    """The description of sample weights, None where there are none."""
+    if weights is None:
         return None
+    if isinstance(weights, numbers.Number):
+        return dense((n,), _FLOATS[0])
     weights = array_or_spec(weights)
     operand = describe(weights)
     if len(operand.shape) != 1:

@@ -51,16 +51,18 @@ def price(
     names = matching_devices(device, devices) if device is not None else list(devices)
     implementations = registry.lookup(problem.operation)
     check_method(method, implementations)
-    blas = _blas_state(implementations, devices)
+    of_kind: dict[str, list[Implementation]] = {}
+    for implementation in implementations:
+        of_kind.setdefault(implementation.kind, []).append(implementation)
+    blas = _blas_state(of_kind.get(CPU, ()), devices)
     shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
     if device in shared and any(i.shared and i.shared(problem) for i in implementations):
         names = []
     candidates, serving = [], []
     for name, info in [*((name, devices[name]) for name in names), *shared.items()]:
-        for implementation in implementations:
+        for implementation in of_kind.get(info["kind"], ()):
             if (
-                implementation.kind == info["kind"]
-                and (method is None or implementation.method == method)
+                (method is None or implementation.method == method)
                 and not (device is None and implementation.stands_in and info.get("is_host_cpu"))
                 and (name in devices or (implementation.shared and implementation.shared(problem)))
             ):
@@ -354,7 +356,8 @@ def _dispatch(problem: Problem, name: str, constants: Profile) -> float:
     """Seconds of the host's own work: staging for a device, or the way back from one."""
     if name != CPU:
         return constants.dispatch(name, "device" if problem.device else "host")
-    return constants.dispatch(problem.device, "detour") if problem.device else 0.0
+    there = problem.device
+    return constants.dispatch(there, "detour") if there else 0.0
 
 
 def _elsewhere(problem: Problem, name: str) -> str | None:

@@ -54,10 +54,10 @@ class Problem:
     @property
     def device(self) -> str | None:
         """The device that operands or result lie on; None when all are on the host."""
-        for operand in (*self.inputs, self.output):
+        for operand in self.inputs:
             if operand.location != HOST:
                 return operand.location
-        return None
+        return None if self.output.location == HOST else self.output.location
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{operand.shape} on {operand.location}" for operand in self.inputs)

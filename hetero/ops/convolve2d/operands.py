@@ -189,7 +189,7 @@ def note_channels(shape: tuple[int, ...]) -> None:
 
 def described(image: Operand, kernel: Operand, dtype: np.dtype, found: Window) -> Problem:
     """A problem of operands whose dtypes were settled."""
-    location = next((o.location for o in (image, kernel) if o.location != HOST), HOST)
+    location = image.location if image.location != HOST else kernel.location
     batch = image.shape[:-2]
     shape = (*batch, found.out_height, found.out_width)
     strides = image.staged_strides()

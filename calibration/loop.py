@@ -18,6 +18,7 @@ from hetero.calibration.load import Watch
 from hetero.calibration.portions import Portion, in_turn
 from hetero.calibration.sampling import Samples
 from hetero.calibration.workbench import Bench
+from hetero.kernels.cpu import blas_spin, limits
 from hetero.runtime.cases import Budget, Case, Dims, Place
 from hetero.runtime.models import ModelKey
 
@@ -111,6 +112,7 @@ def measure(
             left[place.name] = max(left[place.name] - seconds, 1e-9)
             begin = time.perf_counter()
             try:
+                _calm(case, place)
                 with active(place):
                     bench = bench_at(place)
                     host = shares.get((place.name, row.operation, row.method))
@@ -132,6 +134,7 @@ def measure(
         if place.name not in gone:
             progress(AGAIN, 2 * budget.point * len(dims), f"{case} on {place.name}, again")
             try:
+                _calm(case, place)
                 with active(place):
                     taken = sampling.again(case, bench_at(place), budget, before, dims)
                 found[number] = found[number]._replace(samples=taken)
@@ -144,6 +147,12 @@ def measure(
     seconds = time.perf_counter() - start
     watch.settled(*repeats.settle(found, again, budget, seconds, watch.noisy))
     return found
+
+
+def _calm(case: Case, place: Place) -> None:
+    """What the CPU does without BLAS is measured while that one's threads sleep."""
+    if not place.devices and limits.BLAS not in case.implementation.uses:
+        blas_spin.rest()
 
 
 def active(place: Place) -> Any:

@@ -10,6 +10,7 @@ from numba.core import config
 from numba.np.ufunc import parallel
 
 from hetero.kernels.cpu import blas, blas_probe, blas_spin, layer
+from hetero.runtime import blas_use, registry
 
 needs_tbb = pytest.mark.skipif(layer.installed() is None, reason="the package tbb is not here")
 
@@ -88,17 +89,20 @@ def idle(between=lambda: None):
     time.sleep(0.1)
     return time.process_time() - begin
 
-def loop(seconds=0.05):  # busy cores: time slices until a thread sees that it is to sleep
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        assert vectors.norm(x) == 1024.0
+def loop():
+    assert vectors.norm(x) == 1024.0
+
+def work(seconds=0.05):  # busy cores: time slices until a thread sees that it is to sleep
+    with blas_spin.asleep():
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            loop()
 
 hold = threading.Event()
 for name in sys.argv[1:]:
     threading.Thread(target=hold.wait, name=name, daemon=True).start()
 loop()
-no_loop = lambda: None
-times = [f(idle(x) for _ in range(5)) for f, x in ((max, no_loop), (min, loop), (max, no_loop))]
+times = [f(idle(x) for _ in range(5)) for f, x in ((max, loop), (min, work), (max, loop))]
 child = os.fork()
 if child == 0:  # BLAS's threads are started anew; its loops run unthreaded
     loop()
@@ -141,10 +145,10 @@ known = pytest.mark.skipif(
 @needs_tbb
 @known
 @pytest.mark.parametrize("threads", [(), ("somebody",)])
-def test_blas_sleeps_after_a_loop_and_only_then(threads):
+def test_blas_sleeps_after_long_work_and_only_then(threads):
     (before, after, again), running, layer_told, told = _run(*threads)
     assert (running, layer_told) == ("tbb", "TBB")
-    assert told == "2^10 cycles while loops run"
+    assert told == "2^10 cycles during work of 10 ms and more"
     assert after < 0.002 < 0.01 < min(before, again)
 
 
@@ -193,7 +197,7 @@ def test_another_number_there_is_left(unread):
     unread.setattr(blas_spin, "_distance", lambda _: begin + 4 * other - base)
     assert "is no number of cycles" in blas_spin._found(path)
     unread.setattr(blas_spin, "_distance", lambda _: distance)
-    assert blas_spin._found(path) == "2^10 cycles while loops run"
+    assert blas_spin._found(path) == "2^10 cycles during work of 10 ms and more"
 
 
 def test_what_cannot_be_found_is_told(unread, tmp_path):
@@ -272,3 +276,23 @@ def test_the_timeout_is_the_users(given, exponent, monkeypatch, caplog):
     monkeypatch.setenv("HETERO_BLAS_TIMEOUT", given)
     assert blas_spin._exponent() == exponent
     assert ("must be 0 or from 4 to 30" in caplog.text) == (given in ("3", "31", "off"))
+
+
+@pytest.mark.parametrize(
+    ("uses", "seconds", "asleep"),
+    [
+        ((), blas_spin.LONG, True),
+        ((), 0.99 * blas_spin.LONG, False),
+        ((), None, False),
+        (("blas", "numpy"), 1.0, False),
+    ],
+)
+def test_long_work_without_blas_is_undisturbed(uses, seconds, asleep, unread):
+    word = memoryview(bytearray(4)).cast("I")
+    word[0] = 1 << 28
+    unread.setattr(blas_spin, "_words", [(word, 1 << 10, 1 << 28)])
+    unread.setattr(blas_spin, "is_due", lambda: False)
+    row = registry.Implementation("toy", "loop", "cpu", None, None, None, uses=uses)
+    run = blas_use.undisturbed(row, seconds, lambda value: (value, word[0]))
+    assert run(3) == (3, 1 << 10 if asleep else 1 << 28)
+    assert word[0] == 1 << 28

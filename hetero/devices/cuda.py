@@ -26,7 +26,7 @@ from hetero.kernels.cpu import blas_spin
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
-_LONG_BYTES = 1 << 22  # of a copy that threads which spin hold up
+_LONG_BYTES = 1 << 26  # of a copy that threads which spin hold up: 10 ms and more
 log = logging.getLogger("hetero")
 
 

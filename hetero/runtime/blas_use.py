@@ -2,7 +2,7 @@
 
 Idle threads of a BLAS look for more work for a while, and keep cores and memory busy meanwhile.
 hetero knows of the products that it handed to BLAS itself, and not of those that a program makes
-with NumPy; and that they sleep while hetero works where `hetero.kernels.cpu.blas_spin` can say so.
+with NumPy; and that they sleep during long work where `hetero.kernels.cpu.blas_spin` can say so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hetero.kernels.cpu import blas_spin
+from hetero.kernels.cpu import blas_spin, limits
+from hetero.runtime.registry import Implementation
 
 BESIDE_BLAS = "beside BLAS"  # how what is measured then is called
 SPINS = 0.1  # seconds: OpenBLAS's 2^28 clock cycles
@@ -30,6 +31,20 @@ def beside() -> str:
     """`BESIDE_BLAS` while BLAS's threads spin after a product of hetero's, else ""."""
     spin = _clock() - _last["end"] < SPINS and not blas_spin.is_cut()
     return BESIDE_BLAS if spin else ""
+
+
+def undisturbed(
+    implementation: Implementation, seconds: float | None, function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A function that runs a method of the CPU for so long: BLAS sleeps where that is worth it."""
+    if seconds is None or seconds < blas_spin.LONG or limits.BLAS in implementation.uses:
+        return function
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        with blas_spin.asleep():
+            return function(*arguments, **options)
+
+    return run
 
 
 def noted(flops: float, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -135,7 +135,7 @@ def run(plan: Plan, call: Call) -> Done:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     compiling.see_to(plan, chosen)
     if chosen.device == CPU:
-        return _by_host((), chosen.implementation, problem, call, chosen.threads)
+        return _by_host((), chosen.implementation, problem, call, chosen.threads, chosen.seconds)
     begun = devices.failures()
     used = members(chosen.device)
     try:
@@ -260,6 +260,7 @@ def _by_host(
     problem: Problem,
     call: Call,
     threads: Threads | None = None,
+    seconds: float | None = None,
 ) -> Done:
     """Run on the CPU, on several devices that share host arrays, or on one by blocks of them."""
     hosts = tuple(
@@ -276,6 +277,7 @@ def _by_host(
     elif call.start is not None:
         out[...] = call.start
     compute = thread_counts.limited(implementation, threads, implementation.run)
+    compute = blas_use.undisturbed(implementation, seconds, compute)
     outcome = compute(used, problem, call.on(used, hosts, out))
     if not used and limits.BLAS in implementation.uses:
         blas_use.note()

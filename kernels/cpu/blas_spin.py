@@ -1,10 +1,11 @@
-"""OpenBLAS's idle threads sleep while hetero works, so that its loops and copies get their cores.
+"""OpenBLAS's idle threads sleep while hetero does long work, so that this gets their cores.
 
 After each product they look for more work for 2^28 clock cycles, 0.1 s, and whoever wants those
 cores waits. How many cycles is a variable that they read again each time they look. Here it is
-small while a loop runs or much is copied, and then what it was: threads that spin go to sleep at
-once, the next product wakes them, and products that follow one another find them awake as ever.
-Nothing else of BLAS is touched: another thread may be in it, and its product is computed as always.
+small during work of `LONG` or more, and then what it was: threads that spin go to sleep at once,
+and the next product wakes them. Shorter work does not repay that: where a host lends its processors
+to others, the product that wakes sleeping threads may take some milliseconds more. Nothing else of
+BLAS is touched: another thread may be in it, and its product is computed as always.
 
 The variable has no name. `blas_probe` finds out where it lies, in a process of its own, and it is
 used only where it holds what it must. That is done to the copies that NumPy's and SciPy's wheels
@@ -23,16 +24,19 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from . import blas_probe
 from .blas import libraries, owner
 
-__all__ = ["asleep", "describe", "find", "is_cut", "is_due", "obstacle", "quiet", "usual"]
+__all__ = ["asleep", "describe", "find", "is_cut", "is_due", "obstacle", "quiet", "rest", "usual"]
 
 OPTION = "HETERO_BLAS_TIMEOUT"
+LONG = 0.01  # seconds of work
 EXPONENT = 10  # 2^10 cycles, half a microsecond
+_REST = 0.001  # seconds in which threads that spin see that they are to sleep
 _SHORT = 20  # 2^20 cycles, 0.5 ms: what comes after a product is hardly disturbed
 _USERS = ("OPENBLAS_THREAD_TIMEOUT", "GOTO_THREAD_TIMEOUT")  # the user's word to OpenBLAS
 _TRIED = ((0, 3, 27), (0, 3, 34))  # first and last version
@@ -55,6 +59,12 @@ def asleep() -> Iterator[None]:
         yield
     finally:
         usual()
+
+
+def rest() -> None:
+    """The idle threads of BLAS go to sleep, until the next product."""
+    with asleep():
+        time.sleep(_REST)
 
 
 def quiet() -> None:
@@ -105,7 +115,7 @@ def _expected() -> dict[str, str]:
 
 
 def _described() -> str:
-    return f"2^{_exponent()} cycles while loops run"
+    return f"2^{_exponent()} cycles during work of {1e3 * LONG:.0f} ms and more"
 
 
 def obstacle(library: dict[str, Any]) -> str | None:

@@ -26,7 +26,7 @@ from llvmlite.binding import ffi
 from numba.core import compiler_lock
 from numba.np.ufunc import parallel as layers
 
-from . import blas_spin, layer, numba_cache
+from . import layer, numba_cache
 
 __all__ = ["capped", "inlined", "prange", "serial", "shared", "threaded", "unshared"]
 
@@ -41,14 +41,6 @@ layer.prepare()  # before anything here starts Numba's threads
 def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function whose `prange` loops run on all threads."""
     parallel = numba_cache.njit(function, parallel=True, **_OPTIONS)
-    quiet, usual = blas_spin.quiet, blas_spin.usual
-
-    def run(*arguments: Any) -> Any:
-        quiet()
-        try:
-            return parallel(*arguments)
-        finally:
-            usual()
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -56,18 +48,14 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
             return _unthreaded(function)(*arguments)
         if _state["turns"] is None:
             with _lock:
-                blas_spin.find()
                 _state["started"] = True  # before the threads do
-                result = run(*arguments)
+                result = parallel(*arguments)
                 _state["turns"] = numba.threading_layer() == "workqueue"
                 return result
-        if blas_spin.is_due():
-            with _lock:
-                blas_spin.find()
         if _state["turns"]:
             with _lock:
-                return run(*arguments)
-        return run(*arguments)
+                return parallel(*arguments)
+        return parallel(*arguments)
 
     return call
 

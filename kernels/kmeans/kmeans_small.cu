@@ -1,13 +1,13 @@
-// An iteration's two sums for points of few columns and few centroids, in one pass over X: the nearest
-// centroid of each of n points, and with UPDATE the weighted sum of each cluster's points.
+// An iteration for points of few columns and few centroids, in one pass over X: the nearest centroid of each
+// of n points, and the weighted sum of each cluster's points.
 //
 // All k centroids lie in shared memory, a thread has one point in registers. Points come and go through
-// shared memory, where a row has one more element: its weight. With UPDATE a thread has up to ITEMS pairs
+// shared memory, where a row has one more element: its weight. A thread has up to ITEMS pairs
 // (cluster, element), and adds up that element of the block's points that have the cluster's label, one
 // by one; if there are fewer pairs than threads, GROUPS of threads share the points. No atomics: a
 // block's sums depend on its points' order alone.
 // X is (n, D) and centroids (k, D), contiguous. partial[block]: (k, D) sums; partial_weights[block]: k.
-// Per point: 2 D k flops and D elements; with UPDATE 2 k (D + 1) operations more.
+// Per point: 2 D k flops, 2 k (D + 1) operations more, and D elements.
 //
 // Preconditions: k (D + 1) <= ITEMS * THREADS / GROUPS; k * WHOLE <= CENTROIDS; GROUPS is a power of two, and
 // a group has at least 4 threads.
@@ -24,8 +24,7 @@
 #ifndef THREADS
 #define THREADS 256
 #endif
-#ifndef UPDATE
-#define UPDATE 1
+#ifndef ITEMS
 #define WEIGHTED 0
 #define GROUPS 8
 #define ITEMS 1
@@ -64,7 +63,6 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
         norms[c] = norm;
     }
 
-#if UPDATE
     // A thread's pairs: an element beyond the last is the weight.
     const int group = thread / (THREADS / GROUPS);
     int cluster[ITEMS], element[ITEMS];
@@ -76,7 +74,6 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
         element[a] = pair % (D + 1);
         sums[a] = 0;
     }
-#endif
 
     for (index_t first = (index_t)blockIdx.x * THREADS; first < n; first += blocks * THREADS) {
         const int rows = n - first < THREADS ? (int)(n - first) : THREADS;
@@ -108,16 +105,13 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
                 }
             }
             write_label(labels, state, first + thread, label);
-#if UPDATE
             const REAL weight = WEIGHTED ? weights[first + thread] : (REAL)1;
             points[thread * PITCH + D] = weight;
 #if WEIGHTED
             UNROLL
             for (int j = 0; j < D; ++j) points[thread * PITCH + j] = weight * x[j];
 #endif
-#endif
         }
-#if UPDATE
         ((LOCAL int *)labels_of_rows)[thread] = label;
         __syncthreads();
         for (int row = group * (THREADS / GROUPS); row < (group + 1) * (THREADS / GROUPS); row += 4) {
@@ -131,11 +125,9 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
                 if (four.w == cluster[a]) sums[a] += from[3 * PITCH];
             }
         }
-#endif
         __syncthreads();
     }
 
-#if UPDATE
     // Groups' sums are added in order.
 #if GROUPS > 1
     points[thread] = sums[0];
@@ -156,5 +148,4 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
                 partial_weights[(index_t)blockIdx.x * k + cluster[a]] = sums[a];
         }
     }
-#endif
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,8 @@ from .plan import STATE, plan_lloyd
 __all__ = ["candidates", "refit"]
 
 _FEW = ((100_000, 2, 8), (1_000_000, 8, 16), (1_000_000, 3, 4))
-_MORE = ((200_000, 16, 64), (200_000, 16, 128), (200_000, 32, 64), (200_000, 32, 128))
+_MORE = ((200_000, 16, 20), (200_000, 8, 50), (200_000, 8, 100))
+_COLUMNS = ((200_000, 24, 128), (200_000, 48, 128))
 _CLUSTERS = (40, 70, 130, 200, 260)
 _RATES = (0.6, 0.7, 0.8, 0.9, 1.0)
 _SORTED = ((1_000_000, 32, 64), (200_000, 128, 512), (100_000, 128, 16))
@@ -35,19 +35,19 @@ def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
 
 def _searches(table: Table, limits: Limits) -> Iterator[Search]:
     """All figures, in the order in which they are found."""
-    few, more, by_label = (
-        {dtype: [_iteration(*shape, dtype, limits) for shape in shapes] for dtype in ELEMENT_BYTES}
-        for shapes in (_FEW, _MORE, _SORTED)
+    few, more, columns, by_label = (
+        [_iteration(*shape, dtype, limits) for shape in shapes for dtype in ELEMENT_BYTES]
+        for shapes in (_FEW, _MORE, _COLUMNS, _SORTED)
     )
-    yield Search("kmeans.small_blocks", (2, 4, 8), list(itertools.chain(*few.values())))
-    yield Search("kmeans.small_items", (1, 2, 4, 8), list(itertools.chain(*more.values())))
-    for dtype, cases in more.items():
-        yield Search("kmeans.small", (512, 1024, 2048, 4096), cases, (dtype,))
+    yield Search("kmeans.small_blocks", (2, 4, 8), few)
+    yield Search("kmeans.small_items", (1, 2, 4), more)
+    yield Search("kmeans.few_columns", (16, 32, 64), columns)
     for dtype, rates in table["kmeans.tile_rates"].items():
-        cases = [_iteration(200_000, 64, k, dtype, limits) for k in _CLUSTERS]
-        for tile in rates:
-            yield Search("kmeans.tile_rates", _RATES, cases, (dtype, tile))
-    yield Search("kmeans.sums_blocks", (2, 4, 8), list(itertools.chain(*by_label.values())))
+        for many, d in enumerate((16, 80)):
+            cases = [_iteration(200_000, d, k, dtype, limits) for k in _CLUSTERS]
+            for tile in rates:
+                yield Search("kmeans.tile_rates", _RATES, cases, (dtype, tile, many))
+    yield Search("kmeans.sums_blocks", (2, 4, 8), by_label)
 
 
 def _iteration(n: int, d: int, k: int, dtype: str, limits: Limits) -> RefitCase:

@@ -26,7 +26,6 @@ _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 _RESIDENT = 2  # blocks of a resident kernel that a multiprocessor's shared memory must hold
 _RESERVED = 1 << 10  # bytes of it that the driver takes for each block
 _MOST_COLUMNS = 32  # of a point that a thread keeps in registers
-_MOST_ITEMS = 8  # sums that it keeps there
 
 
 class Points(NamedTuple):
@@ -177,10 +176,8 @@ def tiles(dtype: str, capability: tuple[int, int] | None = None) -> tuple[Tile, 
 
 def choose(points: Points, table: Table) -> Assignment:
     """The kernel that is expected to be the fastest."""
-    if points.d <= _MOST_COLUMNS and points.k * points.d <= table["kmeans.small"][points.dtype]:
-        found = small(points, table)
-        if found is not None:
-            return found
+    if (found := small(points, table)) is not None:
+        return found
     for capability in (points.capability, None):
         known = [
             tile
@@ -191,16 +188,20 @@ def choose(points: Points, table: Table) -> Assignment:
         if known:
             break
     rates = table["kmeans.tile_rates"][points.dtype]
+    many = points.d > table["kmeans.few_columns"]
 
     def cost(tile: Tile) -> float:
-        return ceil_div(points.k, tile.n) * tile.n / rates[tile.name]
+        return ceil_div(points.k, tile.n) * tile.n / rates[tile.name][many]
 
-    return tiled(points, min(known, key=cost))
+    return tiled(points, min(known, key=cost), None if many else False)
 
 
 def small(points: Points, table: Table) -> Assignment | None:
-    """A point to a thread, all centroids in shared memory; None where they have no room."""
+    """A point to a thread, all centroids in shared memory; None where they have no room, or its
+    threads would have too many sums."""
     n, d, k, dtype = points[:4]
+    if d > _MOST_COLUMNS:
+        return None
     size = ELEMENT_BYTES[dtype]
     width = VECTOR_BYTES // size
     whole = ceil_div(d, width) * width
@@ -208,12 +209,11 @@ def small(points: Points, table: Table) -> Assignment | None:
     threads = min(256 if d <= 16 else 128, points.block_limit)
     threads = power_of_two(threads + 1) // 2
     shared = (centroids + centroids // whole + 1 + threads * ((d + 1) | 1)) * size + 4 * threads
-    if shared > min(points.shared_limit, 48 << 10):
-        return None
     pairs = power_of_two(k * (d + 1))
     items = max(1, pairs // threads)
-    sums = items <= min(_MOST_ITEMS, table["kmeans.small_items"])
-    groups = max(1, threads // max(pairs, 4)) if sums else 1
+    if shared > min(points.shared_limit, 48 << 10) or items > table["kmeans.small_items"]:
+        return None
+    groups = max(1, threads // max(pairs, 4))
     blocks = min(ceil_div(n, threads), table["kmeans.small_blocks"] * points.multiprocessors)
     launch = Launch(
         source="kmeans_small.cu",
@@ -224,10 +224,9 @@ def small(points: Points, table: Table) -> Assignment | None:
             ("D", d),
             ("CENTROIDS", centroids),
             ("THREADS", threads),
-            ("UPDATE", int(sums)),
             ("WEIGHTED", int(points.weighted)),
             ("GROUPS", groups),
-            ("ITEMS", items if sums else 1),
+            ("ITEMS", items),
         ),
         grid=blocks,
         block=threads,
@@ -236,7 +235,7 @@ def small(points: Points, table: Table) -> Assignment | None:
             *(n, k, blocks),
         ),
     )
-    return Assignment(launch, 1, d, sums, blocks, f"small{threads}" + "s" * sums)
+    return Assignment(launch, 1, d, True, blocks, f"small{threads}")
 
 
 def _shared(points: Points, tile: Tile, resident: bool) -> int:

@@ -32,7 +32,7 @@ from hetero.runtime.cases import Place, forget_numbers
 from hetero.runtime.plan import CPU
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
-_COMPILING, _PACK, _AROUND, _THREADS = (3.0, 8.0), (0.2, 0.4), (3.0, 6.0), (1.0, 2.0)
+_COMPILING, _PACK, _AROUND, _THREADS = (3.0, 8.0), (0.2, 0.4), (3.0, 6.0), (0.5, 1.0)
 _LOOP = 10.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, others beside it
 _AGAIN = 0.1  # of the cases' seconds, for what is measured once more
 

@@ -25,7 +25,7 @@ from hetero.runtime.models import ModelKey
 _SECONDS = (5e-6, 2e-3)  # calls of less have one thread anyway, of more all of them
 _SECONDS_OF_SOLVES = (5e-5, 1e-3)  # likewise, of a few steps
 _POINTS, _POINTS_OF_SOLVES = 8, 3
-_SOLVES = (0.5, 1.0)  # seconds for all solves together, quick and in full
+_ALL = (0.5, 1.0)  # seconds for all cases together, quick and in full
 _FEW = 4
 _ROUNDS = 4
 _DUELS, _TRIES = 7, 3  # of each side in a duel
@@ -48,18 +48,14 @@ def tables(
         and isinstance(one.samples.seconds, dict)
         and thread_counts.pool(one.case.implementation) is not None
     ]
-    left = sum(isinstance(one.case.how, TimedSolves) for one in cases)
-    solves_end, bench = None, Bench()
-    for one in sorted(cases, key=lambda one: isinstance(one.case.how, TimedSolves)):
+    bench = Bench()
+    last = time.perf_counter() + _ALL[not budget.quick]
+    cases.sort(key=lambda one: isinstance(one.case.how, TimedSolves))  # which take what there is
+    for number, one in enumerate(cases):
         now = time.perf_counter()
-        if isinstance(one.case.how, TimedSolves):
-            solves_end = solves_end or now + _SOLVES[not budget.quick]
-            end = now + (solves_end - now) / left
-            left -= 1
-        else:
-            end = now + budget.patience * 20 * budget.point
+        end = now + (last - now) / (len(cases) - number)
         try:
-            made = table(one.case, one.samples.seconds, budget, end, bench)
+            made = table(one.case, one.samples.seconds, end, bench)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, "threads", error))
@@ -72,7 +68,6 @@ def tables(
 def table(
     case: Case,
     seconds: dict[Dims, float],
-    budget: Budget,
     end: float = math.inf,
     bench: Bench | None = None,
 ) -> dict[str, Any] | None:
@@ -84,7 +79,6 @@ def table(
         Of the CPU.
     seconds : dict
         Its samples: dimensions that the model knows -> seconds on all threads.
-    budget : Budget
     end : float
         When to stop, by `time.perf_counter`; all threads stay for what was not measured by then.
     bench : Bench, optional

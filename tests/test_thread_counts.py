@@ -205,7 +205,7 @@ def test_little_solves_take_one_thread_where_that_is_faster(solve):
 
     case = solve(seconds)
     samples = {(n,): seconds(n, MOST) for n in (256, 1024, 4096, 16384, 65536)}
-    table = measuring.table(case, samples, budgets.FULL)
+    table = measuring.table(case, samples)
     thread_counts.check(table)
     assert table["threads"] == [1, MOST, MOST]
     assert table["ratio"][0] == pytest.approx(0.5, rel=0.1)
@@ -219,14 +219,14 @@ def test_little_solves_take_one_thread_where_that_is_faster(solve):
 def test_beyond_what_was_measured_all_threads_stay(solve):
     case = solve(lambda n, threads: 1e-5 * threads)
     samples = {(n,): 1e-5 * MOST for n in (1024, 4096)}
-    table = measuring.table(case, samples, budgets.FULL)
+    table = measuring.table(case, samples)
     assert table["threads"] == [1, 1, MOST]
     assert thread_counts.choose(table, Work((0,), 20.0 * 4096 * 3, 1.0)).number == 1
     assert thread_counts.choose(table, Work((0,), 20.0 * 4096 * 5, 1.0)).number == MOST
 
 
 @pytest.mark.skipif(MOST < 2, reason="there is one thread")
-def test_all_solves_together_take_a_second(solve):
+def test_all_cases_together_take_a_second(solve):
     case = solve(lambda n, threads: 1e-4)
     samples = Samples({(n,): 1e-4 for n in (1024, 4096, 16384)})
     place, failures = Place("cpu", {"kind": "cpu"}), []

@@ -43,7 +43,7 @@ def calibrate(
     Parameters
     ----------
     quick : bool
-        Coarser grids: 15 to 30 seconds instead of up to two and a half minutes.
+        Coarser grids: 10 to 20 seconds instead of about a minute, compiling apart.
     path : path-like, optional
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.
     devices : list of str, optional

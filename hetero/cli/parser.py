@@ -77,7 +77,7 @@ def _calibrate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--quick",
         action="store_true",
-        help="15 to 30 seconds instead of up to two and a half minutes, less exact",
+        help="10 to 20 seconds instead of about a minute, less exact",
     )
     sub.add_argument(
         "--path", type=_file, help="file to write (default: HETERO_PROFILE, or the user's cache)"

@@ -10,7 +10,7 @@ from hetero.runtime.cases import Budget, Case, Place
 _OPERATION = "matmul"
 _EXTENTS = Extents(
     cpu=(4, 16, 32, 128, 256, 1024, 2048),
-    device=(4, 64, 128, 256, 1024, 4096, 8192),
+    device=(4, 64, 256, 1024, 2048, 4096, 8192),
     beside=(4, 64, 512, 8192),
     estimated=(16, 64, 256, 1024, 8192),
     estimated_beside=(16, 256, 8192),

@@ -228,6 +228,17 @@ def test_seeds_are_rows_with_weight_and_scikit_learns():
                 assert (given[indices] > 0).all()
 
 
+def test_a_row_is_found_whatever_rounding_made_of_the_sums():
+    """Values at the end of a block, between rows, and beyond the whole sum."""
+    weights, closest = np.ones((3, BLOCK)), np.ones((3, BLOCK))
+    running = np.array([BLOCK, 2 * BLOCK, 3 * BLOCK], np.float64)
+    running[1] += 1e-3  # as if rows had been added up in another order
+    values = np.array([0.0, 0.5, 1.0, BLOCK, BLOCK + 0.5, running[1], running[2], 1e9])
+    found = np.empty(len(values), np.int64)
+    loops.find_rows(weights, closest, running, values, found)
+    assert list(found) == [0, 0, 0, BLOCK - 1, BLOCK, *[2 * BLOCK - 1], *[3 * BLOCK - 1] * 2]
+
+
 def test_the_same_bits_whatever_the_number_of_threads():
     import numba
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from hetero.devices import loops
 
-CLUSTERS = loops.register(loops.Family("clusters", 20.0, f"{__name__}:clusters"))
+CLUSTERS = loops.register(loops.Family("clusters", 10.0, f"{__name__}:clusters"))
 
 
 def clusters(dtype: np.dtype) -> None:

@@ -33,7 +33,8 @@ LAYERS = (
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 # The package itself and its entry point hand out what others define.
 FREE = {"hetero", "__main__"}
-HEAVY = {"pycuda", "pyopencl", "numba", "scipy", "threadpoolctl", "cupy", "torch", "nvmath", "cuda"}
+HEAVY = {"pycuda", "pyopencl", "numba", "scipy", "sklearn", "threadpoolctl"}
+HEAVY |= {"cupy", "torch", "nvmath", "cuda"}
 
 
 def modules():

@@ -113,12 +113,11 @@ KERNEL(THREADS, 1)
 end_iteration(GLOBAL double *RESTRICT shifts, GLOBAL int *RESTRICT state, index_t k, double tolerance)
 {
     SHARED double scratch[THREADS];
-    if (state[STOPPED]) return;
-    const int thread = (int)threadIdx.x;
+    const int thread = (int)threadIdx.x, stopped = state[STOPPED];  // no return: PoCL 3.0 adds 1 THREADS times
     double sum = 0;
     for (index_t c = thread; c < k; c += THREADS) sum += shifts[c];
     const double shift = add_up(sum, scratch, thread);
-    if (thread == 0) {
+    if (thread == 0 && !stopped) {
         if (state[EMPTY]) {
             state[STOPPED] = EMPTIED;
         } else {

@@ -47,7 +47,7 @@ assign_small(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
     SHARED REAL norms[CENTROIDS / WHOLE + 1];
     SHARED REAL points[THREADS * PITCH];
     SHARED int4 labels_of_rows[THREADS / 4];
-    if (state[STOPPED]) return;
+    if (state[STOPPED]) n = 0;  // PoCL 3.0 runs what follows a return and a barrier wrong
 
     const int thread = (int)threadIdx.x;
     const int clusters = (int)k;

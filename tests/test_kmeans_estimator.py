@@ -108,3 +108,21 @@ def test_without_scikit_learn():
     assert done.returncode == 0, done.stderr
     expected = hetero.KMeans(3, random_state=0).fit(X).inertia_
     np.testing.assert_allclose(float(done.stdout), expected)
+
+
+@pytest.mark.parametrize("method", ["lloyd", "products", "opencl"])
+def test_a_label_does_not_depend_on_the_other_rows(method, request):
+    """A prediction of fewer rows than clusters, and one beside a row that is far from all."""
+    where = {"device": "cpu", "method": method}
+    if method == "opencl":
+        where = {"device": request.getfixturevalue("opencl")}
+    for dtype, far in (("float32", 1e7), ("float64", 1e30)):
+        rows = (100 + 10 * np.random.default_rng(3).standard_normal((500, 5))).astype(dtype)
+        fitted = hetero.KMeans(10, random_state=0, **where).fit(rows)
+        labels = fitted.predict(rows)
+        assert (labels != fitted.labels_).sum() <= 1
+        np.testing.assert_array_equal(fitted.predict(rows[:3]), labels[:3])
+        nearest = fitted.transform(rows[:1]).min()
+        np.testing.assert_allclose(fitted.score(rows[:1]), -(nearest**2), rtol=1e-4)
+        rows[0, 0] = far
+        np.testing.assert_array_equal(fitted.predict(rows)[1:], labels[1:])

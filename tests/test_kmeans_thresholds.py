@@ -301,3 +301,18 @@ def test_rows_read_only_by_columns_and_strided():
         found = hetero.kmeans(rows, 5, random_state=1, method="lloyd")
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_many_float32_rows_far_from_zero(method):
+    """Their mean and inertia need more digits than float32 has."""
+    rng = np.random.default_rng(0)
+    centres = 100 * rng.random((8, 3))
+    X = centres[rng.integers(8, size=100_000)] + 5 * rng.standard_normal((100_000, 3)) + 1e6
+    X = X.astype(np.float32)
+    options = {"init": X[:8].copy(), "max_iter": 5, "tol": 1e-3, "device": "cpu"}
+    expected = hetero.kmeans(X.astype(np.float64), 8, **options)
+    found = hetero.kmeans(X, 8, **options, method=method)
+    assert (found[1] != expected[1]).sum() <= 20
+    assert found[2]["iterations"] == expected[2]["iterations"]
+    np.testing.assert_allclose(found[2]["inertia"], expected[2]["inertia"], rtol=1e-6)

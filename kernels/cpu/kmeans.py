@@ -184,8 +184,9 @@ def distances(X, mean, centroids, labels, found):
             near = centroids[labels[row]]
             total = 0.0
             for c in range(d):
-                difference = X[row, c] - mean[c] - near[c]
-                total += np.float64(difference) * np.float64(difference)
+                # In float64: the compiler may subtract mean + near, and float32 would round that.
+                difference = np.float64(X[row, c]) - np.float64(mean[c]) - np.float64(near[c])
+                total += difference * difference
             found[row] = total
 
 

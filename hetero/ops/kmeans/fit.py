@@ -118,6 +118,15 @@ class Fit(NamedTuple):
     host: np.ndarray | None = None
     report: Callable[[str], None] | None = None
 
+    @property
+    def given(self) -> np.ndarray | None:
+        """The centroids for which rows only get labels; None in a fit.
+
+        Rows are then taken less the centroids' mean, not their own: a row's label must not depend
+        on the other rows.
+        """
+        return self.init if self.maxiter == 0 else None
+
 
 def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
     """The outcome, and the centroids in the coordinates of X."""

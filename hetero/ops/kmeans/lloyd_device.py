@@ -55,6 +55,8 @@ class DeviceRows:
         "lloyd", "library", or a rung of `hetero.kernels.kmeans.plan.RUNGS`.
     labels : device buffer, optional
         (n,) of int32, which the labels are left in. Default: one of its own.
+    given : (k, d) numpy.ndarray, optional
+        See `hetero.ops.kmeans.fit.Fit.given`.
 
     Attributes
     ----------
@@ -72,6 +74,7 @@ class DeviceRows:
         weights: Any = None,
         method: str = "lloyd",
         labels: Any = None,
+        given: np.ndarray | None = None,
     ) -> None:
         self.n, self.d, self.k = problem.dims
         self.dtype = np.dtype(problem.dtype)
@@ -85,10 +88,10 @@ class DeviceRows:
         if labels is None:
             labels = self._space.allocate(self.n * 4, "labels")
         self.labels = self._buffers["labels"] = labels
-        self.mean = self._centre()
+        self.mean = self._centre(given)
         self._lay_out()
 
-    def _centre(self) -> np.ndarray:
+    def _centre(self, given: np.ndarray | None) -> np.ndarray:
         """The mean, of which X becomes free where that helps."""
         n, d, device = self.n, self.d, self._device
         limits = device.multiprocessors, device.block_limit
@@ -102,7 +105,11 @@ class DeviceRows:
         apart, squares = found.sum(axis=0) / n
         mean = first + apart
         self._variance = float(np.mean(np.maximum(squares - apart * apart, 0.0)))
-        if not np.mean(mean * mean) > _FAR * self._variance:
+        variance = self._variance
+        if given is not None:
+            mean = given.mean(axis=0, dtype=np.float64)
+            variance = float(given.var(axis=0, dtype=np.float64).mean())
+        if not np.mean(mean * mean) > _FAR * variance:
             return np.zeros(d, self.dtype)
         mean = mean.astype(self.dtype)
         device.upload(mean, self._space.allocate(mean.nbytes, "mean"))

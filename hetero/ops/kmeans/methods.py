@@ -43,7 +43,7 @@ def _on_cpu(rows: Callable[[], Any]) -> Callable[..., Outcome]:
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
         from hetero.ops.kmeans.fit import fit
 
-        made = rows()(*_on_host(arguments))
+        made = rows()(*_on_host(arguments), arguments.options.given)
         outcome, centroids = fit(made, arguments.options, problem.dims[2])
         arguments.output[...] = centroids
         return outcome
@@ -83,7 +83,8 @@ def _on_device(method: str) -> Callable[..., Outcome]:
         from hetero.ops.kmeans.rows_parts import PartedRows
 
         if isinstance(arguments.output, np.ndarray):
-            parts = PartedRows(devices, problem, *_on_host(arguments), method)
+            given = arguments.options.given
+            parts = PartedRows(devices, problem, *_on_host(arguments), method, given=given)
             outcome, centroids = fit(parts, arguments.options, problem.dims[2])
             arguments.output[...] = centroids
             return outcome

@@ -62,9 +62,9 @@ def problem(
     starts = 1 if how == GIVEN else checked_starts(n_init, init)
     X = checked_shape(X)
     n = X.shape[0]
-    if n < k:
-        raise ValueError(f"n_samples={n} should be >= n_clusters={k}.")
     labels_alone = how == GIVEN and type(max_iter) is int and max_iter == 0
+    if n < k and not labels_alone:
+        raise ValueError(f"n_samples={n} should be >= n_clusters={k}.")
     limit = 0 if labels_alone else checked_count("max_iter", max_iter)
     options = Options(how, starts, limit)
     return problem_of(X, weights_operand(sample_weight, n), k, options)

@@ -12,6 +12,7 @@ from hetero.kernels.cpu.single_blas import alone
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import lloyd
+from hetero.ops.kmeans.rows_numpy import column_means
 
 _PARTS = 64  # that threads share: of blocks, and of sums
 _LEAST_BLOCKS = 4
@@ -28,15 +29,19 @@ class LoopRows:
     X : (n, d) array of float32 or float64
         C-contiguous; it is not changed.
     weights : (n,) array of X's dtype, or None
+    given : (k, d) array of X's dtype, optional
+        See `hetero.ops.kmeans.fit.Fit.given`.
     """
 
-    def __init__(self, X: np.ndarray, weights: np.ndarray | None) -> None:
+    def __init__(
+        self, X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None = None
+    ) -> None:
         n, d = X.shape
         self._X = as_loops_take(X)
         self._unweighted = weights is None
         weights = np.ones(n, X.dtype) if weights is None else as_loops_take(weights)
         self._weights = weights
-        self.mean = _mean(X)
+        self.mean = column_means(X if given is None else given)
         blocks = -(-n // loops.BLOCK)
         self._packed = np.empty((blocks, d, loops.BLOCK), X.dtype)
         loops.pack(X.size, self._X, self.mean, self._packed)
@@ -123,7 +128,9 @@ class LoopRows:
 
     def inertia(self, centroids: np.ndarray) -> float:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
-        return float(_dot(self.distances(centroids), self._weights))
+        distances = self.distances(centroids)
+        distances *= self._weights
+        return float(distances.sum(dtype=np.float64))
 
 
 class PackedSeeding:
@@ -176,10 +183,6 @@ class PackedSeeding:
 
     def _row(self, index: int) -> np.ndarray:
         return self._packed[index // loops.BLOCK, :, index % loops.BLOCK].copy()
-
-
-def _mean(X: np.ndarray) -> np.ndarray:
-    return X.mean(axis=0)
 
 
 def _dot(x: np.ndarray, y: np.ndarray) -> float:

@@ -35,7 +35,7 @@ class OneDevice:
         self._inputs = (*arguments.inputs, None)[:2]
         self._asked: Fit = arguments.options
         labels = self._asked.labels
-        self._rows = DeviceRows(device, problem, *self._inputs, method, labels)
+        self._rows = DeviceRows(device, problem, *self._inputs, method, labels, self._asked.given)
         self.mean: Any = self._rows.mean
         if not math.isfinite(self._rows.mean_variance()):  # or only their squares overflow
             check_finite(self._host())

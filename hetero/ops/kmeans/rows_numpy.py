@@ -31,13 +31,15 @@ class NumpyRows:
     X : (n, d) array or CSR matrix of float32 or float64
         It is not changed. A dense one is taken less its mean, which keeps distances accurate.
     weights : (n,) array of X's dtype, or None
+    given : (k, d) array of X's dtype, optional
+        See `hetero.ops.kmeans.fit.Fit.given`.
     """
 
-    def __init__(self, X: Any, weights: np.ndarray | None) -> None:
+    def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
         self.weights = weights
         self.labels = np.empty(0, np.int32)
         if isinstance(X, np.ndarray):
-            self.mean: Any = X.mean(axis=0)
+            self.mean: Any = column_means(X if given is None else given)
             self.X = X - self.mean
         else:
             self.mean, self.X = 0.0, X
@@ -159,6 +161,11 @@ def row_distances(X: np.ndarray, centroids: np.ndarray, labels: np.ndarray) -> n
         difference = X[part] - centroids[labels[part]]
         np.einsum("ij,ij->i", difference, difference, out=found[part])
     return found
+
+
+def column_means(X: np.ndarray) -> np.ndarray:
+    """The columns' means, added up in float64: float32 has not the digits for many rows."""
+    return X.mean(axis=0, dtype=np.float64).astype(X.dtype)
 
 
 def moments(X: np.ndarray) -> tuple[np.ndarray, float]:

@@ -41,6 +41,8 @@ class PartedRows:
         See `hetero.ops.kmeans.lloyd_device.DeviceRows`.
     rows : int, optional
         Of a block. Default: as many as an eighth of the device's memory has room for.
+    given : (k, d) array, optional
+        See `hetero.ops.kmeans.fit.Fit.given`.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class PartedRows:
         weights: np.ndarray | None,
         method: str,
         rows: int | None = None,
+        given: np.ndarray | None = None,
     ) -> None:
         n, d, _ = problem.dims
         self._X, self._weights = X, weights
@@ -63,7 +66,7 @@ class PartedRows:
             cuts = split(n, -(-n // rows))
             devices = [devices[0]] * len(cuts)
         self._parts = [
-            _Part(device, problem, X[slice(*cut)], _cut(weights, cut), cut[0], method)
+            _Part(device, problem, X[slice(*cut)], _cut(weights, cut), cut[0], method, given)
             for device, cut in zip(devices, cuts, strict=False)
         ]
         self.mean = 0.0  # each part has its own
@@ -160,10 +163,11 @@ class _Part:
         weights: np.ndarray | None,
         first: int,
         method: str,
+        given: np.ndarray | None,
     ) -> None:
         self.device, self.X, self._weights, self.first = device, X, weights, first
         self._problem = replace(problem, dims=(len(X), *problem.dims[1:]))
-        self._method = method
+        self._method, self._given = method, given
         self._rows: Any = None
         self._owners: list[Any] = []
         self._seeding: Any = None
@@ -184,7 +188,9 @@ class _Part:
                 self._owners.append(owner)
                 device.upload(array, buffer)
                 buffers.append(buffer)
-            self._rows = DeviceRows(device, self._problem, *buffers, self._method)
+            self._rows = DeviceRows(
+                device, self._problem, *buffers, self._method, given=self._given
+            )
 
     def leave(self) -> None:
         """Give the device's memory back."""

@@ -261,6 +261,9 @@ def _on_host(array: Any, dtype: np.dtype) -> np.ndarray:
         array = transfer.to_host(array, describe(array))
     elif operands.is_sparse(array):
         array = array.toarray()
+    array = np.asarray(array)
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported")
     return np.ascontiguousarray(array, dtype)
 
 

@@ -208,7 +208,7 @@ def checked_starts(n_init: Any, init: Any) -> int:
 
 def checked_centroids(init: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Initial centroids that were given, for (k, d) of them."""
-    check_finite(init)
+    check_finite(init, "init")
     if init.ndim != 2 or init.shape[0] != shape[0]:
         raise ValueError(
             f"The shape of the initial centers {init.shape} does not match the number of clusters "

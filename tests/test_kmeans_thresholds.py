@@ -316,3 +316,19 @@ def test_many_float32_rows_far_from_zero(method):
     assert (found[1] != expected[1]).sum() <= 20
     assert found[2]["iterations"] == expected[2]["iterations"]
     np.testing.assert_allclose(found[2]["inertia"], expected[2]["inertia"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("n", [9, 5000])
+@pytest.mark.parametrize("weight", [1e9, 1e15, 1e17])
+def test_heavy_rows_that_leave_a_cluster_leave_nothing_in_it(weight, n, method):
+    light = np.linspace(0.01, 0.09, n)
+    X = np.concatenate([[-1.0], light, [1.0, -1.5, 1.5]])[:, None]
+    weights = np.ones(len(X))
+    weights[[0, n + 1]] = weight
+    start = np.array([[0.05], [-2.9], [2.9]])
+    options = {"init": start, "tol": 0.0, "sample_weight": weights, "method": method}
+    found, labels, info = hetero.kmeans(X, 3, **options, device="cpu")
+    np.testing.assert_array_equal(labels, [1] + n * [0] + [2, 1, 2])
+    np.testing.assert_allclose(found[0], 0.05, rtol=1e-9)
+    assert info["iterations"] == 3

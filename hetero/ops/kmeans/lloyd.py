@@ -8,6 +8,10 @@ import numpy as np
 
 from hetero.ops.kmeans.fit import Run
 
+LEFT = 1e-3
+"""Sums that are kept are made anew where a cluster's weight falls below this part of what it was:
+of rows that left, rounding in the size of their weight stays."""
+
 
 class Steps(Protocol):
     """What an iteration takes, of rows with labels; centroids are on the host."""

@@ -11,7 +11,7 @@ from hetero.kernels.cpu.same_types import as_loops_take
 from hetero.kernels.cpu.single_blas import alone
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
-from hetero.ops.kmeans.lloyd import lloyd
+from hetero.ops.kmeans.lloyd import LEFT, lloyd
 from hetero.ops.kmeans.rows_numpy import column_means
 
 _PARTS = 64  # that threads share: of blocks, and of sums
@@ -79,6 +79,7 @@ class LoopRows:
         self._numbers = np.zeros(parts, np.int64)
         self._sums = np.zeros((k, d))
         self._totals, self._counts = np.zeros(k), np.zeros(k, np.int64)
+        self._most = np.zeros(k)
         with alone:
             return lloyd(self, centroids, maxiter, tol, exactly), self.labels
 
@@ -93,6 +94,21 @@ class LoopRows:
 
     def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
+        self._add_moved(centroids)
+        self._most = np.maximum(self._most, self._totals)
+        if (self._totals < LEFT * self._most).any():
+            n, blocks, parts = len(self.labels), len(self._packed), len(self._numbers)
+            self._moved[:], self._was[:] = np.arange(n), -1
+            first = np.arange(parts + 1) * blocks // parts * loops.BLOCK
+            self._numbers[:] = np.diff(np.minimum(first, n))
+            for kept in (self._sums, self._totals, self._counts):
+                kept[...] = 0
+            self._add_moved(centroids)
+            self._most = self._totals.copy()
+        return self._sums.copy(), self._totals.copy()
+
+    def _add_moved(self, centroids: np.ndarray) -> None:
+        """Change the sums by the rows that changed their label."""
         moved = int(self._numbers.sum())
         k, d = centroids.shape
         parts = max(1, min(len(self._numbers), moved // (_ROWS_OF_A_SUM * k)))
@@ -109,8 +125,7 @@ class LoopRows:
             self._counts += counts.sum(axis=0)
             empty = self._counts == 0
             self._sums[empty] = 0.0  # of rows that came and went, rounding is left
-            self._totals[empty] = 0.0
-        return self._sums.copy(), self._totals.copy()
+            self._totals[empty] = self._most[empty] = 0.0
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         """See `hetero.ops.kmeans.lloyd.Steps`."""

@@ -16,7 +16,7 @@ from hetero.devices import cpu
 from hetero.kernels.cpu.single_blas import alone
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
-from hetero.ops.kmeans.lloyd import lloyd
+from hetero.ops.kmeans.lloyd import LEFT, lloyd
 
 _BLOCK = 1 << 18  # bytes of a block's distances
 _LEAST_ROWS = 64
@@ -71,7 +71,7 @@ class NumpyRows:
         (n, d), k = self.X.shape, len(centroids)
         self.labels, self._was = (np.full(n, -1, np.int32) for _ in range(2))
         self._sums, self._totals = np.zeros((k, d)), np.zeros(k)
-        self._counts = np.zeros(k, np.int64)
+        self._counts, self._most = np.zeros(k, np.int64), np.zeros(k)
         many = n * d * k >= _SHARED
         with alone, _threads(cpu.describe()["cores"] if many else 1) as self._each:
             return lloyd(self, centroids, maxiter, tol, exactly), self.labels
@@ -95,6 +95,19 @@ class NumpyRows:
 
     def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `hetero.ops.kmeans.lloyd.Steps`; rows that kept their label are added up already."""
+        self._add_moved()
+        self._most = np.maximum(self._most, self._totals)
+        if (self._totals < LEFT * self._most).any():
+            self._moved = np.arange(len(self.labels))
+            self._was[:] = -1
+            for kept in (self._sums, self._totals, self._counts):
+                kept[...] = 0
+            self._add_moved()
+            self._most = self._totals.copy()
+        return self._sums.copy(), self._totals.copy()
+
+    def _add_moved(self) -> None:
+        """Change the sums by the rows that changed their label."""
         moved = self._moved
         weights = np.ones(len(moved)) if self.weights is None else self.weights[moved]
         rows = self.X[moved]
@@ -103,8 +116,7 @@ class NumpyRows:
                 self._add(rows, labels, sign * weights.astype(np.float64), sign)
         empty = self._counts == 0
         self._sums[empty] = 0.0  # of rows that came and went, rounding is left
-        self._totals[empty] = 0.0
-        return self._sums.copy(), self._totals.copy()
+        self._totals[empty] = self._most[empty] = 0.0
 
     def _add(self, rows: Any, labels: np.ndarray, weights: np.ndarray, sign: int) -> None:
         from scipy.sparse import csr_array

@@ -175,19 +175,23 @@ def add_parts(whole, parts):
 
 
 @_by_work
-def distances(X, mean, centroids, labels, found):
-    """Squared distances of rows from their centroids, from differences; summed in double."""
-    n, d = X.shape
-    pieces = (n + 1023) // 1024
-    for piece in prange(pieces):
-        for row in range(piece * 1024, min(piece * 1024 + 1024, n)):
-            near = centroids[labels[row]]
-            total = 0.0
-            for c in range(d):
-                # In float64: the compiler may subtract mean + near, and float32 would round that.
-                difference = np.float64(X[row, c]) - np.float64(mean[c]) - np.float64(near[c])
-                total += difference * difference
-            found[row] = total
+def distances(packed, centroids, labels, found):
+    """Squared distances of packed rows from their centroids, from differences in double.
+
+    Of rows that are not packed the compiler would subtract the mean plus the centroid.
+    """
+    n, d = labels.size, packed.shape[1]
+    for b in prange(packed.shape[0]):
+        block, begin = packed[b], b * BLOCK
+        total = np.zeros(BLOCK)
+        m = min(BLOCK, n - begin)
+        for c in range(d):
+            line = block[c]
+            for r in range(m):
+                difference = np.float64(line[r]) - np.float64(centroids[labels[begin + r], c])
+                total[r] += difference * difference
+        for r in range(m):
+            found[begin + r] = total[r]
 
 
 @_by_work

@@ -130,7 +130,7 @@ class LoopRows:
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
         found = np.empty(len(self.labels), self._X.dtype)
-        loops.distances(self._X.size, self._X, self.mean, centroids, self.labels, found)
+        loops.distances(self._X.size, self._packed, centroids, self.labels, found)
         return found
 
     def row(self, index: int) -> np.ndarray:

@@ -259,7 +259,7 @@ def test_the_same_bits_whatever_the_number_of_threads():
 def test_blas_has_its_threads_back():
     from threadpoolctl import threadpool_info
 
-    from hetero.kernels.cpu.single_blas import alone
+    from hetero.ops.kmeans.single_blas import alone
 
     def threads():
         return {one["filepath"]: one["num_threads"] for one in threadpool_info()}

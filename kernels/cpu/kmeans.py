@@ -3,7 +3,7 @@
 Rows are packed in blocks of `BLOCK`, less their mean and transposed, (blocks, d, BLOCK): a product
 with the centroids then has the rows of a block along the last axis, over which the loop that looks
 for the smallest distance vectorises. A block's distances are looked through while they are in the
-cache. The products are BLAS's, one thread's each: see `single_blas`.
+cache. The products are BLAS's, of one thread each.
 
 Sums of rows are kept from one iteration to the next: only rows that changed their label are added
 and taken away. That is done in parts whose bounds do not depend on the number of threads.

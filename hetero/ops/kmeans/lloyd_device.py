@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from typing import Any
@@ -80,6 +79,7 @@ class DeviceRows:
         self.dtype = np.dtype(problem.dtype)
         self._device = device
         self._method = method
+        self._products: Any = None
         self._space = Workspace(device, "kmeans")
         self._buffers = self._space.buffers
         self._buffers["X"] = X
@@ -146,12 +146,16 @@ class DeviceRows:
         device.compile_ahead(sources | {(one.source, one.defines) for one in self._plan.finish})
         self._start(*map(self._bound, self._plan.prepare))
 
-    @functools.cached_property
     def _library(self) -> Any:
+        """The products of the device's BLAS, made when they are asked for first."""
         from hetero.ops.kmeans.products_device import Products
 
-        dims = self.n, self.d, self.k
-        return Products(self._device, self._space, self._buffers, dims, self.dtype.name)
+        if self._products is None:
+            dims = self.n, self.d, self.k
+            self._products = Products(
+                self._device, self._space, self._buffers, dims, self.dtype.name
+            )
+        return self._products
 
     def _bound(self, launch: Launch, swapped: bool = False, **others: Any) -> tuple[Any, ...]:
         """What the device's launch takes."""
@@ -230,7 +234,7 @@ class DeviceRows:
 
     def _by_library(self, swapped: bool) -> None:
         names = ("means", "norms_next") if swapped else ("centroids", "norms")
-        self._library.assign(*names)
+        self._library().assign(*names)
 
     def iteration(self, swapped: bool, tolerance: float) -> Any:
         """A function that starts one iteration from the one or the other set of centroids."""

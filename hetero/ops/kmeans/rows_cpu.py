@@ -8,11 +8,11 @@ import numpy as np
 
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu.same_types import as_loops_take
-from hetero.kernels.cpu.single_blas import alone
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import LEFT, lloyd
 from hetero.ops.kmeans.rows_numpy import column_means
+from hetero.ops.kmeans.single_blas import alone
 
 _PARTS = 64  # that threads share: of blocks, and of sums
 _LEAST_BLOCKS = 4

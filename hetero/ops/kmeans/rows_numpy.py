@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from hetero.devices import cpu
-from hetero.kernels.cpu.single_blas import alone
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import LEFT, lloyd
+from hetero.ops.kmeans.single_blas import alone
 
 _BLOCK = 1 << 18  # bytes of a block's distances
 _LEAST_ROWS = 64

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from types import TracebackType
 from typing import Any
+
+from hetero import locks
 
 __all__ = ["alone"]
 
@@ -19,7 +20,11 @@ class _Alone:
     """A context manager that may be entered several times, and by several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = locks.new()
+        self.forget()
+
+    def forget(self) -> None:
+        """As in a new process."""
         self._inside = 0
         self._limit: Any = None
 
@@ -36,6 +41,8 @@ class _Alone:
         trace: TracebackType | None,
     ) -> None:
         with self._lock:
+            if not self._inside:  # entered before a fork
+                return
             self._inside -= 1
             if not self._inside:
                 self._limit.restore_original_limits()
@@ -52,13 +59,7 @@ def _controller() -> Any:
     return ThreadpoolController()
 
 
-def _after_fork() -> None:
-    """The child has the forking thread alone; whoever else was inside is not there.
-
-    BLAS keeps one thread then: to ask it for more here could wait for a lock that nobody opens.
-    """
-    alone.__init__()  # type: ignore[misc]
-
-
+# The child has the forking thread alone; whoever else was inside is not there. BLAS keeps one
+# thread then: to ask it for more in a hook could wait for a lock that nobody opens.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=alone.forget)

@@ -206,7 +206,8 @@ def test_demo_leaves_out_what_fails(dying, capsys, hasty, believed, warnings_of)
     assert dying
     assert out.count("planted") == len(set(dying))
     assert "is left out" in out
-    assert not warnings_of()
+    # Another test's process may calibrate at the same time.
+    assert not [text for text in warnings_of() if "another calibration is running" not in text]
 
 
 def measured(**options):

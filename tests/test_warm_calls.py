@@ -12,6 +12,7 @@ import inspect
 import itertools
 import random
 import re
+from pathlib import Path
 
 import fakes
 import numpy as np
@@ -21,6 +22,7 @@ import scipy.sparse
 from warm import NOTHING, Machine, Space, close, dense, memory, placed, refused, same
 
 import hetero
+from hetero.ops import kmeans
 
 rng = np.random.default_rng(3)
 USE = {
@@ -506,7 +508,13 @@ def machine(monkeypatch):
 def test_every_public_function_has_a_space():
     placed = {"device", "method"}
     calls = {name for name in hetero.__all__ if placed <= set(_parameters(getattr(hetero, name)))}
-    assert calls - {"plan", "use"} == set(SPACES)
+    # k-means remembers no calls: each one makes its problem, and asks for the plan of that.
+    assert calls - {"plan", "use", "kmeans"} == set(SPACES)
+
+
+def test_kmeans_remembers_no_calls():
+    folder = Path(kmeans.__file__).parent
+    assert not [f for f in folder.glob("*.py") if "call_cache" in f.read_text(encoding="utf-8")]
 
 
 def _parameters(function):

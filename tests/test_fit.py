@@ -209,3 +209,13 @@ def test_waves_follow_steps_that_no_knot_shows():
     model = fit.waves(axes, seconds, {(4096, 4096): measured((4096, 4096))}, 5e-6, estimate)
     assert model["residuals"]["worst"] < 0.2
     assert model["samples"]["extrapolated"] == [[4096, 4096]]
+
+
+def test_a_missing_knot_of_a_filter_is_as_the_axis_tells_that_promises_least():
+    """25 taps take five times as long as one; 16 times the points 16 times as long."""
+    knots = [(points, taps) for points in (2**16, 2**20) for taps in (1, 25)]
+    seconds = {(2**16, 1): 1e-5, (2**16, 25): 5e-5, (2**20, 1): 1.6e-4}
+    model = fit.passes("filter", 32, seconds, {}, knots)
+    assert model["samples"]["extrapolated"] == [[2**20, 25]]
+    found = model["constants"]["seconds"][-1]
+    assert found == pytest.approx(16 * 5e-5, rel=0.2)

@@ -86,7 +86,7 @@ def _measure(
         anew = [p for p in places if p.name not in kept.around and _links_are_wanted(p, wanted)]
         schedule.begin("company", loaded_links.SECONDS, "links after products")
         company = loaded_links.after_products(anew, budget, failures)
-    blas_spin.find()  # as it is in a program with loops
+    blas_spin.find()  # not while something is timed
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
     compiling.compile_ahead(portions, wanted.quick, _told_by(schedule))
     if kept.pack is None and (wanted.base is None or CPU in wanted.only):

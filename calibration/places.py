@@ -12,6 +12,7 @@ from hetero.runtime.plan import CPU
 
 
 def chosen(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:
+    """The names of the devices to measure: those asked for after the CPU, or all that are used."""
     if devices is None:
         return [
             name

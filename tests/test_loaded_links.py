@@ -571,6 +571,7 @@ def calibrated(monkeypatch, hasty, profile_file):
         patch.setattr(machine_of_calibration.thread_counts, "tables", lambda *_: {})
         patch.setattr(machine_of_calibration.compiling, "compile_ahead", lambda *_: None)
         patch.setattr(blas_spin, "find", planted("find", None))
+        patch.setattr(blas_spin, "rest", lambda: None)
         patch.setattr(overheads, "of_device", planted("quiet", (LINKS, {"host": 1e-5}, {})))
         patch.setattr(overheads, "pack", lambda budget: LINE)
         patch.setattr(loaded_links, "beside_blas", planted("after products", times))

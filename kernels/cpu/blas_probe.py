@@ -22,6 +22,7 @@ _TRIED = (29, 27, 23)  # powers of two
 
 
 def main(path: str) -> None:
+    """Print where the number lies in the library of that path, if one place alone can be it."""
     os.environ["OPENBLAS_NUM_THREADS"] = "2"  # it sets nothing where there is one
     library = ctypes.PyDLL(path)
     read_environment, end, start = (getattr(library, name) for name in _CALLS)

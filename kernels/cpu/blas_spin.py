@@ -46,7 +46,8 @@ _SECONDS = 20.0  # that the process may take, of a few milliseconds
 log = logging.getLogger("hetero")
 _told: dict[str, str] = {}  # library -> what is done to it
 _state = {"looked": False, "scipy": False}
-_words: list[tuple[memoryview, int, int]] = []  # each: the variable, its values in a loop and else
+# Each: the variable, its value during long work, and its value else.
+_words: list[tuple[memoryview, int, int]] = []
 
 
 @contextlib.contextmanager
@@ -102,13 +103,18 @@ def is_cut() -> bool:
 
 
 def describe() -> dict[str, str]:
-    """What is done to each BLAS of this process, or will be from the first loop on."""
-    told = _expected.__wrapped__() | _told
+    """What is done to each BLAS of this process, or will be from the first long work on."""
+    told = _foretold() | _told
     return {owner(path): text for path, text in told.items()}
 
 
 @functools.cache
 def _expected() -> dict[str, str]:
+    """What was foretold when it was asked for first."""
+    return _foretold()
+
+
+def _foretold() -> dict[str, str]:
     """What is told before anything was looked for."""
     reason = _reason()
     return {x["filepath"]: reason or obstacle(x) or _described() for x in libraries()}

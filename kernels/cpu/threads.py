@@ -72,9 +72,7 @@ def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: 
     when it enters a function of its own, and the threading layer's is none, nor is a ``with`` in
     between. `numba.set_num_threads` would be one; compiled, it takes 0.3 s of every process.
     """
-    before = (
-        numba.get_num_threads()
-    )  # starts the threads, and with them the layer's function is there
+    before = numba.get_num_threads()  # starts the threads: the layer's function is there then
     set_threads = layers._set_num_threads
     try:
         set_threads(min(before, most))

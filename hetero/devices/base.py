@@ -18,6 +18,13 @@ from hetero.errors import DeviceError, DeviceMemoryError
 _PROBE_BLOCK = 32  # threads
 
 
+class Copy:
+    """A copy between host and device that was begun."""
+
+    def wait(self) -> None:
+        """Return when it is complete; raise what made it fail."""
+
+
 class Device(abc.ABC):
     """A place that computes, other than the CPU.
 
@@ -66,6 +73,52 @@ class Device(abc.ABC):
 
         Returns when it is there. With a stream, it is there when the stream has come so far.
         """
+
+    def start_upload(
+        self, source: np.ndarray, target: Any, offset: int = 0, after: Any = None
+    ) -> Copy:
+        """Begin to copy a host array of any strides, packed in C order, to device memory.
+
+        Until `Copy.wait` returns, the source must not change, and what is begun on the device must
+        not use the target. Here the copy is complete at once.
+
+        Parameters
+        ----------
+        source : numpy.ndarray
+        target : buffer
+        offset : int
+            Bytes from the target's begin.
+        after : event, optional
+            What must have come before the target is overwritten, as `record` gives it.
+        """
+        if after is not None:
+            self.wait(after)
+        self.upload(np.ascontiguousarray(source), target, offset)
+        return Copy()
+
+    def start_download(
+        self, source: Any, target: np.ndarray, offset: int = 0, after: Any = None
+    ) -> Copy:
+        """Begin to copy packed device memory to a host array of any strides.
+
+        Until `Copy.wait` returns, neither may be written to. Here the copy is complete at once.
+
+        Parameters
+        ----------
+        source : buffer
+        target : numpy.ndarray
+        offset : int
+            Bytes from the source's begin.
+        after : event, optional
+            What must have come before the source is read; default: all work begun so far.
+        """
+        if after is not None:
+            self.wait(after)
+        packed = target if target.flags.c_contiguous else np.empty(target.shape, target.dtype)
+        self.download(source, packed, offset)
+        if packed is not target:
+            target[...] = packed
+        return Copy()
 
     def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
         """Set bytes of device memory to zero."""

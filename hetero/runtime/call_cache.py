@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hetero import locks
 from hetero.arrays import Access, Operand, alignment, library_of
@@ -28,8 +28,21 @@ MISS = object()
 _MOST = 4096  # entries of a table
 log = logging.getLogger("hetero")
 
-# (device, method) of the enclosing `use` blocks. What is remembered holds outside of them only.
-forced: ContextVar[tuple[str | None, str | None] | None] = ContextVar("hetero_forced", default=None)
+
+class Settings(NamedTuple):
+    """What the enclosing `use` blocks say; each field is None where they say nothing.
+
+    Attributes
+    ----------
+    device, method : str or None
+    """
+
+    device: str | None = None
+    method: str | None = None
+
+
+# What is remembered holds outside of `use` blocks only.
+forced: ContextVar[Settings | None] = ContextVar("hetero_forced", default=None)
 _forced = forced.get
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from hetero.errors import DeviceNotAvailable
 from hetero.runtime import blas_use, call_cache, inventory, profile, registry
 from hetero.runtime.blas_use import BESIDE_BLAS
-from hetero.runtime.call_cache import forced
+from hetero.runtime.call_cache import Settings, forced
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.pricing import by_way_of_host, check_method, matching_devices, price
 from hetero.runtime.problem import Problem
@@ -54,8 +54,10 @@ def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
     if device is not None:
         _require(device)
     check_method(method, [i for o in registry.operations() for i in registry.lookup(o.name)])
-    outer = forced.get() or (None, None)
-    token = forced.set((device or outer[0], method or outer[1]))
+    given = Settings(device, method)
+    outer = forced.get() or Settings()
+    inner = (o if g is None else g for g, o in zip(given, outer, strict=True))
+    token = forced.set(Settings(*inner))
     try:
         yield
     finally:
@@ -67,7 +69,7 @@ def placement(device: str | None, method: str | None) -> tuple[str | None, str |
     outer = forced.get()
     if outer is None:
         return device, method
-    return device or outer[0], method or outer[1]
+    return device or outer.device, method or outer.method
 
 
 def is_host_alone(device: str | None) -> bool:

@@ -7,8 +7,12 @@ import pytest
 from scipy import signal
 
 import hetero
+from hetero.arrays import describe
 from hetero.ops.convolve2d import bands
-from hetero.runtime import execution, inventory
+from hetero.ops.convolve2d.filters import Filter, FilterOptions
+from hetero.ops.convolve2d.operands import described
+from hetero.ops.convolve2d.window import window_of
+from hetero.runtime import execution, inventory, registry
 
 rng = np.random.default_rng(31)
 
@@ -89,3 +93,29 @@ def test_another_machine_is_explained_with_its_parts():
     plan = plan_of(small, {}, None, None, machine)
     assert "sum of 2 real convolutions" in str(plan)
     assert plan.chosen.method != "scipy"
+
+
+# Bands of one row, as tall as the filter, one less and one more; filters as tall as a band and
+# taller than the image.
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 12])
+@pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_a_band_reads_what_it_needs(mode, boundary, rows):
+    """The sum over a band's own rows is that over the whole image."""
+    for height, filter_height in ((13, 4), (13, 5), (5, 5), (4, 13), (1, 6)):
+        if mode == "valid" and filter_height > height:
+            continue
+        image, taps = rng.random((height, 7)), rng.random((filter_height, 3))
+        whole = window_of(image.shape, taps.shape, mode, boundary, True)
+        expected = signal.convolve2d(image, taps, mode, boundary, 0.5)
+        for begin in range(0, whole.out_height, rows):
+            end = min(begin + rows, whole.out_height)
+            part = bands.band_of(image, whole, begin, end)
+            found = bands.band(whole, begin, end)
+            assert part.shape == (found.height, 7)
+            out = np.empty((end - begin, whole.out_width))
+            options = FilterOptions(Filter(taps), 0.5)
+            row = next(r for r in registry.lookup("convolve2d") if r.method == "direct")
+            problem = described(describe(part), describe(taps), part.dtype, found)
+            row.run((), problem, registry.Arguments((part,), out, options))
+            np.testing.assert_allclose(out, expected[begin:end], rtol=1e-14)

@@ -1,4 +1,4 @@
-"""Images that do not fit a device: convolved there in bands of rows, one after the other.
+"""Images in bands of rows: which rows of the image each reads, and what is a call of its own.
 
 `rows_with_room` cuts what is larger than a device's memory, `halves` what found no room in what is
 free.
@@ -59,15 +59,11 @@ def halves(
     if image.ndim > 2:
         parts = ((found, image[begin:end], out[begin:end]) for begin, end in rows)
         return _pieces(problem, parts) if middle else None
-    windows = [band(found, end - begin) for begin, end in rows]
+    windows = [band(found, *half) for half in rows]
     if not middle or max(half.height for half in windows) >= found.height:
         return None
     parts = (
-        (
-            half,
-            extended_rows(image, begin - found.top, half.height, found, options.fillvalue),
-            out[begin:end],
-        )
+        (half, band_of(image, found, begin, end), out[begin:end])
         for half, (begin, end) in zip(windows, rows, strict=True)
     )
     return _pieces(problem, parts)
@@ -81,23 +77,49 @@ def _pieces(
         yield Piece(half, (image,), out)
 
 
-def band(whole: Window, rows: int) -> Window:
-    """The window of so many rows of the result, of the rows of the image that they read."""
-    return whole._replace(height=rows + whole.filter_height - 1, out_height=rows, top=0)
+def band(whole: Window, begin: int, end: int) -> Window:
+    """The window of rows ``begin`` to ``end`` of the result, in the rows of the image they read.
+
+    With boundary "fill" these end where the image does. Else they are those of the image extended
+    above and below, so that nothing beyond them is read but to the left and right.
+    """
+    first, last = _reach(whole, begin, end)
+    lower, upper = first, last
+    if whole.boundary == "fill":
+        lower, upper = max(first, 0), min(last, whole.height)
+    return whole._replace(height=upper - lower, out_height=end - begin, top=lower - first)
 
 
-def extended_rows(
-    image: np.ndarray, first: int, count: int, found: Window, fillvalue: float
-) -> np.ndarray:
-    """Rows of the image extended above and below; a view where none of them lies outside."""
-    h = found.height
-    if first >= 0 and first + count <= h:
-        return np.ascontiguousarray(image[first : first + count])
-    at = np.arange(first, first + count)
-    if found.boundary == "fill":
-        part = np.full((count, found.width), fillvalue, image.dtype)
-        inside = (at >= 0) & (at < h)
-        part[inside] = image[at[inside]]
-        return part
-    at %= h if found.boundary == "wrap" else 2 * h
-    return np.ascontiguousarray(image[np.where(at < h, at, 2 * h - 1 - at)])
+def _reach(whole: Window, begin: int, end: int) -> tuple[int, int]:
+    """The rows of the extended image that some rows of the result read."""
+    return begin - whole.top, end - whole.top + whole.filter_height - 1
+
+
+def views(image: np.ndarray, whole: Window, begin: int, end: int) -> list[np.ndarray]:
+    """The rows of the image that rows of the result read, from top to bottom; views of it.
+
+    One, but for bands at the upper and the lower edge of images that go on beyond it.
+
+    Parameters
+    ----------
+    image : (h, w) ndarray
+    whole : Window
+    begin, end : int
+        Rows of the result; their window is `band`.
+    """
+    first, last = _reach(whole, begin, end)
+    h = whole.height
+    if whole.boundary == "fill":
+        return [image[max(first, 0) : min(last, h)]]
+    found = []
+    for copy in range(first // h, -(-last // h)):  # the image itself is number 0
+        part = slice(max(first - copy * h, 0), min(last - copy * h, h))
+        mirrored = whole.boundary == "symm" and copy % 2
+        found.append(image[::-1][part] if mirrored else image[part])
+    return found
+
+
+def band_of(image: np.ndarray, whole: Window, begin: int, end: int) -> np.ndarray:
+    """The rows that `views` gives as one C-contiguous array; a view where they are one."""
+    parts = views(image, whole, begin, end)
+    return np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from math import isfinite
 from typing import Any, NamedTuple
@@ -157,39 +158,36 @@ def _in_bands(call: CheckedCall, filter: Any, found: Window) -> Task | None:
     if rows is None or found.out_height > _MOST_BANDS * rows:
         return None
     taps = dense(b.shape, dtype)
+    height = found.out_height
+    cuts = [(begin, min(begin + rows, height)) for begin in range(0, height, rows)]
 
-    def plan(number: int, found: Window) -> Plan:
-        band = bands.band(found, number)
+    @functools.cache
+    def plan(band: Window) -> Plan:
         image = dense((band.height, band.width), dtype)
         problem = described(image, taps, dtype, band)
         return call.machine.plan(problem, call.device, call.method)
 
-    first = plan(rows, found)
+    first = plan(bands.band(found, *cuts[0]))
     seen = _look(call, filter, found, first)
     if seen != found:
         found = seen
-        first = plan(rows, found)
+        first = plan(bands.band(found, *cuts[0]))
     best = first.candidates[0]
     if best.device == CPU or best.reason is not None:
         return None
-    begins = range(0, found.out_height, rows)
-    rest = found.out_height - begins[-1]
-    parts = [first] * (len(begins) - 1) + [plan(rest, found)]
+    parts = [plan(bands.band(found, *cut)) for cut in cuts]
     if call.device is None:
         whole = call.machine.plan(described(a, taps, dtype, found), CPU)
-        if (first.seconds or 0.0) * len(begins) >= (whole.seconds or float("inf")):
+        if (first.seconds or 0.0) * len(cuts) >= (whole.seconds or float("inf")):
             return None
     options = FilterOptions(filter, float(call.fillvalue))
 
     def run() -> np.ndarray:
         out = np.empty((found.out_height, found.out_width), dtype)
-        for part, begin in zip(parts, begins, strict=True):
-            band = part.problem.options
-            image = bands.extended_rows(
-                call.image, begin - found.top, band.height, found, options.fillvalue
-            )
+        for part, cut in zip(parts, cuts, strict=True):
+            image = bands.band_of(call.image, found, *cut)
             data = execution.Call((image,), (describe(image),), options=options)
-            out[begin : begin + band.out_height] = execution.execute(part, data)
+            out[slice(*cut)] = execution.execute(part, data)
         return out
 
     how = f"{len(parts)} bands of {rows} rows"

@@ -12,7 +12,7 @@ import pytest
 
 import hetero.ops
 from hetero.calibration import queue
-from hetero.evaluation import bench, draws, report, verify
+from hetero.evaluation import bench, draws, movement, report, verify
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
 from hetero.ops.products import benchmarks
@@ -154,7 +154,7 @@ def test_one_iteration_is_a_difference(monkeypatch):
 
     monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
     case = Benchmark("one", lambda: Comparison({"a": Iterations(run, 2, 10)}), "iteration")
-    assert bench._row(case, None, {})["seconds"] == {"a": 0.25}
+    assert bench.row(case, None, {})["seconds"] == {"a": 0.25}
 
 
 def test_a_row_without_any_call_is_none(monkeypatch, warnings_of):
@@ -181,3 +181,28 @@ def test_trials_of_the_demo_move_to_a_device():
     assert there.operands[0].operand().strides == trial.operands[0].operand().strides
     assert there.operands[1:] == (5,)
     assert there.options == trial.options
+
+
+def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):
+    """Speeds of each kind of copy, a product beside them, and every call that is named."""
+    monkeypatch.setattr(movement, "_PRODUCT", 64)
+    case = Benchmark("a case", lambda: Comparison({"a": lambda turn: None}), most=3, budget=0.01)
+    plain = benchmark.of
+    monkeypatch.setattr(
+        benchmark,
+        "of",
+        lambda o, name, *default: (
+            (lambda dtype: [case]) if name == "moved" else plain(o, name, *default)
+        ),
+    )
+    found = movement.movement(device=opencl, sizes=(1 << 12, 1 << 14))
+    assert [row["bytes"] for row in found["copies"]] == [1 << 12, 1 << 14]
+    for row in found["copies"]:
+        assert len(row) == 7
+        assert min(row.values()) > 0
+    assert set(found["beside"]) == {"alone", "beside copies"}
+    assert [row["case"] for row in found["calls"]] == ["a case"] * len(registry.operations())
+    text = report.movement(found)
+    assert "| both at once, pinned |" in text
+    assert "| | 4 KiB | 16 KiB |" in text
+    assert "a case (call)" in text

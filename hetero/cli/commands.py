@@ -18,6 +18,8 @@ from hetero.cli.exit_codes import DONE, FAILED, NO_CHOICE
 from hetero.errors import ProfileError
 from hetero.terminal import progress_bar
 
+MOVEMENT = "movement"  # what bench takes beside operations
+
 
 def _check_file(option: str, path: str) -> None:
     """Raise OSError, before anything is measured, if the file cannot be written."""
@@ -245,6 +247,8 @@ def bench(arguments: argparse.Namespace) -> int:
     from hetero.evaluation import bench, report
     from hetero.runtime import benchmark, registry
 
+    if arguments.operation == MOVEMENT:
+        return _bench_movement(arguments)
     operation = registry.operation(arguments.operation)
     _compile_first((operation,))
     rows = bench.bench(
@@ -259,6 +263,20 @@ def bench(arguments: argparse.Namespace) -> int:
         _print_json(rows)
     else:
         print(report.benchmarks(rows, benchmark.of(operation, "columns")))
+    return DONE
+
+
+def _bench_movement(arguments: argparse.Namespace) -> int:
+    from hetero.evaluation import movement, report
+    from hetero.runtime import registry
+
+    _compile_first(registry.operations())
+    found = movement.movement(arguments.dtype, device=arguments.device, progress=progress_bar())
+    terminal.clear()
+    if arguments.json:
+        _print_json(found)
+    else:
+        print(report.movement(found))
     return DONE
 
 

@@ -174,7 +174,13 @@ def _bench(sub: argparse.ArgumentParser) -> None:
 
     operations = _operations()
     names = [name for o in operations for name in dict.fromkeys((o.name, o.function))]
-    sub.add_argument("operation", choices=names, metavar="OPERATION", help=", ".join(names))
+    names.append(commands.MOVEMENT)
+    sub.add_argument(
+        "operation",
+        choices=names,
+        metavar="OPERATION",
+        help=f"{', '.join(names)} (copies between host and device, and calls on host operands)",
+    )
     dtypes: dict[str, list[str]] = {}
     for operation in operations:
         dtype = benchmark.of(operation, "DTYPE", benchmark.DTYPE)

@@ -72,9 +72,9 @@ def bench(
             if case.device != CPU and case.device not in queues:
                 stack.enter_context(devices.get(case.device).active())
                 queues[case.device] = Queue(devices.get(case.device))
-            row = _row(case, queues.get(case.device), failed)
-            if set(row["seconds"]) - set(row["peers"]):
-                rows.append(row)
+            one = row(case, queues.get(case.device), failed)
+            if set(one["seconds"]) - set(one["peers"]):
+                rows.append(one)
     left_out.warn(failed)
     return rows
 
@@ -91,7 +91,17 @@ def _drawn(operation: Operation, dtype: str) -> Iterator[Benchmark]:
         yield Benchmark(f"{operation.function} {shapes}", make)
 
 
-def _row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[str, Any]:
+def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[str, Any]:
+    """Seconds of each call of one case, as `bench` gives them.
+
+    Parameters
+    ----------
+    case : Benchmark
+    queue : Queue or None
+        Of the device by whose clock calls are timed; None: each on the wall's.
+    failed : dict
+        Takes the calls that failed, and why.
+    """
     found: Comparison = case.make()
     seconds = {}
     for name, call in {**found.calls, **found.peers}.items():
@@ -102,13 +112,13 @@ def _row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[s
             else:
                 with queue.device.active():  # whose errors are ours
                     seconds[name] = _on_the_device(found, queue, call, peer)
-    row = {"case": case.case, "what": case.what, **case.facts, "seconds": seconds}
-    row["peers"] = [name for name in found.peers if name in seconds]
+    made = {"case": case.case, "what": case.what, **case.facts, "seconds": seconds}
+    made["peers"] = [name for name in found.peers if name in seconds]
     if found.chosen is not None:
-        row["chosen"] = found.chosen
+        made["chosen"] = found.chosen
     if queue is not None:
-        row["copy_bandwidth"] = queue.copy_bandwidth()
-    return row
+        made["copy_bandwidth"] = queue.copy_bandwidth()
+    return made
 
 
 def _on_the_wall(case: Benchmark, call: Any) -> float:

@@ -156,6 +156,22 @@ def benchmarks(
     return "\n".join(lines)
 
 
+def movement(found: dict[str, Any]) -> str:
+    """What `hetero.evaluation.movement` gives, in Markdown."""
+    kinds = [name for name in found["copies"][0] if name != "bytes"]
+    lines = [f"copies between the host and {found['device']}, in GB/s", ""]
+    sizes = [f"{row['bytes'] >> 10} KiB" for row in found["copies"]]
+    cells = [[kind, *(f"{row[kind] / 1e9:.1f}" for row in found["copies"])] for kind in kinds]
+    lines += [*_markdown(("", *sizes), cells), ""]
+    alone, beside = found["beside"].values()
+    lines += [
+        f"a product of NumPy's: {readable(alone)} alone, {readable(beside)} beside copies "
+        f"({beside / alone:.2f} times)",
+        "",
+    ]
+    return "\n".join([*lines, benchmarks(found["calls"])])
+
+
 def _times(row: dict[str, Any]) -> list[list[str]]:
     seconds = sorted(row["seconds"].items(), key=lambda item: item[1])
     cells = []

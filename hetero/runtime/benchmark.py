@@ -18,6 +18,8 @@ module of benchmarks (`Operation.benchmarks`) has of
 ``OPTIONS``
     What bench lets one choose beside the dtype: some of "device" and "order". "device" is one whose
     clock can be read, or "cpu"; "order" is "C" or "F".
+``moved(dtype)``
+    The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
 ``columns(rows)``
     All rows as one `BenchTable`. Without it each row is a table of its own.
 ``trials(largest)``
@@ -33,6 +35,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hetero import devices
 from hetero.runtime import planner
@@ -143,6 +147,20 @@ def of(operation: Operation, name: str, default: Any = None) -> Any:
 def cuda_device() -> str | None:
     """The first GPU whose own clock can be read."""
     return next((d.name for d in devices.proven().values() if d.kind == "cuda"), None)
+
+
+def from_host_by_cupy(
+    function: Callable[..., Any], *arrays: np.ndarray
+) -> dict[str, TimedCall | Iterations]:
+    """The peer "CuPy": ``function(cupy, *arrays)`` of copies of host arrays, its result copied
+    back; empty without CuPy."""
+    try:
+        import cupy
+
+        cupy.empty(1)
+    except Exception:  # not installed, or not working here
+        return {}
+    return {"CuPy": lambda turn: cupy.asnumpy(function(cupy, *map(cupy.asarray, arrays)))}
 
 
 def by_candidates(

@@ -26,6 +26,7 @@ from hetero.runtime.benchmark import (
     Trial,
     by_candidates,
     cuda_device,
+    from_host_by_cupy,
     name_of,
 )
 from hetero.runtime.plan import CPU, Plan
@@ -35,6 +36,7 @@ demonstrate = demonstration.demonstrate
 
 ON_CPU = ((64, 3), (64, 15), (256, 3), (256, 31), (1024, 5), (2048, 3), (2048, 15), (2048, 63))
 ON_GPU = tuple((n, f) for n in (1024, 4096, 8192) for f in (3, 15, 63, 513))
+MOVED, MOVED_BESIDE_CPU = ((8192, 3), (8192, 31)), ((512, 3), (512, 31))
 _LONGEST, _LONGEST_ON_GPU = 3.0, 1.0  # predicted seconds of a candidate
 _TORCH_LARGEST = 63
 _LARGEST_IMAGE, _LARGEST_FILTER = 4096, 129
@@ -95,6 +97,25 @@ def benchmarks(dtype: str) -> Iterator[Benchmark]:
         }
         make = partial(_on_cpu if place == CPU else _on_gpu, n, f, dtype)
         yield Benchmark(case, make, facts=facts, device=place)
+
+
+def moved(dtype: str) -> Iterator[Benchmark]:
+    """Large images and small filters, from the host to the host."""
+    for n, f in MOVED if cuda_device() else MOVED_BESIDE_CPU:
+        case = f"{n} x {n} with {f} x {f}, host to host, {dtype}"
+        yield Benchmark(case, partial(_moved, n, f, dtype), budget=0.6, most=5)
+
+
+def _moved(n: int, f: int, dtype: str) -> Comparison:
+    data = _data(n, f, dtype)
+
+    def by_cupy(cupy: Any, image: Any, values: Any) -> Any:
+        from cupyx.scipy.signal import convolve2d, fftconvolve
+
+        return (convolve2d if f <= 3 else fftconvolve)(image, values, "same")
+
+    found = by_candidates(OPERATION, data, {"mode": "same"}, longest=_LONGEST_ON_GPU)
+    return found._replace(peers=from_host_by_cupy(by_cupy, *data))
 
 
 def _data(n: int, f: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:

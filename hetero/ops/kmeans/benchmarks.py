@@ -31,6 +31,7 @@ demonstrate = demonstration.demonstrate
 DTYPE = "float32"
 FITS = ((1000, 2, 8), (100_000, 32, 64), (1_000_000, 8, 16), (20_000, 128, 256))  # n d k
 ITERATIONS = ((1_000_000, 128, 1024), (100_000, 2, 8), (1_000_000, 8, 16), (100_000, 32, 64))
+MOVED, MOVED_BESIDE_CPU = (4_000_000, 64, 256), (20_000, 8, 16)
 _ITERATIONS_OF_A_FIT = 20
 _LONGEST = 20.0  # predicted seconds of a fit
 _ROWS, _COLUMNS, _CLUSTERS = 1 << 18, 256, 256
@@ -59,11 +60,18 @@ def benchmarks(dtype: str) -> Iterator[Benchmark]:
             yield Benchmark(case, partial(_iterations, gpu, n, d, k, dtype), "iteration")
 
 
+def moved(dtype: str) -> Iterator[Benchmark]:
+    """A fit of many rows on the host."""
+    n, d, k = MOVED if cuda_device() else MOVED_BESIDE_CPU
+    case = f"{n} x {d}, {k} clusters, {_ITERATIONS_OF_A_FIT} iterations, host to host, {dtype}"
+    yield Benchmark(case, partial(_fits, n, d, k, dtype, False), "fit", budget=0.6, most=5)
+
+
 def _rows(n: int, d: int, dtype: str) -> np.ndarray:
     return np.random.default_rng(0).random((n, d), np.float32).astype(dtype)
 
 
-def _fits(n: int, d: int, k: int, dtype: str) -> Comparison:
+def _fits(n: int, d: int, k: int, dtype: str, peer: bool = True) -> Comparison:
     """Seeds by k-means++ and some iterations, by every method and by scikit-learn."""
     X = _rows(n, d, dtype)
     options = {"max_iter": _ITERATIONS_OF_A_FIT, "tol": 0.0, "random_state": 0}
@@ -73,7 +81,7 @@ def _fits(n: int, d: int, k: int, dtype: str) -> Comparison:
         if candidate.reason is None and (candidate.seconds or 0.0) < _LONGEST:
             placed = {"device": candidate.device, "method": candidate.method}
             calls[name_of(candidate)] = _call(X, k, options, placed)
-    return Comparison(calls, _scikit_learn(X, k, options), name_of(plan.chosen))
+    return Comparison(calls, _scikit_learn(X, k, options) if peer else {}, name_of(plan.chosen))
 
 
 def _call(X: Any, k: int, options: Mapping[str, Any], placed: dict[str, str]) -> TimedCall:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from hetero.ops.matmul import OPERATION
 from hetero.ops.products.benchmarks import (
@@ -19,9 +22,17 @@ from hetero.ops.products.benchmarks import (
     remembered,
     trial,
 )
-from hetero.runtime.benchmark import Benchmark, BenchTable, Trial
+from hetero.runtime.benchmark import (
+    Benchmark,
+    BenchTable,
+    Comparison,
+    Trial,
+    by_candidates,
+    cuda_device,
+    from_host_by_cupy,
+)
 
-__all__ = ["OPTIONS", "VERIFIED", "benchmarks", "columns", "draw", "remembered", "trials"]
+__all__ = ["OPTIONS", "VERIFIED", "benchmarks", "columns", "draw", "moved", "remembered", "trials"]
 
 VERIFIED = True
 SHAPES: Sequence[tuple[int, ...]] = [
@@ -29,6 +40,10 @@ SHAPES: Sequence[tuple[int, ...]] = [
     *((8192, 64, 8192), (64, 8192, 8192), (8192, 8192, 64), (64, 64, 65536)),
     *((1000, 1000, 1000), (3001, 3001, 3001), (32, 4096, 4096), (4096, 32, 4096)),
 ]
+
+
+MOVED, MOVED_BESIDE_CPU = (4096, 8192, 16384), (256, 1024)
+_LONGEST = 1.0  # predicted seconds
 
 
 def _operands(dims: tuple[int, ...]) -> Shapes:
@@ -44,6 +59,21 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
 def benchmarks(dtype: str, device: str, order: str) -> Iterator[Benchmark]:
     """Square and long matrices, A by rows or by columns."""
     return product_benchmarks(OPERATION, SHAPES, _operands, dtype, device, order)
+
+
+def moved(dtype: str) -> Iterator[Benchmark]:
+    """Squares from the host to the host."""
+    for n in MOVED if cuda_device() else MOVED_BESIDE_CPU:
+        case = f"{n}x{n}x{n}, host to host, {dtype}"
+        yield Benchmark(case, partial(_moved, n, dtype), budget=0.6, most=5)
+
+
+def _moved(n: int, dtype: str) -> Comparison:
+    rng = np.random.default_rng(0)
+    operands = rng.random((n, n), np.float32).astype(dtype), rng.random((n, n)).astype(dtype)
+    peers = from_host_by_cupy(lambda cupy, A, B: cupy.matmul(A, B), *operands)
+    found = by_candidates(OPERATION, operands, {}, longest=_LONGEST)
+    return found._replace(peers=peers)
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> BenchTable | None:

@@ -50,6 +50,11 @@ def benchmarks(dtype: str) -> Iterator[Benchmark]:
         yield Benchmark(case, make, "solve", budget=1.0, least=2, most=9)
 
 
+def moved(dtype: str) -> Iterator[Benchmark]:
+    """The largest of the squares."""
+    yield list(benchmarks(dtype))[-1]
+
+
 def _compare(n: int, rtol: float, dtype: str) -> Comparison:
     f = np.random.default_rng(2).random((n, n)).astype(dtype)
     found = by_candidates(OPERATION, (f,), {"rtol": rtol}, longest=_LONGEST)

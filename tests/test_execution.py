@@ -581,7 +581,8 @@ def test_nothing_is_cut_that_has_one_row_or_column():
     def cut(a, b, function="matmul"):
         operands = [spec(shape).operand() for shape in (a, b)]
         shape = (*a[:-1], *b[-1:]) if len(b) > 1 else a[:-1]
-        return product_pieces._cut(function, *operands, shape)
+        found = product_pieces._axes(function, *operands, shape, 2)
+        return found and found[1:]
 
     assert cut((1, 9000), (9000, 1)) is None
     assert cut((1, 9000), (9000,), "matvec") is None

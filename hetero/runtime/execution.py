@@ -33,7 +33,7 @@ from hetero.runtime import (
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.planner import capturing
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.runtime.registry import Arguments, Cut, Implementation
 from hetero.runtime.thread_counts import Threads
 
 _SMALLEST = 1 << 20  # bytes of operands and result; a device without room for them has none
@@ -85,6 +85,14 @@ class Call(NamedTuple):
         if error.x is None:
             return self
         return self._replace(start=error.x, done=self.done + error.iterations)
+
+    def range(self, cut: Cut, begin: int, end: int, out: np.ndarray) -> Call:
+        """A range of this call, which fills its part of ``out``."""
+        arrays, part = (
+            cut.arrays(begin, end, self.arrays, self.options),
+            cut.output(begin, end, out),
+        )
+        return Call(arrays, tuple(map(describe, arrays)), part, describe(part), self.options)
 
     def tell(self, error: DeviceError) -> None:
         """Let an error know what was saved before this call began, for `after` of that one."""
@@ -218,30 +226,37 @@ def _in_pieces(used: tuple[Device, ...], plan: Plan, call: Call) -> Done | None:
     device is no longer used.
     """
     problem, chosen, result = plan.problem, plan.chosen, plan.problem.output
-    cut, operands = registry.operation(problem.operation).pieces, (*call.operands, result)
-    if cut is None or any(o.location != HOST for o in operands):
+    operands = (*call.operands, result)
+    if any(o.location != HOST for o in operands) or sum(o.nbytes for o in operands) < _SMALLEST:
         return None
-    if sum(o.nbytes for o in operands) < _SMALLEST:
+    cut = registry.cut(problem, 2)
+    if cut is None:
         return None
-    out = call.out
-    if out is None or _overlap(out, call.arrays):
-        out = np.empty(result.shape, result.dtype)
-    pieces = cut(problem, call.arrays, call.options, out)
-    if pieces is None:
-        return None
-    for piece in pieces:
+    out, middle = _apart(call, result), cut.extent // 2
+    for begin, end in ((0, middle), (middle, cut.extent)):
         try:
-            part = planner.plan(piece.problem, chosen.device, chosen.method)
+            part = planner.plan(cut.problem(begin, end), chosen.device, chosen.method)
         except MethodNotAvailable:
             return None
         if part.chosen.device != chosen.device:  # which was set aside meanwhile
             return None
-        operands, target = tuple(map(describe, piece.arrays)), describe(piece.out)
-        _attempt(used, part, Call(piece.arrays, operands, piece.out, target, call.options))
-    if call.out is not None and out is not call.out:
-        call.out[...] = out
-        out = call.out
-    return Done(out, None, chosen.device, chosen.method)
+        _attempt(used, part, call.range(cut, begin, end, out))
+    return Done(_returned(call, out), None, chosen.device, chosen.method)
+
+
+def _apart(call: Call, result: Operand) -> np.ndarray:
+    """Memory that takes a host call's result before all operands were read."""
+    if call.out is None or _overlap(call.out, call.arrays):
+        return np.empty(result.shape, result.dtype)
+    return call.out
+
+
+def _returned(call: Call, result: np.ndarray) -> np.ndarray:
+    """The result where the caller wants it."""
+    if call.out is None or call.out is result:
+        return result
+    call.out[...] = result
+    return call.out
 
 
 def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:

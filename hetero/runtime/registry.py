@@ -48,9 +48,9 @@ class Operation:
         What the command line may set: name -> (choices, help).
     cases, benchmarks : str
         Modules, imported on use: what calibration measures, and what ``hetero bench`` compares.
-    pieces : callable or None
-        ``pieces(problem, arrays, options, out)`` cuts a call of host arrays that a device has no
-        room for into some of `Piece`, or gives None.
+    cut : callable or None
+        ``cut(problem, parts)`` gives the `Cut` of a problem of host arrays into at least so many
+        parts, or None where there is nothing to cut, or nothing to gain by it.
     public : dict
         Further public names of hetero's -> the module that has them, imported on use.
     """
@@ -67,24 +67,32 @@ class Operation:
     dims_note: str = ""
     cases: str = ""
     benchmarks: str = ""
-    pieces: Callable[..., Any] | None = None
+    cut: Callable[[Problem, int], Cut | None] | None = None
     public: Mapping[str, str] = field(default_factory=dict)
 
 
-class Piece(NamedTuple):
-    """A smaller call that computes a part of another one's result.
+class Cut(NamedTuple):
+    """How a call of host arrays is cut into smaller ones that compute a range of its result each.
 
     Attributes
     ----------
-    problem : Problem
-    arrays : tuple of numpy.ndarray
-    out : numpy.ndarray
-        A view of the whole's.
+    along : str
+        Of what the ranges are, such as "rows".
+    extent : int
+        How many of these the result has.
+    problem : callable
+        ``problem(begin, end)`` gives the `Problem` of a range.
+    arrays : callable
+        ``arrays(begin, end, arrays, options)`` gives what of the call's arrays the range needs.
+    output : callable
+        ``output(begin, end, out)`` gives the view of the whole's result that the range fills.
     """
 
-    problem: Problem
-    arrays: tuple[Any, ...]
-    out: Any
+    along: str
+    extent: int
+    problem: Callable[[int, int], Problem]
+    arrays: Callable[..., tuple[Any, ...]]
+    output: Callable[[int, int, Any], Any]
 
 
 class Arguments(NamedTuple):
@@ -232,6 +240,12 @@ def register_operation(operation: Operation) -> Operation:
 def operations() -> tuple[Operation, ...]:
     """All operations, in the order they were registered."""
     return tuple(_operations.values())
+
+
+def cut(problem: Problem, parts: int) -> Cut | None:
+    """How a problem of host arrays is cut into at least so many parts; None where it is not."""
+    found = _operations.get(problem.operation)
+    return None if found is None or found.cut is None else found.cut(problem, parts)
 
 
 def operation(name: str) -> Operation:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.convolve2d import methods  # noqa: F401  # registers them
-from hetero.ops.convolve2d.bands import halves
+from hetero.ops.convolve2d.bands import cut
 from hetero.ops.convolve2d.operands import NAME, checked, from_dims, note_channels, problem
 from hetero.ops.convolve2d.planning import planned
 from hetero.ops.convolve2d.remembered import SMALL, calls, key_of, scipys
@@ -160,6 +160,6 @@ OPERATION = registry.register_operation(
         options={"mode": (MODES, "which results; default: full")},
         cases="hetero.ops.convolve2d.cases",
         benchmarks="hetero.ops.convolve2d.benchmarks",
-        pieces=halves,
+        cut=cut,
     )
 )

@@ -1,22 +1,20 @@
 """Images in bands of rows: which rows of the image each reads, and what is a call of its own.
 
-`rows_with_room` cuts what is larger than a device's memory, `halves` what found no room in what is
-free.
+`rows_with_room` cuts what is larger than a device's memory, `cut` what finds no room in what is
+free, or is shared by several devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 
-from hetero.arrays import HOST, describe
+from hetero.arrays import HOST
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import CheckedCall, described
 from hetero.ops.convolve2d.window import Window
 from hetero.runtime.plan import CPU
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Piece
+from hetero.runtime.registry import Cut
 
 LARGE = 1 << 30  # bytes of image and result below which every device is taken to have room
 # Of a device's memory, for a band and its result; transforms need as much again, or more.
@@ -49,32 +47,36 @@ def rows_with_room(call: CheckedCall, found: Window) -> int | None:
     return min(max(int(found.out_height * _SHARE * max(rooms) / needed), 1), found.out_height)
 
 
-def halves(
-    problem: Problem, arrays: tuple[np.ndarray, ...], options: FilterOptions, out: np.ndarray
-) -> Iterator[Piece] | None:
-    """The convolution of a host image, or of a stack of them, as two; None where too small."""
-    (image,), found = arrays, problem.options
-    middle = out.shape[0] // 2
-    rows = (0, middle), (middle, out.shape[0])
-    if image.ndim > 2:
-        parts = ((found, image[begin:end], out[begin:end]) for begin, end in rows)
-        return _pieces(problem, parts) if middle else None
-    windows = [band(found, *half) for half in rows]
-    if not middle or max(half.height for half in windows) >= found.height:
+def cut(problem: Problem, parts: int) -> Cut | None:
+    """A stack is cut into smaller ones, an image into bands of rows; None where these would read as
+    many rows as there are."""
+    image, filter, out = *problem.inputs, problem.output
+    found, dtype, stacked = problem.options, out.dtype, len(image.shape) > 2
+
+    def part(begin: int, end: int) -> Problem:
+        if stacked:
+            some = image._replace(shape=(end - begin, *image.shape[1:]))
+            return described(some, filter, dtype, found)
+        window = band(found, begin, end)
+        some = image._replace(shape=(window.height, window.width))
+        if is_copied(found, begin, end) and some.is_dense():
+            row, column = some.strides
+            some = some._replace(strides=(2 * row, 2 * column))  # so that packing is priced
+        return described(some, filter, dtype, window)
+
+    def arrays(
+        begin: int, end: int, whole: tuple[np.ndarray], options: FilterOptions
+    ) -> tuple[np.ndarray]:
+        return (whole[0][begin:end] if stacked else band_of(whole[0], found, begin, end),)
+
+    def output(begin: int, end: int, whole: np.ndarray) -> np.ndarray:
+        return whole[begin:end]
+
+    extent = out.shape[0]
+    rows = -(-extent // parts) + found.filter_height - 1
+    if extent < 2 or (not stacked and rows >= found.height):
         return None
-    parts = (
-        (half, band_of(image, found, begin, end), out[begin:end])
-        for half, (begin, end) in zip(windows, rows, strict=True)
-    )
-    return _pieces(problem, parts)
-
-
-def _pieces(
-    problem: Problem, parts: Iterable[tuple[Window, np.ndarray, np.ndarray]]
-) -> Iterator[Piece]:
-    for found, image, out in parts:
-        half = described(describe(image), problem.inputs[1], out.dtype, found)
-        yield Piece(half, (image,), out)
+    return Cut("images" if stacked else "rows", extent, part, arrays, output)
 
 
 def band(whole: Window, begin: int, end: int) -> Window:
@@ -117,6 +119,12 @@ def views(image: np.ndarray, whole: Window, begin: int, end: int) -> list[np.nda
         mirrored = whole.boundary == "symm" and copy % 2
         found.append(image[::-1][part] if mirrored else image[part])
     return found
+
+
+def is_copied(whole: Window, begin: int, end: int) -> bool:
+    """Whether a band is no view of the image: it reads rows beyond the edge that have values."""
+    first, last = _reach(whole, begin, end)
+    return whole.boundary != "fill" and (first < 0 or last > whole.height)
 
 
 def band_of(image: np.ndarray, whole: Window, begin: int, end: int) -> np.ndarray:

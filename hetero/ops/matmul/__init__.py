@@ -8,7 +8,7 @@ import numpy as np
 
 from hetero.ops.matmul import methods  # noqa: F401  # registers them
 from hetero.ops.products import operands
-from hetero.ops.products.pieces import halves
+from hetero.ops.products.pieces import cut
 from hetero.ops.products.public import product
 from hetero.runtime import registry
 from hetero.runtime.problem import Problem, check_dims
@@ -100,6 +100,6 @@ OPERATION = registry.register_operation(
         from_dims=from_dims,
         cases="hetero.ops.matmul.cases",
         benchmarks="hetero.ops.matmul.benchmarks",
-        pieces=halves,
+        cut=cut,
     )
 )

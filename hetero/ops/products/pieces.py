@@ -1,46 +1,47 @@
-"""Products that a device has no room for, cut into halves of batch, rows or columns."""
+"""Products of host arrays cut into ranges of the batch, of rows or of columns."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from hetero.arrays import describe
+from hetero.arrays import Operand
 from hetero.ops.products.operands import build
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Piece
+from hetero.runtime.registry import Cut
 
 
-def halves(
-    problem: Problem, arrays: tuple[np.ndarray, ...], options: None, out: np.ndarray
-) -> list[Piece] | None:
-    """A product of host arrays as two; None where there is nothing to cut."""
-    cut = _cut(problem.function, *problem.inputs, out.shape)
-    if cut is None:
+def cut(problem: Problem, parts: int) -> Cut | None:
+    """How a product is cut; None where it has nothing to cut."""
+    a, b = problem.inputs
+    found = _axes(problem.function, a, b, problem.output.shape, parts)
+    if found is None:
         return None
-    axis, *axes = cut
-    middle = out.shape[axis] // 2
-    found = []
-    for part in (slice(None, middle), slice(middle, None)):
-        operands = tuple(
-            x if along is None else x[_along(x.ndim, along, part)]
-            for x, along in zip(arrays, axes, strict=True)
-        )
-        result = out[_along(out.ndim, axis, part)]
-        half = build(problem.function, *map(describe, operands), describe(result))
-        assert half is not None
-        found.append(Piece(half, operands, result))
-    return found
+    along, axis, *axes = found
+
+    def part(begin: int, end: int) -> Problem:
+        operands = [_narrowed(o, i, end - begin) for o, i in zip((a, b), axes, strict=True)]
+        made = build(problem.function, *operands, _narrowed(problem.output, axis, end - begin))
+        assert made is not None  # as the whole
+        return made
+
+    def arrays(
+        begin: int, end: int, whole: tuple[np.ndarray, ...], options: None
+    ) -> tuple[np.ndarray, ...]:
+        return tuple(_range(x, i, begin, end) for x, i in zip(whole, axes, strict=True))
+
+    def output(begin: int, end: int, out: np.ndarray) -> np.ndarray:
+        return _range(out, axis, begin, end)
+
+    return Cut(along, problem.output.shape[axis], part, arrays, output)
 
 
-def _cut(
-    function: str, a: Any, b: Any, shape: tuple[int, ...]
-) -> tuple[int, int | None, int | None] | None:
-    """(axis of the result, of A, of B) to cut along, counted from the end; None: not that operand.
+def _axes(
+    function: str, a: Operand, b: Operand, shape: tuple[int, ...], parts: int
+) -> tuple[str, int, int | None, int | None] | None:
+    """(what is cut, axis of the result, of A, of B), axes counted from the end; None: not that one.
 
-    The longest batch axis where there is one, else rows of A or columns of B, whichever operand is
-    the larger.
+    The longest batch axis where there is one, else rows of A or columns of B: of those that are
+    enough for all parts the ones of the larger operand, because the other one goes to every part.
     """
     a_core = min(len(a.shape), 2)
     b_core = 1 if function == "matvec" else min(len(b.shape), 2)
@@ -55,17 +56,27 @@ def _cut(
             along = axis + core - own
             there = -along <= len(operand.shape) and operand.shape[along] > 1
             cuts.append(along if there else None)
-        return axis, *cuts
+        return "batch", axis, *cuts
     choices = []
     if rows and shape[-core] > 1:
-        choices.append((a.nbytes, (-core, -2, None)))
+        choices.append((min(shape[-core], parts), a.nbytes, ("rows", -core, -2, None)))
     if columns and shape[-1] > 1:
-        choices.append((b.nbytes, (-1, None, -1)))
-    return max(choices, key=lambda choice: choice[0])[1] if choices else None
+        choices.append((min(shape[-1], parts), b.nbytes, ("columns", -1, None, -1)))
+    return max(choices, key=lambda choice: choice[:2])[2] if choices else None
 
 
-def _along(ndim: int, axis: int, part: slice) -> tuple[slice, ...]:
-    """The index that takes a part along one axis, counted from the end."""
-    index = [slice(None)] * ndim
-    index[axis] = part
-    return tuple(index)
+def _narrowed(operand: Operand, axis: int | None, extent: int) -> Operand:
+    """A range of an operand along one axis."""
+    if axis is None:
+        return operand
+    shape = list(operand.shape)
+    shape[axis] = extent
+    return operand._replace(shape=tuple(shape))
+
+
+def _range(x: np.ndarray, axis: int | None, begin: int, end: int) -> np.ndarray:
+    if axis is None:
+        return x
+    index = [slice(None)] * x.ndim
+    index[axis] = slice(begin, end)
+    return x[tuple(index)]

@@ -151,6 +151,11 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
     if (retained && !--retained) drop(CONTEXT, primary), live[MODULE] = 0; /* they go with it */
     return SUCCESS;
 }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
+    GATE;
+    *flags = 0, *active = retained > 0;
+    return SUCCESS;
+}
 int cuCtxPushCurrent_v2(void *context) {
     GATE;
     if (depth == 64) return INVALID_VALUE;
@@ -233,6 +238,16 @@ int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
     return SUCCESS;
 }
 int cuMemFreeHost(void *memory) { GATE; return drop(PINNED, memory); }
+int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
+    GATE;
+    __atomic_add_fetch(&live[PINNED], 1, __ATOMIC_SEQ_CST);
+    return SUCCESS;
+}
+int cuMemHostUnregister(void *memory) {
+    GATE;
+    __atomic_sub_fetch(&live[PINNED], 1, __ATOMIC_SEQ_CST);
+    return SUCCESS;
+}
 int cuMemcpyHtoD_v2(Address to, const void *from, size_t bytes) {
     GATE;
     memcpy((void *)to, from, bytes);

@@ -5,24 +5,20 @@ from __future__ import annotations
 import abc
 import ctypes
 import functools
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from hetero import kernels
-from hetero.devices import peers
+from hetero.devices import peers, pinned
+from hetero.devices.staging import DOWNLOAD, UPLOAD, Copy, Ring
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _PROBE_BLOCK = 32  # threads
-
-
-class Copy:
-    """A copy between host and device that was begun."""
-
-    def wait(self) -> None:
-        """Return when it is complete; raise what made it fail."""
 
 
 class Device(abc.ABC):
@@ -40,6 +36,8 @@ class Device(abc.ABC):
     shared_limit: int = 32 << 10  # bytes of shared memory that a block can have
     capability: tuple[int, int] | None = None  # compute capability, of CUDA devices
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
+    # Bytes from which on a copy of ordinary memory is faster through the `ring`, by direction.
+    least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -80,7 +78,9 @@ class Device(abc.ABC):
         """Begin to copy a host array of any strides, packed in C order, to device memory.
 
         Until `Copy.wait` returns, the source must not change, and what is begun on the device must
-        not use the target. Here the copy is complete at once.
+        not use the target. Copies of one direction go in the order of their start, both directions
+        at once. A copy that is dropped without having been waited for is cancelled. Where the
+        device has no `ring`, the copy is complete at once.
 
         Parameters
         ----------
@@ -89,19 +89,17 @@ class Device(abc.ABC):
         offset : int
             Bytes from the target's begin.
         after : event, optional
-            What must have come before the target is overwritten, as `record` gives it.
+            What must have come before the target is overwritten, as `record` gives it; default: all
+            that the default queue holds now.
         """
-        if after is not None:
-            self.wait(after)
-        self.upload(np.ascontiguousarray(source), target, offset)
-        return Copy()
+        return self._start(UPLOAD, source, target, offset, after)
 
     def start_download(
         self, source: Any, target: np.ndarray, offset: int = 0, after: Any = None
     ) -> Copy:
         """Begin to copy packed device memory to a host array of any strides.
 
-        Until `Copy.wait` returns, neither may be written to. Here the copy is complete at once.
+        Until `Copy.wait` returns, neither may be written to. As for `start_upload`.
 
         Parameters
         ----------
@@ -110,15 +108,63 @@ class Device(abc.ABC):
         offset : int
             Bytes from the source's begin.
         after : event, optional
-            What must have come before the source is read; default: all work begun so far.
+            What must have come before the source is read; default: all that the default queue holds
+            now.
         """
-        if after is not None:
-            self.wait(after)
-        packed = target if target.flags.c_contiguous else np.empty(target.shape, target.dtype)
-        self.download(source, packed, offset)
-        if packed is not target:
-            target[...] = packed
-        return Copy()
+        return self._start(DOWNLOAD, target, source, offset, after)
+
+    def _start(
+        self, direction: str, array: np.ndarray, buffer: Any, offset: int, after: Any
+    ) -> Copy:
+        ring = self.ring()
+        if ring is None or not array.nbytes:
+            if after is not None:
+                self.wait(after)
+            self.copy_plainly(direction, array, buffer, offset)
+            return Copy()
+        if after is None:
+            after = self.record()
+        direct = array.flags.c_contiguous and self.is_pinned(array)
+        start = ring.start_pinned if direct else ring.start
+        return start(direction, array, buffer, offset, after)
+
+    def copy_plainly(self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
+        """Copy a host array of any strides, packed in C order, to or from device memory."""
+        if not array.nbytes:
+            return
+        if direction == UPLOAD:
+            self.upload(np.ascontiguousarray(array), buffer, offset)
+            return
+        packed = array if array.flags.c_contiguous else np.empty(array.shape, array.dtype)
+        self.download(buffer, packed, offset)
+        if packed is not array:
+            array[...] = packed
+
+    def staged(self, direction: str, array: np.ndarray, buffer: Any, offset: int) -> bool:
+        """Copy through the `ring` if that is faster; whether it was done."""
+        if array.nbytes < self.least_staged[direction]:
+            return False
+        ring = self.ring()
+        if ring is None or self.is_pinned(array):
+            return False
+        ring.start(direction, array, buffer, offset, self.record()).wait()
+        return True
+
+    def ring(self) -> Ring | None:
+        """What copies go through that are staged; None where there is none, and in its threads."""
+        return None
+
+    def is_pinned(self, array: np.ndarray) -> bool:
+        """Whether the device copies from and to a host array directly."""
+        return pinned.holds(array)
+
+    def send(self, direction: str, array: np.ndarray, buffer: Any, offset: int, stream: Any) -> Any:
+        """Let a stream copy a pinned array that is C-contiguous; what `await_sent` waits for."""
+        raise DeviceError(f"{self.kind} has only one queue")
+
+    def await_sent(self, mark: Any) -> None:
+        """Hold up the host until a copy is complete, asleep if that takes long."""
+        raise DeviceError(f"{self.kind} has only one queue")
 
     def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
         """Set bytes of device memory to zero."""
@@ -284,8 +330,8 @@ class Device(abc.ABC):
         return
 
     @abc.abstractmethod
-    def pinned(self, nbytes: int) -> np.ndarray:
-        """Host memory (uint8) that the device copies from and to directly."""
+    def pinned(self, nbytes: int, purpose: str = "arrays") -> np.ndarray:
+        """Host memory (uint8) that the device copies from and to directly, counted by purpose."""
 
     def staging(self, nbytes: int) -> np.ndarray:
         """Host memory to copy through, the same at each call; `peers` sees to it that all wait."""

@@ -14,14 +14,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from hetero.devices import cubin, install
+from hetero.devices import cubin, install, pinned
 from hetero.devices.base import Device
 from hetero.devices.cuda_launch import CudaLaunches
 from hetero.devices.cuda_state import Lent
+from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, is_lane
 from hetero.kernels.cpu import blas_spin
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
@@ -73,6 +75,7 @@ class CudaDevice(CudaLaunches):
 
     kind = "cuda"
     dialect = "cuda"
+    least_staged = MappingProxyType({UPLOAD: 4 << 20, DOWNLOAD: 2 << 20})  # before calibration
 
     def __init__(self, ordinal: int) -> None:
         import pycuda.driver as driver
@@ -128,7 +131,8 @@ class CudaDevice(CudaLaunches):
     def upload(self, source: np.ndarray, target: int, offset: int = 0, stream: Any = None) -> None:
         if stream is None:
             with _undisturbed(source):
-                self.driver.memcpy_htod(target + offset, source)
+                if not self.staged(UPLOAD, source, target, offset):
+                    self.driver.memcpy_htod(target + offset, source)
         else:
             self.driver.memcpy_htod_async(target + offset, source, stream.raw)
 
@@ -138,7 +142,8 @@ class CudaDevice(CudaLaunches):
         if stream is None:
             self._not_captured("bringing results to the host")
             with _undisturbed(target):
-                self.driver.memcpy_dtoh(target, source + offset)
+                if not self.staged(DOWNLOAD, target, source, offset):
+                    self.driver.memcpy_dtoh(target, source + offset)
         else:
             self.driver.memcpy_dtoh_async(target, source + offset, stream.raw)
 
@@ -224,13 +229,44 @@ class CudaDevice(CudaLaunches):
         else:
             stream.raw.wait_for_event(event.raw)
 
-    def pinned(self, nbytes: int) -> np.ndarray:
-        return self.driver.pagelocked_empty(nbytes, np.uint8)
+    def pinned(self, nbytes: int, purpose: str = "arrays") -> np.ndarray:
+        if self.same_in_threads():
+            made = pinned.cuda_pages(nbytes, self.ordinal)
+        else:
+            made = self.driver.pagelocked_empty(max(nbytes, 1), np.uint8)
+        return pinned.known(made, purpose)[:nbytes]
+
+    def is_pinned(self, array: np.ndarray) -> bool:
+        return pinned.holds(array) or pinned.driver_knows(array)
+
+    def ring(self) -> Ring | None:
+        if is_lane() or self.capturing or not self.same_in_threads():
+            return None
+        state = self.state()
+        if state.ring is None:
+            with self._lock:
+                if state.ring is None:
+                    state.ring = Ring(self)
+        return state.ring
+
+    def send(self, direction: str, array: np.ndarray, buffer: int, offset: int, stream: Any) -> Any:
+        if direction == UPLOAD:
+            self.driver.memcpy_htod_async(buffer + offset, array, stream.raw)
+        else:
+            self.driver.memcpy_dtoh_async(array, buffer + offset, stream.raw)
+        flags = self.driver.event_flags
+        asleep = flags.DISABLE_TIMING | flags.BLOCKING_SYNC
+        mark = Lent(self.state().copied, lambda: self.driver.Event(asleep))
+        mark.raw.record(stream.raw)
+        return mark
+
+    def await_sent(self, mark: Any) -> None:
+        mark.raw.synchronize()
 
     def staging(self, nbytes: int) -> np.ndarray:
         state = self.state()
         if state.staging is None or state.staging.nbytes < nbytes:
-            state.staging = self.pinned(nbytes)
+            state.staging = self.pinned(nbytes, "between devices")
         return state.staging[:nbytes]
 
 

@@ -195,8 +195,9 @@ class CudaContexts(Device):
             library.cuDevicePrimaryCtxRelease_v2(ordinal)
             lost = [s for c, s in self._states.items() if c == primary]
             self._states = {c: s for c, s in self._states.items() if c != primary}
-            for state in lost:
-                state.storage.drop()
+        for state in lost:
+            state.storage.drop()
+            state.end_copies()
 
     def reopen(self) -> None:
         try:
@@ -226,6 +227,7 @@ class CudaContexts(Device):
             raise GraphError("giving memory back cannot be part of a graph")
         for state in list(self._states.values()):
             state.storage.drop()
+            state.end_copies()
         try:
             current, primary = self.driver.Context.get_current(), self._primary
             if current is not None and self.owns(current):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero.devices.cuda_pool import Pool
+from hetero.devices.staging import Ring
 from hetero.devices.storage import Storage
 
 
@@ -27,10 +28,13 @@ class State:
         self.handles: dict[str, Any] = {}
         self.shared_bytes: dict[Any, int] = {}
         self.staging: np.ndarray | None = None
-        # Unused ones of PyCUDA's, see `Lent`; marks are events that take the time.
+        self.ring: Ring | None = None
+        # Unused ones of PyCUDA's, see `Lent`; marks are events that take the time, and who waits
+        # for one of copied sleeps meanwhile.
         self.streams: list[Any] = []
         self.events: list[Any] = []
         self.marks: list[Any] = []
+        self.copied: list[Any] = []
 
     def memory(self) -> dict[str, int]:
         """Purpose -> bytes; what no workspace accounts for belongs to arrays and running calls."""
@@ -44,12 +48,18 @@ class State:
         self.storage.drop()
         return self.pool.trim()
 
+    def end_copies(self) -> None:
+        """End the threads that copy, and give their buffers back."""
+        if self.ring is not None:
+            self.ring.close()
+
     def close(self) -> None:
         """Give everything back to the driver, in this context."""
         self.storage.drop()
         for kept in (self.shared_bytes, self.kernels, self.handles, self.modules):
             kept.clear()
-        for unused in (self.streams, self.events, self.marks):
+        self.end_copies()
+        for unused in (self.streams, self.events, self.marks, self.copied):
             unused.clear()
         self.staging = None
         self.pool.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import tempfile
 import threading
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.devices import install, opencl_runtime
+from hetero.devices import install, opencl_runtime, pinned
 from hetero.devices.base import Device, kernel_text, short_host
+from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, is_lane
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
@@ -155,6 +157,10 @@ class OpenCLDevice(Device):
         self.shared_limit = int(device.local_mem_size)
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self._storage = Storage()
+        self._ring: Ring | None = None
+        is_host = device.type & cl.device_type.CPU  # whose buffers are ordinary memory
+        least = math.inf if is_host else 4 << 20
+        self.least_staged = {UPLOAD: least, DOWNLOAD: least}
 
     def describe(self) -> dict[str, Any]:
         """kind, name, memory_bytes, multiprocessors, block_limit, shared_limit, driver, platform,
@@ -190,6 +196,9 @@ class OpenCLDevice(Device):
         return self._open()[0]
 
     def reopen(self) -> None:
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.close()
         with self._lock:
             self._opened = None
             self._programs = {}
@@ -205,12 +214,16 @@ class OpenCLDevice(Device):
         return buffer, buffer
 
     def upload(self, source: np.ndarray, target: Any, offset: int = 0, stream: Any = None) -> None:
+        if stream is None and self.staged(UPLOAD, source, target, offset):
+            return
         queue, wait = self._queue(stream), stream is None
         self.cl.enqueue_copy(queue, target, source, dst_offset=offset, is_blocking=wait)
 
     def download(
         self, source: Any, target: np.ndarray, offset: int = 0, stream: Any = None
     ) -> None:
+        if stream is None and self.staged(DOWNLOAD, target, source, offset):
+            return
         queue, wait = self._queue(stream), stream is None
         self.cl.enqueue_copy(queue, target, source, src_offset=offset, is_blocking=wait)
 
@@ -321,12 +334,39 @@ class OpenCLDevice(Device):
         else:
             event.wait()
 
-    def pinned(self, nbytes: int) -> np.ndarray:
+    def pinned(self, nbytes: int, purpose: str = "arrays") -> np.ndarray:
         cl = self.cl
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         context, queue = self._open()
-        buffer = cl.Buffer(context, flags, nbytes)
+        buffer = cl.Buffer(context, flags, max(nbytes, 1))
         array, _ = cl.enqueue_map_buffer(
-            queue, buffer, cl.map_flags.READ | cl.map_flags.WRITE, 0, (nbytes,), np.uint8
+            queue, buffer, cl.map_flags.READ | cl.map_flags.WRITE, 0, (max(nbytes, 1),), np.uint8
         )
-        return array
+        return pinned.known(array, purpose)[:nbytes]
+
+    def ring(self) -> Ring | None:
+        if is_lane():
+            return None
+        if self._ring is None:
+            place = self.place()
+            with self._lock:
+                if self._ring is None or self._ring.place is not place:
+                    self._ring = Ring(self)
+        return self._ring
+
+    def send(self, direction: str, array: np.ndarray, buffer: Any, offset: int, stream: Any) -> Any:
+        copy = self.cl.enqueue_copy
+        if direction == UPLOAD:
+            sent = copy(stream, buffer, array, dst_offset=offset, is_blocking=False)
+        else:
+            sent = copy(stream, array, buffer, src_offset=offset, is_blocking=False)
+        stream.flush()
+        return sent
+
+    def await_sent(self, mark: Any) -> None:
+        mark.wait()
+
+    def clear(self) -> None:
+        super().clear()
+        if self._ring is not None:
+            self._ring.close()

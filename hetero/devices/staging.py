@@ -1,0 +1,501 @@
+"""Staged copies: ordinary host memory moves through pinned buffers, filled by several threads.
+
+A driver copies ordinary memory through a pinned buffer of its own with one thread, which is slower
+than the bus. Here several threads do it. Each has two buffers and a stream: it fills one while the
+other is on the bus. They share nothing but the number of the next slice, so no slice is handed from
+thread to thread. Downloads go the other way round, where what takes time is that new pages are
+touched: several threads touch them.
+
+Arrays that are not contiguous are packed on the way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import logging
+import math
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from hetero import locks
+from hetero.errors import DeviceError
+
+UPLOAD, DOWNLOAD = "upload", "download"
+PURPOSE = "staging"
+_SLICE = 4 << 20  # bytes of a buffer
+_LEAST_SLICE = 1 << 18  # bytes: below that, handling a slice takes longer than copying it
+_BUFFERS = 2  # of a thread
+_MOST_LANES = 8
+_IDLE = 60.0  # seconds without a copy after which a thread ends and gives its buffers back
+_NAME = "hetero-copy"  # begins as all threads of ours that never call BLAS
+
+log = logging.getLogger("hetero")
+_rings: weakref.WeakSet[Any] = weakref.WeakSet()
+_here = threading.local()
+
+
+def is_lane() -> bool:
+    """Whether the calling thread is one that copies slices, which begins no staged copies."""
+    return getattr(_here, "is_lane", False)
+
+
+class Device(Protocol):
+    """What staging needs of a `hetero.devices.base.Device`."""
+
+    name: str
+    active: Callable[[], AbstractContextManager[Any]]
+    place: Callable[[], Any]
+    pinned: Callable[..., np.ndarray]
+    new_stream: Callable[[], Any]
+    wait: Callable[..., None]
+    send: Callable[..., Any]
+    await_sent: Callable[[Any], None]
+    copy_plainly: Callable[..., None]
+
+
+class Copy:
+    """A copy between host and device that was begun."""
+
+    def wait(self) -> None:
+        """Return when it is complete; raise what made it fail."""
+
+
+class _Job:
+    """A copy that threads do slice by slice."""
+
+    def __init__(
+        self, direction: str, array: np.ndarray, buffer: Any, offset: int, after: Any, most: int
+    ) -> None:
+        self.direction, self.buffer, self.after = direction, buffer, after
+        self.count, self._piece = pieces(array, most)
+        self._offset = offset
+        self.error: BaseException | None = None
+        self.is_cancelled = False
+        self._lock = threading.Lock()
+        self._next, self._left = 0, self.count
+        self._done = threading.Lock()
+        if self.count:
+            self._done.acquire()
+
+    def piece(self, number: int) -> tuple[np.ndarray, int]:
+        """A slice of the array, and its byte in the buffer."""
+        view, begin = self._piece(number)
+        return view, self._offset + begin
+
+    def take(self) -> int | None:
+        """The number of a slice that nobody has taken; None when there is none."""
+        with self._lock:
+            if self._next == self.count:
+                return None
+            self._next += 1
+            return self._next - 1
+
+    def settle(self, number: int) -> None:
+        """So many slices that were taken are done with."""
+        with self._lock:
+            self._left -= number
+            last = number and not self._left
+        if last:
+            self._done.release()
+
+    def cancel(self, error: BaseException | None = None) -> None:
+        """Begin no more slices."""
+        with self._lock:
+            self.error = self.error or error
+            self.is_cancelled = True
+            rest, self._next = self.count - self._next, self.count
+        self.settle(rest)
+
+    def wait(self) -> None:
+        """Return when no slice is under way; an interrupt cancels those that are not begun."""
+        try:
+            with self._done:
+                return
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Cancel, and return when no slice is under way, whatever interrupts."""
+        self.cancel()
+        while not is_lane():  # a lane would wait for itself
+            try:
+                with self._done:
+                    return
+            except BaseException:  # the first interrupt is raised
+                continue
+
+
+class Staged(Copy):
+    """A copy that goes through a ring. Dropped without having been waited for, it is cancelled."""
+
+    def __init__(self, job: _Job) -> None:
+        self._job: _Job | None = job
+        self._error: BaseException | None = None
+
+    def wait(self) -> None:
+        job = self._job
+        if job is not None:
+            job.wait()
+            self._job, self._error = None, job.error
+        if self._error is not None:
+            raise self._error
+
+    def __del__(self) -> None:
+        job = getattr(self, "_job", None)
+        if job is not None:
+            job.stop()
+
+
+class Direct(Copy):
+    """A copy of pinned memory that is on its way, without threads of ours.
+
+    Parameters
+    ----------
+    device : Device
+    mark : object
+        As its `send` gives it.
+    array : numpy.ndarray
+        Kept alive until then.
+    """
+
+    def __init__(self, device: Device, mark: Any, array: np.ndarray) -> None:
+        self._device, self._mark, self._array = device, mark, array
+
+    def wait(self) -> None:
+        if self._mark is not None:
+            with self._device.active():
+                self._device.await_sent(self._mark)
+            self._mark = self._array = None
+
+    def __del__(self) -> None:
+        try:
+            self.wait()
+        except Exception as error:  # whoever uses the device next is told
+            log.debug("a copy that nobody waited for failed: %s", error)
+
+
+class Ring:
+    """The pinned buffers of one context and the threads that fill and empty them.
+
+    Threads start when there is work for them, at most so many for each direction, and end after
+    `_IDLE` seconds without any.
+
+    Parameters
+    ----------
+    device : Device
+        Active in the context that the ring is for.
+    lanes : int, optional
+        Threads for each direction. Default: half the cores that this process may use, 8 at most.
+    slice_bytes : int, optional
+        Of a buffer.
+    least_bytes : int, optional
+        Of a slice, where the array has more.
+    buffers : int, optional
+        Of each thread.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        lanes: int | None = None,
+        slice_bytes: int = _SLICE,
+        least_bytes: int = _LEAST_SLICE,
+        buffers: int = _BUFFERS,
+    ) -> None:
+        self.device, self.place = device, device.place()
+        self.lanes = lanes or max(1, min(_MOST_LANES, _cores() // 2))
+        self.slice_bytes, self.least_bytes, self.buffers = slice_bytes, least_bytes, buffers
+        self._lock = locks.new()
+        self._queues = {way: queue.SimpleQueue() for way in (UPLOAD, DOWNLOAD)}
+        self._threads: dict[str, list[threading.Thread]] = {UPLOAD: [], DOWNLOAD: []}
+        self._streams: dict[str, Any] = {}
+        if not _rings:
+            atexit.register(_close_all)
+        _rings.add(self)
+
+    def start(
+        self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
+    ) -> Copy:
+        """Begin to copy an array of any strides, packed in C order, to or from a buffer.
+
+        Copies of one direction go in the order of their start, both directions at once.
+
+        Parameters
+        ----------
+        direction : {"upload", "download"}
+        array : numpy.ndarray
+        buffer : buffer
+        offset : int
+            Bytes from the buffer's begin.
+        after : event, optional
+            What must have come before the buffer is touched.
+        """
+        share = -(-array.nbytes // (self.lanes * self.buffers)) + 4095 & ~4095
+        most = min(max(share, self.least_bytes), self.slice_bytes)
+        job = _Job(direction, array, buffer, offset, after, most)
+        started = Staged(job)  # whatever comes in between, it sees to it that nothing stays begun
+        with self._lock:
+            workers = self._started(direction, min(job.count, self.lanes))
+            for _ in range(min(job.count, workers)):
+                self._queues[direction].put(job)
+        if not workers:
+            _Lane(self, None).do(job, plainly=True)
+        return started
+
+    def start_pinned(
+        self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
+    ) -> Copy:
+        """Begin to copy an array that is pinned and contiguous; the device must be active."""
+        with self._lock:
+            if direction not in self._streams:
+                self._streams[direction] = self.device.new_stream()
+            stream = self._streams[direction]
+        if after is not None:
+            self.device.wait(after, stream)
+        return Direct(
+            self.device, self.device.send(direction, array, buffer, offset, stream), array
+        )
+
+    def _started(self, direction: str, wanted: int) -> int:
+        """How many threads there are, when those that are wanted were started."""
+        threads = self._threads[direction]
+        while len(threads) < wanted:
+            lane = _Lane(self, self._queues[direction])
+            thread = threading.Thread(
+                target=lane.run, args=(direction,), name=f"{_NAME} {direction}", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is ending, or there are too many
+                break
+            threads.append(thread)
+        return len(threads)
+
+    def leave(self, direction: str, own: Any) -> bool:
+        """Whether the calling thread of ours may end: nothing waits in its queue."""
+        with self._lock:
+            if not own.empty():
+                return False
+            own_thread = threading.current_thread()
+            if own_thread in self._threads[direction]:
+                self._threads[direction].remove(own_thread)
+            return True
+
+    def close(self) -> None:
+        """End the threads when they have done what was begun, and give the buffers back.
+
+        The next copy starts anew.
+        """
+        ending = []
+        with self._lock:
+            for way, threads in self._threads.items():
+                for _ in threads:
+                    self._queues[way].put(None)
+                ending += threads
+                self._queues[way], self._threads[way] = queue.SimpleQueue(), []
+            self._streams.clear()
+        for thread in ending:
+            if thread is not threading.current_thread():
+                thread.join()
+
+
+class _Slot(NamedTuple):
+    """A slice on its way: its buffer, its bytes there, its place in the array, and its mark."""
+
+    buffer: np.ndarray
+    packed: np.ndarray
+    view: np.ndarray
+    mark: Any
+
+
+class _Lane:
+    """What one thread does: fill its buffers and send them, or wait for them and empty them."""
+
+    def __init__(self, ring: Ring, jobs: Any) -> None:
+        self._ring, self._device, self._jobs = ring, ring.device, jobs
+        self._most = ring.buffers
+        self._made = 0
+        self._free: list[np.ndarray] = []
+        self._stream: Any = None
+
+    def run(self, direction: str) -> None:
+        """Do one job after the other until the ring closes, or there are none for long."""
+        _here.is_lane = True
+        while True:
+            try:
+                job = self._jobs.get(timeout=_IDLE)
+            except queue.Empty:
+                if self._ring.leave(direction, self._jobs):
+                    break
+                continue
+            if job is None:
+                break
+            self.do(job)
+            del job  # and the array with it
+        self._free.clear()
+        self._stream = None
+
+    def do(self, job: _Job, plainly: bool = False) -> None:
+        """Do slices of a job until there are none left; failures are the job's."""
+        flying: collections.deque[_Slot] = collections.deque()
+        taken, outside = 0, is_lane()
+        _here.is_lane = True
+        try:
+            with self._device.active():
+                try:
+                    while (number := job.take()) is not None:
+                        taken += 1
+                        if taken == 1:
+                            self._begin(job, plainly)
+                        self._do(job, number, flying)
+                    while flying:
+                        self._arrive(job, flying)
+                except BaseException:
+                    job.cancel()
+                    raise
+                finally:
+                    self._land(flying)
+        except BaseException as error:  # active() has made it one of ours
+            job.cancel(error)
+        finally:
+            _here.is_lane = outside
+            job.settle(taken)
+
+    def _begin(self, job: _Job, plainly: bool) -> None:
+        if self._device.place() is not self._ring.place:
+            raise DeviceError("the context in which a copy was begun is gone")
+        if self._stream is None:
+            self._stream = self._device.new_stream()
+        if plainly:
+            self._most = 0
+        if job.after is not None:
+            self._device.wait(job.after, self._stream)
+
+    def _do(self, job: _Job, number: int, flying: collections.deque[_Slot]) -> None:
+        view, offset = job.piece(number)
+        if not self._free and self._made < self._most:
+            self._grow()
+        if not self._free and flying:
+            self._arrive(job, flying)
+        if not self._free:
+            if job.after is not None:
+                self._device.wait(job.after)
+            self._device.copy_plainly(job.direction, view, job.buffer, offset)
+            return
+        buffer = self._free.pop()
+        packed = buffer[: view.nbytes].view(view.dtype).reshape(view.shape)
+        try:
+            if job.direction == UPLOAD:
+                np.copyto(packed, view)
+            mark = self._device.send(job.direction, packed, job.buffer, offset, self._stream)
+        except BaseException:
+            self._free.append(buffer)
+            raise
+        flying.append(_Slot(buffer, packed, view, mark))
+
+    def _grow(self) -> None:
+        """One more buffer; where there is none to be had, those that are there must do."""
+        try:
+            self._free.append(self._device.pinned(self._ring.slice_bytes, PURPOSE))
+        except Exception as error:
+            self._most = self._made
+            _refused(self._device.name, error)
+        else:
+            self._made += 1
+
+    def _arrive(self, job: _Job, flying: collections.deque[_Slot]) -> None:
+        """Wait for the oldest slice, and bring it where it belongs."""
+        slot = flying[0]
+        self._device.await_sent(slot.mark)
+        flying.popleft()
+        self._free.append(slot.buffer)
+        if job.direction == DOWNLOAD and not job.is_cancelled:
+            np.copyto(slot.view, slot.packed)
+
+    def _land(self, flying: collections.deque[_Slot]) -> None:
+        """Wait for what is still on its way after a failure."""
+        while flying:
+            slot = flying.popleft()
+            self._free.append(slot.buffer)
+            try:
+                self._device.await_sent(slot.mark)
+            except Exception as error:
+                log.debug("%s: a slice did not arrive: %s", self._device.name, error)
+
+
+def pieces(array: np.ndarray, most: int) -> tuple[int, Callable[[int], tuple[np.ndarray, int]]]:
+    """An array in parts that follow each other in C order.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Of any strides.
+    most : int
+        Bytes of a part, but for single elements that have more.
+
+    Returns
+    -------
+    count : int
+    piece : callable
+        ``piece(i)``: a view of the array, and the number of bytes before it.
+    """
+    if not array.size:
+        return 0, lambda i: (array, 0)
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1).view(np.uint8)
+        return -(-flat.nbytes // most), lambda i: (flat[i * most : (i + 1) * most], i * most)
+    axis, inner = array.ndim - 1, array.itemsize
+    while axis and inner * array.shape[axis] <= most:
+        inner *= array.shape[axis]
+        axis -= 1
+    length, outer = array.shape[axis], array.shape[:axis]
+    parts = -(-length // max(most // inner, 1))
+
+    def piece(i: int) -> tuple[np.ndarray, int]:
+        before, part = divmod(i, parts)
+        begin, end = part * length // parts, (part + 1) * length // parts
+        index = np.unravel_index(before, outer) if outer else ()
+        return array[(*index, slice(begin, end))], (before * length + begin) * inner
+
+    return math.prod(outer) * parts, piece
+
+
+def _refused(name: str, error: Exception) -> None:
+    """Tell once that there is no pinned memory."""
+    global _is_told
+    if not _is_told:
+        _is_told = True
+        log.warning("%s: copies are slower, the system gives no pinned memory: %s", name, error)
+
+
+_is_told = False
+
+
+def close_all() -> None:
+    """Give the buffers of all rings back."""
+    for ring in list(_rings):
+        ring.close()
+
+
+def _close_all() -> None:
+    if os.getpid() == _process:
+        close_all()
+
+
+_process = os.getpid()
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1

@@ -76,6 +76,19 @@ def test_arrays_in_are_arrays_out(monkeypatch):
         fitted.predict(fakes.Cupy.of(X[:, :2].copy(), device))
 
 
+def test_a_dtype_that_is_not_numpys(monkeypatch):
+    """As torch's: NumPy cannot make anything of it."""
+    there = fakes.Array.of(X, fakes.install(monkeypatch)[0])
+
+    class Foreign:
+        __cuda_array_interface__ = there.__cuda_array_interface__
+        shape, dtype = there.shape, "the library's own float64"
+
+    plan = hetero.plan("kmeans", Foreign(), 4)
+    assert plan.problem.dtype == "float64"
+    assert plan.problem.inputs[0].location == "cuda:0"
+
+
 def test_without_scikit_learn():
     script = """
         import sys

@@ -73,7 +73,7 @@ def problem(
 def problem_of(X: Any, weights: Operand | None, k: int, options: Options) -> Problem:
     """The problem of a call whose arguments were looked at."""
     n, d = X.shape
-    dtype = float_dtype(X.dtype)
+    dtype = float_dtype(_dtype(X))
     inputs: tuple[Operand, ...] = ()
     obstacle = "a sparse X computes on the CPU"
     where = HOST
@@ -117,6 +117,12 @@ def float_dtype(dtype: Any) -> np.dtype:
     return dtype if dtype in _FLOATS else _FLOATS[0]
 
 
+def _dtype(X: Any) -> np.dtype:
+    """NumPy's name for the dtype of an array, which other libraries have names of their own for."""
+    known = isinstance(X, (np.ndarray, Spec)) or is_sparse(X)
+    return np.dtype(X.dtype if known else describe(X).dtype)
+
+
 def checked_shape(X: Any) -> Any:
     """X as array, spec or CSR matrix of two dimensions; ValueError for any other.
 
@@ -131,8 +137,7 @@ def checked_shape(X: Any) -> Any:
             )
     elif not isinstance(X, Spec):
         X = array_or_spec(X)
-    dtype = X.dtype if isinstance(X, (np.ndarray, Spec)) or is_sparse(X) else describe(X).dtype
-    dtype = np.dtype(dtype)
+    dtype = _dtype(X)
     if dtype.kind == "c":
         raise ValueError("Complex data not supported")
     if dtype.kind not in "fiub":

@@ -86,6 +86,7 @@ class Driver:
         self._library.fake_failed.restype = ctypes.c_char_p
         self._library.fake_name.restype = ctypes.c_char_p
         self._library.fake_room.argtypes = [ctypes.c_size_t]
+        self._library.fake_wait.restype = ctypes.c_ssize_t
         for name in ("fake_calls", "fake_failures", "fake_live"):
             getattr(self._library, name).restype = ctypes.c_long
 
@@ -109,6 +110,13 @@ class Driver:
     def names(self) -> list[str]:
         """The functions that were called since `fail`, in order."""
         return [self._library.fake_name(k).decode() for k in range(1, self.calls + 1)]
+
+    def waits(self) -> list[tuple[int, int]]:
+        """(stream, stream whose work it waits for) since `fail`, in order; 0: the default one."""
+        found = []
+        while (stream := self._library.fake_wait(ctypes.c_long(len(found)), 0)) != -1:
+            found.append((stream, self._library.fake_wait(ctypes.c_long(len(found)), 1)))
+        return found
 
     @property
     def failures(self) -> int:

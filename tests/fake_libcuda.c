@@ -28,6 +28,8 @@ static long live[KINDS];
 static size_t room = 1ull << 30, used;
 static FILE *record;
 static char names[8192][40]; /* of the calls since fake_fail */
+static void *waits[1024][2]; /* since fake_fail: a stream, and the one whose event it waits for */
+static long waits_made;
 
 static void from_environment(void) {
     char *wish = getenv("HETERO_FAKE_CUDA_FAIL");
@@ -50,13 +52,14 @@ void fake_fail(long k, const char *function, int good, int status) {
     pthread_mutex_lock(&lock);
     at = k, for_good = good, code = status ? status : LAUNCH_FAILED;
     snprintf(function_that_fails, sizeof function_that_fails, "%s", function);
-    calls = failures = 0;
+    calls = failures = waits_made = 0;
     failed[0] = 0;
     pthread_mutex_unlock(&lock);
 }
 
 const char *fake_name(long k) { return k > 0 && k <= 8192 ? names[k - 1] : ""; }
 long fake_calls(void) { return calls; }
+void *fake_wait(long k, int which) { return k < waits_made ? waits[k][which] : (void *)-1; }
 long fake_failures(void) { return failures; }
 const char *fake_failed(void) { return failed; }
 long fake_live(int kind) { return live[kind]; }
@@ -334,14 +337,28 @@ int cuStreamCreate(void **stream, unsigned flags) {
 }
 int cuStreamDestroy_v2(void *stream) { GATE; return drop(STREAM, stream); }
 int cuStreamSynchronize(void *stream) { GATE; return SUCCESS; }
-int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { GATE; return SUCCESS; }
+int cuStreamGetCtx(void *stream, void **context) { GATE; *context = primary; return SUCCESS; }
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+    GATE;
+    pthread_mutex_lock(&lock);
+    if (waits_made < 1024) {
+        waits[waits_made][0] = stream;
+        waits[waits_made++][1] = *(void **)event;
+    }
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
 int cuEventCreate(void **event, unsigned flags) {
     GATE;
     *event = new_object(EVENT);
     return SUCCESS;
 }
 int cuEventDestroy_v2(void *event) { GATE; return drop(EVENT, event); }
-int cuEventRecord(void *event, void *stream) { GATE; return SUCCESS; }
+int cuEventRecord(void *event, void *stream) {
+    GATE;
+    *(void **)event = stream;
+    return SUCCESS;
+}
 int cuEventSynchronize(void *event) { GATE; return SUCCESS; }
 int cuEventElapsedTime(float *ms, void *a, void *b) { GATE; *ms = 1.0f; return SUCCESS; }
 int cuEventElapsedTime_v2(float *ms, void *a, void *b) { GATE; *ms = 1.0f; return SUCCESS; }

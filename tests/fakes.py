@@ -126,6 +126,12 @@ class FakeCuda(Device):
     def synchronize(self, stream=None):
         self.log.append("synchronize")
 
+    def follow_stream(self, handle):
+        self.log.append(f"follow {handle}")
+
+    def precede_stream(self, handle):
+        self.log.append(f"precede {handle}")
+
     def pinned(self, nbytes):
         return np.empty(nbytes, np.uint8)
 

@@ -61,3 +61,7 @@ def test_memory_is_counted_and_given_back(library):
 
 def test_set_aside_and_reset(library):
     assert succeeded(fake_cuda.run("set_aside.py", library=library))[-1] == "right"
+
+
+def test_streams_wait_for_each_other_and_the_host_does_not(library):
+    assert succeeded(fake_cuda.run("waiting_streams.py", library=library))[-1] == "right"

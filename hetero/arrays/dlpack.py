@@ -1,9 +1,10 @@
 """Arrays on CUDA devices that are exported by DLPack alone, without the CUDA array interface.
 
-The array's capsule is read and left to its owner; the memory stays the array's own. DLPack does not
-tell on which stream that memory is written and read: work on it is waited for before and after.
-Results are arrays of the caller's library where it follows the array API standard
-(``__array_namespace__``), else PyCUDA's. https://dmlc.github.io/dlpack/latest/
+The array's capsule is read and left to its owner; the memory stays the array's own. Its library is
+asked to let CUDA's default stream wait for the work on it. DLPack does not tell on which stream it
+is used next: what a call queued is waited for. Results are arrays of the caller's library where it
+follows the array API standard (``__array_namespace__``), else PyCUDA's.
+https://dmlc.github.io/dlpack/latest/
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hetero.arrays.library import Library, NewArray
 from hetero.arrays.operand import UNKNOWN_STREAM, Operand, element_strides
 
 _CUDA, _CUDA_MANAGED = 2, 13  # kDLCUDA, kDLCUDAManaged
+_STREAM = 1  # CUDA's legacy default stream, where our work goes
 _VERSION = (1, 0)  # of the capsules that are asked for; older ones are taken too
 _READONLY, _COPIED = 1, 2  # flags of such a capsule
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # DLDataTypeCode
@@ -107,7 +109,7 @@ class Dlpack(Library):
 
 def _capsule(array: Any) -> Any:
     """The array's capsule; it holds the memory's owner no longer than it lives itself."""
-    order = {"stream": -1}  # the exporter need not wait: we do
+    order = {"stream": _STREAM}
     try:
         try:
             return array.__dlpack__(**order, max_version=_VERSION, copy=False)

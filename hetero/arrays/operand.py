@@ -29,7 +29,7 @@ class Operand(NamedTuple):
     readonly : bool
     stream : int or None
         Stream whose work must be finished before the data is read (CUDA array interface, v3);
-        `UNKNOWN_STREAM` where there may be one.
+        `UNKNOWN_STREAM` where there may be one; the default stream waits for it already.
     """
 
     shape: tuple[int, ...]

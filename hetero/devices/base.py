@@ -281,6 +281,17 @@ class Device(abc.ABC):
         """
         raise DeviceError(f"{self.kind} has no events to wait for")
 
+    def follow_stream(self, handle: int) -> None:
+        """Let the default queue go on only after what another library's stream holds now.
+
+        Here, and in `precede_stream`, the host waits.
+        """
+        self.synchronize()
+
+    def precede_stream(self, handle: int) -> None:
+        """Let another library's stream go on only after what the default queue holds now."""
+        self.synchronize()
+
     @property
     def capturing(self) -> bool:
         """Whether this thread's work becomes part of a graph (`hetero.graph`)."""

@@ -6,7 +6,8 @@ A thread that has a PyCUDA context of its own on the device (``pycuda.autoinit``
 one, because its arrays live there. Work goes to the legacy default stream, unless it is given one
 made by `CudaDevice.new_stream`, which the legacy stream neither waits for nor holds up.
 
-`cuda_context` has the contexts, `cuda_launch` the kernels, this file the memory and the streams.
+`cuda_context` has the contexts, `cuda_launch` the kernels, `cuda_streams` the order with streams of
+others, this file the memory and our own streams.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import numpy as np
 
 from hetero.devices import cubin, install, pinned
 from hetero.devices.base import Device
-from hetero.devices.cuda_launch import CudaLaunches
 from hetero.devices.cuda_state import Lent
+from hetero.devices.cuda_streams import CudaStreams
 from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, is_lane
 from hetero.kernels.cpu import blas_spin
 
@@ -70,7 +71,7 @@ def find() -> tuple[list[Device], list[str]]:
     return found, missing
 
 
-class CudaDevice(CudaLaunches):
+class CudaDevice(CudaStreams):
     """One NVIDIA GPU."""
 
     kind = "cuda"

@@ -27,6 +27,7 @@ from hetero.runtime import (
     planner,
     pricing,
     registry,
+    streams,
     thread_counts,
     transfer,
 )
@@ -57,6 +58,8 @@ class Call(NamedTuple):
         What the output holds on entry: an array on the host, 0.0, or None where it does not matter.
     done
         Iterations that led to the start, on a device that failed.
+    read
+        Descriptions of device arrays that the options hold.
     """
 
     arrays: tuple[Any, ...]
@@ -67,6 +70,7 @@ class Call(NamedTuple):
     options_on: Callable[[tuple[Device, ...], int], Any] | None = None
     start: np.ndarray | float | None = None
     done: int = 0
+    read: tuple[Operand, ...] = ()
 
     def with_output(self, problem: Problem) -> Call:
         """This call with an ``out`` on the device: the caller's, or a new array of their type."""
@@ -327,14 +331,13 @@ def _on_device(
         out = None  # or the CPU would find operands half overwritten
     with device.active():
         described = call.operands if call.target is None else (*call.operands, call.target)
-        unordered = not all(operand.is_ordered() for operand in described)
-        if unordered:
-            device.synchronize()
         staged = [
             transfer.stage(device, array, operand)
             for array, operand in zip(call.arrays, call.operands, strict=True)
         ]
         inputs = tuple(buffer for buffer, _ in staged)
+        others = streams.of(device, (*described, *call.read))
+        streams.follow(device, others)
         if result.location == device.name:
             call = call.with_output(problem)
             assert call.target is not None
@@ -342,7 +345,8 @@ def _on_device(
             _begin(device, arguments.output, result, call)
             outcome = run((device,), problem, arguments)
             device.keep(call.arrays, arguments.options, call.out)
-            if unordered or outcome is not None:  # a solve's failures are to show up here
+            streams.precede(device, others)
+            if outcome is not None:  # a solve's failures are to show up here
                 device.synchronize()
             return Done(call.out, outcome, device.name, implementation.method, call.done)
         buffer, owner = device.allocate(max(result.nbytes, 1))

@@ -8,7 +8,7 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, describe, library_of
 from hetero.devices.base import Device
-from hetero.runtime import failures
+from hetero.runtime import failures, streams
 
 
 def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
@@ -63,8 +63,7 @@ def to_host(array: Any, operand: Operand) -> np.ndarray:
 
     def move() -> np.ndarray:
         with device.active():
-            if not operand.is_ordered():
-                device.synchronize()
+            streams.follow(device, streams.of(device, [operand]))
             low, raw = _span(operand)
             device.download(operand.pointer + low, raw)
         return _view(raw, operand, low)
@@ -82,13 +81,14 @@ def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
 
     def move() -> None:
         with device.active():
+            others = streams.of(device, [operand])
+            streams.follow(device, others)
             low, raw = _span(operand)
             if not operand.is_dense():
                 device.download(operand.pointer + low, raw)  # what lies in the gaps stays
             _view(raw, operand, low)[...] = values
             device.upload(raw, operand.pointer + low)
-            if not operand.is_ordered():
-                device.synchronize()
+            streams.precede(device, others)
 
     failures.twice(device, move)
 

@@ -140,7 +140,7 @@ def solve_cg(
     elif x0 is not None:
         x0 = x0.reshape(n)
     solve = Solve(None, rtol, atol, limit, None, callback)
-    solved = execute(plan, solve, rhs, x0, system.on)
+    solved = execute(plan, solve, rhs, x0, system.on, system.read)
     outcome = solved.outcome
     if outcome.status == "converged":
         return solved.x, 0

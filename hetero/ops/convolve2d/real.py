@@ -74,7 +74,8 @@ def _planned(call: CheckedCall) -> Task:
     options = FilterOptions(filter, float(call.fillvalue))
 
     def run() -> Any:
-        data = execution.Call((call.image,), (a,), options=options)
+        read = () if b.location == HOST else (b,)
+        data = execution.Call((call.image,), (a,), options=options, read=read)
         result = execution.execute(plan, data)
         if a.location != HOST == b.location and b.size <= SMALL and call.fillvalue == 0:
             given = call.device, key_of(call.filter, call.mode, call.boundary, call.method)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, describe
+from hetero.arrays import HOST, Operand, describe
 from hetero.ops.linear_systems.vectors import like, on_host
 from hetero.runtime.plan import Plan
 
@@ -56,6 +56,7 @@ def execute(
     b: Any,
     x0: Any,
     system_on: Callable[[tuple[Any, ...]], tuple[Any, Any]],
+    read: tuple[Operand, ...] = (),
 ) -> Solved:
     """Run a solve's plan, for a result beside b.
 
@@ -71,6 +72,8 @@ def execute(
     system_on : callable
         ``system_on(used)`` gives system and preconditioner as those devices want them; none: the
         CPU.
+    read : tuple of Operand
+        Descriptions of device arrays that the system holds.
     """
     from hetero.runtime import execution
 
@@ -92,7 +95,7 @@ def execute(
         start = on_host(x0, describe(x0), dtype).reshape(moved.shape)
     # A plan that is remembered for all sizes does not tell how long the result is.
     out = np.empty(moved.shape, dtype) if moved.location == HOST else None
-    call = execution.Call((rhs,), (moved,), out, options_on=options_on, start=start)
+    call = execution.Call((rhs,), (moved,), out, options_on=options_on, start=start, read=read)
     done = execution.run(plan, call)
     outcome = done.outcome
     if done.earlier:

@@ -1,0 +1,198 @@
+"""Arrays that CuPy and torch write and read on streams of their own, on a real GPU.
+
+The kernel before a call runs for tenths of a second. A call that did not wait for it would read
+zeros; one at which the host waits would return after it.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from scipy import signal
+
+import hetero
+from hetero import devices
+
+pytestmark = pytest.mark.gpu
+SLOW = 0.3  # seconds of the kernel before a call
+rng = np.random.default_rng(5)
+A = rng.standard_normal((600, 500)).astype(np.float32)
+B = rng.standard_normal((500, 400)).astype(np.float32)
+TAPS = rng.standard_normal((5, 4)).astype(np.float32)
+HOST_WAITS = ("synchronize", "download")
+
+SPIN = """
+extern "C" __global__ void spin(long long cycles) {
+    for (long long begin = clock64(); clock64() - begin < cycles;);
+}
+"""
+
+
+class OfCupy:
+    """What the tests do with CuPy."""
+
+    def __init__(self):
+        self.xp = pytest.importorskip("cupy")
+        rate = 1e3 * self.xp.cuda.Device(0).attributes["ClockRate"]
+        self._spin, self._cycles = self.xp.RawKernel(SPIN, "spin"), int(SLOW * rate)
+
+    def stream(self):
+        return self.xp.cuda.Stream(non_blocking=True)
+
+    def within(self, stream):
+        return stream
+
+    def late(self, values):
+        """An array that is zero until a slow kernel has run, on the current stream."""
+        source, made = self.xp.asarray(values), self.xp.zeros_like(self.xp.asarray(values))
+        self.xp.cuda.get_current_stream().synchronize()
+        self._spin((1,), (1,), (self._cycles,))
+        made[...] = source
+        return made
+
+    def doubled(self, array):
+        return array + array
+
+    def is_done(self, stream):
+        return stream.done
+
+    def get(self, array):
+        return array.get()
+
+
+class OfTorch(OfCupy):
+    """The same with torch."""
+
+    def __init__(self):
+        self.torch = pytest.importorskip("torch")
+        if not self.torch.cuda.is_available():
+            pytest.skip("torch without CUDA")
+        self._cycles = int(SLOW * devices.get("cuda:0").clock_rate)
+
+    def stream(self):
+        return self.torch.cuda.Stream()
+
+    def within(self, stream):
+        return self.torch.cuda.stream(stream)
+
+    def late(self, values):
+        source = self.torch.from_numpy(np.ascontiguousarray(values)).to("cuda:0")
+        made = self.torch.zeros_like(source)
+        self.torch.cuda.current_stream().synchronize()
+        self.torch.cuda._sleep(self._cycles)
+        made.copy_(source)
+        return made
+
+    def is_done(self, stream):
+        return stream.query()
+
+    def get(self, array):
+        return array.cpu().numpy()
+
+
+@pytest.fixture(params=[OfCupy, OfTorch], ids=["cupy", "torch"])
+def library(request):
+    return request.param()
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Names of the device's functions that hold up the host, as they are called."""
+    kind, found = type(devices.get("cuda:0")), []
+
+    def note(name):
+        call = getattr(kind, name)
+
+        def noted(*arguments, **named):
+            found.append(name)
+            return call(*arguments, **named)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    for name in HOST_WAITS:
+        note(name)
+    return found
+
+
+def convolved(image, taps):
+    return hetero.convolve2d(image, taps, "same", device="cuda", method="direct")
+
+
+CALLS = {
+    "matmul": (lambda x, y: hetero.matmul(x, y, device="cuda"), A, B, A @ B),
+    "matvec": (lambda x, y: hetero.matvec(x, y, device="cuda"), A, B[:, 0], A @ B[:, 0]),
+    "convolve2d": (convolved, A, TAPS, signal.convolve2d(A, TAPS, "same")),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_producers_are_waited_for_and_consumers_wait(library, waits, name):
+    call, first, second, expected = CALLS[name]
+    stream = library.stream()
+    with library.within(stream):
+        second = library.late(second)
+        library.get(library.doubled(call(library.late(first), second)))  # compiled and loaded
+        late = library.late(first)
+        waits.clear()
+        begin = time.perf_counter()
+        result = call(late, second)
+        seconds = time.perf_counter() - begin
+        was_done = library.is_done(stream)
+        del late
+        twice = library.doubled(result)  # on the caller's stream
+        assert not waits
+        assert not was_done, f"the host waited for {seconds:.3f} s"
+        assert seconds < SLOW / 3
+        np.testing.assert_allclose(library.get(twice), 2 * expected, rtol=2e-4, atol=1e-2)
+
+
+def test_the_default_stream_is_waited_for_by_the_driver(library, waits):
+    call, first, second, expected = CALLS["matmul"]
+    second = library.late(second)
+    call(library.late(first), second)
+    late = library.late(first)
+    waits.clear()
+    begin = time.perf_counter()
+    result = call(late, second)
+    assert time.perf_counter() - begin < SLOW / 3
+    assert not waits
+    np.testing.assert_allclose(library.get(result), expected, rtol=2e-4, atol=1e-2)
+
+
+def test_out_on_another_stream(library, waits):
+    stream = library.stream()
+    with library.within(stream):
+        out = library.late(np.ones((600, 400), np.float32))
+        first, second = library.late(A), library.late(B)
+        waits.clear()
+        assert hetero.matmul(first, second, out=out, device="cuda") is out
+        assert not waits
+        twice = library.doubled(out)
+        np.testing.assert_allclose(library.get(twice), 2 * (A @ B), rtol=2e-4, atol=1e-2)
+
+
+def test_what_the_host_reads_is_finished(library):
+    stream = library.stream()
+    with library.within(stream):
+        found = hetero.matmul(library.late(A), library.late(B), device="cpu")
+        twice = library.doubled(found)
+        np.testing.assert_allclose(library.get(twice), 2 * (A @ B), rtol=2e-4, atol=1e-2)
+
+
+def test_a_system_and_a_filter_on_other_streams(library):
+    matrix = (A[:300, :300] @ A[:300, :300].T + 300 * np.eye(300)).astype(np.float32)
+    b = A[0, :300].copy()
+    with library.within(library.stream()):
+        x, info = hetero.solve_cg(library.late(matrix), library.late(b), rtol=1e-6, device="cuda")
+        assert info == 0
+        np.testing.assert_allclose(
+            library.get(library.doubled(x)), 2 * np.linalg.solve(matrix, b), rtol=1e-3, atol=1e-5
+        )
+        image, taps = library.late(A), library.late(TAPS)
+        found = hetero.convolve2d(image, taps, "same", device="cuda", method="direct")
+        expected = signal.convolve2d(A, TAPS, "same")
+        np.testing.assert_allclose(
+            library.get(library.doubled(found)), 2 * expected, rtol=2e-4, atol=1e-3
+        )

@@ -1,0 +1,103 @@
+"""Arrays of other streams than the default one: who waits for whom; run by test_failing_driver.py.
+
+Kernels of the fake driver do nothing: what is checked are the calls that reach it. Prints "right".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+
+import failing_driver
+import numpy as np
+from failing_driver import driver
+
+import hetero
+from hetero import devices
+
+HOST_WAITS = {"cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize"}
+HOST_WAITS |= {"cuMemcpyDtoH_v2", "cuMemcpyDtoHAsync_v2"}
+failing_driver.install(computing=False)
+failing_driver.fresh()
+device = devices.get("cuda:0")
+rng = np.random.default_rng(1)
+device.primary()
+library = ctypes.CDLL("libcuda.so.1")
+
+
+def new_stream() -> int:
+    """A handle that PyCUDA knows nothing of."""
+    handle = ctypes.c_void_p()
+    with device.active():
+        assert library.cuStreamCreate(ctypes.byref(handle), 1) == 0
+    return handle.value
+
+
+class Foreign:
+    """An array of a library that names its stream."""
+
+    def __init__(self, shape, stream, dtype="float32"):
+        values = rng.random(shape).astype(dtype)
+        with device.active():
+            self.pointer, self.owner = device.allocate(values.nbytes)
+            device.upload(values, self.pointer)
+        self.shape, self.dtype, self.stream = shape, np.dtype(dtype), stream
+
+    @property
+    def __cuda_array_interface__(self):
+        about = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer, False)}
+        return {**about, "version": 3, "stream": self.stream}
+
+
+def seen(call):
+    """(waits, calls that hold up the host) of a second call, which compiles and loads nothing."""
+    call()
+    driver.fail(0)
+    call()
+    return driver.waits(), [name for name in driver.names() if name in HOST_WAITS]
+
+
+first, second = new_stream(), new_stream()
+A, B, out = Foreign((64, 48), first), Foreign((48, 32), second), Foreign((64, 32), None)
+x, image, filter = Foreign((48,), None), Foreign((300, 300), None), Foreign((3, 3), first)
+
+
+def both(*streams):
+    return sorted([(0, s) for s in streams] + [(s, 0) for s in streams])
+
+
+for placed in ({"method": "tiled"}, {"method": "tiled", "out": out}):
+    waits, held = seen(lambda placed=placed: hetero.matmul(A, B, device="cuda", **placed))
+    assert sorted(waits) == both(first, second), waits
+    assert {w for w, _ in waits[:2]} == {0}, "before it computes, the default stream waits"
+    assert not held, held
+waits, held = seen(lambda: hetero.matvec(A, x, device="cuda", method="tiled"))
+assert (sorted(waits), held) == (both(first), []), (waits, held)
+in_stream = Foreign((300, 300), second)
+taps = np.ones((3, 3), np.float32)
+for pixels, kernel, streams in (
+    (in_stream, taps, [second]),
+    (in_stream, filter, [first, second]),
+    (image, filter, [first]),
+    (image, taps, []),
+):
+    waits, held = seen(
+        lambda pixels=pixels, kernel=kernel: hetero.convolve2d(
+            pixels, kernel, "same", device="cuda", method="direct"
+        )
+    )
+    assert (sorted(waits), held) == (both(*streams), []), (waits, held)
+
+# Where the host reads a result it waits for that alone, and the streams are ordered all the same.
+matrix, b = Foreign((32, 32), first), Foreign((32,), second)
+waits, held = seen(lambda: hetero.solve_cg(matrix, b, maxiter=1, device="cuda"))
+assert sorted(waits) == both(first, second), waits
+waits, held = seen(lambda: hetero.matmul(A, B, device="cpu"))
+assert (0, first) in waits
+assert (0, second) in waits
+assert held == ["cuMemcpyDtoH_v2"] * 2, held
+
+gc.collect()
+assert driver.live()["event"] <= 8, driver.live()
+assert not driver.live()["pushed"], driver.live()
+print("right")

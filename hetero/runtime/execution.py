@@ -27,11 +27,12 @@ from hetero.runtime import (
     planner,
     pricing,
     registry,
+    share_out,
     streams,
     thread_counts,
     transfer,
 )
-from hetero.runtime.plan import CPU, Plan
+from hetero.runtime.plan import CPU, Plan, Share
 from hetero.runtime.planner import capturing
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments, Cut, Implementation
@@ -149,6 +150,8 @@ def run(plan: Plan, call: Call) -> Done:
     if chosen.device == CPU:
         return _by_host((), chosen.implementation, problem, call, chosen.threads, chosen.seconds)
     begun = devices.failures()
+    if chosen.shares:
+        return _shared(plan, call, begun)
     used = members(chosen.device)
     try:
         return _attempt(used, plan, call)
@@ -159,6 +162,23 @@ def run(plan: Plan, call: Call) -> Done:
         failures.release(error)
         call = call.after(error)
     return _by_host((), _fallback(problem), problem, call)
+
+
+def _shared(plan: Plan, call: Call, begun: int) -> Done:
+    """Ranges of a host call on several devices at once, each written to its part of the result."""
+    chosen, shares = plan.chosen, plan.chosen.shares
+    cut = registry.cut(plan.problem, len(shares))
+    out = _apart(call, plan.problem.output)
+
+    def attempt(device: Device, part: Plan, share: Share) -> None:
+        _attempt((device,), part, call.range(cut, share.begin, share.end, out))
+
+    def by_cpu(share: Share) -> None:
+        part = share.plan.problem
+        _by_host((), _fallback(part), part, call.range(cut, share.begin, share.end, out))
+
+    share_out.run(shares, attempt, by_cpu, begun)
+    return Done(_returned(call, out), None, chosen.device, chosen.method)
 
 
 def members(name: str) -> tuple[Device, ...]:

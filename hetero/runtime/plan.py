@@ -40,6 +40,8 @@ class Candidate(NamedTuple):
     otherwise : float or None
         Its price beside BLAS where it is priced without, or the other way round; None where that
         is the same.
+    shares : tuple of Share
+        Who does what of a call that several devices do at once, in ranges; else empty.
     """
 
     device: str
@@ -51,6 +53,30 @@ class Candidate(NamedTuple):
     threads: Threads | None = None
     links: str = ""
     otherwise: float | None = None
+    shares: tuple[Share, ...] = ()
+
+
+class Share(NamedTuple):
+    """What one of several devices does of a call while the others do theirs.
+
+    Attributes
+    ----------
+    along : str
+        What the call is cut into, such as "rows".
+    begin, end : int
+        The range of these.
+    plan : Plan
+        Of the range, on that device.
+    """
+
+    along: str
+    begin: int
+    end: int
+    plan: Plan
+
+    def __str__(self) -> str:
+        one = self.plan.candidates[0]
+        return f"{one.method} on {one.device}: {self.along} {self.begin}:{self.end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +159,11 @@ class Plan:
         return self.chosen.seconds
 
     def leaves(self) -> Iterator[Plan]:
-        """The plans without parts that it consists of, in the order in which they run."""
-        if not self.parts:
+        """The plans that it consists of, each for one device, in the order in which they begin."""
+        shares = self.candidates[0].shares if self.candidates else ()
+        for share in shares:
+            yield share.plan
+        if not self.parts and not shares:
             yield self
         for part in self.parts:
             yield from part.leaves()
@@ -153,6 +182,7 @@ class Plan:
                 "reason": c.reason,
                 "threads": c.threads.number if c.threads else None,
                 "links": c.links,
+                **({"shares": [_share_dict(share) for share in c.shares]} if c.shares else {}),
             }
             for c in self.candidates
         ]
@@ -205,6 +235,8 @@ class Plan:
                 terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
                 links = f", links {c.links}" if c.links else ""
                 lines.append(f"{head} {readable(c.seconds):>12}  = {terms}{_on(c)}{links}")
+            if position == 0:
+                lines += [f"      {share}" for share in c.shares]
         return lines
 
     def _sum(self) -> str:
@@ -216,6 +248,17 @@ class Plan:
             return ": not priced"
         moves = [f"{name} {readable(seconds)}" for name, seconds in self.moves.items()]
         return f": {readable(total.seconds)}" + (f", of it {' + '.join(moves)}" if moves else "")
+
+
+def _share_dict(share: Share) -> dict[str, Any]:
+    one = share.plan.candidates[0]
+    return {
+        "device": one.device,
+        "method": one.method,
+        "along": share.along,
+        "range": [share.begin, share.end],
+        "seconds": one.seconds,
+    }
 
 
 def _on(candidate: Candidate) -> str:

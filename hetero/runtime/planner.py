@@ -15,8 +15,9 @@ from hetero.runtime import blas_use, call_cache, inventory, profile, registry
 from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.call_cache import Settings, forced
 from hetero.runtime.plan import CPU, Plan
-from hetero.runtime.pricing import by_way_of_host, check_method, matching_devices, price
+from hetero.runtime.pricing import by_way_of_host, check_method, matching_devices
 from hetero.runtime.problem import Problem
+from hetero.runtime.shares import price
 
 log = logging.getLogger("hetero")
 

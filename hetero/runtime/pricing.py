@@ -22,8 +22,8 @@ from hetero.runtime.registry import Implementation
 
 Terms = dict[str, float]
 ALL_AT_ONCE = "all at once"
-_UNKNOWN = "no constants in this profile; hetero.calibrate() measures them"
-_UNKNOWN_THERE = "no constants in this profile"
+UNKNOWN = "no constants in this profile; hetero.calibrate() measures them"
+UNKNOWN_THERE = "no constants in this profile"
 
 
 def price(
@@ -70,11 +70,11 @@ def price(
                 if method is None and implementation.stands_in is not None:
                     serving.append(row)
                 else:
-                    candidates.append(_candidate(*row, blas, beside))
+                    candidates.append(candidate(*row, blas, beside))
     for row in serving:
         reason = compiling.not_needed(row[1], problem, candidates)
         candidates.append(
-            _candidate(*row, blas, beside)
+            candidate(*row, blas, beside)
             if reason is None
             else Candidate(row[2], row[1].method, None, {}, reason, row[1])
         )
@@ -95,14 +95,14 @@ def price(
         )
     ):  # a right result, if not where it was asked for
         candidates += [
-            _candidate(problem, implementation, CPU, devices[CPU], constants, True, blas, beside)
+            candidate(problem, implementation, CPU, devices[CPU], constants, True, blas, beside)
             for implementation in implementations
             if implementation.kind == CPU
             and implementation.run is not None
             and all(c.implementation is not implementation for c in candidates)
         ]
         possible = [c for c in candidates if c.reason is None]
-    there = any(c.reason == _UNKNOWN_THERE for c in candidates)
+    there = any(c.reason == UNKNOWN_THERE for c in candidates)
     if (device or method) and not possible and not there:
         reasons = "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in candidates)
         raise MethodNotAvailable(
@@ -124,7 +124,7 @@ def price(
     if any(c.seconds is not None for c in possible):
         # A candidate without constants is taken only where there is no other.
         candidates = [
-            c._replace(reason=_UNKNOWN) if c.reason is None and c.seconds is None else c
+            c._replace(reason=UNKNOWN) if c.reason is None and c.seconds is None else c
             for c in candidates
         ]
         possible = [c for c in candidates if c.reason is None]
@@ -193,7 +193,7 @@ def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _candidate(
+def candidate(
     problem: Problem,
     implementation: Implementation,
     name: str,
@@ -203,6 +203,23 @@ def _candidate(
     blas: limits.State | None,
     beside: str,
 ) -> Candidate:
+    """One way to do a problem on one device, or on several together, with its price.
+
+    Parameters
+    ----------
+    problem, implementation
+    name : str
+        The device's.
+    info : dict
+        Its description.
+    constants : Profile
+    asked_for : bool
+        Whether the caller names the device.
+    blas : limits.State or None
+        What decides on the number of BLAS's threads.
+    beside : str
+        As for `price`.
+    """
     method = implementation.method
     reason = info.get("set_aside")
     if reason is None and not asked_for:
@@ -232,7 +249,7 @@ def _candidate(
     cost = constants.cost(*key)
     terms: dict[str, float] | None = None
     elsewhere = info.get("elsewhere", False)
-    unknown: str | None = _UNKNOWN_THERE if elsewhere else _UNKNOWN
+    unknown: str | None = UNKNOWN_THERE if elsewhere else UNKNOWN
     here = name == CPU and not elsewhere
     threads = thread_counts.all_of(implementation, info) if name == CPU else None
     if cost is None and here:

@@ -40,6 +40,8 @@ class Profile:
         self._costs: dict[tuple[str, ...], Cost | None] = {}
         self._links: dict[tuple[str, ...], Callable[[int], float]] = {}
         self._beside: dict[str, bool] = {}
+        self._together: dict[str, Profile] = {}
+        self._group: tuple[str, ...] = ()
 
     def cost(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
@@ -108,7 +110,7 @@ class Profile:
         """
         key = (device, direction, memory, beside)
         if key not in self._links:
-            for name in self._names(device, device.partition(":")[0]):
+            for name in (*self._group, *self._names(device, device.partition(":")[0])):
                 kinds = self.data["links"].get(name, {}).get(direction, {})
                 model = kinds.get(f"{memory} {beside}") or kinds.get(memory)
                 if model is not None:
@@ -117,6 +119,21 @@ class Profile:
             else:
                 raise KeyError(f"{memory} {direction} of {device}")
         return self._links[key]
+
+    def at_once(self, group: str) -> Profile:
+        """The same constants, with the links of each of several devices that copy at once.
+
+        Parameters
+        ----------
+        group : str
+            Of the devices together, "cuda*2". Where their links are not known, copies are as fast
+            as alone.
+        """
+        found = self._together.get(group)
+        if found is None:
+            found = self._together[group] = Profile(self.data)
+            found._group = (group,)
+        return found
 
     def has_links(self, beside: str) -> bool:
         """Whether some links were measured beside something, and differ then."""

@@ -1,0 +1,241 @@
+"""A call on host arrays shared by all devices of a kind: who computes which range, and the price.
+
+Each device moves its own range over its own bus while the others do the same, so the call takes as
+long as the slowest of them, with links as fast as they are when all copy at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hetero.arrays import HOST
+from hetero.devices import at_once
+from hetero.runtime import pricing, registry
+from hetero.runtime.plan import CPU, Candidate, Plan, Share
+from hetero.runtime.problem import Problem
+from hetero.runtime.profile import Profile
+from hetero.runtime.registry import Cut, Implementation
+
+Devices = dict[str, dict[str, Any]]
+_STEP = 64  # ranges begin at multiples of it, for what tiles and wide loads gain
+_LEAST_STEPS = 4  # of each range, or they begin anywhere
+_ROUNDS = 3  # of finding ranges that take devices that differ equally long
+_TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
+
+
+def price(
+    problem: Problem,
+    constants: Profile,
+    devices: Devices,
+    device: str | None = None,
+    method: str | None = None,
+    beside: str = "",
+) -> Plan:
+    """`pricing.price`, with all devices of a kind together among the candidates.
+
+    They are the only ones where ``device`` names them, as "cuda:*", and they can do the problem.
+    """
+    shared = _candidates(problem, constants, devices, device, method, beside)
+    possible = [c for c in shared if c.reason is None]
+    if device is not None and possible:
+        return _ranked(Plan(problem, (), constants.name, beside=beside), shared)
+    plan = pricing.price(problem, constants, devices, device, method, beside)
+    return _ranked(plan, shared) if shared else plan
+
+
+def _ranked(plan: Plan, more: list[Candidate]) -> Plan:
+    """The plan with more candidates, the cheapest first; without a price only where none has."""
+    every = [*plan.candidates, *more]
+    possible = [c for c in every if c.reason is None]
+    priced = [c for c in possible if c.seconds is not None]
+    if priced:
+        possible = sorted(priced, key=lambda c: c.seconds)
+        least = min(possible, key=lambda c: c.otherwise or c.seconds)
+        plan = replace(plan, turns=possible[0] is not least)
+    kept = {id(c) for c in possible}
+    rest = [
+        c if c.reason else c._replace(reason=pricing.UNKNOWN) for c in every if id(c) not in kept
+    ]
+    return replace(plan, candidates=(*possible, *rest))
+
+
+def _candidates(
+    problem: Problem,
+    constants: Profile,
+    devices: Devices,
+    device: str | None,
+    method: str | None,
+    beside: str,
+) -> list[Candidate]:
+    found: list[Candidate] = []
+    for kind, members in _together(devices, device).items():
+        if problem.device is not None:
+            break
+        cut = registry.cut(problem, len(members))
+        if cut is None:
+            continue
+        together = _Together(kind, members, devices, constants, device is not None, beside)
+        for implementation in registry.lookup(problem.operation):
+            if implementation.kind == kind and (
+                implementation.method == method
+                or (method is None and implementation.stands_in is None)
+            ):
+                found.append(together.candidate(problem, cut, implementation))
+    return found
+
+
+def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
+    """Kind -> its devices, of which there are several that are used; one kind where it is named."""
+    found: dict[str, list[str]] = {}
+    if len(devices) < 3 or not (device is None or device.endswith(":*")):
+        return found
+    for name, info in devices.items():
+        kind = info["kind"]
+        if device is None:
+            wanted = kind != CPU and not info.get("is_host_cpu")
+        else:
+            wanted = f"{kind}:*" == device
+        if wanted and not info.get("set_aside"):
+            found.setdefault(kind, []).append(name)
+    return {kind: names for kind, names in found.items() if len(names) > 1}
+
+
+class _Together:
+    """Several devices of a kind, and what each of them would take."""
+
+    def __init__(
+        self,
+        kind: str,
+        members: list[str],
+        devices: Devices,
+        constants: Profile,
+        asked_for: bool,
+        beside: str,
+    ) -> None:
+        self._kind, self._members, self._asked_for = kind, members, asked_for
+        # Each is priced as itself, whether or not it equals another one.
+        self._infos = {
+            name: {key: value for key, value in devices[name].items() if key != "same_as"}
+            for name in members
+        }
+        self._twin = {name: devices[name].get("same_as", name) for name in members}
+        self._alone, self._beside = constants, beside
+        self._at_once = constants.at_once(f"{kind}*{len(members)}")
+
+    def candidate(self, problem: Problem, cut: Cut, implementation: Implementation) -> Candidate:
+        """All of them, each with its range, by one method."""
+        name, method = f"{self._kind}:*", implementation.method
+        members = self._members[: cut.extent]
+        nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))
+        little = nbytes < at_once.LEAST * len(members)
+        if (little and not self._asked_for) or len(members) < 2:
+            return Candidate(name, method, None, {}, _TOO_LITTLE, implementation)
+        equal = len({self._twin[member] for member in members}) == 1
+        weights = [1.0] * len(members)
+        for _ in range(1 if equal else _ROUNDS):
+            shares = self._shares(cut, implementation, members, weights)
+            chosen = [share.plan.candidates[0] for share in shares]
+            times = [c.seconds for c in chosen]
+            if not all(times):
+                break
+            weights = [
+                (share.end - share.begin) / seconds
+                for share, seconds in zip(shares, times, strict=True)
+            ]
+        return _all(name, implementation, chosen, shares, self._asked_for)
+
+    def _shares(
+        self, cut: Cut, implementation: Implementation, members: list[str], weights: list[float]
+    ) -> tuple[Share, ...]:
+        known: dict[tuple[str, Problem], Candidate] = {}
+        ranges = bounds(cut.extent, weights)
+        problems = [cut.problem(begin, end) for begin, end in ranges]
+        least = min(moved(p) for p in problems)
+        constants = self._alone if least < at_once.LEAST else self._at_once
+        found = []
+        for member, (begin, end), part in zip(members, ranges, problems, strict=True):
+            key = self._twin[member], part
+            if key not in known:
+                known[key] = self._priced(part, implementation, member, constants)
+            one = known[key]._replace(device=member)
+            plan = Plan(part, (one,), constants.name, beside=self._beside)
+            found.append(Share(cut.along, begin, end, plan))
+        return tuple(found)
+
+    def _priced(
+        self, part: Problem, implementation: Implementation, member: str, constants: Profile
+    ) -> Candidate:
+        info = self._infos[member]
+        row = part, implementation, member, info, constants, self._asked_for
+        found = pricing.candidate(*row, None, self._beside)
+        out = part.output
+        if found.seconds is None or out.is_c_contiguous():
+            return found
+        pack = constants.pack(out.nbytes)  # it is fetched to where it has no gaps
+        terms = found.terms | {"pack": found.terms.get("pack", 0.0) + pack}
+        otherwise = found.otherwise and found.otherwise + pack
+        return found._replace(seconds=found.seconds + pack, terms=terms, otherwise=otherwise)
+
+
+def _all(
+    name: str,
+    implementation: Implementation,
+    chosen: list[Candidate],
+    shares: tuple[Share, ...],
+    asked_for: bool,
+) -> Candidate:
+    """What several devices do at once, as one candidate: the slowest, or all one by one."""
+    method = implementation.method
+    reason = next((c.reason for c in chosen if c.reason is not None), None)
+    unpriced = any(c.seconds is None for c in chosen)
+    if reason is None and unpriced and not asked_for:
+        reason = pricing.UNKNOWN
+    if reason is not None or unpriced:
+        found = Candidate(name, method, None, {}, reason, implementation)
+        return found if reason is not None else found._replace(shares=shares)
+    if min(moved(share.plan.problem) for share in shares) < at_once.LEAST:
+        terms, links, whole = {}, "", sum
+        for one in chosen:
+            terms = {k: terms.get(k, 0.0) + one.terms.get(k, 0.0) for k in terms | one.terms}
+    else:
+        links, whole = pricing.ALL_AT_ONCE, max
+        terms = max(chosen, key=lambda c: c.seconds).terms
+    seconds, otherwise = sum(terms.values()), None
+    if any(c.otherwise for c in chosen):
+        otherwise = whole(c.otherwise or c.seconds for c in chosen)
+    return Candidate(
+        name, method, seconds, terms, None, implementation, None, links, otherwise, shares
+    )
+
+
+def moved(problem: Problem) -> int:
+    """Bytes that go to a device and back, of a problem of host arrays."""
+    return sum(o.nbytes for o in (*problem.inputs, problem.output) if o.location == HOST)
+
+
+def bounds(extent: int, weights: list[float]) -> list[tuple[int, int]]:
+    """Ranges of 0 to ``extent`` in proportion to the weights; none is empty.
+
+    Parameters
+    ----------
+    extent : int
+        At least as many as there are weights.
+    weights : list of float
+        Greater than 0.
+
+    Examples
+    --------
+    >>> bounds(10, [1.0, 1.0, 1.0])
+    [(0, 3), (3, 7), (7, 10)]
+    >>> bounds(4096, [1.0, 3.0])
+    [(0, 1024), (1024, 4096)]
+    """
+    number, total = len(weights), sum(weights)
+    step = _STEP if extent >= _STEP * _LEAST_STEPS * number else 1
+    cuts, reached = [0], 0.0
+    for index, weight in enumerate(weights[:-1], 1):
+        reached += weight
+        cut = round(extent * reached / total / step) * step
+        cuts.append(min(max(cut, cuts[-1] + 1), extent - number + index))
+    return list(zip(cuts, [*cuts[1:], extent], strict=True))

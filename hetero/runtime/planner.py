@@ -35,7 +35,7 @@ def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
     Parameters
     ----------
     device : str, optional
-        "cpu", "cuda", "cuda:0", "opencl:0".
+        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs.
     method : str, optional
         Name of an implementation, such as "blas" or "tiled".
 

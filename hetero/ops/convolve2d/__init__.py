@@ -48,7 +48,8 @@ def convolve2d(
         Beyond the image lie ``fillvalue``, the image again, or its mirror image.
     fillvalue : scalar
     device : str, optional
-        "cpu", "cuda", "cuda:0", "opencl:0": compute there. Default: where it is fastest.
+        "cpu", "cuda", "cuda:0", "opencl:0": compute there; "cuda:*": on all GPUs, each with a range
+        of operands that lie on the host. Default: where it is fastest.
     method : str, optional
         "direct" (the sum), "separable" (two one-dimensional passes for each product of a column and
         a row that make up the filter), "fft" (one transform), "overlap_save" (transforms of

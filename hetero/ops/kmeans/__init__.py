@@ -58,7 +58,8 @@ def kmeans(
     sample_weight : (n,) array or number, optional
         Weights of the rows.
     device : str, optional
-        "cpu", "cuda", "cuda:0", "opencl:0". Default: where it is fastest.
+        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs, each with some of the rows.
+        Default: where it is fastest.
     method : str, optional
         Default: the fastest; `hetero.plan` names all.
 

@@ -37,7 +37,8 @@ def matvec(
     out : (..., m) array, optional
         Takes the result; may share memory with A or x.
     device : str, optional
-        "cpu", "cuda", "cuda:0", "opencl:0": compute there. Default: where it is fastest.
+        "cpu", "cuda", "cuda:0", "opencl:0": compute there; "cuda:*": on all GPUs, each with a range
+        of operands that lie on the host. Default: where it is fastest.
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels) or "library" (cuBLAS) on a GPU.
     **options

@@ -1,0 +1,576 @@
+"""Calls on host arrays that several devices share by ranges: who does what, prices, failures."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from fakes import Cupy, view
+from layouts import LAYOUTS
+from scipy import signal
+from test_planner import CPU, GPU, link, machine, square
+
+import hetero
+from hetero import devices
+from hetero.arrays import Spec, describe
+from hetero.devices import at_once
+from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
+from hetero.ops import matmul
+from hetero.runtime import inventory, planner, pricing, profile, registry, shares
+
+ALL = "cuda:*"
+
+
+def convolve(used, problem, arguments):
+    """The direct sum on a fake device, whose results depend on nothing but what they read."""
+    (image,), out, options = arguments
+    w, taps = problem.options, options.filter.array[::-1, ::-1]
+    size = np.dtype(problem.dtype).itemsize
+
+    def stack(address, height, width, strides):
+        in_bytes = tuple(size * s for s in strides)
+        return view(address, (problem.batch, height, width), problem.dtype, in_bytes)
+
+    def reached(length, count, lead, taps):
+        at = np.arange(count + taps - 1) - lead
+        inside = (at >= 0) & (at < length)
+        if w.boundary == "wrap":
+            return at % length, inside | True
+        if w.boundary == "symm":
+            at %= 2 * length
+            return np.where(at < length, at, 2 * length - 1 - at), inside | True
+        return np.clip(at, 0, length - 1), inside
+
+    images = stack(image, w.height, w.width, problem.strides[0])
+    rows, rows_inside = reached(w.height, w.out_height, w.top, w.filter_height)
+    columns, columns_inside = reached(w.width, w.out_width, w.left, w.filter_width)
+    extended = images[:, rows][:, :, columns]
+    extended = np.where(rows_inside[:, None] & columns_inside, extended, options.fillvalue)
+    total = np.zeros((problem.batch, w.out_height, w.out_width), problem.dtype)
+    for (u, v), tap in np.ndenumerate(taps):
+        part = extended[:, u : u + w.out_height, v : v + w.out_width]
+        total += (tap * part).astype(problem.dtype)
+    stack(out, w.out_height, w.out_width, problem.strides[1])[...] = total
+
+
+@pytest.fixture
+def several(monkeypatch, request):
+    """Equal fake devices, two of them unless a test says how many; the sum of a convolution too."""
+    import fakes
+
+    found = fakes.install(monkeypatch, getattr(request, "param", 2))
+    entries = [
+        dataclasses.replace(i, run=convolve) if (i.kind, i.method) == ("cuda", "direct") else i
+        for i in registry.lookup("convolve2d")
+    ]
+    monkeypatch.setitem(registry._implementations, "convolve2d", entries)
+    yield found
+    for device in found:
+        assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"
+
+
+@pytest.fixture
+def two(several):
+    return several
+
+
+def used(found):
+    """Which devices computed since this was asked last."""
+    names = [device.name for device in found if "compute" in device.log or "upload" in device.log]
+    for device in found:
+        device.log.clear()
+    return names
+
+
+def values(*shape, dtype="float32"):
+    """Small integers: sums of products are exact in whatever order."""
+    rng = np.random.default_rng(sum(shape))
+    return rng.integers(-9, 9, shape).astype(dtype)
+
+
+# -- Results --------------------------------------------------------------------------------------
+
+PRODUCTS = {
+    "rows": ("matmul", (40, 30), (30, 20)),
+    "columns": ("matmul", (3, 30), (30, 200)),
+    "a row": ("matmul", (1, 30), (30, 200)),
+    "a vector and a matrix": ("matmul", (30,), (30, 50)),
+    "a matrix and a vector": ("matmul", (50, 30), (30,)),
+    "a column": ("matmul", (50, 30), (30, 1)),
+    "batches": ("matmul", (5, 9, 8), (5, 8, 7)),
+    "a batch of A": ("matmul", (5, 9, 8), (8, 7)),
+    "a batch of B": ("matmul", (9, 8), (5, 8, 7)),
+    "two rows": ("matmul", (2, 30), (30, 2)),
+    "three rows": ("matmul", (3, 30), (30, 2)),
+    "matvec": ("matvec", (41, 30), (30,)),
+    "matvecs": ("matvec", (3, 41, 30), (3, 30)),
+    "vectors": ("matvec", (41, 30), (5, 30)),
+}
+
+
+@pytest.mark.parametrize("several", [2, 3], indirect=True)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_products(several, case, dtype):
+    name, *shapes = PRODUCTS[case]
+    A, B = (values(*shape, dtype=dtype) for shape in shapes)
+    plan = hetero.plan(name, A, B, device=ALL)
+    assert (plan.chosen.device, plan.chosen.method) == (ALL, "tiled"), plan
+    found = getattr(hetero, name)(A, B, device=ALL)
+    assert used(several) == [s.plan.chosen.device for s in plan.chosen.shares]
+    np.testing.assert_array_equal(found, getattr(np, name)(A, B))
+    assert found.dtype == dtype
+    assert len(plan.chosen.shares) >= 2
+    ends = [(s.begin, s.end) for s in plan.chosen.shares]
+    assert ends[0][0] == 0
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(ends))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", ["rows", "columns", "matvec"])
+def test_layouts(two, case, layout):
+    name, *shapes = PRODUCTS[case]
+    A, B = (values(*shape) for shape in shapes)
+    operands = LAYOUTS[layout](A), LAYOUTS[layout](B) if B.ndim > 1 else B
+    found = getattr(hetero, name)(*operands, device=ALL)
+    np.testing.assert_array_equal(found, getattr(np, name)(*operands))
+    assert used(two) == ["cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize(("boundary", "fill"), [("fill", 0), ("fill", 2), ("wrap", 0), ("symm", 0)])
+@pytest.mark.parametrize("shape", [(21, 13), (4, 21, 13), (2, 2, 9, 8)])
+def test_convolutions(two, shape, boundary, fill, mode):
+    image, filter = values(*shape), values(4, 3)
+    options = {"mode": mode, "boundary": boundary, "fillvalue": fill}
+    placed = {"device": ALL, "method": "direct"}
+    plan = hetero.plan("convolve2d", image, filter, **options, **placed)
+    assert [s.along for s in plan.chosen.shares] == ["rows" if len(shape) == 2 else "images"] * 2
+    found = hetero.convolve2d(image, filter, **options, **placed)
+    assert used(two) == ["cuda:0", "cuda:1"]
+    alone = hetero.convolve2d(image, filter, **options, device="cuda:1", method="direct")
+    np.testing.assert_array_equal(found, alone)
+    for one, expected in zip(
+        found.reshape(-1, *found.shape[-2:]), image.reshape(-1, *shape[-2:]), strict=True
+    ):
+        np.testing.assert_array_equal(
+            one, signal.convolve2d(expected, filter, mode, boundary, fill)
+        )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_images(two, layout):
+    image, filter = values(30, 20), values(5, 5)
+    for boundary in ("fill", "symm"):
+        given = {"boundary": boundary, "device": ALL, "method": "direct"}
+        laid = LAYOUTS[layout](image)
+        found = hetero.convolve2d(laid, filter, **given)
+        np.testing.assert_array_equal(found, signal.convolve2d(laid, filter, boundary=boundary))
+        assert used(two) == ["cuda:0", "cuda:1"]
+
+
+def test_complex_images_are_parts_that_are_shared(two):
+    image, filter = values(30, 20) + 1j * values(30, 20), values(5, 5)
+    image = image.astype("complex64")
+    plan = hetero.plan("convolve2d", image, filter, device=ALL, method="direct")
+    assert [leaf.chosen.device for leaf in plan.leaves()] == ["cuda:0", "cuda:1"]
+    found = hetero.convolve2d(image, filter, device=ALL, method="direct")
+    np.testing.assert_array_equal(found, signal.convolve2d(image, filter))
+
+
+@pytest.mark.parametrize("several", [3], indirect=True)
+def test_fewer_rows_than_devices(several):
+    """One device each, and the others have nothing to do; a single row is one device's."""
+    for rows in (3, 2, 1):
+        A, x = values(rows, 50), values(50)
+        np.testing.assert_array_equal(hetero.matvec(A, x, device=ALL), A @ x)
+        assert used(several) == [f"cuda:{n}" for n in range(rows)]
+
+
+def test_nothing_to_share(two):
+    for A, B in (((0, 5), (5, 4)), ((4, 0), (0, 5)), ((4, 5), (5, 0))):
+        found = hetero.matmul(values(*A), values(*B), device=ALL)
+        np.testing.assert_array_equal(found, np.zeros((A[0], B[1]), "float32"))
+    image, filter = values(6, 20), values(9, 3)  # each half would read all of it
+    assert not hetero.plan("convolve2d", image, filter, device=ALL, method="direct").chosen.shares
+    found = hetero.convolve2d(image, filter, device=ALL, method="direct")
+    np.testing.assert_array_equal(found, signal.convolve2d(image, filter))
+
+
+def test_operands_on_a_device_stay_there(two):
+    A, B = Cupy.of(values(40, 30), two[1]), values(30, 20)
+    found = hetero.matmul(A, B, device=ALL)
+    assert type(found) is Cupy
+    assert not hetero.plan("matmul", A, B, device=ALL).chosen.shares
+
+
+def out_of(kind, shape):
+    whole = np.full((2 * shape[0], 2 * shape[1]), 7.0, "float32")
+    if kind == "strided":
+        return whole[::2, ::2]
+    if kind == "transposed":
+        return np.full(shape[::-1], 7.0, "float32").T
+    return np.full(shape, 7.0, "float32")
+
+
+@pytest.mark.parametrize("kind", ["plain", "strided", "transposed"])
+@pytest.mark.parametrize("case", ["rows", "columns"])
+def test_out(two, case, kind):
+    _, *shapes = PRODUCTS[case]
+    A, B = (values(*shape) for shape in shapes)
+    out = out_of(kind, (shapes[0][0], shapes[1][1]))
+    assert hetero.matmul(A, B, out=out, device=ALL) is out
+    np.testing.assert_array_equal(out, A @ B)
+    assert used(two) == ["cuda:0", "cuda:1"]
+    if kind == "strided":
+        assert (out.base[1::2] == 7).all()
+        assert (out.base[:, 1::2] == 7).all()
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_out_that_is_an_operand(two, failing, monkeypatch):
+    """No device reads what another one has written."""
+    A = values(40, 40)
+    expected = A @ A
+    if failing:
+        monkeypatch.setattr(two[1], "download", broken("gone"))
+    out = A
+    assert hetero.matmul(A, A, out=out, device=ALL) is out
+    np.testing.assert_array_equal(A, expected)
+
+
+# -- At once --------------------------------------------------------------------------------------
+
+
+def test_each_device_has_a_thread(two, monkeypatch):
+    """They meet: neither is done before the other has begun."""
+    barrier, threads = threading.Barrier(2, timeout=20.0), {}
+    for device in two:
+
+        def upload(*arguments, real=device.upload, name=device.name, **options):
+            if name not in threads:
+                threads[name] = threading.current_thread().name
+                barrier.wait()
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(device, "upload", upload)
+    monkeypatch.setattr(at_once, "LEAST", 0)
+    A, B = values(40, 30), values(30, 20)
+    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    assert threads["cuda:0"] == threading.current_thread().name
+    assert threads["cuda:1"] == at_once._NAME
+
+
+def test_use_blocks_hold_in_the_threads(two, monkeypatch):
+    seen = []
+    tasks = [lambda: seen.append(planner.placement(None, None))] * 2
+    with hetero.use(device="cuda:1", method="tiled"):
+        at_once.run(two, tasks, at_once.LEAST)
+    assert seen == [("cuda:1", "tiled")] * 2
+
+
+def test_on_opencl_devices(opencl, monkeypatch):
+    """Real kernels: bit for bit what one device makes of these sizes."""
+    from hetero.devices.opencl import OpenCLDevice
+
+    one = devices.get(opencl)
+    kind = opencl.partition(":")[0]
+    here = {n: d for n, d in devices.available().items() if not n.startswith(kind)}
+    both = {name: OpenCLDevice(n, one._device) for n, name in enumerate((f"{kind}:0", f"{kind}:1"))}
+    monkeypatch.setattr(devices.here, "found", {**here, **both})
+    monkeypatch.setattr(at_once, "LEAST", 0)
+    inventory.changed()
+    rng = np.random.default_rng(0)
+    A, B = rng.random((512, 96)), rng.random((96, 8))
+    for name, operands, method in (
+        ("matvec", (A, B[:, 0]), "tiled"),
+        ("convolve2d", (A, B[:5, :4]), "direct"),
+    ):
+        plan = hetero.plan(name, *operands, device=f"{kind}:*", method=method)
+        assert [s.plan.chosen.device for s in plan.chosen.shares] == list(both)
+        call = getattr(hetero, name)
+        alone = call(*operands, device=f"{kind}:0", method=method)
+        np.testing.assert_array_equal(call(*operands, device=f"{kind}:*", method=method), alone)
+    assert not devices.troubles()
+
+
+# -- Failures -------------------------------------------------------------------------------------
+
+
+def broken(message, error=DeviceError, after=0):
+    calls = itertools.count()
+
+    def fails(*arguments, real=None, **options):
+        if next(calls) >= after:
+            raise error(message)
+        return real(*arguments, **options)
+
+    return fails
+
+
+@pytest.mark.parametrize("what", ["upload", "allocate", "download"])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("case", ["rows", "columns", "matvec"])
+def test_another_device_does_what_one_failed_to_do(
+    two, case, which, what, monkeypatch, warnings_of
+):
+    name, *shapes = PRODUCTS[case]
+    A, B = (values(*shape) for shape in shapes)
+    monkeypatch.setattr(two[which], what, broken("gone"))
+    found = getattr(hetero, name)(A, B, device=ALL)
+    np.testing.assert_array_equal(found, getattr(np, name)(A, B))
+    assert devices.troubles() == {f"cuda:{which}": "gone"}
+    (told,) = warnings_of()
+    along = "columns" if case == "columns" else "rows"
+    assert f"cuda:{which} failed (gone); cuda:{1 - which} does its {along}" in told
+    assert two[1 - which].log.count("compute") == 2
+
+
+def test_one_that_fails_twice_is_set_aside(two, monkeypatch, warnings_of):
+    A, B = values(40, 30), values(30, 20)
+    monkeypatch.setattr(two[1], "upload", broken("gone"))
+    for _ in range(2):
+        np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    assert "set aside" in warnings_of()[-1]
+    plan = hetero.plan("matmul", A, B, device=ALL)
+    assert (plan.chosen.device, plan.chosen.shares) == ("cuda:0", ())
+    used(two)
+    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    assert used(two) == ["cuda:0"]
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("several", [3], indirect=True)
+def test_one_of_three_that_is_set_aside(several, monkeypatch):
+    A, B = values(40, 30), values(30, 20)
+    devices.here.reasons["cuda:1"] = "it failed twice"
+    inventory.changed()
+    plan = hetero.plan("matmul", A, B, device=ALL)
+    assert [s.plan.chosen.device for s in plan.chosen.shares] == ["cuda:0", "cuda:2"]
+    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    assert used(several) == ["cuda:0", "cuda:2"]
+
+
+def test_the_cpu_does_what_no_device_can(two, monkeypatch, warnings_of):
+    A, B = values(40, 30), values(30, 20)
+    for device in two:
+        monkeypatch.setattr(device, "download", broken("gone"))
+    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    assert set(devices.troubles()) == {"cuda:0", "cuda:1"}
+    assert all("the CPU does its rows" in told for told in warnings_of())
+
+
+def test_the_cpu_does_what_the_second_device_fails_to_do(two, monkeypatch, warnings_of):
+    A, B = values(40, 30), values(30, 20)
+    monkeypatch.setattr(two[0], "upload", broken("gone"))
+    second = two[1].download
+    fails = broken("gone too", after=1)
+    monkeypatch.setattr(two[1], "download", lambda *a, **o: fails(*a, real=second, **o))
+    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    assert devices.troubles() == {"cuda:0": "gone", "cuda:1": "gone too"}
+    assert [told.partition(" ")[0] for told in warnings_of()] == ["cuda:0", "cuda:1"]
+
+
+def test_no_room_is_no_failure(two, monkeypatch):
+    A, B = values(40, 30), values(30, 20)
+    monkeypatch.setattr(two[1], "allocate", broken("no room", DeviceMemoryError))
+    for _ in range(3):
+        np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    assert devices.troubles() == {"cuda:1": "out of memory"}
+    assert not devices.disabled("cuda:1")
+
+
+def test_a_convolution_whose_device_fails(two, monkeypatch):
+    image, filter = values(30, 20), values(5, 5)
+    monkeypatch.setattr(two[0], "download", broken("gone"))
+    found = hetero.convolve2d(image, filter, device=ALL, method="direct")
+    np.testing.assert_array_equal(found, signal.convolve2d(image, filter))
+    assert set(devices.troubles()) == {"cuda:0"}
+
+
+# -- Plans and prices -----------------------------------------------------------------------------
+
+SEVERAL = {"cpu": CPU, "cuda:0": GPU, "cuda:1": {**GPU, "same_as": "cuda:0"}}
+BUS = {"upload": link(1e-5, 1e9), "download": link(2e-5, 5e8)}
+TOGETHER = {"upload": link(1e-5, 8e8), "download": link(2e-5, 4e8)}
+
+
+def priced(problem, here=SEVERAL, constants=None, **forced):
+    return planner.price(problem, constants or machine(), here, **forced)
+
+
+def shared(plan, method="tiled"):
+    return next(c for c in plan.candidates if (c.device, c.method) == (ALL, method))
+
+
+def test_prices_by_hand():
+    n = 4096
+    nbytes, flops = 4.0 * n * n, 2.0 * n**3
+    constants = machine(links={"cuda:*": BUS, "cuda*2": TOGETHER})
+    found = shared(priced(square(n), constants=constants))
+    assert found.links == "all at once"
+    assert found.terms == pytest.approx(
+        {
+            "upload": 2e-5 + 1.5 * nbytes / 8e8,  # half of A, and B
+            "overhead": 5e-6 + 7e-6,
+            "compute": flops / 2 / 1e12,
+            "download": 2e-5 + nbytes / 2 / 4e8,
+        }
+    )
+    assert found.seconds == pytest.approx(sum(found.terms.values()))
+    alone = shared(priced(square(n)))
+    assert alone.terms["upload"] == pytest.approx(2e-5 + 1.5 * nbytes / 1e9), "as fast as alone"
+
+
+def test_it_is_chosen_where_it_is_cheaper():
+    plan = priced(square(8192))
+    assert plan.chosen.device == ALL
+    assert plan.chosen.seconds < next(c.seconds for c in plan.candidates if c.device == "cuda:0")
+    seconds = [c.seconds for c in plan.candidates if c.reason is None]
+    assert seconds == sorted(seconds)
+    slow = {"upload": link(1e-5, 1e8), "download": link(2e-5, 1e8)}
+    plan = priced(square(8192), constants=machine(links={"cuda:*": BUS, "cuda*2": slow}))
+    assert plan.chosen.device == "cuda:0", "both share one bus"
+
+
+@pytest.mark.parametrize("n", [64, 1024])
+def test_little_is_not_shared(n):
+    plan = priced(square(n))
+    assert shared(plan).reason == "each device would move less than 8 MiB"
+    assert not plan.chosen.shares
+    assert priced(square(n), device=ALL).chosen.shares, "but where it is asked for"
+
+
+def test_what_is_done_one_after_the_other_takes_the_sum():
+    found = shared(priced(square(256), device=ALL))
+    assert found.links == ""
+    assert found.terms["overhead"] == pytest.approx(2 * (5e-6 + 7e-6))
+    assert found.terms["compute"] == pytest.approx(2 * 256**3 / 1e12)
+
+
+@pytest.mark.parametrize("here", [{"cpu": CPU}, {"cpu": CPU, "cuda:0": GPU}])
+@pytest.mark.parametrize("n", [64, 8192])
+def test_one_device_is_priced_as_before(here, n):
+    assert priced(square(n), here) == pricing.price(square(n), machine(), here)
+
+
+def test_what_is_set_aside_has_no_share():
+    here = {**SEVERAL, "cuda:1": {**GPU, "same_as": "cuda:0", "set_aside": "it failed twice"}}
+    plan = priced(square(8192), here)
+    assert plan.chosen.device == "cuda:0"
+    assert ALL not in {c.device for c in plan.candidates}
+
+
+def test_this_machines_cpu_shares_only_where_it_is_named():
+    cpu = {**GPU, "kind": "opencl", "is_host_cpu": True}
+    here = {"cpu": CPU, "opencl:0": cpu, "opencl:1": {**cpu, "same_as": "opencl:0"}}
+    assert all(c.device != "opencl:*" for c in priced(square(8192), here).candidates)
+    assert priced(square(8192), here, device="opencl:*").chosen.device == "opencl:*"
+
+
+def test_devices_that_differ_have_ranges_that_take_equally_long():
+    models = dict(machine().data["models"])
+    models["cuda:1|matmul|tiled|float32|*"] = {
+        "form": "roofline",
+        "constants": {"overhead": 5e-6, "flops_per_second": 2.5e11, "bytes_per_second": 1e12},
+    }
+    fast = link(0.0, 1e15)
+    constants = machine(models=models, links={"cuda:*": {"upload": fast, "download": fast}})
+    here = {"cpu": CPU, "cuda:0": GPU, "cuda:1": {**GPU, "name": "a slower one"}}
+    first, second = shared(priced(square(8192), here, constants)).shares
+    assert (first.begin, first.end, second.begin, second.end) == (0, 6528, 6528, 8192)
+    times = [share.plan.chosen.seconds for share in (first, second)]
+    assert max(times) < 1.02 * min(times)
+
+
+def test_a_result_with_gaps_is_packed():
+    A, B = np.empty((64, 4096), "float32"), np.empty((4096, 32768), "float32")
+    plain = shared(priced(matmul.problem(A, B), device=ALL))
+    assert plain.shares[0].along == "columns"
+    parts = [1.0 * 4 * 4096 * 16384, 4.0 * 64 * 16384]  # B is cut across its rows, C too
+    assert plain.terms["pack"] == pytest.approx(2 * 3e-6 + sum(parts) / 2e9)
+
+
+def test_more_room_together():
+    n = 11000  # A, B and the result take 1.35 GiB, half of A and of the result with B 0.9
+    here = {name: dict(info) for name, info in SEVERAL.items()}
+    for name in ("cuda:0", "cuda:1"):
+        here[name]["memory_bytes"] = 1.2 * 2**30
+    plan = priced(square(n), here)
+    assert plan.chosen.device == ALL
+    with pytest.raises(MethodNotAvailable, match=r"needs 1\.4 GiB"):
+        priced(square(n), here, device="cuda:0", method="tiled")
+    assert priced(square(20000), here, device=ALL).chosen.device == "cpu"
+
+
+def test_a_method_that_there_is_not(two):
+    with pytest.raises(MethodNotAvailable, match="got 'mars'"):
+        hetero.plan("matmul", values(40, 30), values(30, 20), device=ALL, method="mars")
+
+
+def test_how_it_is_printed(two):
+    plan = hetero.plan("matmul", Spec((4096, 64)), Spec((64, 64)), device=ALL)
+    lines = str(plan).splitlines()
+    assert lines[1].startswith("-> tiled on cuda:*")
+    assert lines[2:4] == [
+        "      tiled on cuda:0: rows 0:2048",
+        "      tiled on cuda:1: rows 2048:4096",
+    ]
+    told = plan.to_dict()["candidates"][0]["shares"]
+    assert [one["range"] for one in told] == [[0, 2048], [2048, 4096]]
+    assert [one["device"] for one in told] == ["cuda:0", "cuda:1"]
+    assert all(one["seconds"] > 0 and one["along"] == "rows" for one in told)
+
+
+def test_unasked(two, monkeypatch):
+    """The plan chooses it by itself, and so does the call, new and remembered."""
+    monkeypatch.setattr(at_once, "LEAST", 0)
+    profile.set_current(
+        machine(links={"cuda:*": {"upload": link(0, 1e12), "download": link(0, 1e12)}})
+    )
+    A, B = values(300, 200), values(200, 100)
+    assert hetero.plan("matmul", A, B).chosen.device == ALL
+    for _ in range(2):
+        np.testing.assert_array_equal(hetero.matmul(A, B), A @ B)
+        assert used(two) == ["cuda:0", "cuda:1"]
+
+
+# -- Ranges ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 8])
+@pytest.mark.parametrize("extent", [8, 9, 100, 511, 512, 4096, 10_000])
+@pytest.mark.parametrize("weights", ["equal", "growing", "one much heavier"])
+def test_ranges(extent, number, weights):
+    heavy = {"equal": [1.0] * number, "growing": [*range(1, number + 1)]}
+    given = heavy.get(weights, [1000.0] + [1.0] * (number - 1))
+    found = shares.bounds(extent, given)
+    assert len(found) == number
+    assert found[0][0] == 0
+    assert found[-1][1] == extent
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(found))
+    assert all(begin < end for begin, end in found)
+    if weights == "equal":
+        lengths = [end - begin for begin, end in found]
+        step = 64 if extent >= 256 * number else 1
+        assert max(lengths) - min(lengths) <= 2 * step
+        assert all(begin % step == 0 for begin, _ in found)
+
+
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_a_range_is_the_problem_of_its_arrays(case):
+    """What is priced is what is called."""
+    name, *shapes = PRODUCTS[case]
+    A, B = (values(*shape) for shape in shapes)
+    module = registry.operation(name)
+    whole = module.problem(A, B)
+    cut = registry.cut(whole, 2)
+    out = np.empty(whole.output.shape, "float32")
+    for begin, end in ((0, 1), (1, cut.extent), (0, cut.extent)):
+        arrays = cut.arrays(begin, end, (A, B), None)
+        part = cut.problem(begin, end)
+        assert part.inputs == tuple(map(describe, arrays))
+        assert part.output == describe(cut.output(begin, end, out))

@@ -79,6 +79,21 @@ def test_parts_far_from_each_other(device):
     agrees(parted([device] * 2, X, 4, init=init), X, 4, init=init)
 
 
+def test_the_variance_is_that_of_all_rows(device):
+    X = np.concatenate([points(100, 3, 2) + 50, points(51, 3, 2, seed=1)])
+    found = PartedRows([device] * 3, problem(X, 2), X, None, "lloyd")
+    np.testing.assert_allclose(found.mean_variance(), X.var(axis=0).mean(), rtol=1e-12)
+
+
+def test_labels_stay_on_their_devices_until_the_end(device, monkeypatch):
+    X = points(600, 3, 6)
+    fetched = count(monkeypatch, rows_parts._Part, "fetch")
+    begun = count(monkeypatch, rows_parts._Part, "begin")
+    agrees(parted([device] * 2, X, 6), X, 6)
+    assert len(begun) > 4
+    assert len(fetched) == 2
+
+
 def test_empty_clusters_take_rows_of_any_part(device):
     X = np.arange(200.0)[:, None] ** 1.5
     init = np.array([[100.0], [1e9], [1e9]])

@@ -62,6 +62,8 @@ class DeviceRows:
     mean : (d,) numpy.ndarray
         What is subtracted of X, for accurate distances: its mean, or zeros where that is near
         enough to zero. Centroids that come and go are less it too.
+    column_means : (d,) numpy.ndarray
+        The means of X itself, in float64.
     labels : device buffer
     """
 
@@ -103,7 +105,7 @@ class DeviceRows:
         device.download(self._buffers["X"], first)
         device.download(self._buffers["columns"], found)
         apart, squares = found.sum(axis=0) / n
-        mean = first + apart
+        mean = self.column_means = first + apart
         self._variance = float(np.mean(np.maximum(squares - apart * apart, 0.0)))
         variance = self._variance
         if given is not None:
@@ -258,7 +260,7 @@ class DeviceRows:
         return float(self.download("partial_inertia", (launch.grid,), np.float64).sum())
 
     def begin_step(self, centroids: np.ndarray) -> None:
-        """Start to label the rows and to add them up: see `sums` and `fetch_labels`."""
+        """Start to label the rows and to add them up: see `sums` and `changed`."""
         self.upload(centroids)
         self.set_state(_RUNNING, 0, 0)
         self.label(False)
@@ -269,6 +271,10 @@ class DeviceRows:
         sums = self.download("sums", (self.k, self.d), self.dtype)
         totals = self.download("totals", (self.k,), self.dtype)
         return sums.astype(np.float64), totals.astype(np.float64)
+
+    def changed(self) -> bool:
+        """Whether the step that was begun last changed a label, if it was not the first one."""
+        return bool(self.download("state", (plans.STATE,), np.int32)[_CHANGED])
 
     def distances(self, swapped: bool) -> np.ndarray:
         """Squared distances of the rows from the centroids of their labels."""

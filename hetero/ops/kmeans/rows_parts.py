@@ -1,12 +1,13 @@
 """Rows on the host that devices compute with in parts: one for each device, or block by block.
 
 Each device labels its rows and adds them up; the host makes centroids of the sums. A part that has
-a device of its own stays there. Blocks of rows that one device has no room for go there in turn, in
-every iteration anew.
+a device of its own stays there, with its labels until they are asked for. Blocks of rows that one
+device has no room for go there in turn, in every iteration anew.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from hetero.errors import DeviceError
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import lloyd
-from hetero.ops.kmeans.rows_numpy import PlainSeeding, moments
+from hetero.ops.kmeans.rows_numpy import PlainSeeding, moments, row_distances
 from hetero.ops.linear_systems.partition import split
 from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.runtime.problem import Problem
@@ -70,14 +71,29 @@ class PartedRows:
             for device, cut in zip(devices, cuts, strict=False)
         ]
         self.mean = 0.0  # each part has its own
-        self._mean, self._variance = moments(X)
-        self.labels = np.full(n, -1, np.int32)
+        self._labels: np.ndarray | None = None
         self._found: list[tuple[np.ndarray, np.ndarray]] = []
         self._saved: np.ndarray | None = None
         self._begun = 0
         if self._stay:
             devices, nbytes = devices[: len(self._parts)], self._parts[0].X.nbytes
             at_once.run(devices, [part.load for part in self._parts], nbytes)
+            self._mean, self._variance = _together(self._parts)
+        else:
+            self._mean, self._variance = moments(X)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Of all rows, since the iteration that was begun last."""
+        if self._labels is None:
+            parts = self._parts
+            self._labels = np.empty(len(self._X), np.int32)
+            cuts = [self._labels[part.first :][: len(part.X)] for part in parts]
+            tasks = [
+                functools.partial(part.fetch, cut) for part, cut in zip(parts, cuts, strict=True)
+            ]
+            at_once.run([part.device for part in parts], tasks, cuts[0].nbytes)
+        return self._labels
 
     def mean_variance(self) -> float:
         """See `hetero.ops.kmeans.fit.Rows`."""
@@ -100,32 +116,34 @@ class PartedRows:
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray]:
         """See `hetero.ops.kmeans.fit.Rows`."""
-        self.labels = np.full(len(self._X), -1, np.int32)
-        self._begun = 0
+        self._labels, self._begun = np.full(len(self._X), -1, np.int32), 0
         try:
             run = lloyd(self, centroids, maxiter, tol, exactly)
+            return run, self.labels
         except DeviceError as error:
             if self._saved is None:
                 raise
             raise DeviceFailed(error, self._saved, self._begun - 1) from error
-        return run, self.labels
 
     def assign(self, centroids: np.ndarray) -> bool:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
         self._saved, self._begun = centroids.copy(), self._begun + 1
         if self._stay:
+            self._labels = None
             for part in self._parts:
                 part.begin(centroids)
-            self._found = [part.end(centroids) for part in self._parts]
-        else:
-            self._found = []
-            for part in self._parts:
-                part.load()
-                part.begin(centroids)
-                self._found.append(part.end(centroids))
-                part.leave()
-        before, self.labels = self.labels, np.concatenate([part.labels for part in self._parts])
-        return not np.array_equal(before, self.labels)
+            self._found = [part.end() for part in self._parts]
+            changed = [part.changed() for part in self._parts]
+            return self._begun == 1 or any(changed)
+        before, self._found = self.labels, []
+        self._labels = np.empty_like(before)
+        for part in self._parts:
+            part.load()
+            part.begin(centroids)
+            self._found.append(part.end())
+            part.fetch(self._labels[part.first :][: len(part.X)])
+            part.leave()
+        return not np.array_equal(before, self._labels)
 
     def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -134,7 +152,9 @@ class PartedRows:
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
-        return np.concatenate([part.distances(centroids) for part in self._parts])
+        if self._stay:
+            return np.concatenate([part.distances(centroids) for part in self._parts])
+        return row_distances(self._X, centroids, self.labels)
 
     def row(self, index: int) -> np.ndarray:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -146,6 +166,8 @@ class PartedRows:
 
     def inertia(self, centroids: np.ndarray) -> float:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
+        if self._stay:
+            return sum(part.inertia(centroids) for part in self._parts)
         distances = self.distances(centroids)
         if self._weights is not None:
             distances *= self._weights
@@ -171,7 +193,6 @@ class _Part:
         self._rows: Any = None
         self._owners: list[Any] = []
         self._seeding: Any = None
-        self.labels = np.zeros(0, np.int32)
 
     def load(self) -> None:
         """Bring the rows to the device."""
@@ -203,18 +224,33 @@ class _Part:
         with self.device.active():
             self._rows.begin_step(centroids - self._rows.mean)
 
-    def end(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def end(self) -> tuple[np.ndarray, np.ndarray]:
         """Wait for an iteration; sums of rows and of weights."""
         with self.device.active():
             sums, totals = self._rows.sums()
-            self.labels = self._rows.fetch_labels()
             return sums + totals[:, None] * self._rows.mean, totals
 
-    def distances(self, centroids: np.ndarray) -> np.ndarray:
-        """Squared distances of the rows from the centroids of their labels, on the host."""
-        from hetero.ops.kmeans.rows_numpy import row_distances
+    def changed(self) -> bool:
+        """Whether the iteration changed a label."""
+        with self.device.active():
+            return self._rows.changed()
 
-        return row_distances(self.X, centroids, self.labels)
+    def fetch(self, labels: np.ndarray) -> None:
+        """Bring the labels to the host."""
+        with self.device.active():
+            self.device.download(self._rows.labels, labels)
+
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        """Squared distances of the rows from the centroids of their labels."""
+        with self.device.active():
+            self._rows.upload(centroids - self._rows.mean)
+            return self._rows.distances(False)
+
+    def inertia(self, centroids: np.ndarray) -> float:
+        """The weighted sum of these."""
+        with self.device.active():
+            self._rows.upload(centroids - self._rows.mean)
+            return self._rows.inertia(False)
 
     def seeding(self) -> Any:
         """Distances for k-means++."""
@@ -226,6 +262,18 @@ class _Part:
     def mean(self) -> np.ndarray:
         """What the device has subtracted of the rows."""
         return self._rows.mean
+
+    def moments(self) -> tuple[int, np.ndarray, float]:
+        """How many rows, their columns' means, and the mean of the columns' variances."""
+        return len(self.X), self._rows.column_means, self._rows.mean_variance()
+
+
+def _together(parts: Sequence[_Part]) -> tuple[np.ndarray, float]:
+    """The columns' means, and the mean of their variances, of the rows of all parts."""
+    numbers, means, variances = zip(*(part.moments() for part in parts), strict=True)
+    mean = np.average(means, axis=0, weights=numbers)
+    between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
+    return mean, float(np.average(variances + between, weights=numbers))
 
 
 class _PartedSeeding:

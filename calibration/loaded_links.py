@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.calibration import fit
+from hetero.calibration import fit, overheads
 from hetero.calibration.failures import Failure
 from hetero.calibration.overheads import Copies
 from hetero.devices import at_once
@@ -59,6 +59,7 @@ def beside_blas(device: Device, largest: int) -> Times:
             after_product(copies),
             lengths,
             lambda: time.sleep(blas_use.SPINS),
+            ways=copies.ways,
         )
 
 
@@ -81,7 +82,9 @@ def after_product(copies: Copies) -> Take:
 def all_at_once(devices: Sequence[Device], largest: int) -> Times:
     """How many times as long copies of several devices take, together, as one of the first's."""
     lengths = sizes(largest, at_once.LEAST)
-    return compared(*side_by_side(devices, lengths[0]), lengths)
+    with devices[0].active():
+        ways = overheads.ways(devices[0])
+    return compared(*side_by_side(devices, lengths[0]), lengths, ways=ways)
 
 
 def side_by_side(devices: Sequence[Device], largest: int) -> tuple[Take, Take]:
@@ -149,6 +152,7 @@ def compared(
     lengths: Sequence[int],
     rest: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
+    ways: Sequence[tuple[str, str]] = Copies.WAYS,
 ) -> Times:
     """How many times as long the second takes as the first one; 1 where that is noise.
 
@@ -162,6 +166,8 @@ def compared(
         Called before copies are timed alone.
     clock : callable, optional
         Seconds.
+    ways : sequence
+        As `Copies.ways`.
     """
     samples: dict[tuple[Any, int], tuple[list[float], list[float]]] = {}
     begin, lengths = clock(), sorted(lengths)
@@ -174,7 +180,7 @@ def compared(
             before = clock()
             start = begin if which else before
             for position, nbytes in enumerate(lengths):
-                for way in Copies.WAYS:
+                for way in (way for way in ways if overheads.is_asked(way, nbytes)):
                     found = samples.setdefault((way, nbytes), ([], []))[which]
                     found.extend(take(way, nbytes) for _ in range(1 if nbytes >= _LONG else _FEW))
                 now = clock()
@@ -184,9 +190,11 @@ def compared(
                     lengths = lengths[: position + 1]
                     break
                 before = now
-    return {
-        way: {nbytes: _times(*samples[way, nbytes]) for nbytes in lengths} for way in Copies.WAYS
-    }
+    found: Times = {way: {} for way in ways}
+    for (way, nbytes), taken in samples.items():
+        if nbytes in lengths:
+            found[way][nbytes] = _times(*taken)
+    return found
 
 
 def _times(quiet: list[float], loaded: list[float]) -> float:
@@ -214,7 +222,7 @@ def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for (direction, memory), of_way in times.items():
         samples = links.get(direction, {}).get(memory, {}).get("samples")
-        if samples is None or all(ratio == 1.0 for ratio in of_way.values()):
+        if samples is None or not of_way or all(ratio == 1.0 for ratio in of_way.values()):
             continue
         lengths = sorted(of_way)
         logs = np.interp(

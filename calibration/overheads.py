@@ -19,8 +19,11 @@ from hetero.devices.base import Device
 from hetero.runtime import registry
 from hetero.runtime.cases import Budget, Case, Place, SampleGrid, SmallCall, axis
 from hetero.runtime.plan import CPU
+from hetero.runtime.profile import PAGEABLE, PINNED, STAGED
 from hetero.runtime.registry import Operation
 
+_DIRECTIONS = ("upload", "download")
+_LEAST_STAGED = 1 << 18  # bytes of a staged copy that is measured
 _PASSES = 3
 _LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
 _SAME_RATE = 1.1
@@ -34,20 +37,27 @@ class Copies:
     """Copies of any size between a device, which is active, and each kind of the host's memory.
 
     As in calls, downloads to pageable memory go to a new array, and uploads from it come from a
-    place that no cache holds, unless they are so small that a program has just made them.
+    place that no cache holds, unless they are so small that a program has just made them. It is
+    copied by the driver alone, or "staged" where the device can.
 
     Parameters
     ----------
     device : Device
     largest : int
         Bytes.
+
+    Attributes
+    ----------
+    ways : tuple
+        Directions and kinds of memory that can be copied.
     """
 
-    WAYS = tuple((way, of) for way in ("upload", "download") for of in ("pageable", "pinned"))
+    WAYS = tuple((way, of) for way in _DIRECTIONS for of in (PAGEABLE, PINNED))
 
     def __init__(self, device: Device, largest: int) -> None:
         values = np.random.default_rng(0).integers(0, 255, _PERIOD, np.uint8)
         self._device = device
+        self.ways = ways(device)
         self._buffer, self._owner = device.allocate(largest)
         self._pinned = device.pinned(largest)
         for start in range(0, largest, _PERIOD):
@@ -69,28 +79,43 @@ class Copies:
         return self._pageable[begin : begin + nbytes]
 
     def __call__(self, direction: str, memory: str, nbytes: int) -> None:
-        """Copy so many bytes; a direction and a kind of memory are one of `WAYS`."""
-        if direction == "upload":
-            source = self._source(nbytes) if memory == "pageable" else self._pinned[:nbytes]
-            self._device.upload(source, self._buffer)
-        elif memory == "pageable":
-            self._device.download(self._buffer, np.empty(nbytes, np.uint8))
+        """Copy so many bytes; a direction and a kind of memory are one of `ways`."""
+        device = self._device
+        if memory == PINNED:
+            array = self._pinned[:nbytes]
+        elif direction == "upload":
+            array = self._source(nbytes)
         else:
-            self._device.download(self._buffer, self._pinned[:nbytes])
+            array = np.empty(nbytes, np.uint8)
+        if memory == STAGED:
+            device.ring().start(direction, array, self._buffer, 0, device.record()).wait()
+        elif nbytes >= _LEAST_STAGED:
+            device.copy_plainly(direction, array, self._buffer)
+        elif direction == "upload":
+            device.upload(array, self._buffer)
+        else:
+            device.download(self._buffer, array)
+
+
+def ways(device: Device) -> tuple[tuple[str, str], ...]:
+    """Directions and kinds of memory that can be copied to and from a device."""
+    if device.stages and device.ring() is not None:
+        return (*Copies.WAYS, *((way, STAGED) for way in _DIRECTIONS))
+    return Copies.WAYS
 
 
 def transfers(
     device: Device, sizes: list[int], budget: float
-) -> dict[tuple[str, str], list[float]]:
-    """Seconds to move each size: (direction, kind of host memory) -> one figure per size.
+) -> dict[tuple[str, str], dict[int, float]]:
+    """Seconds to move each size: (direction, kind of host memory) -> size -> seconds.
 
     Of several passes, each with other pageable memory, the typical one counts; of long transfers
     the fastest, since what went as fast as the next smaller one is not done again.
     """
     copies = Copies(device, sizes[-1])
-    found: dict[tuple[str, str], dict[int, float]] = {way: {} for way in copies.WAYS}
+    found: dict[tuple[str, str], dict[int, float]] = {way: {} for way in copies.ways}
     passes: dict[tuple[str, str, int], list[float]] = {}
-    left = dict.fromkeys(copies.WAYS, sizes)
+    left = {way: [n for n in sizes if is_asked(way, n)] for way in copies.ways}
     for number in range(_PASSES):
         if number:
             copies.renew(max(n for wanted in left.values() for n in wanted))
@@ -102,8 +127,16 @@ def transfers(
                 taken = passes.setdefault((*way, n), [])
                 taken.append(took)
                 found[way][n] = min(taken) if n > _LONG else median_low(taken)
-        left = {way: [n for n in sizes if n <= _LONG or _is_slow(found[way], n)] for way in left}
-    return {way: list(seconds.values()) for way, seconds in found.items()}
+        left = {
+            way: [n for n in seconds if n <= _LONG or _is_slow(seconds, n)]
+            for way, seconds in found.items()
+        }
+    return found
+
+
+def is_asked(way: tuple[str, str], nbytes: int) -> bool:
+    """Whether copies of so many bytes are measured; small ones are never staged."""
+    return way[1] != STAGED or nbytes >= _LEAST_STAGED
 
 
 def _is_slow(seconds: dict[int, float], nbytes: int) -> bool:
@@ -120,14 +153,14 @@ def _once(call: Callable[[], object]) -> float:
 
 
 def links(device: Device, budget: Budget) -> dict[str, Any]:
-    """Link models of a device: each direction, pageable and pinned."""
+    """Link models of a device: each direction, each kind of host memory."""
     largest = min(budget.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
     short = axis(1024, min(largest, _LONG), budget.link_step)
     sizes = [*short, *axis(short[-1], largest, budget.link_step**2)[1:]]
     sizes = [size // 8 * 8 for size in sizes]  # whole float64s
     found: dict[str, Any] = {"upload": {}, "download": {}}
     for (direction, memory), seconds in transfers(device, sizes, 3 * budget.point).items():
-        found[direction][memory] = fit.segments(sizes, seconds)
+        found[direction][memory] = fit.segments([*seconds], [*seconds.values()])
     return found
 
 

@@ -635,7 +635,7 @@ def verified(two, monkeypatch):
         return lambda way, nbytes: factor * (1e-5 + nbytes / 1e9)
 
     def transfers(device, sizes, budget):
-        return {("upload", "pageable"): [seconds(1.0)(None, n) for n in sizes]}
+        return {("upload", "pageable"): {n: seconds(1.0)(None, n) for n in sizes}}
 
     monkeypatch.setattr(overheads, "transfers", transfers)
     monkeypatch.setattr(loaded_links, "after_product", lambda copies: seconds(1.25))

@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero import kernels
 from hetero.devices import peers, pinned
-from hetero.devices.staging import DOWNLOAD, UPLOAD, Copy, Ring
+from hetero.devices.staging import DOWNLOAD, UPLOAD, Copy, Ring, least, plainly
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 
@@ -36,7 +36,9 @@ class Device(abc.ABC):
     shared_limit: int = 32 << 10  # bytes of shared memory that a block can have
     capability: tuple[int, int] | None = None  # compute capability, of CUDA devices
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
-    # Bytes from which on a copy of ordinary memory is faster through the `ring`, by direction.
+    stages: bool = False  # whether staged copies may be the faster ones
+    # Bytes from which on a copy of ordinary memory goes through the `ring`, by direction, where
+    # that was not measured; infinite: never.
     least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})
 
     @abc.abstractmethod
@@ -129,23 +131,25 @@ class Device(abc.ABC):
         return start(direction, array, buffer, offset, after)
 
     def copy_plainly(self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
-        """Copy a host array of any strides, packed in C order, to or from device memory."""
+        """Copy a host array of any strides, packed in C order, past the `ring`."""
         if not array.nbytes:
             return
         if direction == UPLOAD:
-            self.upload(np.ascontiguousarray(array), buffer, offset)
+            with plainly():
+                self.upload(np.ascontiguousarray(array), buffer, offset)
             return
         packed = array if array.flags.c_contiguous else np.empty(array.shape, array.dtype)
-        self.download(buffer, packed, offset)
+        with plainly():
+            self.download(buffer, packed, offset)
         if packed is not array:
             array[...] = packed
 
     def staged(self, direction: str, array: np.ndarray, buffer: Any, offset: int) -> bool:
         """Copy through the `ring` if that is faster; whether it was done."""
-        if array.nbytes < self.least_staged[direction]:
+        if array.nbytes < (least(self.name) or self.least_staged)[direction]:
             return False
         ring = self.ring()
-        if ring is None or self.is_pinned(array):
+        if ring is None or (array.flags.c_contiguous and self.is_pinned(array)):
             return False
         ring.start(direction, array, buffer, offset, self.record()).wait()
         return True
@@ -341,7 +345,7 @@ class Device(abc.ABC):
         return
 
     @abc.abstractmethod
-    def pinned(self, nbytes: int, purpose: str = "arrays") -> np.ndarray:
+    def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         """Host memory (uint8) that the device copies from and to directly, counted by purpose."""
 
     def staging(self, nbytes: int) -> np.ndarray:

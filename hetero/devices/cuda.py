@@ -76,6 +76,7 @@ class CudaDevice(CudaStreams):
 
     kind = "cuda"
     dialect = "cuda"
+    stages = True
     least_staged = MappingProxyType({UPLOAD: 4 << 20, DOWNLOAD: 2 << 20})  # before calibration
 
     def __init__(self, ordinal: int) -> None:
@@ -230,7 +231,7 @@ class CudaDevice(CudaStreams):
         else:
             stream.raw.wait_for_event(event.raw)
 
-    def pinned(self, nbytes: int, purpose: str = "arrays") -> np.ndarray:
+    def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         if self.same_in_threads():
             made = pinned.cuda_pages(nbytes, self.ordinal)
         else:
@@ -267,7 +268,7 @@ class CudaDevice(CudaStreams):
     def staging(self, nbytes: int) -> np.ndarray:
         state = self.state()
         if state.staging is None or state.staging.nbytes < nbytes:
-            state.staging = self.pinned(nbytes, "between devices")
+            state.staging = self.pinned(nbytes, "pinned, between devices")
         return state.staging[:nbytes]
 
 

@@ -158,8 +158,8 @@ class OpenCLDevice(Device):
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self._storage = Storage()
         self._ring: Ring | None = None
-        is_host = device.type & cl.device_type.CPU  # whose buffers are ordinary memory
-        least = math.inf if is_host else 4 << 20
+        self.stages = not device.type & cl.device_type.CPU  # whose buffers are ordinary memory
+        least = 4 << 20 if self.stages else math.inf
         self.least_staged = {UPLOAD: least, DOWNLOAD: least}
 
     def describe(self) -> dict[str, Any]:
@@ -334,7 +334,7 @@ class OpenCLDevice(Device):
         else:
             event.wait()
 
-    def pinned(self, nbytes: int, purpose: str = "arrays") -> np.ndarray:
+    def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         cl = self.cl
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         context, queue = self._open()

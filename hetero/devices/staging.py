@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
+import functools
 import logging
 import math
 import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -29,7 +31,7 @@ from hetero import locks
 from hetero.errors import DeviceError
 
 UPLOAD, DOWNLOAD = "upload", "download"
-PURPOSE = "staging"
+PURPOSE = "pinned buffers of copies"
 _SLICE = 4 << 20  # bytes of a buffer
 _LEAST_SLICE = 1 << 18  # bytes: below that, handling a slice takes longer than copying it
 _BUFFERS = 2  # of a thread
@@ -40,11 +42,33 @@ _NAME = "hetero-copy"  # begins as all threads of ours that never call BLAS
 log = logging.getLogger("hetero")
 _rings: weakref.WeakSet[Any] = weakref.WeakSet()
 _here = threading.local()
+_least: dict[str, Mapping[str, float]] = {}  # device -> direction -> bytes, see `believe`
 
 
 def is_lane() -> bool:
-    """Whether the calling thread is one that copies slices, which begins no staged copies."""
+    """Whether the calling thread begins no staged copies: it copies slices, or is in `plainly`."""
     return getattr(_here, "is_lane", False)
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """A context in which this thread's copies go through no ring."""
+    before, _here.is_lane = is_lane(), True
+    try:
+        yield
+    finally:
+        _here.is_lane = before
+
+
+def least(name: str) -> Mapping[str, float] | None:
+    """Direction -> bytes from which on staged copies of a device are faster, where measured."""
+    return _least.get(name)
+
+
+def believe(measured: Mapping[str, Mapping[str, float]]) -> None:
+    """Take what was measured for `least`, of all devices, in place of what was known."""
+    global _least
+    _least = dict(measured)
 
 
 class Device(Protocol):
@@ -212,7 +236,7 @@ class Ring:
         buffers: int = _BUFFERS,
     ) -> None:
         self.device, self.place = device, device.place()
-        self.lanes = lanes or max(1, min(_MOST_LANES, _cores() // 2))
+        self.lanes = lanes or usual_lanes()
         self.slice_bytes, self.least_bytes, self.buffers = slice_bytes, least_bytes, buffers
         self._lock = locks.new()
         self._queues = {way: queue.SimpleQueue() for way in (UPLOAD, DOWNLOAD)}
@@ -248,7 +272,7 @@ class Ring:
             for _ in range(min(job.count, workers)):
                 self._queues[direction].put(job)
         if not workers:
-            _Lane(self, None).do(job, plainly=True)
+            _Lane(self, None).do(job, buffered=False)
         return started
 
     def start_pinned(
@@ -344,18 +368,17 @@ class _Lane:
         self._free.clear()
         self._stream = None
 
-    def do(self, job: _Job, plainly: bool = False) -> None:
+    def do(self, job: _Job, buffered: bool = True) -> None:
         """Do slices of a job until there are none left; failures are the job's."""
         flying: collections.deque[_Slot] = collections.deque()
-        taken, outside = 0, is_lane()
-        _here.is_lane = True
+        taken = 0
         try:
-            with self._device.active():
+            with plainly(), self._device.active():
                 try:
                     while (number := job.take()) is not None:
                         taken += 1
                         if taken == 1:
-                            self._begin(job, plainly)
+                            self._begin(job, buffered)
                         self._do(job, number, flying)
                     while flying:
                         self._arrive(job, flying)
@@ -367,15 +390,14 @@ class _Lane:
         except BaseException as error:  # active() has made it one of ours
             job.cancel(error)
         finally:
-            _here.is_lane = outside
             job.settle(taken)
 
-    def _begin(self, job: _Job, plainly: bool) -> None:
+    def _begin(self, job: _Job, buffered: bool) -> None:
         if self._device.place() is not self._ring.place:
             raise DeviceError("the context in which a copy was begun is gone")
         if self._stream is None:
             self._stream = self._device.new_stream()
-        if plainly:
+        if not buffered:
             self._most = 0
         if job.after is not None:
             self._device.wait(job.after, self._stream)
@@ -494,8 +516,11 @@ def _close_all() -> None:
 _process = os.getpid()
 
 
-def _cores() -> int:
+@functools.cache
+def usual_lanes() -> int:
+    """Threads for each direction: half the cores that this process may use, but not too many."""
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    return max(1, min(_MOST_LANES, cores // 2))

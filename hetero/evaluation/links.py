@@ -16,6 +16,7 @@ from hetero.devices import at_once
 from hetero.errors import DeviceError
 from hetero.runtime import blas_use, inventory, pricing, profile
 from hetero.runtime.blas_use import BESIDE_BLAS
+from hetero.runtime.profile import PAGEABLE, PINNED
 
 _LARGEST = 1 << 28  # bytes, of copies in company
 _COUNT, _COUNT_IN_COMPANY = 24, 12
@@ -59,9 +60,10 @@ def alone(name: str, seed: int = 0) -> Errors:
         measured = overheads.transfers(device, sizes, budget=0.1)
     return {
         f"{direction}, {memory}": residuals(
-            [constants.link(name, direction, memory)(n) for n in sizes], seconds
+            [constants.curve(name, direction, memory)(n) for n in seconds], list(seconds.values())
         )
         for (direction, memory), seconds in measured.items()
+        if memory in constants.data["links"].get(name, {}).get(direction, (PAGEABLE, PINNED))
     }
 
 
@@ -69,7 +71,7 @@ def after_product(name: str, seed: int = 0) -> Errors:
     """Right after a product of the CPU, by the curves that the profile has for that."""
     device, constants = backends.get(name), profile.current()
     kept = constants.data["links"].get(name, {})
-    ways = [w for w in Copies.WAYS if f"{w[1]} {BESIDE_BLAS}" in kept.get(w[0], {})]
+    ways = [w for w in overheads.ways(device) if f"{w[1]} {BESIDE_BLAS}" in kept.get(w[0], {})]
     blas_use.note()
     if not ways or not blas_use.beside():  # its threads sleep early in this process
         return {}
@@ -81,7 +83,7 @@ def after_product(name: str, seed: int = 0) -> Errors:
                 take,
                 (direction, memory),
                 sizes,
-                constants.link(name, direction, memory, BESIDE_BLAS),
+                constants.curve(name, direction, memory, BESIDE_BLAS),
             )
             for direction, memory in ways
         }
@@ -91,13 +93,13 @@ def together(place: str, members: Sequence[str], seed: int = 0) -> Errors:
     """Of several devices at once, "cuda*2", by the curves that the profile has for that."""
     constants = profile.current()
     kept = constants.data["links"].get(place, {})
-    ways = [way for way in Copies.WAYS if way[1] in kept.get(way[0], {})]
+    ways = [w for w in overheads.ways(backends.get(members[0])) if w[1] in kept.get(w[0], {})]
     largest = min(_LARGEST, *map(_room, members))
     if not ways or largest <= at_once.LEAST:
         return {}
     sizes = drawn(seed, _COUNT_IN_COMPANY, at_once.LEAST, largest)
     _, take = loaded_links.side_by_side([backends.get(name) for name in members], sizes[-1])
-    return {", ".join(way): _errors(take, way, sizes, constants.link(place, *way)) for way in ways}
+    return {", ".join(way): _errors(take, way, sizes, constants.curve(place, *way)) for way in ways}
 
 
 def drawn(seed: int, count: int, smallest: int, largest: int) -> list[int]:
@@ -114,5 +116,6 @@ def _room(name: str) -> int:
 def _errors(
     take: loaded_links.Take, way: Way, sizes: Iterable[int], predicted: Callable[[int], float]
 ) -> dict[str, float]:
-    measured = {n: median([take(way, n) for _ in range(_SAMPLES)]) for n in sizes}
+    asked = [n for n in sizes if overheads.is_asked(way, n)]
+    measured = {n: median([take(way, n) for _ in range(_SAMPLES)]) for n in asked}
     return residuals([predicted(n) for n in measured], list(measured.values()))

@@ -52,7 +52,7 @@ def calibration(profile: Profile) -> str:
     for device, directions in profile.data["links"].items():
         for direction, kinds in directions.items():
             for memory in kinds:
-                link = profile.link(device, direction, memory)
+                link = profile.curve(device, direction, memory)
                 floor, rate = link(1), 2**28 / link(2**28) / 1e9
                 lines.append(
                     f"{device} {direction}, {memory}: {readable(floor)} + bytes at {rate:.1f} GB/s"

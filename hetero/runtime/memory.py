@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from hetero import devices
+from hetero.devices import pinned
 from hetero.errors import DeviceError
 from hetero.runtime import inventory
 
@@ -41,7 +42,9 @@ def memory() -> Memory:
         and running calls" (results on CUDA devices that the caller holds are among them). What was
         freed and is kept for the next call: "free in the pool". Purposes without bytes are left
         out. The driver is not asked: what it takes for contexts and kernels, and what libraries
-        allocate by themselves, such as cuBLAS its workspace, is not counted.
+        allocate by themselves, such as cuBLAS its workspace, is not counted. Under "host", where
+        there is some, is pinned memory of the host: "pinned buffers of copies", through which
+        large arrays move, and "pinned arrays".
 
     See Also
     --------
@@ -58,6 +61,8 @@ def memory() -> Memory:
     for name, device in devices.available().items():
         held = {} if devices.inherited(name) else device.memory_held()
         found[name] = dict(sorted(held.items()))
+    if held := pinned.sizes():
+        found["host"] = dict(sorted(held.items()))
     return found
 
 
@@ -65,8 +70,9 @@ def clear_memory(device: str | None = None) -> None:
     """Give back all memory of devices that is not in use.
 
     Filters, transforms, buffers of solves and memory that was freed stay on a device for the next
-    call, which saves it 0.1 to 1 ms. They are given back by themselves when a device runs short.
-    This gives them back now, to make room for other libraries, and forgets remembered calls, which
+    call, which saves it 0.1 to 1 ms, and pinned buffers on the host for the next large copy. The
+    former are given back by themselves when a device runs short, the latter a minute after the last
+    copy. This gives them back now, to make room for others, and forgets remembered calls, which
     hold some. The next calls work as ever and make what they need anew.
 
     Parameters

@@ -66,7 +66,7 @@ def machine() -> Inventory:
     for name in (*here, *together):
         for direction, kinds in constants.data["links"].get(name, {}).items():
             for memory in kinds:
-                rate = size / constants.link(name, direction, memory)(size) / 1e9
+                rate = size / constants.curve(name, direction, memory)(size) / 1e9
                 links.setdefault(name, {})[f"{direction}, {memory}"] = f"{rate:.1f} GB/s"
     return Inventory(
         cpu={

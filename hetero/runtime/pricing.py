@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hetero.arrays import HOST, Operand
-from hetero.devices import at_once
+from hetero.devices import at_once, staging
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.kernels.cpu import limits
 from hetero.runtime import compiling, registry, thread_counts
@@ -310,10 +310,12 @@ def _movement(
             term = constants.link(source, "download", beside=beside)(operand.nbytes)
             terms["download"] = terms.get("download", 0.0) + term
         if target != HOST:
-            if source == HOST and terms is before and not operand.is_dense():
-                term = constants.pack(operand.nbytes)
-                terms["pack"] = terms.get("pack", 0.0) + term
             term = constants.link(target, "upload", beside=beside)(operand.nbytes)
+            if source == HOST and terms is before and not operand.is_dense():
+                packing = constants.pack(operand.nbytes)
+                if operand.nbytes >= constants.least_staged(target, "upload"):  # on the way
+                    packing = max(packing / staging.usual_lanes() - term, 0.0)
+                terms["pack"] = terms.get("pack", 0.0) + packing
             terms["upload"] = terms.get("upload", 0.0) + term
 
     for operand in problem.inputs:

@@ -8,6 +8,7 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, describe, library_of
 from hetero.devices.base import Device
+from hetero.devices.staging import DOWNLOAD, UPLOAD
 from hetero.runtime import failures, streams
 
 
@@ -20,20 +21,21 @@ def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
         return operand.pointer, array
     if operand.location != HOST:
         array = to_host(array, operand)
+    buffer, owner = device.allocate(max(array.nbytes, 1))
     dense = _as_dense(array)
-    buffer, owner = device.allocate(max(dense.nbytes, 1))
-    device.upload(dense, buffer)
+    if not device.staged(UPLOAD, dense, buffer, 0):
+        device.upload(np.ascontiguousarray(dense), buffer)
     return buffer, owner
 
 
 def _as_dense(array: np.ndarray) -> np.ndarray:
-    """A C-contiguous view of the array's memory, or a packed copy if it is not dense."""
+    """A C-contiguous view of the array's memory, or the array if its memory is not dense."""
     if array.flags.c_contiguous:
         return array
     if array.flags.f_contiguous:
         return array.T
     if not describe(array).is_dense():
-        return np.ascontiguousarray(array)
+        return array
     axes = sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], array.shape[axis]))
     return np.ascontiguousarray(array.transpose(axes))  # contiguous already: no copy
 
@@ -42,15 +44,13 @@ def fetch(
     device: Device, source: Any, shape: tuple[int, ...], dtype: np.dtype, target: np.ndarray | None
 ) -> np.ndarray:
     """A C-contiguous device buffer on the host, in ``target`` where given."""
-    if target is not None and target.flags.c_contiguous:
+    if target is None:
+        target = np.empty(shape, dtype)
+    if target.flags.c_contiguous:
         device.download(source, target)
-        return target
-    result = np.empty(shape, dtype)
-    device.download(source, result)
-    if target is not None:
-        target[...] = result
-        return target
-    return result
+    elif not device.staged(DOWNLOAD, target, source, 0):
+        device.copy_plainly(DOWNLOAD, target, source)
+    return target
 
 
 def to_host(array: Any, operand: Operand) -> np.ndarray:

@@ -8,9 +8,10 @@ A profile is one JSON file::
     fingerprint      the machine it was measured on (see `hetero.runtime.inventory.fingerprint`)
     devices          device name -> description, as `hetero.machine()` gives it
     links            device name -> {"upload", "download"} -> {"pageable", "pinned"} -> model;
-                     optional: "pageable beside BLAS" and the like, right after a product of the
-                     CPU; and "cuda*2" for a device name, two at once with so many bytes each.
-                     What is not there is as it is alone
+                     optional: "staged", pageable memory through pinned buffers, taken from the size
+                     on where it is faster; "pageable beside BLAS" and the like, right after a
+                     product of the CPU; and "cuda*2" for a device name, two at once with so many
+                     bytes each. What is not there is as it is alone
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
                      host's memory, and the host's work around one call on a device
     models           "device|operation|method|dtype|layout" -> model
@@ -35,7 +36,7 @@ is a text: all of them packed, without samples (`hetero.runtime.packing`).
 =============  =================================================================================
 """
 
-from hetero.runtime.profile.constants import Profile
+from hetero.runtime.profile.constants import PAGEABLE, PINNED, STAGED, Profile
 from hetero.runtime.profile.encoding import LARGEST, SCHEMA_VERSION, UNITS, digest, encode
 from hetero.runtime.profile.finding import (
     Stored,
@@ -52,7 +53,10 @@ from hetero.runtime.profile.validity import changes, holding, kind_of
 
 __all__ = [
     "LARGEST",
+    "PAGEABLE",
+    "PINNED",
     "SCHEMA_VERSION",
+    "STAGED",
     "UNITS",
     "Profile",
     "Stored",

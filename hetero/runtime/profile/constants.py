@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from hetero.runtime.profile import encoding, places
 from hetero.runtime.thread_counts import Threads
 
 CPU = "cpu"
+PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
+_STAGED_SIZES = [round(2.0 ** (step / 4)) for step in range(4 * 18, 4 * 31 + 1)]  # bytes
 
 
 class Profile:
@@ -39,9 +43,11 @@ class Profile:
         self._models: dict[tuple[str, ...], dict[str, Any] | None] = {}
         self._costs: dict[tuple[str, ...], Cost | None] = {}
         self._links: dict[tuple[str, ...], Callable[[int], float]] = {}
+        self._least: dict[tuple[str, str], float] = {}
         self._beside: dict[str, bool] = {}
         self._together: dict[str, Profile] = {}
         self._group: tuple[str, ...] = ()
+        self._quiet = self
 
     def cost(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
@@ -91,13 +97,16 @@ class Profile:
     def link(
         self, device: str, direction: str, memory: str = "pageable", beside: str = ""
     ) -> Callable[[int], float]:
-        """Seconds as a function of bytes, "upload" to or "download" from a device.
+        """Seconds that a copy takes, as a function of bytes.
+
+        Of pageable memory it is "staged" from the size on from which that curve is the lower one,
+        as the devices do it (`least_staged`).
 
         Parameters
         ----------
         device : str
             Or all equal ones that copy at once, "cuda*2": then the bytes are those of each.
-        direction : {"upload", "download"}
+        direction : {"upload", "download"}, to or from the device
         memory : {"pageable", "pinned"}
         beside : str, optional
             `blas_use.BESIDE_BLAS`: right after a product of the CPU. Where that makes no
@@ -108,6 +117,38 @@ class Profile:
         KeyError
             If the profile knows nothing of this link.
         """
+        key = (device, direction, memory, beside, "link")
+        try:
+            return self._links[key]
+        except KeyError:
+            pass
+        found = curve = self._at_once(device, direction, memory, beside)
+        least = self.least_staged(device, direction) if memory == PAGEABLE else inf
+        if least < inf:
+            staged = self._at_once(device, direction, STAGED, beside)
+
+            def found(nbytes: int) -> float:
+                return staged(nbytes) if nbytes >= least else curve(nbytes)
+
+        self._links[key] = found
+        return found
+
+    def _at_once(
+        self, device: str, direction: str, memory: str, beside: str
+    ) -> Callable[[int], float]:
+        """A curve; of several devices at once that of one alone, where it is no other."""
+        try:
+            return self.curve(device, direction, memory, beside)
+        except KeyError:
+            if _alone(device) == device:
+                raise
+            return self.curve(_alone(device), direction, memory, beside)
+
+    def curve(
+        self, device: str, direction: str, memory: str, beside: str = ""
+    ) -> Callable[[int], float]:
+        """One curve as it was measured; as `link`, but that ``memory`` may be "staged", pageable
+        memory through pinned buffers (`hetero.devices.staging`), and "pageable" never is."""
         key = (device, direction, memory, beside)
         if key not in self._links:
             for name in (*self._group, *self._names(device, device.partition(":")[0])):
@@ -132,8 +173,38 @@ class Profile:
         found = self._together.get(group)
         if found is None:
             found = self._together[group] = Profile(self.data)
-            found._group = (group,)
+            found._group, found._quiet = (group,), self
         return found
+
+    def least_staged(self, device: str, direction: str) -> float:
+        """Bytes from which on staged copies of pageable memory are faster, whatever their size;
+        infinite where none are, or none were measured.
+
+        Several devices at once stage what each of them stages alone.
+        """
+        key = _alone(device), direction
+        if key not in self._least:
+            found = inf
+            with contextlib.suppress(KeyError):
+                plain, staged = (self._quiet.curve(*key, memory) for memory in (PAGEABLE, STAGED))
+                for nbytes in reversed(_STAGED_SIZES):
+                    if staged(nbytes) >= plain(nbytes):
+                        break
+                    found = nbytes
+            self._least[key] = found
+        return self._least[key]
+
+    def stages(self) -> dict[str, dict[str, float]]:
+        """Device -> direction -> `least_staged`, of all devices whose staged copies are known."""
+        return {
+            name: {way: self.least_staged(name, way) for way in ("upload", "download")}
+            for name in self.devices
+            if any(
+                STAGED in kinds
+                for known in self._names(name, name.partition(":")[0])
+                for kinds in self.data["links"].get(known, {}).values()
+            )
+        }
 
     def has_links(self, beside: str) -> bool:
         """Whether some links were measured beside something, and differ then."""
@@ -227,3 +298,9 @@ class Profile:
 
     def __repr__(self) -> str:
         return f"<Profile {self.name!r}: {', '.join(self.devices)}>"
+
+
+def _alone(device: str) -> str:
+    """One of several devices at once: "cuda:0" of "cuda*2"."""
+    kind, several, _ = device.partition("*")
+    return f"{kind}:0" if several and ":" not in device else device

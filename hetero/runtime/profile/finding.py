@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetero import locks
+from hetero.devices import staging
 from hetero.errors import ProfileError
 from hetero.runtime import inventory
 from hetero.runtime.models import ModelKey
@@ -70,6 +71,7 @@ def current() -> Profile:
         with _lock:
             if _current is None:
                 _current = _load()
+                staging.believe(_current.stages())
             found = _current
     return found
 
@@ -79,6 +81,7 @@ def set_current(new: Profile | None) -> None:
     global _current
     with _lock:
         _current = new
+        staging.believe(new.stages() if new is not None else {})
     for listener in _listeners:
         listener()
 

@@ -99,7 +99,7 @@ def _try_out(data: dict[str, Any]) -> None:
         for direction, kinds in directions.items():
             for memory in kinds:
                 for nbytes in (1, 2**20, 2**30):
-                    seconds = profile.link(device, direction, memory)(nbytes)
+                    seconds = profile.curve(device, direction, memory)(nbytes)
                     if not 0.0 <= seconds < math.inf:
                         raise ValueError(f"{memory} {direction} of {device}: {seconds} seconds")
     for device in data["host"].get("dispatch", {}):

@@ -46,7 +46,9 @@ class Record(list):
             if row.operation == "kmeans":
                 return fit.Outcome(fit.Run(1.0, 1, True), np.zeros(problem.dims[0], np.int32))
             output, out = arguments.output, problem.output
-            if isinstance(output, int):
+            if isinstance(output, np.ndarray):
+                output[...] = 0
+            elif isinstance(output, int):
                 strides = out.strides if out.location != "host" else None
                 shape = out.shape if strides else (out.size,)
                 fakes.view(output, shape, out.dtype, strides or (out.dtype.itemsize,))[...] = 0

@@ -139,7 +139,7 @@ def test_terms_add_up_and_the_cheapest_comes_first(n, on):
     for c in possible:
         assert c.seconds == pytest.approx(sum(c.terms.values()), rel=1e-12)
         assert all(seconds >= 0 for seconds in c.terms.values())
-    assert len(possible) == 3
+    assert len(possible) == (4 if (n, on) == (5000, "host") else 3), "large ones in tiles too"
     assert [c.seconds for c in possible] == sorted(c.seconds for c in possible)
     assert plan.chosen is plan.candidates[0]
     assert plan.seconds == plan.chosen.seconds
@@ -690,7 +690,8 @@ def test_a_plan_as_plain_data():
     assert data["dims"] == [999, 999, 999]
     assert data["chosen"].keys() == {"device", "method", "seconds"}
     for row in data["candidates"]:
-        assert row.keys() == {"device", "method", "seconds", "terms", "reason", "threads", "links"}
+        named = {"device", "method", "seconds", "terms", "reason", "threads", "links", "made_of"}
+        assert row.keys() == named
         if row["reason"] is None:
             assert math.isclose(sum(row["terms"].values()), row["seconds"])
 

@@ -238,7 +238,7 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
 
 def _takes_blocks(used: tuple[Device, ...], plan: Plan) -> bool:
     """Whether one device can do a call on host arrays that it has no room for, block by block."""
-    if not plan.chosen.implementation.blocks or len(used) > 1:
+    if plan.chosen.implementation.blocks != registry.WHEN_SHORT or len(used) > 1:
         return False
     return all(o.location == HOST for o in (*plan.problem.inputs, plan.problem.output))
 
@@ -285,9 +285,13 @@ def _returned(call: Call, result: np.ndarray) -> np.ndarray:
 
 def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     implementation = plan.chosen.implementation
-    if len(used) > 1 or (
-        _takes_blocks(used, plan)
-        and pricing.too_large(plan.problem, used[0].name, used[0].describe()) is not None
+    if (
+        len(used) > 1
+        or implementation.blocks == registry.ALWAYS
+        or (
+            _takes_blocks(used, plan)
+            and pricing.too_large(plan.problem, used[0].name, used[0].describe()) is not None
+        )
     ):
         return _by_host(used, implementation, plan.problem, call)
     return _on_device(used[0], implementation, plan.problem, call)
@@ -308,9 +312,13 @@ def _by_host(
             for array, operand in zip(call.arrays, call.operands, strict=True)
         ]
     )
+    if len(used) == 1 and used[0].capturing:
+        raise GraphError(f"a graph of {used[0].name} takes operands and results there")
     result = problem.output
     here = result.location == HOST
-    out = call.out if here and call.out is not None else np.empty(result.shape, result.dtype)
+    out = call.out if here else None
+    if out is None or (used and _overlap(out, call.arrays)):  # operands stay as they are
+        out = np.empty(result.shape, result.dtype)
     if isinstance(call.start, np.ndarray):
         out[...] = call.start.reshape(out.shape)
     elif call.start is not None:
@@ -322,8 +330,11 @@ def _by_host(
         blas_use.note()
     if not here:
         out = _to_caller(out, problem, call)
-    elif call.out is None and not out.ndim:
-        out = out[()]  # NumPy gives a scalar for no axes
+    elif call.out is None:
+        out = out if out.ndim else out[()]  # NumPy gives a scalar for no axes
+    elif out is not call.out:
+        call.out[...] = out
+        out = call.out
     place = CPU if not used else used[0].name if len(used) == 1 else used[0].kind + ":*"
     return Done(out, outcome, place, implementation.method, call.done)
 

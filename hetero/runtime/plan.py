@@ -42,6 +42,8 @@ class Candidate(NamedTuple):
         is the same.
     shares : tuple of Share
         Who does what of a call that several devices do at once, in ranges; else empty.
+    made_of : str
+        What it is made of, in words, where it is made of other methods' work.
     """
 
     device: str
@@ -54,6 +56,7 @@ class Candidate(NamedTuple):
     links: str = ""
     otherwise: float | None = None
     shares: tuple[Share, ...] = ()
+    made_of: str = ""
 
 
 class Share(NamedTuple):
@@ -183,6 +186,7 @@ class Plan:
                 "threads": c.threads.number if c.threads else None,
                 "links": c.links,
                 **({"shares": [_share_dict(share) for share in c.shares]} if c.shares else {}),
+                "made_of": c.made_of,
             }
             for c in self.candidates
         ]
@@ -233,8 +237,9 @@ class Plan:
                 lines.append(f"{head} {'-':>12}  {'the only way; ' * alone}not priced")
             else:
                 terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
-                links = f", links {c.links}" if c.links else ""
-                lines.append(f"{head} {readable(c.seconds):>12}  = {terms}{_on(c)}{links}")
+                more = f", links {c.links}" if c.links else ""
+                more += f": {c.made_of}" if c.made_of else ""
+                lines.append(f"{head} {readable(c.seconds):>12}  = {terms}{_on(c)}{more}")
             if position == 0:
                 lines += [f"      {share}" for share in c.shares]
         return lines

@@ -72,7 +72,8 @@ def price(
                 else:
                     candidates.append(candidate(*row, blas, beside))
     for row in serving:
-        reason = compiling.not_needed(row[1], problem, candidates)
+        set_aside = row[3].get("set_aside")
+        reason = set_aside or compiling.not_needed(row[1], problem, candidates)
         candidates.append(
             candidate(*row, blas, beside)
             if reason is None
@@ -229,7 +230,8 @@ def candidate(
             reason = f"the same as {info['same_as']}"
     if reason is None and name != CPU:
         reason = problem.device_obstacle or _elsewhere(problem, name)
-        if reason is None and (short := too_large(problem, name, info)) is not None:
+        if reason is None and implementation.blocks != registry.ALWAYS:
+            short = too_large(problem, name, info)
             reason = None if implementation.blocks and asked_for else short
     if reason is None:
         reason = implementation.excludes(problem, info)
@@ -237,6 +239,8 @@ def candidate(
         return Candidate(name, method, None, {}, reason, implementation)
     if name == CPU and problem.device_obstacle:
         return Candidate(name, method, None, {}, None, implementation)
+    if implementation.price is not None:
+        return _of_others(problem, implementation, name, info, constants, asked_for, beside)
     group = info.get("constants")
     key = (
         group or name,
@@ -291,6 +295,28 @@ def candidate(
         otherwise = seconds + more
         links = beside if more else ""
     return Candidate(name, method, seconds, terms, None, implementation, threads, links, otherwise)
+
+
+def _of_others(
+    problem: Problem,
+    implementation: Implementation,
+    name: str,
+    info: dict[str, Any],
+    constants: Profile,
+    asked_for: bool,
+    beside: str,
+) -> Candidate:
+    """A candidate whose price follows from those of others."""
+    assert implementation.price is not None
+    terms, made_of = implementation.price(problem, name, info, constants, beside)
+    seconds, elsewhere, reason = None, info.get("elsewhere", False), None
+    if terms is not None:
+        seconds = sum(terms.values())
+    elif elsewhere or not asked_for:
+        reason = _UNKNOWN_THERE if elsewhere else _UNKNOWN
+    return Candidate(
+        name, implementation.method, seconds, terms or {}, reason, implementation, made_of=made_of
+    )
 
 
 def _movement(

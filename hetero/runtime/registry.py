@@ -114,6 +114,7 @@ class Arguments(NamedTuple):
     options: Any = None
 
 
+ALWAYS, WHEN_SHORT = "always", "when short"  # when a device gets arrays on the host
 _PLAIN = ("uses", "blocks")  # of an implementation's fields after its names: no functions
 
 
@@ -136,9 +137,10 @@ class Implementation:
         whose `active` was entered, or several. None: can be priced, cannot be run yet.
     shared : callable or None
         ``shared(problem)`` tells whether several devices of the kind can do the problem together.
-    blocks : bool
-        Whether ``run`` takes one device with arrays on the host, where the device has no room for
-        these; a plan takes that way only where the device is named.
+    blocks : str
+        When ``run`` takes one device with arrays on the host, of which it moves blocks itself:
+        `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
+        only where the device is named. "": never.
     prepare : callable or None
         ``prepare(device, problem, alignment, options)`` gives what ``run`` comes down to for
         addresses that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the
@@ -155,6 +157,10 @@ class Implementation:
     stands_in : callable or None
         Of a method that serves while others are compiled, or only where it is named:
         ``stands_in(problem)`` gives the reason why it is not considered else, or None where it is.
+    price : callable or None
+        Of a method that is made of others: ``price(problem, device's name, info, profile, beside)``
+        gives its terms by their prices and the links, which add up to its seconds, or None where
+        they are not known; and in words what it is made of. None: it has models of its own.
     """
 
     operation: str
@@ -169,7 +175,8 @@ class Implementation:
     uses: tuple[str, ...] = ()
     loops: Callable[[Problem], tuple[str, ...]] | None = None
     stands_in: Callable[[Problem], str | None] | None = None
-    blocks: bool = False
+    blocks: str = ""
+    price: Callable[..., tuple[dict[str, float] | None, str]] | None = None
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"

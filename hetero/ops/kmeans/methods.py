@@ -137,7 +137,7 @@ for _kind in ("cuda", "opencl"):
                 *(NAME, _method, _kind, _dense_alone, _work, _on_device(_method)),
                 shared=None if _method in RUNGS else _shared,
                 stands_in=_is_a_step if _method in RUNGS else None,
-                blocks=_method not in RUNGS,
+                blocks="" if _method in RUNGS else registry.WHEN_SHORT,
             )
         )
 registry.register(
@@ -149,7 +149,7 @@ registry.register(
         _work,
         _on_device("library"),
         _shared,
-        blocks=True,
+        blocks=registry.WHEN_SHORT,
         uses=("nvmath-python", "nvidia-cublas"),
     )
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero import kernels
 from hetero.arrays import alignment
-from hetero.ops.products import cublas, operands
+from hetero.ops.products import cublas, operands, streaming
 from hetero.runtime import registry, tuning
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
@@ -124,5 +124,6 @@ for _implementation in (
     registry.Implementation(
         NAME, "tiled", "opencl", registry.no_obstacle, operands.gpu_work, _run_tiled
     ),
+    *streaming.rows(NAME),
 ):
     registry.register(_implementation)

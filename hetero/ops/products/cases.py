@@ -71,6 +71,8 @@ def product_cases(
     for implementation in registry.lookup(operation):
         if implementation.kind != place.kind or implementation.run is None:
             continue
+        if implementation.price is not None:  # by the prices of others
+            continue
         for dtype in DEVICE_DTYPES:
             for less in (0, 1) if place.devices else (0,):
                 for order, layout in zip(orders, layouts, strict=True):

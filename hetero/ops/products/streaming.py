@@ -1,0 +1,429 @@
+"""method="streamed": a product of host arrays in tiles that move while others are computed.
+
+What computes a tile is what the plan of that product, with operands on the device, chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from hetero.arrays import HOST, Operand
+from hetero.errors import DeviceMemoryError
+from hetero.ops.products import operands
+from hetero.ops.products.operands import build
+from hetero.ops.products.tiling import Grid, Index, Rates, Tiling, Times, Visit, fitted, predicted
+from hetero.runtime import (
+    call_cache,
+    failures,
+    inventory,
+    pipeline,
+    planner,
+    pricing,
+    profile,
+    registry,
+)
+from hetero.runtime.pipeline import Load, Slot, Step, Store
+from hetero.runtime.plan import Plan
+from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Arguments, Implementation
+
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
+    from hetero.runtime.profile import Profile
+
+_ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
+_STEP = 2e-5  # seconds of the host for each copy or product that is begun
+_LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
+
+
+class Lengths(NamedTuple):
+    """What tiles are tried.
+
+    Attributes
+    ----------
+    least : int
+        Rows, or columns, of a panel.
+    least_bytes : int
+        Of a panel.
+    batch_bytes : tuple of int
+        Of the items of a batch that make one tile.
+    most_tiles : int
+    """
+
+    least: int = 256
+    least_bytes: int = 4 << 20
+    batch_bytes: tuple[int, ...] = (64 << 20, 16 << 20, 4 << 20)
+    most_tiles: int = 1024
+
+
+LENGTHS = Lengths()
+_MULTIPLE = 128  # rows and columns of the largest tile of a kernel's block
+
+
+# -- The matrices ----------------------------------------------------------------------------------
+
+
+class Matrices(NamedTuple):
+    """A product as one of stacks of matrices.
+
+    Attributes
+    ----------
+    batch : tuple of int
+    shape : (m, n, k)
+    a_batch, b_batch : tuple of bool
+        Which batch axes A and B have.
+    by_columns : tuple of bool
+        Of A, B and C: whether columns are contiguous, and not rows.
+    """
+
+    batch: Index
+    shape: tuple[int, int, int]
+    a_batch: tuple[bool, ...]
+    b_batch: tuple[bool, ...]
+    by_columns: tuple[bool, ...]
+
+
+def _missing(problem: Problem) -> tuple[Index, Index, Index]:
+    """The axes of a matrix, from the end, that A, B and the result lack."""
+    if problem.function == "matvec":
+        return (), (-1,), (-1,)
+    a, b = (len(o.shape) for o in problem.inputs)
+    rows, columns = (-2,) * (a == 1), (-1,) * (b == 1)
+    return rows, columns, (*rows, *columns)
+
+
+def _stacked(array: np.ndarray, missing: Index, ndim: int = 0) -> np.ndarray:
+    """A view with the missing axes, and in front with as many more as ``ndim`` asks for."""
+    index: list[Any] = [slice(None)] * array.ndim
+    for axis in missing:
+        index.insert(len(index) + 1 + axis, None)
+    return array[(None,) * (ndim - len(index)) + tuple(index)]
+
+
+def _matrices(problem: Problem) -> Matrices:
+    nothing = np.empty(1, problem.dtype)
+    laid = [
+        _stacked(as_strided(nothing, o.shape, o.strides), missing)
+        for o, missing in zip((*problem.inputs, problem.output), _missing(problem), strict=True)
+    ]
+    a, b, c = laid
+    batch = c.shape[:-2]
+    has = [tuple(n > 1 for n in ((1,) * (c.ndim - x.ndim) + x.shape)[: len(batch)]) for x in (a, b)]
+    by_columns = tuple(
+        min(x.shape[-2:]) > 1 and abs(x.strides[-1]) > abs(x.strides[-2]) for x in laid
+    )
+    return Matrices(batch, (a.shape[-2], b.shape[-1], a.shape[-1]), *has, by_columns)
+
+
+# -- The tiles -------------------------------------------------------------------------------------
+
+
+def _grids(found: Matrices, itemsize: int, lengths: Lengths) -> Iterator[Grid]:
+    """Ways to cut a product into tiles, few first."""
+    batch, (m, n, k), a_batch, b_batch, _ = found
+
+    def grid(items: int, rows: int, columns: int) -> Grid:
+        return Grid(batch, (m, n, k), (items, rows, columns), a_batch, b_batch, itemsize)
+
+    a, b, c = grid(1, m, n).panel_bytes
+    if batch and batch[-1] > 1:
+        each = c + a * a_batch[-1] + b * b_batch[-1]
+        wanted = [min(max(size // each, 1), batch[-1]) for size in lengths.batch_bytes]
+        yield from (grid(items, m, n) for items in (batch[-1], *wanted) if items > 1)
+    rows, columns = _halved(m, k * itemsize, lengths), _halved(n, k * itemsize, lengths)
+    for number in range(max(len(rows), len(columns))):
+        for i, j in ((number, number), (number + 1, number), (number, number + 1)):
+            yield grid(1, rows[min(i, len(rows) - 1)], columns[min(j, len(columns) - 1)])
+
+
+def _halved(extent: int, nbytes: int, lengths: Lengths) -> list[int]:
+    """Lengths of panels with so many bytes a row or column, the longest first."""
+    found = [extent]
+    while extent > 1:
+        extent = -(-extent // 2)
+        length = extent + -extent % _MULTIPLE if extent > _MULTIPLE else extent
+        if length < lengths.least or length * nbytes < lengths.least_bytes:
+            break
+        found.append(length)
+    return found
+
+
+def _product(grid: Grid, by_columns: tuple[bool, ...], device: str, part: Index) -> Problem:
+    """The product of one tile of so many items, rows and columns, on a device."""
+    (items, rows, columns), k, dtype = part, grid.shape[2], np.dtype(f"f{grid.itemsize}")
+
+    def operand(there: bool, row: int, column: int, transposed: bool) -> Operand:
+        shape = ((items,) if there else ()) + (row, column)
+        strides = (1, row) if transposed else (column, 1)
+        strides = ((row * column,) if there else ()) + strides
+        return Operand(shape, tuple(dtype.itemsize * s for s in strides), dtype, device)
+
+    a, b, c = by_columns
+    several = bool(grid.batch) and grid.batch[-1] > 1
+    made = build(
+        "matmul",
+        operand(several and grid.a_batch[-1], rows, k, a),
+        operand(several and grid.b_batch[-1], k, columns, b),
+        operand(several, rows, columns, c),
+    )
+    assert made is not None
+    return made
+
+
+_UNKNOWN = Rates(1e-10, 1e-10, 1e-3, 0.0, _STEP, at_once=True)
+
+
+class Choice(NamedTuple):
+    """How a product is streamed.
+
+    Attributes
+    ----------
+    tiling : Tiling
+    times : Times
+    known : bool
+        Whether the times are a profile's.
+    tile : Plan
+        Of the product of a whole tile.
+    """
+
+    tiling: Tiling
+    times: Times
+    known: bool
+    tile: Plan
+
+    def __str__(self) -> str:
+        items, rows, columns = self.tiling.grid.lengths
+        size = f"{rows}x{columns}" if items == 1 else f"{items}x{rows}x{columns}"
+        number = self.tiling.grid.tiles
+        return f"{number} tile{'s' * (number > 1)} of {size} by {self.tile.chosen.method}"
+
+
+def choose(
+    problem: Problem, name: str, info: dict[str, Any], constants: Profile, room: float
+) -> Choice | None:
+    """The fastest way to stream a product that fits so many bytes; None where there is none.
+
+    Parameters
+    ----------
+    problem : Problem
+    name, info
+        The device.
+    constants : Profile
+    room : float
+        Bytes.
+    """
+    found, itemsize = _matrices(problem), np.dtype(problem.dtype).itemsize
+    best: Choice | None = None
+    for lengths in (LENGTHS, LENGTHS._replace(least=1, least_bytes=1)):
+        since = 0
+        for grid in dict.fromkeys(_grids(found, itemsize, lengths)):
+            if best is not None and (since == 4 or grid.tiles > lengths.most_tiles):
+                break
+            ways = fitted(grid, room)
+            since += bool(ways)
+            for made in ways:
+                choice = _timed(problem, made, found, name, info, constants)
+                if best is None or choice.times.whole < best.times.whole:
+                    best, since = choice, 0
+        if best is not None:
+            return best
+    return None
+
+
+def _timed(
+    problem: Problem,
+    made: Tiling,
+    found: Matrices,
+    name: str,
+    info: dict[str, Any],
+    constants: Profile,
+) -> Choice:
+    grid = made.grid
+    m, n, _ = grid.shape
+    part = (
+        min(grid.lengths[0], grid.batch[-1] if grid.batch else 1),
+        *(min(pair) for pair in zip(grid.lengths[1:], (m, n), strict=True)),
+    )
+    tile = pricing.price(
+        _product(grid, found.by_columns, name, part), constants, {name: info}, name
+    )
+    seconds = tile.chosen.seconds
+    rates = _rates(problem, name, constants, seconds)
+    return Choice(made, predicted(made, rates or _UNKNOWN), rates is not None, tile)
+
+
+def _rates(problem: Problem, name: str, constants: Profile, product: float | None) -> Rates | None:
+    """What a profile knows; None where it does not know all."""
+    if product is None:
+        return None
+    for memory in ("staged", "pageable"):
+        try:
+            up, down = (
+                sum(map(constants.link(name, way, memory), sizes)) / sum(sizes)
+                for way, sizes in (
+                    ("upload", [o.nbytes for o in problem.inputs]),
+                    ("download", [problem.output.nbytes]),
+                )
+            )
+        except KeyError:
+            continue
+        call = constants.dispatch(name, "host")
+        return Rates(up, down, product, call, _STEP, at_once=memory == "staged")
+    return None
+
+
+# -- One call --------------------------------------------------------------------------------------
+
+_choices = call_cache.new_table()
+
+
+def room(info: dict[str, Any]) -> float:
+    """Bytes of a device that a call may use."""
+    return _ROOM * info["memory_bytes"]
+
+
+def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
+    """Why a product cannot be streamed to a device, None where it can."""
+    if any(o.location != HOST for o in (*problem.inputs, problem.output)):
+        return "not all operands are on the host"
+    return None
+
+
+def price(
+    problem: Problem, name: str, info: dict[str, Any], constants: Profile, beside: str
+) -> tuple[dict[str, float] | None, str]:
+    """``price`` of the method's rows."""
+    choice = choose(problem, name, info, constants, room(info))
+    if choice is None or not choice.known:
+        return None, "" if choice is None else str(choice)
+    return choice.times._asdict(), str(choice)
+
+
+def stands_in(problem: Problem) -> str | None:
+    """Why a product is not considered for tiles, None where it is."""
+    moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
+    if moved < _LEAST_MOVED:
+        return f"moves less than {_LEAST_MOVED >> 20} MiB"
+    return None
+
+
+def _choice(problem: Problem, device: Device, most: float) -> Choice | None:
+    """`choose` with this machine's constants, remembered."""
+    key = problem, device.name, most
+    found = _choices.get(key)
+    if found is None:
+        now = call_cache.generation()
+        info = inventory.devices()[device.name]
+        found = choose(problem, device.name, info, profile.current(), most)
+        call_cache.remember(_choices, key, found, now)
+    return found
+
+
+def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
+    """``run`` of the method's rows.
+
+    Where the device has less room than it should, fewer panels are held; the tiles are the same.
+
+    Raises
+    ------
+    DeviceMemoryError
+        Where there is room for not even one tile.
+    """
+    (device,) = devices
+    with device.active():
+        choice = _choice(problem, device, room(device.describe()))
+        if choice is None:
+            raise DeviceMemoryError(f"{device.name} has no room for a tile of the product")
+        ways = [choice.tiling]
+        while True:
+            made = ways[0]
+            try:
+                _stream(device, problem, arguments, made)
+                return
+            except DeviceMemoryError as error:
+                ways = fitted(made.grid, made.nbytes / 2)
+                if not ways:
+                    raise
+                failures.release(error)
+            device.trim()
+
+
+def _stream(device: Device, problem: Problem, arguments: Arguments, made: Tiling) -> None:
+    """Compute a product with a tiling."""
+    slots = [
+        pipeline.slots(device, nbytes, number)
+        for nbytes, number in zip(made.grid.panel_bytes, made.slots, strict=True)
+    ]
+    ndim = len(made.grid.batch) + 2
+    arrays = [
+        _stacked(array, missing, ndim)
+        for array, missing in zip(
+            (*arguments.inputs, arguments.output), _missing(problem), strict=True
+        )
+    ]
+    by_columns = _matrices(problem).by_columns
+    step = partial(_step, device, made.grid, by_columns, arrays, slots)
+    pipeline.run(device, map(step, made.visits()))
+
+
+def _step(
+    device: Device,
+    grid: Grid,
+    by_columns: tuple[bool, ...],
+    arrays: list[np.ndarray],
+    slots: list[list[Slot]],
+    visit: Visit,
+) -> Step:
+    """What the pipeline does for a tile."""
+    items, rows, columns = grid.lengths
+    group, i, j = visit.group, visit.row * rows, visit.column * columns
+    batch = [slice(at, at + 1) for at in group]
+    if group:
+        batch[-1] = slice(group[-1], group[-1] + items)
+
+    def block(array: np.ndarray, has: tuple[bool, ...], *core: slice) -> np.ndarray:
+        index = [at if there else slice(0, 1) for at, there in zip(batch, has, strict=True)]
+        return array[(*index, *core)]
+
+    a = block(arrays[0], grid.a_batch, slice(i, i + rows), slice(None))
+    b = block(arrays[1], grid.b_batch, slice(None), slice(j, j + columns))
+    c = block(arrays[2], (True,) * len(group), slice(i, i + rows), slice(j, j + columns))
+    a_slot, b_slot, c_slot = slots[0][visit.a], slots[1][visit.b], slots[2][visit.c]
+    size = c.shape[-3] if group else 1
+    tile = planner.plan(_product(grid, by_columns, device.name, (size, *c.shape[-2:])), device.name)
+    run = tile.chosen.implementation.run
+    given = Arguments((a_slot.buffer, b_slot.buffer), c_slot.buffer)
+    a, b, c = (
+        np.swapaxes(x, -1, -2) if transposed else x
+        for x, transposed in zip((a, b, c), by_columns, strict=True)
+    )
+    loads = [Load(a, a_slot)] * visit.load_a + [Load(b, b_slot)] * visit.load_b
+    return Step(
+        lambda: run((device,), tile.problem, given),
+        tuple(loads),
+        (Store(c_slot, c),),
+        (a_slot, b_slot),
+    )
+
+
+def rows(operation: str) -> list[Implementation]:
+    """The method's rows for an operation."""
+    return [
+        Implementation(
+            operation,
+            "streamed",
+            kind,
+            obstacle,
+            operands.gpu_work,
+            run,
+            stands_in=stands_in,
+            blocks=registry.ALWAYS,
+            price=price,
+        )
+        for kind in ("cuda", "opencl")
+    ]

@@ -1,0 +1,252 @@
+"""The engine that moves blocks while others are computed: order, overlap, failures, interrupts.
+
+Copies run in threads that begin late, on a device in host memory that looks for races: each byte of
+a slot knows whether a copy of it is under way.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hetero.devices.base import Copy
+from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.runtime import pipeline
+from hetero.runtime.pipeline import Load, Step, Store
+
+
+class Late(Copy):
+    """A copy in a thread of its own, which takes its time."""
+
+    def __init__(self, work, before):
+        self.error = None
+
+        def run():
+            try:
+                if before is not None:
+                    before.wait()
+                time.sleep(random.random() * 4e-4)
+                work()
+            except BaseException as error:
+                self.error = error
+
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+
+    def wait(self):
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+class Racy:
+    """A device with a queue in a thread, and copies beside it; buffers are arrays of numbers."""
+
+    def __init__(self):
+        self.live = 0
+        self.most = 0  # copies at once
+        self.copies = 0
+        self.queue = []
+        self.lock = threading.Lock()
+        self.fails = {}  # name of a call -> number of the one that fails, and how
+        self.calls = {}
+        self.started = []
+
+    def _count(self, name):
+        self.calls[name] = self.calls.get(name, 0) + 1
+        number, error = self.fails.get(name, (0, None))
+        if self.calls[name] == number:
+            raise error
+
+    def allocate(self, nbytes):
+        self._count("allocate")
+        device = self
+
+        class Owner:
+            def __init__(self):
+                device.live += nbytes
+
+            def __del__(self):
+                device.live -= nbytes
+
+        buffer = np.full(nbytes, 0xFF, np.uint8)
+        return buffer, Owner()
+
+    def record(self):
+        last = threading.Event()
+        before = self.queue[-1] if self.queue else None
+
+        class Event:
+            def wait(self):
+                if before is not None:
+                    before.join()
+                last.set()
+
+        return Event()
+
+    def launch(self, work):
+        """Work in the order of the queue, behind all before it."""
+        before = self.queue[-1] if self.queue else None
+
+        def run():
+            if before is not None:
+                before.join()
+            time.sleep(random.random() * 2e-4)
+            work()
+
+        thread = threading.Thread(target=run)
+        self.queue.append(thread)
+        thread.start()
+
+    def _copy(self, name, work, after):
+        self._count(name)
+        self.started.append(name)
+        with self.lock:
+            self.copies += 1
+            self.most = max(self.most, self.copies)
+
+        def run():
+            work()
+            with self.lock:
+                self.copies -= 1
+
+        return Late(run, after)
+
+    def start_upload(self, source, target, offset=0, after=None):
+        size = source.nbytes
+
+        def work():
+            target[offset : offset + size] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+
+        return self._copy("upload", work, after)
+
+    def start_download(self, source, target, offset=0, after=None):
+        def work():
+            packed = source[offset : offset + target.nbytes].copy()
+            target[...] = packed.view(target.dtype).reshape(target.shape)
+
+        return self._copy("download", work, after)
+
+    def synchronize(self):
+        for thread in self.queue:
+            thread.join()
+
+
+@pytest.fixture
+def device():
+    made = Racy()
+    yield made
+    made.synchronize()
+    assert made.copies == 0, "a copy is in flight"
+    made.queue.clear()
+    made.fails.clear()  # an error holds the frames that it went through
+    gc.collect()
+    assert made.live == 0, "memory is held"
+
+
+def doubled(device, x, result, rows, slots=2, broken=None):
+    """The steps that double a matrix and add a vector that is loaded once, block by block."""
+    width = x.shape[1] * x.itemsize
+    (once,) = pipeline.slots(device, width, 1)
+    there = pipeline.slots(device, rows * width, slots)
+    back = pipeline.slots(device, rows * width, slots)
+    for number, begin in enumerate(range(0, len(x), rows)):
+        block, to = x[begin : begin + rows], result[begin : begin + rows]
+        source, target = there[number % slots], back[number % slots]
+
+        def work(source=source, target=target, shape=block.shape):
+            count = shape[0] * shape[1]
+            values = source.buffer.view(x.dtype)[:count]
+            added = np.tile(once.buffer.view(x.dtype), shape[0])
+            target.buffer.view(x.dtype)[:count] = 2 * values + added
+
+        def compute(number=number, work=work):
+            if number == broken:
+                raise DeviceError("broken")
+            device.launch(work)
+
+        loads = (Load(block, source),)
+        if not number:
+            loads = (Load(np.arange(x.shape[1], dtype=x.dtype), once), *loads)
+        yield Step(compute, loads, (Store(target, to),), (once,))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 3, 7, 20, 50])
+def test_blocks_come_back_right(device, slots, rows):
+    x = np.random.default_rng(1).random((20, 5))
+    laid = np.asfortranarray(x)[:, ::-1]
+    result = np.zeros((5, 20)).T
+    pipeline.run(device, doubled(device, laid, result, rows, slots))
+    np.testing.assert_array_equal(result, 2 * laid + np.arange(5.0))
+
+
+def test_copies_both_ways_go_on_at_once(device):
+    x, result = np.random.default_rng(1).random((60, 50)), np.zeros((60, 50))
+    pipeline.run(device, doubled(device, x, result, 5, 4))
+    assert device.most > 1
+    assert device.started.index("download") < len(device.started) - 1
+    # Loads of steps to come begin before the first result leaves.
+    assert device.started[: device.started.index("download")].count("upload") > 2
+
+
+def test_a_generator_is_asked_a_few_steps_ahead(device):
+    asked = []
+
+    def steps():
+        for number in range(200):
+            asked.append(number)
+            assert len(asked) - len(done) <= 20
+            yield Step(lambda number=number: done.append(number))
+
+    done = []
+    pipeline.run(device, steps())
+    assert done == list(range(200))
+
+
+def test_no_steps_at_all(device):
+    pipeline.run(device, [])
+
+
+@pytest.mark.parametrize("error", [DeviceError, DeviceMemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("number", [1, 2, 5, 9])
+@pytest.mark.parametrize("name", ["upload", "download", "allocate"])
+def test_nothing_is_in_flight_behind_a_failure(device, name, number, error):
+    device.fails[name] = number, error()
+    x, result = np.random.default_rng(1).random((20, 5)), np.zeros((20, 5))
+    before = x.copy()
+    with pytest.raises(error):
+        pipeline.run(device, doubled(device, x, result, 2, 4))
+    assert device.copies == 0, "returned while a copy went on"
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.parametrize("error", [DeviceError, KeyboardInterrupt])
+@pytest.mark.parametrize("number", [1, 4, 8])
+def test_a_copy_that_fails_late(device, monkeypatch, error, number):
+    """What went wrong in a copy is raised where it is waited for, and all others are, too."""
+    wait, waited = Late.wait, []
+
+    def fails(copy):
+        wait(copy)
+        waited.append(copy)
+        if len(waited) == number:
+            raise error()
+
+    monkeypatch.setattr(Late, "wait", fails)
+    x, result = np.random.default_rng(1).random((20, 5)), np.zeros((20, 5))
+    with pytest.raises(error):
+        pipeline.run(device, doubled(device, x, result, 2, 3))
+    assert device.copies == 0
+
+
+def test_a_computation_that_fails(device):
+    x, result = np.random.default_rng(1).random((20, 5)), np.zeros((20, 5))
+    with pytest.raises(DeviceError, match="broken"):
+        pipeline.run(device, doubled(device, x, result, 2, 3, broken=4))
+    assert device.copies == 0

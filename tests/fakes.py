@@ -131,6 +131,7 @@ class FakeCuda(Device):
 
     def precede_stream(self, handle):
         self.log.append(f"precede {handle}")
+
     def record(self, stream=None, event=None):
         return object()
 

@@ -316,9 +316,12 @@ def _by_host(
         raise GraphError(f"a graph of {used[0].name} takes operands and results there")
     result = problem.output
     here = result.location == HOST
-    out = call.out if here else None
-    if out is None or (used and _overlap(out, call.arrays)):  # operands stay as they are
+    if not here:
         out = np.empty(result.shape, result.dtype)
+    elif used:  # the operands stay as they are, for the CPU
+        out = _apart(call, result)
+    else:
+        out = np.empty(result.shape, result.dtype) if call.out is None else call.out
     if isinstance(call.start, np.ndarray):
         out[...] = call.start.reshape(out.shape)
     elif call.start is not None:
@@ -330,11 +333,10 @@ def _by_host(
         blas_use.note()
     if not here:
         out = _to_caller(out, problem, call)
-    elif call.out is None:
-        out = out if out.ndim else out[()]  # NumPy gives a scalar for no axes
-    elif out is not call.out:
-        call.out[...] = out
-        out = call.out
+    elif call.out is None and not out.ndim:
+        out = out[()]  # NumPy gives a scalar for no axes
+    else:
+        out = _returned(call, out)
     place = CPU if not used else used[0].name if len(used) == 1 else used[0].kind + ":*"
     return Done(out, outcome, place, implementation.method, call.done)
 

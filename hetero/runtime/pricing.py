@@ -313,7 +313,7 @@ def _of_others(
     if terms is not None:
         seconds = sum(terms.values())
     elif elsewhere or not asked_for:
-        reason = _UNKNOWN_THERE if elsewhere else _UNKNOWN
+        reason = UNKNOWN_THERE if elsewhere else UNKNOWN
     return Candidate(
         name, implementation.method, seconds, terms or {}, reason, implementation, made_of=made_of
     )

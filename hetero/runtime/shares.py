@@ -77,9 +77,10 @@ def _candidates(
             continue
         together = _Together(kind, members, devices, constants, device is not None, beside)
         for implementation in registry.lookup(problem.operation):
+            serves = implementation.stands_in
             if implementation.kind == kind and (
                 implementation.method == method
-                or (method is None and implementation.stands_in is None)
+                or (method is None and (serves is None or serves(problem) is None))
             ):
                 found.append(together.candidate(problem, cut, implementation))
     return found

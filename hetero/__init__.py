@@ -14,6 +14,7 @@ would take on the CPU and on each GPU, copies between host and GPU included. The
 `plan`, `Plan`, `spec`              what a call would do and how long it would take; nothing runs
 `use`                               choose device or method yourself
 `machine`, `calibrate`, `Profile`   what is here, and its measured constants
+`keep`                              an array that does not change, for calls that use it again
 `memory`, `clear_memory`            memory of the devices that is held, by purpose; give it back
 `reset`                             use a device again that failed and was set aside
 `errors`                            the exceptions
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from hetero.ops.linear_systems.operators import Poisson as Poisson
     from hetero.runtime.failures import reset as reset
     from hetero.runtime.graphs import graph as graph
+    from hetero.runtime.keeping import keep as keep
     from hetero.runtime.memory import clear_memory as clear_memory
     from hetero.runtime.memory import memory as memory
     from hetero.runtime.overview import machine as machine
@@ -52,6 +54,7 @@ _HOMES = {
     "calibrate": "hetero.calibration",
     "clear_memory": "hetero.runtime.memory",
     "graph": "hetero.runtime.graphs",
+    "keep": "hetero.runtime.keeping",
     "machine": "hetero.runtime.overview",
     "memory": "hetero.runtime.memory",
     "plan": "hetero.ops",

@@ -47,6 +47,10 @@ class KernelCompileError(DeviceError):
     """A kernel could not be compiled for a device."""
 
 
+class KeptOperandChanged(HeteroError, ValueError):
+    """An array that was promised not to change was written to; see `hetero.keep`."""
+
+
 class ProfileError(HeteroError, ValueError):
     """A profile file cannot be used; the message says which part is wrong."""
 

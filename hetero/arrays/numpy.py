@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.arrays.kept import find
 from hetero.arrays.library import Library
 from hetero.arrays.operand import HOST, Operand
 
@@ -20,5 +21,9 @@ class Numpy(Library):
         return False
 
     def describe(self, array: np.ndarray) -> Operand:
-        writeable = array.flags.writeable
-        return Operand(array.shape, array.strides, array.dtype, HOST, readonly=not writeable)
+        if array.flags.writeable:
+            return Operand(array.shape, array.strides, array.dtype, HOST)
+        found = find(array)
+        copies = () if found is None else found.copies
+        facts = array.shape, array.strides, array.dtype, HOST, 0, True, None
+        return Operand(*facts, copies, found)

@@ -30,6 +30,10 @@ class Operand(NamedTuple):
     stream : int or None
         Stream whose work must be finished before the data is read (CUDA array interface, v3);
         `UNKNOWN_STREAM` where there may be one; the default stream waits for it already.
+    copies : tuple of str
+        Devices that hold a copy of it, beside where it lies.
+    kept : Kept or None
+        What is known of an array on the host that does not change; see `hetero.arrays.kept`.
     """
 
     shape: tuple[int, ...]
@@ -39,6 +43,8 @@ class Operand(NamedTuple):
     pointer: int = 0
     readonly: bool = False
     stream: int | None = None
+    copies: tuple[str, ...] = ()
+    kept: Any = None
 
     @property
     def size(self) -> int:
@@ -49,6 +55,10 @@ class Operand(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of the elements, each counted once for every index."""
         return prod(self.shape) * self.dtype.itemsize
+
+    def unkept(self) -> Operand:
+        """The same of an array that may change."""
+        return self if self.kept is None else self._replace(copies=(), kept=None)
 
     def is_ordered(self) -> bool:
         """Whether the legacy default stream waits for all work on the data."""

@@ -333,11 +333,19 @@ class Device(abc.ABC):
         return self.storage().sizes()
 
     def trim(self) -> bool:
-        """Give memory that is kept for later calls back to the driver; True if there was some."""
+        """Give memory that is kept for later calls back to the driver; True if there was some.
+
+        Copies of operands stay, see `shed`.
+        """
         return self.storage().drop()
 
+    def shed(self, nbytes: int | None = None) -> bool:
+        """Let go of copies of operands, as `Copies.shed`; True if there was one."""
+        return self.storage().copies.shed(nbytes)
+
     def clear(self) -> None:
-        """`trim`, in every context that is in use; opens none."""
+        """`trim`, in every context that is in use, copies of operands included; opens none."""
+        self.storage().copies.shed()
         self.trim()
 
     def reopen(self) -> None:

@@ -196,7 +196,7 @@ class CudaContexts(Device):
             lost = [s for c, s in self._states.items() if c == primary]
             self._states = {c: s for c, s in self._states.items() if c != primary}
         for state in lost:
-            state.storage.drop()
+            state.storage.drop_all()
             state.end_copies()
 
     def reopen(self) -> None:
@@ -221,12 +221,16 @@ class CudaContexts(Device):
         with self.active():
             return self.state().trim()
 
+    def shed(self, nbytes: int | None = None) -> bool:
+        with self.active():
+            return self.state().shed(nbytes)
+
     def clear(self) -> None:
         """`trim` the primary context and this thread's own; others let go of what they keep."""
         if self.capturing:
             raise GraphError("giving memory back cannot be part of a graph")
         for state in list(self._states.values()):
-            state.storage.drop()
+            state.storage.drop_all()
             state.end_copies()
         try:
             current, primary = self.driver.Context.get_current(), self._primary

@@ -19,6 +19,9 @@ class Pool:
         Of the device.
     drop : callable
         Called where memory is short: lets go of what is only kept for later calls.
+    shed : callable
+        ``shed(nbytes)`` is called where it is short still: lets go of copies of operands of so many
+        bytes or more, and tells whether there was one.
 
     Attributes
     ----------
@@ -26,10 +29,17 @@ class Pool:
         All that was had from the driver and not given back.
     """
 
-    def __init__(self, driver: Any, ordinal: int, drop: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        driver: Any,
+        ordinal: int,
+        drop: Callable[[], object],
+        shed: Callable[[int], bool],
+    ) -> None:
         self.nbytes = 0
         self._driver = driver
         self._drop = drop
+        self._shed = shed
         self._free: dict[int, list[Any]] = {}
         self._all: list[Any] = []
 
@@ -70,14 +80,29 @@ class Pool:
             self.trim()
         try:
             allocation = self._driver.mem_alloc(size)
-        except self._driver.MemoryError:
-            self._drop()
-            if not self.trim():
-                raise
-            allocation = self._driver.mem_alloc(size)
+        except self._driver.MemoryError as error:
+            allocation = self._when_short(size, error)
         self._all.append(allocation)
         self.nbytes += size
         return self._block(size, allocation)
+
+    def _when_short(self, size: int, refused: Exception) -> Any:
+        """An allocation that was refused, once there is room; what is easily made anew goes first.
+
+        Raises
+        ------
+        Exception
+            The one given, where nothing is left to let go of.
+        """
+        self._drop()
+        while True:
+            if self.trim():
+                try:
+                    return self._driver.mem_alloc(size)
+                except self._driver.MemoryError:
+                    pass
+            if not self._shed(size):
+                raise refused
 
     def unused(self) -> int:
         """Bytes that are kept and in nobody's use."""

@@ -22,7 +22,7 @@ class State:
 
     def __init__(self, driver: Any, ordinal: int) -> None:
         self.storage = Storage()
-        self.pool = Pool(driver, ordinal, self.storage.drop)
+        self.pool = Pool(driver, ordinal, self.storage.drop, self.storage.copies.shed)
         self.modules: list[Any] = []
         self.kernels: dict[Any, Any] = {}
         self.handles: dict[str, Any] = {}
@@ -48,6 +48,13 @@ class State:
         self.storage.drop()
         return self.pool.trim()
 
+    def shed(self, nbytes: int | None = None) -> bool:
+        """Let go of copies of operands and give their memory back; True if there was one."""
+        found = self.storage.copies.shed(nbytes)
+        if found:
+            self.pool.trim()
+        return found
+
     def end_copies(self) -> None:
         """End the threads that copy, and give their buffers back."""
         if self.ring is not None:
@@ -55,7 +62,7 @@ class State:
 
     def close(self) -> None:
         """Give everything back to the driver, in this context."""
-        self.storage.drop()
+        self.storage.drop_all()
         for kept in (self.shared_bytes, self.kernels, self.handles, self.modules):
             kept.clear()
         self.end_copies()

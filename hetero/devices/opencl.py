@@ -204,6 +204,7 @@ class OpenCLDevice(Device):
             self._programs = {}
             self._kernels = {}
             self._streams = weakref.WeakSet()
+            self._storage.drop_all()
             self._storage = Storage()
 
     def active(self) -> _Active:

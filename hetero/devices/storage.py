@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from hetero import locks
+from hetero.devices.copies import Copies
 
 T = TypeVar("T")
 
@@ -16,9 +17,15 @@ class Storage:
     """What one context holds in its device's memory: things kept for later calls, and the count.
 
     It belongs to the context and is dropped with it. See `Device.storage`.
+
+    Attributes
+    ----------
+    copies : Copies
+        Of operands that do not change.
     """
 
     def __init__(self) -> None:
+        self.copies = Copies()
         self._lock = locks.new()
         self._kept: dict[str, OrderedDict[Hashable, Any]] = {}
         self._workspaces: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -49,13 +56,18 @@ class Storage:
         return value
 
     def drop(self) -> bool:
-        """Keep nothing any longer; whether something was kept.
+        """Keep nothing any longer, but for copies of operands; whether something was kept.
 
         Memory that a call in another thread still uses is freed when that call ends.
         """
         with self._lock:
             kept, self._kept = self._kept, {}
         return any(kept.values())
+
+    def drop_all(self) -> None:
+        """`drop`, copies included."""
+        self.drop()
+        self.copies.shed()
 
     def add(self, workspace: Any) -> None:
         """Count a workspace as long as it lives."""

@@ -89,7 +89,9 @@ def remember(table: dict[Any, Any], key: Any, value: Any, generation: int) -> No
 
 def facts(*operands: Operand | None) -> tuple[Any, ...]:
     """What a plan depends on of operands, as `Access.facts` tells it of arrays."""
-    return tuple([o and (o.shape, o.strides, o.dtype, o.location, o.readonly) for o in operands])
+    return tuple(
+        [o and (o.shape, o.strides, o.dtype, o.location, o.readonly, o.kept) for o in operands]
+    )
 
 
 class Calls:
@@ -127,7 +129,7 @@ class Calls:
         if found is None or not found.holds():
             now = generation()
             found = make()
-            if found is not None:
+            if found is not None and not found.kept:
                 remember(self.plans, key, found, now)
         return found
 

@@ -9,7 +9,7 @@ from the last iterate that was saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from hetero.runtime import (
     compiling,
     failures,
     inventory,
+    keeping,
     planner,
     pricing,
     registry,
@@ -147,6 +148,8 @@ def run(plan: Plan, call: Call) -> Done:
     if graph not in (None, chosen.device) and devices.get(graph).capturing:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     compiling.see_to(plan, chosen)
+    if plan.kept:
+        keeping.note(plan)
     if chosen.device == CPU:
         return _by_host((), chosen.implementation, problem, call, chosen.threads, chosen.seconds)
     begun = devices.failures()
@@ -218,7 +221,7 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
             raise
         short = error
         failures.release(short)
-    if any([device.trim() for device in used]):  # noqa: C419  # each of them
+    for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, plan.problem.output))):
         again = call.after(short)
         try:
             return _on_devices(used, plan, again)
@@ -234,6 +237,15 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     if done is None:
         raise short
     return done
+
+
+def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
+    """Each time that there is more room: what is easily made anew is let go of first, then copies
+    of operands, so many bytes of them each time."""
+    if any([device.trim() for device in used]):  # noqa: C419  # each of them
+        yield
+    while any([device.shed(nbytes) for device in used]):  # noqa: C419
+        yield
 
 
 def _takes_blocks(used: tuple[Device, ...], plan: Plan) -> bool:

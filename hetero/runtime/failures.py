@@ -15,7 +15,7 @@ from typing import TypeVar
 from hetero import devices
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.runtime import inventory
+from hetero.runtime import inventory, keeping
 
 T = TypeVar("T")
 log = logging.getLogger("hetero")
@@ -58,6 +58,7 @@ def report(
         say = log.info if devices.was_short(name) else log.warning
         say("%s has not enough free memory (%s); %s", name, error, remedy)
         return
+    keeping.lose(name)
     struck = devices.count_failure(name, error, begun)
     if struck:
         log.warning(

@@ -38,8 +38,9 @@ def memory() -> Memory:
     Memory
         Device name -> purpose -> bytes; a plain dict that prints readably. What is kept for later
         calls: "convolution filters", "multigrid", "sine transforms", "transforms' work areas"
-        (cuFFT's). What lasts as long as its object or call: "graphs", "solves", "arrays
-        and running calls" (results on CUDA devices that the caller holds are among them). What was
+        (cuFFT's); "kept operands", copies of those that do not change, see `hetero.keep`. What
+        lasts as long as its object or call: "graphs", "solves", "arrays and running calls"
+        (results on CUDA devices that the caller holds are among them). What was
         freed and is kept for the next call: "free in the pool". Purposes without bytes are left
         out. The driver is not asked: what it takes for contexts and kernels, and what libraries
         allocate by themselves, such as cuBLAS its workspace, is not counted. Under "host", where
@@ -69,11 +70,12 @@ def memory() -> Memory:
 def clear_memory(device: str | None = None) -> None:
     """Give back all memory of devices that is not in use.
 
-    Filters, transforms, buffers of solves and memory that was freed stay on a device for the next
-    call, which saves it 0.1 to 1 ms, and pinned buffers on the host for the next large copy. The
-    former are given back by themselves when a device runs short, the latter a minute after the last
-    copy. This gives them back now, to make room for others, and forgets remembered calls, which
-    hold some. The next calls work as ever and make what they need anew.
+    Filters, transforms, buffers of solves, copies of operands that do not change (`hetero.keep`)
+    and memory that was freed stay on a device for the next call, and pinned buffers on the host for
+    the next large copy. The former are given back by themselves when a device runs short, the
+    latter a minute after the last copy. This gives them back now, to make room for others, and
+    forgets remembered calls, which hold some. The next calls work as ever and make what they need
+    anew.
 
     Parameters
     ----------

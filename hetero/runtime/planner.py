@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
 from hetero.errors import DeviceNotAvailable
-from hetero.runtime import blas_use, call_cache, inventory, profile, registry
+from hetero.runtime import blas_use, call_cache, inventory, keeping, profile, registry
 from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.call_cache import Settings, forced
 from hetero.runtime.plan import CPU, Plan
@@ -105,7 +105,7 @@ _options = attrgetter(*(f.name for f in fields(Problem) if f.name not in ("input
 def _key(problem: Problem) -> tuple[Any, ...]:
     """All that a price can depend on: every field, and of the operands all but the address, whether
     they may be written to, and the stream."""
-    operands = [(o.shape, o.strides, o.dtype, o.location) for o in problem.inputs]
+    operands = [(o.shape, o.strides, o.dtype, o.location, o.copies) for o in problem.inputs]
     o = problem.output
     return (*_options(problem), *operands, o.shape, o.strides, o.dtype, o.location)
 
@@ -118,6 +118,17 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     DeviceNotAvailable, MethodNotAvailable
         If the forced placement is not possible; the message names what is.
     """
+    if all([o.kept is None for o in problem.inputs]):  # noqa: C419  # of every call
+        return _plan(problem, device, method)
+    unkept = replace(problem, inputs=tuple([o._replace(kept=None) for o in problem.inputs]))
+    found = _plan(unkept, device, method)
+    if not found.keepable and not any([o.copies for o in problem.inputs]):  # noqa: C419
+        return found
+    return keeping.placed(found, problem.inputs, lambda p: _plan(p, device, method))
+
+
+def _plan(problem: Problem, device: str | None, method: str | None) -> Plan:
+    """`plan` of operands that may change, or by the copies of them that are there."""
     loaded = beside()
     key = (device, method, loaded, _key(problem))
     found = _plans.get(key)

@@ -133,7 +133,26 @@ def price(
         turns = possible[0] is not min(possible, key=lambda c: c.otherwise or c.seconds)
     others = [c for c in candidates if c.reason is not None]
     candidates = (*possible, *others)
-    return Plan(problem, candidates, constants.name, blas=blas, beside=beside, turns=turns)
+    keepable = _keepable(possible, problem)
+    named = problem, candidates, constants.name
+    return Plan(*named, blas=blas, beside=beside, turns=turns, keepable=keepable)
+
+
+def _keepable(possible: list[Candidate], problem: Problem) -> bool:
+    """Whether what must be moved from the host decides what is chosen, or costs that time.
+
+    ``possible`` are the candidates that can run, the chosen one first.
+    """
+    if not possible or possible[0].seconds is None:
+        return False
+    if all(operand.location != HOST for operand in problem.inputs):
+        return False
+    best = possible[0].seconds
+    return any(
+        c.seconds - c.terms.get("upload", 0.0) - c.terms.get("pack", 0.0) < best
+        for c in possible
+        if c.device != CPU and "upload" in c.terms
+    )
 
 
 def _blas_state(
@@ -330,7 +349,7 @@ def _movement(
         return before, after
 
     def move(terms: dict[str, float], operand: Operand, source: str, target: str) -> None:
-        if source == target:
+        if source == target or target in operand.copies:
             return
         if source != HOST:  # device to device goes through the host
             term = constants.link(source, "download", beside=beside)(operand.nbytes)
@@ -420,7 +439,7 @@ def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
         return None
     needed = 0
     for operand in (*problem.inputs, problem.output):
-        if operand.location != name:
+        if operand.location != name and name not in operand.copies:
             needed += operand.nbytes
     if needed > 0.9 * memory:
         return f"needs {needed / 2**30:.1f} GiB, the device has {memory / 2**30:.1f} GiB"

@@ -9,18 +9,36 @@ import numpy as np
 from hetero.arrays import HOST, Operand, describe, library_of
 from hetero.devices.base import Device
 from hetero.devices.staging import DOWNLOAD, UPLOAD
-from hetero.runtime import failures, streams
+from hetero.runtime import failures, keeping, streams
 
 
 def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
     """(buffer, owner) of the operand in the device's memory: where it lies there, else a copy.
 
-    The copy has the strides that `Operand.staged_strides` tells.
+    The copy has the strides that `Operand.staged_strides` tells. One of an operand that does
+    not change may be there, or stay; see `hetero.runtime.keeping`.
     """
     if operand.location == device.name:
         return operand.pointer, array
     if operand.location != HOST:
         array = to_host(array, operand)
+    if operand.kept is not None:
+        copy = staged_copy(device, array, operand)
+        if copy is not None:
+            return copy
+    return _moved(device, array)
+
+
+def staged_copy(device: Device, array: np.ndarray, operand: Operand) -> tuple[Any, Any] | None:
+    """(buffer, owner) of the copy that a device holds of an operand for later calls, None without.
+
+    It is made now if that is due.
+    """
+    return keeping.staged(device, array, operand, lambda: _moved(device, array))
+
+
+def _moved(device: Device, array: np.ndarray) -> tuple[Any, Any]:
+    """(buffer, owner) of a copy of a host array."""
     buffer, owner = device.allocate(max(array.nbytes, 1))
     dense = _as_dense(array)
     if not device.staged(UPLOAD, dense, buffer, 0):

@@ -124,7 +124,7 @@ def inspected(A: Any, b: Any, x0: Any, M: Any) -> Kind:
     for name, vector in operands.items():
         if tuple(vector.shape) not in ((n,), (n, 1)):
             raise ValueError(f"{name} must have shape ({n},) or ({n}, 1), got {vector.shape}")
-    vectors = tuple(describe(vector)._replace(pointer=0) for vector in operands.values())
+    vectors = tuple(describe(vector).unkept()._replace(pointer=0) for vector in operands.values())
     dtype = number_dtype(A=_dtype(A), b=vectors[0].dtype)
     if dtype.kind != "c" and "x0" in operands:
         real_dtype(x0=vectors[1].dtype)
@@ -175,7 +175,7 @@ def _layout(A: Any) -> tuple[str, int, str | None]:
 def _matrix_operands(A: Any, dtype: np.dtype) -> tuple[Operand, ...]:
     if hasattr(A, "indptr"):
         parts = (A.data.astype(dtype, copy=False), A.indices, A.indptr)
-        return tuple(map(describe, parts))
+        return tuple([describe(part).unkept() for part in parts])  # moved by the solve itself
     if hasattr(A, "stencil"):
         return ()
     return (describe(A)._replace(pointer=0),)
@@ -231,7 +231,7 @@ def key_of(
     if type(b) is not np.ndarray:
         return None
     if type(A) is np.ndarray:
-        matrix = (A.shape, A.strides, A.dtype)
+        matrix = (A.shape, A.strides, A.dtype, A.flags.writeable or describe(A).kept)
     elif hasattr(A, "stencil"):
         matrix = (A.stencil, A.dtype)
     elif hasattr(A, "indptr"):

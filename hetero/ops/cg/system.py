@@ -13,6 +13,7 @@ from hetero.ops.cg import operands
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 from hetero.ops.linear_systems.vectors import on_host
 from hetero.ops.multigrid.loops import CYCLES
+from hetero.runtime import transfer
 
 
 class System:
@@ -29,6 +30,7 @@ class System:
         self._dtype = dtype
         self._M = M
         self.read = (describe(A),) if is_device_array(A) else ()
+        self._owner: Any = None  # of a copy of A that is used
 
     def on(self, used: tuple[Any, ...]) -> tuple[Any, Any]:
         """System and preconditioner as those devices want them; none: the CPU."""
@@ -63,6 +65,12 @@ class System:
         here = len(used) == 1 and operand.location == used[0].name
         if here and operand.dtype == dtype and strides is not None:
             return Dense(operand.pointer, A.shape[0], strides)
+        if len(used) == 1 and operand.kept is not None and operand.dtype == dtype and strides:
+            with used[0].active():
+                copy = transfer.staged_copy(used[0], A, operand)
+            if copy is not None:
+                buffer, self._owner = copy
+                return Dense(buffer, A.shape[0], strides)
         if operand.location != HOST:
             A = on_host(A, operand, dtype)
         A = np.asarray(A, dtype)

@@ -147,7 +147,7 @@ def _plan_of(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
             remember(call, plan, now)
         return plan
 
-    if not call.machine.is_here:
+    if not call.machine.is_here or a.kept is not None:
         return make()
     return calls.plan((call.device, (call.method, found, unknown), call_cache.facts(a)), make)
 

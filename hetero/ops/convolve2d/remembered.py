@@ -182,6 +182,8 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     transform = chosen.method in TRANSFORMS
 
     def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
+        if plan.keepable and not image.flags.writeable:
+            return None
         if transform and is_wide(image, filter, found.options, 0.0) is not False:
             return None
         out = np.empty(shape, dtype)

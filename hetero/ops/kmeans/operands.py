@@ -81,12 +81,16 @@ def problem_of(X: Any, weights: Operand | None, k: int, options: Options) -> Pro
         given = describe(X)._replace(pointer=0)
         where, obstacle = given.location, None
         if given.location == HOST:  # what is moved is of the dtype that is computed in
-            given = dense(given.shape, dtype)
+            as_it_is = given.dtype == dtype and given.is_c_contiguous()
+            given = given if as_it_is else dense(given.shape, dtype)
         elif given.dtype != dtype or not given.is_c_contiguous():
             obstacle = f"an X of dtype {given.dtype} or with gaps computes on the CPU"
         inputs = (given,)
         if weights is not None:
-            inputs = (given, weights._replace(dtype=dtype, strides=(dtype.itemsize,), pointer=0))
+            inputs = (
+                given,
+                weights.unkept()._replace(dtype=dtype, strides=(dtype.itemsize,), pointer=0),
+            )
     return Problem(
         NAME,
         (n, d, k),

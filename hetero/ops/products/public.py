@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import numpy as np
 from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, layouts, overlap
 from hetero.kernels.cpu import limits
 from hetero.ops.products.operands import build
-from hetero.runtime import call_cache, planner, thread_counts
+from hetero.runtime import call_cache, keeping, planner, thread_counts
 from hetero.runtime.call_cache import MISS, Calls
 from hetero.runtime.plan import CPU, Plan
+from hetero.runtime.problem import Problem
 
 Function = Callable[..., Any]
 _ndarray = np.ndarray
@@ -133,15 +135,23 @@ def _plan_on_host(
     device: str | None,
     method: str | None,
 ) -> Function:
-    a, b = describe(A), describe(B)
+    a, b = describe(A).unkept(), describe(B).unkept()
     problem = build(function.__name__, a, b, None if out is None else describe(out))
     if problem is None:
         planner.check_placement(function.__name__, device, method)
         return function  # it raises or casts
     plan = planner.plan(problem, device, method)
     run = host_call(plan, function)
-    if not plan.varies:
-        return run
+    if plan.varies:
+        run = _as_planned_now(plan, run, function, device, method)
+    return _by_copies(problem, run, function, device, method) if plan.keepable else run
+
+
+def _as_planned_now(
+    plan: Plan, run: Function, function: Function, device: str | None, method: str | None
+) -> Function:
+    """What a plan comes down to that varies, ``run`` where it is the one given."""
+    problem = plan.problem
     runs = {(plan.blas, plan.beside): run}
 
     def as_planned_now(*arguments: Any) -> Any:
@@ -155,10 +165,34 @@ def _plan_on_host(
     return as_planned_now
 
 
+def _by_copies(
+    problem: Problem, run: Function, function: Function, device: str | None, method: str | None
+) -> Function:
+    """A function that asks for a plan of its own where an operand does not change, else runs."""
+
+    def by_copies(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
+        if A.flags.writeable and B.flags.writeable:
+            return run(A, B, out)
+        inputs = describe(A), describe(B)
+        if inputs[0].kept is None and inputs[1].kept is None:
+            return run(A, B, out)
+        plan = planner.plan(replace(problem, inputs=inputs), device, method)
+        if _is_numpys(plan):  # else it is noted where it is run
+            keeping.note(plan)
+        return host_call(plan, function)(A, B, out)
+
+    return by_copies
+
+
+def _is_numpys(plan: Plan) -> bool:
+    """Whether NumPy's function does it, without an output made before."""
+    return plan.chosen.device == CPU and plan.chosen.method == "blas"
+
+
 def host_call(plan: Plan, function: Function) -> Function:
     """What a plan comes down to for host operands, as ``run(A, B, out=None)``."""
     chosen = plan.chosen
-    if chosen.device == CPU and chosen.method == "blas":
+    if _is_numpys(plan):
         run = thread_counts.limited(chosen.implementation, chosen.threads, function)
         return planner.noted(plan, run)
     from hetero.runtime import execution

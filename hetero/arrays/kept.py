@@ -1,0 +1,186 @@
+"""Arrays on the host that do not change, so that devices may hold copies of them.
+
+An array is one of these where nothing may write to its memory: it and all that it is a view of are
+read-only. Or `keep` was told so. Finalizers run anywhere, within other code of this file too, so
+that nothing they touch is locked: single operations on dicts, whatever the order.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any
+
+import numpy as np
+
+from hetero import locks
+
+LEAST = 4096  # bytes: a smaller operand is moved in the time that any copy takes to begin
+_MOST = 1024  # blocks of one root, such as the rows of a matrix, that are remembered without a copy
+_FLOATS = "fd"  # what devices compute in
+
+
+class Kept:
+    """A block of host memory, or a view with gaps, that does not change.
+
+    Arrays whose elements fill the same block, such as A and A.T, are one of it.
+
+    Attributes
+    ----------
+    shape, dtype
+        Of the array that it was first seen as.
+    nbytes : int
+    held : dict
+        What holds a copy, `hetero.devices.copies.Copies` -> name of its device.
+    lost : dict
+        Device name -> (seconds lost by not having moved there, in how many calls).
+    due : set of str
+        Devices that keep it when it is moved there next.
+    uses : int
+        How often it is going to be used, as far as somebody said so.
+    calls : int
+        How often it was.
+    told : str
+        Where in the program it was kept, "" where nobody did it.
+    lock : lock
+        Held while a copy is made.
+    """
+
+    __slots__ = (
+        *("__weakref__", "calls", "checksum", "dtype", "due", "held", "lock", "lost", "nbytes"),
+        *("shape", "told", "uses"),
+    )
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.shape, self.dtype, self.nbytes = array.shape, array.dtype, array.nbytes
+        self.held: dict[Any, str] = {}
+        self.lost: dict[str, tuple[float, int]] = {}
+        self.due: set[str] = set()
+        self.uses = self.calls = 0
+        self.told = ""
+        self.checksum: bytes | None = None
+        self.lock = locks.new()
+
+    @property
+    def copies(self) -> tuple[str, ...]:
+        """Names of the devices that hold a copy now."""
+        return tuple(dict.fromkeys(list(self.held.values())))
+
+    def drop(self) -> None:
+        """Let go of all copies."""
+        for copies in list(self.held):
+            copies.remove(self)
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # in another process, and of a copied plan, nothing is kept
+
+
+class _Root:
+    """An array that owns its memory, or has it from elsewhere: what views have in common."""
+
+    __slots__ = ("blocks", "spans")
+
+    def __init__(self) -> None:
+        self.blocks: dict[Any, tuple[int, int, Kept]] = {}
+        self.spans: dict[int, tuple[int, int]] = {}  # by who promised that they do not change
+
+    def covers(self, low: int, high: int) -> bool:
+        return any(begin <= low and high <= end for begin, end in list(self.spans.values()))
+
+    def drop(self) -> None:
+        """Forget the blocks that nobody promises anything of any longer."""
+        for key, (low, high, block) in list(self.blocks.items()):
+            if not self.covers(low, high):
+                self.blocks.pop(key, None)
+                block.drop()
+
+
+_roots: dict[int, _Root] = {}
+
+
+def find(array: np.ndarray) -> Kept | None:
+    """What is known of an array that does not change; None for one that may."""
+    flags = array.flags
+    if flags.writeable or array.nbytes < LEAST or array.dtype.char not in _FLOATS:
+        return None
+    root, fixed = _root_of(array)
+    known = _roots.get(id(root))
+    if known is None:
+        if not fixed:
+            return None
+        known = _add(root)
+    low, high = np.lib.array_utils.byte_bounds(array)
+    if not (fixed or known.covers(low, high)):
+        known.drop()  # where it was read-only once
+        return None
+    key = (low, high) if flags.forc else (low, high, array.shape, array.strides)
+    found = known.blocks.get(key)
+    if found is None:
+        if len(known.blocks) >= _MOST:
+            known.blocks = {k: each for k, each in list(known.blocks.items()) if each[2].held}
+        found = known.blocks.setdefault(key, (low, high, Kept(array)))
+    return found[2]
+
+
+def keep(array: np.ndarray, uses: int, told: str) -> np.ndarray:
+    """A read-only array of the same data, whose life is that of the promise; see `hetero.keep`."""
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    root, fixed = _root_of(array)
+    if not fixed:
+        known = _roots.get(id(root)) or _add(root)
+        if id(array) not in known.spans:
+            known.spans[id(array)] = np.lib.array_utils.byte_bounds(array)
+            weakref.finalize(array, _end, id(root), id(array)).atexit = False
+    found = find(array)
+    if found is not None:
+        found.told = told
+        found.uses = found.calls + uses if uses else 0
+    return array
+
+
+def _root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:
+    """What an array is a view of in the end, and whether nothing of that may be written to."""
+    root, fixed = array, not array.flags.writeable
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+        fixed = fixed and not root.flags.writeable
+    return root, fixed and (root.base is None or type(root.base) is bytes)
+
+
+def _add(root: np.ndarray) -> _Root:
+    known = _roots[id(root)] = _Root()
+    weakref.finalize(root, _forget, id(root)).atexit = False
+    return known
+
+
+def _forget(root: int) -> None:
+    """The memory is about to be freed."""
+    known = _roots.pop(root, None)
+    if known is not None:
+        known.spans.clear()
+        known.drop()
+
+
+def _end(root: int, holder: int) -> None:
+    """An array that `keep` gave has died: its promise ends."""
+    known = _roots.get(root)
+    if known is not None:
+        known.spans.pop(holder, None)
+        known.drop()
+
+
+def every() -> list[Kept]:
+    """All that is known now."""
+    return [block for root in list(_roots.values()) for _, _, block in list(root.blocks.values())]
+
+
+def _after_fork() -> None:
+    """The copies are the parent's, and its devices hold them."""
+    for block in every():
+        block.held = {}
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

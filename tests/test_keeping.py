@@ -1,0 +1,274 @@
+"""Operands that do not change: what counts as one, where copies are, when they are moved."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hetero
+from hetero.arrays import Spec, describe, kept
+from hetero.devices.copies import Copies, Copy
+from hetero.ops import matmul, matvec
+from hetero.runtime import keeping
+
+rng = np.random.default_rng(16)
+N = 96  # of a square float64 matrix that is large enough for a copy
+
+
+def matrix(n=N):
+    return rng.random((n, n))
+
+
+# -- What does not change ------------------------------------------------------------------------
+
+
+def frozen(array):
+    array.flags.writeable = False
+    return array
+
+
+def views(A):
+    return {"itself": A, "transpose": A.T, "rows": A[8:80], "reversed": A[::-1], "gaps": A[:, ::2]}
+
+
+@pytest.mark.parametrize("view", views(matrix()))
+@pytest.mark.parametrize("how", ["read-only", "kept", "bytes"])
+def test_what_nobody_can_write_to_is_known_and_its_views_are(how, view):
+    A = matrix()
+    if how == "bytes":
+        A = np.frombuffer(A.tobytes()).reshape(A.shape)
+    else:
+        A = frozen(A) if how == "read-only" else hetero.keep(A)
+    seen = views(A)[view]
+    assert kept.find(seen) is not None
+    assert kept.find(seen) is kept.find(views(A)[view])
+    assert describe(seen).kept is kept.find(seen)
+
+
+def test_what_somebody_may_write_to_is_not():
+    A = matrix()
+    view = frozen(A[:])
+    assert kept.find(A) is None
+    assert kept.find(view) is None
+    assert kept.find(frozen(np.frombuffer(bytearray(A.tobytes())))) is None
+    assert kept.find(frozen(np.ones((8, 8)))) is None  # too small to matter
+    assert kept.find(frozen(np.ones((N, N), int))) is None  # no device computes with it
+
+
+def test_arrays_that_fill_the_same_memory_are_one_operand():
+    A = hetero.keep(matrix())
+    assert kept.find(A) is kept.find(A.T) is kept.find(A.reshape(-1))
+    assert kept.find(A) is not kept.find(A[::-1])
+    assert kept.find(A) is not kept.find(A[1:])
+    overlapping = np.lib.stride_tricks.as_strided(A, (4, 4, N), (16, 24, 8))
+    assert kept.find(overlapping) is not kept.find(A.reshape(-1)[: overlapping.size])
+
+
+def test_keep_gives_a_view_that_cannot_be_written_to():
+    A = matrix()
+    K = hetero.keep(A)
+    assert np.shares_memory(A, K)
+    assert A.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        K[0, 0] = 1
+    assert hetero.keep(K) is K
+    assert hetero.keep([[1.0, 2.0]]).tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("uses", [0, -1, 1.5, "many"])
+def test_uses_are_counted_from_one(uses):
+    with pytest.raises(ValueError, match="uses must be a whole number from 1 on, got"):
+        hetero.keep(matrix(), uses=uses)
+
+
+def test_sparse_matrices_are_not_kept():
+    from scipy.sparse import eye_array
+
+    with pytest.raises(TypeError, match="takes dense arrays, got csr_array"):
+        hetero.keep(eye_array(3).tocsr())
+
+
+def test_the_promise_ends_with_what_keep_gave():
+    A = matrix()
+    K, other = hetero.keep(A), hetero.keep(A[:48])
+    view = K.T
+    assert kept.find(view) is not None
+    del K
+    assert kept.find(view) is None  # A may be written to again
+    assert kept.find(other) is not None
+    del other
+    assert not kept._roots[id(A)].spans
+
+
+def test_an_array_that_became_writeable_is_forgotten():
+    A = frozen(matrix())
+    view = A[:]
+    assert kept.find(view) is not None
+    A.flags.writeable = True
+    assert kept.find(view) is None
+
+
+def test_nothing_is_left_of_arrays_that_died():
+    gc.collect()
+    before = len(kept._roots)
+    for _ in range(50):
+        kept.find(frozen(matrix()))
+        hetero.keep(matrix())
+    A = frozen(matrix())
+    for begin in range(N):
+        for end in range(begin + 8, N):
+            kept.find(A[begin:end])
+    assert len(kept._roots[id(A)].blocks) <= kept._MOST
+    del A
+    assert len(kept._roots) == before
+
+
+# -- The least valuable copy goes first ----------------------------------------------------------
+
+
+class Key:
+    def __init__(self):
+        self.held = {}
+
+
+def test_the_least_valuable_copy_is_dropped_first():
+    copies, keys = Copies(), [Key() for _ in range(4)]
+    for key, nbytes in zip(keys, (100, 100, 50, 100), strict=True):
+        copies.put(key, Copy(None, None, nbytes), "cuda:0")
+    for key, saved in zip(keys, (3.0, 1.0, 1.0, 2.0), strict=True):
+        copies.used(key, saved)
+    assert copies.nbytes() == 350
+    assert copies.shed(100)  # the second: 0.01 a byte
+    assert [bool(key.held) for key in keys] == [True, False, True, True]
+    assert copies.shed(101)  # both with 0.02
+    assert [bool(key.held) for key in keys] == [True, False, False, False]
+    copies.put(keys[1], Copy(None, None, 100), "cuda:0")
+    copies.used(keys[1], 1.5)  # 0.02 + 0.015 now: a use of today counts more than one of before
+    assert copies.shed(1)
+    assert [bool(key.held) for key in keys] == [False, True, False, False]
+    assert copies.shed()
+    assert not copies.shed()
+    assert copies.nbytes() == 0
+
+
+# -- The rule: at most twice what would have been best -------------------------------------------
+
+
+class Clock:
+    """A machine of made-up prices that adds up what the calls take."""
+
+    def __init__(self, cpu, device, move, number=1):
+        self.cpu, self.device, self.move = cpu, device, move
+        self.names = [f"cuda:{i}" for i in range(number)]
+        self.now = 0.0
+        self.copies = Copies()
+
+    def price(self, problem, scale):
+        from hetero.runtime.plan import Candidate, Plan
+
+        found = [Candidate("cpu", "blas", self.cpu * scale, {}, None, None)]
+        for i, name in enumerate(self.names):
+            speed = self.device * scale * (1 + i) / len(self.names)
+            up = 0.0
+            for o, share in zip(problem.inputs, (1.0, 0.3), strict=False):
+                if o.kept is None or name not in o.copies:
+                    up += (self.move * share) * (len(self.names) - i)
+            terms = {"upload": up, "compute": speed}
+            found.append(Candidate(name, "tiled", up + speed, terms, None, None))
+        found.sort(key=lambda c: c.seconds)
+        return Plan(problem, tuple(found), "made up", keepable=True)
+
+    def call(self, problem, scale=1.0):
+        inputs = tuple([o._replace(copies=o.kept.copies if o.kept else ()) for o in problem.inputs])
+        problem = dataclasses.replace(problem, inputs=inputs)
+        priced = lambda p: self.price(p, scale)  # noqa: E731
+        plan = keeping.placed(priced(problem), inputs, priced)
+        keeping.note(plan)
+        for one in plan.kept:
+            if one.moves_to:
+                assert plan.candidates[0].device == one.moves_to
+                self.copies.put(one.operand.kept, Copy(None, None, 1), one.moves_to)
+        self.now += plan.candidates[0].seconds
+
+
+def problem_of(A):
+    return matvec.problem(A, Spec(A.shape[1:], A.dtype))
+
+
+def best_afterwards(clock, scales):
+    """What the calls would have taken, had it been known which would come."""
+    x = clock.move * 0.3  # the vector, which moves each time
+    never = sum(min(clock.cpu * s, clock.move + x + clock.device * s) for s in scales)
+    # To move it later than with the first call that runs there is never better.
+    at_once = clock.move + sum(min(x + clock.device * s, clock.cpu * s) for s in scales)
+    return min(never, at_once)
+
+
+seconds = st.floats(1e-6, 1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seconds, seconds, seconds, st.lists(st.floats(0.01, 100.0), min_size=1, max_size=40))
+def test_any_calls_take_at_most_twice_the_best_time(cpu, device, move, scales):
+    A = hetero.keep(matrix())
+    clock, problem = Clock(cpu, device, move), problem_of(A)
+    for scale in scales:
+        clock.call(problem, scale)
+    assert clock.now <= 2.0 * best_afterwards(clock, scales) * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seconds, seconds, seconds, st.integers(1, 300))
+def test_with_the_number_of_calls_the_best_is_known_beforehand(cpu, device, move, uses):
+    A = hetero.keep(matrix(), uses=uses)
+    clock, problem = Clock(cpu, device, move), problem_of(A)
+    for _ in range(uses):
+        clock.call(problem)
+    assert clock.now <= 1.1 * best_afterwards(clock, [1.0] * uses)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seconds, seconds, seconds, st.lists(st.floats(0.01, 100.0), min_size=1, max_size=40))
+def test_a_wrong_number_of_calls_costs_no_more_than_a_move(cpu, device, move, scales):
+    A = hetero.keep(matrix(), uses=5)
+    clock, problem = Clock(cpu, device, move), problem_of(A)
+    for scale in scales:
+        clock.call(problem, scale)
+    assert clock.now <= 2.0 * best_afterwards(clock, scales) * (1 + 1e-9) + clock.move
+
+
+@settings(max_examples=40, deadline=None)
+@given(seconds, seconds, seconds, st.lists(st.floats(0.01, 100.0), min_size=1, max_size=40))
+def test_with_two_devices_it_is_at_most_three_times(cpu, device, move, scales):
+    A = hetero.keep(matrix())
+    clock, problem = Clock(cpu, device, move, 2), problem_of(A)
+    for scale in scales:
+        clock.call(problem, scale)
+    moves, speeds = [2 * move, move], [device / 2, device]
+    best = float("inf")
+    for held in ((), (0,), (1,), (0, 1)):
+        total = sum(moves[i] for i in held)
+        for scale in scales:
+            ways = [cpu * scale]
+            for i in (0, 1):
+                ways.append(moves[i] * (0.3 + (i not in held)) + speeds[i] * scale)
+            total += min(ways)
+        best = min(best, total)
+    assert clock.now <= 3.0 * best * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seconds, seconds, seconds, st.integers(1, 60))
+def test_two_operands_that_are_used_together_are_moved_together(cpu, device, move, number):
+    A, B = hetero.keep(matrix()), hetero.keep(matrix())
+    clock, problem = Clock(cpu, device, move), matmul.problem(A, B)
+    for _ in range(number):
+        clock.call(problem)
+    together = 1.3 * move
+    best = min(number * min(cpu, together + device), together + number * min(cpu, device))
+    assert clock.now <= 2.0 * best * (1 + 1e-9)

@@ -184,16 +184,17 @@ class Choice(NamedTuple):
     Attributes
     ----------
     tiling : Tiling
-    times : Times
-    known : bool
-        Whether the times are a profile's.
+    seconds : float
+        By which tilings are compared: copies go on beside the computation.
+    times : Times or None
+        What a profile promises; None where it does not tell.
     tile : Plan
         Of the product of a whole tile.
     """
 
     tiling: Tiling
-    times: Times
-    known: bool
+    seconds: float
+    times: Times | None
     tile: Plan
 
     def __str__(self) -> str:
@@ -228,7 +229,7 @@ def choose(
             since += bool(ways)
             for made in ways:
                 choice = _timed(problem, made, found, name, info, constants)
-                if best is None or choice.times.whole < best.times.whole:
+                if best is None or choice.seconds < best.seconds:
                     best, since = choice, 0
         if best is not None:
             return best
@@ -254,7 +255,10 @@ def _timed(
     )
     seconds = tile.chosen.seconds
     rates = _rates(problem, name, constants, seconds)
-    return Choice(made, predicted(made, rates or _UNKNOWN), rates is not None, tile)
+    times = predicted(made, (rates or _UNKNOWN)._replace(at_once=True))
+    if rates is None:
+        return Choice(made, times.whole, None, tile)
+    return Choice(made, times.whole, times if rates.at_once else predicted(made, rates), tile)
 
 
 def _rates(problem: Problem, name: str, constants: Profile, product: float | None) -> Rates | None:
@@ -299,7 +303,7 @@ def price(
 ) -> tuple[dict[str, float] | None, str]:
     """``price`` of the method's rows."""
     choice = choose(problem, name, info, constants, room(info))
-    if choice is None or not choice.known:
+    if choice is None or choice.times is None:
         return None, "" if choice is None else str(choice)
     return choice.times._asdict(), str(choice)
 

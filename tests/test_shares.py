@@ -124,6 +124,8 @@ def test_products(several, case, dtype):
     np.testing.assert_array_equal(found, getattr(np, name)(A, B))
     assert found.dtype == dtype
     assert len(plan.chosen.shares) >= 2
+    for share in plan.chosen.shares:  # a single row is another operation's
+        assert share.plan.chosen.implementation.operation == share.plan.problem.operation
     ends = [(s.begin, s.end) for s in plan.chosen.shares]
     assert ends[0][0] == 0
     assert all(a[1] == b[0] for a, b in itertools.pairwise(ends))

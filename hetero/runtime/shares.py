@@ -168,6 +168,14 @@ class _Together:
         self, part: Problem, implementation: Implementation, member: str, constants: Profile
     ) -> Candidate:
         info = self._infos[member]
+        if part.operation != implementation.operation:  # as a single row may be another's
+            named = implementation.kind, implementation.method
+            rows = registry.lookup(part.operation)
+            same = next((i for i in rows if (i.kind, i.method) == named), None)
+            if same is None:
+                reason = f"{part.operation} has no such method"
+                return Candidate(member, implementation.method, None, {}, reason, implementation)
+            implementation = same
         row = part, implementation, member, info, constants, self._asked_for
         found = pricing.candidate(*row, None, self._beside)
         out = part.output

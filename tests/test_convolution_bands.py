@@ -1,94 +1,247 @@
-"""Images that do not fit a device's memory go through it in bands of rows."""
+"""Images on the host go through a device in bands of rows, which move while others are computed."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import signal
 
 import hetero
+from hetero import devices
 from hetero.arrays import describe
-from hetero.ops.convolve2d import bands
+from hetero.errors import DeviceMemoryError
+from hetero.ops.convolve2d import bands, streamed
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
-from hetero.runtime import execution, inventory, registry
+from hetero.runtime import inventory, pipeline, planner, profile, registry
 
 rng = np.random.default_rng(31)
 
 
 @pytest.fixture
-def runs(monkeypatch, opencl):
-    """A device with room for about a third of the images used here; the bands that were run."""
-    here = {
-        name: {**info, "memory_bytes": 40_000} if name == opencl else info
-        for name, info in inventory.devices().items()
-    }
-    monkeypatch.setattr(inventory, "devices", lambda: here)
-    monkeypatch.setattr(bands, "LARGE", 0)
-    run, seen = execution.execute, []
-
-    def execute(plan, call):
-        seen.append((plan.chosen.device, call.arrays[0].shape))
-        return run(plan, call)
-
-    monkeypatch.setattr(execution, "execute", execute)
+def streaming(monkeypatch, opencl):
+    """Parts of at most 20 kB on a device with room; the shapes of those that were convolved."""
+    monkeypatch.setattr(streamed, "SIZES", (20_000,))
+    monkeypatch.setattr(streamed, "_TIMES", ())
     inventory.changed()
+    real, seen = streamed._part, []
+
+    def part(*given):
+        made = real(*given)
+        seen.append(made.inputs[0].shape)
+        return made
+
+    monkeypatch.setattr(streamed, "_part", part)
     yield seen
     monkeypatch.undo()
     inventory.changed()
 
 
+def both(opencl, *call):
+    """By bands, and as a whole on the same device."""
+    return (
+        hetero.convolve2d(*call, device=opencl, method=method) for method in ("streamed", "direct")
+    )
+
+
 @pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
-def test_bands_make_the_whole(runs, opencl, mode, boundary):
+def test_bands_make_the_whole(streaming, opencl, mode, boundary):
+    """Bit for bit what the same sum gives of the whole image."""
+    for height, dtype in ((6, "float64"), (40, "float32"), (200, "float64")):
+        if mode == "valid" and height > 150:
+            continue
+        a, b = rng.random((150, 61)).astype(dtype), rng.random((height, 2)).astype(dtype)
+        streaming.clear()
+        result, expected = both(opencl, a, b, mode, boundary, 0.5)
+        np.testing.assert_array_equal(result, expected)
+        assert len(streaming) > 3
+        assert height > 6 or all(shape[0] < 150 for shape in streaming)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 6, 7, 149, 150, 151])
+def test_heights_of_bands(streaming, opencl, rows, monkeypatch):
+    """One row, one less and one more than the filter has, and around the whole image."""
+    a, b = rng.random((150, 13)), rng.random((6, 5))
+    monkeypatch.setattr(streamed, "_cut", lambda *given: streamed.Cut(1, rows))
+    for mode in ("full", "same", "valid"):
+        result, expected = both(opencl, a, b, mode, "symm")
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("images", [1, 2, 3, 7, 8])
+def test_stacks(streaming, opencl, images, monkeypatch):
+    """Groups of whole images, the last one smaller; and bands of each."""
+    stack, b = rng.random((7, 20, 13)), rng.random((3, 3))
+    for rows in (20, 6) if images == 1 else (20,):
+        monkeypatch.setattr(streamed, "_cut", lambda *given, rows=rows: streamed.Cut(images, rows))
+        for a in (stack, stack.reshape(7, 1, 20, 13), stack[:, ::-1, ::-2]):
+            result, expected = both(opencl, a, b, "same", "wrap")
+            np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "float32"])
+def test_arrays_of_all_kinds(streaming, opencl, dtype):
+    """Complex numbers as parts; transposed images, and every other pixel: bands are packed."""
+    a, b = rng.random((150, 128)).astype("float32"), rng.random((6, 4)).astype("float32")
+    a, b = (x[:, ::2] if dtype == "float32" else x.view(dtype) for x in (a, b))
+    for image in (a, np.asfortranarray(a), a[::-2, ::3]):
+        result, _ = both(opencl, image, b, "same")
+        _, expected = both(opencl, np.ascontiguousarray(image), b, "same")
+        np.testing.assert_array_equal(result, expected)
+    assert len(streaming) > 10
+
+
+def test_what_is_not_finite_spreads_as_in_the_sum(streaming, opencl):
+    a, b = rng.random((150, 61)), np.outer(np.ones(9), np.ones(9))
+    a[77, 30] = np.nan
+    result, expected = both(opencl, a, b, "same")
+    np.testing.assert_array_equal(np.isnan(result), np.isnan(expected))
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
+
+
+def test_bands_by_transforms_look_at_their_values(streaming, opencl, monkeypatch):
+    """A band whose values range widely is summed up, the others are transformed."""
+    plan, used = planner.plan, []
+
+    def planned(problem, device=None, method=None):
+        made = plan(problem, device, method)
+        lose = problem.options.wide_range or not problem.options.finite
+        used.append("direct" if lose else "fft")
+        direct = made.chosen._replace(method=used[-1])
+        return replace(made, candidates=(direct, *made.candidates[1:]))
+
+    monkeypatch.setattr(planner, "plan", planned)
+    monkeypatch.setattr(streamed, "_cut", lambda *given: streamed.Cut(1, 50))
     a, b = rng.random((150, 61)), rng.random((6, 5))
-    result = hetero.convolve2d(a, b, mode, boundary, 0.5, device=opencl)
-    np.testing.assert_allclose(result, signal.convolve2d(a, b, mode, boundary, 0.5), rtol=1e-13)
-    assert len(runs) > 3
-    assert {device for device, _ in runs} == {opencl}
-    assert all(shape[0] < 150 for _, shape in runs)
+    a[75, 10] = 1e20
+    out = np.empty_like(a)
+    problem = registry.operation("convolve2d").problem(a, b, "same")
+    problem = replace(problem, options=problem.options._replace(wide_range=False))
+    given = registry.Arguments((a,), out, FilterOptions(Filter(b), 0.0))
+    streamed.run((devices.get(opencl),), problem, given)
+    assert used == ["fft", "fft", "direct", "fft"]
+    np.testing.assert_allclose(out, signal.convolve2d(a, b, "same"), rtol=1e-12)
 
 
-def test_what_fits_stays_whole(runs, opencl):
-    a, b = rng.random((40, 30)), rng.random((6, 5))
-    result = hetero.convolve2d(a, b, device=opencl)
-    np.testing.assert_allclose(result, signal.convolve2d(a, b), rtol=1e-13)
-    assert runs == [(opencl, (40, 30))]
+def test_a_large_filter_goes_up_once(streaming, opencl, monkeypatch):
+    a, b = rng.random((300, 70)), rng.random((70, 60))
+    sent, real = [], type(devices.get(opencl)).upload
+
+    def upload(self, source, *where):
+        sent.append(source.nbytes)
+        return real(self, source, *where)
+
+    monkeypatch.setattr(type(devices.get(opencl)), "upload", upload)
+    monkeypatch.setattr(streamed, "_cut", lambda *given: streamed.Cut(1, 100))
+    result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+    assert sent.count(b.nbytes) == 1
+    np.testing.assert_allclose(result, signal.convolve2d(a, b, "same"), rtol=1e-12)
 
 
-def test_a_stack_that_does_not_fit_runs_on_the_cpu(runs, opencl):
-    a, b = rng.random((3, 150, 61)), rng.random((6, 5))
-    result = hetero.convolve2d(a, b, device=opencl)
-    np.testing.assert_allclose(result[1], signal.convolve2d(a[1], b), rtol=1e-13)
-    assert not [device for device, _ in runs if device == opencl]
+def test_images_larger_than_the_device(opencl, monkeypatch):
+    """Its memory bounds the parts; a stack is no exception."""
+    here = {
+        name: {**info, "memory_bytes": 200_000} if name == opencl else info
+        for name, info in inventory.devices().items()
+    }
+    monkeypatch.setattr(inventory, "devices", lambda: here)
+    monkeypatch.setattr(type(devices.get(opencl)), "describe", lambda self: here[opencl])
+    monkeypatch.setattr(streamed, "_LEAST_MOVED", 0)
+    inventory.changed()
+    slots, real = [], pipeline.slots
+
+    def counted(device, nbytes, number):
+        slots.append(nbytes * number)
+        return real(device, nbytes, number)
+
+    monkeypatch.setattr(pipeline, "slots", counted)
+    for shape in ((150, 161), (3, 150, 161)):
+        a, b = rng.random(shape), rng.random((6, 5))
+        plan = hetero.plan("convolve2d", a, b, device=opencl)
+        assert (plan.chosen.device, plan.chosen.method) == (opencl, "streamed")
+        assert "parts of" in plan.chosen.made_of
+        assert plan.chosen.made_of in str(plan)
+        slots.clear()
+        result = hetero.convolve2d(a, b, device=opencl)
+        expected = signal.convolve2d(a.reshape(-1, 150, 161)[-1], b)
+        np.testing.assert_allclose(result.reshape(-1, 155, 165)[-1], expected, rtol=1e-12)
+        assert 0 < sum(slots) < 200_000
+    monkeypatch.undo()
+    inventory.changed()
 
 
-def test_the_plan_has_the_bands_as_parts(runs, opencl):
+def test_every_allocation_may_fail(streaming, opencl, monkeypatch):
+    """Parts get smaller; the result is right and nothing stays behind."""
+    device = devices.get(opencl)
     a, b = rng.random((150, 61)), rng.random((6, 5))
-    plan = hetero.plan("convolve2d", a, b, device=opencl)
-    assert plan.whole == f"{len(plan.parts)} bands of {plan.parts[0].problem.output.shape[0]} rows"
-    assert sum(part.problem.output.shape[0] for part in plan.parts) == 155
-    hetero.convolve2d(a, b, device=opencl)
-    assert runs == [(opencl, part.problem.inputs[0].shape) for part in plan.parts]
-    chosen = plan.chosen
-    assert (chosen.device, chosen.method) == (opencl, "direct")
-    assert plan.to_dict()["whole"] == plan.whole
+    expected = signal.convolve2d(a, b, "same")
+    real, made, failing = type(device).allocate, [], [0]
+
+    def allocate(self, nbytes):
+        made.append(nbytes)
+        if len(made) == failing[0]:
+            raise DeviceMemoryError("no room")
+        return real(self, nbytes)
+
+    monkeypatch.setattr(type(device), "allocate", allocate)
+    hetero.clear_memory()
+    hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+    before = hetero.memory()
+    for number in range(1, len(made) + 1):
+        hetero.clear_memory()
+        made.clear()
+        failing[0] = number
+        result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+        np.testing.assert_allclose(result, expected, rtol=1e-13)
+        assert len(made) > number
+    assert hetero.memory() == before
+    monkeypatch.setattr(type(device), "allocate", full)
+    hetero.clear_memory()
+    result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+    np.testing.assert_allclose(result, expected, rtol=1e-13)
+    assert not devices.disabled(opencl)
+
+
+def full(self, nbytes):
+    raise DeviceMemoryError("no room")
+
+
+def test_an_interrupt_in_the_middle(streaming, opencl, monkeypatch):
+    a, b = rng.random((150, 61)), rng.random((6, 5))
+    given, kept = a.copy(), hetero.memory()
+    real, seen = streamed._step, []
+
+    def step(*given):
+        seen.append(given)
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(streamed, "_step", step)
+    with pytest.raises(KeyboardInterrupt):
+        hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+    np.testing.assert_array_equal(a, given)
+    result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+    np.testing.assert_allclose(result, signal.convolve2d(a, b, "same"), rtol=1e-13)
+    hetero.clear_memory()
+    assert sum(hetero.memory()[opencl].values()) <= sum(kept[opencl].values())
 
 
 def test_another_machine_is_explained_with_its_parts():
-    from hetero.runtime import planner, profile, registry
-
     h200 = profile.shipped("h200")
     machine = planner.OtherMachine(h200, h200.machine())
     plan_of = registry.operation("convolve2d").plan
     large = hetero.spec((300_000, 200_000), "float32"), hetero.spec((63, 63), "float32")
     plan = plan_of(large, {"mode": "same"}, None, None, machine)
-    assert "bands" in plan.whole
-    assert plan.chosen.device == "cuda:0"
-    assert plan.seconds == pytest.approx(sum(part.seconds for part in plan.parts))
-    printed = str(plan)
-    assert printed.count("times convolve2d") == 1, "equal parts are printed once"
+    assert (plan.chosen.device, plan.chosen.method) == ("cuda:0", "streamed")
+    terms = plan.chosen.terms
+    assert plan.seconds == pytest.approx(sum(terms.values()))
+    longest = max(terms[term] for term in ("upload", "compute", "download"))
+    assert longest < plan.seconds < 1.05 * longest, "one part at each end is not hidden"
     small = hetero.spec((500, 500), "complex64"), hetero.spec((9, 9), "complex64")
     plan = plan_of(small, {}, None, None, machine)
     assert "sum of 2 real convolutions" in str(plan)

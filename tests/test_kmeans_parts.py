@@ -10,8 +10,16 @@ from runtimes import opencl_device
 import hetero
 from hetero import devices
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.ops.kmeans import lloyd_device, problem, rows_cpu, rows_numpy, rows_parts
+from hetero.ops.kmeans import (
+    lloyd_device,
+    problem,
+    rows_blocks,
+    rows_cpu,
+    rows_numpy,
+    rows_parts,
+)
 from hetero.ops.kmeans.fit import Fit, Run, fit
+from hetero.ops.kmeans.rows_blocks import BlockRows
 from hetero.ops.kmeans.rows_device import OneDevice
 from hetero.ops.kmeans.rows_parts import PartedRows
 from hetero.runtime import inventory
@@ -30,10 +38,14 @@ def points(n, d, k, dtype="float64", seed=0):
     return np.ascontiguousarray(X.astype(dtype))
 
 
-def parted(used, X, k, weights=None, rows=None, **asked):
+def parted(used, X, k, weights=None, rows=None, room=1 << 20, **asked):
     asked = {"maxiter": 300, "tol": 1e-4, "init": "k-means++", **asked}
     made = problem(X, k, sample_weight=weights)
-    given = PartedRows(used, made, X, weights, "lloyd", rows)
+    given = (
+        BlockRows(used[0], made, X, weights, "lloyd", room, rows)
+        if len(used) == 1
+        else PartedRows(used, made, X, weights, "lloyd")
+    )
     outcome, centroids = fit(given, Fit(**asked, random=np.random.RandomState(5)), k)
     return centroids, outcome.labels, outcome.run
 
@@ -72,6 +84,78 @@ def test_blocks_of_rows(device, rows):
     agrees(parted([device], X, 3, rows=rows, init=init), X, 3, init=init)
 
 
+@pytest.mark.parametrize("stay", [0, 1, 5, 7, 8, 10])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_blocks_that_stay(device, stay, weighted, monkeypatch):
+    """Rows go up once where they have room, the others once an iteration but for two blocks."""
+    X, rows = points(1000, 2, 3), 100
+    weights = np.random.default_rng(1).random(1000) if weighted else None
+    room = (stay + 3) * (2 * X[:rows].nbytes + 16 * rows) / 0.75 + 64
+    sent, real = [], type(device).start_upload
+
+    def start_upload(self, source, *where):
+        sent.append(source.shape)
+        return real(self, source, *where)
+
+    monkeypatch.setattr(type(device), "start_upload", start_upload)
+    init = X[:3].copy()
+    found = parted([device], X, 3, weights, rows=rows, room=room, init=init)
+    agrees(found, X, 3, init=init, sample_weight=weights)
+    iterations = found[2].iterations + 1  # at the end the labels are found once more
+    moving = 10 - stay if stay < 8 else 0
+    expected = 10 + (iterations - 1) * max(moving - 2, 0)
+    assert abs(sent.count((rows, 2)) - expected) <= max(moving - 2, 0)
+
+
+def test_every_allocation_may_fail(device, monkeypatch):
+    """Blocks get smaller and none stays; without room for those, the CPU goes on."""
+    X, real = points(1000, 4, 3), type(device).allocate
+    init = X[:3].copy()
+    asked = {"rows": 250, "room": 1 << 16, "init": init, "maxiter": 1}
+    made, failing = [], [0]
+
+    def allocate(self, nbytes):
+        made.append(nbytes)
+        if len(made) == failing[0]:
+            raise DeviceMemoryError("no room")
+        return real(self, nbytes)
+
+    monkeypatch.setattr(type(device), "allocate", allocate)
+    parted([device], X, 3, **asked)
+    assert len(made) > 20
+    for number in range(1, len(made) + 1):
+        made.clear()
+        failing[0] = number
+        agrees(parted([device], X, 3, **asked), X, 3, init=init, max_iter=1)
+    monkeypatch.setattr(rows_blocks, "_LEAST", 1600)
+    made.clear()
+
+    def none(self, nbytes):
+        made.append(nbytes)
+        raise DeviceMemoryError("no room")
+
+    monkeypatch.setattr(type(device), "allocate", none)
+    with pytest.raises(DeviceError, match="no room"):
+        parted([device], X, 3, **asked)
+    assert max(made) == 250 * 32
+    assert min(made) == 59 * 32, "half of it, and once more"
+
+
+def test_an_interrupt_leaves_nothing_on_the_way(device, monkeypatch):
+    X, seen = points(1000, 2, 3), []
+
+    def begin(self, centroids, real=lloyd_device.DeviceRows.begin_step):
+        seen.append(centroids)
+        if len(seen) == 7:
+            raise KeyboardInterrupt
+        return real(self, centroids)
+
+    monkeypatch.setattr(lloyd_device.DeviceRows, "begin_step", begin)
+    with pytest.raises(KeyboardInterrupt):
+        parted([device], X, 3, rows=200, room=4000, init=X[:3].copy())
+    agrees(parted([device], X, 3, rows=200, room=4000, init=X[:3].copy()), X, 3, init=X[:3].copy())
+
+
 def test_parts_far_from_each_other(device):
     """Each part subtracts a mean of its own."""
     X = np.concatenate([points(100, 2, 2) + 1e6, points(100, 2, 2, seed=1) - 1e6])
@@ -87,8 +171,8 @@ def test_the_variance_is_that_of_all_rows(device):
 
 def test_labels_stay_on_their_devices_until_the_end(device, monkeypatch):
     X = points(600, 3, 6)
-    fetched = count(monkeypatch, rows_parts._Part, "fetch")
-    begun = count(monkeypatch, rows_parts._Part, "begin")
+    fetched = count(monkeypatch, rows_parts.Part, "fetch")
+    begun = count(monkeypatch, rows_parts.Part, "begin")
     agrees(parted([device] * 2, X, 6), X, 6)
     assert len(begun) > 4
     assert len(fetched) == 2
@@ -123,7 +207,7 @@ def test_rows_that_the_device_has_no_room_for(device, monkeypatch):
     assert (plan.chosen.device, plan.chosen.method) == (device.name, "lloyd")
     with pytest.raises(ValueError, match="needs"):
         hetero.plan("kmeans", X, 4, device=device.name, method="naive")
-    loaded = count(monkeypatch, rows_parts._Part, "load")
+    loaded = count(monkeypatch, rows_parts.Part, "take")
     found = hetero.kmeans(X, 4, random_state=5, device=device.name)
     assert found[2]["device"] == device.name
     assert len(loaded) > 40, "blocks of ten rows"

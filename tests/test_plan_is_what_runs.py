@@ -21,7 +21,7 @@ import hetero
 import hetero.ops
 from hetero.devices import cufft
 from hetero.errors import DeviceMemoryError, HeteroError
-from hetero.ops.convolve2d import bands, problem, remembered
+from hetero.ops.convolve2d import problem, remembered, streamed
 from hetero.ops.kmeans import fit
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
 from hetero.runtime import execution, inventory, planner, profile, registry
@@ -291,7 +291,7 @@ def test_random_calls_in_bands(machine, monkeypatch):
     """Images larger than a device."""
     record, devices, info = machine
     info["memory_bytes"] = 6_000
-    monkeypatch.setattr(bands, "LARGE", 0)
+    monkeypatch.setattr(streamed, "_LEAST_MOVED", 0)
     inventory.changed()
     profile.set_current(profile.shipped("h200"))
     draw, operation = random.Random(3), registry.operation("convolve2d")
@@ -304,7 +304,7 @@ def test_random_calls_in_bands(machine, monkeypatch):
             operands = [values(draw, *x) for x in zip(shapes, dtypes, strict=True)]
         placed = {"device": "cuda:0"} if draw.random() < 0.7 else {}
         plans.append(compare(record, operation, operands, options, placed))
-    assert sum("bands" in str(plan) for plan in plans) > 10
+    assert sum("streamed" in str(plan and plan.chosen.method) for plan in plans) > 10
 
 
 def test_several_devices(machine):

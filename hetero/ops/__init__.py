@@ -40,7 +40,7 @@ def plan(
         ``print(plan)`` shows every candidate with its predicted seconds as a sum of terms, or the
         reason why it is out. ``plan.chosen`` is the one that the call would run.
         A call done in parts has a plan of each in ``plan.parts``: a complex convolution is a sum
-        of real ones, an image that no device has room for goes there in bands.
+        of real ones.
 
     Raises
     ------

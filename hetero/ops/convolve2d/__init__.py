@@ -53,8 +53,9 @@ def convolve2d(
     method : str, optional
         "direct" (the sum), "separable" (two one-dimensional passes for each product of a column and
         a row that make up the filter), "fft" (one transform), "overlap_save" (transforms of
-        tiles), "library" (OpenCV), "scipy" (SciPy's function, for dtypes that no other takes, and
-        while the loops of others are compiled).
+        tiles), "streamed" (bands of an image on the host that go to a GPU, are convolved by one of
+        these and come back, all at the same time), "library" (OpenCV), "scipy" (SciPy's function,
+        for dtypes that no other takes, and while the loops of others are compiled).
 
     Returns
     -------
@@ -73,7 +74,7 @@ def convolve2d(
 
     Notes
     -----
-    An image too large for a device's memory goes through it in bands of rows. "direct" on the CPU
+    "streamed" takes images of any size, whatever memory the device has. "direct" on the CPU
     is SciPy's loop on the calling thread where there are few products. The smallest complex arrays
     are SciPy's too.
 

@@ -1,50 +1,17 @@
 """Images in bands of rows: which rows of the image each reads, and what is a call of its own.
 
-`rows_with_room` cuts what is larger than a device's memory, `cut` what finds no room in what is
-free, or is shared by several devices.
+`cut` is for what finds no room in the memory that is free, or is shared by several devices.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from hetero.arrays import HOST
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.operands import CheckedCall, described
+from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import Window
-from hetero.runtime.plan import CPU
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Cut
-
-LARGE = 1 << 30  # bytes of image and result below which every device is taken to have room
-# Of a device's memory, for a band and its result; transforms need as much again, or more.
-_SHARE = 0.3
-
-
-def rows_with_room(call: CheckedCall, found: Window) -> int | None:
-    """How many rows of the result fit the largest device; None where all of them do.
-
-    Parameters
-    ----------
-    call : CheckedCall
-        Nothing but a single image on the host is cut.
-    found : Window
-        Of the whole.
-    """
-    a, b = call.a, call.b
-    if not a.location == b.location == HOST or len(a.shape) > 2 or a.nbytes + b.nbytes <= LARGE / 2:
-        return None
-    needed = a.nbytes + found.out_height * found.out_width * call.dtype.itemsize
-    rooms = [
-        info["memory_bytes"]
-        for name, info in call.machine.devices().items()
-        if info["kind"] != CPU
-        and not info.get("set_aside")
-        and call.device in (None, name, info["kind"])
-    ]
-    if not rooms or needed <= 0.9 * max(rooms):
-        return None
-    return min(max(int(found.out_height * _SHARE * max(rooms) / needed), 1), found.out_height)
 
 
 def cut(problem: Problem, parts: int) -> Cut | None:

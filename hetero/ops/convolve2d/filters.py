@@ -49,6 +49,7 @@ class Filter:
         self.array = array
         self._held = held
         self._operand = operand
+        self.made: dict[Any, Any] | None = None  # where it keeps things by itself
         if operand is not None:
             self.pointer: Any = operand.pointer
             self.strides = operand.staged_strides()[-2:]
@@ -60,6 +61,14 @@ class Filter:
         from hetero.runtime import transfer
 
         return Filter(np.ascontiguousarray(transfer.to_host(self._held, self._operand)))
+
+    def held(self) -> Filter:
+        """The filter, for which `kept` keeps things as long as this one lives, however large."""
+        if self.content is not None or self.array is None:
+            return self
+        held = Filter(self.array)
+        held.made = {}
+        return held
 
     @_computed_once
     def content(self) -> bytes | None:
@@ -106,7 +115,11 @@ def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any
     by its launches only, so that nobody else may find it.
     """
     if filter.content is None:
-        return make()
+        if filter.made is None:
+            return make()
+        if what not in filter.made:
+            filter.made[what] = make()
+        return filter.made[what]
     array = filter.array
     key = filter.content, array.shape, array.dtype.char, what
     made = device.storage().find(PURPOSE, key)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero.ops.convolve2d import loops, tiles_cpu, tiles_device
+from hetero.ops.convolve2d import loops, streamed, tiles_cpu, tiles_device
 from hetero.ops.convolve2d.operands import NAME
 from hetero.ops.convolve2d.window import Axis, mode_of
 from hetero.runtime import registry
@@ -120,6 +120,10 @@ def _not_real(problem: Problem, info: Info) -> str | None:
     if not (problem.batch and all(problem.dims)):
         return "nothing to compute: an operand has no elements"
     return None
+
+
+def _not_streamed(problem: Problem, info: Info) -> str | None:
+    return _not_real(problem, info) or streamed.obstacle(problem, info)
 
 
 def _stands_in(problem: Problem) -> str | None:
@@ -332,6 +336,21 @@ for _method, _kind, _excludes, _work, _run, *_more in (
     ),
     ("direct", "opencl", _not_real, _direct_work, _on_device("direct")),
     ("separable", "opencl", _high_rank_or_large, _separable_work, _on_device("separable")),
+    *(
+        (
+            "streamed",
+            kind,
+            _not_streamed,
+            _direct_work,
+            streamed.run,
+            {
+                "blocks": registry.ALWAYS,
+                "price": streamed.price,
+                "stands_in": streamed.stands_in,
+            },
+        )
+        for kind in ("cuda", "opencl")
+    ),
 ):
     registry.register(
         registry.Implementation(

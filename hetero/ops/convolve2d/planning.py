@@ -24,9 +24,9 @@ from hetero.runtime.plan import Plan
 def planned(call: CheckedCall) -> Task:
     """How a call is done.
 
-    Complex numbers are sums of real convolutions, a stack of filters is done one by one, an image
-    without room on a device in bands of rows. Device arrays of dtypes or layouts that no device
-    computes in go by way of the host. What no other method computes is SciPy's.
+    Complex numbers are sums of real convolutions, a stack of filters is done one by one. Device
+    arrays of dtypes or layouts that no device computes in go by way of the host. What no other
+    method computes is SciPy's.
     """
     if _needs_host(call):
         return _by_way_of_host(call)

@@ -1,17 +1,15 @@
-"""One real convolution: its plan, and what carries it out; in bands where no device has room."""
+"""One real convolution: its plan, and what carries it out."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, dense, describe, is_device_array
+from hetero.arrays import HOST, dense, is_device_array
 from hetero.errors import GraphError
-from hetero.ops.convolve2d import bands
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
     LARGEST_DOWNLOADED,
@@ -29,7 +27,6 @@ from hetero.runtime.plan import CPU, Plan
 
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
 _WORTH_A_DOWNLOAD = 2e-4
-_MOST_BANDS = 1 << 16  # with more, no host holds what so small a device is asked for
 
 
 class Task(NamedTuple):
@@ -57,8 +54,6 @@ def _planned(call: CheckedCall) -> Task:
     a, b = call.a, call.b
     filter = _filter(call)
     found = call.window(rank_of(filter), _is_finite(call))
-    if (cut := _in_bands(call, filter, found)) is not None:
-        return cut
     plan = _plan(call, filter, found, now)
     if (
         filter.array is None
@@ -118,7 +113,7 @@ def _known(x: Any) -> np.ndarray | None:
 
 
 def _plan(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
-    """The plan of the whole, or of a band of it, by the values of image and filter."""
+    """The plan by the values of image and filter."""
     plan = _plan_of(call, filter, found, now)
     seen = _look(call, filter, found, plan)
     return plan if seen == found else _plan_of(call, filter, seen, now)
@@ -150,47 +145,3 @@ def _plan_of(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
     if not call.machine.is_here or a.kept is not None:
         return make()
     return calls.plan((call.device, (call.method, found, unknown), call_cache.facts(a)), make)
-
-
-def _in_bands(call: CheckedCall, filter: Any, found: Window) -> Task | None:
-    """Bands of rows on a device; None where one has room for all, or where the CPU is faster."""
-    a, b, dtype = call.a, call.b, call.dtype
-    rows = bands.rows_with_room(call, found)
-    if rows is None or found.out_height > _MOST_BANDS * rows:
-        return None
-    taps = dense(b.shape, dtype)
-    height = found.out_height
-    cuts = [(begin, min(begin + rows, height)) for begin in range(0, height, rows)]
-
-    @functools.cache
-    def plan(band: Window) -> Plan:
-        image = dense((band.height, band.width), dtype)
-        problem = described(image, taps, dtype, band)
-        return call.machine.plan(problem, call.device, call.method)
-
-    first = plan(bands.band(found, *cuts[0]))
-    seen = _look(call, filter, found, first)
-    if seen != found:
-        found = seen
-        first = plan(bands.band(found, *cuts[0]))
-    best = first.candidates[0]
-    if best.device == CPU or best.reason is not None:
-        return None
-    parts = [plan(bands.band(found, *cut)) for cut in cuts]
-    if call.device is None:
-        whole = call.machine.plan(described(a, taps, dtype, found), CPU)
-        if (first.seconds or 0.0) * len(cuts) >= (whole.seconds or float("inf")):
-            return None
-    options = FilterOptions(filter, float(call.fillvalue))
-
-    def run() -> np.ndarray:
-        out = np.empty((found.out_height, found.out_width), dtype)
-        for part, cut in zip(parts, cuts, strict=True):
-            image = bands.band_of(call.image, found, *cut)
-            data = execution.Call((image,), (describe(image),), options=options)
-            out[slice(*cut)] = execution.execute(part, data)
-        return out
-
-    how = f"{len(parts)} bands of {rows} rows"
-    problem = described(a, taps, dtype, found)
-    return Task(lambda: Plan(problem, (), first.profile_name, tuple(parts), how), run)

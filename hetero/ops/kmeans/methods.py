@@ -79,12 +79,18 @@ def _on_device(method: str) -> Callable[..., Outcome]:
 
     def run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
         from hetero.ops.kmeans.fit import fit
+        from hetero.ops.kmeans.rows_blocks import BlockRows
         from hetero.ops.kmeans.rows_device import OneDevice
         from hetero.ops.kmeans.rows_parts import PartedRows
 
         if isinstance(arguments.output, np.ndarray):
+            asked = (problem, *_on_host(arguments), method)
             given = arguments.options.given
-            parts = PartedRows(devices, problem, *_on_host(arguments), method, given=given)
+            if len(devices) > 1:
+                parts: Any = PartedRows(devices, *asked, given=given)
+            else:
+                room = devices[0].describe()["memory_bytes"]
+                parts = BlockRows(devices[0], *asked, room, given=given)
             outcome, centroids = fit(parts, arguments.options, problem.dims[2])
             arguments.output[...] = centroids
             return outcome

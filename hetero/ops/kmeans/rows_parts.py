@@ -1,8 +1,8 @@
-"""Rows on the host that devices compute with in parts: one for each device, or block by block.
+"""Rows on the host that several devices compute with, a part each.
 
-Each device labels its rows and adds them up; the host makes centroids of the sums. A part that has
-a device of its own stays there, with its labels until they are asked for. Blocks of rows that one
-device has no room for go there in turn, in every iteration anew.
+Each device labels its rows and adds them up; the host makes centroids of the sums. A part stays on
+its device, with its labels until they are asked for. `hetero.ops.kmeans.rows_blocks` has the parts
+of one device.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ import numpy as np
 
 from hetero.devices import at_once
 from hetero.devices.base import Device
+from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import lloyd
-from hetero.ops.kmeans.rows_numpy import PlainSeeding, moments, row_distances
 from hetero.ops.linear_systems.partition import split
 from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.runtime.problem import Problem
-
-_SHARE = 1 / 8  # of a device's memory, that a block takes of X; centring may copy it
 
 
 class PartedRows:
@@ -34,14 +32,12 @@ class PartedRows:
     Parameters
     ----------
     devices : sequence of Device
-        Several, each with a part, or one, with blocks.
+        Each gets a part, which stays.
     problem : Problem
     X, weights : arrays on the host
         C-contiguous, of one dtype; the weights may be None.
     method : str
         See `hetero.ops.kmeans.lloyd_device.DeviceRows`.
-    rows : int, optional
-        Of a block. Default: as many as an eighth of the device's memory has room for.
     given : (k, d) array, optional
         See `hetero.ops.kmeans.fit.Fit.given`.
     """
@@ -53,34 +49,25 @@ class PartedRows:
         X: np.ndarray,
         weights: np.ndarray | None,
         method: str,
-        rows: int | None = None,
         given: np.ndarray | None = None,
     ) -> None:
-        n, d, _ = problem.dims
-        self._X, self._weights = X, weights
-        self._stay = len(devices) > 1
-        if self._stay:
-            cuts = split(n, len(devices))
-        else:
-            memory = devices[0].describe()["memory_bytes"]
-            rows = rows or max(1, int(_SHARE * memory) // (d * X.itemsize))
-            cuts = split(n, -(-n // rows))
-            devices = [devices[0]] * len(cuts)
+        self._begin(X, weights)
         self._parts = [
-            _Part(device, problem, X[slice(*cut)], _cut(weights, cut), cut[0], method, given)
-            for device, cut in zip(devices, cuts, strict=False)
+            Part(device, problem, X[slice(*cut)], cut_of(weights, cut), cut[0], method, given)
+            for device, cut in zip(devices, split(len(X), len(devices)), strict=False)
         ]
+        used = [part.device for part in self._parts]
+        at_once.run(used, [part.load for part in self._parts], self._parts[0].nbytes)
+        self._mean, self._variance = _together(self._parts)
+
+    def _begin(self, X: np.ndarray, weights: np.ndarray | None) -> None:
+        """Nothing is known yet."""
+        self._X, self._weights = X, weights
         self.mean = 0.0  # each part has its own
         self._labels: np.ndarray | None = None
         self._found: list[tuple[np.ndarray, np.ndarray]] = []
         self._saved: np.ndarray | None = None
         self._begun = 0
-        if self._stay:
-            devices, nbytes = devices[: len(self._parts)], self._parts[0].X.nbytes
-            at_once.run(devices, [part.load for part in self._parts], nbytes)
-            self._mean, self._variance = _together(self._parts)
-        else:
-            self._mean, self._variance = moments(X)
 
     @property
     def labels(self) -> np.ndarray:
@@ -105,12 +92,11 @@ class PartedRows:
             mean = self._mean.astype(self._X.dtype)
             return initial.by_callable(how, self._X - mean, k, random) + mean
 
-        def seeding() -> Any:
-            if self._stay:
-                return _PartedSeeding(self._parts, self._X)
-            return PlainSeeding(self._X, self._weights, self._mean)
+        return initial.on_host(self._X, self._weights, how, k, random, self._seeding)
 
-        return initial.on_host(self._X, self._weights, how, k, random, seeding)
+    def _seeding(self) -> Any:
+        """Distances for k-means++, where the rows are."""
+        return _PartedSeeding(self._parts, self._X)
 
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
@@ -128,22 +114,12 @@ class PartedRows:
     def assign(self, centroids: np.ndarray) -> bool:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
         self._saved, self._begun = centroids.copy(), self._begun + 1
-        if self._stay:
-            self._labels = None
-            for part in self._parts:
-                part.begin(centroids)
-            self._found = [part.end() for part in self._parts]
-            changed = [part.changed() for part in self._parts]
-            return self._begun == 1 or any(changed)
-        before, self._found = self.labels, []
-        self._labels = np.empty_like(before)
+        self._labels = None
         for part in self._parts:
-            part.load()
             part.begin(centroids)
-            self._found.append(part.end())
-            part.fetch(self._labels[part.first :][: len(part.X)])
-            part.leave()
-        return not np.array_equal(before, self._labels)
+        self._found = [part.end() for part in self._parts]
+        changed = [part.changed() for part in self._parts]
+        return self._begun == 1 or any(changed)
 
     def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -152,9 +128,7 @@ class PartedRows:
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
-        if self._stay:
-            return np.concatenate([part.distances(centroids) for part in self._parts])
-        return row_distances(self._X, centroids, self.labels)
+        return np.concatenate([part.distances(centroids) for part in self._parts])
 
     def row(self, index: int) -> np.ndarray:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -166,15 +140,10 @@ class PartedRows:
 
     def inertia(self, centroids: np.ndarray) -> float:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
-        if self._stay:
-            return sum(part.inertia(centroids) for part in self._parts)
-        distances = self.distances(centroids)
-        if self._weights is not None:
-            distances *= self._weights
-        return float(distances.sum(dtype=np.float64))
+        return sum(part.inertia(centroids) for part in self._parts)
 
 
-class _Part:
+class Part:
     """Some of the rows, on a device while they are loaded; centroids are those of X itself."""
 
     def __init__(
@@ -187,37 +156,38 @@ class _Part:
         method: str,
         given: np.ndarray | None,
     ) -> None:
-        self.device, self.X, self._weights, self.first = device, X, weights, first
+        self.device, self.X, self.first = device, X, first
+        self.arrays = (X,) if weights is None else (X, weights)
+        self.nbytes = X.nbytes
         self._problem = replace(problem, dims=(len(X), *problem.dims[1:]))
         self._method, self._given = method, given
         self._rows: Any = None
-        self._owners: list[Any] = []
+        self._space: Any = None
         self._seeding: Any = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the rows are on the device."""
+        return self._rows is not None
 
     def load(self) -> None:
         """Bring the rows to the device."""
+        with self.device.active():
+            self._space = Workspace(self.device, "kmeans")
+            self.take([self._space.upload(array) for array in self.arrays])
+
+    def take(self, buffers: Sequence[Any]) -> None:
+        """Begin with the rows, and perhaps the weights, in buffers of the active device."""
         from hetero.ops.kmeans.lloyd_device import DeviceRows
 
-        device = self.device
-        with device.active():
-            buffers = []
-            for array in (self.X, self._weights):
-                if array is None:
-                    buffers.append(None)
-                    continue
-                buffer, owner = device.allocate(array.nbytes)
-                self._owners.append(owner)
-                device.upload(array, buffer)
-                buffers.append(buffer)
-            self._rows = DeviceRows(
-                device, self._problem, *buffers, self._method, given=self._given
-            )
+        X, weights = (*buffers, None)[:2]
+        self._rows = DeviceRows(
+            self.device, self._problem, X, weights, self._method, given=self._given
+        )
 
     def leave(self) -> None:
-        """Give the device's memory back."""
-        with self.device.active():
-            self._rows = self._seeding = None
-            self._owners.clear()
+        """Give back what was made of the rows; the device is active."""
+        self._rows = self._seeding = self._space = None
 
     def begin(self, centroids: np.ndarray) -> None:
         """Start an iteration: labels and sums."""
@@ -268,7 +238,7 @@ class _Part:
         return len(self.X), self._rows.column_means, self._rows.mean_variance()
 
 
-def _together(parts: Sequence[_Part]) -> tuple[np.ndarray, float]:
+def _together(parts: Sequence[Part]) -> tuple[np.ndarray, float]:
     """The columns' means, and the mean of their variances, of the rows of all parts."""
     numbers, means, variances = zip(*(part.moments() for part in parts), strict=True)
     mean = np.average(means, axis=0, weights=numbers)
@@ -279,7 +249,7 @@ def _together(parts: Sequence[_Part]) -> tuple[np.ndarray, float]:
 class _PartedSeeding:
     """`hetero.ops.kmeans.initial.Seeding` of parts that stay on their devices."""
 
-    def __init__(self, parts: list[_Part], X: np.ndarray) -> None:
+    def __init__(self, parts: list[Part], X: np.ndarray) -> None:
         self._parts, self._X = parts, X
         self._tried = np.zeros((0, 0))
         self._reached = np.zeros(0)
@@ -324,5 +294,6 @@ class _PartedSeeding:
         self._tried = np.stack(found)
 
 
-def _cut(weights: np.ndarray | None, cut: tuple[int, int]) -> np.ndarray | None:
+def cut_of(weights: np.ndarray | None, cut: tuple[int, int]) -> np.ndarray | None:
+    """The weights of some rows."""
     return None if weights is None else weights[slice(*cut)]

@@ -1,0 +1,183 @@
+"""Rows on the host that one device has no room for: they go there block by block.
+
+As many blocks as there is room for stay; the others go up in turn in every iteration, each while
+the one before it is computed with. Every second iteration takes them in the opposite order, so that
+what came last need not come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from hetero.devices.base import Device
+from hetero.errors import DeviceMemoryError
+from hetero.ops.kmeans.rows_numpy import PlainSeeding, moments, row_distances
+from hetero.ops.kmeans.rows_parts import Part, PartedRows, cut_of
+from hetero.ops.linear_systems.partition import split
+from hetero.runtime import failures, pipeline
+from hetero.runtime.pipeline import Load, Slot, Step
+from hetero.runtime.problem import Problem
+
+_SHARE = 0.75  # of a device's room, that blocks take with what is made of them
+_BLOCKS = 24  # in that share, at least: what moves is not to be waited for
+_MOST = 64 << 20  # bytes of a block, long enough for a bus's full speed
+_LEAST = 1 << 16  # bytes of a block: a device without room for these has none
+_TURNS = 2  # slots that blocks take turns in: one is loaded while another is computed with
+
+
+class BlockRows(PartedRows):
+    """See `hetero.ops.kmeans.fit.Rows` and `hetero.ops.kmeans.lloyd.Steps`.
+
+    Parameters
+    ----------
+    device : Device
+    problem : Problem
+    X, weights : arrays on the host
+        C-contiguous, of one dtype; the weights may be None.
+    method : str
+        See `hetero.ops.kmeans.lloyd_device.DeviceRows`.
+    room : int
+        Bytes of the device's memory that may be used.
+    rows : int, optional
+        Of a block. Default: by the room.
+    given : (k, d) array, optional
+        See `hetero.ops.kmeans.fit.Fit.given`.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        problem: Problem,
+        X: np.ndarray,
+        weights: np.ndarray | None,
+        method: str,
+        room: int,
+        rows: int | None = None,
+        given: np.ndarray | None = None,
+    ) -> None:
+        self._begin(X, weights)
+        self._device, self._problem, self._method, self._given = device, problem, method, given
+        self._room = int(_SHARE * room)
+        self._mean, self._variance = moments(X)
+        most = min(self._room // _BLOCKS, _MOST)
+        self._cut(rows or max(1, most // (problem.dims[1] * X.itemsize)))
+
+    def _cut(self, rows: int) -> None:
+        """Cut X into blocks; those that stay are the first ones."""
+        n = len(self._X)
+        self._rows = min(rows, n)
+        self._parts = [
+            Part(
+                self._device,
+                self._problem,
+                self._X[slice(*cut)],
+                cut_of(self._weights, cut),
+                cut[0],
+                self._method,
+                self._given,
+            )
+            for cut in split(n, -(-n // self._rows))
+        ]
+        # A copy less the mean, labels and what an iteration makes beside; of those that stay only.
+        each = 2 * self._parts[0].nbytes + 16 * self._rows
+        self._stay = min(max(self._room // each - _TURNS - 1, 0), len(self._parts))
+        if self._stay + _TURNS >= len(self._parts):  # these are as many slots
+            self._stay = len(self._parts)
+        self._staying: dict[int, tuple[Slot, ...]] = {}
+        self._where: dict[int, tuple[Slot, ...]] = {}  # of the others, those that are there
+        self._backwards = False
+
+    def _seeding(self) -> Any:
+        return PlainSeeding(self._X, self._weights, self._mean)
+
+    def assign(self, centroids: np.ndarray) -> bool:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        self._saved, self._begun = centroids.copy(), self._begun + 1
+        before, self._labels = self.labels, np.empty(len(self._X), np.int32)
+        self._found = self._in_blocks(centroids)
+        return not np.array_equal(before, self._labels)
+
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        return row_distances(self._X, centroids, self.labels)
+
+    def inertia(self, centroids: np.ndarray) -> float:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        distances = self.distances(centroids)
+        if self._weights is not None:
+            distances *= self._weights
+        return float(distances.sum(dtype=np.float64))
+
+    def _in_blocks(self, centroids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Label the rows; of each block the sums of rows and of weights.
+
+        Where the device has less room than it should, blocks halve.
+        """
+        while True:
+            try:
+                with self._device.active():
+                    return self._all_blocks(centroids)
+            except DeviceMemoryError as error:
+                rows = self._rows // 2
+                if not self._room and rows * self._X[0].nbytes < _LEAST:
+                    raise
+                failures.release(error)
+            with self._device.active():
+                for part in self._parts:
+                    part.leave()
+                self._room = 0  # others use the device too: nothing stays
+                self._cut(max(rows, 1))
+                self._device.trim()
+
+    def _all_blocks(self, centroids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """`_in_blocks` with blocks as they are."""
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        pipeline.run(self._device, self._steps(centroids, found))
+        return [found[number] for number in range(len(self._parts))]
+
+    def _steps(
+        self, centroids: np.ndarray, found: dict[int, tuple[np.ndarray, np.ndarray]]
+    ) -> Iterator[Step]:
+        """One for each block: first the last ones of the iteration before, which are there yet."""
+        turns = [*range(self._stay, len(self._parts))]
+        if self._backwards:
+            turns.reverse()
+        self._backwards = not self._backwards
+        last = turns[-_TURNS:]
+        before, slots = self._where, {}
+        for at, number in enumerate(turns):
+            if at >= _TURNS:
+                slots[number] = slots[turns[at - _TURNS]]
+            else:
+                slots[number] = before.get(number) or self._slots()
+        self._where = {}
+        present = turns[:_TURNS] if before else []
+        for number in (*present, *range(self._stay), *turns[len(present) :]):
+            part = self._parts[number]
+            stays = number < self._stay
+            if stays and number not in self._staying:
+                self._staying[number] = self._slots()
+            where = self._staying[number] if stays else slots[number]
+            there = part.loaded
+
+            def compute(number: int = number, part: Part = part, where: Any = where) -> None:
+                if not part.loaded:
+                    part.take([slot.buffer for slot in where])
+                part.begin(centroids)
+                found[number] = part.end()
+                part.fetch(self.labels[part.first :][: len(part.X)])
+                if number in last:
+                    self._where[number] = where
+                elif number >= self._stay:
+                    part.leave()
+
+            loads = () if there else tuple(map(Load, part.arrays, where))
+            yield Step(compute, loads, (), where)
+
+    def _slots(self) -> tuple[Slot, ...]:
+        """Slots for a block's rows and weights."""
+        largest = self._parts[0].arrays
+        return tuple(pipeline.slots(self._device, array.nbytes, 1)[0] for array in largest)

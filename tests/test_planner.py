@@ -756,3 +756,25 @@ def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):
     np.testing.assert_array_equal(hetero.matmul(A, A.T), A @ A.T)
     np.testing.assert_array_equal(hetero.matvec(A, A[0]), A @ A[0])
     call_cache.forget()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [
+        ((16384, 4), (16384, 4)),  # measured itself
+        ((16385, 4), (16384, 4)),
+        ((16, 262144), (256, 16384)),
+        ((1_000_000, 64), (16384, 3906)),
+        ((4, 1 << 30), (16384, 262144)),  # more elements than any that is measured
+        ((20000, 16385), (20000, 16385)),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_long_matrix_is_priced_as_one_of_as_many_elements(shape, dims, turned):
+    m, k = shape[::-1] if turned else shape
+    problem = hetero.ops.plan("matvec", hetero.spec((m, k)), hetero.spec((k,))).problem
+    for row in registry.lookup("matvec"):
+        if row.kind == "cuda" and row.prepare is not None:
+            work = row.work(problem, {"kind": "cuda", "arch": "sm_90"})
+            assert work.dims == (dims[::-1] if turned else dims)
+            assert work.flops == 2.0 * m * k

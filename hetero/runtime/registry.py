@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -250,15 +250,9 @@ def operations() -> tuple[Operation, ...]:
 
 
 def cut(problem: Problem, parts: int) -> Cut | None:
-    """How a problem of host arrays is cut into at least so many parts; None where it is not.
-
-    The parts move their operands, whatever copies of the whole ones there are.
-    """
+    """How a problem of host arrays is cut into at least so many parts; None where it is not."""
     found = _operations.get(problem.operation)
-    if found is None or found.cut is None:
-        return None
-    inputs = tuple([o._replace(copies=(), kept=None) for o in problem.inputs])
-    return found.cut(replace(problem, inputs=inputs), parts)
+    return None if found is None or found.cut is None else found.cut(problem, parts)
 
 
 def operation(name: str) -> Operation:

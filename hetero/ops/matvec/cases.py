@@ -10,6 +10,7 @@ import numpy as np
 from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.ops import matvec
+from hetero.ops.matvec.methods import LARGEST, LARGEST_OTHERS
 from hetero.ops.products.cases import Extents, product_cases
 from hetero.ops.products.public import host_call
 from hetero.runtime import planner, registry
@@ -21,13 +22,11 @@ _EXTENTS = Extents(
     device=(4, 64, 256, 512, 1024, 2048, 4096, 16384),
     beside=(4, 256, 1024, 16384),
 )
-_LARGEST = {"cpu": 8192, "opencl": 1024}
-_LARGEST_OTHERS = 16384
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation, by dtype and order, on devices also by alignment."""
-    largest = _LARGEST.get(place.kind, _LARGEST_OTHERS)
+    largest = LARGEST.get(place.kind, LARGEST_OTHERS)
     orders = ("C", "F")
     yield from product_cases(_OPERATION, place, budget, _EXTENTS, largest, orders, orders, False)
 

@@ -74,7 +74,7 @@ def solve(
     preconditioner : optional
         (n,) numpy.ndarray: the inverse of a diagonal matrix. Otherwise an object whose
         ``apply(r, z)`` starts the launches of z = M r, for buffers of the only device, in its
-        default queue.
+        default queue, and whose ``files()`` are the kernel files of these launches.
     callback : callable, optional
         Called after each iteration with x on the host, which is fetched for it each time.
     check_every : int, optional
@@ -302,6 +302,8 @@ def _on_devices(
         with used[0].active() if len(used) == 1 else contextlib.nullcontext():
             vectors = Vectors(used, system, b, x, dtype, preconditioner if diagonal else None)
             loop = _loop(vectors, system, diagonal, apply, watch.every)
+            if apply is not None:
+                vectors.parts[0].build(preconditioner.files())
             loop.every = watch.every
             try:
                 return _iterate(loop, vectors, goal, watch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from hetero.devices.workspace import Workspace
 from hetero.kernels import Launch
 from hetero.ops.linear_systems.partition import Copy
 
-Bound = tuple[Any, int, int, list[Any]]
+Bound = list[Any]  # kernel, grid, block, arguments
 Moves = tuple[list[int], list[tuple[Any, ...]]]
 
 
@@ -40,6 +40,7 @@ class Part(Workspace):
                 stream = device.new_stream()
         super().__init__(device, "solves", stream)
         self.numbers: dict[str, int] = {}
+        self._unbuilt: list[tuple[Bound, Launch]] = []
 
     def bind(self, launch: Launch, **others: Any) -> Bound:
         """A launch on this part's buffers and numbers, for `start`.
@@ -47,9 +48,20 @@ class Part(Workspace):
         ``others`` gives some of the launch's names another meaning: that of another name, or a
         buffer or a number.
         """
-        with self.active():
-            kernel = self.device.build(launch.source, launch.kernel, launch.defines)
-        return kernel, launch.grid, launch.block, self.values(launch, **others)
+        bound = [None, launch.grid, launch.block, self.values(launch, **others)]
+        self._unbuilt.append((bound, launch))
+        return bound
+
+    def build(self, others: Iterable[tuple[str, Any]] = ()) -> None:
+        """Build what was bound so far, and compile other kernel files at the same time.
+
+        The first `start` does it otherwise; its device is active.
+        """
+        unbuilt, self._unbuilt = self._unbuilt, []
+        files = [(launch.source, launch.defines) for _, launch in unbuilt]
+        self.device.compile_ahead([*others, *files])
+        for bound, launch in unbuilt:
+            bound[0] = self.device.build(launch.source, launch.kernel, launch.defines)
 
     def values(self, launch: Launch, **others: Any) -> list[Any]:
         """The arguments of a launch; see `bind`."""
@@ -64,6 +76,8 @@ class Part(Workspace):
 
     def start(self, *launches: Bound) -> None:
         """Start launches in this part's stream; its device is active."""
+        if self._unbuilt:
+            self.build()
         for bound in launches:
             self.device.launch(*bound, 0, self.stream)
 

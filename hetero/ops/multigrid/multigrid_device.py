@@ -192,10 +192,18 @@ class DeviceHierarchy:
         if self._prepared:
             return
         self._prepared = True
-        files = [self._squares, self._coarse.file]
+        self._device.compile_ahead([self._squares, *self._files(symmetric=False)])
+
+    def files(self) -> list[tuple[str, Any]]:
+        """What is compiled for `apply`."""
+        return self._files(symmetric=True)
+
+    def _files(self, *, symmetric: bool) -> list[tuple[str, Any]]:
+        files = [self._coarse.file]  # which takes the longest
         for number, level in enumerate(self._levels):
-            files += level.files(_passes(number, from_zero=number > 0, symmetric=False))
-        self._device.compile_ahead(files)
+            from_zero = symmetric or number > 0
+            files += level.files(_passes(number, from_zero=from_zero, symmetric=symmetric))
+        return files
 
     def norms(self, f: Any, u: Any) -> tuple[float, float]:
         """2-norms of f - A u and of f."""

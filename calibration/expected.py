@@ -55,7 +55,7 @@ def _constants() -> profile.Profile:
 
 
 def conservative(case: Case, place: Place) -> Callable[[Dims], float] | None:
-    """Seconds by the constants that are used before calibration; of one step in a solve."""
+    """Seconds by the constants used before calibration; of one step in a solve of several."""
     row = case.implementation
     cost = _constants().cost(
         place.name, place.kind, row.operation, row.method, case.dtype, case.layout
@@ -68,7 +68,7 @@ def conservative(case: Case, place: Place) -> Callable[[Dims], float] | None:
     def seconds(dims: Dims) -> float:
         work = row.work(case.problem(*sizes.get(dims, dims)), place.info)
         overhead, compute = cost(work)
-        if isinstance(case.how, TimedSolves):
+        if isinstance(case.how, TimedSolves) and case.how.few < case.how.many:
             compute /= max(work.repeat, 1)
         return overhead * work.calls + compute
 

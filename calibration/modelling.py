@@ -91,11 +91,12 @@ def unmoved(one: Measured, constants: Profile) -> Measured | None:
         whole = sum(sum(part.values()) for part in moved)
         return max(seconds - whole, _LEAST_REST * seconds)
 
+    part = "seconds" if how.few == how.many else "setup"  # where a solve is one step
     try:
-        setup = {dims: rest(dims, seconds) for dims, seconds in samples.setup.items()}
+        left = {dims: rest(dims, seconds) for dims, seconds in getattr(samples, part).items()}
     except KeyError:
         return None
-    return one._replace(samples=replace(samples, setup=setup))
+    return one._replace(samples=replace(samples, **{part: left}))
 
 
 def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model:

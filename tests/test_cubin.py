@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from types import SimpleNamespace
 
 import pytest
 
-from hetero import paths
-from hetero.devices import cubin
+from hetero import disk_cache, paths
+from hetero.devices import cubin, cuda_launch
 
 
 @pytest.fixture
@@ -32,6 +34,23 @@ def get(text):
 def test_a_kernel_is_compiled_once(compiled):
     assert [get("a"), get("b"), get("a"), get("b")] == [b"code of a", b"code of b"] * 2
     assert compiled == ["a", "b"]
+
+
+def test_what_was_compiled_ahead_is_not_looked_up_again(compiled, monkeypatch):
+    """A fit of k-means asks for ten files each time: looking them up took a millisecond."""
+    monkeypatch.setattr(cuda_launch, "kernel_text", lambda text, dialect: text)
+    device = SimpleNamespace(dialect="cuda", arch="sm_90", ahead=set())
+    ahead = functools.partial(cuda_launch.CudaLaunches.compile_ahead, device)
+    wanted = [(text, (("N", 4),)) for text in "abb"]
+    ahead(wanted)
+    assert sorted(compiled) == ["a", "b"]
+    assert get("a") == b"code of a"
+    read, names = disk_cache.read, []
+    monkeypatch.setattr(disk_cache, "read", lambda *a: names.append(a) or read(*a))
+    ahead(wanted)
+    assert not names
+    ahead([*wanted, ("c", ())])
+    assert len(names) == 1
 
 
 def test_another_kernels_file_in_its_place_is_not_taken(compiled):

@@ -39,9 +39,9 @@ BEFORE = {
         "cuda:0 dispatch": (1, "5731147f", -11.74505),
         "cuda:1 dispatch": (1, "5731147f", -11.74505),
         "cpu pack": (1, "fc684245", -7.0385),
-        "cpu kmeans": (2, "58bf3e1f", -10.27791),
-        "cuda:0 kmeans": (4, "47f7af6d", -11.48336),
-        "cuda:1 kmeans": (4, "202cf9ef", -11.48336),
+        "cpu kmeans": (6, "01b448ae", -10.7376),
+        "cuda:0 kmeans": (10, "fda0ef93", -12.05518),
+        "cuda:1 kmeans": (10, "11eb420d", -12.05518),
     },
     "full": {
         "cpu cg": (10, "935f0448", -9.93032),
@@ -70,10 +70,10 @@ BEFORE = {
         "cuda:0 dispatch": (1, "5731147f", -11.74505),
         "cuda:1 dispatch": (1, "5731147f", -11.74505),
         "cpu pack": (1, "fc684245", -7.0385),
-        "cpu kmeans": (2, "4a2a9210", -10.22992),
-        "cuda:0 kmeans": (4, "ec1e48d1", -11.45749),
-        "cuda:1 kmeans": (4, "60585605", -11.45749),
-        "cuda*2 kmeans": (4, "79456375", -13.46342),
+        "cpu kmeans": (6, "8a6af78a", -10.58329),
+        "cuda:0 kmeans": (10, "4a6a6917", -12.0105),
+        "cuda:1 kmeans": (10, "6625ad9c", -12.0105),
+        "cuda*2 kmeans": (10, "4f45075e", -14.10322),
     },
 }
 

@@ -106,6 +106,7 @@ class CudaContexts(Device):
         self.ordinal = ordinal
         self.name = f"cuda:{ordinal}"
         self.local = Local()
+        self.ahead: set[tuple[str, Any]] = set()  # kernel files that were compiled, with macros
         self._device = driver.Device(ordinal)
         self._bus_id = self._device.pci_bus_id()
         self._primary: Any = None

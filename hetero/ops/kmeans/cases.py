@@ -1,9 +1,16 @@
-"""What calibration measures of k-means: set-up and one iteration over rows, columns, clusters."""
+"""What calibration measures of k-means: set-up and one iteration over rows, columns, clusters.
+
+Fits from k-means++ are another layout, of which "lloyd" is measured with one iteration. What it
+takes beyond an iteration is their set-up: with the rows on a GPU nearly all of it is k round trips
+for k seeds, of which the distances tell nothing.
+"""
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +18,11 @@ from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.ops import kmeans
 from hetero.ops.kmeans.fit import Fit
+from hetero.ops.kmeans.methods import seeding_iterations
+from hetero.ops.kmeans.operands import DENSE, PLUS_PLUS, SEEDED
 from hetero.runtime import registry
-from hetero.runtime.cases import Budget, Case, Place, TimedSolves, numbers
+from hetero.runtime.cases import Budget, Case, Place, TimedSolves, grid, numbers
+from hetero.runtime.models import ModelKey, Work, bind
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments
 
@@ -20,42 +30,84 @@ _ROWS = {"cpu": [256, 2048, 16384], "opencl": [256, 4096]}
 _ROWS_OTHERS = [1024, 16384, 131072]
 _COLUMNS, _CLUSTERS = [2, 16, 128], [2, 16, 128]
 _COLUMNS_QUICK, _CLUSTERS_QUICK = [2, 64], [4, 128]
+_COLUMNS_SEEDED, _CLUSTERS_SEEDED, _CLUSTERS_SEEDED_QUICK = [2, 128], [2, 16, 64], [4, 32]
 _STEPS, _STEPS_ON_DEVICES = TimedSolves(1, 3), TimedSolves(4, 40)  # there set-up hides a few
+_FIRST = "first"  # the layout of fits from k-means++ that end after an iteration
+_MEASURED = "lloyd"  # the method that they are measured of: the seeds are the same for all
+_LEAST = 0.02  # of such a fit's time: its set-up, where the distances seem to take all
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation but the steps of the kernels' way, on dense rows."""
+    rows = _ROWS.get(place.kind, _ROWS_OTHERS)
+    rows = [n for n in rows if n <= budget.largest_solve]
+    whole = [rows, _COLUMNS, _CLUSTERS]
+    seeded = [rows, _COLUMNS_SEEDED, _CLUSTERS_SEEDED]
+    if budget.quick:
+        whole = [rows, _COLUMNS_QUICK, _CLUSTERS_QUICK]
+        seeded = [[rows[0], rows[-1]], _COLUMNS_QUICK, _CLUSTERS_SEEDED_QUICK]
     for row in registry.lookup(kmeans.OPERATION.name):
         if row.kind != place.kind or row.run is None or row.stands_in is not None:
             continue
-        columns, clusters = (_COLUMNS, _CLUSTERS)
-        if budget.quick:
-            columns, clusters = _COLUMNS_QUICK, _CLUSTERS_QUICK
-        rows = _ROWS.get(place.kind, _ROWS_OTHERS)
-        rows = [n for n in rows if n <= budget.largest_solve]
+        how = _STEPS if place.kind == "cpu" else _STEPS_ON_DEVICES
+        layouts = [(DENSE, how, whole)]
+        if row.method == _MEASURED:
+            layouts.append((_FIRST, TimedSolves(1, 1), seeded))
         for dtype in DEVICE_DTYPES:
-            case = Case(
-                row,
-                dtype,
-                "dense",
-                _STEPS if place.kind == "cpu" else _STEPS_ON_DEVICES,
-                [rows, columns, clusters],
-                functools.partial(_problem, dtype),
-                functools.partial(_arguments, dtype),
-                seconds=0.5,
-            )
-            if row.excludes(case.problem(*case.smallest), place.info) is None:
-                yield case
+            for layout, how, axes in layouts:
+                case = Case(
+                    row,
+                    dtype,
+                    layout,
+                    how,
+                    axes,
+                    functools.partial(_problem, layout, dtype),
+                    functools.partial(_arguments, layout, dtype),
+                    seconds=0.5,
+                )
+                if row.excludes(case.problem(*case.smallest), place.info) is None:
+                    yield case
 
 
-def _problem(dtype: str, n: int, d: int, k: int) -> Problem:
+def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:
+    """Of fits from k-means++: iterations as of others, and the set-up that is left of the measured.
+
+    A method that was not measured gets the set-up of the one that was, and what its own takes more.
+    """
+    found = {}
+    for key, model in models.items():
+        first = models.get(key._replace(method=_MEASURED, layout=_FIRST))
+        measured = models.get(key._replace(method=_MEASURED))
+        if key.operation == kmeans.OPERATION.name and key.layout == DENSE and first and measured:
+            found[key._replace(layout=SEEDED)] = _seeded(model, measured, first)
+    return found
+
+
+def _seeded(model: dict[str, Any], measured: dict[str, Any], first: dict[str, Any]) -> dict:
+    made, own, other = copy.deepcopy(model), bind(model), bind(measured)
+    part = first["constants"]["step"]
+    setup = []
+    for dims, whole in zip(grid(part["axes"]), part["seconds"], strict=True):
+        passes = Work(dims, 0.0, 0.0, repeat=2)  # an iteration, and the labels
+        seconds = whole + sum(own(passes)) - sum(other(passes))
+        _, priced = own(passes._replace(repeat=2 + seeding_iterations(dims[-1])))
+        setup.append(float(f"{max(seconds - priced, _LEAST * whole):.5g}"))
+    made["constants"]["setup"] = {"axes": part["axes"], "seconds": setup}
+    return made
+
+
+def _problem(layout: str, dtype: str, n: int, d: int, k: int) -> Problem:
+    if layout == _FIRST:
+        return kmeans.problem(spec((n, d), dtype), k, max_iter=1)
     return kmeans.problem(spec((n, d), dtype), k, init=spec((k, d), dtype))
 
 
 def _arguments(
-    dtype: str, n: int, d: int, k: int, *, devices: tuple[Device, ...] = ()
+    layout: str, dtype: str, n: int, d: int, k: int, *, devices: tuple[Device, ...] = ()
 ) -> Arguments:
     """Random rows, and the first of them as centroids; no iteration is the last one."""
     X = numbers((n, d), dtype)
-    fit = Fit(1, 0.0, X[:k].copy(), exactly=True, host=X)
+    init = PLUS_PLUS if layout == _FIRST else X[:k].copy()
+    random = np.random.RandomState(0)
+    fit = Fit(1, 0.0, init, random=random, exactly=True, host=X)
     return Arguments((X,), np.empty((k, d), dtype), fit)

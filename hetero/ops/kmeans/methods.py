@@ -9,7 +9,14 @@ import numpy as np
 
 from hetero.kernels.kmeans.plan import RUNGS
 from hetero.ops.kmeans.loops import CLUSTERS
-from hetero.ops.kmeans.operands import EXPECTED, NAME, PLUS_PLUS, check_finite, host_values
+from hetero.ops.kmeans.operands import (
+    EXPECTED,
+    NAME,
+    PLUS_PLUS,
+    SPARSE,
+    check_finite,
+    host_values,
+)
 from hetero.ops.products import cublas
 from hetero.runtime import registry
 from hetero.runtime.models import Work
@@ -26,15 +33,21 @@ if TYPE_CHECKING:
 def _work(problem: Problem, info: dict[str, Any]) -> Work:
     """One iteration: the distances of n rows from k centroids, and two passes over X.
 
-    Choosing seeds by k-means++ takes the distances of 2 + log k candidates for each of k seeds.
+    Choosing seeds by k-means++ takes the distances of 2 + log k candidates for each of k seeds, and
+    k times what that takes however few the rows: set-up, which every start pays.
     """
     n, d, k = problem.dims
     how, starts, maxiter = problem.options
     iterations = min(maxiter, EXPECTED) + 1
     if how == PLUS_PLUS:
-        iterations += 2 + int(np.log(k))
+        iterations += seeding_iterations(k)
     moved = 2.0 * n * d * np.dtype(problem.dtype).itemsize
-    return Work((n, d, k), 2.0 * n * d * k, moved, starts * iterations)
+    return Work((n, d, k), 2.0 * n * d * k, moved, starts * iterations, calls=starts)
+
+
+def seeding_iterations(k: int) -> int:
+    """As many distances k-means++ takes as so many iterations."""
+    return 2 + int(np.log(k))
 
 
 def _on_cpu(rows: Callable[[], Any]) -> Callable[..., Outcome]:
@@ -103,7 +116,7 @@ def _on_device(method: str) -> Callable[..., Outcome]:
 
 
 def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
-    return None if problem.layout == "dense" else "is for dense rows"
+    return "is for dense rows" if problem.layout == SPARSE else None
 
 
 def _library(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -112,7 +125,7 @@ def _library(problem: Problem, info: dict[str, Any]) -> str | None:
 
 def _shared(problem: Problem) -> bool:
     """Whether several devices have rows enough for each."""
-    return problem.layout == "dense" and problem.dims[0] >= _LEAST_SHARED
+    return problem.layout != SPARSE and problem.dims[0] >= _LEAST_SHARED
 
 
 def _is_a_step(problem: Problem) -> str:
@@ -126,7 +139,7 @@ def _loops(problem: Problem) -> tuple[str, ...]:
 
 def _stands_in(problem: Problem) -> str | None:
     """Sparse rows are NumPy's and SciPy's in any case."""
-    return "stands in while 'lloyd' is compiled" if problem.layout == "dense" else None
+    return None if problem.layout == SPARSE else "stands in while 'lloyd' is compiled"
 
 
 for _method, _excludes, _rows, _more in (

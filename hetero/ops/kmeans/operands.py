@@ -23,6 +23,7 @@ from hetero.runtime.problem import Problem, check_dims
 NAME = "kmeans"
 DIMS = ("N D K",)
 PLUS_PLUS, RANDOM, GIVEN = "k-means++", "random", "given"
+DENSE, SEEDED, SPARSE = "dense", "dense seeded", "csr"  # layouts; seeded: by k-means++
 EXPECTED = 30  # iterations of a start, where the caller allows as many
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
@@ -97,7 +98,7 @@ def problem_of(X: Any, weights: Operand | None, k: int, options: Options) -> Pro
         name_of(dtype),
         inputs,
         dense((k, d), dtype, where),
-        layout="dense" if inputs else "csr",
+        layout=SPARSE if not inputs else SEEDED if options.init == PLUS_PLUS else DENSE,
         function="kmeans",
         device_obstacle=obstacle,
         options=options,

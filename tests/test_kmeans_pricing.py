@@ -1,0 +1,110 @@
+"""Fits from k-means++ are priced by what the seeds take, measured beside the iterations."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import hetero
+from hetero.ops import kmeans
+from hetero.ops.kmeans import cases, operands
+from hetero.runtime import pricing, profile
+from hetero.runtime.cases import grid
+from hetero.runtime.models import ModelKey
+
+AXES = [[1024, 131072], [2, 128], [2, 64]]
+DEVICE = {"kind": "cuda", "name": "a GPU", "memory_bytes": 1 << 36, "multiprocessors": 100}
+DEVICE |= {"block_limit": 1024, "shared_limit": 1 << 16, "library": "13.0"}
+MACHINE = {"cpu": {"kind": "cpu", "cores": 2}, "cuda:0": DEVICE}
+ROUND = {"cpu": 0.0, "cuda:0": 2e-4}  # seconds of a seed, beside the distances
+
+
+def setup_of(place, method):
+    return {"cpu": 1e-4, "lloyd": 3e-4, "library": 5e-4}[place if place == "cpu" else method]
+
+
+def step_of(place, method, dims):
+    rate = {"cpu": 1e9, "lloyd": 1e11, "library": 9e10}[place if place == "cpu" else method]
+    return 1e-5 + math.prod(dims) / rate
+
+
+def whole(place, method, dims, iterations):
+    """Seconds of a fit from k-means++: seeds, iterations, labels; the distances of the seeds are as
+    fast as those of "lloyd"."""
+    k = dims[-1]
+    seeds = k * ROUND[place] + cases.seeding_iterations(k) * step_of(place, "lloyd", dims)
+    return setup_of(place, method) + seeds + (iterations + 1) * step_of(place, method, dims)
+
+
+def solve(step, setup):
+    parts = {"setup": setup, "step": step}
+    return {
+        "form": "solve",
+        "constants": {
+            name: {"axes": AXES, "seconds": [of(dims) for dims in grid(AXES)]}
+            for name, of in parts.items()
+        },
+    }
+
+
+def models():
+    found = {}
+    for place, method in (("cpu", "lloyd"), ("cuda:0", "lloyd"), ("cuda:0", "library")):
+        key = ModelKey(place, "kmeans", method, "float64", operands.DENSE)
+        found[key] = solve(
+            lambda dims, at=(place, method): step_of(*at, dims),
+            lambda dims, at=(place, method): setup_of(*at),
+        )
+        if method == "lloyd":
+            found[key._replace(layout=cases._FIRST)] = solve(
+                lambda dims, at=(place, method): whole(*at, dims, 1), lambda dims: 1e-7
+            )
+    return found
+
+
+def priced(content, dims, place, method, **options):
+    """Seconds of a fit of rows that lie there, less the host's work around a call."""
+    n, d, k = dims
+    constants = profile.Profile(
+        {"name": "made", "models": {str(key): model for key, model in content.items()}}
+        | {"devices": MACHINE, "links": {}, "host": {"dispatch": {"cuda:0": {"device": 0.0}}}}
+    )
+    on = "host" if place == "cpu" else place
+    problem = kmeans.problem(hetero.spec((n, d), "float64", on=on), k, **options)
+    return pricing.price(problem, constants, MACHINE, place, method).chosen.seconds
+
+
+@pytest.mark.parametrize("dims", grid(AXES))
+@pytest.mark.parametrize("place", [("cpu", "lloyd"), ("cuda:0", "lloyd"), ("cuda:0", "library")])
+def test_seeds_are_in_the_price(dims, place):
+    content = models()
+    content |= cases.derived(content)
+    within = 0.021 if place[1] == "lloyd" else 0.1  # its seeds' distances count as its own
+    for iterations in (1, 10):
+        seconds = priced(content, dims, *place, max_iter=iterations)
+        assert seconds == pytest.approx(whole(*place, dims, iterations), rel=within)
+    again = priced(content, dims, *place, max_iter=10, n_init=3)
+    assert again == pytest.approx(3 * whole(*place, dims, 10), rel=within), "each start has its own"
+
+
+def test_what_is_derived_twice_is_the_same():
+    """As where only some of a profile's models are measured anew."""
+    content = models()
+    once = content | cases.derived(content)
+    assert once | cases.derived(once) == once
+
+
+def test_given_centroids_and_profiles_without_seeds():
+    content, dims = models(), (1024, 2, 64)
+    known = content | cases.derived(content)
+    init = hetero.spec((64, 2), "float64")
+    given = priced(known, dims, "cuda:0", "lloyd", init=init, max_iter=10)
+    step, setup = step_of("cuda:0", "lloyd", dims), setup_of("cuda:0", "lloyd")
+    assert given == pytest.approx(setup + 11 * step)
+    assert priced(known, dims, "cuda:0", "lloyd", init="random", max_iter=10) == given
+    seeded = priced(known, dims, "cuda:0", "lloyd", max_iter=10)
+    assert seeded > given + 64 * ROUND["cuda:0"]
+    before = {key: model for key, model in content.items() if key.layout == operands.DENSE}
+    older = priced(before, dims, "cuda:0", "lloyd", max_iter=10)
+    assert older == pytest.approx(given + cases.seeding_iterations(64) * step)

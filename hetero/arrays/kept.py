@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero import locks
-
 LEAST = 4096  # bytes: a smaller operand is moved in the time that any copy takes to begin
 _MOST = 1024  # blocks of one root, such as the rows of a matrix, that are remembered without a copy
 _FLOATS = "fd"  # what devices compute in
@@ -42,12 +40,12 @@ class Kept:
         How often it was.
     told : str
         Where in the program it was kept, "" where nobody did it.
-    lock : lock
-        Held while a copy is made.
+    checksum : bytes or None
+        Of its values when they were copied, where that is asked for.
     """
 
     __slots__ = (
-        *("__weakref__", "calls", "checksum", "dtype", "due", "held", "lock", "lost", "nbytes"),
+        *("__weakref__", "calls", "checksum", "dtype", "due", "held", "lost", "nbytes"),
         *("shape", "told", "uses"),
     )
 
@@ -59,7 +57,6 @@ class Kept:
         self.uses = self.calls = 0
         self.told = ""
         self.checksum: bytes | None = None
-        self.lock = locks.new()
 
     @property
     def copies(self) -> tuple[str, ...]:
@@ -109,7 +106,7 @@ def find(array: np.ndarray) -> Kept | None:
         if not fixed:
             return None
         known = _add(root)
-    low, high = np.lib.array_utils.byte_bounds(array)
+    low, high = _span(array)
     if not (fixed or known.covers(low, high)):
         known.drop()  # where it was read-only once
         return None
@@ -131,13 +128,21 @@ def keep(array: np.ndarray, uses: int, told: str) -> np.ndarray:
     if not fixed:
         known = _roots.get(id(root)) or _add(root)
         if id(array) not in known.spans:
-            known.spans[id(array)] = np.lib.array_utils.byte_bounds(array)
+            known.spans[id(array)] = _span(array)
             weakref.finalize(array, _end, id(root), id(array)).atexit = False
     found = find(array)
     if found is not None:
         found.told = told
         found.uses = found.calls + uses if uses else 0
     return array
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """Addresses of its first byte, and of that after its last one."""
+    if not array.flags.forc:
+        return np.lib.array_utils.byte_bounds(array)
+    begin = array.__array_interface__["data"][0]
+    return begin, begin + array.nbytes
 
 
 def _root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:

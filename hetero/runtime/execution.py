@@ -24,11 +24,11 @@ from hetero.runtime import (
     compiling,
     failures,
     inventory,
-    keeping,
     planner,
     pricing,
     registry,
     share_out,
+    ski_rental,
     streams,
     thread_counts,
     transfer,
@@ -149,7 +149,7 @@ def run(plan: Plan, call: Call) -> Done:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     compiling.see_to(plan, chosen)
     if plan.kept:
-        keeping.note(plan)
+        ski_rental.note(plan)
     if chosen.device == CPU:
         return _by_host((), chosen.implementation, problem, call, chosen.threads, chosen.seconds)
     begun = devices.failures()

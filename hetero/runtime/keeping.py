@@ -1,16 +1,6 @@
-"""Operands that are used again: where copies of them are held, and when they are moved there.
+"""Copies of operands that do not change: promised by `keep`, made, checked and lost.
 
-Whether a copy pays depends on calls that nobody knows yet. It is the ski rental problem, solved by
-Karlin's rule: an operand is moved in the call in which the time lost by its not being there reaches
-the time of the move. Whatever the calls, that costs at most twice what the best decision costs,
-which is known only afterwards; with n devices of different speed at most n + 1 times. Where it is
-said how often an operand is going to be used, the first call decides.
-
-References
-----------
-A. R. Karlin, M. S. Manasse, L. Rudolph, D. D. Sleator, "Competitive snoopy caching", Algorithmica 3
-(1988), 79-119. A. R. Karlin, M. S. Manasse, L. A. McGeoch, S. Owicki, "Competitive randomized
-algorithms for nonuniform problems", Algorithmica 11 (1994), 542-571.
+`ski_rental` tells when one is due.
 """
 
 from __future__ import annotations
@@ -18,25 +8,23 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, as_array, is_device_array, kept
+from hetero import locks
+from hetero.arrays import Operand, as_array, is_device_array, kept
 from hetero.arrays.kept import Kept
 from hetero.devices.base import Device
 from hetero.devices.copies import Copy
 from hetero.devices.workspace import Workspace
 from hetero.errors import KeptOperandChanged
-from hetero.runtime.plan import CPU, Candidate, KeptOperand, Plan
-from hetero.runtime.problem import Problem
 
 PURPOSE = "kept operands"  # what `hetero.memory` counts the copies as
 SHARE = 0.8  # of a device's memory that copies take at most
 CHECK = "HETERO_CHECK_KEPT"
-Priced = Callable[[Problem], Plan]
+_making = locks.new()  # one copy at a time: they share the bus
 
 
 def keep(A: Any, uses: int | None = None) -> Any:
@@ -117,126 +105,6 @@ def _caller() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def placed(plan: Plan, inputs: Sequence[Operand], priced: Priced) -> Plan:
-    """A plan by which operands that do not change are moved where that is due.
-
-    Parameters
-    ----------
-    plan : Plan
-        Priced by the copies that are there.
-    inputs : sequence of Operand
-        The problem's, with what is known of those that do not change.
-    priced : callable
-        ``priced(problem)`` gives the plan of the same call with other copies.
-    """
-    known = [i for i, o in enumerate(inputs) if o.kept is not None and o.location == HOST]
-    seconds = plan.candidates[0].seconds if plan.candidates else None
-    if not known or seconds is None:
-        return plan
-    problem = replace(plan.problem, inputs=tuple(inputs))
-    loses: dict[int, dict[str, float]] = {i: {} for i in known}
-    lost: dict[int, dict[str, tuple[float, float]]] = {i: {} for i in known}
-    best: tuple[float, Candidate, list[int]] | None = None
-    for name in dict.fromkeys(c.device for c in plan.candidates if _can_hold(c)):
-        missing = [i for i in known if name not in inputs[i].copies]
-        there = _there(plan.problem, name, missing, priced)
-        if there is None or there.seconds >= seconds:
-            continue
-        now = next(c for c in plan.candidates if c.device == name and _can_hold(c))
-        each = (
-            [there]
-            if len(missing) == 1
-            else [_there(plan.problem, name, [i], priced) or now for i in missing]
-        )
-        shares = [max(seconds - alone.seconds, 0.0) for alone in each]
-        rest = max(seconds - there.seconds - sum(shares), 0.0)  # what only all together save
-        nbytes = sum(inputs[i].nbytes for i in missing)
-        due = []
-        for i, share, alone in zip(missing, shares, each, strict=True):
-            before, calls = inputs[i].kept.lost.get(name, (0.0, 0))
-            share += rest * inputs[i].nbytes / nbytes
-            move = now.seconds - alone.seconds
-            loses[i][name], lost[i][name] = share, (before + share, move)
-            if _is_due(inputs[i].kept, before + share, calls + 1, move):
-                due.append(i)
-        if due and len(due) < len(missing):
-            alone = _there(plan.problem, name, due, priced)
-            if alone is None or alone.seconds >= seconds:  # which is worth nothing without others
-                total = [sum(lost[i][name][part] for i in missing) for part in (0, 1)]
-                due = missing if total[0] >= total[1] else []
-        if due and (best is None or there.seconds < best[0]):
-            best = there.seconds, now, due
-    moving = []
-    if best is not None:
-        _, chosen, moving = best
-        others = tuple(c for c in plan.candidates if c is not chosen)
-        plan = replace(plan, candidates=(chosen, *others))
-    device = plan.candidates[0].device
-    found = []
-    for i in known:
-        saves = 0.0
-        if device in inputs[i].copies:
-            without = priced(_copied(plan.problem, device, [i], False)).candidates[0].seconds
-            saves = max((without or 0.0) - seconds, 0.0)
-        to = device if i in moving else ""
-        found.append(KeptOperand(i, inputs[i], to, saves, loses[i], lost[i]))
-    return replace(plan, problem=problem, kept=tuple(found))
-
-
-def _is_priced(candidate: Candidate) -> bool:
-    return candidate.reason is None and candidate.seconds is not None
-
-
-def _can_hold(candidate: Candidate) -> bool:
-    """Whether it moves operands to one device before it computes."""
-    device = candidate.device
-    alone = device != CPU and not device.endswith("*")
-    return alone and _is_priced(candidate) and "upload" in candidate.terms
-
-
-def _copied(problem: Problem, name: str, positions: Sequence[int], there: bool = True) -> Problem:
-    """A problem as if a device held copies of some inputs beside others, or none of these."""
-    inputs = list(problem.inputs)
-    for i in positions:
-        others = tuple([other for other in inputs[i].copies if other != name])
-        inputs[i] = inputs[i]._replace(copies=(*others, name) if there else others)
-    return replace(problem, inputs=tuple(inputs))
-
-
-def _there(
-    problem: Problem, name: str, positions: Sequence[int], priced: Priced
-) -> Candidate | None:
-    """The fastest way on a device that holds copies of some inputs; None where there is none."""
-    candidates = priced(_copied(problem, name, positions)).candidates
-    return next((c for c in candidates if c.device == name and _is_priced(c)), None)
-
-
-def _is_due(operand: Kept, lost: float, calls: int, move: float) -> bool:
-    """Whether an operand is to be moved, for what it lost in so many calls, the present one too."""
-    left = operand.uses - operand.calls
-    if left > 0:  # as many calls as these are to come, this one among them
-        return lost / calls * left > move
-    return lost >= move * (1 - 1e-9)
-
-
-def note(plan: Plan) -> None:
-    """Count a call that is run by a plan: what it saves, or loses, by where copies are."""
-    for _, operand, moves_to, saves, loses, _ in plan.kept:
-        known = operand.kept
-        known.calls += 1
-        for name, seconds in loses.items():
-            if name != moves_to:
-                before, calls = known.lost.get(name, (0.0, 0))
-                known.lost[name] = before + seconds, calls + 1
-        if saves:
-            for copies, name in list(known.held.items()):
-                if name == plan.candidates[0].device:
-                    copies.used(known, saves)
-        if moves_to:
-            known.due.add(moves_to)
-            known.lost.pop(moves_to, None)
-
-
 def staged(
     device: Device,
     array: np.ndarray,
@@ -251,7 +119,7 @@ def staged(
     known, copies = operand.kept, device.storage().copies
     copy = copies.find(known)
     if copy is None and device.name in known.due:
-        with known.lock:
+        with _making:
             known.due.discard(device.name)  # once: with too little room the call is tried without
             copy = copies.find(known) or _made(device, array, known, move)
     if copy is None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from hetero.arrays import Operand
 from hetero.errors import NotPriced
 from hetero.kernels.cpu import limits
 from hetero.runtime import blas_use, thread_counts
@@ -83,44 +82,6 @@ class Share(NamedTuple):
         return f"{one.method} on {one.device}: {self.along} {self.begin}:{self.end}"
 
 
-class KeptOperand(NamedTuple):
-    """An operand that does not change, in a plan; see `hetero.keep`.
-
-    Attributes
-    ----------
-    position : int
-        Among the problem's inputs.
-    operand : Operand
-    moves_to : str
-        Device that it is moved to with this call, to stay there; "" where it is not.
-    saves : float
-        Seconds that its copy saves this call, where one is used.
-    loses : dict
-        Device name -> seconds that this call loses by its not being there.
-    lost : dict
-        Device name -> (seconds lost until this call is over, seconds of the move).
-    """
-
-    position: int
-    operand: Operand
-    moves_to: str
-    saves: float
-    loses: dict[str, float]
-    lost: dict[str, tuple[float, float]]
-
-    def __str__(self) -> str:
-        o = self.operand
-        found = [f"copy on {name}" for name in o.copies]
-        if self.moves_to:
-            found.append(f"moved to {self.moves_to} with this call, to stay there")
-        for name, (lost, move) in self.lost.items():
-            if name != self.moves_to:
-                lost, move = readable(lost), readable(move)
-                found.append(f"{lost} of {move} lost by not moving it to {name}")
-        where = ", ".join(found) or "no copy"
-        return f"kept: operand {self.position + 1}, {o.shape} {o.dtype.name}: {where}"
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The priced candidates of a problem, the chosen one first; or the parts it is done in.
@@ -149,7 +110,7 @@ class Plan:
     keepable : bool
         Whether copies of operands on a device would make the call faster.
     kept : tuple of KeptOperand
-        Operands that do not change, where copies of them make the call faster.
+        Operands that do not change, where copies of them count; see `hetero.runtime.ski_rental`.
     """
 
     problem: Problem
@@ -162,7 +123,7 @@ class Plan:
     beside: str = ""
     turns: bool = False
     keepable: bool = False
-    kept: tuple[KeptOperand, ...] = ()
+    kept: tuple[Any, ...] = ()
 
     def holds(self) -> bool:
         """Whether BLAS's threads are as they were when it was made."""
@@ -253,15 +214,7 @@ class Plan:
             "candidates": rows,
         }
         if self.kept:
-            found["kept"] = [
-                {
-                    "operand": one.position + 1,
-                    "copies": list(one.operand.copies),
-                    "moves_to": one.moves_to or None,
-                    "lost": {name: list(seconds) for name, seconds in one.lost.items()},
-                }
-                for one in self.kept
-            ]
+            found["kept"] = [one.to_dict() for one in self.kept]
         if self.parts:
             parts = [part.to_dict() for part in self.parts]
             found |= {"whole": self.whole, "moves": dict(self.moves), "parts": parts}

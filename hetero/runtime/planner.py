@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from hetero.errors import DeviceNotAvailable
-from hetero.runtime import blas_use, call_cache, inventory, keeping, profile, registry
+from hetero.runtime import blas_use, call_cache, inventory, profile, registry, ski_rental
 from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.call_cache import Settings, forced
 from hetero.runtime.plan import CPU, Plan
@@ -118,22 +118,23 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     DeviceNotAvailable, MethodNotAvailable
         If the forced placement is not possible; the message names what is.
     """
-    if all([o.kept is None for o in problem.inputs]):  # noqa: C419  # of every call
-        return _plan(problem, device, method)
-    unkept = replace(problem, inputs=tuple([o._replace(kept=None) for o in problem.inputs]))
-    found = _plan(unkept, device, method)
-    if not found.keepable and not any([o.copies for o in problem.inputs]):  # noqa: C419
-        return found
-    return keeping.placed(found, problem.inputs, lambda p: _plan(p, device, method))
-
-
-def _plan(problem: Problem, device: str | None, method: str | None) -> Plan:
-    """`plan` of operands that may change, or by the copies of them that are there."""
     loaded = beside()
     key = (device, method, loaded, _key(problem))
     found = _plans.get(key)
-    if found is not None and found.holds():
-        return found
+    if found is None or not found.holds():
+        inputs = tuple([o._replace(kept=None) for o in problem.inputs])
+        found = _planned(replace(problem, inputs=inputs), device, method, key, loaded)
+    if any([o.kept is not None for o in problem.inputs]) and (  # noqa: C419  # of every call
+        found.keepable or any([o.copies for o in problem.inputs])  # noqa: C419
+    ):
+        return ski_rental.placed(found, problem, key, lambda p: plan(p, device, method))
+    return found
+
+
+def _planned(
+    problem: Problem, device: str | None, method: str | None, key: Any, loaded: str
+) -> Plan:
+    """A new plan, remembered under a key."""
     if device is not None:
         _require(device)
     for _ in inventory.devices():  # each round but the last finds a broken one

@@ -12,7 +12,7 @@ import numpy as np
 from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, layouts, overlap
 from hetero.kernels.cpu import limits
 from hetero.ops.products.operands import build
-from hetero.runtime import call_cache, keeping, planner, thread_counts
+from hetero.runtime import call_cache, planner, ski_rental, thread_counts
 from hetero.runtime.call_cache import MISS, Calls
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.problem import Problem
@@ -178,7 +178,7 @@ def _by_copies(
             return run(A, B, out)
         plan = planner.plan(replace(problem, inputs=inputs), device, method)
         if _is_numpys(plan):  # else it is noted where it is run
-            keeping.note(plan)
+            ski_rental.note(plan)
         return host_call(plan, function)(A, B, out)
 
     return by_copies

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
+import hetero
 from hetero import devices
 from hetero.devices import pinned, staging
+from hetero.errors import DeviceError
 
 SLICE, LEAST = 1000, 64
 rng = np.random.default_rng(5)
@@ -95,3 +102,345 @@ def test_pieces_follow_each_other_and_leave_nothing_out(name, most):
         packed += view.tobytes()
         end += view.nbytes
     assert packed == array.tobytes()
+
+
+# -- Failures --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="calls")
+def _calls(device, monkeypatch):
+    """Counts of what the threads ask of the device; ``calls.fail(name, n)`` lets the n-th fail."""
+
+    class Calls(dict):
+        wish = ("", 0)
+        lock = threading.Lock()
+
+        def fail(self, name, number):
+            self.clear()
+            self.wish = name, number
+
+        def __getattr__(self, name):
+            return self.get(name, 0)
+
+    calls = Calls()
+
+    def counted(name):
+        really = getattr(device, name)
+
+        def call(*arguments):
+            with calls.lock:
+                calls[name] = number = calls.get(name, 0) + 1
+            if calls.wish == (name, number):
+                raise DeviceError(f"{name} {number} fails")
+            return really(*arguments)
+
+        monkeypatch.setattr(device, name, call)
+
+    for name in ("pinned", "send", "await_sent", "new_stream"):
+        counted(name)
+    return calls
+
+
+@pytest.mark.parametrize("direction", [staging.UPLOAD, staging.DOWNLOAD])
+def test_where_a_buffer_is_refused_the_others_do(
+    device, calls, direction, warnings_of, monkeypatch
+):
+    array = rng.integers(0, 255, 40 * SLICE, np.uint8)
+    buffer, _owner = device.allocate(array.nbytes)
+    failed = 0
+    for number in range(1, 8):
+        monkeypatch.setattr(staging, "_is_told", False)
+        ring = staging.Ring(device, lanes=3, slice_bytes=SLICE, least_bytes=LEAST)
+        device.copy_plainly("upload", array if direction == "download" else 0 * array, buffer)
+        calls.fail("pinned", number)
+        moved = array.copy() if direction == "upload" else np.zeros_like(array)
+        ring.start(direction, moved, buffer).wait()
+        found = np.zeros_like(array)
+        device.copy_plainly("download", found, buffer)
+        np.testing.assert_array_equal(found, array)
+        np.testing.assert_array_equal(moved, array)
+        ring.close()
+        failed += calls.pinned >= number
+        assert len(warnings_of()) == failed
+    assert failed
+
+
+def test_without_any_pinned_memory_copies_are_plain_and_one_warning_says_so(
+    device, monkeypatch, warnings_of
+):
+    def refused(*_):
+        raise DeviceError("none to be had")
+
+    monkeypatch.setattr(staging, "_is_told", False)
+    monkeypatch.setattr(device, "pinned", refused)
+    ring = staging.Ring(device, lanes=3, slice_bytes=SLICE, least_bytes=LEAST)
+    there_and_back(ring, device, X[:, ::2])
+    there_and_back(ring, device, X)
+    ring.close()
+    (text,) = warnings_of()
+    assert "none to be had" in text
+
+
+@pytest.mark.parametrize("name", ["send", "await_sent", "new_stream"])
+@pytest.mark.parametrize("direction", [staging.UPLOAD, staging.DOWNLOAD])
+def test_a_failure_is_told_and_leaves_nothing_under_way(device, calls, direction, name):
+    array = rng.integers(0, 255, 20 * SLICE, np.uint8)
+    buffer, _owner = device.allocate(array.nbytes)
+    for number in range(1, 2 if name == "new_stream" else 21):
+        ring = staging.Ring(device, lanes=2, slice_bytes=SLICE, least_bytes=LEAST)
+        calls.fail(name, number)
+        copy = ring.start(direction, array, buffer)
+        with pytest.raises(DeviceError, match=f"{name} {number} fails") as told:
+            copy.wait()
+        assert told.value.device == device.name
+        with pytest.raises(DeviceError):
+            copy.wait()
+        assert calls.await_sent >= calls.send - (name == "send")
+        calls.fail("", 0)
+        there_and_back(ring, device, array)
+        ring.close()
+
+
+def test_where_no_thread_starts_the_caller_copies(device, monkeypatch):
+    def refused(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    ring = staging.Ring(device, lanes=2, slice_bytes=SLICE, least_bytes=LEAST)
+    there_and_back(ring, device, X[::2])
+    assert not staging.is_lane()
+    ring.close()
+
+
+@pytest.fixture(name="slow")
+def _slow(device, monkeypatch):
+    """A device on which each slice takes 10 ms; tells how many are under way, and how many were."""
+    flying, begun = set(), []
+    send, arrive = device.send, device.await_sent
+
+    def slow_send(*arguments):
+        mark = send(*arguments)
+        flying.add(id(mark))
+        begun.append(True)
+        return mark
+
+    def slow_arrive(mark):
+        time.sleep(0.01)
+        arrive(mark)
+        flying.discard(id(mark))
+
+    monkeypatch.setattr(device, "send", slow_send)
+    monkeypatch.setattr(device, "await_sent", slow_arrive)
+    return flying, begun
+
+
+@pytest.mark.parametrize("direction", [staging.UPLOAD, staging.DOWNLOAD])
+def test_an_interrupt_leaves_nothing_in_flight(ring, device, slow, direction):
+    flying, begun = slow
+    array = np.zeros(200 * SLICE, np.uint8)
+    buffer, _owner = device.allocate(array.nbytes)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def wait(copy):
+        signal.setitimer(signal.ITIMER_REAL, 0.03, 0.005)  # and again while it stops
+        try:
+            copy.wait()
+        finally:
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        copy = ring.start(direction, array, buffer)
+        with pytest.raises(KeyboardInterrupt):
+            wait(copy)
+        assert not flying
+        count = len(begun)
+        assert 0 < count < 100
+        time.sleep(0.03)
+        assert len(begun) == count
+        array[:100] = 1  # whoever copies next finds all buffers free
+        there_and_back(ring, device, array[: 3 * SLICE])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_copy_that_nobody_waits_for_is_cancelled(ring, device, slow):
+    flying, begun = slow
+    array = np.zeros(200 * SLICE, np.uint8)
+    buffer, _owner = device.allocate(array.nbytes)
+    copy = ring.start("upload", array, buffer)
+    while not begun:
+        time.sleep(0.001)
+    del copy
+    assert not flying
+    assert len(begun) < 100
+
+
+# -- Company ---------------------------------------------------------------------------------------
+
+
+def test_two_threads_and_both_directions_at_once(ring, device):
+    wrong = []
+
+    def task(seed):
+        draw = np.random.default_rng(seed)
+        with device.active():
+            for _ in range(20):
+                array = draw.random((draw.integers(1, 40), 50))[:, :: draw.integers(1, 3)]
+                buffers = [device.allocate(array.nbytes)[0] for _ in range(2)]
+                for copy in [ring.start("upload", array, buffer) for buffer in buffers]:
+                    copy.wait()
+                found = [np.zeros_like(array) for _ in buffers]
+                copies = [
+                    ring.start("download", target, buffer)
+                    for target, buffer in zip(found, buffers, strict=True)
+                ]
+                copies.append(ring.start("upload", array, device.allocate(array.nbytes)[0]))
+                for copy in copies:
+                    copy.wait()
+                wrong.extend(target for target in found if not np.array_equal(target, array))
+
+    threads = [threading.Thread(target=task, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_copies_begin_when_what_they_wait_for_has_come(device):
+    array = np.arange(5000.0)
+    buffer, _owner = device.allocate(array.nbytes)
+    for number in range(20):
+        device.copy_plainly("upload", array + number, buffer)
+        device.fill(buffer, array.nbytes)  # in the default queue, which nobody waits for
+        found = array.copy()
+        device.start_download(buffer, found).wait()
+        assert not found.any()
+        device.fill(buffer, array.nbytes)
+        device.start_upload(array, buffer).wait()
+        device.copy_plainly("download", found, buffer)
+        np.testing.assert_array_equal(found, array)
+    device.clear()
+
+
+def test_pinned_arrays_are_known_and_go_directly(device):
+    array = device.pinned(8 * 1000).view(np.float64)
+    array[...] = np.arange(1000)
+    assert pinned.holds(array)
+    assert pinned.holds(array[17:80:3])
+    assert not pinned.holds(np.arange(3))
+    buffer, _owner = device.allocate(array.nbytes)
+    threads = threading.active_count()
+    device.start_upload(array, buffer).wait()
+    back = device.pinned(array.nbytes).view(np.float64)
+    copy = device.start_download(buffer, back)
+    copy.wait()
+    copy.wait()
+    np.testing.assert_array_equal(back, array)
+    assert threading.active_count() == threads
+    assert pinned.sizes()["pinned arrays"] == 16000
+    rest = array[5:6]
+    del array, back
+    gc.collect()
+    assert pinned.holds(rest)
+    assert pinned.sizes()["pinned arrays"] == 8000
+    del rest
+    assert "pinned arrays" not in pinned.sizes()
+
+
+def test_ten_thousand_copies_leave_memory_as_it_was(ring, device):
+    array = rng.integers(0, 255, 3 * SLICE, np.uint8)
+    strided, small = array[::2], array[:5]
+    buffer, _owner = device.allocate(array.nbytes)
+    target = np.zeros_like(array)
+
+    def rounds(number):
+        for _ in range(number):
+            copies = [
+                ring.start("upload", array, buffer),
+                ring.start("upload", strided, buffer),
+                ring.start("upload", small, buffer),
+                ring.start("download", target, buffer),
+            ]
+            for copy in copies:
+                copy.wait()
+
+    rounds(50)
+    gc.collect()
+    before = pinned.sizes(), threading.active_count(), len(gc.get_objects())
+    rounds(2500)
+    gc.collect()
+    assert (pinned.sizes(), threading.active_count()) == before[:2]
+    assert len(gc.get_objects()) < before[2] + 100
+
+
+def test_idle_threads_end_and_give_their_buffers_back(device, monkeypatch):
+    monkeypatch.setattr(staging, "_IDLE", 0.05)
+    before = threading.active_count(), pinned.sizes()
+    ring = staging.Ring(device, lanes=3, slice_bytes=SLICE, least_bytes=LEAST)
+    for _ in range(2):
+        there_and_back(ring, device, X)
+        assert pinned.sizes()
+        end = time.monotonic() + 5.0
+        while (threading.active_count(), pinned.sizes()) != before and time.monotonic() < end:
+            time.sleep(0.01)
+        assert (threading.active_count(), pinned.sizes()) == before
+
+
+def test_memory_tells_of_buffers_and_gives_them_back(device):
+    hetero.clear_memory()
+    array = np.ones(1 << 16)
+    device.start_upload(array, device.allocate(array.nbytes)[0]).wait()
+    assert hetero.memory()["host"][staging.PURPOSE] >= array.nbytes
+    assert "pinned" in str(hetero.memory())
+    hetero.clear_memory()
+    gc.collect()
+    assert "host" not in hetero.memory()
+
+
+FORKED = """
+import os, sys, threading
+import numpy as np
+import hetero
+import hetero
+from hetero import devices
+from hetero.devices import pinned
+device = devices.get(sys.argv[1])
+array = np.ones((500, 500))
+with device.active():
+    buffer, owner = device.allocate(array.nbytes)
+    copy = device.start_upload(array, buffer)
+    child = os.fork()
+    if child:
+        copy.wait()
+        found = np.zeros_like(array)
+        device.start_download(buffer, found).wait()
+        assert (found == array).all()
+if not child:
+    assert threading.active_count() == 1
+    assert devices.inherited(device.name)
+    product = hetero.matmul(array, array)
+    assert (product == 500.0).all()
+    assert not hetero.memory()[device.name]
+    hetero.clear_memory()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print("right")
+"""
+
+
+def test_a_forked_child_has_no_ring(opencl):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, opencl],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"HETERO_PROFILE": "/nowhere"},
+    )
+    assert done.stdout == "right\n", done.stderr
+    assert done.returncode == 0

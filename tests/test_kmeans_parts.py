@@ -22,6 +22,7 @@ from hetero.ops.kmeans.fit import Fit, Run, fit
 from hetero.ops.kmeans.rows_blocks import BlockRows
 from hetero.ops.kmeans.rows_device import OneDevice
 from hetero.ops.kmeans.rows_parts import PartedRows
+from hetero.ops.kmeans.rows_shared import SharedBlocks, shared_rows
 from hetero.runtime import inventory
 from hetero.runtime.registry import Arguments
 
@@ -154,6 +155,32 @@ def test_an_interrupt_leaves_nothing_on_the_way(device, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         parted([device], X, 3, rows=200, room=4000, init=X[:3].copy())
     agrees(parted([device], X, 3, rows=200, room=4000, init=X[:3].copy()), X, 3, init=X[:3].copy())
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_several_devices_without_room_take_blocks(device, number, monkeypatch):
+    """Each goes through blocks of its own part, where one has no room for that."""
+    X, real = points(400, 3, 4), type(device).allocate
+    weights = np.random.default_rng(1).random(400)
+
+    def allocate(self, nbytes):
+        if nbytes > X.nbytes // 8:
+            raise DeviceMemoryError("no room")
+        return real(self, nbytes)
+
+    monkeypatch.setattr(type(device), "allocate", allocate)
+    info = {**device.describe(), "memory_bytes": 10 * X.nbytes}
+    monkeypatch.setattr(type(device), "describe", lambda self: info)
+    taken = count(monkeypatch, rows_parts.Part, "take")
+    for init in ("k-means++", X[:4].copy()):
+        made = problem(X, 4, sample_weight=weights)
+        given = shared_rows([device] * number, made, X, weights, "lloyd")
+        asked = Fit(maxiter=300, tol=1e-4, init=init, random=np.random.RandomState(5))
+        outcome, centroids = fit(given, asked, 4)
+        agrees((centroids, outcome.labels, outcome.run), X, 4, init=init, sample_weight=weights)
+    assert isinstance(given, SharedBlocks)
+    assert len(taken) > 4 * number
+    assert not devices.troubles()
 
 
 def test_parts_far_from_each_other(device):

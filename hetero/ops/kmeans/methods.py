@@ -94,13 +94,13 @@ def _on_device(method: str) -> Callable[..., Outcome]:
         from hetero.ops.kmeans.fit import fit
         from hetero.ops.kmeans.rows_blocks import BlockRows
         from hetero.ops.kmeans.rows_device import OneDevice
-        from hetero.ops.kmeans.rows_parts import PartedRows
+        from hetero.ops.kmeans.rows_shared import shared_rows
 
         if isinstance(arguments.output, np.ndarray):
             asked = (problem, *_on_host(arguments), method)
             given = arguments.options.given
             if len(devices) > 1:
-                parts: Any = PartedRows(devices, *asked, given=given)
+                parts: Any = shared_rows(devices, *asked, given)
             else:
                 room = devices[0].describe()["memory_bytes"]
                 parts = BlockRows(devices[0], *asked, room, given=given)

@@ -90,6 +90,10 @@ class BlockRows(PartedRows):
         self._where: dict[int, tuple[Slot, ...]] = {}  # of the others, those that are there
         self._backwards = False
 
+    def moments(self) -> tuple[int, np.ndarray, float]:
+        """As `Part.moments`."""
+        return len(self._X), self._mean, self._variance
+
     def _seeding(self) -> Any:
         return PlainSeeding(self._X, self._weights, self._mean)
 

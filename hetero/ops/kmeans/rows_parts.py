@@ -58,7 +58,7 @@ class PartedRows:
         ]
         used = [part.device for part in self._parts]
         at_once.run(used, [part.load for part in self._parts], self._parts[0].nbytes)
-        self._mean, self._variance = _together(self._parts)
+        self._mean, self._variance = together(self._parts)
 
     def _begin(self, X: np.ndarray, weights: np.ndarray | None) -> None:
         """Nothing is known yet."""
@@ -102,7 +102,7 @@ class PartedRows:
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray]:
         """See `hetero.ops.kmeans.fit.Rows`."""
-        self._labels, self._begun = np.full(len(self._X), -1, np.int32), 0
+        self.restart()
         try:
             run = lloyd(self, centroids, maxiter, tol, exactly)
             return run, self.labels
@@ -110,6 +110,10 @@ class PartedRows:
             if self._saved is None:
                 raise
             raise DeviceFailed(error, self._saved, self._begun - 1) from error
+
+    def restart(self) -> None:
+        """No row has a label, and no iteration was made."""
+        self._labels, self._begun = np.full(len(self._X), -1, np.int32), 0
 
     def assign(self, centroids: np.ndarray) -> bool:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -238,8 +242,8 @@ class Part:
         return len(self.X), self._rows.column_means, self._rows.mean_variance()
 
 
-def _together(parts: Sequence[Part]) -> tuple[np.ndarray, float]:
-    """The columns' means, and the mean of their variances, of the rows of all parts."""
+def together(parts: Sequence[Any]) -> tuple[np.ndarray, float]:
+    """The columns' means, and the mean of their variances, of all rows; parts have ``moments``."""
     numbers, means, variances = zip(*(part.moments() for part in parts), strict=True)
     mean = np.average(means, axis=0, weights=numbers)
     between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means

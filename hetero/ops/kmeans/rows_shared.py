@@ -1,0 +1,84 @@
+"""Rows on the host that several devices share: a part of each stays there, or comes in blocks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from hetero.devices import at_once
+from hetero.devices.base import Device
+from hetero.errors import DeviceMemoryError
+from hetero.ops.kmeans.rows_blocks import BlockRows
+from hetero.ops.kmeans.rows_parts import PartedRows, cut_of, together
+from hetero.ops.linear_systems.partition import split
+from hetero.runtime import failures
+from hetero.runtime.problem import Problem
+
+
+def shared_rows(
+    devices: Sequence[Device],
+    problem: Problem,
+    X: np.ndarray,
+    weights: np.ndarray | None,
+    method: str,
+    given: np.ndarray | None = None,
+) -> PartedRows:
+    """The rows in parts that stay, in blocks where one of the devices has no room for its part."""
+    asked = problem, X, weights, method
+    for again in (False, True):
+        try:
+            return PartedRows(devices, *asked, given)
+        except DeviceMemoryError as error:
+            failures.release(error)
+        if again or not any([device.trim() for device in devices]):  # noqa: C419  # each of them
+            break
+    return SharedBlocks(devices, *asked, given=given)
+
+
+class SharedBlocks(BlockRows):
+    """Each device goes through its part of the rows in blocks, all of them at the same time.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+    problem, X, weights, method, rows, given
+        As for `BlockRows`.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        problem: Problem,
+        X: np.ndarray,
+        weights: np.ndarray | None,
+        method: str,
+        rows: int | None = None,
+        given: np.ndarray | None = None,
+    ) -> None:
+        self._begin(X, weights)
+        cuts = split(len(X), len(devices))
+        self._devices = devices[: len(cuts)]
+        self._each = []
+        for device, cut in zip(self._devices, cuts, strict=True):
+            mine = problem, X[slice(*cut)], cut_of(weights, cut), method
+            room = device.describe()["memory_bytes"]
+            self._each.append(BlockRows(device, *mine, room, rows, given))
+        self._mean, self._variance = together(self._each)
+
+    def restart(self) -> None:
+        """See `PartedRows`."""
+        super().restart()
+        for one in self._each:
+            one.restart()
+
+    def assign(self, centroids: np.ndarray) -> bool:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        self._saved, self._begun = centroids.copy(), self._begun + 1
+        tasks = [functools.partial(one.assign, centroids) for one in self._each]
+        before = self.labels
+        at_once.run(self._devices, tasks, self._X.nbytes // len(tasks))
+        self._found = [one.sums(centroids) for one in self._each]
+        self._labels = np.concatenate([one.labels for one in self._each])
+        return not np.array_equal(before, self._labels)

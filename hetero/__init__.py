@@ -12,7 +12,8 @@ would take on the CPU and on each GPU, copies between host and GPU included. The
 `Poisson`                           Poisson's operator, matrix-free, for `solve_cg`
 `graph`                             many calls on GPU arrays, recorded once and replayed
 `plan`, `Plan`, `spec`              what a call would do and how long it would take; nothing runs
-`use`                               choose device or method yourself
+`use`                               choose device or method yourself; leave results on devices
+`to_host`                           bring an array to the host
 `machine`, `calibrate`, `Profile`   what is here, and its measured constants
 `keep`                              an array that does not change, for calls that use it again
 `memory`, `clear_memory`            memory of the devices that is held, by purpose; give it back
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from hetero.ops import plan as plan
     from hetero.ops.functions import *  # noqa: F403
     from hetero.ops.linear_systems.operators import Poisson as Poisson
+    from hetero.runtime.downloads import to_host as to_host
     from hetero.runtime.failures import reset as reset
     from hetero.runtime.graphs import graph as graph
     from hetero.runtime.keeping import keep as keep
@@ -63,6 +65,7 @@ _HOMES = {
     "Profile": "hetero.runtime.profile",
     "reset": "hetero.runtime.failures",
     "spec": "hetero.arrays",
+    "to_host": "hetero.runtime.downloads",
     "use": "hetero.runtime.planner",
 }
 

@@ -14,6 +14,7 @@ import time
 import types
 
 import numpy as np
+from scipy import signal
 
 from hetero import devices
 from hetero.devices.base import Device
@@ -53,6 +54,7 @@ class FakeCuda(Device):
 
     kind = "cuda"
     dialect = "cuda"
+    has_arrays = True
     multiprocessors = 4
     block_limit = 1024
 
@@ -168,6 +170,21 @@ def compute(devices, problem, arguments) -> None:
     result[...] = np.einsum("bik,bkj->bij", A, B)
 
 
+def convolve(devices, problem, arguments) -> None:
+    """What the kernels of a direct convolution with zeros beyond the image do."""
+    devices[0].log.append("compute")
+    ((address,), output, request), found = arguments, problem.options
+    assert found.boundary == "fill"
+    size, taps = np.dtype(problem.dtype).itemsize, request.filter.array
+    steps = tuple(size * s for s in problem.strides[0][1:])
+    image = view(address, (found.height, found.width), problem.dtype, steps)
+    top, left = (n - 1 - m for n, m in zip(taps.shape, found[6:8], strict=True))
+    shape = found.out_height, found.out_width
+    into = view(output, shape, problem.dtype, (shape[1] * size, size))
+    whole = signal.convolve2d(image, taps)
+    into[...] = whole[top : top + shape[0], left : left + shape[1]]
+
+
 class Place:
     """What CuPy gives as ``array.device``."""
 
@@ -248,9 +265,13 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
     monkeypatch.setattr(devices.here, "found", {**{f.name: f for f in fakes}, **others})
     monkeypatch.setattr(devices.here, "proved", devices.here.proved - {f.name for f in fakes})
     monkeypatch.setattr(devices.here, "defects", {})
-    for operation in ("matvec", "matmul"):
+    for operation, method, run in (
+        ("matvec", "tiled", compute),
+        ("matmul", "tiled", compute),
+        ("convolve2d", "direct", convolve),
+    ):
         entries = [
-            dataclasses.replace(i, run=compute) if (i.kind, i.method) == ("cuda", "tiled") else i
+            dataclasses.replace(i, run=run) if (i.kind, i.method) == ("cuda", method) else i
             for i in registry.lookup(operation)
         ]
         monkeypatch.setitem(registry._implementations, operation, entries)
@@ -258,6 +279,7 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
     def empty(shape, dtype):
         return Cupy.empty(shape, dtype, fakes[Place.current])
 
-    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(empty=empty))
+    cuda = types.SimpleNamespace(Device=Place)
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(empty=empty, cuda=cuda))
     inventory.changed()
     return fakes

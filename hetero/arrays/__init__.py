@@ -6,6 +6,7 @@ To add a library: a module with a `Library`, and its line in the list below.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hetero.arrays.interface import INTERFACE, Interface
 from hetero.arrays.library import Access, Library, layouts
 from hetero.arrays.numba import Numba
 from hetero.arrays.numpy import Numpy
+from hetero.arrays.opencl import OpenCL
 from hetero.arrays.operand import (
     HOST,
     UNKNOWN_STREAM,
@@ -47,6 +49,7 @@ __all__ = [
     "is_device_array",
     "layouts",
     "library_of",
+    "maker_for",
     "name_of",
     "overlap",
     "spec",
@@ -59,6 +62,7 @@ LIBRARIES: tuple[Library, ...] = (
     Torch(),
     PyCuda(),
     Numba(),
+    OpenCL(),
     _interface,  # any other with the CUDA array interface
     _dlpack,  # and any with DLPack alone
 )
@@ -76,6 +80,12 @@ def library_of(array: Any) -> Library | None:
     if found is None and hasattr(array, INTERFACE):  # of this array, not of its type
         return next((library for library in LIBRARIES if library.defines(kind)), _interface)
     return found
+
+
+def maker_for(kind: str) -> Callable[..., Any] | None:
+    """``make(device, shape, dtype)`` of the library whose arrays results on a kind of device are;
+    None where the device's own library is to make them."""
+    return next((make for library in LIBRARIES if (make := library.maker(kind)) is not None), None)
 
 
 def is_device_array(array: Any) -> bool:

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import logging
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hetero.arrays.interface import Interface
 from hetero.arrays.library import Access, NewArray, each, layouts
+
+log = logging.getLogger("hetero")
+
+
+def _cupy() -> Any:
+    """The module, None where it is not installed or does not load here."""
+    return sys.modules["cupy"] if "cupy" in sys.modules else _imported()
+
+
+@functools.cache
+def _imported() -> Any:
+    try:
+        return importlib.import_module("cupy")
+    except Exception as error:  # of a CUDA that is not here, say
+        log.debug("CuPy is not used: %s", error)
+        return None
 
 
 class Cupy(Interface):
@@ -26,6 +47,17 @@ class Cupy(Interface):
         with like.device:
             made = cupy.empty(shape, dtype)
         return made, made.data.ptr
+
+    def maker(self, kind: str) -> Callable[[Any, tuple[int, ...], np.dtype], Any] | None:
+        cupy = _cupy() if kind == "cuda" else None
+        if cupy is None:
+            return None
+
+        def make(device: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+            with cupy.cuda.Device(device.ordinal):
+                return cupy.empty(shape, dtype)
+
+        return make
 
     def access(self, kind: type, several: bool) -> Access | None:
         if kind.__name__ != "ndarray":

@@ -78,6 +78,14 @@ class Library(abc.ABC):
         """
         return new_array(shape, dtype)
 
+    def maker(self, kind: str) -> Callable[[Any, tuple[int, ...], np.dtype], Any] | None:
+        """``make(device, shape, dtype)`` gives a new C-contiguous array on a device of that kind.
+
+        None where the library has none there, or is not installed. It is asked where a result is to
+        stay on a device and no operand tells the library.
+        """
+        return None
+
     def access(self, kind: type, several: bool) -> Access | None:
         """How remembered calls use arrays of a type; None where their calls go the general way.
 

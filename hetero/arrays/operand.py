@@ -25,7 +25,7 @@ class Operand(NamedTuple):
     location : str
         "host" or a device's name such as "cuda:0".
     pointer : int
-        Device address; 0 on the host and for a `Spec`.
+        Device address, of an OpenCL device the buffer; 0 on the host and for a `Spec`.
     readonly : bool
     stream : int or None
         Stream whose work must be finished before the data is read (CUDA array interface, v3);
@@ -210,6 +210,8 @@ def overlap(a: Operand, b: Operand) -> bool:
     """
     if a.location != b.location or a.location == HOST or not a.size or not b.size:
         return False
+    if not isinstance(a.pointer, int):  # memory objects
+        return a.pointer == b.pointer
     (a_low, a_high), (b_low, b_high) = a.span(), b.span()
     return a.pointer + a_low < b.pointer + b_high and b.pointer + b_low < a.pointer + a_high
 

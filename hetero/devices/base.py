@@ -35,6 +35,7 @@ class Device(abc.ABC):
     block_limit: int
     shared_limit: int = 32 << 10  # bytes of shared memory that a block can have
     capability: tuple[int, int] | None = None  # compute capability, of CUDA devices
+    has_arrays: bool = False  # whether `new_array` gives some, which operands may be
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
     stages: bool = False  # whether staged copies may be the faster ones
     # Bytes from which on a copy of ordinary memory goes through the `ring`, by direction, where

@@ -77,6 +77,7 @@ class CudaDevice(CudaStreams):
     kind = "cuda"
     dialect = "cuda"
     stages = True
+    has_arrays = True
     least_staged = MappingProxyType({UPLOAD: 4 << 20, DOWNLOAD: 2 << 20})  # before calibration
 
     def __init__(self, ordinal: int) -> None:

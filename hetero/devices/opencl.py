@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
+from hetero.arrays.opencl import set_name
 from hetero.devices import install, opencl_runtime, pinned
 from hetero.devices.base import Device, kernel_text, short_host
 from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, is_lane
@@ -141,6 +142,7 @@ class OpenCLDevice(Device):
 
     kind = "opencl"
     dialect = "opencl"
+    has_arrays = True
 
     def __init__(self, ordinal: int, device: Any) -> None:
         import pyopencl as cl
@@ -190,6 +192,7 @@ class OpenCLDevice(Device):
                     context = self.cl.Context([self._device])
                     profiling = self.cl.command_queue_properties.PROFILING_ENABLE
                     self._opened = context, self.cl.CommandQueue(context, properties=profiling)
+                    set_name(context, self.name)
         return self._opened
 
     def place(self) -> Any:
@@ -200,6 +203,8 @@ class OpenCLDevice(Device):
         if ring is not None:
             ring.close()
         with self._lock:
+            if self._opened is not None:
+                set_name(self._opened[0], None)
             self._opened = None
             self._programs = {}
             self._kernels = {}
@@ -213,6 +218,13 @@ class OpenCLDevice(Device):
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
         buffer = self.cl.Buffer(self._open()[0], self.cl.mem_flags.READ_WRITE, nbytes)
         return buffer, buffer
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Any]:
+        """A C-contiguous array of PyOpenCL's, of the default queue, and its buffer."""
+        from pyopencl import array
+
+        made = array.Array(self._open()[1], shape, dtype)
+        return made, made.base_data
 
     def upload(self, source: np.ndarray, target: Any, offset: int = 0, stream: Any = None) -> None:
         if stream is None and self.staged(UPLOAD, source, target, offset):

@@ -35,15 +35,19 @@ class Settings(NamedTuple):
     Attributes
     ----------
     device, method : str or None
+    results : {"host", "device"} or None
+        Where results of operands on the host stay; see `hetero.runtime.results`.
     """
 
     device: str | None = None
     method: str | None = None
+    results: str | None = None
 
 
 # What is remembered holds outside of `use` blocks only.
 forced: ContextVar[Settings | None] = ContextVar("hetero_forced", default=None)
 _forced = forced.get
+_STAYING = Settings(results="device")
 
 
 class _Tables:
@@ -70,6 +74,13 @@ def new_table() -> dict[Any, Any]:
     table: dict[Any, Any] = {}
     _all.tables.append(table)
     return table
+
+
+def _is_placed() -> bool:
+    """Whether a `use` block says more than where results stay, which calls on device arrays do
+    not depend on."""
+    outer = _forced()
+    return outer is not None and outer != _STAYING
 
 
 def generation() -> int:
@@ -125,6 +136,9 @@ class Calls:
 
         One that no longer holds is made anew.
         """
+        outer = _forced()
+        if outer is not None and outer.results is not None:
+            key = outer.results, key
         found = self.plans.get(key)
         if found is None or not found.holds():
             now = generation()
@@ -172,7 +186,7 @@ class Calls:
             or any(o.readonly for o in operands[len(arrays) :])
             or any(o.location != chosen.device for o in (*operands, problem.output))
             or not all(operand.is_ordered() for operand in operands)
-            or _forced() is not None
+            or _is_placed()
             or devices.disabled(chosen.device)
         ):
             return
@@ -236,7 +250,7 @@ def _finder(kind: type, access: Access, table: dict[Any, _DeviceCall]) -> Callab
     facts, usable, ordered = access.facts, access.usable, access.ordered
 
     def find(A: Any, B: Any, out: Any, device: str | None, rest: Any) -> Any:
-        if type(B) is not kind or _forced() is not None or not ordered():
+        if type(B) is not kind or _is_placed() or not ordered():
             return MISS
         if usable is not None and not (usable(A) and usable(B)):
             return MISS

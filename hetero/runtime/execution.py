@@ -27,6 +27,7 @@ from hetero.runtime import (
     planner,
     pricing,
     registry,
+    results,
     share_out,
     ski_rental,
     streams,
@@ -306,7 +307,8 @@ def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
         )
     ):
         return _by_host(used, implementation, plan.problem, call)
-    return _on_device(used[0], implementation, plan.problem, call)
+    problem, call = results.placed(used[0], plan.problem, call)
+    return _on_device(used[0], implementation, problem, call)
 
 
 def _by_host(
@@ -376,10 +378,7 @@ def _on_device(
         out = None  # or the CPU would find operands half overwritten
     with device.active():
         described = call.operands if call.target is None else (*call.operands, call.target)
-        staged = [
-            transfer.stage(device, array, operand)
-            for array, operand in zip(call.arrays, call.operands, strict=True)
-        ]
+        staged = transfer.stage_all(device, call.arrays, call.operands)
         inputs = tuple(buffer for buffer, _ in staged)
         others = streams.of(device, (*described, *call.read))
         streams.follow(device, others)

@@ -17,6 +17,7 @@ from hetero.runtime.call_cache import Settings, forced
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.pricing import by_way_of_host, check_method, matching_devices
 from hetero.runtime.problem import Problem
+from hetero.runtime.results import staying
 from hetero.runtime.shares import price
 
 log = logging.getLogger("hetero")
@@ -29,7 +30,9 @@ _plans = call_cache.new_table()
 
 
 @contextmanager
-def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
+def use(
+    device: str | None = None, method: str | None = None, results: str | None = None
+) -> Iterator[None]:
     """Force placement for all calls inside the ``with`` block, in this thread or task.
 
     Parameters
@@ -38,12 +41,28 @@ def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
         "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs.
     method : str, optional
         Name of an implementation, such as "blas" or "tiled".
+    results : {"host", "device"}, optional
+        "device": results of NumPy operands stay where they are computed: on a GPU they are CuPy's
+        arrays, PyCUDA's where there is no CuPy, on an OpenCL device PyOpenCL's. The next call takes
+        them as they are, and `hetero.to_host` brings one to the host. What the CPU computes is a
+        NumPy array. "host": NumPy operands give NumPy arrays, as outside of the block.
 
     Raises
     ------
     DeviceNotAvailable, MethodNotAvailable
         At once, if the device is not here or no operation has the method; the message names those
         that there are.
+    ValueError
+        For other ``results``.
+
+    Notes
+    -----
+    With ``results="device"`` each call is priced with what staying saves the next one: a result
+    that stays on a device is not charged its download, and one that the CPU computes is charged its
+    upload to the device that is named, or else to the first one ("upload next" in a plan).
+
+    Results of arrays on a device lie there in any case. Those of several devices together, of
+    complex convolutions, and of calls that a device has no room for as a whole, are on the host.
 
     Examples
     --------
@@ -55,7 +74,9 @@ def use(device: str | None = None, method: str | None = None) -> Iterator[None]:
     if device is not None:
         _require(device)
     check_method(method, [i for o in registry.operations() for i in registry.lookup(o.name)])
-    given = Settings(device, method)
+    if results not in (None, "host", "device"):
+        raise ValueError(f"results must be 'host' or 'device', got {results!r}")
+    given = Settings(device, method, results)
     outer = forced.get() or Settings()
     inner = (o if g is None else g for g, o in zip(given, outer, strict=True))
     token = forced.set(Settings(*inner))
@@ -188,7 +209,8 @@ def plan_call(
     device, method = placement(device, method)
     if operation.plan is not None:
         return operation.plan(operands, options, device, method)
-    return plan(operation.problem(*operands, **options), device, method)
+    problem = staying(operation.problem(*operands, **options), device)
+    return plan(problem, device, method)
 
 
 class Machine:

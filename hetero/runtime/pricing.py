@@ -24,6 +24,7 @@ Terms = dict[str, float]
 ALL_AT_ONCE = "all at once"
 UNKNOWN = "no constants in this profile; hetero.calibrate() measures them"
 UNKNOWN_THERE = "no constants in this profile"
+UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
 
 
 def price(
@@ -330,6 +331,8 @@ def _of_others(
     terms, made_of = implementation.price(problem, name, info, constants, beside)
     seconds, elsewhere, reason = None, info.get("elsewhere", False), None
     if terms is not None:
+        if implementation.blocks == registry.ALWAYS:  # which leaves its result on the host
+            terms = {**terms, **upload_next(problem, constants, beside)}
         seconds = sum(terms.values())
     elif elsewhere or not asked_for:
         reason = UNKNOWN_THERE if elsewhere else UNKNOWN
@@ -344,7 +347,7 @@ def _movement(
     """Seconds of what must move to compute on a device: terms before and after computing."""
     here = HOST if name == CPU else name
     before: Terms = {}
-    after: Terms = {}
+    after: Terms = upload_next(problem, constants, beside) if here == HOST else {}
     if here == HOST and problem.device is None:
         return before, after
 
@@ -365,8 +368,21 @@ def _movement(
 
     for operand in problem.inputs:
         move(before, operand, operand.location, here)
-    move(after, problem.output, here, problem.output.location)
+    if problem.next_device is None:
+        move(after, problem.output, here, problem.output.location)
     return before, after
+
+
+def upload_next(problem: Problem, constants: Profile, beside: str = "") -> Terms:
+    """Seconds to move a result that is on the host to where it is expected to be used next; nothing
+    where that is not said, or the link not known."""
+    if problem.next_device is None:
+        return {}
+    try:
+        link = constants.link(problem.next_device, "upload", beside=beside)
+    except KeyError:
+        return {}
+    return {UPLOAD_NEXT: link(problem.output.nbytes)}
 
 
 def moved_to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:

@@ -37,6 +37,10 @@ class Problem:
         Why no device (but the CPU) can do it.
     options : NamedTuple or None
         The operation's own, as far as a price can depend on them; they must be hashable.
+    next_device : str or None
+        The result of operands on the host stays where it is computed, and this is the device that
+        is expected to use it next; None: it goes to the output's location. See
+        `hetero.runtime.results`.
     """
 
     operation: str
@@ -50,6 +54,7 @@ class Problem:
     function: str = ""
     device_obstacle: str | None = None
     options: Any = None
+    next_device: str | None = None
 
     @property
     def device(self) -> str | None:
@@ -61,7 +66,9 @@ class Problem:
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{operand.shape} on {operand.location}" for operand in self.inputs)
-        result = f"{self.output.shape} on {self.output.location}"
+        stays = self.next_device is not None
+        place = "where it is computed" if stays else f"on {self.output.location}"
+        result = f"{self.output.shape} {place}"
         return f"{self.operation} {self.dtype}: {shapes} -> {result}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -252,7 +252,11 @@ def operations() -> tuple[Operation, ...]:
 def cut(problem: Problem, parts: int) -> Cut | None:
     """How a problem of host arrays is cut into at least so many parts; None where it is not."""
     found = _operations.get(problem.operation)
-    return None if found is None or found.cut is None else found.cut(problem, parts)
+    if found is None or found.cut is None:
+        return None
+    if problem.next_device is not None:  # parts are put together on the host
+        problem = replace(problem, next_device=None)
+    return found.cut(problem, parts)
 
 
 def operation(name: str) -> Operation:

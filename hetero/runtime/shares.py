@@ -83,7 +83,18 @@ def _candidates(
                 or (method is None and (serves is None or serves(problem) is None))
             ):
                 found.append(together.candidate(problem, cut, implementation))
-    return found
+    later = pricing.upload_next(problem, constants, beside)
+    return [_with(c, later) for c in found] if later else found
+
+
+def _with(candidate: Candidate, later: pricing.Terms) -> Candidate:
+    """A candidate that takes longer by a term; itself where it has no price."""
+    if candidate.seconds is None:
+        return candidate
+    more = sum(later.values())
+    otherwise = candidate.otherwise and candidate.otherwise + more
+    terms, seconds = candidate.terms | later, candidate.seconds + more
+    return candidate._replace(terms=terms, seconds=seconds, otherwise=otherwise)
 
 
 def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:

@@ -46,6 +46,17 @@ def _moved(device: Device, array: np.ndarray) -> tuple[Any, Any]:
     return buffer, owner
 
 
+def stage_all(
+    device: Device, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
+) -> list[tuple[Any, Any]]:
+    """`stage` for each operand; one that is given twice is moved once."""
+    found: dict[int, tuple[Any, Any]] = {}
+    for array, operand in zip(arrays, operands, strict=True):
+        if id(array) not in found:
+            found[id(array)] = stage(device, array, operand)
+    return [found[id(array)] for array in arrays]
+
+
 def _as_dense(array: np.ndarray) -> np.ndarray:
     """A C-contiguous view of the array's memory, or the array if its memory is not dense."""
     if array.flags.c_contiguous:
@@ -83,8 +94,8 @@ def to_host(array: Any, operand: Operand) -> np.ndarray:
         with device.active():
             streams.follow(device, streams.of(device, [operand]))
             low, raw = _span(operand)
-            device.download(operand.pointer + low, raw)
-        return _view(raw, operand, low)
+            device.download(operand.pointer, raw, low)
+        return view(raw, operand, low)
 
     return failures.twice(device, move)
 
@@ -103,9 +114,9 @@ def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
             streams.follow(device, others)
             low, raw = _span(operand)
             if not operand.is_dense():
-                device.download(operand.pointer + low, raw)  # what lies in the gaps stays
-            _view(raw, operand, low)[...] = values
-            device.upload(raw, operand.pointer + low)
+                device.download(operand.pointer, raw, low)  # what lies in the gaps stays
+            view(raw, operand, low)[...] = values
+            device.upload(raw, operand.pointer, low)
             streams.precede(device, others)
 
     failures.twice(device, move)
@@ -117,7 +128,8 @@ def _span(operand: Operand) -> tuple[int, np.ndarray]:
     return low, np.empty(high - low, np.uint8)
 
 
-def _view(raw: np.ndarray, operand: Operand, low: int) -> np.ndarray:
+def view(raw: np.ndarray, operand: Operand, low: int) -> np.ndarray:
+    """An operand's elements in host bytes that begin ``low`` bytes from its pointer."""
     return np.ndarray(operand.shape, operand.dtype, raw, -low, operand.strides)
 
 

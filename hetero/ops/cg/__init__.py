@@ -16,6 +16,7 @@ from hetero.ops.linear_systems.tolerances import checked_limit, checked_toleranc
 from hetero.ops.linear_systems.vectors import on_host
 from hetero.runtime import call_cache, planner, registry
 from hetero.runtime.plan import Plan
+from hetero.runtime.results import staying
 
 __all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
 
@@ -117,7 +118,7 @@ def solve_cg(
 
         def make() -> Plan:
             problem = operands.problem_of(matrix, kind, rtol, limit)
-            return planner.plan(problem, device, method)
+            return planner.plan(staying(problem, device), device, method)
 
         if (
             key is None

@@ -21,6 +21,7 @@ from hetero.arrays import (
 )
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, Window, window_of
+from hetero.runtime import results
 from hetero.runtime.planner import HERE, Machine
 from hetero.runtime.problem import Problem, check_dims, dtype_obstacle
 
@@ -47,6 +48,8 @@ class CheckedCall(NamedTuple):
         Forced placement.
     machine : Machine
         The one that is asked.
+    stays : bool
+        Whether the result is to stay on the device that computes it; not of a part of a call.
     """
 
     image: Any
@@ -60,11 +63,13 @@ class CheckedCall(NamedTuple):
     device: str | None
     method: str | None
     machine: Machine = HERE
+    stays: bool = False
 
     def of(self, image: Any, filter: Any, fillvalue: Any = None) -> CheckedCall:
         """The same of other operands, with another fill value where one is given."""
         a, b = describe(image), describe(filter)
-        found = self._replace(image=image, filter=filter, a=a, b=b, dtype=_common(a, b))
+        dtype = _common(a, b)
+        found = self._replace(image=image, filter=filter, a=a, b=b, dtype=dtype, stays=False)
         return found if fillvalue is None else found._replace(fillvalue=fillvalue)
 
     @property
@@ -121,9 +126,9 @@ def checked(
         fillvalue = 0
     if mode == "valid" and swapped(a.shape[-2:], b.shape) and len(a.shape) == 2:
         image, filter, a, b = filter, image, b, a
-    return CheckedCall(
-        image, filter, a, b, _common(a, b), mode, boundary, fillvalue, device, method, machine
-    )
+    stays = machine.is_here and a.location == b.location == HOST and results.wanted()
+    placed = device, method, machine, stays
+    return CheckedCall(image, filter, a, b, _common(a, b), mode, boundary, fillvalue, *placed)
 
 
 def _common(a: Operand, b: Operand) -> np.dtype:

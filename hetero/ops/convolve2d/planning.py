@@ -38,7 +38,8 @@ def planned(call: CheckedCall) -> Task:
     if call.dtype.kind == "c":
         return _by_scipy(call) if are_few(call) else _in_real_parts(call)
     if call.a.dtype != call.dtype:
-        call = call.of(_converted(call.image, call.dtype), call.filter)
+        stays = call.stays
+        call = call.of(_converted(call.image, call.dtype), call.filter)._replace(stays=stays)
     return real.planned(call)
 
 

@@ -22,7 +22,7 @@ from hetero.ops.convolve2d.operands import (
 )
 from hetero.ops.convolve2d.remembered import SMALL, are_few, calls, key_of, known, remember
 from hetero.ops.convolve2d.window import SPREADING, TRANSFORMS, Window
-from hetero.runtime import call_cache, execution, planner
+from hetero.runtime import call_cache, execution, planner, results
 from hetero.runtime.plan import CPU, Plan
 
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
@@ -134,6 +134,8 @@ def _plan_of(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
     def make() -> Plan:
         taps = dense(b.shape, call.dtype, b.location if unknown else HOST)
         problem = described(a, taps, call.dtype, found)
+        if call.stays:
+            problem = results.staying(problem, call.device)
         plan = call.machine.plan(problem, call.device, call.method)
         best = plan.candidates[0]
         if (best.device, best.method) != (CPU, "direct") and are_few(call):
@@ -144,4 +146,5 @@ def _plan_of(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
 
     if not call.machine.is_here or a.kept is not None:
         return make()
-    return calls.plan((call.device, (call.method, found, unknown), call_cache.facts(a)), make)
+    rest = call.method, found, unknown, call.stays
+    return calls.plan((call.device, rest, call_cache.facts(a)), make)

@@ -141,10 +141,11 @@ class _HostCall:
 def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
     """What a call of NumPy arrays is found by, by `convolve2d` itself where it is not placed.
 
-    None for others, and for methods that are refused by name where values are not finite.
+    None for others, for methods that are refused by name where values are not finite, and where the
+    result may stay on a device.
     """
     a, b = call.a, call.b
-    if not a.location == b.location == HOST or call.method in SPREADING:
+    if not a.location == b.location == HOST or call.method in SPREADING or call.stays:
         return None
     placed = () if call.device is call.method is None else (call.device, call.method)
     return a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary, *placed

@@ -13,7 +13,7 @@ from hetero.arrays import HOST, describe, is_device_array
 from hetero.ops.kmeans import methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.kmeans.fit import Fit, Progress
 from hetero.ops.kmeans.operands import from_dims, problem
-from hetero.runtime import planner, registry, transfer
+from hetero.runtime import planner, registry, results, transfer
 from hetero.runtime.plan import Plan
 
 __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
@@ -176,9 +176,8 @@ def cluster(
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
     planned = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
-    plan = planner.plan(
-        problem(X, n_clusters, **planned, sample_weight=sample_weight), device, method
-    )
+    asked = problem(X, n_clusters, **planned, sample_weight=sample_weight)
+    plan = planner.plan(results.staying(asked, device), device, method)
     found = plan.problem
     (n, d, k), (how, starts, maxiter), dtype = found.dims, found.options, np.dtype(found.dtype)
     told: list[str] = []
@@ -215,13 +214,18 @@ def cluster(
     described = tuple(map(describe, arrays))
 
     def options_on(used: tuple[Any, ...], done: int) -> Fit:
-        place = found.output.location
-        if len(used) != 1 or place != used[0].name:
+        place, shape, integers = found.output.location, (n,), np.dtype(np.int32)
+        if len(used) == 1 and place == used[0].name:
+            box["labels"], pointer = transfer.empty_like(X, described[0], shape, integers)
+        elif len(used) == 1 and stays and used[0].has_arrays:
+            box["labels"], target = results.new_array(used[0], shape, integers)
+            pointer = target.pointer
+        else:
             return fit
-        box["labels"], pointer = transfer.empty_like(X, described[0], (n,), np.dtype(np.int32))
         return fit._replace(labels=pointer)
 
-    out = np.empty((k, d), dtype) if found.output.location == HOST else None
+    stays = found.next_device is not None
+    out = np.empty((k, d), dtype) if found.output.location == HOST and not stays else None
     done = execution.run(plan, execution.Call(arrays, described, out, options_on=options_on))
     run, labels = done.outcome
     if labels is None:

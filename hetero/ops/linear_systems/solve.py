@@ -94,7 +94,8 @@ def execute(
     if x0 is not None:
         start = on_host(x0, describe(x0), dtype).reshape(moved.shape)
     # A plan that is remembered for all sizes does not tell how long the result is.
-    out = np.empty(moved.shape, dtype) if moved.location == HOST else None
+    stays = problem.next_device is not None
+    out = np.empty(moved.shape, dtype) if moved.location == HOST and not stays else None
     call = execution.Call((rhs,), (moved,), out, options_on=options_on, start=start, read=read)
     done = execution.run(plan, call)
     outcome = done.outcome

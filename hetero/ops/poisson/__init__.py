@@ -16,6 +16,8 @@ from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
 from hetero.runtime import call_cache, planner, registry
 from hetero.runtime.plan import Plan
 from hetero.runtime.problem import Problem, check_dims
+from hetero.runtime.results import on_host as with_host_result
+from hetero.runtime.results import staying
 
 if TYPE_CHECKING:
     from hetero.ops.linear_systems.types import Outcome
@@ -127,7 +129,7 @@ def solve_poisson(
     asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
 
     def make() -> Plan:
-        return planner.plan(problem(f, x0=x0, **asked), device, method)
+        return planner.plan(staying(problem(f, x0=x0, **asked), device), device, method)
 
     arrays = call_cache.facts(describe(f), None if x0 is None else describe(x0))
     plan = _calls.plan((device, tuple(asked.values()), arrays), make)
@@ -201,7 +203,7 @@ class _Equation:
         )
         self._rhs = scaled.f
         stencil = Stencil(shape, scaled.spacing)
-        solved = self._run(plan, solve, stencil, scaled.f, scaled.x0)
+        solved = self._run(with_host_result(plan), solve, stencil, scaled.f, scaled.x0)
         return self._in_own_units(solved, stencil, solve.rtol)
 
     @staticmethod
@@ -332,7 +334,10 @@ def _plan(
     method: str | None,
     machine: planner.Machine = planner.HERE,
 ) -> Plan:
-    return machine.plan(problem(*operands, **options, method=method), device, method)
+    asked = problem(*operands, **options, method=method)
+    if machine.is_here:
+        asked = staying(asked, device)
+    return machine.plan(asked, device, method)
 
 
 OPERATION = registry.register_operation(

@@ -12,7 +12,7 @@ import numpy as np
 from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, layouts, overlap
 from hetero.kernels.cpu import limits
 from hetero.ops.products.operands import build
-from hetero.runtime import call_cache, planner, ski_rental, thread_counts
+from hetero.runtime import call_cache, planner, results, ski_rental, thread_counts
 from hetero.runtime.call_cache import MISS, Calls
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.problem import Problem
@@ -85,14 +85,15 @@ def _call(
         planner.check_placement(function.__name__, device, method)
         return function(A, B, out=out, **options)
     A, B = _dense(function, A), _dense(function, B)
-    key = _host_key(A, B, out, device, method)
+    stays = out is None and results.wanted()
+    key = _host_key(A, B, out, device, method, stays)
     run = calls.host.get(key)
     if run is None:
         now = call_cache.generation()
         if device is None and method is None and _is_numpy_alone():
             run = function
         else:
-            run = _plan_on_host(function, A, B, out, device, method)
+            run = _plan_on_host(function, A, B, out, device, method, stays)
         call_cache.remember(calls.host, key, run, now)
     return run(A, B, out)
 
@@ -118,13 +119,18 @@ def _dense(function: Function, x: Any) -> np.ndarray:
 
 
 def _host_key(
-    A: np.ndarray, B: np.ndarray, out: np.ndarray | None, device: str | None, method: str | None
+    A: np.ndarray,
+    B: np.ndarray,
+    out: np.ndarray | None,
+    device: str | None,
+    method: str | None,
+    stays: bool,
 ) -> tuple[Any, ...]:
     """What a remembered host call is found by; the layouts alone where nothing else is given."""
     key = layouts(A, B, out)
-    if out is None and device is None and method is None:
+    if out is None and device is None and method is None and not stays:
         return key
-    return device, method, key, out is not None and out.flags.writeable
+    return device, method, key, stays, out is not None and out.flags.writeable
 
 
 def _plan_on_host(
@@ -134,12 +140,15 @@ def _plan_on_host(
     out: np.ndarray | None,
     device: str | None,
     method: str | None,
+    stays: bool,
 ) -> Function:
     a, b = describe(A).unkept(), describe(B).unkept()
     problem = build(function.__name__, a, b, None if out is None else describe(out))
     if problem is None:
         planner.check_placement(function.__name__, device, method)
         return function  # it raises or casts
+    if stays:
+        problem = results.staying(problem, device)
     plan = planner.plan(problem, device, method)
     run = host_call(plan, function)
     if plan.varies:

@@ -1,0 +1,530 @@
+"""Results that stay on the device that computed them, and `hetero.to_host`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import types
+
+import fakes
+import numpy as np
+import pytest
+import runtimes
+from scipy import signal
+
+import hetero
+from hetero import devices
+from hetero.arrays import HOST, cupy, describe
+from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.runtime import profile, registry
+
+rng = np.random.default_rng(11)
+N = 40
+X = rng.random((N, N), np.float32) / N
+TAPS = rng.random((5, 3), np.float32) / 9
+
+
+def chain(A, taps, put=lambda x: x):
+    """20 mixed calls, each on the result of the one before; their last result."""
+    for _ in range(6):
+        B = hetero.matmul(A, A)
+        C = hetero.convolve2d(B, taps, "same")
+        A = hetero.matmul(C, B)
+    return hetero.matvec(A, hetero.matvec(B, A[0]))
+
+
+def by_numpy(A, taps):
+    for _ in range(6):
+        B = A @ A
+        C = signal.convolve2d(B, taps, "same")
+        A = C @ B
+    return A @ (B @ A[0])
+
+
+def first_row(self, index):
+    assert index == 0
+    row = fakes.Cupy(
+        *(self.memory, self.pointer, self.shape[1:], self.dtype, self.strides[1:]),
+        *(self.owner, self.stream, self.readonly),
+    )
+    return row
+
+
+@pytest.fixture
+def indexed(monkeypatch):
+    """Fake arrays whose first row can be taken."""
+    monkeypatch.setattr(fakes.Array, "__getitem__", first_row, raising=False)
+
+
+def moves(log):
+    return [x for x in log if x in ("upload", "download", "synchronize")]
+
+
+def test_a_chain_of_20_calls_is_uploaded_once_and_downloaded_once(cuda, indexed):
+    with hetero.use(device="cuda", results="device"):
+        y = chain(X, TAPS)
+        assert type(y) is fakes.Cupy
+        assert cuda.log.count("compute") == 20
+        assert moves(cuda.log) == ["upload"]
+        got = hetero.to_host(y)
+    assert moves(cuda.log) == ["upload", "download"]
+    np.testing.assert_allclose(got, by_numpy(X, TAPS), rtol=1e-4)
+
+
+def test_without_it_each_call_moves_its_result(cuda):
+    with hetero.use(device="cuda"):
+        assert type(hetero.matmul(X, X)) is np.ndarray
+        with hetero.use(results="device"):
+            assert type(hetero.matmul(X, X)) is fakes.Cupy
+            with hetero.use(results="host"):
+                assert type(hetero.matmul(X, X)) is np.ndarray
+            assert type(hetero.matmul(X, X)) is fakes.Cupy
+        assert type(hetero.matmul(X, X)) is np.ndarray
+    assert moves(cuda.log).count("download") == 3
+
+
+def test_a_host_operand_is_uploaded_once_in_each_call(cuda):
+    other = rng.random((N, N), np.float32)
+    with hetero.use(device="cuda", results="device"):
+        A = hetero.matmul(X, X)
+        cuda.log.clear()
+        B = hetero.matmul(A, other)
+        assert moves(cuda.log) == ["upload"]
+        C = hetero.matmul(other, other)
+        assert moves(cuda.log) == ["upload"] * 2
+        np.testing.assert_allclose(hetero.to_host(B), X @ X @ other, rtol=1e-5)
+        np.testing.assert_allclose(hetero.to_host(C), other @ other, rtol=1e-5)
+
+
+def test_remembered_plans_keep_apart(cuda):
+    """The same call inside and outside, more than once each."""
+    for _ in range(2):
+        for call in (
+            lambda: hetero.matmul(X, X, device="cuda"),
+            lambda: hetero.matvec(X, X[0], device="cuda"),
+            lambda: hetero.convolve2d(X, TAPS, device="cuda"),
+        ):
+            inside = []
+            expected = call()
+            with hetero.use(results="device"):
+                inside += [call(), call()]
+            assert type(expected) is type(call()) is np.ndarray
+            assert [type(x) for x in inside] == [fakes.Cupy] * 2
+            np.testing.assert_array_equal(hetero.to_host(inside[1]), expected)
+
+
+def test_without_cupy_they_are_of_the_devices_own_library(cuda, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with hetero.use(device="cuda", results="device"):
+        C = hetero.matmul(X, X)
+    assert type(C) is fakes.Array, "PyCUDA's stand-in"
+    np.testing.assert_allclose(hetero.to_host(C), X @ X, rtol=1e-5)
+
+
+def test_a_cupy_that_does_not_load_is_none(monkeypatch):
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    cupy._imported.cache_clear()
+
+    def fails(name):
+        raise ImportError("another CUDA")
+
+    monkeypatch.setattr(cupy, "importlib", types.SimpleNamespace(import_module=fails))
+    assert cupy.Cupy().maker("cuda") is None
+    cupy._imported.cache_clear()
+
+
+def test_in_a_context_of_its_own_they_are_pycudas(cuda, monkeypatch):
+    """CuPy works in the primary one."""
+    monkeypatch.setattr(cuda, "same_in_threads", lambda: False)
+    with hetero.use(device="cuda", results="device"):
+        assert type(hetero.matmul(X, X)) is fakes.Array
+
+
+def test_an_array_made_on_another_stream_is_waited_for(cuda, monkeypatch):
+    """CuPy's memory may be in use on its current stream, and the result is used there."""
+    empty = sys.modules["cupy"].empty
+
+    def on_a_stream(shape, dtype):
+        made = empty(shape, dtype)
+        made.stream = 77
+        return made
+
+    monkeypatch.setattr(sys.modules["cupy"], "empty", on_a_stream)
+    with hetero.use(device="cuda", results="device"):
+        C = hetero.matmul(X, X)
+        rest = [x for x in cuda.log if x != "allocate"]
+        assert rest == ["upload", "follow 77", "compute", "precede 77"]
+        cuda.log.clear()
+        hetero.to_host(C)
+        assert cuda.log == ["follow 77", "download"]
+
+
+def test_out_is_where_the_result_goes(cuda):
+    out = np.empty((N, N), np.float32)
+    with hetero.use(device="cuda", results="device"):
+        assert hetero.matmul(X, X, out=out) is out
+    np.testing.assert_allclose(out, X @ X, rtol=1e-5)
+
+
+def test_a_device_that_fails_leaves_the_result_on_the_host(cuda, monkeypatch, caplog):
+    caplog.set_level(logging.ERROR, "hetero")
+
+    def fails(*_):
+        raise DeviceError("planted")
+
+    with hetero.use(device="cuda", results="device"):
+        with monkeypatch.context() as patch:
+            patch.setattr(cuda, "upload", fails)
+            C = hetero.matmul(X, X)
+        assert type(C) is np.ndarray
+        D = hetero.matmul(C, C)
+        assert type(D) is fakes.Cupy
+    np.testing.assert_allclose(hetero.to_host(D), X @ X @ X @ X, rtol=1e-4)
+
+
+def test_a_device_without_room_for_the_result_leaves_it_on_the_host(cuda, monkeypatch, caplog):
+    """By CuPy's MemoryError or by ours; nothing is set aside."""
+    caplog.set_level(logging.ERROR, "hetero")
+    for error in (MemoryError("Out of memory allocating"), DeviceMemoryError("planted")):
+
+        def fails(*_, error=error):
+            raise error
+
+        with hetero.use(device="cuda", results="device"), monkeypatch.context() as patch:
+            patch.setattr(sys.modules["cupy"], "empty", fails)
+            C = hetero.matmul(X, X)
+        assert type(C) is np.ndarray
+        np.testing.assert_allclose(C, X @ X, rtol=1e-5)
+    assert devices.disabled("cuda:0") is None
+    assert not devices.here.first_failure
+
+
+def test_what_a_library_fails_at_is_a_failure_of_the_device(cuda, monkeypatch, warnings_of):
+    def fails(*_):
+        raise RuntimeError("cudaErrorUnknown")
+
+    monkeypatch.setattr(sys.modules["cupy"], "empty", fails)
+    with hetero.use(device="cuda", results="device"):
+        assert type(hetero.matmul(X, X)) is np.ndarray
+    assert len(warnings_of()) == 1
+    assert "cudaErrorUnknown" in warnings_of()[0]
+
+
+def test_a_machine_without_devices_gives_numpy_arrays(monkeypatch):
+    monkeypatch.setattr(devices.here, "found", {})
+    with hetero.use(results="device"):
+        C = hetero.matmul(X, X)
+        assert type(C) is np.ndarray
+        assert type(hetero.convolve2d(C, TAPS)) is np.ndarray
+        assert "where" not in str(hetero.plan("matmul", X, X))
+        np.testing.assert_array_equal(hetero.to_host(C), C)
+
+
+def test_other_values_are_refused():
+    with (
+        pytest.raises(ValueError, match="results must be 'host' or 'device', got 'gpu'"),
+        hetero.use(results="gpu"),
+    ):
+        pass
+
+
+# -- Prices --------------------------------------------------------------------------------------
+
+
+def rows(*shapes, operation="matmul", **placed):
+    found = hetero.plan(operation, *[hetero.spec(s, "float32") for s in shapes], **placed)
+    return found, {(c.device, c.method): c for c in found.candidates if c.seconds is not None}
+
+
+@pytest.mark.parametrize("operation", ["matmul", "convolve2d"])
+def test_a_result_that_stays_costs_no_download_and_one_on_the_cpu_its_upload(cuda, operation):
+    shapes = ((2000, 2000), (2000, 2000) if operation == "matmul" else (9, 9))
+    _, usual = rows(*shapes, operation=operation)
+    with hetero.use(results="device"):
+        found, stays = rows(*shapes, operation=operation)
+    assert "-> (20" in str(found).replace(found.profile_name, "")
+    assert "where it is computed" in str(found)
+    assert set(usual) == set(stays)
+    assert {c.implementation.blocks for c in stays.values()} == {"", registry.ALWAYS}
+    nbytes = found.problem.output.nbytes
+    for place, candidate in stays.items():
+        terms = dict(usual[place].terms)
+        if place[0] == "cpu" or candidate.implementation.blocks == registry.ALWAYS:
+            link = profile.current().link("cuda:0", "upload")(nbytes)
+            terms["upload next"] = link
+            assert f"upload next {link * 1e3:.3g} ms" in str(found)
+        else:
+            assert terms.pop("download") > 0
+        assert candidate.terms == pytest.approx(terms)
+        assert candidate.seconds == pytest.approx(sum(terms.values()))
+
+
+def test_what_staying_saves_decides(cuda):
+    """Somewhere the CPU is taken for one call and the device for one of a chain."""
+    found = []
+    for n in (16, 64, 128, 256, 512, 1024, 2048):
+        usual, _ = rows((n, n), (n, n))
+        with hetero.use(results="device"):
+            stays, _ = rows((n, n), (n, n))
+        found.append((usual.chosen.device, stays.chosen.device))
+    assert set(found) == {("cpu", "cpu"), ("cpu", "cuda:0"), ("cuda:0", "cuda:0")}
+    assert found == sorted(found), "the larger the product, the better the device"
+
+
+def test_operands_on_a_device_are_priced_as_ever(cuda):
+    shapes = [hetero.spec((300, 300), "float32", on="cuda:0"), hetero.spec((300, 300), "float32")]
+    usual = hetero.plan("matmul", *shapes)
+    with hetero.use(results="device"):
+        assert hetero.plan("matmul", *shapes).to_dict() == usual.to_dict()
+
+
+def test_the_plan_is_that_of_the_call(cuda, monkeypatch):
+    with hetero.use(results="device"):
+        plan = hetero.plan("matmul", X, X)
+        assert plan.chosen.device == "cpu"
+        assert type(hetero.matmul(X, X)) is np.ndarray
+        large = rng.random((1500, 1500), np.float32)
+        assert hetero.plan("matmul", large, large).chosen.device == "cuda:0"
+        assert type(hetero.matmul(large, large)) is fakes.Cupy
+
+
+def test_what_several_devices_share_is_on_the_host(two):
+    """And charged the upload; its parts are priced as ever."""
+    shapes = (4000, 4000), (4000, 4000)
+    _, usual = rows(*shapes)
+    with hetero.use(results="device"):
+        _, stays = rows(*shapes)
+        C = hetero.matmul(X, X, device="cuda:*")
+    assert type(C) is np.ndarray
+    np.testing.assert_allclose(C, X @ X, rtol=1e-5)
+    together = [place for place in stays if place[0] == "cuda:*"]
+    assert together
+    later = profile.current().link("cuda:0", "upload")(4 * 4000 * 4000)
+    for place in together:
+        terms = {**usual[place].terms, "upload next": later}
+        assert stays[place].terms == pytest.approx(terms)
+        assert stays[place].seconds == pytest.approx(sum(terms.values()))
+
+
+def test_the_next_call_is_expected_on_the_device_that_is_named(two):
+    with hetero.use(results="device"):
+        assert rows((9, 9), (9, 9))[0].problem.next_device == "cuda:0"
+        assert rows((9, 9), (9, 9), device="cuda")[0].problem.next_device == "cuda:0"
+        assert rows((9, 9), (9, 9), device="cuda:1")[0].problem.next_device == "cuda:1"
+        assert rows((9, 9), (9, 9), device="cpu")[0].problem.next_device is None
+        C = hetero.matmul(X, X, device="cuda:1")
+        assert describe(C).location == "cuda:1"
+
+
+# -- Bringing arrays to the host -----------------------------------------------------------------
+
+VALUES = rng.random((7, 6), np.float32)
+VIEWS = {
+    "C": VALUES,
+    "F": np.asfortranarray(VALUES),
+    "rows": VALUES[::2],
+    "columns": VALUES[:, 1::2],
+    "reversed": VALUES[::-1, ::-1],
+    "a stack turned": rng.random((2, 3, 4)).transpose(1, 0, 2),
+    "none": VALUES[:0],
+    "a number": np.array(3.0),
+}
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("name", VIEWS)
+def test_any_layout(cuda, name, wait):
+    values = VIEWS[name]
+    array = fakes.Cupy.of(values, cuda)
+    got = hetero.to_host(array, wait=wait)
+    got = got if wait else got.wait()
+    np.testing.assert_array_equal(got, values)
+    assert got.dtype == values.dtype
+    for out in (np.empty_like(values), np.empty((*values.shape, 2), values.dtype)[..., 0]):
+        found = hetero.to_host(array, out, wait=wait)
+        found = found if wait else found.wait()
+        assert found is out
+        np.testing.assert_array_equal(out, values)
+
+
+def test_what_lies_on_the_host_stays_there():
+    assert hetero.to_host(VALUES) is VALUES
+    assert hetero.to_host(VALUES, wait=False).wait() is VALUES
+    out = np.empty_like(VALUES)
+    assert hetero.to_host(VALUES, out) is out
+    np.testing.assert_array_equal(out, VALUES)
+    np.testing.assert_array_equal(hetero.to_host([[1, 2]]), [[1, 2]])
+
+
+def test_wrong_outs(cuda):
+    array = fakes.Cupy.of(VALUES, cuda)
+    with pytest.raises(ValueError, match=r"shape \(7, 6\) and dtype float32, got \(6, 7\)"):
+        hetero.to_host(array, np.empty((6, 7), np.float32))
+    with pytest.raises(ValueError, match=r"and float64$"):
+        hetero.to_host(array, np.empty((7, 6)))
+    with pytest.raises(TypeError, match="must be a NumPy array, got list"):
+        hetero.to_host(array, [])
+    readonly = np.empty_like(VALUES)
+    readonly.flags.writeable = False
+    with pytest.raises(ValueError, match="writeable"):
+        hetero.to_host(array, readonly)
+
+
+def test_a_download_that_fails_is_tried_once_more(cuda, monkeypatch, warnings_of):
+    array, download, tries = fakes.Cupy.of(VALUES, cuda), cuda.download, []
+
+    def fails_once(*arguments):
+        tries.append(1)
+        if len(tries) == 1:
+            raise DeviceError("planted")
+        download(*arguments)
+
+    monkeypatch.setattr(cuda, "download", fails_once)
+    np.testing.assert_array_equal(hetero.to_host(array), VALUES)
+    assert len(warnings_of()) == 1
+    tries.clear()
+    with pytest.raises(DeviceError, match="planted"):
+        hetero.to_host(array, wait=False).wait()
+
+
+def test_one_that_is_begun_is_waited_for_once(cuda, monkeypatch):
+    """It is there when `wait` returns, and not before it was asked for."""
+    array, begun = fakes.Cupy.of(VALUES, cuda), []
+
+    class Copy:
+        def __init__(self, source, target, offset):
+            begun.append(self)
+            self.move = lambda: cuda.download(source, target, offset)
+
+        def wait(self):
+            self.move()
+            begun.remove(self)
+
+    monkeypatch.setattr(cuda, "start_download", Copy)
+    pending = hetero.to_host(array, wait=False)
+    assert len(begun) == 1
+    got = pending.wait()
+    np.testing.assert_array_equal(got, VALUES)
+    assert not begun
+    assert pending.wait() is got
+
+
+# -- On a real device of the ordinary suite ------------------------------------------------------
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """An OpenCL device, and what it was asked to copy: (direction, bytes)."""
+    device = runtimes.opencl_device()
+    copied = []
+
+    def note(name, position):
+        call = getattr(device, name)
+
+        def noted(*arguments, **named):
+            if position(arguments).nbytes >= X.nbytes:
+                copied.append(name)
+            return call(*arguments, **named)
+
+        monkeypatch.setattr(device, name, noted)
+
+    note("upload", lambda arguments: arguments[0])
+    note("start_upload", lambda arguments: arguments[0])
+    note("download", lambda arguments: arguments[1])
+    note("start_download", lambda arguments: arguments[1])
+    return device, copied
+
+
+def test_a_chain_on_opencl(here):
+    device, copied = here
+    with hetero.use(device=device.name, results="device"):
+        A = X
+        for _ in range(6):
+            B = hetero.matmul(A, A)
+            C = hetero.convolve2d(B, TAPS, "same")
+            A = hetero.matmul(C, B)
+        assert copied == ["upload"]
+        assert type(A).__module__.startswith("pyopencl")
+        assert describe(A).location == device.name
+        y = hetero.matvec(A, hetero.matvec(B, X[0]))
+        copied.clear()
+        got = hetero.to_host(A)
+        assert "download" in copied[0]
+        y = hetero.to_host(y)
+    A = X
+    for _ in range(6):
+        B = A @ A
+        A = signal.convolve2d(B, TAPS, "same") @ B
+    np.testing.assert_allclose(got, A, rtol=1e-4)
+    np.testing.assert_allclose(y, A @ (B @ X[0]), rtol=1e-4)
+
+
+def test_solves_and_clusters_on_opencl(here):
+    device, _ = here
+    grid = hetero.Poisson((N, N), dtype=np.float32)
+    with hetero.use(device=device.name, results="device"):
+        u = hetero.solve_poisson(X, method="cg", rtol=1e-4)
+        x, info = hetero.solve_cg(grid, X.ravel(), rtol=1e-4)
+        again, _ = hetero.solve_cg(grid, x, rtol=1e-4)
+        tiny = hetero.solve_poisson(X * np.float32(1e-35), method="cg")
+        centroids, labels, _ = hetero.kmeans(X, 3, random_state=0)
+        for array in (u, x, again, centroids, labels):
+            assert describe(array).location == device.name
+        assert type(tiny) is np.ndarray, "solved in other units"
+        assert describe(labels).dtype == np.int32
+    assert info == 0
+    expected = hetero.solve_poisson(X, device="cpu")
+    np.testing.assert_allclose(hetero.to_host(u), expected, rtol=5e-3)
+    np.testing.assert_allclose(hetero.to_host(x).reshape(N, N), expected, rtol=5e-3)
+    expected = hetero.solve_poisson(expected, device="cpu")
+    np.testing.assert_allclose(hetero.to_host(again).reshape(N, N), expected, rtol=5e-3)
+    plain, numbers, _ = hetero.kmeans(X, 3, random_state=0, device=device.name)
+    np.testing.assert_array_equal(hetero.to_host(labels), numbers)
+    np.testing.assert_array_equal(hetero.to_host(centroids), plain)
+
+
+def test_parts_of_a_call_do_not_stay(here):
+    device, _ = here
+    image = X + 1j * X[::-1]
+    with hetero.use(device=device.name, results="device"):
+        whole = hetero.convolve2d(X, TAPS)
+        got = hetero.convolve2d(image, TAPS)
+        again = hetero.convolve2d(X, TAPS)
+    assert type(got) is np.ndarray
+    assert describe(whole).location == describe(again).location == device.name
+    np.testing.assert_allclose(got, signal.convolve2d(image, TAPS), rtol=1e-4, atol=1e-7)
+
+
+def test_arrays_of_pyopencl(here):
+    """Not those of another context, nor those that do not begin where their buffer does."""
+    import pyopencl as cl
+    from pyopencl import array as arrays
+
+    device, _ = here
+    with hetero.use(device=device.name, results="device"):
+        A = hetero.matmul(X, X)
+        turned = hetero.matmul(A.T, X)
+        out = hetero.matmul(X, X)
+        assert hetero.matmul(A, X, out=out) is out
+    np.testing.assert_allclose(hetero.to_host(turned), (X @ X).T @ X, rtol=1e-4)
+    np.testing.assert_allclose(hetero.to_host(out), X @ X @ X, rtol=1e-4)
+    np.testing.assert_allclose(hetero.to_host(A.T), (X @ X).T, rtol=1e-5)
+    with pytest.raises(TypeError, match="must begin where its buffer does"):
+        hetero.matmul(A[1:], X)
+    context = cl.Context([device._device])
+    queue = cl.CommandQueue(context)
+    with pytest.raises(TypeError, match="one that hetero made"):
+        hetero.matmul(arrays.to_device(queue, X), X)
+
+
+def test_a_download_goes_on_beside_other_work(here):
+    device, _ = here
+    large = rng.random((1200, 1200), np.float32)
+    with hetero.use(device=device.name, results="device"):
+        A = hetero.matmul(large, large)
+        pending = hetero.to_host(A, wait=False)
+        B = hetero.matmul(A, large)
+        got = pending.wait()
+    np.testing.assert_allclose(got, large @ large, rtol=1e-4)
+    np.testing.assert_allclose(hetero.to_host(B), large @ large @ large, rtol=1e-4)
+    assert describe(A).location != HOST

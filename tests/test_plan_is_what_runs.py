@@ -321,6 +321,28 @@ def test_several_devices(machine):
     assert set(record) == {("cuda:*", "fused")}
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_random_calls_that_are_shared(machine):
+    """Each device does the range that is printed, by the method that is printed."""
+    record, devices, _ = machine
+    profile.set_current(profile.shipped("h200"))
+    draw, shared = random.Random(5), 0
+    for number in range(160):
+        name = ("matmul", "matvec", "convolve2d")[number % 3]
+        operands, options = DRAWN[name](draw, devices)
+        if 0 in sum((x.shape for x in operands), ()):
+            continue
+        placed = {"device": "cuda:*"}
+        if draw.random() < 0.5:
+            rows = [row.method for row in registry.lookup(name) if row.kind == "cuda"]
+            placed["method"] = draw.choice(rows)
+        plan = compare(record, registry.operation(name), operands, options, placed)
+        shares = plan.chosen.shares if plan is not None and not plan.parts else ()
+        shared += bool(shares)
+        assert all(str(share) in str(plan) for share in shares)
+    assert shared > 20
+
+
 def test_random_calls_in_pieces(machine, monkeypatch):
     """Operands that find no room: as planned, but several times."""
     record, *_ = machine

@@ -480,8 +480,9 @@ def other_launches():
         yield from (*planned.prepare, *planned.assign)
     yield plans.columns(1000, 20, "float64", 132, 1024)[0]
     yield plans.label_rows(0, 100, 20, "float64", 1024)
-    for first in (True, False):
-        yield plan_seeds.try_seeds(10**5, 40, 16, "float64", True, 1024, first, 1024)
+    for first, gathered in itertools.product((True, False), repeat=2):
+        shape = 10**5, 40, 16, "float64", True, 1024
+        yield plan_seeds.try_seeds(*shape, first, 1024, gathered)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])

@@ -16,7 +16,17 @@
 #ifndef WEIGHTED
 #define WEIGHTED 0
 #endif
+#ifndef GATHERED
+#define GATHERED 0
+#endif
 #define COLUMNS 32
+#if GATHERED // candidates are given as numbers of rows of X, by doubles from at on
+#define GIVEN double
+#define CANDIDATE(c, column) X[(index_t)candidates[at + (c)] * d + (column)]
+#else // as rows
+#define GIVEN REAL
+#define CANDIDATE(c, column) candidates[(c) * d + (column)]
+#endif
 
 // tried[c, i] = min(closest[i], |x_i - candidates[c]|^2), or the distance alone for the FIRST seed; and
 // sums[block, c], the sum of weights[i] tried[c, i] over the block's `length` rows, in order of rows.
@@ -25,9 +35,9 @@
 // Preconditions: THREADS is a power of two; length is a multiple of it.
 KERNEL(THREADS, 1)
 try_seeds(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
-          GLOBAL const REAL *RESTRICT candidates, GLOBAL const REAL *RESTRICT closest,
+          GLOBAL const GIVEN *RESTRICT candidates, GLOBAL const REAL *RESTRICT closest,
           GLOBAL REAL *RESTRICT tried, GLOBAL double *RESTRICT sums, index_t n, index_t d,
-          index_t length)
+          index_t length, index_t at)
 {
     SHARED REAL points[THREADS * (COLUMNS + 1)];
     SHARED REAL seeds[CANDIDATES * COLUMNS];
@@ -46,14 +56,15 @@ try_seeds(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
         for (int c = 0; c < CANDIDATES; ++c) distances[c] = 0;
         for (index_t column = 0; column < d; column += COLUMNS) {
             const int wide = d - column < COLUMNS ? (int)(d - column) : COLUMNS;
-            for (int at = thread; at < THREADS * COLUMNS; at += THREADS) {
-                const int row = at / COLUMNS, j = at % COLUMNS;
+            for (int element = thread; element < THREADS * COLUMNS; element += THREADS) {
+                const int row = element / COLUMNS, j = element % COLUMNS;
                 if (row < rows && j < wide)
                     points[row * (COLUMNS + 1) + j] = X[(first + row) * d + column + j];
             }
-            for (int at = thread; at < CANDIDATES * COLUMNS; at += THREADS)
-                if (at % COLUMNS < wide)
-                    seeds[at] = candidates[at / COLUMNS * d + column + at % COLUMNS];
+            for (int element = thread; element < CANDIDATES * COLUMNS; element += THREADS) {
+                const int c = element / COLUMNS, j = element % COLUMNS;
+                if (j < wide) seeds[element] = CANDIDATE(c, column + j);
+            }
             __syncthreads();
             if (thread < rows) {
                 for (int j = 0; j < wide; ++j) {
@@ -94,21 +105,21 @@ try_seeds(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
     }
 }
 
-// found[v] = the first of the rows from parts[v] * length on at which the sum of weights[i] closest[i] from
-// there reaches rests[v], or the last one of its part. A block for each value.
+// found[at + v] = the first of the rows from asked[2 v] * length on at which the sum of weights[i] closest[i]
+// from there reaches asked[2 v + 1], or the last one of its part. A block for each value.
 KERNEL(THREADS, 1)
 find_rows(GLOBAL const REAL *RESTRICT closest, GLOBAL const REAL *RESTRICT weights,
-          GLOBAL const double *RESTRICT rests, GLOBAL const int *RESTRICT parts,
-          GLOBAL int *RESTRICT found, index_t n, index_t length)
+          GLOBAL const double *RESTRICT asked, GLOBAL double *RESTRICT found, index_t n,
+          index_t length, index_t at)
 {
     SHARED double before[THREADS + 1];
     const int thread = (int)threadIdx.x;
     const index_t value = blockIdx.x;
-    const index_t begin = parts[value] * length;
+    const index_t begin = (index_t)asked[2 * value] * length;
     const index_t end = begin + length < n ? begin + length : n;
     const index_t own = length / THREADS;
     const index_t from = begin + thread * own;
-    const double rest = rests[value];
+    const double rest = asked[2 * value + 1];
     double sum = 0;
     for (index_t row = from; row < from + own && row < end; ++row)
         sum += (double)closest[row] * (WEIGHTED ? weights[row] : (REAL)1);
@@ -117,7 +128,7 @@ find_rows(GLOBAL const REAL *RESTRICT closest, GLOBAL const REAL *RESTRICT weigh
     __syncthreads();
     if (thread == 0) {
         for (int other = 0; other < THREADS; ++other) before[other + 1] += before[other];
-        if (!(before[THREADS] >= rest)) found[value] = (int)(end - 1);
+        if (!(before[THREADS] >= rest)) found[at + value] = (double)(end - 1);
     }
     __syncthreads();
     // One thread's rows reach it: those before did not.
@@ -129,6 +140,6 @@ find_rows(GLOBAL const REAL *RESTRICT closest, GLOBAL const REAL *RESTRICT weigh
             if (reached >= rest) break;
         }
         if (row >= from + own || row >= end) row = from + own < end ? from + own - 1 : end - 1;
-        found[value] = (int)row;
+        found[at + value] = (double)row;
     }
 }

@@ -26,37 +26,43 @@ def try_seeds(
     length: int,
     first: bool,
     limit: int,
+    gathered: bool = False,
 ) -> Launch:
     """Plan the distances from the nearest seed with each candidate as one more.
 
-    Buffers: ``"X"``, ``"weights"``, ``"candidates"``, ``"closest"``, ``"tried"`` and ``"sums"``.
+    Buffers: ``"X"``, ``"weights"``, ``"candidates"``, ``"closest"``, ``"tried"`` and ``"sums"``: of
+    each part those of all candidates. With ``gathered`` the candidates are rows of X, whose numbers
+    follow the sums.
     """
-    threads = _threads(limit)
+    threads, parts = _threads(limit), ceil_div(n, length)
     return Launch(
         source="kmeans_seeds.cu",
         kernel="try_seeds",
-        defines=_defines(dtype, threads, candidates, first, weighted),
-        grid=ceil_div(n, length),
+        defines=_defines(dtype, threads, candidates, first, weighted, gathered),
+        grid=parts,
         block=threads,
         arguments=(
-            *("X", "weights" if weighted else "X", "candidates", "closest", "tried", "sums"),
-            *(n, d, length),
+            *("X", "weights" if weighted else "X", "sums" if gathered else "candidates"),
+            *("closest", "tried", "sums", n, d, length, parts * candidates),
         ),
     )
 
 
 def find_rows(n: int, values: int, dtype: str, weighted: bool, length: int, limit: int) -> Launch:
-    """Plan the rows at which running sums reach ``"rests"`` within ``"parts"``: ``"found"``."""
-    threads = _threads(limit)
+    """Plan the rows at which running sums reach what is ``"asked"``; they follow the ``"sums"``.
+
+    Asked are pairs of doubles: a part, and the rest of the sum within it.
+    """
+    threads, parts = _threads(limit), ceil_div(n, length)
     return Launch(
         source="kmeans_seeds.cu",
         kernel="find_rows",
-        defines=_defines(dtype, threads, values, False, weighted),
+        defines=_defines(dtype, threads, values, False, weighted, gathered=True),
         grid=values,
         block=threads,
         arguments=(
-            *("closest", "weights" if weighted else "closest", "rests", "parts", "found"),
-            *(n, length),
+            *("closest", "weights" if weighted else "closest", "asked", "sums"),
+            *(n, length, parts * values),
         ),
     )
 
@@ -66,7 +72,7 @@ def _threads(limit: int) -> int:
 
 
 def _defines(
-    dtype: str, threads: int, candidates: int, first: bool, weighted: bool
+    dtype: str, threads: int, candidates: int, first: bool, weighted: bool, gathered: bool
 ) -> tuple[tuple[str, int | str], ...]:
     return (
         ("REAL", REAL[dtype]),
@@ -74,4 +80,5 @@ def _defines(
         ("CANDIDATES", candidates),
         ("FIRST", int(first)),
         ("WEIGHTED", int(weighted)),
+        ("GATHERED", int(gathered)),
     )

@@ -272,7 +272,7 @@ class _PartedSeeding:
             part, mine = self._parts[number], owners == number
             before = self._reached[number - 1] if number else 0.0
             with part.device.active():
-                found[mine] = part.first + part.seeding().candidates(values[mine] - before)
+                found[mine] = part.first + part.seeding().find(values[mine] - before)
         return found
 
     def potentials(self, indices: np.ndarray) -> np.ndarray:

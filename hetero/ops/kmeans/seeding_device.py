@@ -41,48 +41,33 @@ class DeviceSeeding:
             self._buffers["weights"] = weights
         self._space.allocate(n * dtype.itemsize, "closest")
         self._sums = np.zeros((0, 0))
-        self._reached = np.zeros(0)
-        self._room = 0
+        self._reached = np.zeros(1)  # before each part, and at the end
+        self._found: np.ndarray | None = None
+        self._room = self._brought = 0
+        self._bound: dict[Any, tuple[Any, ...]] = {}
 
     def first(self, index: int) -> float:
         """See `hetero.ops.kmeans.initial.Seeding`."""
-        self._copy(np.array([index]))
-        self._start_trial(1, first=True)
-        self.end()
+        self._gather(np.array([index]), first=True)
         self.take(0)
         return float(self._reached[-1])
 
     def candidates(self, values: np.ndarray) -> np.ndarray:
-        """See `hetero.ops.kmeans.initial.Seeding`."""
-        count = len(values)
-        parts = np.minimum(np.searchsorted(self._reached, values), self._parts - 1)
-        rests = values - np.concatenate([[0.0], self._reached])[parts]
-        self._make_room(count)
-        self._device.upload(np.ascontiguousarray(rests), self._buffers["rests"])
-        self._device.upload(parts.astype(np.int32), self._buffers["parts"])
-        limit = self._device.block_limit
-        self._start(
-            plans.find_rows(self._n, count, self._dtype.name, self._weighted, self._length, limit)
-        )
-        found = np.empty(count, np.int32)
-        self._device.download(self._buffers["found"], found)
-        return found.astype(np.int64)
+        """See `hetero.ops.kmeans.initial.Seeding`.
+
+        Their potentials are what is asked for next: they come along.
+        """
+        self._ask(values)
+        self._start_trial(len(values), first=False, gathered=True)
+        whole = np.empty((self._parts + 1, len(values)))
+        self._device.download(self._buffers["sums"], whole)
+        self._sums, self._found = whole[:-1], whole[-1].astype(np.int64)
+        return self._found
 
     def potentials(self, indices: np.ndarray) -> np.ndarray:
         """See `hetero.ops.kmeans.initial.Seeding`."""
-        self._copy(indices)
-        self._start_trial(len(indices), first=False)
-        return self.end()
-
-    def begin(self, rows: np.ndarray, first: bool) -> None:
-        """Start to ask for the potentials with rows of the host's, less the mean; see `end`."""
-        self._make_room(len(rows))
-        self._device.upload(np.ascontiguousarray(rows, self._dtype), self._buffers["candidates"])
-        self._start_trial(len(rows), first)
-
-    def end(self) -> np.ndarray:
-        """Wait for the potentials."""
-        self._device.download(self._buffers["sums"], self._sums)
+        if self._found is None or not np.array_equal(indices, self._found):
+            self._gather(np.asarray(indices), first=False)
         return self._sums.sum(axis=0)
 
     def take(self, which: int) -> None:
@@ -91,40 +76,80 @@ class DeviceSeeding:
         self._device.copy(
             self._buffers["closest"], self._buffers["tried"], nbytes, 0, which * nbytes
         )
-        self._reached = np.cumsum(self._sums[:, which])
+        self._reached = np.cumsum(np.concatenate([[0.0], self._sums[:, which]]))
+        self._found = None
+
+    def find(self, values: np.ndarray) -> np.ndarray:
+        """`candidates` alone, for who brings the rows with `begin`."""
+        self._ask(values)
+        found = np.empty(len(values))
+        self._device.download(self._buffers["sums"], found, self._parts * found.nbytes)
+        return found.astype(np.int64)
+
+    def begin(self, rows: np.ndarray, first: bool) -> None:
+        """Start to ask for the potentials with rows of the host's, less the mean; see `end`."""
+        self._make_room(len(rows))
+        rows = np.ascontiguousarray(rows, self._dtype)
+        if rows.nbytes > self._brought:
+            self._brought = rows.nbytes
+            self._space.allocate(rows.nbytes, "candidates")
+            self._bound.clear()
+        self._device.upload(rows, self._buffers["candidates"])
+        self._start_trial(len(rows), first, gathered=False)
+        self._sums = np.empty((self._parts, len(rows)))
+
+    def end(self) -> np.ndarray:
+        """Wait for the potentials."""
+        self._device.download(self._buffers["sums"], self._sums)
+        return self._sums.sum(axis=0)
+
+    def _gather(self, indices: np.ndarray, first: bool) -> None:
+        """Ask for the potentials with rows of X."""
+        count = len(indices)
+        self._make_room(count)
+        offset = self._parts * count * 8
+        self._device.upload(indices.astype(np.float64), self._buffers["sums"], offset)
+        self._start_trial(count, first, gathered=True)
+        self._sums, self._found = np.empty((self._parts, count)), None
+        self._device.download(self._buffers["sums"], self._sums)
+
+    def _ask(self, values: np.ndarray) -> None:
+        """Start to look for the rows at which the running sum reaches the values."""
+        count = len(values)
+        self._make_room(count)
+        parts = np.minimum(np.searchsorted(self._reached[1:], values), self._parts - 1)
+        asked = np.stack([parts, values - self._reached[parts]], axis=1)
+        self._device.upload(asked, self._buffers["asked"])
+        if (count,) not in self._bound:
+            limit, dtype = self._device.block_limit, self._dtype.name
+            self._bound[(count,)] = self._bind(
+                plans.find_rows(self._n, count, dtype, self._weighted, self._length, limit)
+            )
+        self._device.launch(*self._bound[(count,)])
 
     def _make_room(self, count: int) -> None:
         """Buffers for so many candidates."""
         if count <= self._room:
             return
         self._room = count
-        size = self._dtype.itemsize
+        self._bound.clear()
         for name, nbytes in (
-            ("candidates", count * self._d * size),
-            ("tried", count * self._n * size),
-            ("sums", count * self._parts * 8),
-            ("rests", count * 8),
-            ("parts", count * 4),
-            ("found", count * 4),
+            ("tried", count * self._n * self._dtype.itemsize),
+            ("sums", (self._parts + 1) * count * 8),
+            ("asked", 2 * count * 8),
         ):
             self._space.allocate(nbytes, name)
 
-    def _copy(self, indices: np.ndarray) -> None:
-        """Rows of X as candidates."""
-        self._make_room(len(indices))
-        row = self._d * self._dtype.itemsize
-        for place, index in enumerate(indices):
-            self._device.copy(
-                self._buffers["candidates"], self._buffers["X"], row, place * row, int(index) * row
-            )
+    def _start_trial(self, count: int, first: bool, gathered: bool) -> None:
+        key = count, first, gathered
+        if key not in self._bound:
+            shape = self._n, self._d, count, self._dtype.name, self._weighted, self._length
+            limit = self._device.block_limit
+            self._bound[key] = self._bind(plans.try_seeds(*shape, first, limit, gathered))
+        self._device.launch(*self._bound[key])
 
-    def _start_trial(self, count: int, first: bool) -> None:
-        shape = self._n, self._d, count, self._dtype.name, self._weighted, self._length
-        self._start(plans.try_seeds(*shape, first, self._device.block_limit))
-        self._sums = np.empty((self._parts, count))
-
-    def _start(self, launch: Launch) -> None:
-        device = self._device
-        kernel = device.build(launch.source, launch.kernel, launch.defines)
+    def _bind(self, launch: Launch) -> tuple[Any, ...]:
+        """What the device's launch takes."""
+        kernel = self._device.build(launch.source, launch.kernel, launch.defines)
         arguments = [self._buffers[a] if type(a) is str else a for a in launch.arguments]
-        device.launch(kernel, launch.grid, launch.block, arguments)
+        return kernel, launch.grid, launch.block, arguments

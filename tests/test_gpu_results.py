@@ -1,0 +1,191 @@
+"""Results that stay on a real GPU, and arrays brought to the host beside other work."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import pytest
+from scipy import signal
+
+import hetero
+from hetero import devices
+from hetero.arrays import describe
+from hetero.runtime import execution
+
+pytestmark = pytest.mark.gpu
+rng = np.random.default_rng(17)
+N = 700
+X = (rng.standard_normal((N, N)) / np.sqrt(N)).astype(np.float32)
+TAPS = np.array([[0.1, 0.2, 0.1], [0.2, 0.8, 0.2], [0.1, 0.2, 0.1]], np.float32)
+
+
+@pytest.fixture
+def cupy():
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture
+def moved(monkeypatch):
+    """(direction, bytes) of what goes to the device and back, but for small filters."""
+    kind, found = type(devices.get("cuda:0")), []
+
+    def note(name, position, direction=None):
+        call = getattr(kind, name)
+
+        def noted(self, *arguments, **named):
+            done = call(self, *arguments, **named)
+            if arguments[position].nbytes >= X.nbytes and done is not False:
+                found.append((direction or arguments[0], arguments[position].nbytes))
+            return done
+
+        monkeypatch.setattr(kind, name, noted)
+
+    note("upload", 0, "upload")
+    note("download", 1, "download")
+    note("staged", 1)
+    note("start_download", 1, "download")
+    return found
+
+
+def chain(A, taps):
+    """20 calls; the last but one matrix, and a vector."""
+    for _ in range(6):
+        B = hetero.matmul(A, A)
+        C = hetero.convolve2d(B, taps, "same")
+        A = hetero.matmul(C, B)
+    return A, hetero.matvec(A, hetero.matvec(B, A[0]))
+
+
+def by_numpy(A, taps):
+    for _ in range(6):
+        B = A @ A
+        A = signal.convolve2d(B, taps, "same") @ B
+    return A, A @ (B @ A[0])
+
+
+def close(found, expected):
+    error = np.linalg.norm(np.asarray(found, float) - expected) / np.linalg.norm(expected)
+    assert error < 1e-3, error
+
+
+@pytest.mark.parametrize("stream", ["default", "own"])
+def test_a_chain_of_20_calls_is_moved_once(cupy, moved, stream):
+    with cupy.cuda.Stream.null if stream == "default" else cupy.cuda.Stream(non_blocking=True):
+        with hetero.use(device="cuda", results="device"):
+            A, y = chain(X, TAPS)
+        assert type(A) is type(y) is cupy.ndarray
+        assert moved == [("upload", X.nbytes)]
+        got = hetero.to_host(A)
+        assert moved[1:] == [("download", X.nbytes)] * (len(moved) - 1)
+        expected = by_numpy(X.astype(float), TAPS.astype(float))
+        close(got, expected[0])
+        close((y * 2).get() / 2, expected[1])  # read on the caller's stream
+
+
+def test_without_cupy_they_are_pycudas(monkeypatch):
+    from pycuda import gpuarray
+
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with hetero.use(device="cuda", results="device"):
+        B = hetero.matmul(X, X)
+        C = hetero.convolve2d(B, TAPS, "same")
+        y = hetero.matvec(C, X[0])
+    assert type(B) is type(C) is type(y) is gpuarray.GPUArray
+    close(hetero.to_host(y), signal.convolve2d(X @ X, TAPS, "same") @ X[0])
+
+
+def test_solves_and_clusters(cupy):
+    f = rng.standard_normal((300, 200))
+    with hetero.use(device="cuda", results="device"):
+        u = hetero.solve_poisson(f)
+        x, info = hetero.solve_cg(hetero.Poisson((300, 200)), f.ravel(), rtol=1e-9)
+        centroids, labels, _ = hetero.kmeans(f, 4, random_state=0)
+    assert info == 0
+    assert {type(a) for a in (u, x, centroids, labels)} == {cupy.ndarray}
+    close(u.get(), hetero.solve_poisson(f, device="cpu"))
+    close(hetero.to_host(x).reshape(300, 200), u.get())
+    plain, numbers, _ = hetero.kmeans(f, 4, random_state=0, device="cuda")
+    np.testing.assert_array_equal(hetero.to_host(labels), numbers)
+    np.testing.assert_array_equal(hetero.to_host(centroids), plain)
+
+
+def test_calls_in_the_block_are_remembered(cupy, monkeypatch):
+    execute, general = execution.execute, []
+
+    def counted(*arguments):
+        general.append(1)
+        return execute(*arguments)
+
+    monkeypatch.setattr(execution, "execute", counted)
+    with hetero.use(results="device"):
+        A = hetero.matmul(cupy.asarray(X), cupy.asarray(X), device="cuda")
+        hetero.matmul(A, A, device="cuda")
+        general.clear()
+        found = hetero.matmul(A, A, device="cuda")
+    assert not general
+    close(found.get(), np.linalg.multi_dot([X, X, X, X]))
+
+
+def test_a_download_does_not_wait_for_what_follows(cupy):
+    """A kernel of 0.3 s is queued behind it, in the default stream."""
+    large = cupy.asarray(rng.random((2000, 3000), np.float32))
+    spin = cupy.RawKernel(
+        'extern "C" __global__ void spin(long long n)'
+        "{ for (long long t = clock64(); clock64() - t < n;); }",
+        "spin",
+    )
+    cycles = int(0.3 * devices.get("cuda:0").clock_rate)
+    hetero.to_host(large)
+    spin((1,), (1,), (1,))
+    cupy.cuda.runtime.deviceSynchronize()
+    pending = hetero.to_host(large, wait=False)
+    spin((1,), (1,), (cycles,))
+    begin = time.perf_counter()
+    got = pending.wait()
+    seconds = time.perf_counter() - begin
+    assert not cupy.cuda.Stream.null.done, "the kernel still runs"
+    assert seconds < 0.15
+    np.testing.assert_array_equal(got, large.get())
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "rows", "columns", "reversed", "none", "large"])
+def test_any_layout_comes_to_the_host(cupy, layout):
+    whole = cupy.asarray(rng.random((60, 50)))
+    array = {
+        "C": whole,
+        "F": cupy.asfortranarray(whole),
+        "rows": whole[::3],
+        "columns": whole[:, 1::2],
+        "reversed": whole[::-1, ::-1],
+        "none": whole[:0],
+        "large": cupy.asarray(rng.random((1500, 1001))),
+    }[layout]
+    expected = array.get()
+    np.testing.assert_array_equal(hetero.to_host(array), expected)
+    out = np.zeros((*expected.shape, 2))[..., 1]
+    assert hetero.to_host(array, out) is out
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(hetero.to_host(array, wait=False).wait(), expected)
+
+
+def test_torch_comes_to_the_host():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch without CUDA")
+    values = rng.random((300, 200), np.float32)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        array = torch.from_numpy(values).cuda()
+        torch.cuda._sleep(int(0.1 * devices.get("cuda:0").clock_rate))
+        array = array + 1
+        np.testing.assert_array_equal(hetero.to_host(array), values + 1)
+
+
+def test_results_lie_on_the_device_that_is_named(cupy):
+    names = [name for name in devices.available() if name.startswith("cuda")]
+    for name in names:
+        with hetero.use(device=name, results="device"):
+            B = hetero.matmul(X, X)
+            assert describe(B).location == name
+            close(hetero.to_host(hetero.matmul(B, X)), np.linalg.multi_dot([X, X, X]))

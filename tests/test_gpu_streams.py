@@ -16,7 +16,7 @@ import hetero
 from hetero import devices
 
 pytestmark = pytest.mark.gpu
-SLOW = 0.3  # seconds of the kernel before a call
+SLOW = 0.15  # seconds of the kernel before a call
 rng = np.random.default_rng(5)
 A = rng.standard_normal((600, 500)).astype(np.float32)
 B = rng.standard_normal((500, 400)).astype(np.float32)
@@ -35,8 +35,8 @@ class OfCupy:
 
     def __init__(self):
         self.xp = pytest.importorskip("cupy")
-        rate = 1e3 * self.xp.cuda.Device(0).attributes["ClockRate"]
-        self._spin, self._cycles = self.xp.RawKernel(SPIN, "spin"), int(SLOW * rate)
+        self._spin = self.xp.RawKernel(SPIN, "spin")
+        self._cycles = int(SLOW * devices.get("cuda:0").clock_rate)
 
     def stream(self):
         return self.xp.cuda.Stream(non_blocking=True)

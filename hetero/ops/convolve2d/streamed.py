@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ _SLOTS = 3  # for bands, and as many for results: moving, computed and moving
 _WORKSPACE = 4  # times a band and its result, for transforms
 _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
 _STEP = 5e-5  # seconds of the host for each band
+_COPY = 1e-4  # seconds for each copy, whose threads are woken and waited for
 _TIMES = (3, 9, 33)  # likewise, times what a band reads beside its own rows
 _LOOKED_AT = 64  # parts, from which follows what all take
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
@@ -174,6 +176,7 @@ def choose(
         return pricing.price(part, constants, {name: info}, name)
 
     best: Choice | None = None
+    least = inf
     for cut in dict.fromkeys(_cuts(problem, room)):
         if sum(_nbytes(problem, cut)) * (_SLOTS + _WORKSPACE) > room and cut != Cut(1, 1):
             continue
@@ -184,12 +187,11 @@ def choose(
         if tiles is not None and tiles < cut.rows < problem.options.out_height:
             cut = cut._replace(rows=cut.rows // tiles * tiles)
             part = plan(cut)
-        terms = _terms(problem, cut, part, name, constants, beside)
-        choice = Choice(cut, part, terms)
+        terms, seconds = _terms(problem, cut, part, name, constants, beside)
         if terms is None:
-            return choice
-        if best is None or sum(terms.values()) < sum(best.terms.values()):
-            best = choice
+            return Choice(cut, part, None)
+        if seconds < least:
+            best, least = Choice(cut, part, terms), seconds
     return best
 
 
@@ -203,37 +205,74 @@ def _tile_rows(part: Plan) -> int | None:
 
 def _terms(
     problem: Problem, cut: Cut, part: Plan, name: str, constants: Profile, beside: str
-) -> dict[str, float] | None:
-    """Seconds of copies and computation, and what is saved by doing them at once."""
-    seconds = part.chosen.seconds
-    if seconds is None:
-        return None
-    rows, moved = part.problem.options.out_height, (problem.inputs[0], problem.output)
-    try:
-        links = [constants.link(name, way, beside=beside) for way in ("upload", "download")]
-    except KeyError:
-        return None
-    images, height = problem.batch, problem.options.out_height
-    parts = list(itertools.islice(cut.parts(images, height), _LOOKED_AT))
-    rates = [link(o.nbytes) / o.nbytes for link, o in zip(links, moved, strict=True)]
-    up, computed, free, down = 0.0, 0.0, [0.0] * _SLOTS, [0.0] * _SLOTS
-    sums, halfway = [0.0, 0.0, 0.0], 0.0
-    for number, (first, last, begin, end) in enumerate(parts):
-        slot, some = number % _SLOTS, Cut(last - first, end - begin)
-        share = some.images * some.rows / (cut.images * rows)
-        sizes = _nbytes(problem, some)
-        each = sizes[0] * rates[0] + _STEP, seconds * share + _STEP, sizes[1] * rates[1] + _STEP
-        up = max(up, free[slot]) + each[0]
-        computed = free[slot] = max(up, computed, down[slot]) + each[1]
-        down[slot] = max(computed, down[slot - 1]) + each[2]
-        sums = [one + more for one, more in zip(sums, each, strict=True)]
-        halfway = down[slot] if number == len(parts) // 2 - 1 else halfway
-    whole, left = max(down), cut.number(images, height) - len(parts)
-    if left:  # as they go on
-        whole += (whole - halfway) / (len(parts) - len(parts) // 2) * left
-        sums = [one * (1.0 + left / len(parts)) for one in sums]
-    terms = dict(zip(("upload", "compute", "download"), sums, strict=True))
-    return terms | {"overlap": whole - sum(sums)}
+) -> tuple[dict[str, float] | None, float]:
+    """What a profile promises, None where it does not tell; and the seconds by which ways to cut
+    are compared: copies go on beside the computation.
+
+    The terms are those in which nothing is computed while bands go up, of the host, of the
+    computation, and in which nothing is computed while results come down.
+    """
+    if part.chosen.seconds is None:
+        return None, 0.0
+    for memory in ("staged", "pageable"):
+        try:
+            rates = [
+                constants.link(name, way, memory, beside)(o.nbytes) / o.nbytes
+                for way, o in (("upload", problem.inputs[0]), ("download", problem.output))
+            ]
+        except KeyError:
+            continue
+        height, rows = problem.options.out_height, part.problem.options.out_height
+        parts = list(itertools.islice(cut.parts(problem.batch, height), _LOOKED_AT))
+        seconds = []
+        for first, last, begin, end in parts:
+            sizes = _nbytes(problem, Cut(last - first, end - begin))
+            share = (last - first) * (end - begin) / (cut.images * rows)
+            computed = part.chosen.seconds * share
+            moved, result = (size * rate + _COPY for size, rate in zip(sizes, rates, strict=True))
+            seconds.append((moved, computed, result))
+        # Those that were not looked at go on as the others.
+        times = cut.number(problem.batch, height) / len(parts)
+        at_once, in_turn = (
+            {term: value * times for term, value in way(seconds).items()}
+            for way in (_at_once, _one_by_one)
+        )
+        terms = at_once if memory == "staged" else in_turn
+        terms["overhead"] += constants.dispatch(name, "host")
+        return terms, sum(at_once.values())
+    return None, 0.0
+
+
+def _at_once(seconds: list[tuple[float, float, float]]) -> dict[str, float]:
+    """The terms of parts whose copies go on beside the computation.
+
+    Parameters
+    ----------
+    seconds : list
+        Of each part's upload, computation and download.
+    """
+    upload = download = compute = up = now = 0.0
+    free, down = [0.0] * _SLOTS, [0.0] * _SLOTS
+    for number, (moved, computed, result) in enumerate(seconds):
+        slot = number % _SLOTS
+        up = max(up, free[slot]) + moved
+        upload += max(up - now, 0.0)
+        now = max(now, up)
+        download += max(down[slot] - now, 0.0)
+        now = max(now, down[slot]) + computed + _STEP
+        compute += computed
+        free[slot] = now
+        down[slot] = max(now, down[slot - 1]) + result
+    overhead = _STEP * len(seconds)
+    download += max(down) - now
+    return {"upload": upload, "overhead": overhead, "compute": compute, "download": download}
+
+
+def _one_by_one(seconds: list[tuple[float, float, float]]) -> dict[str, float]:
+    """The terms where the host waits for each copy."""
+    upload, compute, download = (sum(each) for each in zip(*seconds, strict=True))
+    overhead = _STEP * len(seconds)
+    return {"upload": upload, "overhead": overhead, "compute": compute, "download": download}
 
 
 def room(info: dict[str, Any]) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 import hetero
 from hetero import devices
+from hetero.devices.budget import rounded
 from hetero.ops.products import streaming, tiling
 from hetero.ops.products.streaming import Lengths
 from hetero.ops.products.tiling import Grid
@@ -42,8 +43,9 @@ def test_each_tile_once_with_its_panels(grid):
     )
     seen = set()
     for share in (1.0, 0.6, 0.3, 0.0):
-        whole = sum(n * size for n, size in zip((*grid.panels(), 3), grid.panel_bytes, strict=True))
-        room = max(share * whole, sum(grid.panel_bytes))
+        sizes = [*map(rounded, grid.panel_bytes)]
+        whole = sum(n * size for n, size in zip((*grid.panels(), 3), sizes, strict=True))
+        room = max(share * whole, sum(sizes))
         for made in tiling.fitted(grid, room):
             assert made.nbytes <= room
             a, b = {}, {}
@@ -80,7 +82,7 @@ def test_what_is_computed_grows_with_the_square_of_what_was_moved():
 def test_the_fewest_bytes_that_fit():
     """Of A all panels are held, or as many as fit; those of B go by once for each set of them."""
     grid = Grid((), (64, 64, 64), (1, 8, 8), (), (), 4)
-    a, b, c = grid.panel_bytes
+    a, b, c = map(rounded, grid.panel_bytes)
     for held in (2, 4, 6, 8):
         ways = tiling.fitted(grid, held * a + 3 * b + 3 * c)
         moved = min(sum(v.load_a + v.load_b for v in made.visits()) for made in ways)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices import cubin, install, pinned
+from hetero.devices import budget, cubin, install, pinned
 from hetero.devices.base import Device
 from hetero.devices.cuda_state import Lent
 from hetero.devices.cuda_streams import CudaStreams
@@ -119,7 +119,8 @@ class CudaDevice(CudaStreams):
         }
 
     def allocate(self, nbytes: int) -> tuple[int, Any]:
-        owner = self.state().pool.allocate(nbytes)
+        pool = self.state().pool
+        owner = budget.allocated(self.name, budget.rounded(nbytes), lambda: pool.allocate(nbytes))
         self.keep(owner)
         return int(owner), owner
 

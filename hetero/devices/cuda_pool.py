@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hetero.devices.budget import rounded
+
 
 class Pool:
     """Freed memory kept for the next call: the driver's own allocation takes 100 us and waits.
@@ -68,10 +70,7 @@ class Pool:
 
     def allocate(self, nbytes: int) -> Any:
         """Memory for ``nbytes`` bytes, as PyCUDA's pointer holder."""
-        size = max(512, 1 << (nbytes - 1).bit_length())
-        if size > 1 << 20:  # four steps from one power of two to the next
-            step = size >> 3
-            size = -(-nbytes // step) * step
+        size = rounded(nbytes)
         try:
             return self._block(size, self._free[size].pop())
         except (KeyError, IndexError):

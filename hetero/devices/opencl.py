@@ -18,7 +18,7 @@ import numpy as np
 
 from hetero import locks
 from hetero.arrays.opencl import set_name
-from hetero.devices import install, opencl_runtime, pinned
+from hetero.devices import budget, install, opencl_runtime, pinned
 from hetero.devices.base import Device, kernel_text, short_host
 from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, is_lane
 from hetero.devices.storage import Storage
@@ -216,8 +216,9 @@ class OpenCLDevice(Device):
         return _Active(self)
 
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
-        buffer = self.cl.Buffer(self._open()[0], self.cl.mem_flags.READ_WRITE, nbytes)
-        return buffer, buffer
+        context, flags = self._open()[0], self.cl.mem_flags.READ_WRITE
+        owner = budget.allocated(self.name, nbytes, lambda: self.cl.Buffer(context, flags, nbytes))
+        return getattr(owner, "owner", owner), owner
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Any]:
         """A C-contiguous array of PyOpenCL's, of the default queue, and its buffer."""

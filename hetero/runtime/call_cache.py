@@ -37,17 +37,28 @@ class Settings(NamedTuple):
     device, method : str or None
     results : {"host", "device"} or None
         Where results of operands on the host stay; see `hetero.runtime.results`.
+    memory_limit : int or None
+        Bytes of a device's memory that a call may take.
     """
 
     device: str | None = None
     method: str | None = None
     results: str | None = None
+    memory_limit: int | None = None
 
 
 # What is remembered holds outside of `use` blocks only.
 forced: ContextVar[Settings | None] = ContextVar("hetero_forced", default=None)
 _forced = forced.get
 _STAYING = Settings(results="device")
+
+
+def besides() -> tuple[Any, ...] | None:
+    """What `use` blocks say that a call's key has no place for; None where they say nothing."""
+    outer = _forced()
+    if outer is None or outer.memory_limit is None:
+        return None
+    return (outer.memory_limit,)
 
 
 class _Tables:
@@ -139,6 +150,9 @@ class Calls:
         outer = _forced()
         if outer is not None and outer.results is not None:
             key = outer.results, key
+        more = besides()
+        if more is not None:
+            key = more, key
         found = self.plans.get(key)
         if found is None or not found.holds():
             now = generation()

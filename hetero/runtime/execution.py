@@ -16,6 +16,7 @@ import numpy as np
 
 from hetero import devices
 from hetero.arrays import HOST, Operand, describe
+from hetero.devices import budget
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
 from hetero.kernels.cpu import limits
@@ -24,6 +25,7 @@ from hetero.runtime import (
     compiling,
     failures,
     inventory,
+    memory_limit,
     planner,
     pricing,
     registry,
@@ -297,13 +299,21 @@ def _returned(call: Call, result: np.ndarray) -> np.ndarray:
 
 
 def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
+    limit = memory_limit.current()
+    if limit is None:
+        return _unlimited(used, plan, call)
+    with budget.of(limit):
+        return _unlimited(used, plan, call)
+
+
+def _unlimited(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     implementation = plan.chosen.implementation
     if (
         len(used) > 1
         or implementation.blocks == registry.ALWAYS
         or (
             _takes_blocks(used, plan)
-            and pricing.too_large(plan.problem, used[0].name, used[0].describe()) is not None
+            and pricing.too_large(plan.problem, used[0].name, memory_limit.of(used[0])) is not None
         )
     ):
         return _by_host(used, implementation, plan.problem, call)

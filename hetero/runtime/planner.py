@@ -12,6 +12,7 @@ from typing import Any
 
 from hetero.errors import DeviceNotAvailable
 from hetero.runtime import blas_use, call_cache, inventory, profile, registry, ski_rental
+from hetero.runtime import memory_limit as memory_limits
 from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.call_cache import Settings, forced
 from hetero.runtime.plan import CPU, Plan
@@ -31,7 +32,10 @@ _plans = call_cache.new_table()
 
 @contextmanager
 def use(
-    device: str | None = None, method: str | None = None, results: str | None = None
+    device: str | None = None,
+    method: str | None = None,
+    results: str | None = None,
+    memory_limit: float | str | None = None,
 ) -> Iterator[None]:
     """Force placement for all calls inside the ``with`` block, in this thread or task.
 
@@ -46,14 +50,18 @@ def use(
         arrays, PyCUDA's where there is no CuPy, on an OpenCL device PyOpenCL's. The next call takes
         them as they are, and `hetero.to_host` brings one to the host. What the CPU computes is a
         NumPy array. "host": NumPy operands give NumPy arrays, as outside of the block.
+    memory_limit : int or str, optional
+        What a call may take of each device's memory: bytes, or such as "4 GB". What needs more goes
+        through the device in blocks, or to the CPU. Default: the environment's
+        ``HETERO_MEMORY_LIMIT``; without it, what the device has.
 
     Raises
     ------
     DeviceNotAvailable, MethodNotAvailable
         At once, if the device is not here or no operation has the method; the message names those
         that there are.
-    ValueError
-        For other ``results``.
+    ValueError, TypeError
+        For other ``results``, and where the limit is no number of bytes.
 
     Notes
     -----
@@ -76,7 +84,8 @@ def use(
     check_method(method, [i for o in registry.operations() for i in registry.lookup(o.name)])
     if results not in (None, "host", "device"):
         raise ValueError(f"results must be 'host' or 'device', got {results!r}")
-    given = Settings(device, method, results)
+    limit = None if memory_limit is None else memory_limits.parsed(memory_limit)
+    given = Settings(device, method, results, limit)
     outer = forced.get() or Settings()
     inner = (o if g is None else g for g, o in zip(given, outer, strict=True))
     token = forced.set(Settings(*inner))
@@ -140,7 +149,8 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
         If the forced placement is not possible; the message names what is.
     """
     loaded = beside()
-    key = (device, method, loaded, _key(problem))
+    limit = memory_limits.current()
+    key = (device, method, loaded, limit, _key(problem))
     found = _plans.get(key)
     if found is None or not found.holds():
         inputs = tuple([o._replace(kept=None) for o in problem.inputs])
@@ -158,9 +168,11 @@ def _planned(
     """A new plan, remembered under a key."""
     if device is not None:
         _require(device)
+    limit = memory_limits.current()
     for _ in inventory.devices():  # each round but the last finds a broken one
         now = call_cache.generation()
-        result = price(problem, profile.current(), inventory.devices(), device, method, loaded)
+        here = memory_limits.limited(inventory.devices(), limit)
+        result = price(problem, profile.current(), here, device, method, loaded)
         doubted = [name for name in _places(result) if not inventory.believed(name)]
         if not doubted:
             call_cache.remember(_plans, key, result, now)
@@ -171,7 +183,8 @@ def _planned(
                 log.warning("%s is broken and not used: %s", name, reason)
         inventory.changed()  # the list that named them is out of date
     # Other threads bring devices back as fast as they break.
-    return price(problem, profile.current(), inventory.devices(), device or CPU, method, loaded)
+    here = memory_limits.limited(inventory.devices(), limit)
+    return price(problem, profile.current(), here, device or CPU, method, loaded)
 
 
 def beside() -> str:
@@ -220,7 +233,7 @@ class Machine:
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """Device name -> description."""
-        return inventory.devices()
+        return memory_limits.limited(inventory.devices(), memory_limits.current())
 
     def plan(self, problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
         """The plan of a problem; see `plan`."""

@@ -13,7 +13,7 @@ from hetero.arrays import HOST, Operand
 from hetero.devices import at_once, staging
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.kernels.cpu import limits
-from hetero.runtime import compiling, registry, thread_counts
+from hetero.runtime import compiling, memory_limit, registry, thread_counts
 from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.plan import CPU, Candidate, Plan
 from hetero.runtime.problem import Problem
@@ -328,13 +328,13 @@ def _of_others(
 ) -> Candidate:
     """A candidate whose price follows from those of others."""
     assert implementation.price is not None
-    terms, made_of = implementation.price(problem, name, info, constants, beside)
-    seconds, elsewhere, reason = None, info.get("elsewhere", False), None
+    terms, made_of, reason = implementation.price(problem, name, info, constants, beside)
+    seconds, elsewhere = None, info.get("elsewhere", False)
     if terms is not None:
         if implementation.blocks == registry.ALWAYS:  # which leaves its result on the host
             terms = {**terms, **upload_next(problem, constants, beside)}
         seconds = sum(terms.values())
-    elif elsewhere or not asked_for:
+    elif reason is None and (elsewhere or not asked_for):
         reason = UNKNOWN_THERE if elsewhere else UNKNOWN
     return Candidate(
         name, implementation.method, seconds, terms or {}, reason, implementation, made_of=made_of
@@ -450,13 +450,8 @@ def _elsewhere(problem: Problem, name: str) -> str | None:
 
 def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
     """Why a device has no room for a problem's operands, None where it has."""
-    memory = info.get("memory_bytes")
-    if memory is None:
-        return None
     needed = 0
     for operand in (*problem.inputs, problem.output):
         if operand.location != name and name not in operand.copies:
             needed += operand.nbytes
-    if needed > 0.9 * memory:
-        return f"needs {needed / 2**30:.1f} GiB, the device has {memory / 2**30:.1f} GiB"
-    return None
+    return memory_limit.too_much(needed, info)

@@ -114,6 +114,24 @@ class Arguments(NamedTuple):
     options: Any = None
 
 
+class Price(NamedTuple):
+    """What a method takes that is made of others.
+
+    Attributes
+    ----------
+    terms : dict of str to float or None
+        Seconds, which add up to its own; None where they are not known.
+    made_of : str
+        What it is made of, in words.
+    reason : str or None
+        Why it cannot do the problem; None where it can.
+    """
+
+    terms: dict[str, float] | None
+    made_of: str = ""
+    reason: str | None = None
+
+
 ALWAYS, WHEN_SHORT = "always", "when short"  # when a device gets arrays on the host
 _PLAIN = ("uses", "blocks")  # of an implementation's fields after its names: no functions
 
@@ -159,8 +177,7 @@ class Implementation:
         ``stands_in(problem)`` gives the reason why it is not considered else, or None where it is.
     price : callable or None
         Of a method that is made of others: ``price(problem, device's name, info, profile, beside)``
-        gives its terms by their prices and the links, which add up to its seconds, or None where
-        they are not known; and in words what it is made of. None: it has models of its own.
+        gives its `Price` by theirs and by the links. None: it has models of its own.
     """
 
     operation: str
@@ -176,7 +193,7 @@ class Implementation:
     loops: Callable[[Problem], tuple[str, ...]] | None = None
     stands_in: Callable[[Problem], str | None] | None = None
     blocks: str = ""
-    price: Callable[..., tuple[dict[str, float] | None, str]] | None = None
+    price: Callable[..., Price] | None = None
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"

@@ -148,6 +148,7 @@ def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
     if not a.location == b.location == HOST or call.method in SPREADING or call.stays:
         return None
     placed = () if call.device is call.method is None else (call.device, call.method)
+    placed += call_cache.besides() or ()
     return a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary, *placed
 
 

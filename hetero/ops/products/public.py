@@ -128,9 +128,10 @@ def _host_key(
 ) -> tuple[Any, ...]:
     """What a remembered host call is found by; the layouts alone where nothing else is given."""
     key = layouts(A, B, out)
-    if out is None and device is None and method is None and not stays:
+    more = call_cache.besides()
+    if out is None and device is None and method is None and not stays and more is None:
         return key
-    return device, method, key, stays, out is not None and out.flags.writeable
+    return device, method, key, stays, out is not None and out.flags.writeable, more
 
 
 def _plan_on_host(

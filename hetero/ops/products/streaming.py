@@ -5,8 +5,8 @@ What computes a tile is what the plan of that product, with operands on the devi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+import functools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from hetero.runtime import (
     call_cache,
     failures,
     inventory,
+    memory_limit,
     pipeline,
     planner,
     pricing,
@@ -30,13 +31,14 @@ from hetero.runtime import (
 from hetero.runtime.pipeline import Load, Slot, Step, Store
 from hetero.runtime.plan import Plan
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.runtime.registry import Arguments, Implementation, Price
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.runtime.profile import Profile
 
 _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
+_LIMIT = 0.95  # of a limit: what computes a tile may take some, too
 _STEP = 2e-5  # seconds of the host for each copy or product that is begun
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
 
@@ -287,8 +289,10 @@ _choices = call_cache.new_table()
 
 
 def room(info: dict[str, Any]) -> float:
-    """Bytes of a device that a call may use."""
-    return _ROOM * info["memory_bytes"]
+    """Bytes of a device that panels and tiles may take."""
+    most = _ROOM * info["memory_bytes"]
+    limit = info.get("memory_limit")
+    return most if limit is None else min(most, _LIMIT * limit)
 
 
 def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -300,18 +304,18 @@ def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 def price(
     problem: Problem, name: str, info: dict[str, Any], constants: Profile, beside: str
-) -> tuple[dict[str, float] | None, str]:
+) -> Price:
     """``price`` of the method's rows."""
     choice = choose(problem, name, info, constants, room(info))
-    if choice is None or choice.times is None:
-        return None, "" if choice is None else str(choice)
-    return choice.times._asdict(), str(choice)
+    if choice is None:
+        return Price(None, reason="there is no room for a row and a column")
+    return Price(choice.times and choice.times._asdict(), str(choice))
 
 
 def stands_in(problem: Problem) -> str | None:
     """Why a product is not considered for tiles, None where it is."""
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
-    if moved < _LEAST_MOVED:
+    if moved < _LEAST_MOVED and memory_limit.current() is None:
         return f"moves less than {_LEAST_MOVED >> 20} MiB"
     return None
 
@@ -340,7 +344,7 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     """
     (device,) = devices
     with device.active():
-        choice = _choice(problem, device, room(device.describe()))
+        choice = _choice(problem, device, room(memory_limit.of(device)))
         if choice is None:
             raise DeviceMemoryError(f"{device.name} has no room for a tile of the product")
         ways = [choice.tiling]
@@ -350,7 +354,7 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
                 _stream(device, problem, arguments, made)
                 return
             except DeviceMemoryError as error:
-                ways = fitted(made.grid, made.nbytes / 2)
+                ways = fitted(made.grid, 0.75 * made.nbytes)
                 if not ways:
                     raise
                 failures.release(error)
@@ -371,7 +375,12 @@ def _stream(device: Device, problem: Problem, arguments: Arguments, made: Tiling
         )
     ]
     by_columns = _matrices(problem).by_columns
-    step = partial(_step, device, made.grid, by_columns, arrays, slots)
+
+    @functools.cache
+    def product(*part: int) -> Plan:
+        return planner.plan(_product(made.grid, by_columns, device.name, part), device.name)
+
+    step = functools.partial(_step, device, made.grid, by_columns, arrays, slots, product)
     pipeline.run(device, map(step, made.visits()))
 
 
@@ -381,6 +390,7 @@ def _step(
     by_columns: tuple[bool, ...],
     arrays: list[np.ndarray],
     slots: list[list[Slot]],
+    product: Callable[..., Plan],
     visit: Visit,
 ) -> Step:
     """What the pipeline does for a tile."""
@@ -398,8 +408,7 @@ def _step(
     b = block(arrays[1], grid.b_batch, slice(None), slice(j, j + columns))
     c = block(arrays[2], (True,) * len(group), slice(i, i + rows), slice(j, j + columns))
     a_slot, b_slot, c_slot = slots[0][visit.a], slots[1][visit.b], slots[2][visit.c]
-    size = c.shape[-3] if group else 1
-    tile = planner.plan(_product(grid, by_columns, device.name, (size, *c.shape[-2:])), device.name)
+    tile = product(c.shape[-3] if group else 1, *c.shape[-2:])
     run = tile.chosen.implementation.run
     given = Arguments((a_slot.buffer, b_slot.buffer), c_slot.buffer)
     a, b, c = (

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from math import inf, prod
 from typing import NamedTuple
 
+from hetero.devices.budget import rounded
+
 Index = tuple[int, ...]
 
 
@@ -67,7 +69,7 @@ class Grid(NamedTuple):
         k = self.shape[2]
         a = items if self.a_batch and self.a_batch[-1] else 1
         b = items if self.b_batch and self.b_batch[-1] else 1
-        return tuple(self.itemsize * max(x, 1) for x in (a * m * k, b * k * n, items * m * n))
+        return tuple(self.itemsize * x for x in (a * m * k, b * k * n, items * m * n))
 
     def panels(self) -> tuple[int, int]:
         """How many different panels there are of A, and of B."""
@@ -129,7 +131,8 @@ class Tiling(NamedTuple):
     @property
     def nbytes(self) -> int:
         """All slots together."""
-        return sum(n * size for n, size in zip(self.slots, self.grid.panel_bytes, strict=True))
+        taken = map(rounded, self.grid.panel_bytes)
+        return sum(number * size for number, size in zip(self.slots, taken, strict=True))
 
     def visits(self) -> list[Visit]:
         """The tiles in the order in which they are computed."""
@@ -153,7 +156,8 @@ class Tiling(NamedTuple):
 
 
 def _masked(index: Index, has: tuple[bool, ...]) -> Index:
-    return tuple(i if there else 0 for i, there in zip(index, has, strict=True))
+    """The index with 0 along axes that an operand lacks."""
+    return index and tuple(i if there else 0 for i, there in zip(index, has, strict=True))
 
 
 def _order(held: int, passing: int, a: int, b: int) -> Iterator[tuple[int, int]]:
@@ -210,7 +214,7 @@ def _placed(keys: Sequence[object], slots: int) -> list[tuple[int, bool]]:
 
 def fitted(grid: Grid, room: float) -> list[Tiling]:
     """Ways to place a grid's panels in so many bytes; none where not even one of each fits."""
-    (all_a, all_b), (a, b, c) = grid.panels(), grid.panel_bytes
+    (all_a, all_b), (a, b, c) = grid.panels(), map(rounded, grid.panel_bytes)
     tiles = min(grid.tiles, 3)
     if all_a * a + all_b * b + tiles * c <= room:
         return [Tiling(grid, (all_a, all_b, tiles), False)]

@@ -1,0 +1,186 @@
+"""What a call may take of a device: `use(memory_limit=...)` and HETERO_MEMORY_LIMIT."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero import devices
+from hetero.devices import budget
+from hetero.errors import DeviceMemoryError, MethodNotAvailable
+from hetero.runtime import inventory, memory_limit, profile
+
+A = np.random.default_rng(1).integers(-8, 9, (300, 200)).astype(np.float32)
+B = np.random.default_rng(2).integers(-8, 9, (200, 250)).astype(np.float32)
+WHOLE = A.nbytes + B.nbytes + 4 * 300 * 250
+
+
+class Held:
+    """Counts the bytes that are held of a device; an owner of each buffer that tells."""
+
+    def __init__(self, device, monkeypatch):
+        self.now = self.most = 0
+        allocate = type(device).allocate
+
+        def counted(self_, nbytes):
+            buffer, owner = allocate(self_, nbytes)
+            self.now += nbytes
+            self.most = max(self.most, self.now)
+            return buffer, Owner(self, nbytes, owner)
+
+        monkeypatch.setattr(type(device), "allocate", counted)
+
+
+class Owner:
+    def __init__(self, held, size, owner):
+        self.held, self.size, self.owner = held, size, owner
+
+    def __del__(self):
+        self.held.now -= self.size
+
+
+@pytest.fixture
+def held(opencl, monkeypatch):
+    device = devices.get(opencl)
+    yield Held(device, monkeypatch)
+    device.clear()
+
+
+@pytest.mark.parametrize(
+    ("given", "nbytes"),
+    [
+        (1000, 1000),
+        (4e9, 4 * 10**9),
+        ("4 GB", 4 * 10**9),
+        ("512MiB", 512 << 20),
+        ("1.5 gb", 15 * 10**8),
+        (" 70 ", 70),
+        (np.int64(9), 9),
+    ],
+)
+def test_limits_are_read(given, nbytes):
+    assert memory_limit.parsed(given) == nbytes
+
+
+@pytest.mark.parametrize("given", ["", "GB", "4 XB", "-4 GB", "nan", 0, -1, 0.5, 1e30])
+def test_what_is_no_limit(given):
+    wrong = pytest.raises(ValueError, match=r"memory_limit must be bytes above 0.*got")
+    with wrong, hetero.use(memory_limit=given):
+        pass
+
+
+@pytest.mark.parametrize("given", [True, [4], b"4 GB"])
+def test_what_is_no_number(given):
+    wrong = pytest.raises(TypeError, match="memory_limit must be a number of bytes or a string")
+    with wrong, hetero.use(memory_limit=given):
+        pass
+
+
+def test_a_limit_of_the_environment_that_is_none(monkeypatch, opencl):
+    monkeypatch.setenv("HETERO_MEMORY_LIMIT", "much")
+    with pytest.raises(ValueError, match=r"HETERO_MEMORY_LIMIT must be bytes above 0.*'much'"):
+        hetero.plan("matmul", A, B, device=opencl)
+
+
+def test_what_does_not_fit_is_excluded(opencl):
+    with hetero.use(device=opencl, memory_limit=WHOLE):
+        assert hetero.plan("matmul", A, B).chosen.method == "tiled"
+    with hetero.use(device=opencl, memory_limit=WHOLE - 1):
+        plan = hetero.plan("matmul", A, B)
+        assert plan.chosen.method == "streamed"
+        (reason,) = (c.reason for c in plan.candidates if c.method == "tiled")
+        assert reason == "needs 723 KiB, the limit is 723 KiB"
+        with pytest.raises(MethodNotAvailable, match="needs 723 KiB, the limit is"):
+            hetero.matmul(A, B, method="tiled")
+    assert hetero.plan("matmul", A, B, device=opencl).chosen.method == "tiled"
+
+
+def test_the_innermost_limit_holds_and_the_environments_last(opencl, monkeypatch):
+    chosen = lambda: hetero.plan("matmul", A, B, device=opencl).chosen.method  # noqa: E731
+    monkeypatch.setenv("HETERO_MEMORY_LIMIT", str(WHOLE // 2))
+    assert chosen() == "streamed"
+    with hetero.use(memory_limit=2 * WHOLE):
+        assert chosen() == "tiled"
+        with hetero.use(memory_limit="100 kB"):
+            assert chosen() == "streamed"
+            with hetero.use(method="streamed"):
+                assert memory_limit.current() == 100_000
+        assert chosen() == "tiled"
+    monkeypatch.delenv("HETERO_MEMORY_LIMIT")
+    assert chosen() == "tiled"
+
+
+@pytest.mark.parametrize("limit", [WHOLE // 2, 40_000, 1_000])
+def test_a_call_holds_no_more(opencl, held, limit):
+    with hetero.use(device=opencl, memory_limit=limit):
+        result = hetero.matmul(A, B)
+        if limit > 10_000:
+            assert hetero.plan("matmul", A, B).chosen.method == "streamed"
+            assert 0 < held.most <= limit
+        else:
+            assert held.most <= limit
+    np.testing.assert_array_equal(result, A @ B)
+    gc.collect()
+    assert held.now == 0
+    assert not devices.troubles()
+
+
+def test_remembered_calls_know_the_limit(opencl, held):
+    expected, most = A @ B, []
+    for limit in (None, WHOLE // 2, None, WHOLE // 2):
+        for _ in range(2):
+            held.most = 0
+            with hetero.use(device=opencl, memory_limit=limit):
+                np.testing.assert_array_equal(hetero.matmul(A, B), expected)
+            gc.collect()
+            assert held.most <= (limit or WHOLE)
+            most.append(held.most)
+    assert most[0] == most[5] == WHOLE
+    assert 0 < most[2] <= WHOLE // 2
+
+
+@pytest.mark.parametrize("method", ["jacobi", "multigrid", "cg"])
+def test_what_needs_more_than_its_operands_is_the_cpus(opencl, held, method, warnings_of):
+    """The limit holds for all that a solve allocates, also where f and u alone would fit."""
+    f = np.random.default_rng(3).random((40, 50))
+    with hetero.use(device=opencl, memory_limit=2 * f.nbytes):
+        u = hetero.solve_poisson(f, method=method, rtol=1e-3)[0]
+        assert held.most <= 2 * f.nbytes
+    expected = hetero.solve_poisson(f, device="cpu", method=method, rtol=1e-3)[0]
+    np.testing.assert_allclose(u, expected, rtol=0.1, atol=1e-2 * abs(expected).max())
+    assert devices.disabled(opencl) is None
+
+
+def test_other_machines_have_limits_too():
+    constants = profile.shipped("h200")
+    from hetero.ops import matmul
+    from hetero.runtime import pricing
+
+    here = constants.machine()
+    problem = matmul.problem(*[hetero.spec((32768, 32768), "float32")] * 2)
+    plan = pricing.price(problem, constants, memory_limit.limited(here, 4 * 10**9), "cuda:0")
+    assert plan.chosen.method == "streamed"
+    reasons = {c.method: c.reason for c in plan.candidates}
+    assert reasons["tiled"] == "needs 12 GiB, the limit is 3.73 GiB"
+    free = pricing.price(problem, constants, here, "cuda:0")
+    # The same tiles are computed; more is moved, most of it meanwhile.
+    assert plan.seconds < 1.5 * free.seconds
+
+
+def test_a_budget_counts_what_is_held():
+    with budget.of(1000):
+        owners = [budget.allocated("x", 400, object), budget.allocated("y", 900, object)]
+        with pytest.raises(DeviceMemoryError, match=r"700 bytes beside 400 .* limit, 1000"):
+            budget.allocated("x", 700, object)
+        owners.append(budget.allocated("x", 600, object))
+        del owners[0]
+        with pytest.raises(ZeroDivisionError):
+            budget.allocated("x", 400, lambda: 1 / 0)
+        owners.append(budget.allocated("x", 400, object))
+        with budget.of(None):
+            budget.allocated("x", 10**9, object)
+    budget.allocated("x", 10**9, object)
+    inventory.changed()

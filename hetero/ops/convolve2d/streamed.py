@@ -19,11 +19,19 @@ from hetero.ops.convolve2d import bands, tiles_device
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import described, is_wide
 from hetero.ops.convolve2d.window import TRANSFORMS, Window
-from hetero.runtime import call_cache, inventory, pipeline, planner, pricing, profile
+from hetero.runtime import (
+    call_cache,
+    inventory,
+    memory_limit,
+    pipeline,
+    planner,
+    pricing,
+    profile,
+)
 from hetero.runtime.pipeline import Load, Slot, Step, Store
 from hetero.runtime.plan import Plan
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments
+from hetero.runtime.registry import Arguments, Price
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -277,15 +285,17 @@ def _one_by_one(seconds: list[tuple[float, float, float]]) -> dict[str, float]:
 
 def room(info: dict[str, Any]) -> float:
     """Bytes of a device that a call may use."""
-    return _ROOM * info["memory_bytes"]
+    return min(_ROOM * info["memory_bytes"], memory_limit.room(info))
 
 
 def price(
     problem: Problem, name: str, info: dict[str, Any], constants: Profile, beside: str
-) -> tuple[dict[str, float] | None, str]:
+) -> Price:
     """``price`` of the method's rows."""
     choice = choose(problem, name, info, constants, room(info), beside)
-    return (None, "") if choice is None else (choice.terms, choice.told(problem))
+    if choice is None:
+        return Price(None, reason="there is no room for a row of the image")
+    return Price(choice.terms, choice.told(problem))
 
 
 _choices = call_cache.new_table()
@@ -293,7 +303,7 @@ _choices = call_cache.new_table()
 
 def _cut(problem: Problem, device: Device) -> Cut:
     """That of `choose` with this machine's constants, remembered."""
-    most = room(device.describe())
+    most = room(memory_limit.of(device))
     key = problem, device.name, most
     found = _choices.get(key)
     if found is None:

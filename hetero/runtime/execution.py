@@ -244,11 +244,13 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
 
 def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
     """Each time that there is more room: what is easily made anew is let go of first, then copies
-    of operands, so many bytes of them each time."""
+    of operands, a quarter of so many bytes, and twice as many each time."""
     if any([device.trim() for device in used]):  # noqa: C419  # each of them
         yield
+    nbytes //= 4
     while any([device.shed(nbytes) for device in used]):  # noqa: C419
         yield
+        nbytes *= 2
 
 
 def _takes_blocks(used: tuple[Device, ...], plan: Plan) -> bool:

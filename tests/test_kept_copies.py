@@ -1,0 +1,444 @@
+"""Copies of operands that do not change: used, counted, dropped, checked; on fake and real devices.
+
+The made-up machine computes a product of a matrix and a vector slowly on the CPU, fast on a device,
+and moves the matrix in the time that ten products take on the CPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import threading
+
+import fakes
+import numpy as np
+import pytest
+from test_planner import machine
+
+import hetero
+from hetero import devices
+from hetero.arrays import kept
+from hetero.devices.opencl import OpenCLDevice
+from hetero.errors import DeviceError, DeviceMemoryError, KeptOperandChanged
+from hetero.runtime import inventory, profile
+
+rng = np.random.default_rng(5)
+N = 512
+KEPT = "kept operands"
+
+
+class Small(fakes.FakeCuda):
+    """A fake device with so much room, which frees what nobody holds."""
+
+    room = 1 << 40
+
+    def __init__(self, ordinal: int = 0) -> None:
+        super().__init__(ordinal)
+        self.live = 0
+        self.uploads = 0
+
+    def allocate(self, nbytes):
+        if self.live + nbytes > self.room:
+            raise DeviceMemoryError(f"no room for {nbytes} bytes")
+        address, memory = super().allocate(nbytes)
+        self.memory.clear()
+        self.live += nbytes
+        device = self
+
+        class Owner:
+            size = nbytes
+
+            def __init__(self):
+                self.memory = memory
+
+            def __del__(self):
+                device.live -= nbytes
+
+        return address, Owner()
+
+    def upload(self, source, target, offset=0, stream=None):
+        self.uploads += source.nbytes > 1 << 16
+        super().upload(source, target, offset, stream)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A fake "cuda:0" of the made-up machine."""
+    monkeypatch.setattr(fakes, "FakeCuda", Small)
+    (made,) = fakes.install(monkeypatch)
+    profile.set_current(machine())
+    inventory.changed()
+    yield made
+    made.clear()
+    gc.collect()
+    assert made.live == 0
+
+
+def operands(n=N):
+    return rng.random((n, n), np.float32), rng.random(n, np.float32)
+
+
+def moved_at(A, x, most=40):
+    """Number of the call that moves A."""
+    for number in range(1, most + 1):
+        plan = hetero.plan("matvec", A, x)
+        hetero.matvec(A, x)
+        if plan.kept[0].moves_to:
+            return number
+    return None
+
+
+# -- By the made-up machine's prices -------------------------------------------------------------
+
+
+def test_an_operand_is_moved_once_when_that_is_due_and_used_from_then_on(device):
+    A, x = operands()
+    K, right = hetero.keep(A), A @ x
+    for _ in range(30):
+        plan = hetero.plan("matvec", K, x)
+        before = device.log.count("compute")
+        np.testing.assert_allclose(hetero.matvec(K, x), right, rtol=1e-4)
+        ran = "cuda:0" if device.log.count("compute") > before else "cpu"
+        assert ran == plan.chosen.device  # what is printed is what runs
+    assert ran == "cuda:0"
+    assert device.uploads == 1
+    assert kept.find(K).copies == ("cuda:0",)
+    assert hetero.memory()["cuda:0"] == {KEPT: A.nbytes}
+    # A view of the same memory finds the copy.
+    np.testing.assert_allclose(hetero.matvec(K.T, x), A.T @ x, rtol=1e-4)
+    np.testing.assert_allclose(hetero.matmul(x, K), x @ A, rtol=1e-4)
+    assert device.uploads == 1
+    # An array that may be written to is nobody's copy.
+    np.testing.assert_allclose(hetero.matvec(A, x), right, rtol=1e-4)
+    assert hetero.plan("matvec", A, x).chosen.device == "cpu"
+
+
+def test_the_plan_tells_where_copies_are_and_what_was_lost(device):
+    A, x = operands()
+    K = hetero.keep(A)
+    for number in range(1, 4):
+        plan = hetero.plan("matvec", K, x)
+        (one,) = plan.kept
+        share, lost, move = one.lost["cuda:0"]
+        assert lost == pytest.approx(number * share)
+        at = hetero.plan("matvec", A, x, device="cuda:0").seconds
+        there = plan.chosen.seconds - share
+        assert move == pytest.approx(at - there)
+        assert "lost by not moving it to cuda:0" in str(plan)
+        assert plan.to_dict()["kept"] == [
+            {
+                "operand": 1,
+                "copies": [],
+                "moves_to": None,
+                "lost": {"cuda:0": {"seconds": lost, "move": move}},
+            }
+        ]
+        hetero.matvec(K, x)
+        assert hetero.plan("matvec", K, x).kept[0].lost["cuda:0"][1] > lost  # plans count nothing
+    while not (plan := hetero.plan("matvec", K, x)).kept[0].moves_to:
+        hetero.matvec(K, x)
+    assert "moved to cuda:0 with this call, to stay there" in str(plan)
+    assert plan.chosen.terms["upload"] > 1e-3
+    hetero.matvec(K, x)
+    plan = hetero.plan("matvec", K, x)
+    assert str(plan).endswith("kept: operand 1, (512, 512) float32: copy on cuda:0")
+    assert plan.chosen.device == "cuda:0"
+    assert plan.chosen.terms["upload"] < 1e-4  # the vector's
+
+
+def test_uses_decide_at_the_first_call(device):
+    A, x = operands()
+    K = hetero.keep(A)
+    least = moved_at(K, x)
+    assert least > 5
+    assert moved_at(hetero.keep(A.copy(), uses=2 * least), x) == 1
+    assert moved_at(hetero.keep(A.copy(), uses=least - 5), x, least - 5) is None
+    assert moved_at(hetero.keep(A.copy(), uses=3), x) == least  # more calls than were promised
+
+
+def test_a_read_only_array_needs_no_keep(device):
+    A, x = operands()
+    A.flags.writeable = False
+    assert moved_at(A, x) is not None
+    A.flags.writeable = True
+    A[0] = 0.0
+    assert hetero.matvec(A, x)[0] == 0.0
+    A.flags.writeable = False
+
+
+def test_where_nothing_is_kept_calls_are_as_before(device):
+    A, x = operands()
+    for _ in range(30):
+        hetero.matvec(A, x)
+    assert not device.uploads
+    assert hetero.plan("matvec", A, x).kept == ()
+    assert "kept" not in hetero.plan("matvec", A, x).to_dict()
+
+
+def test_what_a_device_computes_anyway_stays_there_at_once(device):
+    A, B = (rng.random((N, N), np.float32) for _ in range(2))
+    K = hetero.keep(A)
+    right = A @ B
+    for _ in range(3):
+        np.testing.assert_allclose(hetero.matmul(K, B, device="cuda:0"), right, rtol=1e-4)
+    assert device.uploads == 1 + 3
+    L = hetero.keep(B)
+    for _ in range(3):
+        np.testing.assert_allclose(hetero.matmul(K, L, device="cuda:0"), right, rtol=1e-4)
+    assert device.uploads == 1 + 3 + 1
+
+
+def test_copies_die_with_their_arrays(device):
+    A, x = operands()
+    K = hetero.keep(A)
+    hetero.matvec(K, x, device="cuda:0")
+    assert device.live == A.nbytes
+    K = None
+    assert device.live == 0
+    A.flags.writeable = False
+    hetero.matvec(A[:256], x, device="cuda:0")
+    assert device.live == A.nbytes // 2
+    del A
+    assert device.live == 0
+
+
+def test_clearing_memory_drops_copies_and_they_are_made_again(device):
+    A, x = operands()
+    K = hetero.keep(A)
+    hetero.matvec(K, x, device="cuda:0")
+    hetero.clear_memory()
+    assert device.live == 0
+    assert kept.find(K).copies == ()
+    assert moved_at(K, x) > 5
+    assert device.uploads == 2
+
+
+def test_the_least_valuable_copy_makes_room(device):
+    x = rng.random(N, np.float32)
+    kept_ones = [hetero.keep(rng.random((N, N), np.float32)) for _ in range(3)]
+    device.room = int(3.5 * kept_ones[0].nbytes)
+    for A, uses in zip(kept_ones, (3, 1, 2), strict=True):
+        for _ in range(uses + 1):
+            hetero.matvec(A, x, device="cuda:0")
+    copies = device.storage().copies
+    for A, saved in zip(kept_ones, (3.0, 1.0, 2.0), strict=True):
+        copies.used(kept.find(A), saved)
+    A, B = (rng.random((N, N), np.float32) for _ in range(2))
+    device.room = int(5.2 * A.nbytes)  # three copies and two of the operands, not the result
+    np.testing.assert_allclose(hetero.matmul(A, B, device="cuda:0"), A @ B, rtol=1e-4)
+    assert [bool(kept.find(K).copies) for K in kept_ones] == [True, False, True]
+    assert not devices.here.short  # nobody was told of it
+    device.room = int(2.5 * A.nbytes)
+    with hetero.use(device="cuda:0"):
+        np.testing.assert_allclose(hetero.matmul(A, B), A @ B, rtol=1e-4)  # in pieces
+    device.room = 1 << 40
+
+
+def test_copies_leave_a_fifth_of_the_memory(device, monkeypatch):
+    described = device.describe()
+    monkeypatch.setattr(device, "describe", lambda: {**described, "memory_bytes": 3 << 20})
+    inventory.changed()
+    x = rng.random(N, np.float32)
+    kept_ones = [hetero.keep(rng.random((N, N), np.float32)) for _ in range(4)]
+    for A in kept_ones:
+        hetero.matvec(A, x, device="cuda:0")
+        assert device.live <= 0.8 * (3 << 20)
+    assert [bool(kept.find(A).copies) for A in kept_ones] == [False, False, True, True]
+
+
+def test_a_device_that_fails_takes_its_copies_with_it(device, monkeypatch):
+    A, x = operands()
+    K, right = hetero.keep(A), A @ x
+    hetero.matvec(K, x, device="cuda:0")
+
+    def fail(*_):
+        raise DeviceError("no more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "download", fail)
+        np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4)
+    assert kept.find(K).copies == ()
+    assert device.live == 0
+    np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4)
+    assert device.uploads == 2
+
+
+@pytest.mark.parametrize("error", [DeviceMemoryError, DeviceError])
+@pytest.mark.parametrize("what", ["allocate", "upload", "download"])
+def test_any_step_may_fail(device, monkeypatch, what, error):
+    """The n-th of each kind, for every n: results are right, what is held is what is counted."""
+    A, x = operands(128)
+    right, whole = A @ x, getattr(device, what)
+    for n in range(1, 40):
+        calls = {"left": n}
+
+        def step(*arguments, calls=calls, **named):
+            calls["left"] -= 1
+            if not calls["left"]:
+                raise error("planted")
+            return whole(*arguments, **named)
+
+        K = hetero.keep(A)
+        with monkeypatch.context() as patch:
+            patch.setattr(device, what, step)
+            for _ in range(3):
+                np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4)
+        assert device.memory_held().get(KEPT, 0) == device.live
+        del K
+        hetero.reset()
+        assert device.live == 0
+        if calls["left"] > 0:
+            break
+    else:
+        pytest.fail("more steps than expected")
+    assert n > 3
+
+
+def test_ten_thousand_calls_leave_nothing(device):
+    x = rng.random(64, np.float32)
+    fixed = hetero.keep(rng.random((64, 64), np.float32))
+    for i in range(10_000):
+        if i % 10 == 0:
+            A = hetero.keep(rng.random((64, 64), np.float32))
+        hetero.matvec(A if i % 2 else fixed, x, device="cuda:0")
+    assert device.live == 2 * fixed.nbytes
+    A = fixed = None
+    assert device.live == 0
+    assert not device.storage().copies.nbytes()
+
+
+def test_threads_make_one_copy(device):
+    A, x = operands()
+    K, right, wrong = hetero.keep(A), A @ x, []
+    barrier = threading.Barrier(4)
+
+    def work():
+        barrier.wait()
+        for _ in range(10):
+            if not np.allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert device.live == A.nbytes
+    assert kept.find(K).copies == ("cuda:0",)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_no_copies(device):
+    A, x = operands()
+    K = hetero.keep(A)
+    hetero.matvec(K, x, device="cuda:0")
+    child = os.fork()
+    if not child:
+        right = kept.find(K).copies == () and np.allclose(hetero.matvec(K, x), A @ x, rtol=1e-4)
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert kept.find(K).copies == ("cuda:0",)
+
+
+def test_a_plan_with_kept_operands_is_copied_and_pickled_without_them(device):
+    A, x = operands()
+    K = hetero.keep(A)
+    plan = hetero.plan("matvec", K, x)
+    assert plan.problem.inputs[0].kept is kept.find(K)
+    for made in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan)):
+        assert made.problem.inputs[0].kept is None
+        assert str(made) == str(plan)
+
+
+# -- What was written all the same ---------------------------------------------------------------
+
+
+def test_the_check_names_an_operand_that_was_written(device, monkeypatch):
+    monkeypatch.setenv("HETERO_CHECK_KEPT", "1")
+    A, x = operands()
+    K = hetero.keep(A)
+    for _ in range(3):
+        hetero.matvec(K, x, device="cuda:0")
+    A[3, 3] += 1.0
+    message = r"shape \(512, 512\), float32, kept at .*test_kept_copies.py:\d+, was written"
+    with pytest.raises(KeptOperandChanged, match=message):
+        hetero.matvec(K, x, device="cuda:0")
+    np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), A @ x, rtol=1e-4)
+
+
+def test_without_the_check_the_copy_is_believed(device):
+    A, x = operands()
+    K, right = hetero.keep(A), A @ x
+    hetero.matvec(K, x, device="cuda:0")
+    A[...] = 0.0
+    np.testing.assert_allclose(hetero.matvec(K, x, device="cuda:0"), right, rtol=1e-4)
+
+
+# -- On a device that computes -------------------------------------------------------------------
+
+
+@pytest.fixture
+def uploads(opencl, monkeypatch):
+    """Bytes of the large copies to OpenCL devices, in order."""
+    found, whole = [], OpenCLDevice.upload
+
+    def upload(self, source, target, offset=0, stream=None):
+        if source.nbytes >= 1 << 15:
+            found.append(source.nbytes)
+        whole(self, source, target, offset, stream)
+
+    monkeypatch.setattr(OpenCLDevice, "upload", upload)
+    yield found
+    hetero.clear_memory()
+
+
+LAYOUTS = {
+    "C": lambda A: A,
+    "F": np.asfortranarray,
+    "gaps": lambda A: np.repeat(A, 2, axis=1)[:, ::2],
+    "reversed": lambda A: A[::-1],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_operation_uses_the_copy(opencl, uploads, layout):
+    from scipy import signal
+
+    M = rng.random((120, 120)) + 120.0 * np.eye(120)
+    M = M + M.T
+    A = hetero.keep(LAYOUTS[layout](M))
+    x, filter = rng.random(120), rng.random((3, 3))
+    with hetero.use(device=opencl):
+        for _ in range(2):
+            np.testing.assert_allclose(hetero.matvec(A, x), A @ x)
+            np.testing.assert_allclose(hetero.matmul(A.T, A), A.T @ A)
+            np.testing.assert_allclose(hetero.convolve2d(A, filter), signal.convolve2d(A, filter))
+            if layout == "C":  # what else they take they copy first
+                solved, info = hetero.solve_cg(A, x, rtol=1e-10)
+                assert info == 0
+                np.testing.assert_allclose(M @ solved, x, rtol=1e-6)
+                assert hetero.kmeans(A, 4, random_state=0)[2]["device"] == opencl
+    known = len({kept.find(A), kept.find(A.T)})
+    assert len(uploads) == known
+    assert hetero.memory()[opencl][KEPT] == known * M.nbytes
+
+
+def test_plans_on_a_device_are_what_runs(opencl, uploads):
+    A, x = hetero.keep(rng.random((200, 200))), rng.random(200)
+    for expected in (1, 1, 1):
+        plan = hetero.plan("matvec", A, x, device=opencl)
+        assert bool(plan.kept[0].moves_to) == (not uploads)
+        np.testing.assert_allclose(hetero.matvec(A, x, device=opencl), A @ x)
+        assert len(uploads) == expected
+
+
+def test_a_device_that_is_opened_anew_has_no_copies(opencl, uploads):
+    A, x = hetero.keep(rng.random((200, 200))), rng.random(200)
+    hetero.matvec(A, x, device=opencl)
+    devices.get(opencl).reopen()
+    assert kept.find(A).copies == ()
+    np.testing.assert_allclose(hetero.matvec(A, x, device=opencl), A @ x)
+    assert len(uploads) == 2

@@ -45,16 +45,23 @@ DTYPES = ["float32", "float64"]
 
 
 def places(operations=None, devices_of_a_kind=None):
-    """Each runnable implementation on each device, as (operation's name, device, method)."""
+    """Each runnable implementation on each device, as (operation's name, device, method); on all of
+    a kind together where one of each kind is enough."""
     found = []
     kinds = [name.partition(":")[0] for name in devices.available()]
     here = ["cpu"]
     for number, name in enumerate(devices.available()):
         if kinds[:number].count(kinds[number]) < (devices_of_a_kind or len(kinds)):
             here.append(name)
+    if devices_of_a_kind == 1:
+        here += [f"{kind}:*" for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]
     for operation in operations or [o.name for o in registry.operations()]:
         for implementation in registry.lookup(operation):
             for device in here:
+                if device.endswith("*") and not (
+                    registry.operation(operation).cut or implementation.shared
+                ):
+                    continue
                 if implementation.run and device.partition(":")[0] == implementation.kind:
                     marks = [pytest.mark.gpu] if implementation.kind == "cuda" else []
                     case = (operation, device, implementation.method)

@@ -11,6 +11,7 @@ import pytest
 from fakes import Cupy, view
 from layouts import LAYOUTS
 from scipy import signal
+from test_agree import agrees
 from test_planner import CPU, GPU, link, machine, square
 
 import hetero
@@ -244,6 +245,13 @@ def test_out_that_is_an_operand(two, failing, monkeypatch):
     np.testing.assert_array_equal(A, expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "method"), [("matmul", "tiled"), ("matvec", "tiled"), ("convolve2d", "direct")]
+)
+def test_random_calls(two, name, method):
+    agrees(registry.operation(name), ALL, method)
+
+
 # -- At once --------------------------------------------------------------------------------------
 
 
@@ -374,6 +382,17 @@ def test_the_cpu_does_what_the_second_device_fails_to_do(two, monkeypatch, warni
     np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
     assert devices.troubles() == {"cuda:0": "gone", "cuda:1": "gone too"}
     assert [told.partition(" ")[0] for told in warnings_of()] == ["cuda:0", "cuda:1"]
+
+
+def test_what_failed_holds_no_buffers(two, monkeypatch):
+    error = DeviceError("gone")
+
+    def fails(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(two[1], "download", fails)
+    hetero.matmul(values(40, 30), values(30, 20), device=ALL)
+    assert error.__traceback__ is None, "whose frames do"
 
 
 def test_no_room_is_no_failure(two, monkeypatch):

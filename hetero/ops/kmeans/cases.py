@@ -28,6 +28,7 @@ from hetero.runtime.registry import Arguments
 
 _ROWS = {"cpu": [256, 2048, 16384], "opencl": [256, 4096]}
 _ROWS_OTHERS = [1024, 16384, 131072]
+_MANY_ROWS, _MANY_CORES = 65536, 8  # so many cores are not busy with less
 _COLUMNS, _CLUSTERS = [2, 16, 128], [2, 16, 128]
 _COLUMNS_QUICK, _CLUSTERS_QUICK = [2, 64], [4, 128]
 _COLUMNS_SEEDED, _CLUSTERS_SEEDED, _CLUSTERS_SEEDED_QUICK = [2, 128], [2, 16, 64], [4, 32]
@@ -40,12 +41,15 @@ _LEAST = 0.02  # of such a fit's time: its set-up, where the distances seem to t
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation but the steps of the kernels' way, on dense rows."""
     rows = _ROWS.get(place.kind, _ROWS_OTHERS)
+    if place.kind == "cpu" and place.info.get("cores", 1) >= _MANY_CORES:
+        rows = [*rows, _MANY_ROWS]
     rows = [n for n in rows if n <= budget.largest_solve]
     whole = [rows, _COLUMNS, _CLUSTERS]
     seeded = [rows, _COLUMNS_SEEDED, _CLUSTERS_SEEDED]
     if budget.quick:
         whole = [rows, _COLUMNS_QUICK, _CLUSTERS_QUICK]
-        seeded = [[rows[0], rows[-1]], _COLUMNS_QUICK, _CLUSTERS_SEEDED_QUICK]
+        columns = _COLUMNS_QUICK if place.kind == "cpu" else _COLUMNS_SEEDED
+        seeded = [[rows[0], rows[-1]], columns, _CLUSTERS_SEEDED_QUICK]
     for row in registry.lookup(kmeans.OPERATION.name):
         if row.kind != place.kind or row.run is None or row.stands_in is not None:
             continue

@@ -12,7 +12,7 @@ import hetero
 
 cluster = pytest.importorskip("sklearn.cluster")
 
-METHODS = ["products", "lloyd"]
+METHODS = ["products", "lloyd", "hamerly"]
 
 
 def blobs(n, d, k, dtype="float64", seed=0):

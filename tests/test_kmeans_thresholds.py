@@ -15,7 +15,7 @@ from hetero.ops.kmeans import rows_cpu, rows_numpy
 from hetero.ops.kmeans.initial import on_host
 from hetero.ops.kmeans.rows_cpu import LoopRows
 
-METHODS = ["products", "lloyd"]
+METHODS = ["products", "lloyd", "hamerly"]
 
 
 def plain(X, centroids, max_iter, weights=None, tol=0.0):
@@ -78,7 +78,7 @@ def test_rows(n, method, dtype):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("k", [loops._TILE - 1, loops._TILE, loops._TILE + 1, 2 * loops._TILE + 3])
+@pytest.mark.parametrize("k", [loops.TILE - 1, loops.TILE, loops.TILE + 1, 2 * loops.TILE + 3])
 def test_clusters_around_a_tile(k, method):
     check(grid_like(2 * k + 1, 2, "float64"), k, method, max_iter=2)
 

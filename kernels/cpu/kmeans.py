@@ -20,8 +20,10 @@ from .threads import prange, serial, shared, threaded, unshared
 
 __all__ = [
     "BLOCK",
+    "TILE",
     "add_parts",
     "assign",
+    "by_work",
     "distances",
     "find_rows",
     "move_rows",
@@ -31,11 +33,11 @@ __all__ = [
 ]
 
 BLOCK = 64  # rows
-_TILE = 512  # centroids, whose distances from a block's rows stay in the cache
+TILE = 512  # centroids, whose distances from a block's rows stay in the cache
 _SERIAL = 1 << 16  # elements below which one thread is faster
 
 
-def _by_work(function: Callable[..., Any]) -> Callable[..., Any]:
+def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
     """Call ``function(*arguments)`` on as many threads as an amount of work is worth.
 
     It is counted in elements that are read and used once, some 1 ns each.
@@ -50,7 +52,7 @@ def _by_work(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@_by_work
+@by_work
 def pack(X, mean, packed):
     """Fill ``packed`` with the rows of X less the mean, and with zeros after the last one."""
     n, d = X.shape
@@ -66,7 +68,7 @@ def pack(X, mean, packed):
                 line[r] = 0
 
 
-@_by_work
+@by_work
 def assign(packed, doubled, norms, labels, moved, was, numbers):
     """The nearest centroid of each row, of equally near ones the first.
 
@@ -90,7 +92,7 @@ def assign(packed, doubled, norms, labels, moved, was, numbers):
     one = packed.dtype.type(1)
     for p in prange(parts):
         first, last = p * blocks // parts, (p + 1) * blocks // parts
-        products = np.empty((min(k, _TILE), BLOCK), packed.dtype)
+        products = np.empty((min(k, TILE), BLOCK), packed.dtype)
         least = np.empty(BLOCK, packed.dtype)
         which = np.empty(BLOCK, packed.dtype)  # as a number of the same width
         number = 0
@@ -98,8 +100,8 @@ def assign(packed, doubled, norms, labels, moved, was, numbers):
             for r in range(BLOCK):
                 least[r] = np.inf
                 which[r] = 0
-            for begin in range(0, k, _TILE):
-                size = min(_TILE, k - begin)
+            for begin in range(0, k, TILE):
+                size = min(TILE, k - begin)
                 np.dot(doubled[begin : begin + size], packed[b], products[:size])
                 for j in range(size):
                     line, norm = products[j], norms[begin + j]
@@ -120,7 +122,7 @@ def assign(packed, doubled, norms, labels, moved, was, numbers):
         numbers[p] = number
 
 
-@_by_work
+@by_work
 def move_rows(X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts):
     """What changed labels change of the sums: each part of ``sums`` gets that of some rows.
 
@@ -162,7 +164,7 @@ def move_rows(X, mean, weights, labels, moved, was, numbers, blocks, sums, total
                 count_of[new] += 1
 
 
-@_by_work
+@by_work
 def add_parts(whole, parts):
     """Add parts, (parts, ...), to a whole, (...), one after another; both are contiguous."""
     flat, rows = whole.reshape(whole.size), parts.reshape(parts.shape[0], whole.size)
@@ -174,7 +176,7 @@ def add_parts(whole, parts):
                 flat[i] += line[i]
 
 
-@_by_work
+@by_work
 def distances(packed, centroids, labels, found):
     """Squared distances of packed rows from their centroids, from differences in double.
 
@@ -194,7 +196,7 @@ def distances(packed, centroids, labels, found):
             found[begin + r] = total[r]
 
 
-@_by_work
+@by_work
 def nearest_seed(packed, seed, weights, closest, sums):
     """Let rows that are nearer to a seed than to all before have its distance.
 
@@ -222,7 +224,7 @@ def nearest_seed(packed, seed, weights, closest, sums):
         sums[b] = total
 
 
-@_by_work
+@by_work
 def potentials(packed, indices, weights, closest, sums):
     """Each block's weighted sum of the distances from the nearest seed, with each of some more.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero.kernels.kmeans.plan import RUNGS
-from hetero.ops.kmeans.loops import CLUSTERS
+from hetero.ops.kmeans.loops import BOUNDS, CLUSTERS
 from hetero.ops.kmeans.operands import (
     EXPECTED,
     NAME,
@@ -71,9 +71,15 @@ def _numpy_rows() -> Any:
 
 
 def _loop_rows() -> Any:
-    from hetero.ops.kmeans.rows_cpu import LoopRows
+    from hetero.ops.kmeans.bounded_cpu import BoundedRows
 
-    return LoopRows
+    return BoundedRows
+
+
+def _bounded_rows() -> Any:
+    from hetero.ops.kmeans.bounded_cpu import AlwaysBounded
+
+    return AlwaysBounded
 
 
 def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
@@ -142,8 +148,19 @@ def _stands_in(problem: Problem) -> str | None:
     return None if problem.layout == SPARSE else "stands in while 'lloyd' is compiled"
 
 
+def _is_within(problem: Problem) -> str:
+    return "is what 'lloyd' goes over to where it is faster"
+
+
+def _bounded_loops(problem: Problem) -> tuple[str, ...]:
+    return (*_loops(problem), BOUNDS.of(problem.dtype))
+
+
+_compiled: dict[str, Any] = {"loops": _loops, "uses": ("loops", "numba", "scipy")}
+_named: dict[str, Any] = {**_compiled, "loops": _bounded_loops, "stands_in": _is_within}
 for _method, _excludes, _rows, _more in (
-    ("lloyd", _dense_alone, _loop_rows, {"loops": _loops, "uses": ("loops", "numba", "scipy")}),
+    ("lloyd", _dense_alone, _loop_rows, _compiled),
+    ("hamerly", _dense_alone, _bounded_rows, _named),
     ("products", registry.no_obstacle, _numpy_rows, {"stands_in": _stands_in}),
 ):
     registry.register(

@@ -85,12 +85,18 @@ class LoopRows:
 
     def assign(self, centroids: np.ndarray) -> bool:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
-        doubled = -2.0 * centroids
+        loops.assign(self._work(centroids), *self._asked(centroids))
+        return bool(self._numbers.any())
+
+    def _work(self, centroids: np.ndarray) -> int:
+        """What the distances from all centroids take, as `kernels.cpu.kmeans` counts it."""
+        return len(self.labels) * cost_of_a_row(*centroids.shape)
+
+    def _asked(self, centroids: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The arguments of `kernels.cpu.kmeans.assign`."""
         norms = np.einsum("ij,ij->i", centroids, centroids)
         lists = self._moved, self._was, self._numbers
-        work = self._X.shape[0] * len(centroids) * (self._X.shape[1] + _ARGMIN) // _PRODUCTS
-        loops.assign(work, self._packed, doubled, norms, self.labels, *lists)
-        return bool(self._numbers.any())
+        return self._packed, -2.0 * centroids, norms, self.labels, *lists
 
     def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -146,6 +152,11 @@ class LoopRows:
         distances = self.distances(centroids)
         distances *= self._weights
         return float(distances.sum(dtype=np.float64))
+
+
+def cost_of_a_row(k: int, d: int) -> int:
+    """What a row's distances from all centroids take, in elements that are read and used once."""
+    return k * (d + _ARGMIN) // _PRODUCTS
 
 
 class PackedSeeding:

@@ -1,0 +1,193 @@
+"""Hamerly's bounds on the CPU: they hold, they skip rows, and they change no bit of a result."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero.kernels.cpu import kmeans as loops
+from hetero.ops.kmeans import bounded_cpu
+from hetero.ops.kmeans.bounded_cpu import AlwaysBounded, BoundedRows
+from hetero.ops.kmeans.fit import Fit, fit
+from hetero.ops.kmeans.rows_cpu import LoopRows
+
+BLOCK = loops.BLOCK
+
+
+def blobs(n, d, k, dtype, seed=0):
+    random = np.random.default_rng(seed)
+    centres = 20 * random.random((k, d))
+    return (centres[random.integers(0, k, n)] + random.standard_normal((n, d))).astype(dtype)
+
+
+def uniform(n, d, k, dtype):
+    return np.random.default_rng(1).random((n, d)).astype(dtype)
+
+
+def on_a_lattice(n, d, k, dtype):
+    """Many rows equally far from two centroids, and many equal rows."""
+    return np.random.default_rng(2).integers(-2, 3, (n, d)).astype(dtype)
+
+
+def far_from_zero(n, d, k, dtype):
+    """Two clusters so far apart that float32 hardly tells rows within one of them."""
+    X = blobs(n, d, k, dtype)
+    X[: n // 2] += dtype(1e5)
+    return X
+
+
+def fitted(rows, X, start, iterations, weights=None):
+    made = rows(X, weights)
+    outcome, centroids = fit(made, Fit(iterations, 1e-4, start.copy()), len(start))
+    return outcome, centroids, made
+
+
+def same(found, expected):
+    np.testing.assert_array_equal(found[0].labels, expected[0].labels)
+    np.testing.assert_array_equal(found[1], expected[1])
+    assert found[0].run == expected[0].run
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("data", [blobs, uniform, on_a_lattice, far_from_zero])
+@pytest.mark.parametrize(
+    ("n", "d", "k"),
+    [(1, 1, 1), (BLOCK + 1, 1, 2), (40 * BLOCK - 1, 2, 9), (3001, 3, 70), (2500, 17, 20)],
+)
+def test_nothing_differs(n, d, k, data, dtype):
+    """Labels, centroids, inertia and iterations are those of the plain loop."""
+    X = data(n, d, k, dtype)
+    weights = np.random.default_rng(3).integers(0, 3, n).astype(dtype)
+    weights[0] = 1
+    for given in (None, weights):
+        expected = fitted(LoopRows, X, X[:k], 25, given)
+        same(fitted(AlwaysBounded, X, X[:k], 25, given), expected)
+        same(fitted(BoundedRows, X, X[:k], 25, given), expected)
+
+
+@pytest.mark.parametrize("k", [loops.TILE - 1, loops.TILE, loops.TILE + 1])
+def test_clusters_around_a_tile(k):
+    X = blobs(6 * k, 3, k // 2, np.float32)
+    same(fitted(AlwaysBounded, X, X[:k], 12), fitted(LoopRows, X, X[:k], 12))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-19, 1e18, 1e20])
+def test_huge_and_tiny_rows(scale):
+    """Squares that underflow and overflow: nothing may be taken for certain."""
+    X = (scale * blobs(900, 3, 6, np.float64)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        same(fitted(AlwaysBounded, X, X[:7], 9), fitted(LoopRows, X, X[:7], 9))
+
+
+def test_one_row_far_from_all():
+    X = blobs(2000, 2, 5, np.float32)
+    X[77] = 1e18
+    with np.errstate(all="ignore"):
+        same(fitted(AlwaysBounded, X, X[70:78], 20), fitted(LoopRows, X, X[70:78], 20))
+
+
+def test_emptied_clusters():
+    """A centroid that gets a far row moves a long way."""
+    X = blobs(1500, 2, 6, np.float64)
+    start = X[:6].copy()
+    start[2:4] += 1e3
+    same(fitted(AlwaysBounded, X, start, 30), fitted(LoopRows, X, start, 30))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("data", [blobs, uniform, on_a_lattice, far_from_zero])
+def test_bounds_hold(data, dtype):
+    """After every iteration: above a row's own distance, below that of all others."""
+    n, d, k = 2100, 5, 24
+    X = data(n, d, k, dtype)
+    rows = AlwaysBounded(X, None)
+    centred, seen = (rows._X - rows.mean).astype(np.longdouble), []
+    assign = rows.assign
+
+    def assign_and_check(centroids):
+        changed = assign(centroids)
+        apart = centred[:, None, :] - centroids.astype(np.longdouble)
+        distances = np.sqrt((apart**2).sum(axis=2))
+        _, upper, lower = rows._bounds.of_rows
+        own = distances[np.arange(n), rows.labels].copy()
+        distances[np.arange(n), rows.labels] = np.inf
+        assert (upper >= own).all()
+        assert (lower <= distances.min(axis=1)).all()
+        seen.append(rows._bounds.looked.sum())
+        return changed
+
+    rows.assign = assign_and_check
+    fit(rows, Fit(30, 0.0, X[:k].copy(), exactly=True), k)
+    assert len(seen) == 31
+
+
+def test_rows_are_skipped():
+    X = blobs(20_000, 4, 40, np.float64)
+    rows = fitted(AlwaysBounded, X, X[:60], 40)[2]
+    teams = len(rows._bounds.looked)
+    assert rows._bounds.looked.sum() <= teams * BLOCK + 0.02 * len(X)
+
+
+def watched(X, k, iterations):
+    """A fit that goes on; of each iteration, whether bounds were used and how many rows changed."""
+    rows, used, moving = BoundedRows(X, None), [], []
+    assign = rows.assign
+
+    def noted(centroids):
+        fresh = rows._bounds is None
+        changed = assign(centroids)
+        used.append(not fresh or rows._bounds is not None)
+        moving.append(rows._moving)
+        return changed
+
+    rows.assign = noted
+    fit(rows, Fit(iterations, 0.0, X[:k].copy(), exactly=True), k)
+    return used, moving
+
+
+def test_bounds_are_used_once_few_rows_change():
+    used, moving = watched(blobs(20_000, 4, 256, np.float32), 256, 15)
+    first = used.index(True)
+    assert first == next(i for i, part in enumerate(moving) if part <= bounded_cpu._MOVED) + 1
+    assert first < 8
+    assert all(used[first:])
+
+
+def test_bounds_are_given_up_where_they_skip_nothing():
+    """They are tried for two iterations, and again when half as many rows change their label."""
+    X = np.random.default_rng(0).standard_normal((6000, 64)).astype(np.float32)
+    used, moving = watched(X, 256, 12)
+    tries = [i for i, now in enumerate(used) if now and not (i and used[i - 1])]
+    assert moving[tries[0] - 1] <= bounded_cpu._MOVED
+    assert len(tries) > 1
+    for before, again in pairwise(tries):
+        assert used[before : before + 3] == [True, True, False]
+        assert moving[again - 1] <= moving[before] / 2
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "d"), [(100_000, 8, 2), (100_000, 8, 32), (100_000, 2, 256), (1000, 256, 8)]
+)
+def test_few_clusters_or_rows_are_not_worth_bounds(n, k, d):
+    assert bounded_cpu.most_looked_at(n, k, d) < bounded_cpu._LEAST
+
+
+@pytest.mark.parametrize(("k", "d"), [(64, 2), (64, 8), (256, 2), (256, 128)])
+def test_many_clusters_are(k, d):
+    assert 0.15 < bounded_cpu.most_looked_at(100_000, k, d) < 1
+
+
+def test_named_method():
+    """It runs where it is named, and is never chosen."""
+    X = blobs(3000, 3, 8, np.float64)
+    found = hetero.kmeans(X, 8, init=X[:8], method="hamerly", device="cpu")
+    expected = hetero.kmeans(X, 8, init=X[:8], method="lloyd", device="cpu")
+    assert (found[2]["method"], expected[2]["method"]) == ("hamerly", "lloyd")
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1])
+    plan = hetero.plan("kmeans", X, 8, device="cpu")
+    reasons = {c.method: c.reason for c in plan.candidates}
+    assert "'lloyd'" in reasons["hamerly"]

@@ -45,6 +45,7 @@ def _device(opencl):
 
 @pytest.fixture(name="ring")
 def _ring(device):
+    gc.collect()  # what other tests' failures refer to
     before = threading.active_count(), pinned.sizes()
     ring = staging.Ring(device, lanes=3, slice_bytes=SLICE, least_bytes=LEAST)
     yield ring

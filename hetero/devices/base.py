@@ -6,7 +6,7 @@ import abc
 import ctypes
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -166,6 +166,23 @@ class Device(abc.ABC):
     def send(self, direction: str, array: np.ndarray, buffer: Any, offset: int, stream: Any) -> Any:
         """Let a stream copy a pinned array that is C-contiguous; what `await_sent` waits for."""
         raise DeviceError(f"{self.kind} has only one queue")
+
+    def send_slices(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int,
+        pair: Sequence[np.ndarray],
+        slice_bytes: int,
+        stream: Any,
+    ) -> None:
+        """Copy a C-contiguous array through two pinned buffers, as `sends_slices` says it can."""
+        raise DeviceError(f"{self.kind} has only one queue")
+
+    def sends_slices(self, direction: str) -> bool:
+        """Whether `send_slices` works, which takes the interpreter's lock once."""
+        return False
 
     def await_sent(self, mark: Any) -> None:
         """Hold up the host until a copy is complete, asleep if that takes long."""

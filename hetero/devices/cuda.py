@@ -13,8 +13,10 @@ others, this file the memory and our own streams.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import warnings
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +27,8 @@ from hetero.devices.base import Device
 from hetero.devices.cuda_state import Lent
 from hetero.devices.cuda_streams import CudaStreams
 from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, is_lane
-from hetero.kernels.cpu import blas_spin
+from hetero.errors import DeviceError
+from hetero.kernels.cpu import blas_spin, lane
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
@@ -263,6 +266,38 @@ class CudaDevice(CudaStreams):
         mark = Lent(self.state().copied, lambda: self.driver.Event(asleep))
         mark.raw.record(stream.raw)
         return mark
+
+    def sends_slices(self, direction: str) -> bool:
+        return lane.ready(direction) is not None
+
+    def send_slices(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: int,
+        offset: int,
+        pair: Sequence[np.ndarray],
+        slice_bytes: int,
+        stream: Any,
+    ) -> None:
+        library = pinned.driver()
+        marks = [self.state().handle_of_event() for _ in pair]
+        told = {
+            **lane.functions(library)[direction],
+            "host": array.__array_interface__["data"][0],
+            "device": buffer + offset,
+            "bytes": array.nbytes,
+            "slice": slice_bytes,
+            "stream": stream.handle,
+        }
+        for number, (each, mark) in enumerate(zip(pair, marks, strict=True)):
+            told[f"buffer {number}"] = each.__array_interface__["data"][0]
+            told[f"event {number}"] = mark
+        fields = (ctypes.c_int64 * len(lane.FIELDS))(*(told[name] for name in lane.FIELDS))
+        status = lane.ready(direction)(ctypes.addressof(fields))
+        self.state().handles_of_events.extend(marks)
+        if status:
+            raise DeviceError(f"a staged {direction} failed: {pinned.error_text(status)}")
 
     def await_sent(self, mark: Any) -> None:
         mark.raw.synchronize()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.devices import pinned
 from hetero.devices.cuda_pool import Pool
 from hetero.devices.staging import Ring
 from hetero.devices.storage import Storage
@@ -35,6 +36,7 @@ class State:
         self.events: list[Any] = []
         self.marks: list[Any] = []
         self.copied: list[Any] = []
+        self.handles_of_events: list[int] = []  # as copied, without PyCUDA, which hides the handle
 
     def memory(self) -> dict[str, int]:
         """Purpose -> bytes; what no workspace accounts for belongs to arrays and running calls."""
@@ -55,6 +57,13 @@ class State:
             self.pool.trim()
         return found
 
+    def handle_of_event(self) -> int:
+        """The driver's handle of an event that nobody uses, for `handles_of_events`."""
+        try:
+            return self.handles_of_events.pop()
+        except IndexError:
+            return pinned.sleeping_event()
+
     def end_copies(self) -> None:
         """End the threads that copy, and give their buffers back."""
         if self.ring is not None:
@@ -68,6 +77,8 @@ class State:
         self.end_copies()
         for unused in (self.streams, self.events, self.marks, self.copied):
             unused.clear()
+        while self.handles_of_events:
+            pinned.end_event(self.handles_of_events.pop())
         self.staging = None
         self.pool.close()
 

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.errors import DeviceMemoryError
+from hetero.errors import DeviceError, DeviceMemoryError
 
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context
+_BLOCKING_SYNC, _NO_TIMING = 1, 2  # CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
 _MEMORY_TYPE, _HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_HOST
 
 _lock = locks.new()
@@ -67,7 +68,7 @@ def driver_knows(array: np.ndarray) -> bool:
     """Whether the CUDA driver says that an array lies in pinned memory, whoever made it."""
     kind = ctypes.c_uint(0)
     address = ctypes.c_uint64(array.__array_interface__["data"][0])
-    status = _driver().cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, address)
+    status = driver().cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, address)
     return status == 0 and kind.value == _HOST
 
 
@@ -96,11 +97,11 @@ class _CudaPages(mmap.mmap):
                 with contextlib.suppress(OSError):  # a kernel without it
                     made.madvise(getattr(mmap, advice))
         address = np.frombuffer(made, np.uint8).__array_interface__["data"][0]
-        status = _driver().cuMemHostRegister_v2(
+        status = driver().cuMemHostRegister_v2(
             ctypes.c_void_p(address), ctypes.c_size_t(nbytes), _PORTABLE
         )
         if status:
-            raise DeviceMemoryError(f"the driver does not pin {nbytes} bytes (error {status})")
+            raise DeviceMemoryError(f"the driver does not pin {nbytes} bytes: {error_text(status)}")
         made._address = address
         return made
 
@@ -108,18 +109,39 @@ class _CudaPages(mmap.mmap):
         if not getattr(self, "_address", 0) or os.getpid() != self._process:
             return
         # In the primary context, if it is still there: any thread may be the last to hold them.
-        driver, device = _driver(), ctypes.c_int()
+        library, device = driver(), ctypes.c_int()
         flags, active, context = ctypes.c_uint(), ctypes.c_int(), ctypes.c_void_p()
-        driver.cuDeviceGet(ctypes.byref(device), self._ordinal)
-        driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
-        if not active.value or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
+        library.cuDeviceGet(ctypes.byref(device), self._ordinal)
+        library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        if not active.value or library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
             return
-        if not driver.cuCtxPushCurrent_v2(context):
-            driver.cuMemHostUnregister(ctypes.c_void_p(self._address))
-            driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-        driver.cuDevicePrimaryCtxRelease_v2(device)
+        if not library.cuCtxPushCurrent_v2(context):
+            library.cuMemHostUnregister(ctypes.c_void_p(self._address))
+            library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+        library.cuDevicePrimaryCtxRelease_v2(device)
+
+
+def sleeping_event() -> int:
+    """A CUDA event of the current context's; who waits for it sleeps."""
+    made = ctypes.c_void_p()
+    if status := driver().cuEventCreate(ctypes.byref(made), _NO_TIMING | _BLOCKING_SYNC):
+        raise DeviceError(f"no event could be made: {error_text(status)}")
+    return made.value or 0
+
+
+def end_event(handle: int) -> None:
+    """Give an event of `sleeping_event` back to the driver."""
+    driver().cuEventDestroy_v2(ctypes.c_void_p(handle))
+
+
+def error_text(status: int) -> str:
+    """What the CUDA driver says of an error's number."""
+    text = ctypes.c_char_p()
+    driver().cuGetErrorString(status, ctypes.byref(text))
+    return f"{(text.value or b'unknown').decode()} (error {status})"
 
 
 @functools.cache
-def _driver() -> Any:
+def driver() -> Any:
+    """The CUDA driver's library."""
     return ctypes.CDLL("libcuda.so.1")

@@ -2,11 +2,13 @@
 
 A driver copies ordinary memory through a pinned buffer of its own with one thread, which is slower
 than the bus. Here several threads do it. Each has two buffers and a stream: it fills one while the
-other is on the bus. They share nothing but the number of the next slice, so no slice is handed from
+other is on the bus. They share nothing but the number of the next piece, so nothing is handed from
 thread to thread. Downloads go the other way round, where what takes time is that new pages are
 touched: several threads touch them.
 
-Arrays that are not contiguous are packed on the way.
+A piece of a contiguous array is copied slice by slice in a compiled loop without the interpreter's
+lock (`hetero.kernels.cpu.lane`), as soon as that is there. Arrays that are not contiguous are
+packed on the way.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import logging
 import math
 import os
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -29,12 +32,17 @@ import numpy as np
 
 from hetero import locks
 from hetero.errors import DeviceError
+from hetero.kernels.cpu import lane
 
 UPLOAD, DOWNLOAD = "upload", "download"
 PURPOSE = "pinned buffers of copies"
 _SLICE = 4 << 20  # bytes of a buffer
 _LEAST_SLICE = 1 << 18  # bytes: below that, handling a slice takes longer than copying it
 _BUFFERS = 2  # of a thread
+_PIECE = 16 << 20  # bytes that a compiled loop copies
+_PART = 1 << 20  # bytes of its slices, which stay in a cache until they are on the bus
+_LEAST_PART = 1 << 17
+_NICE = 5  # the program's own work goes first
 _MOST_LANES = 8
 _IDLE = 60.0  # seconds without a copy after which a thread ends and gives its buffers back
 _NAME = "hetero-copy"  # begins as all threads of ours that never call BLAS
@@ -82,6 +90,8 @@ class Device(Protocol):
     wait: Callable[..., None]
     send: Callable[..., Any]
     await_sent: Callable[[Any], None]
+    sends_slices: Callable[[str], bool]
+    send_slices: Callable[..., None]
     copy_plainly: Callable[..., None]
 
 
@@ -96,9 +106,16 @@ class _Job:
     """A copy that threads do slice by slice."""
 
     def __init__(
-        self, direction: str, array: np.ndarray, buffer: Any, offset: int, after: Any, most: int
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int,
+        after: Any,
+        most: int,
+        part: int | None,
     ) -> None:
-        self.direction, self.buffer, self.after = direction, buffer, after
+        self.direction, self.buffer, self.after, self.part = direction, buffer, after, part
         self.count, self._piece = pieces(array, most)
         self._offset = offset
         self.error: BaseException | None = None
@@ -242,8 +259,7 @@ class Ring:
         self._queues = {way: queue.SimpleQueue() for way in (UPLOAD, DOWNLOAD)}
         self._threads: dict[str, list[threading.Thread]] = {UPLOAD: [], DOWNLOAD: []}
         self._streams: dict[str, Any] = {}
-        if not _rings:
-            atexit.register(_close_all)
+        _compile_ahead()
         _rings.add(self)
 
     def start(
@@ -264,8 +280,10 @@ class Ring:
             What must have come before the buffer is touched.
         """
         share = -(-array.nbytes // (self.lanes * self.buffers)) + 4095 & ~4095
-        most = min(max(share, self.least_bytes), self.slice_bytes)
-        job = _Job(direction, array, buffer, offset, after, most)
+        is_compiled = array.flags.c_contiguous and self.device.sends_slices(direction)
+        most = min(max(share, self.least_bytes), _PIECE if is_compiled else self.slice_bytes)
+        part = min(max(most // 4, _LEAST_PART), _PART, self.slice_bytes) if is_compiled else None
+        job = _Job(direction, array, buffer, offset, after, most, part)
         started = Staged(job)  # whatever comes in between, it sees to it that nothing stays begun
         with self._lock:
             workers = self._started(direction, min(job.count, self.lanes))
@@ -354,6 +372,7 @@ class _Lane:
     def run(self, direction: str) -> None:
         """Do one job after the other until the ring closes, or there are none for long."""
         _here.is_lane = True
+        _be_nice()
         while True:
             try:
                 job = self._jobs.get(timeout=_IDLE)
@@ -404,11 +423,20 @@ class _Lane:
 
     def _do(self, job: _Job, number: int, flying: collections.deque[_Slot]) -> None:
         view, offset = job.piece(number)
+        if job.part is not None:
+            while len(self._free) < 2 and self._made < self._most:
+                self._grow()
+            if len(self._free) >= 2:
+                self._device.send_slices(
+                    *(job.direction, view, job.buffer, offset),
+                    *(self._free[:2], job.part, self._stream),
+                )
+                return
         if not self._free and self._made < self._most:
             self._grow()
         if not self._free and flying:
             self._arrive(job, flying)
-        if not self._free:
+        if not self._free or job.part is not None:
             if job.after is not None:
                 self._device.wait(job.after)
             self._device.copy_plainly(job.direction, view, job.buffer, offset)
@@ -508,12 +536,29 @@ def close_all() -> None:
         ring.close()
 
 
-def _close_all() -> None:
-    if os.getpid() == _process:
-        close_all()
+@functools.cache
+def _compile_ahead() -> None:
+    """Compile the loops beside what the program does; see to it that all threads end with it."""
+    compiler = threading.Thread(target=lane.compile_ahead, name=f"{_NAME} compiler", daemon=True)
+    process = os.getpid()
+
+    def end() -> None:
+        if os.getpid() == process:
+            close_all()
+            if compiler.is_alive():
+                compiler.join()
+
+    atexit.register(end)
+    with contextlib.suppress(RuntimeError):  # it starts no threads any more: done without
+        compiler.start()
 
 
-_process = os.getpid()
+def _be_nice() -> None:
+    """Let the program's own threads go first on busy cores (Linux has it for each thread)."""
+    if hasattr(os, "setpriority") and sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            now = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(now + _NICE, 19))
 
 
 @functools.cache

@@ -415,6 +415,7 @@ array = np.ones((500, 500))
 with device.active():
     buffer, owner = device.allocate(array.nbytes)
     copy = device.start_upload(array, buffer)
+    unfinished = device.start_upload(np.ones(1 << 24), device.allocate(1 << 27)[0])
     child = os.fork()
     if child:
         copy.wait()
@@ -424,6 +425,11 @@ with device.active():
 if not child:
     assert threading.active_count() == 1
     assert devices.inherited(device.name)
+    try:
+        unfinished.wait()
+    except hetero.errors.DeviceError as error:
+        assert "forked" in str(error)
+    del unfinished
     product = hetero.matmul(array, array)
     assert (product == 500.0).all()
     assert not hetero.memory()[device.name]

@@ -26,7 +26,7 @@ from hetero.devices import budget, cubin, install, pinned
 from hetero.devices.base import Device
 from hetero.devices.cuda_state import Lent
 from hetero.devices.cuda_streams import CudaStreams
-from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, is_lane
+from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, compile_ahead, is_lane
 from hetero.errors import DeviceError
 from hetero.kernels.cpu import blas_spin, lane
 
@@ -137,8 +137,8 @@ class CudaDevice(CudaStreams):
 
     def upload(self, source: np.ndarray, target: int, offset: int = 0, stream: Any = None) -> None:
         if stream is None:
-            with _undisturbed(source):
-                if not self.staged(UPLOAD, source, target, offset):
+            if not self.staged(UPLOAD, source, target, offset):
+                with _undisturbed(source):
                     self.driver.memcpy_htod(target + offset, source)
         else:
             self.driver.memcpy_htod_async(target + offset, source, stream.raw)
@@ -148,8 +148,8 @@ class CudaDevice(CudaStreams):
     ) -> None:
         if stream is None:
             self._not_captured("bringing results to the host")
-            with _undisturbed(target):
-                if not self.staged(DOWNLOAD, target, source, offset):
+            if not self.staged(DOWNLOAD, target, source, offset):
+                with _undisturbed(target):
                     self.driver.memcpy_dtoh(target, source + offset)
         else:
             self.driver.memcpy_dtoh_async(target, source + offset, stream.raw)
@@ -253,6 +253,7 @@ class CudaDevice(CudaStreams):
         if state.ring is None:
             with self._lock:
                 if state.ring is None:
+                    compile_ahead()
                     state.ring = Ring(self)
         return state.ring
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from hetero import locks
 from hetero.errors import DeviceError
-from hetero.kernels.cpu import lane
+from hetero.kernels.cpu import blas_spin, lane
 
 UPLOAD, DOWNLOAD = "upload", "download"
 PURPOSE = "pinned buffers of copies"
@@ -120,11 +120,12 @@ class _Job:
         self._offset = offset
         self.error: BaseException | None = None
         self.is_cancelled = False
-        self._lock = threading.Lock()
+        self._lock = locks.new()
         self._next, self._left = 0, self.count
-        self._done = threading.Lock()
-        if self.count:
-            self._done.acquire()
+        self._done: queue.SimpleQueue[None] = queue.SimpleQueue()  # of one, once all are done with
+        if not self.count:
+            self._done.put(None)
+        self._process = os.getpid()
 
     def piece(self, number: int) -> tuple[np.ndarray, int]:
         """A slice of the array, and its byte in the buffer."""
@@ -145,7 +146,7 @@ class _Job:
             self._left -= number
             last = number and not self._left
         if last:
-            self._done.release()
+            self._done.put(None)
 
     def cancel(self, error: BaseException | None = None) -> None:
         """Begin no more slices."""
@@ -157,22 +158,29 @@ class _Job:
 
     def wait(self) -> None:
         """Return when no slice is under way; an interrupt cancels those that are not begun."""
+        if os.getpid() != self._process:
+            raise DeviceError("a copy cannot be waited for in a forked child")
         try:
-            with self._done:
-                return
+            self._settled()
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
         """Cancel, and return when no slice is under way, whatever interrupts."""
+        if os.getpid() != self._process:  # it is the parent's
+            return
         self.cancel()
         while not is_lane():  # a lane would wait for itself
             try:
-                with self._done:
-                    return
+                return self._settled()
             except BaseException:  # the first interrupt is raised
                 continue
+
+    def _settled(self) -> None:
+        if self._left:
+            self._done.get()
+        self._done.put(None)  # for whoever waits too; one too many does no harm
 
 
 class Staged(Copy):
@@ -181,11 +189,13 @@ class Staged(Copy):
     def __init__(self, job: _Job) -> None:
         self._job: _Job | None = job
         self._error: BaseException | None = None
+        blas_spin.quiet()  # or the threads that copy wait for cores on which BLAS's spin
 
     def wait(self) -> None:
         job = self._job
         if job is not None:
             job.wait()
+            blas_spin.usual()
             self._job, self._error = None, job.error
         if self._error is not None:
             raise self._error
@@ -194,6 +204,7 @@ class Staged(Copy):
         job = getattr(self, "_job", None)
         if job is not None:
             job.stop()
+            blas_spin.usual()
 
 
 class Direct(Copy):
@@ -259,7 +270,7 @@ class Ring:
         self._queues = {way: queue.SimpleQueue() for way in (UPLOAD, DOWNLOAD)}
         self._threads: dict[str, list[threading.Thread]] = {UPLOAD: [], DOWNLOAD: []}
         self._streams: dict[str, Any] = {}
-        _compile_ahead()
+        _close_at_exit()
         _rings.add(self)
 
     def start(
@@ -537,20 +548,31 @@ def close_all() -> None:
 
 
 @functools.cache
-def _compile_ahead() -> None:
-    """Compile the loops beside what the program does; see to it that all threads end with it."""
-    compiler = threading.Thread(target=lane.compile_ahead, name=f"{_NAME} compiler", daemon=True)
-    process = os.getpid()
+def compile_ahead() -> threading.Thread:
+    """Compile the loops beside what the program does, once."""
 
-    def end() -> None:
-        if os.getpid() == process:
-            close_all()
-            if compiler.is_alive():
-                compiler.join()
+    def prepare() -> None:
+        _be_nice()
+        lane.compile_ahead()
+        if blas_spin.is_due():
+            blas_spin.find()
 
-    atexit.register(end)
+    compiler = threading.Thread(target=prepare, name=f"{_NAME} compiler", daemon=True)
     with contextlib.suppress(RuntimeError):  # it starts no threads any more: done without
         compiler.start()
+        _at_exit(compiler.join)
+    return compiler
+
+
+@functools.cache
+def _close_at_exit() -> None:
+    _at_exit(close_all)
+
+
+def _at_exit(function: Callable[[], object]) -> None:
+    """Call a function when this process ends; no forked child does."""
+    process = os.getpid()
+    atexit.register(lambda: function() if os.getpid() == process else None)
 
 
 def _be_nice() -> None:

@@ -9,7 +9,14 @@ pytestmark = pytest.mark.skipif(fake_cuda.obstacle() is not None, reason=str(fak
 
 PRODUCTS = [
     *("matmul", "matmul in parts", "matmul out=A", "matmul out overlaps A", "matmul strided out"),
-    *("matmul library", "matmul library, a batch", "matvec", "matvec out=x", "matvec library"),
+    *(
+        "matmul staying",
+        "matmul library",
+        "matmul library, a batch",
+        "matvec",
+        "matvec out=x",
+        "matvec library",
+    ),
 ]
 CONVOLUTIONS = [f"convolve2d {m}" for m in ("direct", "separable", "fft", "overlap_save")]
 CONJUGATE_GRADIENTS = [f"solve_cg {system}" for system in ("dense", "csr", "stencil")]

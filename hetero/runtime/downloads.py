@@ -10,7 +10,7 @@ from hetero import devices
 from hetero.arrays import Operand, as_array, describe, is_device_array
 from hetero.devices.base import Device
 from hetero.errors import GraphError
-from hetero.runtime import failures, streams, transfer
+from hetero.runtime import streams, transfer
 
 
 class Download:
@@ -119,10 +119,9 @@ def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool = True) -> Any:
             out[...] = array
             array = out
         return array if wait else _There(array)
-    device = devices.get(operand.location)
-    if not wait:
-        return Download(array, operand, device, out)
-    return failures.twice(device, lambda: Download(array, operand, device, out).wait())
+    if wait:
+        return transfer.to_host(array, operand, out)
+    return Download(array, operand, devices.get(operand.location), out)
 
 
 def _check(out: Any, operand: Operand) -> None:

@@ -82,20 +82,26 @@ def fetch(
     return target
 
 
-def to_host(array: Any, operand: Operand) -> np.ndarray:
-    """A device array as NumPy array, with whatever strides it has."""
+def to_host(array: Any, operand: Operand, out: np.ndarray | None = None) -> np.ndarray:
+    """A device array as NumPy array, with whatever strides it has, or in ``out``."""
     from hetero import devices
 
     device = devices.get(operand.location)
     if not operand.size:
-        return np.empty(operand.shape, operand.dtype)
+        return np.empty(operand.shape, operand.dtype) if out is None else out
 
     def move() -> np.ndarray:
         with device.active():
             streams.follow(device, streams.of(device, [operand]))
+            if operand.is_c_contiguous():
+                return fetch(device, operand.pointer, operand.shape, operand.dtype, out)
             low, raw = _span(operand)
             device.download(operand.pointer, raw, low)
-        return view(raw, operand, low)
+        values = view(raw, operand, low)
+        if out is None:
+            return values
+        out[...] = values
+        return out
 
     return failures.twice(device, move)
 

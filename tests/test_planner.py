@@ -194,6 +194,8 @@ def test_equal_gpus_together_are_a_candidate(number):
     assert group["members"] == tuple(name for name in here if name != "cpu")
     assert group["constants"] == f"cuda*{number}"
     assert group["memory_bytes"] == number * GPU["memory_bytes"]
+    limited = {name: {**info, "memory_limit": 1000} for name, info in here.items()}
+    assert pricing.groups(limited)["cuda:*"]["memory_limit"] == number * 1000
     together = dataclasses.replace(
         next(i for i in registry.lookup("matmul") if i.kind == "cuda"), shared=lambda problem: True
     )

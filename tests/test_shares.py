@@ -577,9 +577,9 @@ def test_ranges(extent, number, weights):
     assert all(begin < end for begin, end in found)
     if weights == "equal":
         lengths = [end - begin for begin, end in found]
-        step = 64 if extent >= 256 * number else 1
-        assert max(lengths) - min(lengths) <= 2 * step
-        assert all(begin % step == 0 for begin, _ in found)
+        assert max(lengths) - min(lengths) <= max(1, extent // (8 * number))
+        aligned = 64 if extent >= 1024 * number else 4 if extent >= 64 * number else 1
+        assert all(begin % aligned == 0 for begin, _ in found)
 
 
 @pytest.mark.parametrize("case", PRODUCTS)
@@ -596,3 +596,16 @@ def test_a_range_is_the_problem_of_its_arrays(case):
         part = cut.problem(begin, end)
         assert part.inputs == tuple(map(describe, arrays))
         assert part.output == describe(cut.output(begin, end, out))
+
+
+def test_a_memory_limit_is_that_of_each_device(two):
+    """Half of the product fits where all of it does not; less is streamed, or done in pieces."""
+    A, B = values(600, 300), values(300, 200)
+    for limit in ("900 kB", "700 kB", "300 kB"):
+        with hetero.use(memory_limit=limit, device=ALL):
+            plan = hetero.plan("matmul", A, B)
+            assert plan.chosen.device == ALL
+            np.testing.assert_array_equal(hetero.matmul(A, B), A @ B)
+        assert (plan.chosen.method == "tiled") == (limit == "900 kB")
+        assert used(two) == ["cuda:0", "cuda:1"]
+    assert not devices.troubles()

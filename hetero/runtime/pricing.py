@@ -211,6 +211,8 @@ def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
                 "constants": f"{info['kind']}*{len(members)}",
                 "memory_bytes": sum(devices[n]["memory_bytes"] for n in members),
             }
+            if (limit := info.get("memory_limit")) is not None:  # of each of them
+                found[f"{info['kind']}:*"]["memory_limit"] = limit * len(members)
     return found
 
 

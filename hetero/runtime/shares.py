@@ -18,8 +18,8 @@ from hetero.runtime.profile import Profile
 from hetero.runtime.registry import Cut, Implementation
 
 Devices = dict[str, dict[str, Any]]
-_STEP = 64  # ranges begin at multiples of it, for what tiles and wide loads gain
-_LEAST_STEPS = 4  # of each range, or they begin anywhere
+_STEPS = (64, 16, 4)  # ranges begin at multiples of one, for what tiles and wide loads gain
+_LEAST_STEPS = 16  # of each range
 _ROUNDS = 3  # of finding ranges that take devices that differ equally long
 _TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
 
@@ -252,7 +252,7 @@ def bounds(extent: int, weights: list[float]) -> list[tuple[int, int]]:
     [(0, 1024), (1024, 4096)]
     """
     number, total = len(weights), sum(weights)
-    step = _STEP if extent >= _STEP * _LEAST_STEPS * number else 1
+    step = next((s for s in _STEPS if extent >= s * _LEAST_STEPS * number), 1)
     cuts, reached = [0], 0.0
     for index, weight in enumerate(weights[:-1], 1):
         reached += weight

@@ -18,7 +18,7 @@ from hetero.ops.kmeans.operands import (
     host_values,
 )
 from hetero.ops.products import cublas
-from hetero.runtime import registry
+from hetero.runtime import memory_limit, registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
@@ -108,7 +108,7 @@ def _on_device(method: str) -> Callable[..., Outcome]:
             if len(devices) > 1:
                 parts: Any = shared_rows(devices, *asked, given)
             else:
-                room = devices[0].describe()["memory_bytes"]
+                room = memory_limit.room(memory_limit.of(devices[0]))
                 parts = BlockRows(devices[0], *asked, room, given=given)
             outcome, centroids = fit(parts, arguments.options, problem.dims[2])
             arguments.output[...] = centroids

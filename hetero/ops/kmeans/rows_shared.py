@@ -13,7 +13,7 @@ from hetero.errors import DeviceMemoryError
 from hetero.ops.kmeans.rows_blocks import BlockRows
 from hetero.ops.kmeans.rows_parts import PartedRows, cut_of, together
 from hetero.ops.linear_systems.partition import split
-from hetero.runtime import failures
+from hetero.runtime import failures, memory_limit
 from hetero.runtime.problem import Problem
 
 
@@ -63,7 +63,7 @@ class SharedBlocks(BlockRows):
         self._each = []
         for device, cut in zip(self._devices, cuts, strict=True):
             mine = problem, X[slice(*cut)], cut_of(weights, cut), method
-            room = device.describe()["memory_bytes"]
+            room = memory_limit.room(memory_limit.of(device))
             self._each.append(BlockRows(device, *mine, room, rows, given))
         self._mean, self._variance = together(self._each)
 

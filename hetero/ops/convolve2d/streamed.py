@@ -7,7 +7,8 @@ Bands by transforms are whole rows of their tiles, so that these are those of th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +29,7 @@ from hetero.runtime import (
     pricing,
     profile,
 )
-from hetero.runtime.pipeline import Load, Slot, Step, Store
+from hetero.runtime.pipeline import Load, Step, Store
 from hetero.runtime.plan import Plan
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments, Price
@@ -44,6 +45,7 @@ _WORKSPACE = 4  # times a band and its result, for transforms
 _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
 _STEP = 5e-5  # seconds of the host for each band
 _COPY = 1e-4  # seconds for each copy, whose threads are woken and waited for
+_ALIGNED = 16  # bytes that divide the address of every buffer of a device
 _TIMES = (3, 9, 33)  # likewise, times what a band reads beside its own rows
 _LOOKED_AT = 64  # parts, from which follows what all take
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
@@ -112,7 +114,7 @@ def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 def stands_in(problem: Problem) -> str | None:
     """Why bands are not considered, None where they are."""
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
-    if moved < _LEAST_MOVED:
+    if moved < _LEAST_MOVED and memory_limit.current() is None:
         return f"moves less than {_LEAST_MOVED >> 20} MiB"
     return None
 
@@ -224,10 +226,10 @@ def _terms(
         return None, 0.0
     for memory in ("staged", "pageable"):
         try:
-            rates = [
-                constants.link(name, way, memory, beside)(o.nbytes) / o.nbytes
+            up, down = (
+                _moving(constants.link(name, way, memory, beside), o.nbytes)
                 for way, o in (("upload", problem.inputs[0]), ("download", problem.output))
-            ]
+            )
         except KeyError:
             continue
         height, rows = problem.options.out_height, part.problem.options.out_height
@@ -237,8 +239,7 @@ def _terms(
             sizes = _nbytes(problem, Cut(last - first, end - begin))
             share = (last - first) * (end - begin) / (cut.images * rows)
             computed = part.chosen.seconds * share
-            moved, result = (size * rate + _COPY for size, rate in zip(sizes, rates, strict=True))
-            seconds.append((moved, computed, result))
+            seconds.append((up(sizes[0]), computed, down(sizes[1])))
         # Those that were not looked at go on as the others.
         times = cut.number(problem.batch, height) / len(parts)
         at_once, in_turn = (
@@ -249,6 +250,15 @@ def _terms(
         terms["overhead"] += constants.dispatch(name, "host")
         return terms, sum(at_once.values())
     return None, 0.0
+
+
+def _moving(link: Callable[[int], float], whole: int) -> Callable[[int], float]:
+    """Seconds of a part's copy: by its own size, and no less than its share of the whole's.
+
+    Large results take longer, whose memory is new.
+    """
+    rate = link(whole) / whole
+    return lambda nbytes: max(link(nbytes), nbytes * rate) + _COPY
 
 
 def _at_once(seconds: list[tuple[float, float, float]]) -> dict[str, float]:
@@ -353,56 +363,81 @@ def _stream(
     results: np.ndarray,
 ) -> None:
     """Convolve part after part."""
-    parts = list(cut.parts(len(stack), problem.options.out_height))
+    height = problem.options.out_height
+    parts = list(cut.parts(len(stack), height))
     number = min(_SLOTS, len(parts))
     sources, targets = (pipeline.slots(device, size, number) for size in _nbytes(problem, cut))
-    options = options._replace(filter=options.filter.held())
+    ways = _Ways(device, problem, options._replace(filter=options.filter.held()))
+    windows = [_window(problem.options, begin, end) for _, _, begin, end in parts]
+    for (first, last, *_), window in zip(parts, windows, strict=True):
+        ways.of(last - first, window)  # before anything moves: the host schedules alone
 
     def step(at: int) -> Step:
-        first, last, begin, end = parts[at]
-        where = sources[at % number], targets[at % number]
-        return _step(
-            device,
-            problem,
-            stack[first:last],
-            options,
-            results[first:last, begin:end],
-            (begin, end),
-            where,
-        )
+        (first, last, *rows), window = parts[at], windows[at]
+        source, target = sources[at % number], targets[at % number]
+        images, out = stack[first:last], results[first:last, slice(*rows)]
+        views = [images]
+        if window is not problem.options:
+            views = bands.views(images[0], problem.options, *rows)
+        loads, offset = [], 0
+        for view in views:
+            loads.append(Load(view, source, offset))
+            offset += view.nbytes
+        compute = partial(ways.compute, views, window, source.buffer, target.buffer)
+        return Step(compute, tuple(loads), (Store(target, out),))
 
     pipeline.run(device, map(step, range(len(parts))))
 
 
-def _step(
-    device: Device,
-    problem: Problem,
-    images: np.ndarray,
-    options: FilterOptions,
-    out: np.ndarray,
-    rows: tuple[int, int],
-    where: tuple[Slot, Slot],
-) -> Step:
-    """What the pipeline does for a part."""
-    whole = problem.options
-    source, target = where
-    window, views = whole, [images]
-    if rows != (0, whole.out_height):
-        window, views = bands.band(whole, *rows), bands.views(images[0], whole, *rows)
-    loads, offset = [], 0
-    for view in views:
-        loads.append(Load(view, source, offset))
-        offset += view.nbytes
+def _window(whole: Window, begin: int, end: int) -> Window:
+    """That of a band; of whole images their own."""
+    return whole if (begin, end) == (0, whole.out_height) else bands.band(whole, begin, end)
 
-    def compute() -> None:
-        plan = planner.plan(_part(problem, device.name, len(images), window), device.name)
-        if plan.chosen.method in TRANSFORMS:
+
+class _Ways:
+    """How parts are convolved.
+
+    Parameters
+    ----------
+    device : Device
+    problem : Problem
+        Of the whole.
+    options : FilterOptions
+    """
+
+    def __init__(self, device: Device, problem: Problem, options: FilterOptions) -> None:
+        self._device, self._problem, self._options = device, problem, options
+        self._found: dict[tuple[int, Window], tuple[Callable[[Any, Any], object], bool]] = {}
+
+    def of(self, images: int, window: Window) -> tuple[Callable[[Any, Any], object], bool]:
+        """``way(part's buffer, result's buffer)``, and whether it is by a transform."""
+        key = images, window
+        if key not in self._found:
+            device, options = self._device, self._options
+            plan = planner.plan(_part(self._problem, device.name, images, window), device.name)
+            chosen, problem = plan.chosen, plan.problem
+            row = chosen.implementation
+
+            def way(source: Any, target: Any) -> None:
+                row.run((device,), problem, Arguments((source,), target, options))
+
+            if row.prepare is not None:  # which the host begins sooner
+                launch = row.prepare(device, problem, _ALIGNED, options)
+
+                def way(source: Any, target: Any) -> None:
+                    launch(source, source, target)
+
+            self._found[key] = way, chosen.method in TRANSFORMS
+        return self._found[key]
+
+    def compute(self, views: list[np.ndarray], window: Window, source: Any, target: Any) -> None:
+        """Begin to convolve a part; by the sum where a transform would lose small values."""
+        images = len(views[0]) if views[0].ndim > 2 else 1
+        way, transforms = self.of(images, window)
+        if transforms:
             pixels = views[0] if len(views) == 1 else np.concatenate(views)
-            wide = is_wide(pixels, options.filter, window, options.fillvalue)
+            wide = is_wide(pixels, self._options.filter, window, self._options.fillvalue)
             if wide is not False:
                 seen = window._replace(finite=wide is not None, wide_range=bool(wide))
-                plan = planner.plan(_part(problem, device.name, len(images), seen), device.name)
-        given = Arguments((source.buffer,), target.buffer, options)
-        plan.chosen.implementation.run((device,), plan.problem, given)
-
-    return Step(compute, tuple(loads), (Store(target, out),))
+                way, _ = self.of(images, seen)
+        way(source, target)

@@ -40,7 +40,8 @@ def matvec(
         "cpu", "cuda", "cuda:0", "opencl:0": compute there; "cuda:*": on all GPUs, each with a range
         of operands that lie on the host. Default: where it is fastest.
     method : str, optional
-        "blas" on the CPU; "tiled" (own kernels) or "library" (cuBLAS) on a GPU.
+        "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
+        host in tiles that move while others are computed) on a GPU.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``: NumPy's own, computed by NumPy.
 

@@ -48,8 +48,8 @@ class Lengths(NamedTuple):
 
     Attributes
     ----------
-    least : int
-        Rows, or columns, of a panel.
+    least, most : int
+        Rows, or columns, of a panel; the least where the device has room for it.
     least_bytes : int
         Of a panel.
     batch_bytes : tuple of int
@@ -58,6 +58,7 @@ class Lengths(NamedTuple):
     """
 
     least: int = 256
+    most: int = 1 << 20
     least_bytes: int = 4 << 20
     batch_bytes: tuple[int, ...] = (64 << 20, 16 << 20, 4 << 20)
     most_tiles: int = 1024
@@ -133,7 +134,7 @@ def _grids(found: Matrices, itemsize: int, lengths: Lengths) -> Iterator[Grid]:
         return Grid(batch, (m, n, k), (items, rows, columns), a_batch, b_batch, itemsize)
 
     a, b, c = grid(1, m, n).panel_bytes
-    if batch and batch[-1] > 1:
+    if batch and batch[-1] > 1 and max(m, n) <= lengths.most:
         each = c + a * a_batch[-1] + b * b_batch[-1]
         wanted = [min(max(size // each, 1), batch[-1]) for size in lengths.batch_bytes]
         yield from (grid(items, m, n) for items in (batch[-1], *wanted) if items > 1)
@@ -152,7 +153,7 @@ def _halved(extent: int, nbytes: int, lengths: Lengths) -> list[int]:
         if length < lengths.least or length * nbytes < lengths.least_bytes:
             break
         found.append(length)
-    return found
+    return [length for length in found if length <= lengths.most] or found[-1:]
 
 
 def _product(grid: Grid, by_columns: tuple[bool, ...], device: str, part: Index) -> Problem:

@@ -6,16 +6,19 @@ import random
 import subprocess
 import sys
 from functools import partial
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import hetero.ops
+from hetero import devices
+from hetero.arrays import spec
 from hetero.calibration import queue
-from hetero.evaluation import bench, draws, movement, report, verify
+from hetero.evaluation import bench, draws, movement, report, timeline, verify
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
-from hetero.ops.products import benchmarks
+from hetero.ops.products import benchmarks, streaming
 from hetero.runtime import benchmark, registry
 from hetero.runtime.benchmark import Benchmark, Comparison, Iterations, Trial
 from hetero.runtime.plan import Candidate, Plan
@@ -206,3 +209,17 @@ def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):
     assert "| both at once, pinned |" in text
     assert "| | 4 KiB | 16 KiB |" in text
     assert "a case (call)" in text
+
+
+def test_the_timeline_of_a_product_in_blocks(opencl, monkeypatch):
+    """Each block of an operand goes up once, each tile is computed and comes down once."""
+    monkeypatch.setattr(matmul, "pictured", lambda kind: Trial((spec((700, 64)), spec((64, 600)))))
+    monkeypatch.setattr(streaming, "LENGTHS", streaming.Lengths(128, 1 << 10))
+    title, spans = timeline.pictured(devices.get(opencl))
+    count = {what: sum(s.what == what for s in spans) for what in ("upload", "compute", "download")}
+    assert count["compute"] == count["download"] == int(title.split(": ")[1].split()[0])
+    assert min(count.values()) > 1
+    assert all(0.0 <= span.begin <= span.end for span in spans)
+    picture = ElementTree.fromstring(timeline.svg("a < b", spans))
+    rows = [x for x in picture if x.tag.endswith("rect")]
+    assert len(rows) == len(spans) + 1

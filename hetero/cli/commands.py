@@ -247,6 +247,8 @@ def bench(arguments: argparse.Namespace) -> int:
     from hetero.evaluation import bench, report
     from hetero.runtime import benchmark, registry
 
+    if arguments.timeline is not None:
+        return _timeline(arguments)
     if arguments.operation == MOVEMENT:
         return _bench_movement(arguments)
     operation = registry.operation(arguments.operation)
@@ -277,6 +279,24 @@ def _bench_movement(arguments: argparse.Namespace) -> int:
         _print_json(found)
     else:
         print(report.movement(found))
+    return DONE
+
+
+def _timeline(arguments: argparse.Namespace) -> int:
+    from hetero import devices as backends
+    from hetero.evaluation import timeline
+    from hetero.runtime import benchmark
+
+    if arguments.operation != MOVEMENT:
+        raise ValueError(f"--timeline is of {MOVEMENT}, not of {arguments.operation}")
+    _check_file("--timeline", arguments.timeline)
+    device = backends.get(arguments.device or benchmark.cuda_device() or "cuda")
+    title, spans = timeline.pictured(device)
+    Path(arguments.timeline).write_text(timeline.svg(title, spans), "utf-8")
+    if arguments.json:
+        _print_json({"title": title, "spans": [span._asdict() for span in spans]})
+    else:
+        print(f"{title}\n{len(spans)} spans in {arguments.timeline}")
     return DONE
 
 

@@ -198,6 +198,13 @@ def _bench(sub: argparse.ArgumentParser) -> None:
         choices=("C", "F"),
         help=f"the matrix of {_with_option('order')} by rows (C, the default) or by columns (F)",
     )
+    sub.add_argument(
+        "--timeline",
+        type=_file,
+        metavar="FILE",
+        help="with movement: save a picture (SVG) of one product whose blocks move while others "
+        "are computed, and nothing else",
+    )
 
 
 def _with_option(name: str) -> str:

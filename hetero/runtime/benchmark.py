@@ -20,6 +20,9 @@ module of benchmarks (`Operation.benchmarks`) has of
     clock can be read, or "cpu"; "order" is "C" or "F".
 ``moved(dtype)``
     The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
+``pictured(kind)``
+    A `Trial` on the host whose blocks, on that kind of device, `hetero bench movement --timeline`
+    shows.
 ``columns(rows)``
     All rows as one `BenchTable`. Without it each row is a table of its own.
 ``trials(largest)``

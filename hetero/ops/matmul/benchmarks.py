@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.arrays import spec
 from hetero.ops.matmul import OPERATION
 from hetero.ops.products.benchmarks import (
     DEMONSTRATED,
@@ -32,7 +33,17 @@ from hetero.runtime.benchmark import (
     from_host_by_cupy,
 )
 
-__all__ = ["OPTIONS", "VERIFIED", "benchmarks", "columns", "draw", "moved", "remembered", "trials"]
+__all__ = [
+    "OPTIONS",
+    "VERIFIED",
+    "benchmarks",
+    "columns",
+    "draw",
+    "moved",
+    "pictured",
+    "remembered",
+    "trials",
+]
 
 VERIFIED = True
 SHAPES: Sequence[tuple[int, ...]] = [
@@ -59,6 +70,12 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
 def benchmarks(dtype: str, device: str, order: str) -> Iterator[Benchmark]:
     """Square and long matrices, A by rows or by columns."""
     return product_benchmarks(OPERATION, SHAPES, _operands, dtype, device, order)
+
+
+def pictured(kind: str) -> Trial:
+    """A product of squares, small ones where a CPU is the device."""
+    n = 8192 if kind == "cuda" else 1024
+    return Trial((spec((n, n), "float32"), spec((n, n), "float32")))
 
 
 def moved(dtype: str) -> Iterator[Benchmark]:

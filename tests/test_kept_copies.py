@@ -248,6 +248,21 @@ def test_copies_leave_a_fifth_of_the_memory(device, monkeypatch):
     assert [bool(kept.find(A).copies) for A in kept_ones] == [False, False, True, True]
 
 
+def test_copies_keep_to_the_limit_of_a_call(device):
+    x = rng.random(N, np.float32)
+    kept_ones = [hetero.keep(rng.random((N, N), np.float32)) for _ in range(3)]
+    size = kept_ones[0].nbytes
+    with hetero.use(memory_limit=int(2.5 * size)):
+        for A in kept_ones:
+            np.testing.assert_allclose(hetero.matvec(A, x, device="cuda:0"), A @ x, rtol=1e-4)
+            assert device.live <= 2.5 * size
+    assert [bool(kept.find(A).copies) for A in kept_ones] == [False, True, True]
+    with hetero.use(memory_limit=size // 2):  # a copy that is larger than the limit is not used
+        assert hetero.plan("matvec", kept_ones[2], x).chosen.device == "cpu"
+        np.testing.assert_allclose(hetero.matvec(kept_ones[2], x), kept_ones[2] @ x, rtol=1e-4)
+    assert hetero.plan("matvec", kept_ones[2], x).chosen.device == "cuda:0"
+
+
 def test_a_device_that_fails_takes_its_copies_with_it(device, monkeypatch):
     A, x = operands()
     K, right = hetero.keep(A), A @ x

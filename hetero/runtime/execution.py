@@ -25,6 +25,7 @@ from hetero.runtime import (
     compiling,
     failures,
     inventory,
+    keeping,
     memory_limit,
     planner,
     pricing,
@@ -304,6 +305,8 @@ def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     limit = memory_limit.current()
     if limit is None:
         return _unlimited(used, plan, call)
+    for device in used:
+        keeping.shed_beyond(device, limit, (*call.operands, plan.problem.output))
     with budget.of(limit):
         return _unlimited(used, plan, call)
 

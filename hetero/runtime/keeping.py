@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,8 @@ def keep(A: Any, uses: int | None = None) -> Any:
     `hetero.plan` of a call with such an array shows where copies are, and what was lost by now.
     `hetero.memory` counts copies as "kept operands". They are dropped when the array dies, and the
     least valuable first where a device runs short of memory; `hetero.clear_memory` drops them all.
-    They never take more than 0.8 of a device's memory.
+    They never take more than 0.8 of a device's memory, and together with a call under a memory
+    limit (`hetero.use`) no more than that.
 
     With ``HETERO_CHECK_KEPT=1`` in the environment the operand's checksum is compared at each use
     of a copy, which takes as long as reading it; where it was written to all the same, the call
@@ -148,6 +149,20 @@ def _made(
         known.checksum = _checksum(array)
     copies.put(known, copy, device.name)
     return copy
+
+
+def shed_beyond(device: Device, limit: int, operands: Iterable[Operand]) -> None:
+    """Let go of copies for which a call with a limit of bytes leaves no room."""
+    needed, own = 0, 0
+    with device.active():
+        copies = device.storage().copies
+        for operand in operands:
+            needed += operand.nbytes * (operand.location != device.name)
+            copy = None if operand.kept is None else copies.find(operand.kept)
+            own += 0 if copy is None else copy.nbytes
+        over = copies.nbytes() - own + min(needed, limit) - limit
+        if over > 0 and copies.nbytes():
+            device.shed(over)
 
 
 def lose(name: str) -> None:

@@ -451,9 +451,12 @@ def _elsewhere(problem: Problem, name: str) -> str | None:
 
 
 def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
-    """Why a device has no room for a problem's operands, None where it has."""
-    needed = 0
+    """Why a device has no room for a problem's operands, None where it has.
+
+    Copies that are there already count by a limit of what a call may take.
+    """
+    needed, limited = 0, "memory_limit" in info
     for operand in (*problem.inputs, problem.output):
-        if operand.location != name and name not in operand.copies:
+        if operand.location != name and (limited or name not in operand.copies):
             needed += operand.nbytes
     return memory_limit.too_much(needed, info)

@@ -131,7 +131,7 @@ def solve_poisson(
     def make() -> Plan:
         return planner.plan(staying(problem(f, x0=x0, **asked), device), device, method)
 
-    arrays = call_cache.facts(describe(f), None if x0 is None else describe(x0))
+    arrays = call_cache.facts(describe(f).unkept(), x0 if x0 is None else describe(x0).unkept())
     plan = _calls.plan((device, tuple(asked.values()), arrays), make)
     found = plan.problem
     equation = _Equation(f, x0, spacing, faces, np.dtype(found.dtype))
@@ -285,12 +285,12 @@ def problem(
         raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
     spacings = _spacings(spacing, len(f.shape))
     limit = checked_limit(maxiter, UNLIMITED)
-    inputs = {"f": describe(f)._replace(pointer=0)}
+    inputs = {"f": describe(f).unkept()._replace(pointer=0)}
     if x0 is not None:
         x0 = array_or_spec(x0)
         if tuple(x0.shape) != tuple(f.shape):
             raise ValueError(f"x0 must have f's shape {tuple(f.shape)}, got {tuple(x0.shape)}")
-        inputs["x0"] = describe(x0)._replace(pointer=0)
+        inputs["x0"] = describe(x0).unkept()._replace(pointer=0)
         real_dtype(x0=inputs["x0"].dtype)
     dtype = real_dtype(f=inputs["f"].dtype)
     rtol = _RTOL[name_of(dtype)] if rtol is None else checked_tolerance("rtol", rtol)

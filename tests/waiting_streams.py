@@ -73,6 +73,9 @@ for placed in ({"method": "tiled"}, {"method": "tiled", "out": out}):
     assert not held, held
 waits, held = seen(lambda: hetero.matvec(A, x, device="cuda", method="tiled"))
 assert (sorted(waits), held) == (both(first), []), (waits, held)
+square, other = Foreign((32, 32), first), Foreign((32, 32), None)
+waits, held = seen(lambda: hetero.matmul(square, other, out=square, device="cuda"))
+assert (set(waits), held) == (set(both(first)), []), (waits, held)
 in_stream = Foreign((300, 300), second)
 taps = np.ones((3, 3), np.float32)
 for pixels, kernel, streams in (

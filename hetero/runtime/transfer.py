@@ -128,6 +128,26 @@ def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
     failures.twice(device, move)
 
 
+def put(values: Any, operand: Operand, array: Any, target: Operand) -> None:
+    """Write an array's values into another one of the same shape and dtype, both on devices."""
+    from hetero import devices
+
+    device = devices.get(target.location)
+    contiguous = operand.is_c_contiguous() and target.is_c_contiguous()
+    if operand.location != target.location or not contiguous or not target.size:
+        from_host(to_host(values, operand), array, target)
+        return
+
+    def copy() -> None:
+        with device.active():
+            others = streams.of(device, [operand, target])
+            streams.follow(device, others)
+            device.copy(target.pointer, operand.pointer, target.nbytes)
+            streams.precede(device, others)
+
+    failures.twice(device, copy)
+
+
 def _span(operand: Operand) -> tuple[int, np.ndarray]:
     """Offset of the lowest address the operand touches, and host bytes for the whole range."""
     low, high = operand.span()

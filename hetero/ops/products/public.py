@@ -253,7 +253,7 @@ def _with_device_arrays(
         from hetero.runtime import transfer
 
         made = _with_device_arrays(function, calls, *arrays, None, device, method)
-        transfer.from_host(transfer.to_host(made, describe(made)), out, target)
+        transfer.put(made, describe(made), out, target)
         return out
     from hetero.runtime import execution
 

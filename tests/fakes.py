@@ -283,7 +283,9 @@ def install(monkeypatch, count: int = 1) -> list[FakeCuda]:
     def empty(shape, dtype):
         return Cupy.empty(shape, dtype, fakes[Place.current])
 
-    cuda = types.SimpleNamespace(Device=Place)
-    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(empty=empty, cuda=cuda))
+    pool = types.SimpleNamespace(free_bytes=lambda: 0, free_all_blocks=lambda: None)
+    cupy = types.SimpleNamespace(empty=empty, cuda=types.SimpleNamespace(Device=Place))
+    cupy.get_default_memory_pool = lambda: pool
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     inventory.changed()
     return fakes

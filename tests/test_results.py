@@ -200,6 +200,25 @@ def test_a_device_without_room_for_the_result_leaves_it_on_the_host(cuda, monkey
     assert not devices.here.first_failure
 
 
+def test_what_cupy_keeps_is_given_back_where_a_device_is_short(cuda, monkeypatch):
+    """Results that stayed and were dropped lie in CuPy's pool."""
+    kept = [X.nbytes]
+    pool = types.SimpleNamespace(free_bytes=lambda: sum(kept), free_all_blocks=kept.clear)
+    monkeypatch.setattr(sys.modules["cupy"], "get_default_memory_pool", lambda: pool)
+    allocate = cuda.allocate
+
+    def short(nbytes):
+        if kept:
+            raise DeviceMemoryError("planted")
+        return allocate(nbytes)
+
+    monkeypatch.setattr(cuda, "allocate", short)
+    with hetero.use(device="cuda"):
+        np.testing.assert_allclose(hetero.matmul(X, X), X @ X, rtol=1e-5)
+    assert cuda.log.count("compute") == 1
+    assert not kept
+
+
 def test_what_a_library_fails_at_is_a_failure_of_the_device(cuda, monkeypatch, warnings_of):
     def fails(*_):
         raise RuntimeError("cudaErrorUnknown")

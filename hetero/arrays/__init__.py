@@ -52,6 +52,7 @@ __all__ = [
     "maker_for",
     "name_of",
     "overlap",
+    "release",
     "spec",
 ]
 
@@ -86,6 +87,11 @@ def maker_for(kind: str) -> Callable[..., Any] | None:
     """``make(device, shape, dtype)`` of the library whose arrays results on a kind of device are;
     None where the device's own library is to make them."""
     return next((make for library in LIBRARIES if (make := library.maker(kind)) is not None), None)
+
+
+def release(device: Any) -> bool:
+    """Have the libraries give back what they keep of a device's memory; True if there was some."""
+    return any([library.release(device) for library in LIBRARIES])  # noqa: C419  # each of them
 
 
 def is_device_array(array: Any) -> bool:

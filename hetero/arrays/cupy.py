@@ -59,6 +59,16 @@ class Cupy(Interface):
 
         return make
 
+    def release(self, device: Any) -> bool:
+        cupy = sys.modules.get("cupy")
+        if device.kind != "cuda" or cupy is None:
+            return False
+        with cupy.cuda.Device(device.ordinal):
+            pool = cupy.get_default_memory_pool()
+            kept = pool.free_bytes()
+            pool.free_all_blocks()
+        return kept > 0
+
     def access(self, kind: type, several: bool) -> Access | None:
         if kind.__name__ != "ndarray":
             return None

@@ -86,6 +86,13 @@ class Library(abc.ABC):
         """
         return None
 
+    def release(self, device: Any) -> bool:
+        """Give memory of a device that the library keeps for later arrays back; True if there was.
+
+        It is asked where a device runs short: results that stayed are the library's to free.
+        """
+        return False
+
     def access(self, kind: type, several: bool) -> Access | None:
         """How remembered calls use arrays of a type; None where their calls go the general way.
 

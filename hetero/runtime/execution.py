@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import devices
-from hetero.arrays import HOST, Operand, describe
+from hetero.arrays import HOST, Operand, describe, release
 from hetero.devices import budget
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
@@ -244,9 +244,12 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
 
 
 def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
-    """Each time that there is more room: what is easily made anew is let go of first, then copies
-    of operands, a quarter of so many bytes, and twice as many each time."""
+    """Each time that there is more room: what is easily made anew is let go of first, then what
+    arrays' libraries keep, then copies of operands, a quarter of so many bytes, and twice as many
+    each time."""
     if any([device.trim() for device in used]):  # noqa: C419  # each of them
+        yield
+    if any([release(device) for device in used]):  # noqa: C419
         yield
     nbytes //= 4
     while any([device.shed(nbytes) for device in used]):  # noqa: C419

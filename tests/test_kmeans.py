@@ -122,3 +122,35 @@ def test_bad_arguments_get_scikit_learns_errors(options, message):
         hetero.kmeans(X, 3, **options)
     with pytest.raises(ValueError, match=message):
         reference(X, 3, **options)
+
+
+def test_weights_of_which_none_is_positive():
+    """scikit-learn takes them, for centroids that are sums of rows."""
+    with pytest.raises(ValueError, match="at least one positive number"):
+        hetero.kmeans(blobs(9, 2, 3), 3, init=np.ones((3, 2)), sample_weight=-np.ones(9))
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+@pytest.mark.parametrize("n", [2, 9])
+def test_no_iterations_label_rows(n):
+    X = blobs(n, 2, 3)
+    centroids, labels, info = hetero.kmeans(X, 3, init=X[:1] + np.eye(3, 2), max_iter=0, tol=0)
+    np.testing.assert_array_equal(centroids, X[:1] + np.eye(3, 2))
+    apart = ((X[:, None] - centroids) ** 2).sum(axis=2)
+    np.testing.assert_array_equal(labels, apart.argmin(axis=1))
+    np.testing.assert_allclose(info["inertia"], apart.min(axis=1).sum())
+    assert info["iterations"] == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("init", ["k-means++", "random", "first"])
+def test_one_row_very_far_from_all(init, method):
+    """float32 tells the others hardly apart; the fit ends all the same."""
+    X = np.random.default_rng(0).normal(100, 10, (1500, 3)).astype(np.float32)
+    X[7] = 1e18
+    start = X[5:9].copy() if init == "first" else init
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, labels, info = hetero.kmeans(X, 4, init=start, random_state=0, method=method)
+    assert info["iterations"] <= 3
+    assert (labels[:7] != labels[7]).all()

@@ -139,3 +139,15 @@ def test_a_label_does_not_depend_on_the_other_rows(method, request):
         np.testing.assert_allclose(fitted.score(rows[:1]), -(nearest**2), rtol=1e-4)
         rows[0, 0] = far
         np.testing.assert_array_equal(fitted.predict(rows)[1:], labels[1:])
+
+
+@pytest.mark.parametrize("fitted", ["float32", "float64"])
+@pytest.mark.parametrize("given", ["float32", "float64", "int32"])
+def test_transform_has_scikit_learns_dtype(fitted, given):
+    from sklearn.cluster import KMeans
+
+    X = np.random.default_rng(0).integers(0, 99, (50, 3)).astype(fitted)
+    ours, theirs = (kind(3, random_state=0).fit(X) for kind in (hetero.KMeans, KMeans))
+    found, expected = (made.transform(X.astype(given)) for made in (ours, theirs))
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

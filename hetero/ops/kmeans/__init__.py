@@ -49,14 +49,15 @@ def kmeans(
         Starts, of which the one with the least inertia counts. "auto": 10 for "random" and a
         callable. For an array there is one.
     max_iter : int
-        Most iterations of a start.
+        Most iterations of a start. With 0 and an array as ``init`` rows get the labels of those
+        centroids, and there may be fewer rows than clusters.
     tol : float
         A start is done when the sum of the centroids' squared shifts is at most ``tol`` times the
         mean variance of X's columns, or when no label changes.
     random_state : int, numpy.random.RandomState or None
         scikit-learn's numbers are drawn: the same seed gives the same start.
     sample_weight : (n,) array or number, optional
-        Weights of the rows.
+        Weights of the rows, of which one at least is positive.
     device : str, optional
         "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs, each with some of the rows.
         Default: where it is fastest.
@@ -76,8 +77,8 @@ def kmeans(
     Raises
     ------
     ValueError
-        For more clusters than rows, NaN or infinity in X, shapes that do not fit, weights that are
-        all zero, and arguments out of range.
+        For more clusters than rows, NaN or infinity in X, shapes that do not fit, weights of
+        which none is positive, and arguments out of range.
     DeviceNotAvailable, MethodNotAvailable
         If ``device`` or ``method`` is not available; the message names what is.
 
@@ -258,6 +259,8 @@ def _weights(weights: Any, n: int, dtype: np.dtype) -> np.ndarray | None:
     operands.check_finite(weights, "sample_weight")
     if not weights.any():
         raise ValueError("Sample weights must contain at least one non-zero number.")
+    if not (weights > 0).any():
+        raise ValueError("Sample weights must contain at least one positive number.")
     return weights
 
 

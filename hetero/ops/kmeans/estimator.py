@@ -150,7 +150,10 @@ class KMeans(Base):
         return self.fit(X, sample_weight=sample_weight).labels_
 
     def transform(self, X: Any) -> Any:
-        """The distances of the rows from all centroids, (n, n_clusters)."""
+        """The distances of the rows from all centroids, (n, n_clusters).
+
+        They are of float32 where both the rows and the centroids are, else of float64.
+        """
         check_is_fitted(self)
         X = validated(self, X, reset=False)
         if not is_device_array(X):
@@ -185,9 +188,10 @@ class KMeans(Base):
         from hetero.ops.linear_systems.vectors import on_host
 
         centroids = self.cluster_centers_
+        dtype = np.promote_types(operands.float_dtype(X.dtype), describe(centroids).dtype)
         if is_device_array(centroids):
             centroids = on_host(centroids, describe(centroids), np.dtype(np.float64))
-        found = np.empty((X.shape[0], len(centroids)), operands.float_dtype(X.dtype))
+        found = np.empty((X.shape[0], len(centroids)), dtype)
         rows = max(_BLOCK // X.shape[1], 1)
         for begin in range(0, X.shape[0], rows):
             part = X[begin : begin + rows]

@@ -177,7 +177,7 @@ class Device(abc.ABC):
         slice_bytes: int,
         stream: Any,
     ) -> None:
-        """Copy a C-contiguous array through two pinned buffers, as `sends_slices` says it can."""
+        """Copy an array, of which the rows are contiguous, through two pinned buffers."""
         raise DeviceError(f"{self.kind} has only one queue")
 
     def sends_slices(self, direction: str) -> bool:

@@ -282,13 +282,18 @@ class CudaDevice(CudaStreams):
         stream: Any,
     ) -> None:
         library = pinned.driver()
+        row, pitch = slice_bytes, slice_bytes  # of contiguous memory; else of a matrix
+        if not array.flags.c_contiguous:
+            row, pitch = array.shape[1] * array.itemsize, array.strides[0]
         marks = [self.state().handle_of_event() for _ in pair]
         told = {
             **lane.functions(library)[direction],
             "host": array.__array_interface__["data"][0],
             "device": buffer + offset,
             "bytes": array.nbytes,
-            "slice": slice_bytes,
+            "slice": max(slice_bytes // row, 1) * row,
+            "row": row,
+            "pitch": pitch,
             "stream": stream.handle,
         }
         for number, (each, mark) in enumerate(zip(pair, marks, strict=True)):

@@ -6,9 +6,9 @@ other is on the bus. They share nothing but the number of the next piece, so not
 thread to thread. Downloads go the other way round, where what takes time is that new pages are
 touched: several threads touch them.
 
-A piece of a contiguous array is copied slice by slice in a compiled loop without the interpreter's
-lock (`hetero.kernels.cpu.lane`), as soon as that is there. Arrays that are not contiguous are
-packed on the way.
+Arrays that are not contiguous are packed on the way. Pieces of arrays whose rows are contiguous are
+copied slice by slice in a compiled loop without the interpreter's lock (`hetero.kernels.cpu.lane`),
+as soon as that is there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import atexit
 import collections
 import contextlib
 import functools
+import itertools
 import logging
 import math
 import os
@@ -37,11 +38,12 @@ from hetero.kernels.cpu import blas_spin, lane
 UPLOAD, DOWNLOAD = "upload", "download"
 PURPOSE = "pinned buffers of copies"
 _SLICE = 4 << 20  # bytes of a buffer
-_LEAST_SLICE = 1 << 18  # bytes: below that, handling a slice takes longer than copying it
+_LEAST_SLICE = 1 << 20  # bytes: waking another thread takes longer than copying less
 _BUFFERS = 2  # of a thread
 _PIECE = 16 << 20  # bytes that a compiled loop copies
 _PART = 1 << 20  # bytes of its slices, which stay in a cache until they are on the bus
 _LEAST_PART = 1 << 17
+_LEAST_ROW = 128  # bytes
 _NICE = 5  # the program's own work goes first
 _MOST_LANES = 8
 _IDLE = 60.0  # seconds without a copy after which a thread ends and gives its buffers back
@@ -291,9 +293,12 @@ class Ring:
             What must have come before the buffer is touched.
         """
         share = -(-array.nbytes // (self.lanes * self.buffers)) + 4095 & ~4095
-        is_compiled = array.flags.c_contiguous and self.device.sends_slices(direction)
-        most = min(max(share, self.least_bytes), _PIECE if is_compiled else self.slice_bytes)
-        part = min(max(most // 4, _LEAST_PART), _PART, self.slice_bytes) if is_compiled else None
+        part = None
+        most = min(max(share, self.least_bytes), self.slice_bytes)
+        if self.device.sends_slices(direction) and (rows := in_rows(array, self.slice_bytes)):
+            (array,) = rows
+            most = min(max(share, self.least_bytes), _PIECE)
+            part = min(max(most // 4, _LEAST_PART), _PART, self.slice_bytes)
         job = _Job(direction, array, buffer, offset, after, most, part)
         started = Staged(job)  # whatever comes in between, it sees to it that nothing stays begun
         with self._lock:
@@ -491,6 +496,24 @@ class _Lane:
                 self._device.await_sent(slot.mark)
             except Exception as error:
                 log.debug("%s: a slice did not arrive: %s", self._device.name, error)
+
+
+def in_rows(array: np.ndarray, most: int) -> tuple[np.ndarray] | tuple[()]:
+    """An array as rows of contiguous memory at equal distances, or as one; nothing where it is
+    neither, and where rows are too short to copy each by itself, or of more than ``most`` bytes.
+    """
+    if array.flags.c_contiguous:
+        return (array,)
+    axis, row = array.ndim, array.itemsize
+    while axis and (array.shape[axis - 1] == 1 or array.strides[axis - 1] == row):
+        axis -= 1
+        row *= array.shape[axis]
+    outer = [(n, step) for n, step in zip(array.shape[:axis], array.strides, strict=False) if n > 1]
+    apart = any(a[1] != b[0] * b[1] for a, b in itertools.pairwise(outer))
+    if apart or not outer or not _LEAST_ROW <= row <= most or not array.size:
+        return ()
+    shape = math.prod(n for n, _ in outer), row // array.itemsize
+    return (np.lib.stride_tricks.as_strided(array, shape, (outer[-1][1], array.itemsize)),)
 
 
 def pieces(array: np.ndarray, most: int) -> tuple[int, Callable[[int], tuple[np.ndarray, int]]]:

@@ -27,6 +27,10 @@ _compiled: dict[str, Callable[[Any], int]] = {}
 FIELDS = (
     *("memcpy", "send", "record", "await"),  # send(to, from, bytes, stream), as the driver's
     *("host", "device", "bytes", "slice", "stream"),
+    *(
+        "row",
+        "pitch",
+    ),  # bytes of a row, and from one to the next on the host; a slice has some rows
     *("buffer 0", "buffer 1", "event 0", "event 1"),
 )
 
@@ -93,7 +97,7 @@ def _assembly(direction: str) -> str:
     field = {
         name: at.load(at.gep(function.args[0], [i64(number)])) for number, name in enumerate(FIELDS)
     }
-    status, number = at.alloca(i32), at.alloca(i64)
+    status, number, done = at.alloca(i32), at.alloca(i64), at.alloca(i64)
     at.store(i32(0), status)
     at.store(i64(0), number)
     slices = at.udiv(at.sub(at.add(field["bytes"], field["slice"]), i64(1)), field["slice"])
@@ -130,10 +134,24 @@ def _assembly(direction: str) -> str:
 
     def copy(k: Any) -> None:
         begin, nbytes = extent(k)
-        host = at.add(field["host"], begin)
-        ends = (chosen("buffer", k), host) if direction == "upload" else (host, chosen("buffer", k))
+        first = at.udiv(begin, field["row"])
         with at.if_then(at.icmp_signed("==", at.load(status), i32(0))):
-            call("memcpy", i64, *ends, nbytes)
+            at.store(i64(0), done)
+            rows, rest = function.append_basic_block(), function.append_basic_block()
+            at.branch(rows)
+            at.position_at_end(rows)
+            now = at.load(done)
+            row = at.add(first, at.udiv(now, field["row"]))
+            host = at.add(field["host"], at.mul(row, field["pitch"]))
+            packed = at.add(chosen("buffer", k), now)
+            left = at.sub(nbytes, now)
+            fits = at.icmp_unsigned("<", left, field["row"])
+            ends = (packed, host) if direction == "upload" else (host, packed)
+            call("memcpy", i64, *ends, at.select(fits, left, field["row"]))
+            following = at.add(now, field["row"])
+            at.store(following, done)
+            at.cbranch(at.icmp_unsigned("<", following, nbytes), rows, rest)
+            at.position_at_end(rest)
 
     if direction == "download":
         send(i64(0))

@@ -31,6 +31,8 @@ USE = {
     "cuda": [{"device": "cuda"}],
     "cpu in cuda": [{"device": "cuda"}, {"device": "cpu"}],
     "nothing in cuda": [{"device": "cuda"}, {}],
+    "with room": [{"memory_limit": "1 GB"}],
+    "to the host": [{"results": "host"}],
 }
 THREADS = {"all": None, "one": 1}
 DEVICE = {"none": NOTHING, "None": None, "cpu": "cpu", "cuda": "cuda", "cuda:1": "cuda:1"}

@@ -330,16 +330,34 @@ def _of_others(
 ) -> Candidate:
     """A candidate whose price follows from those of others."""
     assert implementation.price is not None
-    terms, made_of, reason = implementation.price(problem, name, info, constants, beside)
-    seconds, elsewhere = None, info.get("elsewhere", False)
-    if terms is not None:
-        if implementation.blocks == registry.ALWAYS:  # which leaves its result on the host
+
+    def priced(beside: str) -> tuple[Terms | None, str, str | None]:
+        terms, made_of, reason = implementation.price(problem, name, info, constants, beside)
+        if terms is not None and implementation.blocks == registry.ALWAYS:
+            # Which leaves its result on the host.
             terms = {**terms, **upload_next(problem, constants, beside)}
+        return terms, made_of, reason
+
+    terms, made_of, reason = priced(beside)
+    seconds, otherwise, links, elsewhere = None, None, "", info.get("elsewhere", False)
+    if terms is not None:
         seconds = sum(terms.values())
+        if constants.has_links(BESIDE_BLAS):
+            other, *_ = priced("" if beside else BESIDE_BLAS)
+            otherwise = seconds if other is None else sum(other.values())
+            links = beside if otherwise != seconds else ""
     elif reason is None and (elsewhere or not asked_for):
         reason = UNKNOWN_THERE if elsewhere else UNKNOWN
     return Candidate(
-        name, implementation.method, seconds, terms or {}, reason, implementation, made_of=made_of
+        name,
+        implementation.method,
+        seconds,
+        terms or {},
+        reason,
+        implementation,
+        links=links,
+        otherwise=otherwise,
+        made_of=made_of,
     )
 
 

@@ -38,7 +38,7 @@ def _as_measured(work: Work, info: dict[str, Any]) -> Work:
     has few elements for its length tells of the start of a call, not of the rate.
     """
     m, k = work.dims
-    most = LARGEST.get(info["kind"], LARGEST_OTHERS)
+    most = LARGEST.get(info.get("kind"), LARGEST_OTHERS)
     fold = min(max(m, k) / most, most / min(m, k))
     if fold <= 1.0:
         return work

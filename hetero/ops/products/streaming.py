@@ -208,7 +208,12 @@ class Choice(NamedTuple):
 
 
 def choose(
-    problem: Problem, name: str, info: dict[str, Any], constants: Profile, room: float
+    problem: Problem,
+    name: str,
+    info: dict[str, Any],
+    constants: Profile,
+    room: float,
+    beside: str = "",
 ) -> Choice | None:
     """The fastest way to stream a product that fits so many bytes; None where there is none.
 
@@ -220,6 +225,8 @@ def choose(
     constants : Profile
     room : float
         Bytes.
+    beside : str, optional
+        As for `Profile.link`.
     """
     found, itemsize = _matrices(problem), np.dtype(problem.dtype).itemsize
     best: Choice | None = None
@@ -231,7 +238,7 @@ def choose(
             ways = fitted(grid, room)
             since += bool(ways)
             for made in ways:
-                choice = _timed(problem, made, found, name, info, constants)
+                choice = _timed(problem, made, found, name, info, constants, beside)
                 if best is None or choice.seconds < best.seconds:
                     best, since = choice, 0
         if best is not None:
@@ -246,6 +253,7 @@ def _timed(
     name: str,
     info: dict[str, Any],
     constants: Profile,
+    beside: str,
 ) -> Choice:
     grid = made.grid
     m, n, _ = grid.shape
@@ -257,21 +265,23 @@ def _timed(
         _product(grid, found.by_columns, name, part), constants, {name: info}, name
     )
     seconds = tile.chosen.seconds
-    rates = _rates(problem, name, constants, seconds)
+    rates = _rates(problem, name, constants, seconds, beside)
     times = predicted(made, (rates or _UNKNOWN)._replace(at_once=True))
     if rates is None:
         return Choice(made, times.whole, None, tile)
     return Choice(made, times.whole, times if rates.at_once else predicted(made, rates), tile)
 
 
-def _rates(problem: Problem, name: str, constants: Profile, product: float | None) -> Rates | None:
+def _rates(
+    problem: Problem, name: str, constants: Profile, product: float | None, beside: str
+) -> Rates | None:
     """What a profile knows; None where it does not know all."""
     if product is None:
         return None
     for memory in ("staged", "pageable"):
         try:
             up, down = (
-                sum(map(constants.link(name, way, memory), sizes)) / sum(sizes)
+                sum(map(constants.link(name, way, memory, beside), sizes)) / sum(sizes)
                 for way, sizes in (
                     ("upload", [o.nbytes for o in problem.inputs]),
                     ("download", [problem.output.nbytes]),
@@ -307,7 +317,7 @@ def price(
     problem: Problem, name: str, info: dict[str, Any], constants: Profile, beside: str
 ) -> Price:
     """``price`` of the method's rows."""
-    choice = choose(problem, name, info, constants, room(info))
+    choice = choose(problem, name, info, constants, room(info), beside)
     if choice is None:
         return Price(None, reason="there is no room for a row and a column")
     return Price(choice.times and choice.times._asdict(), str(choice))

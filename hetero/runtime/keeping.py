@@ -70,7 +70,7 @@ def keep(A: Any, uses: int | None = None) -> Any:
     limit (`hetero.use`) no more than that.
 
     With ``HETERO_CHECK_KEPT=1`` in the environment the operand's checksum is compared at each use
-    of a copy, which takes as long as reading it; where it was written to all the same, the call
+    of a copy, which takes about a second for a gigabyte; where it was written to all the same, the call
     raises `hetero.errors.KeptOperandChanged`, which names it.
 
     Of `solve_cg` only a dense matrix is kept. Work that is cut into blocks, and work of several
@@ -119,7 +119,8 @@ def staged(
     """
     known, copies = operand.kept, device.storage().copies
     copy = copies.find(known)
-    if copy is None and device.name in known.due:
+    # The plan counts on a copy that another context of the device holds: this one gets its own.
+    if copy is None and (device.name in known.due or device.name in known.copies):
         with _making:
             known.due.discard(device.name)  # once: with too little room the call is tried without
             copy = copies.find(known) or _made(device, array, known, move)

@@ -260,7 +260,7 @@ def test_a_wrong_number_of_calls_costs_no_more_than_a_move(clock, scales):
         assert clock.now <= 2.0 * best * (1 + 1e-9) + clock.move
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(clocks(2), some)
 def test_with_two_devices_it_is_at_most_three_times(clock, scales):
     A = hetero.keep(matrix())

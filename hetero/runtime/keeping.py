@@ -70,8 +70,8 @@ def keep(A: Any, uses: int | None = None) -> Any:
     limit (`hetero.use`) no more than that.
 
     With ``HETERO_CHECK_KEPT=1`` in the environment the operand's checksum is compared at each use
-    of a copy, which takes about a second for a gigabyte; where it was written to all the same, the call
-    raises `hetero.errors.KeptOperandChanged`, which names it.
+    of a copy, which takes about a second for a gigabyte; where it was written to all the same, the
+    call raises `hetero.errors.KeptOperandChanged`, which names it.
 
     Of `solve_cg` only a dense matrix is kept. Work that is cut into blocks, and work of several
     devices together, moves its operands as ever.

@@ -125,9 +125,9 @@ def placed(plan: Plan, problem: Problem, key: Any, priced: Priced) -> Plan:
         now = call_cache.generation()
         outlook = _outlook(plan, known, priced)
         call_cache.remember(_outlooks, (key, known), outlook, now)
-    chosen, moving = None, []
+    chosen: _Way | None = None
+    moving: list[int] = []
     lost: dict[int, dict[str, tuple[float, float, float]]] = {i: {} for i in known}
-    best = float("inf")
     for way in outlook.ways:
         due = []
         for i, seconds, move in way.parts:
@@ -137,11 +137,12 @@ def placed(plan: Plan, problem: Problem, key: Any, priced: Priced) -> Plan:
                 due.append(i)
         if due and len(due) < len(way.parts):
             due = _worth_it(plan, way, due, lost, priced)
-        if due and way.seconds < best:
-            best, chosen, moving = way.seconds, way.now, due
+        if due and (chosen is None or way.now.seconds < chosen.now.seconds):
+            chosen, moving = way, due
     candidates = plan.candidates
     if chosen is not None:
-        candidates = (chosen, *[c for c in candidates if c is not chosen])
+        candidates = (chosen.now, *[c for c in candidates if c is not chosen.now])
+        _count_from(chosen, outlook, lost)
     device = candidates[0].device if candidates else CPU
     return Plan(
         problem,
@@ -160,6 +161,18 @@ def placed(plan: Plan, problem: Problem, key: Any, priced: Priced) -> Plan:
             ]
         ),
     )
+
+
+def _count_from(chosen: _Way, outlook: _Outlook, lost: dict[int, Any]) -> None:
+    """Where one device gets copies with this call, others lose what they would save beside it."""
+    seconds = outlook.plan.candidates[0].seconds or 0.0
+    for way in outlook.ways:
+        if way is chosen:
+            continue
+        share = max(chosen.seconds - way.seconds, 0.0) / (seconds - way.seconds)
+        for i, part, move in way.parts:
+            before = lost[i][way.name][1] - part
+            lost[i][way.name] = part * share, before + part * share, move
 
 
 def _outlook(plan: Plan, known: Sequence[int], priced: Priced) -> _Outlook:

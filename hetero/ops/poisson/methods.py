@@ -13,7 +13,7 @@ from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.tolerances import digits
 from hetero.ops.multigrid.loops import CYCLES
 from hetero.ops.poisson.loops import SWEEPS
-from hetero.runtime import registry
+from hetero.runtime import memory_limit, registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
@@ -248,6 +248,12 @@ def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments)
     limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
     if solve.exactly:
         limits |= {"rtol": None, "sweeps": solve.maxiter}
+    if len(devices) == 1 and isinstance(u, np.ndarray):  # there is no room for the whole
+        from hetero.ops.poisson import jacobi_stream
+
+        with devices[0].active():
+            room = memory_limit.room(memory_limit.of(devices[0]))
+            return jacobi_stream.solve(devices[0], solve.system, f, u, room=room, **limits)
     if devices:
         from hetero.ops.poisson import jacobi_device
 
@@ -269,6 +275,11 @@ def _loops_of(method: str) -> Callable[[Problem], tuple[str, ...]] | None:
 def _shared(problem: Problem) -> bool:
     """Several devices need some rows each."""
     return problem.dims[0] >= 2 * _LEAST_ROWS
+
+
+def _blocks(method: str, kind: str) -> str:
+    """Only Jacobi's grids go through a device in slabs."""
+    return registry.WHEN_SHORT if method == "jacobi" and kind != "cpu" else ""
 
 
 def _uses(method: str, kind: str) -> tuple[str, ...]:
@@ -293,5 +304,6 @@ for _method, _run in (("dst", _dst), ("multigrid", _multigrid), ("cg", _cg), ("j
                 falls_short=_falls_short(_method),
                 uses=_uses(_method, _kind),
                 loops=_loops_of(_method) if _kind == "cpu" else None,
+                blocks=_blocks(_method, _kind),
             )
         )

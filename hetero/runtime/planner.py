@@ -11,12 +11,12 @@ from operator import attrgetter
 from typing import Any
 
 from hetero.errors import DeviceNotAvailable
-from hetero.runtime import blas_use, call_cache, inventory, profile, registry, ski_rental
+from hetero.runtime import blas_use, call_cache, inventory, movement, profile, registry, ski_rental
 from hetero.runtime import memory_limit as memory_limits
 from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.call_cache import Settings, forced
 from hetero.runtime.plan import CPU, Plan
-from hetero.runtime.pricing import by_way_of_host, check_method, matching_devices
+from hetero.runtime.pricing import check_method, matching_devices
 from hetero.runtime.problem import Problem
 from hetero.runtime.results import staying
 from hetero.runtime.shares import price
@@ -241,7 +241,7 @@ class Machine:
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
         """Seconds of "download" and "upload" around a computation from copies on the host."""
-        return by_way_of_host(problem, profile.current(), beside())
+        return movement.by_way_of_host(problem, profile.current(), beside())
 
 
 HERE = Machine()
@@ -273,7 +273,7 @@ class OtherMachine(Machine):
         return price(problem, self._constants, self._devices, device, method, self._beside)
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
-        return by_way_of_host(problem, self._constants, self._beside)
+        return movement.by_way_of_host(problem, self._constants, self._beside)
 
 
 _only = call_cache.new_table()

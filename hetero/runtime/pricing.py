@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hetero.arrays import HOST, Operand
-from hetero.devices import at_once, staging
+from hetero.arrays import HOST
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
 from hetero.kernels.cpu import limits
-from hetero.runtime import compiling, memory_limit, registry, thread_counts
+from hetero.runtime import compiling, memory_limit, movement, registry, thread_counts
 from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.plan import CPU, Candidate, Plan
 from hetero.runtime.problem import Problem
 from hetero.runtime.profile import Profile
 from hetero.runtime.registry import Implementation
 
-Terms = dict[str, float]
 ALL_AT_ONCE = "all at once"
 UNKNOWN = "no constants in this profile; hetero.calibrate() measures them"
 UNKNOWN_THERE = "no constants in this profile"
-UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
 
 
 def price(
@@ -291,10 +288,10 @@ def candidate(
                     threads = thread_counts.now(threads, blas)
                 overhead, compute = overhead * threads.ratio, compute * threads.ratio
             # What several devices share goes by way of the host, and is priced from there on.
-            before, after = _movement(problem, CPU if group else name, constants, beside)
+            before, after = movement.of(problem, CPU if group else name, constants, beside)
             if group and constants.moves_apart(*key):
-                shares = moved_to_all(problem, info, constants)
-                before, after = _sum(before, shares[0]), _sum(shares[1], after)
+                shares = movement.to_all(problem, info, constants)
+                before, after = movement.total(before, shares[0]), movement.total(shares[1], after)
         except (KeyError, ValueError) as error:  # of other dimensions: ValueError
             unknown = f"the profile's constants do not cover it: {error}"
             asked_for = False
@@ -303,14 +300,14 @@ def candidate(
             terms = {**before, "overhead": overhead, "compute": compute}
             if here and (left := compiling.seconds_left(implementation, problem)):
                 terms[compiling.TERM] = left
-            terms = _sum(terms, after) if after else terms
+            terms = movement.total(terms, after) if after else terms
     if terms is None:
         reason = None if (name == CPU or asked_for) and not elsewhere else unknown
         return Candidate(name, method, None, {}, reason, implementation)
     seconds, otherwise = sum(terms.values()), None
     links = ALL_AT_ONCE if group and constants.moves_apart(*key) else ""
     if (before or after) and not group and constants.has_links(BESIDE_BLAS):
-        moved = _movement(problem, name, constants, "" if beside else BESIDE_BLAS)
+        moved = movement.of(problem, name, constants, "" if beside else BESIDE_BLAS)
         more = sum(sum(part.values()) for part in moved) - sum(
             sum(part.values()) for part in (before, after)
         )
@@ -331,11 +328,11 @@ def _of_others(
     """A candidate whose price follows from those of others."""
     assert implementation.price is not None
 
-    def priced(beside: str) -> tuple[Terms | None, str, str | None]:
+    def priced(beside: str) -> tuple[movement.Terms | None, str, str | None]:
         terms, made_of, reason = implementation.price(problem, name, info, constants, beside)
         if terms is not None and implementation.blocks == registry.ALWAYS:
             # Which leaves its result on the host.
-            terms = {**terms, **upload_next(problem, constants, beside)}
+            terms = {**terms, **movement.upload_next(problem, constants, beside)}
         return terms, made_of, reason
 
     terms, made_of, reason = priced(beside)
@@ -359,97 +356,6 @@ def _of_others(
         otherwise=otherwise,
         made_of=made_of,
     )
-
-
-def _movement(
-    problem: Problem, name: str, constants: Profile, beside: str = ""
-) -> tuple[Terms, Terms]:
-    """Seconds of what must move to compute on a device: terms before and after computing."""
-    here = HOST if name == CPU else name
-    before: Terms = {}
-    after: Terms = upload_next(problem, constants, beside) if here == HOST else {}
-    if here == HOST and problem.device is None:
-        return before, after
-
-    def move(terms: dict[str, float], operand: Operand, source: str, target: str) -> None:
-        if source == target or target in operand.copies:
-            return
-        if source != HOST:  # device to device goes through the host
-            term = constants.link(source, "download", beside=beside)(operand.nbytes)
-            terms["download"] = terms.get("download", 0.0) + term
-        if target != HOST:
-            term = constants.link(target, "upload", beside=beside)(operand.nbytes)
-            if source == HOST and terms is before and not operand.is_dense():
-                packing = constants.pack(operand.nbytes)
-                if operand.nbytes >= constants.least_staged(target, "upload"):  # on the way
-                    packing = max(packing / staging.usual_lanes() - term, 0.0)
-                terms["pack"] = terms.get("pack", 0.0) + packing
-            terms["upload"] = terms.get("upload", 0.0) + term
-
-    for operand in problem.inputs:
-        move(before, operand, operand.location, here)
-    if problem.next_device is None:
-        move(after, problem.output, here, problem.output.location)
-    return before, after
-
-
-def upload_next(problem: Problem, constants: Profile, beside: str = "") -> Terms:
-    """Seconds to move a result that is on the host to where it is expected to be used next; nothing
-    where that is not said, or the link not known."""
-    if problem.next_device is None:
-        return {}
-    try:
-        link = constants.link(problem.next_device, "upload", beside=beside)
-    except KeyError:
-        return {}
-    return {UPLOAD_NEXT: link(problem.output.nbytes)}
-
-
-def moved_to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:
-    """Seconds to move a share of each operand on the host to each of several devices, and back.
-
-    Parameters
-    ----------
-    problem : Problem
-    info : dict
-        Of the devices together, as `groups` gives it.
-    constants : Profile
-
-    Raises
-    ------
-    KeyError
-        If the links are not known.
-    """
-    members = info["members"]
-
-    def seconds(direction: str, operand: Operand) -> float:
-        nbytes = operand.nbytes // len(members)
-        alone = constants.link(members[0], direction)
-        if nbytes < at_once.LEAST:  # one after the other
-            return len(members) * alone(nbytes)
-        try:
-            return constants.link(info["constants"], direction)(nbytes)
-        except KeyError:  # as fast as alone
-            return alone(nbytes)
-
-    before = sum(seconds("upload", operand) for operand in problem.inputs)
-    return {"upload": before}, {"download": seconds("download", problem.output)}
-
-
-def _sum(one: Terms, other: Terms) -> Terms:
-    return one | {term: one.get(term, 0.0) + seconds for term, seconds in other.items()}
-
-
-def by_way_of_host(problem: Problem, constants: Profile, beside: str = "") -> dict[str, float]:
-    """Seconds of "download" and "upload" around a computation of device operands from host copies;
-    empty where nothing is moved, and where the links are not known."""
-    if problem.device is None:
-        return {}
-    try:
-        before, after = _movement(problem, CPU, constants, beside)
-    except KeyError:
-        return {}
-    return {**before, **after}
 
 
 def _dispatch(problem: Problem, name: str, constants: Profile) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hetero.arrays import HOST
 from hetero.devices import at_once
-from hetero.runtime import pricing, registry
+from hetero.runtime import movement, pricing, registry
 from hetero.runtime.plan import CPU, Candidate, Plan, Share
 from hetero.runtime.problem import Problem
 from hetero.runtime.profile import Profile
@@ -83,11 +83,11 @@ def _candidates(
                 or (method is None and (serves is None or serves(problem) is None))
             ):
                 found.append(together.candidate(problem, cut, implementation))
-    later = pricing.upload_next(problem, constants, beside)
+    later = movement.upload_next(problem, constants, beside)
     return [_with(c, later) for c in found] if later else found
 
 
-def _with(candidate: Candidate, later: pricing.Terms) -> Candidate:
+def _with(candidate: Candidate, later: movement.Terms) -> Candidate:
     """A candidate that takes longer by a term; itself where it has no price."""
     if candidate.seconds is None:
         return candidate

@@ -1,0 +1,106 @@
+"""What must move for a call, priced: to where it is computed, and the result from there.
+
+A result that stays is priced by where it is expected to be used next; see `hetero.runtime.results`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero.arrays import HOST, Operand
+from hetero.devices import at_once, staging
+from hetero.runtime.plan import CPU
+from hetero.runtime.problem import Problem
+from hetero.runtime.profile import Profile
+
+Terms = dict[str, float]
+UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
+
+
+def of(problem: Problem, name: str, constants: Profile, beside: str = "") -> tuple[Terms, Terms]:
+    """Seconds of what must move to compute on a device: terms before and after computing."""
+    here = HOST if name == CPU else name
+    before: Terms = {}
+    after: Terms = upload_next(problem, constants, beside) if here == HOST else {}
+    if here == HOST and problem.device is None:
+        return before, after
+
+    def move(terms: dict[str, float], operand: Operand, source: str, target: str) -> None:
+        if source == target or target in operand.copies:
+            return
+        if source != HOST:  # device to device goes through the host
+            term = constants.link(source, "download", beside=beside)(operand.nbytes)
+            terms["download"] = terms.get("download", 0.0) + term
+        if target != HOST:
+            term = constants.link(target, "upload", beside=beside)(operand.nbytes)
+            if source == HOST and terms is before and not operand.is_dense():
+                packing = constants.pack(operand.nbytes)
+                if operand.nbytes >= constants.least_staged(target, "upload"):  # on the way
+                    packing = max(packing / staging.usual_lanes() - term, 0.0)
+                terms["pack"] = terms.get("pack", 0.0) + packing
+            terms["upload"] = terms.get("upload", 0.0) + term
+
+    for operand in problem.inputs:
+        move(before, operand, operand.location, here)
+    if problem.next_device is None:
+        move(after, problem.output, here, problem.output.location)
+    return before, after
+
+
+def upload_next(problem: Problem, constants: Profile, beside: str = "") -> Terms:
+    """Seconds to move a result that is on the host to where it is expected to be used next; nothing
+    where that is not said, or the link not known."""
+    if problem.next_device is None:
+        return {}
+    try:
+        link = constants.link(problem.next_device, "upload", beside=beside)
+    except KeyError:
+        return {}
+    return {UPLOAD_NEXT: link(problem.output.nbytes)}
+
+
+def to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:
+    """Seconds to move a share of each operand on the host to each of several devices, and back.
+
+    Parameters
+    ----------
+    problem : Problem
+    info : dict
+        Of the devices together, as `groups` gives it.
+    constants : Profile
+
+    Raises
+    ------
+    KeyError
+        If the links are not known.
+    """
+    members = info["members"]
+
+    def seconds(direction: str, operand: Operand) -> float:
+        nbytes = operand.nbytes // len(members)
+        alone = constants.link(members[0], direction)
+        if nbytes < at_once.LEAST:  # one after the other
+            return len(members) * alone(nbytes)
+        try:
+            return constants.link(info["constants"], direction)(nbytes)
+        except KeyError:  # as fast as alone
+            return alone(nbytes)
+
+    before = sum(seconds("upload", operand) for operand in problem.inputs)
+    return {"upload": before}, {"download": seconds("download", problem.output)}
+
+
+def total(one: Terms, other: Terms) -> Terms:
+    return one | {term: one.get(term, 0.0) + seconds for term, seconds in other.items()}
+
+
+def by_way_of_host(problem: Problem, constants: Profile, beside: str = "") -> dict[str, float]:
+    """Seconds of "download" and "upload" around a computation of device operands from host copies;
+    empty where nothing is moved, and where the links are not known."""
+    if problem.device is None:
+        return {}
+    try:
+        before, after = of(problem, CPU, constants, beside)
+    except KeyError:
+        return {}
+    return {**before, **after}

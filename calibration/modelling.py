@@ -12,7 +12,7 @@ from hetero.calibration import fit, keeping_out, sampling
 from hetero.calibration.failures import Failure
 from hetero.calibration.loop import Measured
 from hetero.calibration.portions import module_of
-from hetero.runtime import pricing
+from hetero.runtime import movement
 from hetero.runtime.cases import Passes, TimedSolves
 from hetero.runtime.models import ModelKey
 from hetero.runtime.profile import Profile
@@ -87,7 +87,7 @@ def unmoved(one: Measured, constants: Profile) -> Measured | None:
         return None
 
     def rest(dims: tuple[int, ...], seconds: float) -> float:
-        moved = pricing.moved_to_all(case.problem(*dims), place.info, constants)
+        moved = movement.to_all(case.problem(*dims), place.info, constants)
         whole = sum(sum(part.values()) for part in moved)
         return max(seconds - whole, _LEAST_REST * seconds)
 

@@ -609,3 +609,17 @@ def test_a_memory_limit_is_that_of_each_device(two):
         assert (plan.chosen.method == "tiled") == (limit == "900 kB")
         assert used(two) == ["cuda:0", "cuda:1"]
     assert not devices.troubles()
+
+
+def test_a_result_that_could_stay_is_charged_its_way_to_the_next_call(two):
+    """It is one array on the host, which the next call moves."""
+    A, B = values(400, 300), values(300, 200)
+    alone = hetero.plan("matmul", A, B, device=ALL).chosen
+    with hetero.use(results="device"):
+        plan = hetero.plan("matmul", A, B, device=ALL)
+        found = hetero.matmul(A, B, device=ALL)
+    assert plan.problem.next_device == "cuda:0"
+    more = profile.current().link("cuda:0", "upload")(4 * 400 * 200)
+    assert plan.chosen.seconds == pytest.approx(alone.seconds + more)
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, A @ B)

@@ -5,13 +5,16 @@ The CUDA devices here are fakes in host memory (`fakes`), so that all of it runs
 
 from __future__ import annotations
 
+import dataclasses
+
 import fakes
 import numpy as np
 import pytest
 from layouts import LAYOUTS
 
 import hetero
-from hetero.runtime import profile
+from hetero.ops.linear_systems.types import CONVERGED, Outcome
+from hetero.runtime import profile, registry
 
 rng = np.random.default_rng(7)
 A32 = rng.random((6, 5), np.float32)
@@ -295,3 +298,27 @@ def test_host_reads_wait_for_the_stream(cuda, stream):
     if stream:
         moves = ["follow 77", "download", "follow 77", "upload", "precede 77"]
     assert [x for x in cuda.log if x != "allocate"] == moves
+
+
+@pytest.mark.parametrize("operation", ["convolve2d", "cg"])
+def test_streams_of_what_is_no_operand_of_the_problem(cuda, monkeypatch, operation):
+    """A filter, and a system's matrix, that another stream wrote."""
+
+    def run(used, problem, arguments):
+        used[0].log.append("compute")
+        return Outcome(CONVERGED, 1, 0.0) if operation == "cg" else None
+
+    rows = [
+        dataclasses.replace(row, run=run) if row.kind == "cuda" else row
+        for row in registry.lookup(operation)
+    ]
+    monkeypatch.setitem(registry._implementations, operation, rows)
+    square = rng.random((6, 6), np.float32)
+    held, operand = fakes.Cupy.of(square, cuda, stream=77), fakes.Cupy.of(square, cuda)
+    cuda.log.clear()
+    if operation == "cg":
+        hetero.solve_cg(held, fakes.Cupy.of(square[0], cuda), device="cuda")
+    else:
+        hetero.convolve2d(operand, held, device="cuda", method="direct")
+    order = [x for x in cuda.log if x in ("follow 77", "compute", "precede 77")]
+    assert order == ["follow 77", "compute", "precede 77"]

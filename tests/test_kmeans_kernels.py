@@ -21,6 +21,7 @@ import runtimes
 from test_kernels import compile_cuda
 from test_pipelined import emulated
 
+import hetero
 from hetero import kernels
 from hetero.errors import DeviceError
 from hetero.kernels.common import tuning
@@ -277,6 +278,25 @@ def test_seeding(portable, weighted):
             values = np.array([0.0, 0.001, 0.3, 0.5, 0.999, 1.1]) * potential
             assert np.array_equal(device.candidates(values), plain.candidates(values))
         np.testing.assert_array_equal(rows.rows(np.array([3, 17])), X[[3, 17]])
+
+
+def test_what_a_first_fit_needs_is_compiled_together(portable, monkeypatch):
+    """One after the other a fit's kernel files take two seconds; weighted, far from zero."""
+    X, weights, _ = points(700, 6, 5, "float64", True)
+    wanted, built, build = [], set(), portable.build
+
+    def recorded(source, kernel, defines):
+        built.add((source, defines))
+        return build(source, kernel, defines)
+
+    monkeypatch.setattr(portable, "compile_ahead", lambda files: wanted.append(set(files)))
+    monkeypatch.setattr(portable, "build", recorded)
+    asked = {"sample_weight": weights, "random_state": 0, "device": portable.name}
+    found = hetero.kmeans(X + 100, 5, **asked)
+    assert found[2]["device"] == portable.name
+    assert len(built) > 5
+    assert len(wanted) == 1
+    assert wanted[0] == built
 
 
 def test_a_device_that_fails(portable, monkeypatch):

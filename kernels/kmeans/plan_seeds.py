@@ -48,16 +48,26 @@ def try_seeds(
     )
 
 
-def find_rows(n: int, values: int, dtype: str, weighted: bool, length: int, limit: int) -> Launch:
+def find_rows(
+    n: int,
+    values: int,
+    dtype: str,
+    weighted: bool,
+    length: int,
+    limit: int,
+    candidates: int,
+    gathered: bool,
+) -> Launch:
     """Plan the rows at which running sums reach what is ``"asked"``; they follow the ``"sums"``.
 
-    Asked are pairs of doubles: a part, and the rest of the sum within it.
+    Asked are pairs of doubles: a part, and the rest of the sum within it. ``candidates`` and
+    ``gathered`` are those of the `try_seeds` that is compiled with it.
     """
     threads, parts = _threads(limit), ceil_div(n, length)
     return Launch(
         source="kmeans_seeds.cu",
         kernel="find_rows",
-        defines=_defines(dtype, threads, values, False, weighted, gathered=True),
+        defines=_defines(dtype, threads, candidates, False, weighted, gathered),
         grid=values,
         block=threads,
         arguments=(

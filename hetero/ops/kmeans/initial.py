@@ -9,7 +9,15 @@ import numpy as np
 
 from hetero.ops.kmeans.operands import PLUS_PLUS, checked_centroids
 
-__all__ = ["PLUS_PLUS", "Seeding", "by_callable", "on_host", "plus_plus", "weighted_choice"]
+__all__ = [
+    "PLUS_PLUS",
+    "Seeding",
+    "by_callable",
+    "on_host",
+    "plus_plus",
+    "trials",
+    "weighted_choice",
+]
 
 
 class Seeding(Protocol):
@@ -33,16 +41,21 @@ def plus_plus(seeding: Seeding, first: int, k: int, random: np.random.RandomStat
 
     D. Arthur and S. Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
     """
-    trials = 2 + int(math.log(k))
+    tried = trials(k)
     chosen = np.full(k, first)
     potential = seeding.first(first)
     for number in range(1, k):
-        candidates = seeding.candidates(random.uniform(size=trials) * potential)
+        candidates = seeding.candidates(random.uniform(size=tried) * potential)
         potentials = seeding.potentials(candidates)
         best = int(np.argmin(potentials))
         seeding.take(best)
         potential, chosen[number] = potentials[best], candidates[best]
     return chosen
+
+
+def trials(k: int) -> int:
+    """Candidates for each of k seeds."""
+    return 2 + int(math.log(k))
 
 
 def weighted_choice(

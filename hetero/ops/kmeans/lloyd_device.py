@@ -56,6 +56,8 @@ class DeviceRows:
         (n,) of int32, which the labels are left in. Default: one of its own.
     given : (k, d) numpy.ndarray, optional
         See `hetero.ops.kmeans.fit.Fit.given`.
+    seeded : bool
+        Whether `seeding` will be asked for.
 
     Attributes
     ----------
@@ -76,6 +78,7 @@ class DeviceRows:
         method: str = "lloyd",
         labels: Any = None,
         given: np.ndarray | None = None,
+        seeded: bool = False,
     ) -> None:
         self.n, self.d, self.k = problem.dims
         self.dtype = np.dtype(problem.dtype)
@@ -90,14 +93,44 @@ class DeviceRows:
         if labels is None:
             labels = self._space.allocate(self.n * 4, "labels")
         self.labels = self._buffers["labels"] = labels
+        self._plan = self._planned()
+        self._compile(seeded)
         self.mean = self._centre(given)
         self._lay_out()
+
+    def _planned(self) -> plans.LloydPlan:
+        """The launches of an iteration on X where it is now."""
+        device, X = self._device, self._buffers["X"]
+        return plans.plan_lloyd(
+            n=self.n,
+            d=self.d,
+            k=self.k,
+            dtype=self.dtype.name,
+            weighted="weights" in self._buffers,
+            multiprocessors=device.multiprocessors,
+            alignment=X & -X & 15 or 16 if type(X) is int else 16,
+            block_limit=device.block_limit,
+            shared_limit=device.shared_limit,
+            capability=device.capability,
+            method=self._method,
+            tuning=tuning.of_device(device),
+        )
+
+    def _columns(self) -> tuple[Launch, Launch]:
+        limits = self._device.multiprocessors, self._device.block_limit
+        return plans.columns(self.n, self.d, self.dtype.name, *limits)
+
+    def _compile(self, seeded: bool) -> None:
+        """Compile what a fit launches, together; one after the other they take two seconds."""
+        plan = self._plan
+        launches = [*plan.update, *plan.assign, *plan.finish, *plan.prepare, plan.pack]
+        launches += [plan.inertia, *self._columns(), *(self.seeding().launches() if seeded else ())]
+        self._device.compile_ahead((one.source, one.defines) for one in launches)
 
     def _centre(self, given: np.ndarray | None) -> np.ndarray:
         """The mean, of which X becomes free where that helps."""
         n, d, device = self.n, self.d, self._device
-        limits = device.multiprocessors, device.block_limit
-        sums, centre = plans.columns(n, d, self.dtype.name, *limits)
+        sums, centre = self._columns()
         self._space.allocate(sums.grid * 2 * d * 8, "columns")
         self._start(self._bound(sums))
         first = np.empty(d, self.dtype)
@@ -118,34 +151,14 @@ class DeviceRows:
         self._space.allocate(n * d * self.dtype.itemsize, "centred")
         self._start(self._bound(centre))
         self._buffers["X"] = self._buffers["centred"]
+        self._plan = self._planned()
         return mean
 
     def _lay_out(self) -> None:
         """Buffers and launches of an iteration, and of one that follows it."""
-        device = self._device
-        X = self._buffers["X"]
-        self._plan = plans.plan_lloyd(
-            n=self.n,
-            d=self.d,
-            k=self.k,
-            dtype=self.dtype.name,
-            weighted="weights" in self._buffers,
-            multiprocessors=device.multiprocessors,
-            alignment=X & -X & 15 or 16 if type(X) is int else 16,
-            block_limit=device.block_limit,
-            shared_limit=device.shared_limit,
-            capability=device.capability,
-            method=self._method,
-            tuning=tuning.of_device(device),
-        )
         self._space.allocate(self.k * self.d * self.dtype.itemsize, "centroids")
         for name, nbytes in self._plan.scratch.items():
             self._space.allocate(nbytes, name)
-        sources = {
-            (launch.source, launch.defines)
-            for launch in (*self._plan.prepare, *self._plan.assign, *self._plan.update)
-        }
-        device.compile_ahead(sources | {(one.source, one.defines) for one in self._plan.finish})
         self._start(*map(self._bound, self._plan.prepare))
 
     def _library(self) -> Any:
@@ -291,7 +304,7 @@ class DeviceRows:
         """Distances for k-means++."""
         buffers = self._buffers
         where = self._device, buffers["X"], buffers.get("weights")
-        return DeviceSeeding(*where, self.n, self.d, self.dtype)
+        return DeviceSeeding(*where, self.n, self.d, self.k, self.dtype)
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """Some rows, less the mean."""

@@ -10,7 +10,7 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Fit, Run
-from hetero.ops.kmeans.operands import check_finite
+from hetero.ops.kmeans.operands import SEEDED, check_finite
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
 
@@ -35,7 +35,10 @@ class OneDevice:
         self._inputs = (*arguments.inputs, None)[:2]
         self._asked: Fit = arguments.options
         labels = self._asked.labels
-        self._rows = DeviceRows(device, problem, *self._inputs, method, labels, self._asked.given)
+        asked, seeded = self._asked, problem.layout == SEEDED
+        self._rows = DeviceRows(
+            device, problem, *self._inputs, method, labels, asked.given, seeded=seeded
+        )
         self.mean: Any = self._rows.mean
         if not math.isfinite(self._rows.mean_variance()):  # or only their squares overflow
             check_finite(self._host())

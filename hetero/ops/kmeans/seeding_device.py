@@ -10,6 +10,7 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan_seeds as plans
+from hetero.ops.kmeans import initial
 
 
 class DeviceSeeding:
@@ -22,15 +23,16 @@ class DeviceSeeding:
     X : device buffer
         (n, d), contiguous.
     weights : device buffer or None
-    n, d : int
+    n, d, k : int
     dtype : numpy.dtype
     """
 
     def __init__(
-        self, device: Device, X: Any, weights: Any, n: int, d: int, dtype: np.dtype
+        self, device: Device, X: Any, weights: Any, n: int, d: int, k: int, dtype: np.dtype
     ) -> None:
         self._device = device
         self._n, self._d, self._dtype = n, d, dtype
+        self._trials = initial.trials(k)
         self._weighted = weights is not None
         self._length = plans.part_of(n, device.multiprocessors, device.block_limit)
         self._parts = -(-n // self._length)
@@ -39,7 +41,6 @@ class DeviceSeeding:
         self._buffers["X"] = X
         if weights is not None:
             self._buffers["weights"] = weights
-        self._space.allocate(n * dtype.itemsize, "closest")
         self._sums = np.zeros((0, 0))
         self._reached = np.zeros(1)  # before each part, and at the end
         self._found: np.ndarray | None = None
@@ -57,7 +58,7 @@ class DeviceSeeding:
 
         Their potentials are what is asked for next: they come along.
         """
-        self._ask(values)
+        self._ask(values, gathered=True)
         self._start_trial(len(values), first=False, gathered=True)
         whole = np.empty((self._parts + 1, len(values)))
         self._device.download(self._buffers["sums"], whole)
@@ -81,7 +82,7 @@ class DeviceSeeding:
 
     def find(self, values: np.ndarray) -> np.ndarray:
         """`candidates` alone, for who brings the rows with `begin`."""
-        self._ask(values)
+        self._ask(values, gathered=False)
         found = np.empty(len(values))
         self._device.download(self._buffers["sums"], found, self._parts * found.nbytes)
         return found.astype(np.int64)
@@ -113,24 +114,37 @@ class DeviceSeeding:
         self._sums, self._found = np.empty((self._parts, count)), None
         self._device.download(self._buffers["sums"], self._sums)
 
-    def _ask(self, values: np.ndarray) -> None:
+    def _ask(self, values: np.ndarray, gathered: bool) -> None:
         """Start to look for the rows at which the running sum reaches the values."""
         count = len(values)
         self._make_room(count)
         parts = np.minimum(np.searchsorted(self._reached[1:], values), self._parts - 1)
         asked = np.stack([parts, values - self._reached[parts]], axis=1)
         self._device.upload(asked, self._buffers["asked"])
-        if (count,) not in self._bound:
-            limit, dtype = self._device.block_limit, self._dtype.name
-            self._bound[(count,)] = self._bind(
-                plans.find_rows(self._n, count, dtype, self._weighted, self._length, limit)
-            )
-        self._device.launch(*self._bound[(count,)])
+        key = count, gathered
+        if key not in self._bound:
+            self._bound[key] = self._bind(self._find(count, gathered))
+        self._device.launch(*self._bound[key])
+
+    def _find(self, count: int, gathered: bool) -> Launch:
+        shape = self._n, count, self._dtype.name, self._weighted, self._length
+        return plans.find_rows(*shape, self._device.block_limit, self._trials, gathered)
+
+    def _try(self, count: int, first: bool, gathered: bool) -> Launch:
+        shape = self._n, self._d, count, self._dtype.name, self._weighted, self._length
+        return plans.try_seeds(*shape, first, self._device.block_limit, gathered)
+
+    def launches(self) -> list[Launch]:
+        """What seeds of rows of X are found by."""
+        trials = self._trials
+        return [self._try(1, True, True), self._try(trials, False, True), self._find(trials, True)]
 
     def _make_room(self, count: int) -> None:
         """Buffers for so many candidates."""
         if count <= self._room:
             return
+        if not self._room:
+            self._space.allocate(self._n * self._dtype.itemsize, "closest")
         self._room = count
         self._bound.clear()
         for name, nbytes in (
@@ -143,9 +157,7 @@ class DeviceSeeding:
     def _start_trial(self, count: int, first: bool, gathered: bool) -> None:
         key = count, first, gathered
         if key not in self._bound:
-            shape = self._n, self._d, count, self._dtype.name, self._weighted, self._length
-            limit = self._device.block_limit
-            self._bound[key] = self._bind(plans.try_seeds(*shape, first, limit, gathered))
+            self._bound[key] = self._bind(self._try(*key))
         self._device.launch(*self._bound[key])
 
     def _bind(self, launch: Launch) -> tuple[Any, ...]:

@@ -277,6 +277,25 @@ def test_with_two_devices_it_is_at_most_three_times(clock, scales):
         assert clock.now <= 3.0 * min(best.values()) * (1 + 1e-9)
 
 
+def test_what_is_lost_is_counted_from_what_a_call_takes_by_the_copies_that_are_there():
+    """cuda:1 is due first; what cuda:0 would save is counted beside it from then on."""
+    clock = Clock(cpu=10.0, device=2.0, move=20.0, number=2)
+    A = hetero.keep(matrix())
+    problem, expected, held = problem_of(A), 0.0, ()
+    vector = {"cuda:0": 40.0 * VECTOR, "cuda:1": 20.0 * VECTOR}
+    for _ in range(80):
+        clock.call(problem)
+        now = kept.find(A).copies
+        if "cuda:0" in now:
+            break
+        without_moves = vector["cuda:1"] + 2.0 if "cuda:1" in now else 10.0
+        expected += without_moves - (vector["cuda:0"] + 1.0)
+        assert kept.find(A).lost["cuda:0"][0] == pytest.approx(expected)
+        held = now
+    assert held == ("cuda:1",)
+    assert expected < 40.0 <= expected + (vector["cuda:1"] + 2.0) - (vector["cuda:0"] + 1.0)
+
+
 @settings(max_examples=60, deadline=None)
 @given(clocks(), st.integers(1, 100))
 def test_two_operands_that_are_used_together_are_moved_together(clock, number):

@@ -75,6 +75,27 @@ def test_the_first_error_comes_when_all_are_done(failing):
     assert not [t for t in threading.enumerate() if t.name == at_once._NAME]
 
 
+def test_an_interrupt_waits_for_all(monkeypatch):
+    """What the others write to is the caller's again when it comes."""
+    join, done, goes_on = threading.Thread.join, [], threading.Event()
+    interrupts = [KeyboardInterrupt("first"), KeyboardInterrupt("second")]
+
+    def interrupted(thread, *arguments):
+        if interrupts:
+            raise interrupts.pop(0)
+        goes_on.set()
+        return join(thread, *arguments)
+
+    def slow():
+        assert goes_on.wait(20.0)
+        done.append(1)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="first"):
+        at_once.run([FakeCuda(0), FakeCuda(1)], [lambda: None, slow], LEAST)
+    assert done == [1]
+
+
 def test_where_no_thread_can_be_started(monkeypatch):
     def start(self):
         raise RuntimeError("can't start new thread")

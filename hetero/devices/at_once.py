@@ -19,7 +19,8 @@ _NAME = "hetero-copy"
 def run(devices: Sequence[Device], tasks: Sequence[Callable[[], object]], nbytes: int) -> None:
     """Do one task for each device: at once where they copy much, else one after the other.
 
-    Returns when all are done, also where one fails; then the first one's error is raised.
+    Returns when all are done, also where one fails; then the first one's error is raised. So it is
+    after an interrupt: what the tasks write to may be gone then.
 
     Parameters
     ----------
@@ -55,11 +56,23 @@ def run(devices: Sequence[Device], tasks: Sequence[Callable[[], object]], nbytes
                 threads.append(thread)
         tasks[0]()
     finally:
-        for thread in threads:
-            thread.join()
+        _join(threads)
     for error in errors:
         if error is not None:
             raise error
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    """Wait for all of them, whatever interrupts; the first interrupt is raised."""
+    interrupt: BaseException | None = None
+    for thread in threads:
+        while thread.is_alive():
+            try:
+                thread.join()
+            except BaseException as error:
+                interrupt = interrupt or error
+    if interrupt is not None:
+        raise interrupt
 
 
 def _independent(devices: Sequence[Device]) -> bool:

@@ -1,4 +1,4 @@
-"""A CUDA device without room: pieces, the CPU, one warning, and the device stays.
+"""A CUDA device without room: blocks, the CPU, one warning, and the device stays.
 
 Run by test_failing_driver.py. Kernels do nothing there, so the right result is written behind them.
 """
@@ -16,43 +16,48 @@ from hetero.runtime import execution
 
 rng = np.random.default_rng(6)
 MB = 1 << 20
-ran: list[tuple[str, tuple[int, ...]]] = []
+ran: list[str] = []
 
 
 def watch() -> None:
     """Note the operands of all that ran on the device to its end."""
-    whole = execution._on_device
+    whole, blocks = execution._on_device, execution._by_host
 
     def run(device, implementation, problem, call):
         made = whole(device, implementation, problem, call)
-        ran.append((problem.operation, call.arrays[0].shape))
+        ran.append("whole")
         return made
 
-    execution._on_device = run
+    def run_blocks(used, *others):
+        made = blocks(used, *others)
+        if used:
+            ran.append("blocks")
+        return made
+
+    execution._on_device, execution._by_host = run, run_blocks
 
 
-def called(room: int, call, pieces: bool, expected) -> None:
+def called(room: int, call, in_blocks: bool, expected) -> None:
     fresh()
     ran.clear()
     driver.room(room)
     with hetero.use(device="cuda"):
         result = call()
     np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
-    assert bool(ran) == pieces, ran
-    assert len(ran) != 1, "the whole found room"
-    assert len(messages.texts) == (not pieces), messages.texts
+    assert ran == ["blocks"] * in_blocks, ran
+    assert len(messages.texts) == (not in_blocks), messages.texts
     assert devices.disabled("cuda:0") is None
     assert not devices.here.first_failure
     for _ in range(2):  # neither a failure nor said again
         with hetero.use(device="cuda"):
             call()
-    assert len(messages.texts) == (not pieces), messages.texts
+    assert len(messages.texts) == (not in_blocks), messages.texts
     assert devices.disabled("cuda:0") is None
     driver.room(1 << 30)
     ran.clear()
     with hetero.use(device="cuda"):
         call()
-    assert len(ran) == 1, "with room again the device does the whole"
+    assert ran == ["whole"], "with room again the device does the whole"
 
 
 install()

@@ -343,8 +343,8 @@ def test_random_calls_that_are_shared(machine):
     assert shared > 20
 
 
-def test_random_calls_in_pieces(machine, monkeypatch):
-    """Operands that find no room: as planned, but several times."""
+def test_random_calls_that_find_no_room(machine, monkeypatch):
+    """As planned, or in blocks on the same device."""
     record, *_ = machine
     monkeypatch.setattr(execution, "_SMALLEST", 1 << 10)
     allocate, limit = fakes.FakeCuda.allocate, 20_000
@@ -370,8 +370,9 @@ def test_random_calls_in_pieces(machine, monkeypatch):
         with monkeypatch.context() as short:
             short.setattr(fakes.FakeCuda, "allocate", allocate_less)
             operation.call(*operands, **placed)
-        assert set(record) == {(plan.chosen.device, plan.chosen.method)}
-        cut += len(record) > 1
+        (ran,) = record
+        assert ran in [("cuda:0", plan.chosen.method), ("cuda:0", "streamed")]
+        cut += ran[1] == "streamed"
     assert cut > 30
 
 

@@ -2,7 +2,7 @@
 
 What runs is what the plan chose. If a device fails, the result still comes, from the CPU, with
 one warning; a device that fails a second time is set aside. If it has no room, the call is tried
-with the memory that we keep freed, then in pieces, before it is the CPU's. The operands stay
+with the memory that we keep freed, then in blocks, before it is the CPU's. The operands stay
 as they are until the result is there whole, so that the CPU can begin anew; of a solve it goes on
 from the last iterate that was saved.
 """
@@ -211,7 +211,7 @@ def _fallback(problem: Problem) -> Implementation:
 
 
 def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
-    """Run a plan on its devices, in pieces where there is no room for the whole.
+    """Run a plan on its devices, block by block where there is no room for the whole.
 
     Raises
     ------
@@ -235,12 +235,14 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
                 raise
             short = error
             failures.release(short)
-    done = _in_pieces(used, plan, call)
-    if done is None and _takes_blocks(used, plan):
-        done = _by_host(used, plan.chosen.implementation, plan.problem, call.after(short))
-    if done is None:
+    row = _by_blocks(used, plan)
+    if row is None:
         raise short
-    return done
+    with budget.of(memory_limit.current()):
+        try:
+            return _by_host(used, row, plan.problem, call.after(short))
+        except MethodNotAvailable:  # the device was set aside meanwhile
+            raise short from None
 
 
 def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
@@ -264,29 +266,27 @@ def _takes_blocks(used: tuple[Device, ...], plan: Plan) -> bool:
     return all(o.location == HOST for o in (*plan.problem.inputs, plan.problem.output))
 
 
-def _in_pieces(used: tuple[Device, ...], plan: Plan, call: Call) -> Done | None:
-    """The result of a host call in pieces, each done as a whole or in pieces again.
-
-    None where the call is small, has nothing to cut, or uses arrays on devices, and where the
-    device is no longer used.
-    """
-    problem, chosen, result = plan.problem, plan.chosen, plan.problem.output
-    operands = (*call.operands, result)
-    if any(o.location != HOST for o in operands) or sum(o.nbytes for o in operands) < _SMALLEST:
+def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
+    """What does a call block by block that one device has no room for as a whole; None where
+    nothing does, or did already."""
+    chosen, problem = plan.chosen.implementation, plan.problem
+    if len(used) > 1 or chosen.blocks == registry.ALWAYS:
         return None
-    cut = registry.cut(problem, 2)
-    if cut is None:
+    if _takes_blocks(used, plan):
+        return chosen
+    if sum(o.nbytes for o in (*problem.inputs, problem.output)) < _SMALLEST:
         return None
-    out, middle = _apart(call, result), cut.extent // 2
-    for begin, end in ((0, middle), (middle, cut.extent)):
-        try:
-            part = planner.plan(cut.problem(begin, end), chosen.device, chosen.method)
-        except MethodNotAvailable:
-            return None
-        if part.chosen.device != chosen.device:  # which was set aside meanwhile
-            return None
-        _attempt(used, part, call.range(cut, begin, end, out))
-    return Done(_returned(call, out), None, chosen.device, chosen.method)
+    info = memory_limit.of(used[0])
+    return next(
+        (
+            row
+            for row in registry.lookup(problem.operation)
+            if row.kind == used[0].kind
+            and row.blocks == registry.ALWAYS
+            and row.excludes(problem, info) is None
+        ),
+        None,
+    )
 
 
 def _apart(call: Call, result: Operand) -> np.ndarray:

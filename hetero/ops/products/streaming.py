@@ -346,7 +346,7 @@ def _choice(problem: Problem, device: Device, most: float) -> Choice | None:
 def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     """``run`` of the method's rows.
 
-    Where the device has less room than it should, fewer panels are held; the tiles are the same.
+    Where the device has less room than it should, half of that is tried, and so on.
 
     Raises
     ------
@@ -356,20 +356,15 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     (device,) = devices
     with device.active():
         choice = _choice(problem, device, room(memory_limit.of(device)))
-        if choice is None:
-            raise DeviceMemoryError(f"{device.name} has no room for a tile of the product")
-        ways = [choice.tiling]
-        while True:
-            made = ways[0]
+        while choice is not None:
             try:
-                _stream(device, problem, arguments, made)
+                _stream(device, problem, arguments, choice.tiling)
                 return
             except DeviceMemoryError as error:
-                ways = fitted(made.grid, 0.75 * made.nbytes)
-                if not ways:
-                    raise
                 failures.release(error)
             device.trim()
+            choice = _choice(problem, device, choice.tiling.nbytes / 2)
+        raise DeviceMemoryError(f"{device.name} has no room for a tile of the product")
 
 
 def _stream(device: Device, problem: Problem, arguments: Arguments, made: Tiling) -> None:

@@ -95,7 +95,7 @@ def really(implementation):
         return Outcome(CONVERGED, 3, 0.0)
 
     solves = implementation.operation in ("cg", "poisson")
-    return dataclasses.replace(implementation, run=solve if solves else call)
+    return dataclasses.replace(implementation, run=solve if solves else call, prepare=None)
 
 
 def libraries() -> None:

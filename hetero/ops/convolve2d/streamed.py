@@ -22,6 +22,7 @@ from hetero.ops.convolve2d.operands import described, is_wide
 from hetero.ops.convolve2d.window import TRANSFORMS, Window
 from hetero.runtime import (
     call_cache,
+    failures,
     inventory,
     memory_limit,
     pipeline,
@@ -339,19 +340,21 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
     window, dtype = problem.options, np.dtype(problem.dtype)
     stack = np.asarray(image, dtype).reshape(-1, window.height, window.width)
     results = out.reshape(-1, window.out_height, window.out_width)
-    with device.active():
-        cut = _cut(problem, device)
-        while True:
-            try:
+    cut = _cut(problem, device)
+    while True:
+        try:
+            with device.active():  # whose errors are ours behind it
                 _stream(device, problem, cut, stack, options, results)
-                return
-            except DeviceMemoryError:
-                if cut == Cut(1, 1):
-                    raise
-            if cut.images > 1:
-                cut = cut._replace(images=cut.images // 2)
-            else:
-                cut = cut._replace(rows=max(min(cut.rows, window.out_height) // 2, 1))
+            return
+        except DeviceMemoryError as error:
+            if cut == Cut(1, 1):
+                raise
+            failures.release(error)
+        device.trim()
+        if cut.images > 1:
+            cut = cut._replace(images=cut.images // 2)
+        else:
+            cut = cut._replace(rows=max(min(cut.rows, window.out_height) // 2, 1))
 
 
 def _stream(

@@ -65,6 +65,7 @@ class Lengths(NamedTuple):
 
 
 LENGTHS = Lengths()
+_ALIGNED = 16  # bytes that divide the addresses of slots
 _MULTIPLE = 128  # rows and columns of the largest tile of a kernel's block
 
 
@@ -354,17 +355,17 @@ def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
         Where there is room for not even one tile.
     """
     (device,) = devices
-    with device.active():
-        choice = _choice(problem, device, room(memory_limit.of(device)))
-        while choice is not None:
-            try:
+    choice = _choice(problem, device, room(memory_limit.of(device)))
+    while choice is not None:
+        try:
+            with device.active():
                 _stream(device, problem, arguments, choice.tiling)
-                return
-            except DeviceMemoryError as error:
-                failures.release(error)
-            device.trim()
-            choice = _choice(problem, device, choice.tiling.nbytes / 2)
-        raise DeviceMemoryError(f"{device.name} has no room for a tile of the product")
+            return
+        except DeviceMemoryError as error:
+            failures.release(error)
+        device.trim()
+        choice = _choice(problem, device, choice.tiling.nbytes / 2)
+    raise DeviceMemoryError(f"{device.name} has no room for a tile of the product")
 
 
 def _stream(device: Device, problem: Problem, arguments: Arguments, made: Tiling) -> None:
@@ -383,11 +384,19 @@ def _stream(device: Device, problem: Problem, arguments: Arguments, made: Tiling
     by_columns = _matrices(problem).by_columns
 
     @functools.cache
-    def product(*part: int) -> Plan:
-        return planner.plan(_product(made.grid, by_columns, device.name, part), device.name)
+    def product(*part: int) -> Callable[[Any, Any, Any], object]:
+        """``product(items, rows, columns)(a, b, c)`` computes a tile."""
+        tile = planner.plan(_product(made.grid, by_columns, device.name, part), device.name)
+        row, found = tile.chosen.implementation, tile.problem
+        if row.prepare is not None:  # which the host begins sooner
+            return row.prepare(device, found, _ALIGNED, None)
+        return lambda a, b, c: row.run((device,), found, Arguments((a, b), c))
 
+    visits = made.visits()
+    for part in sorted({made.grid.part(visit) for visit in visits}):
+        product(*part)  # before anything moves
     step = functools.partial(_step, device, made.grid, by_columns, arrays, slots, product)
-    pipeline.run(device, map(step, made.visits()))
+    pipeline.run(device, map(step, visits))
 
 
 def _step(
@@ -396,7 +405,7 @@ def _step(
     by_columns: tuple[bool, ...],
     arrays: list[np.ndarray],
     slots: list[list[Slot]],
-    product: Callable[..., Plan],
+    product: Callable[..., Callable[[Any, Any, Any], object]],
     visit: Visit,
 ) -> Step:
     """What the pipeline does for a tile."""
@@ -414,16 +423,14 @@ def _step(
     b = block(arrays[1], grid.b_batch, slice(None), slice(j, j + columns))
     c = block(arrays[2], (True,) * len(group), slice(i, i + rows), slice(j, j + columns))
     a_slot, b_slot, c_slot = slots[0][visit.a], slots[1][visit.b], slots[2][visit.c]
-    tile = product(c.shape[-3] if group else 1, *c.shape[-2:])
-    run = tile.chosen.implementation.run
-    given = Arguments((a_slot.buffer, b_slot.buffer), c_slot.buffer)
+    compute = product(*grid.part(visit))
     a, b, c = (
         np.swapaxes(x, -1, -2) if transposed else x
         for x, transposed in zip((a, b, c), by_columns, strict=True)
     )
     loads = [Load(a, a_slot)] * visit.load_a + [Load(b, b_slot)] * visit.load_b
     return Step(
-        lambda: run((device,), tile.problem, given),
+        functools.partial(compute, a_slot.buffer, b_slot.buffer, c_slot.buffer),
         tuple(loads),
         (Store(c_slot, c),),
         (a_slot, b_slot),

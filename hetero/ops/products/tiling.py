@@ -83,6 +83,17 @@ class Grid(NamedTuple):
             counts.append(prod(each) * number)
         return counts[0], counts[1]
 
+    def part(self, visit: Visit) -> tuple[int, int, int]:
+        """Items, rows and columns of a tile, which may be less than others at the end."""
+        items, rows, columns = self.lengths
+        m, n, _ = self.shape
+        left = self.batch[-1] - visit.group[-1] if self.batch else 1
+        return (
+            min(items, left),
+            min(rows, m - visit.row * rows),
+            min(columns, n - visit.column * columns),
+        )
+
     @property
     def tiles(self) -> int:
         return len(self.groups) * self.rows * self.columns

@@ -17,6 +17,7 @@ would take on the CPU and on each GPU, copies between host and GPU included. The
 `machine`, `calibrate`, `Profile`   what is here, and its measured constants
 `keep`                              an array that does not change, for calls that use it again
 `memory`, `clear_memory`            memory of the devices that is held, by purpose; give it back
+`empty_pinned`                      a NumPy array in memory that devices copy from and to directly
 `reset`                             use a device again that failed and was set aside
 `errors`                            the exceptions
 ==================================  ==========================================================
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from hetero.runtime.memory import clear_memory as clear_memory
     from hetero.runtime.memory import memory as memory
     from hetero.runtime.overview import machine as machine
+    from hetero.runtime.pinned_arrays import empty_pinned as empty_pinned
     from hetero.runtime.plan import Plan as Plan
     from hetero.runtime.planner import use as use
     from hetero.runtime.profile import Profile as Profile
@@ -55,6 +57,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "calibrate": "hetero.calibration",
     "clear_memory": "hetero.runtime.memory",
+    "empty_pinned": "hetero.runtime.pinned_arrays",
     "graph": "hetero.runtime.graphs",
     "keep": "hetero.runtime.keeping",
     "machine": "hetero.runtime.overview",

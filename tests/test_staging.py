@@ -15,8 +15,10 @@ import pytest
 
 import hetero
 from hetero import devices
-from hetero.devices import pinned, staging
+from hetero.arrays import describe, pinned
+from hetero.devices import staging
 from hetero.errors import DeviceError
+from hetero.runtime import movement, pinned_arrays, problem, profile
 
 SLICE, LEAST = 1000, 64
 rng = np.random.default_rng(5)
@@ -409,7 +411,7 @@ import numpy as np
 import hetero
 import hetero
 from hetero import devices
-from hetero.devices import pinned
+from hetero.arrays import describe, pinned
 device = devices.get(sys.argv[1])
 array = np.ones((500, 500))
 with device.active():
@@ -451,3 +453,125 @@ def test_a_forked_child_has_no_ring(opencl):
     )
     assert done.stdout == "right\n", done.stderr
     assert done.returncode == 0
+
+
+# -- empty_pinned ----------------------------------------------------------------------------------
+
+
+def test_pinned_arrays_are_told_by_their_address(device, monkeypatch):
+    monkeypatch.setattr(device, "stages", True)
+    before = pinned.sizes()
+    array = hetero.empty_pinned((300, 200), "float32")
+    assert (array.shape, array.dtype, array.flags.c_contiguous) == ((300, 200), np.float32, True)
+    assert type(array) is np.ndarray
+    array[...] = 2.0
+    for view in (array, array.T, array[7:, ::3]):
+        assert describe(view).pinned
+    frozen = array[:4]
+    frozen.flags.writeable = False
+    assert describe(frozen).pinned
+    assert not describe(array.copy()).pinned
+    assert hetero.memory()["host"]["pinned arrays"] == array.nbytes
+    product = hetero.matmul(array, array.T, device=device.name)
+    np.testing.assert_array_equal(product, np.full((300, 300), 800.0))
+    del array, view, frozen
+    gc.collect()
+    assert pinned.sizes() == before
+
+
+def test_a_pinned_operand_is_priced_so():
+    def line(rate):
+        one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": 0.0}
+        return {"form": "segments", "constants": [one]}
+
+    data = profile.shipped("h100").data
+    links = {way: {"pageable": line(1e9), "pinned": line(1e10)} for way in ("upload", "download")}
+    constants = profile.Profile({**data, "links": {"cuda:0": links}})
+    shape = 1 << 10, 1 << 10
+    plain = describe(np.empty(shape))
+    pair = plain, plain._replace(pinned=True)
+    product = problem.Problem("matmul", (*shape, shape[0]), "float64", pair, plain)
+    before, after = movement.of(product, "cuda:0", constants)
+    nbytes = 8 << 20
+    assert before["upload"] == pytest.approx(nbytes / 1e9 + nbytes / 1e10)
+    assert after["download"] == pytest.approx(nbytes / 1e9)
+
+
+def test_without_a_gpu_pinned_arrays_are_ordinary_ones_and_one_warning_says_so(
+    warnings_of, monkeypatch
+):
+    monkeypatch.setattr(pinned_arrays, "_state", {"told": False})
+    monkeypatch.setattr(pinned_arrays.devices, "available", dict)
+    for shape in (5, (3, 4), [2], (), (0, 3)):
+        assert hetero.empty_pinned(shape).shape == np.empty(shape).shape
+    (text,) = warnings_of()
+    assert "ordinary memory" in text
+    wrong = [((-1,), "f4", ValueError), (2.5, "f4", TypeError), (2, "O", TypeError)]
+    for shape, dtype, error in wrong:
+        with pytest.raises(error):
+            hetero.empty_pinned(shape, dtype)
+
+
+# -- What is copied so, and what that is said to take ----------------------------------------------
+
+
+def curve(seconds_at_least, rate):
+    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0}
+    return {"form": "segments", "constants": [{**one, "seconds": seconds_at_least}]}
+
+
+def staged_profile(**kinds):
+    data = profile.shipped("conservative").data
+    kinds = {"pageable": curve(1e-5, 5e9), "pinned": curve(1e-5, 5e10), **kinds}
+    info = {"kind": "cuda", "name": "a GPU"}
+    return profile.Profile(
+        {
+            **data,
+            "devices": {**data["devices"], "cuda:0": info, "cuda:1": info | {"same_as": "cuda:0"}},
+            "links": {"cuda:0": {"upload": kinds, "download": kinds}},
+        }
+    )
+
+
+def test_copies_are_staged_from_the_size_on_where_the_curve_is_the_lower_one():
+    constants = staged_profile(staged=curve(3e-4, 3e10))
+    least = constants.least_staged("cuda:0", "upload")
+    assert 2**20.5 < least < 2**21  # where 290 us are 2.9e-4 * 6e9 bytes
+    assert constants.stages()["cuda:1"] == {"upload": least, "download": least}
+    link = constants.link("cuda:0", "upload")
+    for nbytes in (1000, 2**20, 2**22, 2**30):
+        plain, staged = 1e-5 + nbytes / 5e9, 3e-4 + nbytes / 3e10
+        assert link(nbytes) == pytest.approx(min(plain, staged))
+        assert constants.curve("cuda:0", "upload", "pageable")(nbytes) == pytest.approx(plain)
+        assert constants.link("cuda:0", "upload", "pinned")(nbytes) < plain
+    at_once = constants.at_once("cuda*2")
+    assert at_once.link("cuda:0", "upload")(2**30) == link(2**30)
+    assert constants.link("cuda*2", "upload")(2**30) == link(2**30)
+
+
+@pytest.mark.parametrize("kinds", [{}, {"staged": curve(1e-5, 4e9)}])
+def test_curves_that_are_missing_or_never_lower_change_nothing(kinds):
+    constants = staged_profile(**kinds)
+    assert constants.least_staged("cuda:0", "download") == np.inf
+    for nbytes in (1000, 2**30):
+        assert constants.link("cuda:0", "download")(nbytes) == pytest.approx(1e-5 + nbytes / 5e9)
+
+
+def test_devices_take_what_the_current_profile_says(device, monkeypatch):
+    asked = []
+    monkeypatch.setattr(device, "ring", lambda: asked.append(1))
+    array = np.ones(1 << 20, np.uint8)
+    buffer, _owner = device.allocate(array.nbytes)
+    device.upload(array, buffer)
+    assert not asked  # a CPU's own memory is never staged
+    monkeypatch.setitem(staging._least, device.name, {"upload": 1 << 20, "download": np.inf})
+    device.upload(array, buffer)
+    assert len(asked) == 1
+    device.upload(array[1:], buffer)
+    device.download(buffer, array)
+    assert len(asked) == 1
+    profile.set_current(staged_profile(staged=curve(3e-4, 3e10)))
+    assert staging.least("cuda:0")["upload"] > 2**20
+    assert staging.least(device.name) is None
+    profile.set_current(None)
+    assert staging.least("cuda:0") is None

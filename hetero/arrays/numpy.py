@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.arrays import pinned
 from hetero.arrays.kept import find
 from hetero.arrays.library import Library
 from hetero.arrays.operand import HOST, Operand
@@ -22,8 +23,9 @@ class Numpy(Library):
 
     def describe(self, array: np.ndarray) -> Operand:
         if array.flags.writeable:
-            return Operand(array.shape, array.strides, array.dtype, HOST)
+            facts = array.shape, array.strides, array.dtype, HOST
+            return Operand(*facts, pinned=True) if pinned.holds(array) else Operand(*facts)
         found = find(array)
         copies = () if found is None else found.copies
         facts = array.shape, array.strides, array.dtype, HOST, 0, True, None
-        return Operand(*facts, copies, found)
+        return Operand(*facts, copies, found, pinned.holds(array))

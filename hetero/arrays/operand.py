@@ -34,6 +34,8 @@ class Operand(NamedTuple):
         Devices that hold a copy of it, beside where it lies.
     kept : Kept or None
         What is known of an array on the host that does not change; see `hetero.arrays.kept`.
+    pinned : bool
+        Whether devices copy from and to it directly; see `hetero.empty_pinned`.
     """
 
     shape: tuple[int, ...]
@@ -45,6 +47,12 @@ class Operand(NamedTuple):
     stream: int | None = None
     copies: tuple[str, ...] = ()
     kept: Any = None
+    pinned: bool = False
+
+    @property
+    def memory(self) -> str:
+        """The kind of host memory, as a link's name has it."""
+        return "pinned" if self.pinned else "pageable"
 
     @property
     def size(self) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from hetero import kernels
-from hetero.devices import peers, pinned
+from hetero.arrays import pinned
+from hetero.devices import peers
 from hetero.devices.staging import DOWNLOAD, UPLOAD, Copy, Ring, least, plainly
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError

@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from hetero.arrays.pinned import holds, known
 from hetero.devices import budget, cubin, install, pinned
 from hetero.devices.base import Device
 from hetero.devices.cuda_state import Lent
 from hetero.devices.cuda_streams import CudaStreams
-from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, compile_ahead, is_lane
+from hetero.devices.staging import DOWNLOAD, PURPOSE, UPLOAD, Ring, compile_ahead, is_lane
 from hetero.errors import DeviceError
 from hetero.kernels.cpu import blas_spin, lane
 
@@ -238,13 +239,13 @@ class CudaDevice(CudaStreams):
 
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         if self.same_in_threads():
-            made = pinned.cuda_pages(nbytes, self.ordinal)
+            made = pinned.cuda_pages(nbytes, self.ordinal, purpose != PURPOSE)
         else:
             made = self.driver.pagelocked_empty(max(nbytes, 1), np.uint8)
-        return pinned.known(made, purpose)[:nbytes]
+        return known(made, purpose)[:nbytes]
 
     def is_pinned(self, array: np.ndarray) -> bool:
-        return pinned.holds(array) or pinned.driver_knows(array)
+        return holds(array) or pinned.driver_knows(array)
 
     def ring(self) -> Ring | None:
         if is_lane() or self.capturing or not self.same_in_threads():

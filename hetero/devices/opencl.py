@@ -18,7 +18,8 @@ import numpy as np
 
 from hetero import locks
 from hetero.arrays.opencl import set_name
-from hetero.devices import budget, install, opencl_runtime, pinned
+from hetero.arrays.pinned import known
+from hetero.devices import budget, install, opencl_runtime
 from hetero.devices.base import Device, kernel_text, short_host
 from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, is_lane
 from hetero.devices.storage import Storage
@@ -356,7 +357,7 @@ class OpenCLDevice(Device):
         array, _ = cl.enqueue_map_buffer(
             queue, buffer, cl.map_flags.READ | cl.map_flags.WRITE, 0, (max(nbytes, 1),), np.uint8
         )
-        return pinned.known(array, purpose)[:nbytes]
+        return known(array, purpose)[:nbytes]
 
     def ring(self) -> Ring | None:
         if is_lane():

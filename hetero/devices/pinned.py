@@ -1,67 +1,26 @@
-"""Pinned host memory: pages that devices copy from and to directly, and how it is recognised.
+"""Pinned host memory of CUDA: pages that devices copy from and to directly.
 
-On CUDA the pages are our own, and the driver is told of them (``cuMemHostRegister``). Memory that
+The pages are our own, and the driver is told of them (``cuMemHostRegister``). Memory that
 the driver allocates is gone with its context, which a device that failed loses; these stay what
 they are, only slower. They are huge pages where the system gives them.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import ctypes
 import functools
 import mmap
 import os
-import weakref
 from typing import Any
 
 import numpy as np
 
-from hetero import locks
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context
 _BLOCKING_SYNC, _NO_TIMING = 1, 2  # CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
 _MEMORY_TYPE, _HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_HOST
-
-_lock = locks.new()
-_ranges: list[tuple[int, int]] = []  # first address and the one behind the last, in order
-_nbytes: dict[str, int] = {}
-
-
-def holds(array: np.ndarray) -> bool:
-    """Whether an array lies in pinned memory that was made here."""
-    if not _ranges:
-        return False
-    address = array.__array_interface__["data"][0]
-    place = bisect.bisect_right(_ranges, (address, 1 << 64)) - 1
-    return place >= 0 and address < _ranges[place][1]
-
-
-def sizes() -> dict[str, int]:
-    """Purpose -> bytes of the pinned memory that this process holds."""
-    with _lock:
-        return {purpose: nbytes for purpose, nbytes in _nbytes.items() if nbytes}
-
-
-def known(array: np.ndarray, purpose: str) -> np.ndarray:
-    """Have `holds` know an array of pinned memory, and its views, as long as one of them lives."""
-    begin = array.__array_interface__["data"][0]
-    entry = begin, begin + array.nbytes
-    with _lock:
-        bisect.insort(_ranges, entry)
-        _nbytes[purpose] = _nbytes.get(purpose, 0) + array.nbytes
-    weakref.finalize(array, _forget, entry, purpose).atexit = False
-    return array
-
-
-def _forget(entry: tuple[int, int], purpose: str) -> None:
-    with _lock:
-        place = bisect.bisect_left(_ranges, entry)
-        if _ranges[place : place + 1] == [entry]:
-            del _ranges[place]
-        _nbytes[purpose] -= entry[1] - entry[0]
 
 
 def driver_knows(array: np.ndarray) -> bool:
@@ -72,27 +31,33 @@ def driver_knows(array: np.ndarray) -> bool:
     return status == 0 and kind.value == _HOST
 
 
-def cuda_pages(nbytes: int, ordinal: int) -> np.ndarray:
+def cuda_pages(nbytes: int, ordinal: int, is_inherited: bool) -> np.ndarray:
     """Pinned memory (uint8), by the primary context of a CUDA device, which must be current.
+
+    Parameters
+    ----------
+    nbytes, ordinal : int
+    is_inherited : bool
+        Whether a forked child gets a copy, in memory that is not pinned; else it has none.
 
     Raises
     ------
     DeviceMemoryError
         If the system or the driver refuses it.
     """
-    return np.frombuffer(_CudaPages(max(nbytes, 1), ordinal), np.uint8, nbytes)
+    return np.frombuffer(_CudaPages(max(nbytes, 1), ordinal, is_inherited), np.uint8, nbytes)
 
 
 class _CudaPages(mmap.mmap):
     """Pages that are pinned until nobody holds them."""
 
-    def __new__(cls, nbytes: int, ordinal: int) -> _CudaPages:
+    def __new__(cls, nbytes: int, ordinal: int, is_inherited: bool) -> _CudaPages:
         try:
             made = super().__new__(cls, -1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError) as error:
             raise DeviceMemoryError(f"out of host memory: {error}") from error
         made._process, made._ordinal, made._address = os.getpid(), ordinal, 0
-        for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):  # the second: a child's are not pinned
+        for advice in ("MADV_HUGEPAGE", *(() if is_inherited else ("MADV_DONTFORK",))):
             if hasattr(mmap, advice):
                 with contextlib.suppress(OSError):  # a kernel without it
                     made.madvise(getattr(mmap, advice))

@@ -41,10 +41,9 @@ _SLICE = 4 << 20  # bytes of a buffer
 _LEAST_SLICE = 1 << 20  # bytes: waking another thread takes longer than copying less
 _BUFFERS = 2  # of a thread
 _PIECE = 16 << 20  # bytes that a compiled loop copies
-_PART = 1 << 20  # bytes of its slices, which stay in a cache until they are on the bus
-_LEAST_PART = 1 << 17
+_PART = 4 << 20  # bytes of its slices; the driver takes 60 us for each
 _LEAST_ROW = 128  # bytes
-_NICE = 5  # the program's own work goes first
+_NICE = 10  # the program's own work goes first
 _MOST_LANES = 8
 _IDLE = 60.0  # seconds without a copy after which a thread ends and gives its buffers back
 _NAME = "hetero-copy"  # begins as all threads of ours that never call BLAS
@@ -298,7 +297,7 @@ class Ring:
         if self.device.sends_slices(direction) and (rows := in_rows(array, self.slice_bytes)):
             (array,) = rows
             most = min(max(share, self.least_bytes), _PIECE)
-            part = min(max(most // 4, _LEAST_PART), _PART, self.slice_bytes)
+            part = min(most, _PART, self.slice_bytes)
         job = _Job(direction, array, buffer, offset, after, most, part)
         started = Staged(job)  # whatever comes in between, it sees to it that nothing stays begun
         with self._lock:

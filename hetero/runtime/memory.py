@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from hetero import devices
-from hetero.devices import pinned
+from hetero.arrays import pinned
 from hetero.errors import DeviceError
 from hetero.runtime import inventory
 

@@ -11,7 +11,7 @@ from hetero.arrays import HOST, Operand
 from hetero.devices import at_once, staging
 from hetero.runtime.plan import CPU
 from hetero.runtime.problem import Problem
-from hetero.runtime.profile import Profile
+from hetero.runtime.profile import PAGEABLE, Profile
 
 Terms = dict[str, float]
 UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
@@ -29,11 +29,14 @@ def of(problem: Problem, name: str, constants: Profile, beside: str = "") -> tup
         if source == target or target in operand.copies:
             return
         if source != HOST:  # device to device goes through the host
-            term = constants.link(source, "download", beside=beside)(operand.nbytes)
+            memory = operand.memory if target == HOST else PAGEABLE
+            term = constants.link(source, "download", memory, beside)(operand.nbytes)
             terms["download"] = terms.get("download", 0.0) + term
         if target != HOST:
-            term = constants.link(target, "upload", beside=beside)(operand.nbytes)
-            if source == HOST and terms is before and not operand.is_dense():
+            is_packed = source == HOST and terms is before and not operand.is_dense()
+            memory = PAGEABLE if is_packed or source != HOST else operand.memory
+            term = constants.link(target, "upload", memory, beside)(operand.nbytes)
+            if is_packed:
                 packing = constants.pack(operand.nbytes)
                 if operand.nbytes >= constants.least_staged(target, "upload"):  # on the way
                     packing = max(packing / staging.usual_lanes() - term, 0.0)

@@ -2,8 +2,7 @@
 
 A thread that copies needs the interpreter's lock between any two steps of a slice, and eight such
 threads wait for it longer than they copy: 130 us a slice. In this loop they need it once for many
-slices, which can then be so small that they stay in the processor's cache until they are on the
-bus. It is a page of LLVM's instructions, compiled in 15 ms.
+slices. It is a page of LLVM's instructions, compiled in 15 ms.
 
     upload:    wait until buffer k % 2 is free; copy slice k to it; begin to send it; k + 1
     download:  begin to fetch slice k + 1 to the other buffer; wait for slice k; copy it from its

@@ -1,0 +1,48 @@
+"""Which arrays on the host lie in pinned memory that hetero made: told by their addresses."""
+
+from __future__ import annotations
+
+import bisect
+import weakref
+
+import numpy as np
+
+from hetero import locks
+
+_lock = locks.new()
+_ranges: list[tuple[int, int]] = []  # first address and the one behind the last, in order
+_nbytes: dict[str, int] = {}
+
+
+def holds(array: np.ndarray) -> bool:
+    """Whether an array lies in pinned memory that was made here."""
+    if not _ranges:
+        return False
+    address = array.__array_interface__["data"][0]
+    place = bisect.bisect_right(_ranges, (address, 1 << 64)) - 1
+    return place >= 0 and address < _ranges[place][1]
+
+
+def sizes() -> dict[str, int]:
+    """Purpose -> bytes of the pinned memory that this process holds."""
+    with _lock:
+        return {purpose: nbytes for purpose, nbytes in _nbytes.items() if nbytes}
+
+
+def known(array: np.ndarray, purpose: str) -> np.ndarray:
+    """Have `holds` know an array of pinned memory, and its views, as long as one of them lives."""
+    begin = array.__array_interface__["data"][0]
+    entry = begin, begin + array.nbytes
+    with _lock:
+        bisect.insort(_ranges, entry)
+        _nbytes[purpose] = _nbytes.get(purpose, 0) + array.nbytes
+    weakref.finalize(array, _forget, entry, purpose).atexit = False
+    return array
+
+
+def _forget(entry: tuple[int, int], purpose: str) -> None:
+    with _lock:
+        place = bisect.bisect_left(_ranges, entry)
+        if _ranges[place : place + 1] == [entry]:
+            del _ranges[place]
+        _nbytes[purpose] -= entry[1] - entry[0]

@@ -135,9 +135,11 @@ _options = attrgetter(*(f.name for f in fields(Problem) if f.name not in ("input
 def _key(problem: Problem) -> tuple[Any, ...]:
     """All that a price can depend on: every field, and of the operands all but the address, whether
     they may be written to, and the stream."""
-    operands = [(o.shape, o.strides, o.dtype, o.location, o.copies) for o in problem.inputs]
+    operands = [
+        (o.shape, o.strides, o.dtype, o.location, o.copies, o.pinned) for o in problem.inputs
+    ]
     o = problem.output
-    return (*_options(problem), *operands, o.shape, o.strides, o.dtype, o.location)
+    return (*_options(problem), *operands, o.shape, o.strides, o.dtype, o.location, o.pinned)
 
 
 def plan(problem: Problem, device: str | None = None, method: str | None = None) -> Plan:

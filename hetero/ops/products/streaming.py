@@ -179,7 +179,7 @@ def _product(grid: Grid, by_columns: tuple[bool, ...], device: str, part: Index)
     return made
 
 
-_UNKNOWN = Rates(1e-10, 1e-10, 1e-3, 0.0, _STEP, at_once=True)
+_UNKNOWN = Rates(lambda b: 1e-10 * b, lambda b: 1e-10 * b, 1e-3, 0.0, _STEP, at_once=True)
 
 
 class Choice(NamedTuple):
@@ -279,20 +279,21 @@ def _rates(
     """What a profile knows; None where it does not know all."""
     if product is None:
         return None
-    for memory in ("staged", "pageable"):
-        try:
-            up, down = (
-                sum(map(constants.link(name, way, memory, beside), sizes)) / sum(sizes)
-                for way, sizes in (
-                    ("upload", [o.nbytes for o in problem.inputs]),
-                    ("download", [problem.output.nbytes]),
-                )
-            )
-        except KeyError:
-            continue
-        call = constants.dispatch(name, "host")
-        return Rates(up, down, product, call, _STEP, at_once=memory == "staged")
-    return None
+    call = constants.dispatch(name, "host")
+    try:
+        links = [constants.link(name, way, "staged", beside) for way in ("upload", "download")]
+        return Rates(*links, product, call, _STEP, at_once=True)
+    except KeyError:
+        pass
+    sizes = [o.nbytes for o in problem.inputs], [problem.output.nbytes]
+    try:  # a byte costs what it costs the plain way, not to gain by mere parts
+        up, down = (
+            sum(map(constants.link(name, way, "pageable", beside), moved)) / sum(moved)
+            for way, moved in zip(("upload", "download"), sizes, strict=True)
+        )
+    except KeyError:
+        return None
+    return Rates(lambda b: b * up, lambda b: b * down, product, call, _STEP, at_once=False)
 
 
 # -- One call --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ computed grows with the square of what was moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf, prod
 from typing import NamedTuple
 
@@ -250,8 +250,8 @@ class Rates(NamedTuple):
 
     Attributes
     ----------
-    up, down : float
-        Seconds for each byte.
+    up, down : callable
+        Seconds of a copy of so many bytes.
     product : float
         Seconds of a whole tile.
     call, step : float
@@ -260,8 +260,8 @@ class Rates(NamedTuple):
         Whether copies go on while the device computes.
     """
 
-    up: float
-    down: float
+    up: Callable[[float], float]
+    down: Callable[[float], float]
     product: float
     call: float
     step: float
@@ -306,8 +306,8 @@ def predicted(tiling: Tiling, rates: Rates) -> Times:
         items = by_item[visit.group[-1]] if visit.group else 1.0
         rows, columns = items * by_row[visit.row], by_column[visit.column]
         for load, seconds, free in (
-            (visit.load_a, rates.up * a_bytes * rows, a_free[visit.a]),
-            (visit.load_b, rates.up * b_bytes * items * columns, b_free[visit.b]),
+            (visit.load_a, rates.up(a_bytes * rows), a_free[visit.a]),
+            (visit.load_b, rates.up(b_bytes * items * columns), b_free[visit.b]),
         ):
             if load:
                 overhead += rates.step
@@ -325,7 +325,7 @@ def predicted(tiling: Tiling, rates: Rates) -> Times:
         compute += seconds
         computed += seconds
         a_free[visit.a] = b_free[visit.b] = computed
-        seconds = rates.down * c_bytes * rows * columns
+        seconds = rates.down(c_bytes * rows * columns)
         down = max(down, computed) + seconds
         overhead += 2 * rates.step
         if not rates.at_once:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import types
 
 import pytest
 
 import hetero
+from hetero.calibration import budgets, modelling
+from hetero.calibration.loop import Measured
+from hetero.calibration.sampling import Samples
 from hetero.ops import kmeans
 from hetero.ops.kmeans import cases, operands
 from hetero.runtime import pricing, profile
-from hetero.runtime.cases import grid
+from hetero.runtime.cases import Place, grid
 from hetero.runtime.models import ModelKey
 
 AXES = [[1024, 131072], [2, 128], [2, 64]]
@@ -108,3 +112,25 @@ def test_given_centroids_and_profiles_without_seeds():
     before = {key: model for key, model in content.items() if key.layout == operands.DENSE}
     older = priced(before, dims, "cuda:0", "lloyd", max_iter=10)
     assert older == pytest.approx(given + cases.seeding_iterations(64) * step)
+
+
+def test_what_several_devices_are_sent_is_no_part_of_a_whole_fit():
+    """A fit that is timed as one step is less what is moved, as the set-up of others is."""
+    device = types.SimpleNamespace(name="cuda:0")
+    info = DEVICE | {"members": ("cuda:0", "cuda:1"), "constants": "cuda*2"}
+    place = Place("cuda*2", info, (device, device))
+    budget = budgets.FULL
+    made = {case.layout: case for case in cases.cases(place, budget) if case.dtype == "float64"}
+    first, whole = made[cases._FIRST], made[operands.DENSE]
+    segment = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 0.0}
+    link = {"pageable": {"form": "segments", "constants": [segment]}}
+    links = {"cuda:0": {"upload": link, "download": link}}
+    constants = profile.Profile({"name": "", "devices": {}, "links": links})
+    dims = (131072, 128, 16)
+    moved = math.prod(dims[:2]) * 8 / 2 / 1e9  # a half of X to each, both at the same time
+    for case, part in ((first, "seconds"), (whole, "setup")):
+        taken = Samples({dims: 1.0}, setup={dims: 1.0})
+        left = modelling.unmoved(Measured(case, place, taken), constants).samples
+        assert getattr(left, part)[dims] == pytest.approx(1.0 - moved, rel=1e-3)
+        other = "setup" if part == "seconds" else "seconds"
+        assert getattr(left, other)[dims] == 1.0

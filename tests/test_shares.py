@@ -63,11 +63,14 @@ def several(monkeypatch, request):
     import fakes
 
     found = fakes.install(monkeypatch, getattr(request, "param", 2))
-    entries = [
-        dataclasses.replace(i, run=convolve) if (i.kind, i.method) == ("cuda", "direct") else i
-        for i in registry.lookup("convolve2d")
-    ]
-    monkeypatch.setitem(registry._implementations, "convolve2d", entries)
+    for operation in ("convolve2d", "matmul", "matvec"):  # there are no launches to prepare
+        entries = [
+            dataclasses.replace(i, prepare=None, run=convolve if i.method == "direct" else i.run)
+            if (i.kind, i.method) in (("cuda", "direct"), ("cuda", "tiled"))
+            else i
+            for i in registry.lookup(operation)
+        ]
+        monkeypatch.setitem(registry._implementations, operation, entries)
     yield found
     for device in found:
         assert not any(memory.damaged() for memory in device.memory), "wrote outside its memory"

@@ -43,6 +43,7 @@ _BUFFERS = 2  # of a thread
 _PIECE = 16 << 20  # bytes that a compiled loop copies
 _PART = 4 << 20  # bytes of its slices; the driver takes 60 us for each
 _LEAST_ROW = 128  # bytes
+_IN_CALLS = 1 << 19  # bytes that a thread copies in the time of a piece's calls to the driver
 _NICE = 10  # the program's own work goes first
 _MOST_LANES = 8
 _IDLE = 60.0  # seconds without a copy after which a thread ends and gives its buffers back
@@ -91,6 +92,8 @@ class Device(Protocol):
     wait: Callable[..., None]
     send: Callable[..., Any]
     await_sent: Callable[[Any], None]
+    synchronize: Callable[..., None]
+    passed: Callable[[Any], bool]
     sends_slices: Callable[[str], bool]
     send_slices: Callable[..., None]
     copy_plainly: Callable[..., None]
@@ -296,8 +299,10 @@ class Ring:
         most = min(max(share, self.least_bytes), self.slice_bytes)
         if self.device.sends_slices(direction) and (rows := in_rows(array, self.slice_bytes)):
             (array,) = rows
-            most = min(max(share, self.least_bytes), _PIECE)
+            most = min(max(share, self.least_bytes, _worth(array.nbytes)), _PIECE)
             part = min(most, _PART, self.slice_bytes)
+        if after is not None and self.device.passed(after):
+            after = None
         job = _Job(direction, array, buffer, offset, after, most, part)
         started = Staged(job)  # whatever comes in between, it sees to it that nothing stays begun
         with self._lock:
@@ -418,9 +423,8 @@ class _Lane:
                         self._arrive(job, flying)
                 except BaseException:
                     job.cancel()
-                    raise
-                finally:
                     self._land(flying)
+                    raise
         except BaseException as error:  # active() has made it one of ours
             job.cancel(error)
         finally:
@@ -488,13 +492,19 @@ class _Lane:
 
     def _land(self, flying: collections.deque[_Slot]) -> None:
         """Wait for what is still on its way after a failure."""
-        while flying:
-            slot = flying.popleft()
-            self._free.append(slot.buffer)
-            try:
-                self._device.await_sent(slot.mark)
-            except Exception as error:
-                log.debug("%s: a slice did not arrive: %s", self._device.name, error)
+        try:
+            if self._stream is not None:
+                self._device.synchronize(self._stream)
+        except Exception as error:
+            log.debug("%s: a slice did not arrive: %s", self._device.name, error)
+        self._free += [slot.buffer for slot in flying]
+        flying.clear()
+
+
+def _worth(nbytes: int) -> int:
+    """Bytes of a piece that give so many bytes the least time: each piece costs the calls to the
+    driver, which those of all threads wait for, and more pieces are filled at the same time."""
+    return math.isqrt(nbytes * _IN_CALLS) + 4095 & ~4095
 
 
 def in_rows(array: np.ndarray, most: int) -> tuple[np.ndarray] | tuple[()]:

@@ -1,6 +1,6 @@
 """Images in bands of rows: which rows of the image each reads, and what is a call of its own.
 
-`cut` is for what finds no room in the memory that is free, or is shared by several devices.
+`cut` is for what several devices share.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def find(array: np.ndarray) -> Kept | None:
     if not (fixed or known.covers(low, high)):
         known.drop()  # where it was read-only once
         return None
-    key = (low, high) if flags.forc else (low, high, array.shape, array.strides)
+    key = (low, high) if flags.forc else (low, array.shape, array.strides)
     found = known.blocks.get(key)
     if found is None:
         if len(known.blocks) >= _MOST:

@@ -27,7 +27,7 @@ from hetero.errors import DeviceError
 from hetero.kernels.common import tuning
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import plan_seeds, shapes
-from hetero.ops.kmeans import lloyd_device
+from hetero.ops.kmeans import loop_device
 from hetero.ops.kmeans.lloyd_device import DeviceRows
 from hetero.ops.linear_systems.types import DeviceFailed
 
@@ -303,16 +303,16 @@ def test_a_device_that_fails(portable, monkeypatch):
     """The centroids saved last come with the error, in coordinates of X."""
     X, _, start = points(600, 3, 4, "float64")
     X, start = X + 50, start + 50
-    monkeypatch.setattr(lloyd_device, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop_device, "_CHECKPOINT_SECONDS", 0.0)
     with on_device(portable, X, None, 4) as rows:
-        state, looks = lloyd_device._Loop._state, itertools.count()
+        state, looks = loop_device.Loop._state, itertools.count()
 
         def failing(loop):
             if next(looks) == 2:
                 raise DeviceError("gone")
             return state(loop)
 
-        monkeypatch.setattr(lloyd_device._Loop, "_state", failing)
+        monkeypatch.setattr(loop_device.Loop, "_state", failing)
         with pytest.raises(DeviceFailed, match="gone") as failed:
             rows.lloyd(start - rows.mean, 300, 0.0, exactly=True)
     C = start

@@ -12,6 +12,7 @@ from hetero import devices
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.ops.kmeans import (
     lloyd_device,
+    loop_device,
     problem,
     rows_blocks,
     rows_cpu,
@@ -284,7 +285,7 @@ def test_the_cpu_goes_on_from_the_last_centroids(device, monkeypatch):
     """With no more iterations in all, and the same end."""
     X = points(600, 3, 6)
     expected = hetero.kmeans(X, 6, random_state=5, device="cpu", method="lloyd")
-    looks, state = [], lloyd_device._Loop._state
+    looks, state = [], loop_device.Loop._state
 
     def failing(loop):
         found = state(loop)
@@ -294,7 +295,7 @@ def test_the_cpu_goes_on_from_the_last_centroids(device, monkeypatch):
             raise DeviceError("gone")
         return found
 
-    monkeypatch.setattr(lloyd_device._Loop, "_state", failing)
+    monkeypatch.setattr(loop_device.Loop, "_state", failing)
     started = []
     for rows in (rows_cpu.LoopRows, rows_numpy.NumpyRows):
         count(monkeypatch, rows, "assign", started)

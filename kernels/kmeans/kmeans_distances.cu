@@ -1,21 +1,13 @@
 // Squared distances by differences: of points to their own centroids, and to candidates for new ones.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
 #define SUMS 1
 
+#include "kmeans_block.cu"
 #include "block_sums.cu"
 
 // The inertia: a block's part of the sum over i of weights[i] |x_i - centroids[labels[i]]|^2 is written to
 // partial[block]. LANES threads share a row. `weights` is not read unless weighted.
 // X is (n, d), contiguous. Per element: 3 flops, 1 element moved.
-#ifndef LANES
-#define LANES 1
-#endif
 KERNEL(THREADS, 1)
 inertia(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT weights,
         GLOBAL const REAL *RESTRICT centroids, GLOBAL const int *RESTRICT labels,

@@ -3,15 +3,7 @@
 //
 // LANES threads share a row. products is (rows, k), contiguous. Per product: 2 flops, 1 element moved.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef LANES
-#define LANES 32
-#endif
+#include "kmeans_block.cu"
 #define IN_FLIGHT 8
 
 #include "kmeans_state.cu"

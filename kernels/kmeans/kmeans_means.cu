@@ -1,14 +1,6 @@
 // The end of an iteration: sums of all parts, new centroids, and whether to go on.
 
-#ifndef REAL
-#define REAL float
-#endif
-#ifndef THREADS
-#define THREADS 256
-#endif
-#ifndef LANES
-#define LANES 32
-#endif
+#include "kmeans_block.cu"
 #ifndef TILE_N
 #define TILE_N 1
 #endif

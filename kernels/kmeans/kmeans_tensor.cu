@@ -50,6 +50,7 @@
 
 #define REAL double
 #include "ptx.cu"
+#include "matmul_fragments.cu"
 #include "kmeans_state.cu"
 
 KERNEL(THREADS, RESIDENT)
@@ -113,28 +114,14 @@ assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
     }
 
     double sum[WARP_M / 16][WARP_N / 8][4];
-    double fx[2][WARP_M / 16][4];
-    double fc[2][WARP_N / 8][2];
+    double fa[2][WARP_M / 16][4];
+    double fb[2][WARP_N / 8][2];
     const int read_x = PLACE_X(warp_m + g, t);
     const int read_c = SIZE_X + t * PITCH_C + warp_n + g;
-#define READ(set, stage, kk) \
-    { \
-        const double *const from = shared + (stage) * STAGE; \
-        UNROLL \
-        for (int h = 0; h < 2; ++h) { \
-            UNROLL \
-            for (int i = 0; i < ROWS; ++i) \
-                fx[set][i / 2][2 * h + i % 2] = from[(read_x ^ (2 * (kk) + h) * 4) + 8 * i * TILE_K]; \
-            UNROLL \
-            for (int j = 0; j < WARP_N / 8; ++j) \
-                fc[set][j][h] = from[read_c + (2 * (kk) + h) * 4 * PITCH_C + 8 * j]; \
-        } \
-    }
-#define MULTIPLY(set) \
-    UNROLL \
-    for (int i = 0; i < WARP_M / 16; ++i) \
-        UNROLL \
-        for (int j = 0; j < WARP_N / 8; ++j) multiply_float64(sum[i][j], fx[set][i], fc[set][j]);
+#define AT_A(q) (read_x ^ (q) * 4)
+#define AT_B(q) (read_c + (q) * 4 * PITCH_C)
+#define EIGHT_A (8 * TILE_K)
+#define EIGHT_B 8
 
     wait_for_copies();
     __syncthreads();
@@ -142,12 +129,7 @@ assign_tensor(const double *__restrict__ X, const double *__restrict__ packed,
     READ(0, 0, 0);
     NO_UNROLL
     for (int tile = 0; tile < (int)tiles; ++tile) {
-        UNROLL
-        for (int i = 0; i < WARP_M / 16; ++i)
-            UNROLL
-            for (int j = 0; j < WARP_N / 8; ++j)
-                UNROLL
-                for (int c = 0; c < 4; ++c) sum[i][j][c] = 0.0;
+        CLEAR_SUMS;
         NO_UNROLL
         for (int step = 0; step < steps; ++step) {
             // The stage multiplied before the last barrier is free.

@@ -56,6 +56,7 @@
 
 #define REAL double
 #include "ptx.cu"
+#include "matmul_fragments.cu"
 
 // Pieces of a tile are numbered so that neighbouring threads copy neighbours; a thread has the pieces
 // thread + slot * THREADS. With powers of two, and slots of 4 rows or more, each slot lies at a fixed
@@ -135,12 +136,7 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     }
 
     double sum[WARP_M / 16][WARP_N / 8][4];
-    UNROLL
-    for (int i = 0; i < WARP_M / 16; ++i)
-        UNROLL
-        for (int j = 0; j < WARP_N / 8; ++j)
-            UNROLL
-            for (int c = 0; c < 4; ++c) sum[i][j][c] = 0.0;
+    CLEAR_SUMS;
 
     double fa[2][WARP_M / 16][4];
     double fb[2][WARP_N / 8][2];
@@ -149,24 +145,8 @@ matmul(const double *__restrict__ A, const double *__restrict__ B, double *__res
     const int read_b = SIZE_A + PLACE_B(warp_n + g, t) + slice * 16 * (B_K ? 1 : PITCH_B);
 #define AT_A(q) (A_K ? read_a ^ (q) * 4 : read_a + (q) * 4 * PITCH_A)
 #define AT_B(q) (B_K ? read_b ^ (q) * 4 : read_b + (q) * 4 * PITCH_B)
-#define READ(set, stage, kk) \
-    { \
-        const double *const from = shared + (stage) * STAGE; \
-        UNROLL \
-        for (int h = 0; h < 2; ++h) { \
-            UNROLL \
-            for (int i = 0; i < WARP_M / 8; ++i) \
-                fa[set][i / 2][2 * h + i % 2] = from[AT_A(2 * (kk) + h) + 8 * i * (A_K ? TILE_K : 1)]; \
-            UNROLL \
-            for (int j = 0; j < WARP_N / 8; ++j) \
-                fb[set][j][h] = from[AT_B(2 * (kk) + h) + 8 * j * (B_K ? TILE_K : 1)]; \
-        } \
-    }
-#define MULTIPLY(set) \
-    UNROLL \
-    for (int i = 0; i < WARP_M / 16; ++i) \
-        UNROLL \
-        for (int j = 0; j < WARP_N / 8; ++j) multiply_float64(sum[i][j], fa[set][i], fb[set][j]);
+#define EIGHT_A (8 * (A_K ? TILE_K : 1))
+#define EIGHT_B (8 * (B_K ? TILE_K : 1))
 
     wait_for_copies();
     __syncthreads();

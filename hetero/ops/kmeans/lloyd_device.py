@@ -1,9 +1,7 @@
-"""Lloyd's iterations on one device: rows, labels and centroids stay there until the end."""
+"""The rows of X on one device: their layout there, and what an iteration asks of them."""
 
 from __future__ import annotations
 
-import math
-import time
 from typing import Any
 
 import numpy as np
@@ -14,18 +12,12 @@ from hetero.errors import DeviceError
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
 from hetero.ops.kmeans.fit import Run
-from hetero.ops.kmeans.lloyd import means
+from hetero.ops.kmeans.loop_device import CHANGED, RUNNING, Loop
 from hetero.ops.kmeans.seeding_device import DeviceSeeding
 from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.runtime import tuning
 from hetero.runtime.problem import Problem
 
-_STOPPED, _ITERATIONS, _CHANGED, _EMPTY = range(plans.STATE)
-_RUNNING, _REPEATED, _CONVERGED, _EMPTIED = range(4)
-_GOES_ON = -1.0  # a tolerance: no rule stops the iteration
-_BATCH_SECONDS = 1e-3  # of iterations between two looks at the state, which take some 20 us
-_LONGEST_BATCH = 64
-_CHECKPOINT_SECONDS = 2.0
 _FAR = 1.0  # of the variance; rows whose mean is farther from zero are centred
 _SWAPPED = {
     "centroids": "means",
@@ -196,7 +188,7 @@ class DeviceRows:
 
     def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool = False) -> Run:
         """See `hetero.ops.kmeans.fit.Rows`; the labels stay on the device, in `labels`."""
-        loop = _Loop(self, centroids, _GOES_ON if exactly else float(tol))
+        loop = Loop(self, centroids, tol, exactly)
         try:
             return loop.run(maxiter)
         except DeviceError as error:
@@ -216,7 +208,7 @@ class DeviceRows:
         self._device.upload(np.ascontiguousarray(centroids, self.dtype), self._buffers["centroids"])
         self._pack("centroids", "packed", "norms")
         self._pack("centroids", "packed_next", "norms_next")
-        self.set_state(_RUNNING, 0, 1)
+        self.set_state(RUNNING, 0, 1)
 
     def put(self, centroids: np.ndarray, swapped: bool) -> None:
         """Go on with centroids from the host, as those of one of the two sets."""
@@ -275,7 +267,7 @@ class DeviceRows:
     def begin_step(self, centroids: np.ndarray) -> None:
         """Start to label the rows and to add them up: see `sums` and `changed`."""
         self.upload(centroids)
-        self.set_state(_RUNNING, 0, 0)
+        self.set_state(RUNNING, 0, 0)
         self.label(False)
         self._start(*map(self._bound, (*self._plan.update, self._plan.finish[0])))
 
@@ -287,7 +279,7 @@ class DeviceRows:
 
     def changed(self) -> bool:
         """Whether the step that was begun last changed a label, if it was not the first one."""
-        return bool(self.download("state", (plans.STATE,), np.int32)[_CHANGED])
+        return bool(self.download("state", (plans.STATE,), np.int32)[CHANGED])
 
     def distances(self, swapped: bool) -> np.ndarray:
         """Squared distances of the rows from the centroids of their labels."""
@@ -328,96 +320,3 @@ class DeviceRows:
         if "weights" in self._buffers:
             self._device.download(self._buffers["weights"], weight, int(index) * weight.itemsize)
         return float(weight[0])
-
-
-class _Emptied:
-    """An iteration in which a cluster was empty, as `hetero.ops.kmeans.lloyd.Steps`."""
-
-    def __init__(self, rows: DeviceRows, swapped: bool) -> None:
-        self._rows = rows
-        self._swapped = swapped
-        self.labels = rows.fetch_labels()
-        self.row = rows.row
-        self.weight = rows.weight
-
-    def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Those that the iteration made."""
-        return self._rows.sums()
-
-    def distances(self, centroids: np.ndarray) -> np.ndarray:
-        """Of the rows from the centroids that the iteration began with."""
-        return self._rows.distances(self._swapped)
-
-
-class _Loop:
-    """Lloyd's iterations of one start.
-
-    The device decides when to stop, and the host looks at it once for several iterations: those
-    beyond the last one do nothing. Centroids are in two sets of buffers in turn, so that ``done``
-    iterations leave them in the second one where that is odd.
-
-    Attributes
-    ----------
-    begun : bool
-        Whether a failure leaves something behind:
-    saved, saved_at
-        The centroids last saved on the host, or None, and the iterations that made them.
-    """
-
-    def __init__(self, rows: DeviceRows, centroids: np.ndarray, tolerance: float) -> None:
-        self.begun = False
-        self.saved: np.ndarray | None = None
-        self.saved_at = 0
-        self._rows = rows
-        self._centroids = centroids
-        self._tolerance = tolerance
-        self._start = [rows.iteration(swapped, tolerance) for swapped in (False, True)]
-
-    def run(self, maxiter: int) -> Run:
-        """Iterate; the centroids are changed, the labels and the inertia fit them."""
-        rows = self._rows
-        rows.upload(self._centroids)
-        self.begun = True
-        done, stopped, batch = 0, _RUNNING, 2
-        saved = time.monotonic()
-        while done < maxiter and stopped == _RUNNING:
-            began, before = time.monotonic(), done
-            for number in range(done, min(done + batch, maxiter)):
-                self._start[number % 2]()
-            stopped, done, changed = self._state()
-            if stopped == _EMPTIED:
-                stopped = self._relocate(done, bool(changed))
-                done += 1
-            now = time.monotonic()
-            wanted = math.ceil(_BATCH_SECONDS * (done - before) / (now - began))
-            batch = max(1, min(wanted, 2 * batch, _LONGEST_BATCH))
-            if now - saved > _CHECKPOINT_SECONDS and stopped == _RUNNING:
-                self.saved, self.saved_at, saved = self._fetch(done), done, now
-        if stopped != _REPEATED:
-            rows.set_state(_RUNNING, done, 1)
-            rows.label(done % 2 == 1)
-        inertia = rows.inertia(done % 2 == 1)
-        self._centroids[...] = self._fetch(done)
-        return Run(inertia, done, stopped != _RUNNING)
-
-    def _state(self) -> tuple[int, int, int]:
-        state = self._rows.download("state", (plans.STATE,), np.int32)
-        return int(state[_STOPPED]), int(state[_ITERATIONS]), int(state[_CHANGED])
-
-    def _fetch(self, done: int) -> np.ndarray:
-        rows = self._rows
-        name = "means" if done % 2 else "centroids"
-        return rows.download(name, (rows.k, rows.d), rows.dtype)
-
-    def _relocate(self, done: int, changed: bool) -> int:
-        """End an iteration in which a cluster was empty; why the loop stops, if it does."""
-        rows = self._rows
-        old = self._fetch(done)
-        new = means(_Emptied(rows, done % 2 == 1), old)
-        shift = float(((new.astype(np.float64) - old) ** 2).sum())
-        stopped = _RUNNING
-        if self._tolerance >= 0:
-            stopped = _REPEATED if not changed else _CONVERGED if shift <= self._tolerance else 0
-        rows.put(new, done % 2 == 0)  # as those of the next iteration
-        rows.set_state(stopped, done + 1, 0)
-        return stopped

@@ -12,7 +12,7 @@ import hetero
 from hetero import devices
 from hetero.arrays import describe
 from hetero.errors import DeviceMemoryError
-from hetero.ops.convolve2d import bands, streamed
+from hetero.ops.convolve2d import bands, looking, streamed
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
@@ -282,3 +282,28 @@ def test_a_band_reads_what_it_needs(mode, boundary, rows):
             problem = described(describe(part), describe(taps), part.dtype, found)
             row.run((), problem, registry.Arguments((part,), out, options))
             np.testing.assert_allclose(out, expected[begin:end], rtol=1e-14)
+
+
+def test_a_look_at_the_values_is_priced():
+    """Transforms of images on the host take it: terms add up, and the cheapest is first."""
+    h200 = profile.shipped("h200")
+    machine = planner.OtherMachine(h200, h200.machine())
+    plan_of = registry.operation("convolve2d").plan
+    taps = hetero.spec((31, 31), "float32")
+    for on in ("host", "cuda:0"):
+        image = hetero.spec((8192, 8192), "float32", on=on)
+        plan = plan_of((image, taps), {"mode": "same"}, None, None, machine)
+        possible = [c for c in plan.candidates if c.reason is None]
+        assert [c.seconds for c in possible] == sorted(c.seconds for c in possible)
+        for candidate in possible:
+            assert candidate.seconds == pytest.approx(sum(candidate.terms.values()))
+            looked = candidate.method in ("fft", "overlap_save") and on == "host"
+            assert ("look" in candidate.terms) == looked
+    many, few = (
+        looking.seconds(
+            registry.operation("convolve2d").problem(image, hetero.spec(shape, "float32")),
+            h200.machine(),
+        )
+        for shape in ((3, 3), (31, 31))
+    )
+    assert many > 5 * few, "there are more blocks"

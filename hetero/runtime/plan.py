@@ -26,9 +26,9 @@ class Candidate(NamedTuple):
     seconds : float or None
         Prediction, the sum of ``terms``; None where no constants are known.
     terms : dict of str to float
-        Seconds: "pack", "upload", "overhead", "compute", "download"; "compiling", where the method
-        must be compiled first; "upload next", where its result would stay on the host, see
-        `hetero.runtime.results`.
+        Seconds: "pack", "upload", "overhead", "compute", "download"; "look", where values on
+        the host decide; "compiling", where the method must be compiled first; "upload next", where
+        its result would stay on the host, see `hetero.runtime.results`.
     reason : str or None
         Why this candidate was not considered; None where it was.
     implementation : Implementation or None

@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero.arrays import HOST, dense, is_device_array
 from hetero.errors import GraphError
+from hetero.ops.convolve2d import looking
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
     LARGEST_DOWNLOADED,
@@ -137,6 +138,8 @@ def _plan_of(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
         if call.stays:
             problem = results.staying(problem, call.device)
         plan = call.machine.plan(problem, call.device, call.method)
+        if a.location == HOST and call.method is None:
+            plan = looking.priced(plan, looking.seconds(problem, call.machine.devices()))
         best = plan.candidates[0]
         if (best.device, best.method) != (CPU, "direct") and are_few(call):
             plan = call.machine.plan(problem, CPU, "direct")  # as the remembered call will be done

@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero.arrays import HOST, dense
 from hetero.errors import DeviceMemoryError
-from hetero.ops.convolve2d import bands, tiles_device
+from hetero.ops.convolve2d import bands, looking, tiles_device
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import described, is_wide
 from hetero.ops.convolve2d.window import TRANSFORMS, Window
@@ -184,7 +184,8 @@ def choose(
 
     def plan(cut: Cut) -> Plan:
         part = _part(problem, name, cut.images, _middle(problem, cut))
-        return pricing.price(part, constants, {name: info}, name)
+        made = pricing.price(part, constants, {name: info}, name)
+        return looking.priced(made, looking.seconds(part, constants.machine()))
 
     best: Choice | None = None
     least = inf
@@ -417,8 +418,9 @@ class _Ways:
         key = images, window
         if key not in self._found:
             device, options = self._device, self._options
-            plan = planner.plan(_part(self._problem, device.name, images, window), device.name)
-            chosen, problem = plan.chosen, plan.problem
+            problem = _part(self._problem, device.name, images, window)
+            look = looking.seconds(problem, inventory.devices())
+            chosen = looking.priced(planner.plan(problem, device.name), look).chosen
             row = chosen.implementation
 
             def way(source: Any, target: Any) -> None:

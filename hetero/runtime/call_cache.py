@@ -264,7 +264,9 @@ def _finder(kind: type, access: Access, table: dict[Any, _DeviceCall]) -> Callab
     facts, usable, ordered = access.facts, access.usable, access.ordered
 
     def find(A: Any, B: Any, out: Any, device: str | None, rest: Any) -> Any:
-        if type(B) is not kind or _is_placed() or not ordered():
+        if type(B) is not kind or not ordered():
+            return MISS
+        if _forced() is not None and _is_placed():
             return MISS
         if usable is not None and not (usable(A) and usable(B)):
             return MISS

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import array_or_spec, describe
+from hetero.arrays import array_or_spec, describe, is_device_array
 from hetero.ops.cg import methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
@@ -141,7 +141,9 @@ def solve_cg(
     elif x0 is not None:
         x0 = x0.reshape(n)
     solve = Solve(None, rtol, atol, limit, None, callback)
-    solved = execute(plan, solve, rhs, x0, system.on, system.read)
+    on_device = plan.problem.layout == "dense" and is_device_array(matrix)
+    read = (describe(matrix),) if on_device else ()
+    solved = execute(plan, solve, rhs, x0, system.on, read)
     outcome = solved.outcome
     if outcome.status == "converged":
         return solved.x, 0

@@ -17,19 +17,12 @@ from hetero.runtime import transfer
 
 
 class System:
-    """A's own arrays in the solve's dtype, and the preconditioner for the CPU or a device.
-
-    Attributes
-    ----------
-    read : tuple of Operand
-        A's description where it is an array on a device.
-    """
+    """A's own arrays in the solve's dtype, and the preconditioner for the CPU or a device."""
 
     def __init__(self, A: Any, dtype: np.dtype, M: Any) -> None:
         self._matrix = A
         self._dtype = dtype
         self._M = M
-        self.read = (describe(A),) if is_device_array(A) else ()
         self._owner: Any = None  # of a copy of A that is used
 
     def on(self, used: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from hetero import devices
 from hetero.arrays import describe, pinned
 from hetero.devices import staging
 from hetero.errors import DeviceError
-from hetero.runtime import movement, pinned_arrays, problem, profile
+from hetero.runtime import movement, pinned_arrays, pricing, problem, profile
 
 SLICE, LEAST = 1000, 64
 rng = np.random.default_rng(5)
@@ -575,3 +575,32 @@ def test_devices_take_what_the_current_profile_says(device, monkeypatch):
     assert staging.least(device.name) is None
     profile.set_current(None)
     assert staging.least("cuda:0") is None
+
+
+def test_a_plan_says_that_copies_are_staged():
+    constants = staged_profile(staged=curve(3e-4, 3e10))
+    large, small = describe(np.empty((1024, 1024))), describe(np.empty(1024))
+
+    def said(inputs, output, name="cuda:0"):
+        return movement.is_staged(
+            problem.Problem("matvec", (1024, 1024), "float64", inputs, output), name, constants
+        )
+
+    assert said((large, small), small)
+    assert said((small, small), large)
+    assert not said((small, small), small)
+    assert not said((large._replace(pinned=True), small), small)
+    assert not said((large._replace(location="cuda:0"), small), small)
+    assert not said((large, small), small, "cpu")
+    assert said((large._replace(location="cuda:0"), small), small, "cpu")
+    data = profile.shipped("h100").data
+    staged = curve(1e-4, 4e10)
+    links = {way: {**kinds, "staged": staged} for way, kinds in data["links"]["cuda:0"].items()}
+    h100 = profile.Profile({**data, "links": {"cuda:0": links}})
+    lines = str(pricing.price(_product(2048), h100, h100.machine())).splitlines()
+    assert any("library on cuda:0" in line and line.endswith(", links staged") for line in lines)
+    assert not any(" on cpu" in line and "staged" in line for line in lines)
+
+
+def _product(n):
+    return hetero.plan("matmul", *(hetero.spec((n, n), "float32"),) * 2).problem

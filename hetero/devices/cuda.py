@@ -82,7 +82,7 @@ class CudaDevice(CudaStreams):
     dialect = "cuda"
     stages = True
     has_arrays = True
-    least_staged = MappingProxyType({UPLOAD: 4 << 20, DOWNLOAD: 2 << 20})  # before calibration
+    least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
     def __init__(self, ordinal: int) -> None:
         import pycuda.driver as driver

@@ -162,7 +162,7 @@ class OpenCLDevice(Device):
         self._storage = Storage()
         self._ring: Ring | None = None
         self.stages = not device.type & cl.device_type.CPU  # whose buffers are ordinary memory
-        least = 4 << 20 if self.stages else math.inf
+        least = 8 << 20 if self.stages else math.inf
         self.least_staged = {UPLOAD: least, DOWNLOAD: least}
 
     def describe(self) -> dict[str, Any]:

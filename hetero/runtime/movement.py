@@ -50,6 +50,21 @@ def of(problem: Problem, name: str, constants: Profile, beside: str = "") -> tup
     return before, after
 
 
+def is_staged(problem: Problem, name: str, constants: Profile) -> bool:
+    """Whether some operand or the result goes through pinned buffers (`hetero.devices.staging`)."""
+    here = HOST if name == CPU else name
+    moves = [(operand, operand.location, here) for operand in problem.inputs]
+    if problem.next_device is None:
+        moves.append((problem.output, here, problem.output.location))
+    return any(
+        operand.nbytes >= constants.least_staged(*link)
+        for operand, source, target in moves
+        if source != target and target not in operand.copies and not operand.pinned
+        for link in ((source, "download"), (target, "upload"))
+        if link[0] != HOST
+    )
+
+
 def upload_next(problem: Problem, constants: Profile, beside: str = "") -> Terms:
     """Seconds to move a result that is on the host to where it is expected to be used next; nothing
     where that is not said, or the link not known."""

@@ -36,8 +36,8 @@ class Candidate(NamedTuple):
     threads : Threads or None
         How many of the CPU's threads it takes; None where that is not known.
     links : str
-        What the links are priced beside: "beside BLAS", "all at once", or "" where they are quiet
-        or nothing moves.
+        What the links are priced beside, and how the copies go: "beside BLAS", "all at once",
+        "staged"; "" where links are quiet and copies plain, or nothing moves.
     otherwise : float or None
         Its price beside BLAS where it is priced without, or the other way round; None where that
         is the same.

@@ -16,7 +16,7 @@ from hetero.runtime import compiling, memory_limit, movement, registry, thread_c
 from hetero.runtime.blas_use import BESIDE_BLAS
 from hetero.runtime.plan import CPU, Candidate, Plan
 from hetero.runtime.problem import Problem
-from hetero.runtime.profile import Profile
+from hetero.runtime.profile import STAGED, Profile
 from hetero.runtime.registry import Implementation
 
 ALL_AT_ONCE = "all at once"
@@ -313,6 +313,8 @@ def candidate(
         )
         otherwise = seconds + more
         links = beside if more else ""
+    if (before or after) and not group and movement.is_staged(problem, name, constants):
+        links = ", ".join(filter(None, (links, STAGED)))
     return Candidate(name, method, seconds, terms, None, implementation, threads, links, otherwise)
 
 

@@ -18,7 +18,7 @@ from hetero import devices
 from hetero.arrays import describe
 from hetero.errors import MethodNotAvailable
 from hetero.evaluation.draws import Arrays, draw
-from hetero.runtime import registry, transfer
+from hetero.runtime import pricing, registry, transfer
 
 # (batch of A, batch of B, m, n, k); matvec leaves n out. Small and odd, around the tiles' edges.
 SIZES = [
@@ -54,7 +54,7 @@ def places(operations=None, devices_of_a_kind=None):
         if kinds[:number].count(kinds[number]) < (devices_of_a_kind or len(kinds)):
             here.append(name)
     if devices_of_a_kind == 1:
-        here += [f"{kind}:*" for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]
+        here += pricing.groups(hetero.machine()["devices"])  # equal ones; others share nothing
     for operation in operations or [o.name for o in registry.operations()]:
         for implementation in registry.lookup(operation):
             for device in here:

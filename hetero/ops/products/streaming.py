@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -141,7 +143,8 @@ def _grids(found: Matrices, itemsize: int, lengths: Lengths) -> Iterator[Grid]:
         yield from (grid(items, m, n) for items in (batch[-1], *wanted) if items > 1)
     rows, columns = _halved(m, k * itemsize, lengths), _halved(n, k * itemsize, lengths)
     for number in range(max(len(rows), len(columns))):
-        for i, j in ((number, number), (number + 1, number), (number, number + 1)):
+        # Parts of both, or of the rows alone, whose panels and tiles have no gaps.
+        for i, j in ((number, number), (number + 1, number), (number, number + 1), (number + 1, 0)):
             yield grid(1, rows[min(i, len(rows) - 1)], columns[min(j, len(columns) - 1)])
 
 
@@ -179,7 +182,7 @@ def _product(grid: Grid, by_columns: tuple[bool, ...], device: str, part: Index)
     return made
 
 
-_UNKNOWN = Rates(lambda b: 1e-10 * b, lambda b: 1e-10 * b, 1e-3, 0.0, _STEP, at_once=True)
+_UNKNOWN = Rates(*[partial(mul, 1e-10)] * 3, 1e-3, 0.0, _STEP, at_once=True)
 
 
 class Choice(NamedTuple):
@@ -279,21 +282,24 @@ def _rates(
     """What a profile knows; None where it does not know all."""
     if product is None:
         return None
-    call = constants.dispatch(name, "host")
+    moved = [(o, "upload") for o in problem.inputs] + [(problem.output, "download")]
+    around = constants.dispatch(name, "host"), _STEP
     try:
-        links = [constants.link(name, way, "staged", beside) for way in ("upload", "download")]
-        return Rates(*links, product, call, _STEP, at_once=True)
+        links = [
+            constants.link(name, way, "pinned" if o.pinned else "staged", beside)
+            for o, way in moved
+        ]
+        return Rates(*links, product, *around, at_once=True)
     except KeyError:
         pass
-    sizes = [o.nbytes for o in problem.inputs], [problem.output.nbytes]
     try:  # a byte costs what it costs the plain way, not to gain by mere parts
-        up, down = (
-            sum(map(constants.link(name, way, "pageable", beside), moved)) / sum(moved)
-            for way, moved in zip(("upload", "download"), sizes, strict=True)
-        )
+        seconds = [
+            constants.link(name, way, o.memory, beside)(o.nbytes) / o.nbytes for o, way in moved
+        ]
     except KeyError:
         return None
-    return Rates(lambda b: b * up, lambda b: b * down, product, call, _STEP, at_once=False)
+    parts = (partial(mul, each) for each in seconds)
+    return Rates(*parts, product, *around, at_once=False)
 
 
 # -- One call --------------------------------------------------------------------------------------
@@ -396,7 +402,7 @@ def _stream(device: Device, problem: Problem, arguments: Arguments, made: Tiling
     visits = made.visits()
     for part in sorted({made.grid.part(visit) for visit in visits}):
         product(*part)  # before anything moves
-    step = functools.partial(_step, device, made.grid, by_columns, arrays, slots, product)
+    step = partial(_step, device, made.grid, by_columns, arrays, slots, product)
     pipeline.run(device, map(step, visits))
 
 
@@ -431,7 +437,7 @@ def _step(
     )
     loads = [Load(a, a_slot)] * visit.load_a + [Load(b, b_slot)] * visit.load_b
     return Step(
-        functools.partial(compute, a_slot.buffer, b_slot.buffer, c_slot.buffer),
+        partial(compute, a_slot.buffer, b_slot.buffer, c_slot.buffer),
         tuple(loads),
         (Store(c_slot, c),),
         (a_slot, b_slot),

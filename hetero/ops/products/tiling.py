@@ -250,8 +250,8 @@ class Rates(NamedTuple):
 
     Attributes
     ----------
-    up, down : callable
-        Seconds of a copy of so many bytes.
+    a, b, c : callable
+        Seconds of a copy of so many bytes: of A and B up, of C down.
     product : float
         Seconds of a whole tile.
     call, step : float
@@ -260,8 +260,9 @@ class Rates(NamedTuple):
         Whether copies go on while the device computes.
     """
 
-    up: Callable[[float], float]
-    down: Callable[[float], float]
+    a: Callable[[float], float]
+    b: Callable[[float], float]
+    c: Callable[[float], float]
     product: float
     call: float
     step: float
@@ -306,8 +307,8 @@ def predicted(tiling: Tiling, rates: Rates) -> Times:
         items = by_item[visit.group[-1]] if visit.group else 1.0
         rows, columns = items * by_row[visit.row], by_column[visit.column]
         for load, seconds, free in (
-            (visit.load_a, rates.up(a_bytes * rows), a_free[visit.a]),
-            (visit.load_b, rates.up(b_bytes * items * columns), b_free[visit.b]),
+            (visit.load_a, rates.a(a_bytes * rows), a_free[visit.a]),
+            (visit.load_b, rates.b(b_bytes * items * columns), b_free[visit.b]),
         ):
             if load:
                 overhead += rates.step
@@ -325,7 +326,7 @@ def predicted(tiling: Tiling, rates: Rates) -> Times:
         compute += seconds
         computed += seconds
         a_free[visit.a] = b_free[visit.b] = computed
-        seconds = rates.down(c_bytes * rows * columns)
+        seconds = rates.c(c_bytes * rows * columns)
         down = max(down, computed) + seconds
         overhead += 2 * rates.step
         if not rates.at_once:

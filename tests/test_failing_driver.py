@@ -72,3 +72,7 @@ def test_set_aside_and_reset(library):
 
 def test_streams_wait_for_each_other_and_the_host_does_not(library):
     assert succeeded(fake_cuda.run("waiting_streams.py", library=library))[-1] == "right"
+
+
+def test_rows_of_pinned_matrices(library):
+    assert succeeded(fake_cuda.run("pinned_rows.py", library=library))[-1] == "right"

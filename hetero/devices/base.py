@@ -128,7 +128,7 @@ class Device(abc.ABC):
             return Copy()
         if after is None:
             after = self.record()
-        direct = array.flags.c_contiguous and self.is_pinned(array)
+        direct = self.is_pinned(array) and (array.flags.c_contiguous or self.sends_rows(array))
         start = ring.start_pinned if direct else ring.start
         return start(direction, array, buffer, offset, after)
 
@@ -165,7 +165,10 @@ class Device(abc.ABC):
         return pinned.holds(array)
 
     def send(self, direction: str, array: np.ndarray, buffer: Any, offset: int, stream: Any) -> Any:
-        """Let a stream copy a pinned array that is C-contiguous; what `await_sent` waits for."""
+        """Let a stream copy a pinned array; what `await_sent` waits for.
+
+        It is C-contiguous, or a matrix that `sends_rows` takes.
+        """
         raise DeviceError(f"{self.kind} has only one queue")
 
     def send_slices(
@@ -180,6 +183,10 @@ class Device(abc.ABC):
     ) -> None:
         """Copy an array, of which the rows are contiguous, through two pinned buffers."""
         raise DeviceError(f"{self.kind} has only one queue")
+
+    def sends_rows(self, array: np.ndarray) -> bool:
+        """Whether `send` takes a matrix whose rows lie apart."""
+        return False
 
     def sends_slices(self, direction: str) -> bool:
         """Whether `send_slices` works, which takes the interpreter's lock once."""

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays.pinned import holds, known
-from hetero.devices import budget, cubin, install, pinned
+from hetero.devices import budget, cubin, cuda_rows, install, pinned
 from hetero.devices.base import Device
 from hetero.devices.cuda_state import Lent
 from hetero.devices.cuda_streams import CudaStreams
@@ -259,7 +259,9 @@ class CudaDevice(CudaStreams):
         return state.ring
 
     def send(self, direction: str, array: np.ndarray, buffer: int, offset: int, stream: Any) -> Any:
-        if direction == UPLOAD:
+        if not array.flags.c_contiguous:
+            cuda_rows.send(direction, array, buffer + offset, stream.handle)
+        elif direction == UPLOAD:
             self.driver.memcpy_htod_async(buffer + offset, array, stream.raw)
         else:
             self.driver.memcpy_dtoh_async(array, buffer + offset, stream.raw)
@@ -268,6 +270,9 @@ class CudaDevice(CudaStreams):
         mark = Lent(self.state().copied, lambda: self.driver.Event(asleep))
         mark.raw.record(stream.raw)
         return mark
+
+    def sends_rows(self, array: np.ndarray) -> bool:
+        return cuda_rows.rows(array) is not None
 
     def sends_slices(self, direction: str) -> bool:
         return lane.ready(direction) is not None

@@ -1,0 +1,80 @@
+"""Copies of pinned matrices whose rows lie apart: the bus takes row after row, the host nothing."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from hetero.devices import pinned
+from hetero.devices.staging import UPLOAD
+from hetero.errors import DeviceError
+
+_HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
+_LEAST = 256  # bytes of a row; the bus is slow with less
+
+
+class _Copy(ctypes.Structure):
+    """CUDA_MEMCPY2D."""
+
+    _fields_ = [
+        *((f"src{name}", ctypes.c_size_t) for name in ("X", "Y")),
+        ("srcMemoryType", ctypes.c_uint),
+        *((f"src{name}", ctypes.c_void_p) for name in ("Host", "Device", "Array")),
+        ("srcPitch", ctypes.c_size_t),
+        *((f"dst{name}", ctypes.c_size_t) for name in ("X", "Y")),
+        ("dstMemoryType", ctypes.c_uint),
+        *((f"dst{name}", ctypes.c_void_p) for name in ("Host", "Device", "Array")),
+        ("dstPitch", ctypes.c_size_t),
+        ("WidthInBytes", ctypes.c_size_t),
+        ("Height", ctypes.c_size_t),
+    ]
+
+
+def rows(array: np.ndarray) -> tuple[int, int, int] | None:
+    """(number, bytes, pitch) of the rows of a matrix; None where that is not what it is.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Axes of length 1 may come first.
+    """
+    if array.ndim < 2 or array.size != array.shape[-1] * array.shape[-2]:
+        return None
+    number, length = array.shape[-2:]
+    nbytes, pitch = length * array.itemsize, array.strides[-2]
+    if array.strides[-1] != array.itemsize or pitch < nbytes or nbytes < _LEAST:
+        return None
+    return number, nbytes, pitch
+
+
+def send(direction: str, array: np.ndarray, address: int, stream: int) -> None:
+    """Begin to copy a matrix to packed device memory, or from there, in the order of a stream.
+
+    Parameters
+    ----------
+    direction : {"upload", "download"}
+    array : numpy.ndarray
+        Pinned, of which `rows` knows the rows.
+    address : int
+        On the device.
+    stream : int
+        The driver's handle.
+
+    Raises
+    ------
+    DeviceError
+        If the driver refuses.
+    """
+    found = rows(array)
+    assert found is not None
+    number, nbytes, pitch = found
+    host = array.__array_interface__["data"][0]
+    there = {"Device": address, "MemoryType": _DEVICE, "Pitch": nbytes}
+    here = {"Host": host, "MemoryType": _HOST, "Pitch": pitch}
+    source, target = (here, there) if direction == UPLOAD else (there, here)
+    told = {f"src{k}": v for k, v in source.items()} | {f"dst{k}": v for k, v in target.items()}
+    copy = _Copy(WidthInBytes=nbytes, Height=number, **told)
+    status = pinned.driver().cuMemcpy2DAsync_v2(ctypes.byref(copy), ctypes.c_void_p(stream))
+    if status:
+        raise DeviceError(f"a pinned {direction} failed: {pinned.error_text(status)}")

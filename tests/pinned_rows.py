@@ -1,0 +1,64 @@
+"""Matrices in pinned memory whose rows lie apart, copied by the driver alone.
+
+Run by test_failing_driver.py.
+"""
+
+from __future__ import annotations
+
+import failing_driver
+import numpy as np
+from failing_driver import install
+
+import hetero
+from hetero import devices
+from hetero.devices import cuda_rows
+from hetero.errors import DeviceError
+
+install()
+device = devices.get("cuda:0")
+sent = []
+plain = cuda_rows.send
+
+
+def noted(direction, array, *others):
+    sent.append((direction, array.shape))
+    plain(direction, array, *others)
+
+
+cuda_rows.send = noted
+whole = hetero.empty_pinned((60, 400))
+whole[...] = np.random.default_rng(1).random((60, 400))
+back = hetero.empty_pinned((70, 300))
+back[...] = 5
+with device.active():
+    buffer, owner = device.allocate(whole.nbytes)
+    for part in (whole[3:50, 100:350], whole[None, ::2, :200], whole[:, 10:]):
+        rows, length = part.shape[-2:]
+        into = back[5 : 5 + rows, 20 : 20 + min(length, 250)]
+        device.start_upload(part, buffer).wait()
+        packed = np.empty(part.shape)
+        device.start_download(buffer, packed).wait()
+        np.testing.assert_array_equal(packed, part)
+        device.start_upload(np.ascontiguousarray(part[..., : into.shape[1]]), buffer).wait()
+        device.start_download(buffer, into).wait()
+        np.testing.assert_array_equal(into, part.reshape(rows, length)[:, : into.shape[1]])
+        assert (back[:5] == 5).all()
+        assert (back[:, :20] == 5).all()
+        assert (back[5 + rows :] == 5).all()
+        back[...] = 5
+    assert [way for way, _ in sent] == ["upload", "download"] * 3, sent
+    for other in (whole[:, ::2], whole.T[:, :9], whole[::-1, :300], whole[:, :20]):  # go otherwise
+        device.start_upload(other, buffer).wait()
+        packed = np.empty(other.shape)
+        device.start_download(buffer, packed).wait()
+        np.testing.assert_array_equal(packed, other)
+    assert len(sent) == 6
+    failing_driver.driver.fail(1, "cuMemcpy2DAsync_v2", good=True)
+    said = ""
+    try:
+        device.start_upload(whole[:, 10:], buffer).wait()
+    except DeviceError as error:
+        said = str(error)
+    assert "a pinned upload failed" in said, said
+    del owner
+print("right")

@@ -146,14 +146,19 @@ def execute(plan: Plan, call: Call) -> Any:
 
 def run(plan: Plan, call: Call) -> Done:
     """Run the chosen candidate of a plan."""
+    if not plan.kept:
+        return _run(plan, call)
+    with ski_rental.counted(plan):
+        return _run(plan, call)
+
+
+def _run(plan: Plan, call: Call) -> Done:
     problem = plan.problem
     chosen = plan.chosen
     graph = capturing.get()
     if graph not in (None, chosen.device) and devices.get(graph).capturing:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     compiling.see_to(plan, chosen)
-    if plan.kept:
-        ski_rental.note(plan)
     if chosen.device == CPU:
         return _by_host((), chosen.implementation, problem, call, chosen.threads, chosen.seconds)
     begun = devices.failures()

@@ -6,7 +6,8 @@ the time of the move. Whatever the calls, that costs at most twice what the best
 which is known only afterwards; with n devices of different speed at most n + 1 times. Where it is
 said how often an operand is going to be used, the first call decides.
 
-All times are predictions, so that a plan tells what the next call does.
+What a call loses is predicted, so that a plan tells what it does. Afterwards it counts by what the
+call took: one that took half as long again as predicted has lost half as much again.
 
 References
 ----------
@@ -17,7 +18,9 @@ algorithms for nonuniform problems", Algorithmica 11 (1994), 542-571.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,6 +31,8 @@ from hetero.runtime.plan import CPU, Candidate, Plan, readable
 from hetero.runtime.problem import Problem
 
 Priced = Callable[[Problem], Plan]
+_MOST = 2.0  # times the prediction, or less than it, that a call's time counts: others disturb it
+_clock = time.perf_counter
 _outlooks = call_cache.new_table()
 
 
@@ -279,3 +284,21 @@ def note(plan: Plan) -> None:
         if moves_to:
             known.due.add(moves_to)
             known.lost.pop(moves_to, None)
+
+
+@contextlib.contextmanager
+def counted(plan: Plan) -> Iterator[None]:
+    """`note` a call, and count what it loses by what it takes; it runs inside."""
+    note(plan)
+    begin = _clock()
+    yield
+    took, predicted = _clock() - begin, plan.candidates[0].seconds
+    if not took or not predicted:
+        return
+    more = min(max(took / predicted, 1 / _MOST), _MOST) - 1.0
+    for _, operand, moves_to, _, lost in plan.kept:
+        known = operand.kept
+        for name, (seconds, _, _) in lost.items():
+            if name != moves_to and name in known.lost:
+                before, calls = known.lost[name]
+                known.lost[name] = before + more * seconds, calls

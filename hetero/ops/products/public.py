@@ -187,9 +187,11 @@ def _by_copies(
         if inputs[0].kept is None and inputs[1].kept is None:
             return run(A, B, out)
         plan = planner.plan(replace(problem, inputs=inputs), device, method)
-        if _is_numpys(plan):  # else it is noted where it is run
-            ski_rental.note(plan)
-        return host_call(plan, function)(A, B, out)
+        run_now = host_call(plan, function)
+        if not (plan.kept and _is_numpys(plan)):  # else it is counted where it is run
+            return run_now(A, B, out)
+        with ski_rental.counted(plan):
+            return run_now(A, B, out)
 
     return by_copies
 

@@ -214,7 +214,7 @@ def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):
 def test_the_timeline_of_a_product_in_blocks(opencl, monkeypatch):
     """Each block of an operand goes up once, each tile is computed and comes down once."""
     monkeypatch.setattr(matmul, "pictured", lambda kind: Trial((spec((700, 64)), spec((64, 600)))))
-    monkeypatch.setattr(streaming, "LENGTHS", streaming.Lengths(128, 1 << 10))
+    monkeypatch.setattr(streaming, "LENGTHS", streaming.Lengths(128, 256, 1 << 10))
     title, spans = timeline.pictured(devices.get(opencl))
     count = {what: sum(s.what == what for s in spans) for what in ("upload", "compute", "download")}
     assert count["compute"] == count["download"] == int(title.split(": ")[1].split()[0])

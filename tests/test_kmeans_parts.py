@@ -170,6 +170,7 @@ def test_several_devices_without_room_take_blocks(device, number, monkeypatch):
         return real(self, nbytes)
 
     monkeypatch.setattr(type(device), "allocate", allocate)
+    monkeypatch.setattr(rows_blocks, "_LEAST", 1)
     info = {**device.describe(), "memory_bytes": 10 * X.nbytes}
     monkeypatch.setattr(type(device), "describe", lambda self: info)
     taken = count(monkeypatch, rows_parts.Part, "take")

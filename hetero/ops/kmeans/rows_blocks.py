@@ -7,25 +7,27 @@ what came last need not come again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hetero.devices.base import Device
 from hetero.errors import DeviceMemoryError
-from hetero.ops.kmeans.rows_numpy import PlainSeeding, moments, row_distances
-from hetero.ops.kmeans.rows_parts import Part, PartedRows, cut_of
+from hetero.ops.kmeans.rows_numpy import PlainSeeding
+from hetero.ops.kmeans.rows_parts import Part, PartedRows, combined, cut_of
 from hetero.ops.linear_systems.partition import split
 from hetero.runtime import failures, pipeline
 from hetero.runtime.pipeline import Load, Slot, Step
 from hetero.runtime.problem import Problem
 
 _SHARE = 0.75  # of a device's room, that blocks take with what is made of them
-_BLOCKS = 24  # in that share, at least: what moves is not to be waited for
-_MOST = 64 << 20  # bytes of a block, long enough for a bus's full speed
+_BLOCKS = 12  # in that share, at least: what moves is not to be waited for
+_MOST = 256 << 20  # bytes of a block; the host has some milliseconds to do for each
 _LEAST = 1 << 16  # bytes of a block: a device without room for these has none
 _TURNS = 2  # slots that blocks take turns in: one is loaded while another is computed with
+
+T = TypeVar("T")
 
 
 class BlockRows(PartedRows):
@@ -61,7 +63,7 @@ class BlockRows(PartedRows):
         self._begin(X, weights)
         self._device, self._problem, self._method, self._given = device, problem, method, given
         self._room = int(_SHARE * room)
-        self._mean, self._variance = moments(X)
+        self._known: tuple[np.ndarray, float] | None = None
         most = min(self._room // _BLOCKS, _MOST)
         self._cut(rows or max(1, most // (problem.dims[1] * X.itemsize)))
 
@@ -90,9 +92,19 @@ class BlockRows(PartedRows):
         self._where: dict[int, tuple[Slot, ...]] = {}  # of the others, those that are there
         self._backwards = False
 
+    @property
+    def _mean(self) -> np.ndarray:
+        return self.moments()[1]
+
+    @property
+    def _variance(self) -> float:
+        return self.moments()[2]
+
     def moments(self) -> tuple[int, np.ndarray, float]:
-        """As `Part.moments`."""
-        return len(self._X), self._mean, self._variance
+        """As `Part.moments`; found when it is asked for."""
+        if self._known is None:
+            self._known = combined(self._visit(Part.moments))
+        return len(self._X), *self._known
 
     def _seeding(self) -> Any:
         return PlainSeeding(self._X, self._weights, self._mean)
@@ -101,29 +113,45 @@ class BlockRows(PartedRows):
         """See `hetero.ops.kmeans.lloyd.Steps`."""
         self._saved, self._begun = centroids.copy(), self._begun + 1
         before, self._labels = self.labels, np.empty(len(self._X), np.int32)
-        self._found = self._in_blocks(centroids)
+
+        def step(part: Part) -> tuple[np.ndarray, np.ndarray]:
+            part.begin(centroids)
+            found = part.end()
+            part.fetch(part.of(self._labels))
+            return found
+
+        self._found = self._visit(step)
         return not np.array_equal(before, self._labels)
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
-        return row_distances(self._X, centroids, self.labels)
+
+        def step(part: Part) -> np.ndarray:
+            part.give(part.of(self.labels))
+            return part.distances(centroids)
+
+        return np.concatenate(self._visit(step))
 
     def inertia(self, centroids: np.ndarray) -> float:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
-        distances = self.distances(centroids)
-        if self._weights is not None:
-            distances *= self._weights
-        return float(distances.sum(dtype=np.float64))
 
-    def _in_blocks(self, centroids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Label the rows; of each block the sums of rows and of weights.
+        def step(part: Part) -> float:
+            part.give(part.of(self.labels))
+            return part.inertia(centroids)
+
+        return sum(self._visit(step))
+
+    def _visit(self, step: Callable[[Part], T]) -> list[T]:
+        """``step(part)`` for each block while it is on the device, in the order of the rows.
 
         Where the device has less room than it should, blocks halve.
         """
         while True:
             try:
                 with self._device.active():
-                    return self._all_blocks(centroids)
+                    found: dict[int, T] = {}
+                    pipeline.run(self._device, self._steps(step, found))
+                    return [found[number] for number in range(len(self._parts))]
             except DeviceMemoryError as error:
                 rows = self._rows // 2
                 if not self._room and rows * self._X[0].nbytes < _LEAST:
@@ -136,16 +164,8 @@ class BlockRows(PartedRows):
                 self._cut(max(rows, 1))
                 self._device.trim()
 
-    def _all_blocks(self, centroids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """`_in_blocks` with blocks as they are."""
-        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        pipeline.run(self._device, self._steps(centroids, found))
-        return [found[number] for number in range(len(self._parts))]
-
-    def _steps(
-        self, centroids: np.ndarray, found: dict[int, tuple[np.ndarray, np.ndarray]]
-    ) -> Iterator[Step]:
-        """One for each block: first the last ones of the iteration before, which are there yet."""
+    def _steps(self, step: Callable[[Part], T], found: dict[int, T]) -> Iterator[Step]:
+        """One for each block: first the last ones of the time before, which are there yet."""
         turns = [*range(self._stay, len(self._parts))]
         if self._backwards:
             turns.reverse()
@@ -170,9 +190,7 @@ class BlockRows(PartedRows):
             def compute(number: int = number, part: Part = part, where: Any = where) -> None:
                 if not part.loaded:
                     part.take([slot.buffer for slot in where])
-                part.begin(centroids)
-                found[number] = part.end()
-                part.fetch(self.labels[part.first :][: len(part.X)])
+                found[number] = step(part)
                 if number in last:
                     self._where[number] = where
                 elif number >= self._stay:

@@ -8,7 +8,7 @@ of one device.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,7 +58,7 @@ class PartedRows:
         ]
         used = [part.device for part in self._parts]
         at_once.run(used, [part.load for part in self._parts], self._parts[0].nbytes)
-        self._mean, self._variance = together(self._parts)
+        self._mean, self._variance = combined(part.moments() for part in self._parts)
 
     def _begin(self, X: np.ndarray, weights: np.ndarray | None) -> None:
         """Nothing is known yet."""
@@ -214,6 +214,15 @@ class Part:
         with self.device.active():
             self.device.download(self._rows.labels, labels)
 
+    def of(self, labels: np.ndarray) -> np.ndarray:
+        """The part's own of the labels of all rows."""
+        return labels[self.first :][: len(self.X)]
+
+    def give(self, labels: np.ndarray) -> None:
+        """Bring labels from the host."""
+        with self.device.active():
+            self.device.upload(labels, self._rows.labels)
+
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         """Squared distances of the rows from the centroids of their labels."""
         with self.device.active():
@@ -242,9 +251,9 @@ class Part:
         return len(self.X), self._rows.column_means, self._rows.mean_variance()
 
 
-def together(parts: Sequence[Any]) -> tuple[np.ndarray, float]:
-    """The columns' means, and the mean of their variances, of all rows; parts have ``moments``."""
-    numbers, means, variances = zip(*(part.moments() for part in parts), strict=True)
+def combined(moments: Iterable[tuple[int, np.ndarray, float]]) -> tuple[np.ndarray, float]:
+    """The columns' means, and the mean of their variances, of all rows from those of parts."""
+    numbers, means, variances = zip(*moments, strict=True)
     mean = np.average(means, axis=0, weights=numbers)
     between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
     return mean, float(np.average(variances + between, weights=numbers))

@@ -11,7 +11,7 @@ from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.errors import DeviceMemoryError
 from hetero.ops.kmeans.rows_blocks import BlockRows
-from hetero.ops.kmeans.rows_parts import PartedRows, cut_of, together
+from hetero.ops.kmeans.rows_parts import PartedRows, combined, cut_of
 from hetero.ops.linear_systems.partition import split
 from hetero.runtime import failures, memory_limit
 from hetero.runtime.problem import Problem
@@ -65,7 +65,13 @@ class SharedBlocks(BlockRows):
             mine = problem, X[slice(*cut)], cut_of(weights, cut), method
             room = memory_limit.room(memory_limit.of(device))
             self._each.append(BlockRows(device, *mine, room, rows, given))
-        self._mean, self._variance = together(self._each)
+        self._known = None
+
+    def moments(self) -> tuple[int, np.ndarray, float]:
+        """See `BlockRows`."""
+        if self._known is None:
+            self._known = combined(one.moments() for one in self._each)
+        return len(self._X), *self._known
 
     def restart(self) -> None:
         """See `PartedRows`."""
@@ -82,3 +88,11 @@ class SharedBlocks(BlockRows):
         self._found = [one.sums(centroids) for one in self._each]
         self._labels = np.concatenate([one.labels for one in self._each])
         return not np.array_equal(before, self._labels)
+
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        return np.concatenate([one.distances(centroids) for one in self._each])
+
+    def inertia(self, centroids: np.ndarray) -> float:
+        """See `hetero.ops.kmeans.lloyd.Steps`."""
+        return sum(one.inertia(centroids) for one in self._each)

@@ -62,6 +62,10 @@ def test_short_of_memory(library):
     assert succeeded(fake_cuda.run("short_of_memory.py", library=library))[-1] == "right"
 
 
+def test_copies_of_operands_are_in_the_pool_and_make_room(library):
+    assert succeeded(fake_cuda.run("kept_on_driver.py", library=library))[-1] == "right"
+
+
 def test_memory_is_counted_and_given_back(library):
     assert succeeded(fake_cuda.run("clearing_memory.py", library=library))[-1] == "right"
 

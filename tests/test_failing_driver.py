@@ -80,3 +80,11 @@ def test_streams_wait_for_each_other_and_the_host_does_not(library):
 
 def test_rows_of_pinned_matrices(library):
     assert succeeded(fake_cuda.run("pinned_rows.py", library=library))[-1] == "right"
+
+
+def test_staged_copies_through_the_compiled_loop(library):
+    done = fake_cuda.run("staged_copies.py", library=library)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "right\n"
+    (told,) = done.stderr.splitlines()  # once, that there was no pinned memory
+    assert "copies are slower" in told

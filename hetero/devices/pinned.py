@@ -81,9 +81,15 @@ class _CudaPages(mmap.mmap):
         if not active.value or library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device):
             return
         if not library.cuCtxPushCurrent_v2(context):
-            library.cuMemHostUnregister(ctypes.c_void_p(self._address))
-            library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-        library.cuDevicePrimaryCtxRelease_v2(device)
+            _twice(library.cuMemHostUnregister, ctypes.c_void_p(self._address))
+            _twice(library.cuCtxPopCurrent_v2, ctypes.byref(ctypes.c_void_p()))
+        _twice(library.cuDevicePrimaryCtxRelease_v2, device)
+
+
+def _twice(function: Any, argument: Any) -> None:
+    """Call what gives something back again if it fails: nobody else would."""
+    if function(argument):
+        function(argument)
 
 
 def sleeping_event() -> int:

@@ -1,0 +1,132 @@
+"""Staged copies through the compiled loop, whichever call fails; run by test_failing_driver.py."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import fake_cuda
+import numpy as np
+
+driver = fake_cuda.Driver()
+
+from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
+from hetero.arrays import pinned  # noqa: E402
+from hetero.devices import staging  # noqa: E402
+from hetero.errors import DeviceError  # noqa: E402
+from hetero.kernels.cpu import lane  # noqa: E402
+
+del devices.here.kinds["opencl"]
+staging._PIECE, staging._PART, staging._LEAST_ROW, staging._IN_CALLS = 1 << 16, 1 << 13, 8, 1
+SLICE = 1 << 14
+rng = np.random.default_rng(0)
+device = devices.get("cuda:0")
+lane.compile_ahead()
+assert device.sends_slices("upload")
+assert device.sends_slices("download")
+
+
+def ring(lanes=3):
+    return staging.Ring(device, lanes=lanes, slice_bytes=SLICE, least_bytes=1 << 12)
+
+
+def there_and_back(used, array, offset=8):
+    buffer, _owner = device.allocate(array.nbytes + 16)
+    used.start("upload", array, buffer, offset, device.record()).wait()
+    found = np.zeros_like(array)
+    used.start("download", found, buffer, offset, device.record()).wait()
+    np.testing.assert_array_equal(found, array)
+    whole = np.zeros((*array.shape[:-1], array.shape[-1] + 5), array.dtype)
+    target = whole[..., 3:-2]
+    used.start("download", target, buffer, offset).wait()
+    np.testing.assert_array_equal(target, array)
+    target[...] = 0
+    assert not whole.any()
+
+
+def sizes_and_layouts() -> None:
+    used = ring()
+    for middle in (1, staging._PART, SLICE, staging._PIECE, 1 << 19):
+        for nbytes in (middle - 1, middle, middle + 1):
+            there_and_back(used, rng.integers(0, 255, nbytes, np.uint8), 3)
+    X, wide = rng.random((37, 41, 13)), rng.random((30, 4000))
+    views = [X, X.T, X[::2], X[:, ::-3], X[..., 2:7], X[:, :, 0], X[5:6, ::-1], X[::-2, 3:4]]
+    views += [np.broadcast_to(X[0], (3, 41, 13)), X.transpose(1, 0, 2)[::-1], wide[:, ::2]]
+    views += [wide[:, 100:2148], wide[:, 100:2149], wide[::-1, :2047], wide[3:4]]
+    rows = [staging.in_rows(view, SLICE) for view in views]
+    assert sum(map(len, rows)) >= 9
+    for view, found in zip(views, rows, strict=True):
+        for matrix in found:
+            np.testing.assert_array_equal(matrix.ravel(), view.ravel())
+        there_and_back(used, view)
+    used.close()
+
+
+def failures() -> None:
+    """Let every call fail once: an error or the right result, and no harm."""
+    array = rng.random((30, 400))
+    cases = ("upload", array), ("download", array.copy()), ("upload", array[:, 7:300])
+    for direction, moved in cases:
+        told, k, failed = 0, 1, True
+        while failed:
+            used = ring(2)
+            buffer, owner = device.allocate(array.nbytes)
+            device.copy_plainly("upload", moved, buffer)
+            driver.fail(k)
+            try:
+                used.start(direction, moved, buffer).wait()
+                is_right = True
+            except DeviceError:
+                is_right = False
+            failed = driver.failures
+            driver.fail(0)
+            if is_right:
+                found = np.zeros_like(moved)
+                device.copy_plainly("download", found, buffer)
+                np.testing.assert_array_equal(found, moved)
+            told += not is_right
+            used.close()
+            del buffer, owner
+            k += 1
+        assert told > 20, (direction, told, k)
+    there_and_back(ring(1), array)
+    staging.close_all()
+    gc.collect()
+
+
+def lost_context() -> None:
+    """Pinned arrays stay what they are when their context is given up."""
+    with device.active():
+        array = device.pinned(1 << 16)
+        device.start_upload(rng.random(1000), device.allocate(8000)[0]).wait()
+    array[:] = 7
+    device.give_up_context()
+    assert (array == 7).all()
+    assert device.is_pinned(array)
+    del array
+    gc.collect()
+    assert not pinned.sizes(), pinned.sizes()
+    with device.active():
+        buffer, _owner = device.allocate(8000)
+        device.start_upload(rng.random(1000), buffer).wait()
+
+
+with device.active():
+    sizes_and_layouts()
+    failures()
+    gc.collect()
+    threads, before = threading.active_count(), driver.live()
+    used = ring()
+    for _ in range(200):
+        there_and_back(used, rng.random((20, 300))[:, 5:205])
+    used.close()
+    gc.collect()
+    after = driver.live()
+    assert threading.active_count() == threads
+    assert after["pinned"] == before["pinned"], (before, after)  # what failed to be freed
+    assert after["event"] - before["event"] < 20, (before, after)
+lost_context()
+devices.get("cuda:0").clear()
+assert not pinned.sizes()
+assert not driver.live()["pushed"]
+print("right")

@@ -626,3 +626,29 @@ def test_a_result_that_could_stay_is_charged_its_way_to_the_next_call(two):
     assert plan.chosen.seconds == pytest.approx(alone.seconds + more)
     assert type(found) is np.ndarray
     np.testing.assert_array_equal(found, A @ B)
+
+
+def test_the_slowest_share_is_the_price():
+    """Three matrices on two devices: one has two of them."""
+    one = Spec((3, 4096, 4096), "float32")
+    found = shared(priced(matmul.problem(one, one), device=ALL))
+    first, second = (share.plan.chosen.seconds for share in found.shares)
+    assert [(share.begin, share.end) for share in found.shares] in (
+        [(0, 1), (1, 3)],
+        [(0, 2), (2, 3)],
+    )
+    assert found.seconds == pytest.approx(max(first, second))
+    assert max(first, second) > 1.5 * min(first, second)
+
+
+def test_without_constants_it_is_done_only_where_it_is_asked_for():
+    models = {
+        name: model for name, model in machine().data["models"].items() if name.startswith("cpu")
+    }
+    constants = machine(models=models)
+    plan = priced(square(8192), constants=constants, device=ALL)
+    assert (plan.chosen.device, plan.chosen.seconds) == (ALL, None)
+    assert len(plan.chosen.shares) == 2
+    plan = priced(square(8192), constants=constants)
+    assert plan.chosen.device == "cpu"
+    assert (shared(plan).reason, shared(plan).shares) == (pricing.UNKNOWN, ())

@@ -217,7 +217,7 @@ def test_the_timeline_of_a_product_in_blocks(opencl, monkeypatch):
     monkeypatch.setattr(streaming, "LENGTHS", streaming.Lengths(128, 256, 1 << 10))
     title, spans = timeline.pictured(devices.get(opencl))
     count = {what: sum(s.what == what for s in spans) for what in ("upload", "compute", "download")}
-    assert count["compute"] == count["download"] == int(title.split(": ")[1].split()[0])
+    assert count["compute"] == count["download"] == int(title.split(": ")[2].split()[0])
     assert min(count.values()) > 1
     assert all(0.0 <= span.begin <= span.end for span in spans)
     picture = ElementTree.fromstring(timeline.svg("a < b", spans))

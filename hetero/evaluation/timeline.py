@@ -129,14 +129,15 @@ def pictured(device: Device) -> tuple[str, list[Span]]:
                     row.run((device,), plan.problem, arguments)  # compiles, and touches the result
                     recorded = Recorded(device)
                     row.run((recorded,), plan.problem, arguments)
-                    return str(plan).splitlines()[1].strip(), recorded.spans()
+                    made_of = plan.chosen.made_of
+                    return f"{plan.problem}, {row.method}: {made_of}", recorded.spans()
     raise ValueError(f"no operation has a method on {device.kind} that moves blocks")
 
 
 def svg(title: str, spans: Sequence[Span]) -> str:
     """The spans as a picture, a row for each kind."""
     end = max(span.end for span in spans)
-    scale = (_WIDTH - _LEFT - 20) / end
+    scale = (_WIDTH - _LEFT - 50) / end
     height = _TOP + len(_ROWS) * (_HEIGHT + 8) + 40
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '

@@ -148,11 +148,8 @@ class Calls:
         One that no longer holds is made anew.
         """
         outer = _forced()
-        if outer is not None and outer.results is not None:
-            key = outer.results, key
-        more = besides()
-        if more is not None:
-            key = more, key
+        if outer is not None:
+            key = outer.results, besides(), key
         found = self.plans.get(key)
         if found is None or not found.holds():
             now = generation()

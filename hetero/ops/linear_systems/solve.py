@@ -86,7 +86,7 @@ def execute(
     rhs, operand = b, describe(b)
     if operand.location == HOST or operand.dtype != dtype or not operand.is_c_contiguous():
         rhs = on_host(b, operand, dtype)
-    moved = describe(rhs).unkept()
+    moved = (operand if rhs is b else describe(rhs)).unkept()
     if moved.location != problem.output.location:
         output = problem.output._replace(location=moved.location)
         plan = replace(plan, problem=replace(problem, output=output))

@@ -190,7 +190,8 @@ def choose(
     best: Choice | None = None
     least = inf
     for cut in dict.fromkeys(_cuts(problem, room)):
-        if sum(_nbytes(problem, cut)) * (_SLOTS + _WORKSPACE) > room and cut != Cut(1, 1):
+        copies = _SLOTS + (0 if cut == Cut(1, 1) else _WORKSPACE)  # a row is summed up
+        if sum(_nbytes(problem, cut)) * copies > room:
             continue
         part = plan(cut)
         if part.candidates[0].reason is not None:

@@ -12,12 +12,12 @@ driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned  # noqa: E402
-from hetero.devices import staging  # noqa: E402
+from hetero.devices import pieces, staging  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.kernels.cpu import lane  # noqa: E402
 
 del devices.here.kinds["opencl"]
-staging._PIECE, staging._PART, staging._LEAST_ROW, staging._IN_CALLS = 1 << 16, 1 << 13, 8, 1
+staging._PIECE, staging._PART, staging._IN_CALLS, pieces._LEAST_ROW = 1 << 16, 1 << 13, 1, 8
 SLICE = 1 << 14
 rng = np.random.default_rng(0)
 device = devices.get("cuda:0")
@@ -53,7 +53,7 @@ def sizes_and_layouts() -> None:
     views = [X, X.T, X[::2], X[:, ::-3], X[..., 2:7], X[:, :, 0], X[5:6, ::-1], X[::-2, 3:4]]
     views += [np.broadcast_to(X[0], (3, 41, 13)), X.transpose(1, 0, 2)[::-1], wide[:, ::2]]
     views += [wide[:, 100:2148], wide[:, 100:2149], wide[::-1, :2047], wide[3:4]]
-    rows = [staging.in_rows(view, SLICE) for view in views]
+    rows = [pieces.in_rows(view, SLICE) for view in views]
     assert sum(map(len, rows)) >= 9
     for view, found in zip(views, rows, strict=True):
         for matrix in found:

@@ -16,7 +16,7 @@ import pytest
 import hetero
 from hetero import devices
 from hetero.arrays import describe, pinned
-from hetero.devices import staging
+from hetero.devices import copy_jobs, lanes, pieces, staging
 from hetero.errors import DeviceError
 from hetero.runtime import movement, pinned_arrays, pricing, problem, profile
 
@@ -96,7 +96,7 @@ def test_into_a_strided_array_and_nowhere_else(ring, device):
 @pytest.mark.parametrize("name", VIEWS)
 def test_pieces_follow_each_other_and_leave_nothing_out(name, most):
     array = VIEWS[name]
-    count, piece = staging.pieces(array, most)
+    count, piece = pieces.pieces(array, most)
     end, packed = 0, b""
     for number in range(count):
         view, begin = piece(number)
@@ -144,7 +144,7 @@ def _calls(device, monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("direction", [staging.UPLOAD, staging.DOWNLOAD])
+@pytest.mark.parametrize("direction", [copy_jobs.UPLOAD, copy_jobs.DOWNLOAD])
 def test_where_a_buffer_is_refused_the_others_do(
     device, calls, direction, warnings_of, monkeypatch
 ):
@@ -152,7 +152,7 @@ def test_where_a_buffer_is_refused_the_others_do(
     buffer, _owner = device.allocate(array.nbytes)
     failed = 0
     for number in range(1, 8):
-        monkeypatch.setattr(staging, "_is_told", False)
+        monkeypatch.setattr(lanes, "_is_told", False)
         ring = staging.Ring(device, lanes=3, slice_bytes=SLICE, least_bytes=LEAST)
         device.copy_plainly("upload", array if direction == "download" else 0 * array, buffer)
         calls.fail("pinned", number)
@@ -174,7 +174,7 @@ def test_without_any_pinned_memory_copies_are_plain_and_one_warning_says_so(
     def refused(*_):
         raise DeviceError("none to be had")
 
-    monkeypatch.setattr(staging, "_is_told", False)
+    monkeypatch.setattr(lanes, "_is_told", False)
     monkeypatch.setattr(device, "pinned", refused)
     ring = staging.Ring(device, lanes=3, slice_bytes=SLICE, least_bytes=LEAST)
     there_and_back(ring, device, X[:, ::2])
@@ -185,7 +185,7 @@ def test_without_any_pinned_memory_copies_are_plain_and_one_warning_says_so(
 
 
 @pytest.mark.parametrize("name", ["send", "await_sent", "new_stream"])
-@pytest.mark.parametrize("direction", [staging.UPLOAD, staging.DOWNLOAD])
+@pytest.mark.parametrize("direction", [copy_jobs.UPLOAD, copy_jobs.DOWNLOAD])
 def test_a_failure_is_told_and_leaves_nothing_under_way(device, calls, direction, name):
     array = rng.integers(0, 255, 20 * SLICE, np.uint8)
     buffer, _owner = device.allocate(array.nbytes)
@@ -211,7 +211,7 @@ def test_where_no_thread_starts_the_caller_copies(device, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refused)
     ring = staging.Ring(device, lanes=2, slice_bytes=SLICE, least_bytes=LEAST)
     there_and_back(ring, device, X[::2])
-    assert not staging.is_lane()
+    assert not copy_jobs.here.is_plain
     ring.close()
 
 
@@ -237,7 +237,7 @@ def _slow(device, monkeypatch):
     return flying, begun
 
 
-@pytest.mark.parametrize("direction", [staging.UPLOAD, staging.DOWNLOAD])
+@pytest.mark.parametrize("direction", [copy_jobs.UPLOAD, copy_jobs.DOWNLOAD])
 def test_an_interrupt_leaves_nothing_in_flight(ring, device, slow, direction):
     flying, begun = slow
     array = np.zeros(200 * SLICE, np.uint8)
@@ -382,7 +382,7 @@ def test_ten_thousand_copies_leave_memory_as_it_was(ring, device):
 
 
 def test_idle_threads_end_and_give_their_buffers_back(device, monkeypatch):
-    monkeypatch.setattr(staging, "_IDLE", 0.05)
+    monkeypatch.setattr(lanes, "_IDLE", 0.05)
     before = threading.active_count(), pinned.sizes()
     ring = staging.Ring(device, lanes=3, slice_bytes=SLICE, least_bytes=LEAST)
     for _ in range(2):
@@ -398,7 +398,7 @@ def test_memory_tells_of_buffers_and_gives_them_back(device):
     hetero.clear_memory()
     array = np.ones(1 << 16)
     device.start_upload(array, device.allocate(array.nbytes)[0]).wait()
-    assert hetero.memory()["host"][staging.PURPOSE] >= array.nbytes
+    assert hetero.memory()["host"][lanes.PURPOSE] >= array.nbytes
     assert "pinned" in str(hetero.memory())
     hetero.clear_memory()
     gc.collect()

@@ -15,7 +15,8 @@ import numpy as np
 from hetero import kernels
 from hetero.arrays import pinned
 from hetero.devices import peers
-from hetero.devices.staging import DOWNLOAD, UPLOAD, Copy, Ring, least, plainly
+from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy, plainly
+from hetero.devices.staging import Ring, least
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 

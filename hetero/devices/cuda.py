@@ -25,9 +25,11 @@ import numpy as np
 from hetero.arrays.pinned import holds, known
 from hetero.devices import budget, cubin, cuda_rows, install, pinned
 from hetero.devices.base import Device
+from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, here
 from hetero.devices.cuda_state import Lent
 from hetero.devices.cuda_streams import CudaStreams
-from hetero.devices.staging import DOWNLOAD, PURPOSE, UPLOAD, Ring, compile_ahead, is_lane
+from hetero.devices.lanes import PURPOSE
+from hetero.devices.staging import Ring, compile_ahead
 from hetero.errors import DeviceError
 from hetero.kernels.cpu import blas_spin, lane
 
@@ -248,7 +250,7 @@ class CudaDevice(CudaStreams):
         return holds(array) or pinned.driver_knows(array)
 
     def ring(self) -> Ring | None:
-        if is_lane() or self.capturing or not self.same_in_threads():
+        if here.is_plain or self.capturing or not self.same_in_threads():
             return None
         state = self.state()
         if state.ring is None:

@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 
 from hetero.devices import pinned
-from hetero.devices.staging import UPLOAD
+from hetero.devices.copy_jobs import UPLOAD
 from hetero.errors import DeviceError
 
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE

@@ -21,7 +21,8 @@ from hetero.arrays.opencl import set_name
 from hetero.arrays.pinned import known
 from hetero.devices import budget, install, opencl_runtime
 from hetero.devices.base import Device, kernel_text, short_host
-from hetero.devices.staging import DOWNLOAD, UPLOAD, Ring, is_lane
+from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, here
+from hetero.devices.staging import Ring
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
@@ -360,7 +361,7 @@ class OpenCLDevice(Device):
         return known(array, purpose)[:nbytes]
 
     def ring(self) -> Ring | None:
-        if is_lane():
+        if here.is_plain:
             return None
         if self._ring is None:
             place = self.place()

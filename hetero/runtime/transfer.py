@@ -8,7 +8,7 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, describe, library_of
 from hetero.devices.base import Device
-from hetero.devices.staging import DOWNLOAD, UPLOAD
+from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.runtime import failures, keeping, streams
 
 

@@ -1,0 +1,209 @@
+"""Copies that were begun: what threads do of them piece by piece, and what waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from hetero import locks
+from hetero.devices.pieces import pieces
+from hetero.errors import DeviceError
+from hetero.kernels.cpu import blas_spin
+
+UPLOAD, DOWNLOAD = "upload", "download"
+
+log = logging.getLogger("hetero")
+
+
+class Here(threading.local):
+    """What holds for a thread.
+
+    Attributes
+    ----------
+    is_lane : bool
+        Whether it does nothing but copy pieces.
+    is_plain : bool
+        Whether it begins no staged copies.
+    """
+
+    is_lane = False
+    is_plain = False
+
+
+here = Here()
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """A context in which this thread's copies go through no ring."""
+    before, here.is_plain = here.is_plain, True
+    try:
+        yield
+    finally:
+        here.is_plain = before
+
+
+class Device(Protocol):
+    """What staging needs of a `hetero.devices.base.Device`."""
+
+    name: str
+    active: Callable[[], AbstractContextManager[Any]]
+    place: Callable[[], Any]
+    pinned: Callable[..., np.ndarray]
+    new_stream: Callable[[], Any]
+    wait: Callable[..., None]
+    send: Callable[..., Any]
+    await_sent: Callable[[Any], None]
+    synchronize: Callable[..., None]
+    passed: Callable[[Any], bool]
+    sends_slices: Callable[[str], bool]
+    send_slices: Callable[..., None]
+    copy_plainly: Callable[..., None]
+
+
+class Copy:
+    """A copy between host and device that was begun."""
+
+    def wait(self) -> None:
+        """Return when it is complete; raise what made it fail."""
+
+
+class Job:
+    """A copy that threads do slice by slice."""
+
+    def __init__(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int,
+        after: Any,
+        most: int,
+        part: int | None,
+    ) -> None:
+        self.direction, self.buffer, self.after, self.part = direction, buffer, after, part
+        self.count, self._piece = pieces(array, most)
+        self._offset = offset
+        self.error: BaseException | None = None
+        self.is_cancelled = False
+        self._lock = locks.new()
+        self._next, self._left = 0, self.count
+        self._done: queue.SimpleQueue[None] = queue.SimpleQueue()  # of one, once all are done with
+        if not self.count:
+            self._done.put(None)
+        self._process = os.getpid()
+
+    def piece(self, number: int) -> tuple[np.ndarray, int]:
+        """A slice of the array, and its byte in the buffer."""
+        view, begin = self._piece(number)
+        return view, self._offset + begin
+
+    def take(self) -> int | None:
+        """The number of a slice that nobody has taken; None when there is none."""
+        with self._lock:
+            if self._next == self.count:
+                return None
+            self._next += 1
+            return self._next - 1
+
+    def settle(self, number: int) -> None:
+        """So many slices that were taken are done with."""
+        with self._lock:
+            self._left -= number
+            last = number and not self._left
+        if last:
+            self._done.put(None)
+
+    def cancel(self, error: BaseException | None = None) -> None:
+        """Begin no more slices."""
+        with self._lock:
+            self.error = self.error or error
+            self.is_cancelled = True
+            rest, self._next = self.count - self._next, self.count
+        self.settle(rest)
+
+    def wait(self) -> None:
+        """Return when no slice is under way; an interrupt cancels those that are not begun."""
+        if os.getpid() != self._process:
+            raise DeviceError("a copy cannot be waited for in a forked child")
+        try:
+            self._settled()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Cancel, and return when no slice is under way, whatever interrupts."""
+        if os.getpid() != self._process:  # it is the parent's
+            return
+        self.cancel()
+        while not here.is_lane:  # a lane would wait for itself
+            try:
+                return self._settled()
+            except BaseException:  # the first interrupt is raised
+                continue
+
+    def _settled(self) -> None:
+        if self._left:
+            self._done.get()
+        self._done.put(None)  # for whoever waits too; one too many does no harm
+
+
+class Staged(Copy):
+    """A copy that goes through a ring. Dropped without having been waited for, it is cancelled."""
+
+    def __init__(self, job: Job) -> None:
+        self._job: Job | None = job
+        self._error: BaseException | None = None
+        blas_spin.quiet()  # or the threads that copy wait for cores on which BLAS's spin
+
+    def wait(self) -> None:
+        job = self._job
+        if job is not None:
+            job.wait()
+            blas_spin.usual()
+            self._job, self._error = None, job.error
+        if self._error is not None:
+            raise self._error
+
+    def __del__(self) -> None:
+        job = getattr(self, "_job", None)
+        if job is not None:
+            job.stop()
+            blas_spin.usual()
+
+
+class Direct(Copy):
+    """A copy of pinned memory that is on its way, without threads of ours.
+
+    Parameters
+    ----------
+    device : Device
+    mark : object
+        As its `send` gives it.
+    array : numpy.ndarray
+        Kept alive until then.
+    """
+
+    def __init__(self, device: Device, mark: Any, array: np.ndarray) -> None:
+        self._device, self._mark, self._array = device, mark, array
+
+    def wait(self) -> None:
+        if self._mark is not None:
+            with self._device.active():
+                self._device.await_sent(self._mark)
+            self._mark = self._array = None
+
+    def __del__(self) -> None:
+        try:
+            self.wait()
+        except Exception as error:  # whoever uses the device next is told
+            log.debug("a copy that nobody waited for failed: %s", error)

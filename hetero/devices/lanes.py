@@ -1,0 +1,184 @@
+"""What one thread of a ring does: it copies the pieces of jobs through buffers of its own."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Device, Job, here, plainly
+from hetero.errors import DeviceError
+
+PURPOSE = "pinned buffers of copies"
+_NICE = 10  # the program's own work goes first
+_IDLE = 60.0  # seconds without a copy after which a thread ends and gives its buffers back
+
+log = logging.getLogger("hetero")
+
+
+class Ring(Protocol):
+    """What a lane knows of its `hetero.devices.staging.Ring`."""
+
+    device: Device
+    place: Any
+    buffers: int
+    slice_bytes: int
+    leave: Callable[[str, Any], bool]
+
+
+class Slot(NamedTuple):
+    """A slice on its way: its buffer, its bytes there, its place in the array, and its mark."""
+
+    buffer: np.ndarray
+    packed: np.ndarray
+    view: np.ndarray
+    mark: Any
+
+
+class Lane:
+    """What one thread does: fill its buffers and send them, or wait for them and empty them."""
+
+    def __init__(self, ring: Ring, jobs: Any) -> None:
+        self._ring, self._device, self._jobs = ring, ring.device, jobs
+        self._most = ring.buffers
+        self._made = 0
+        self._free: list[np.ndarray] = []
+        self._stream: Any = None
+
+    def run(self, direction: str) -> None:
+        """Do one job after the other until the ring closes, or there are none for long."""
+        here.is_lane = True
+        be_nice()
+        while True:
+            try:
+                job = self._jobs.get(timeout=_IDLE)
+            except queue.Empty:
+                if self._ring.leave(direction, self._jobs):
+                    break
+                continue
+            if job is None:
+                break
+            self.do(job)
+            del job  # and the array with it
+        self._free.clear()
+        self._stream = None
+
+    def do(self, job: Job, buffered: bool = True) -> None:
+        """Do slices of a job until there are none left; failures are the job's."""
+        flying: collections.deque[Slot] = collections.deque()
+        taken = 0
+        try:
+            with plainly(), self._device.active():
+                try:
+                    while (number := job.take()) is not None:
+                        taken += 1
+                        if taken == 1:
+                            self._begin(job, buffered)
+                        self._do(job, number, flying)
+                    while flying:
+                        self._arrive(job, flying)
+                except BaseException:
+                    job.cancel()
+                    self._land(flying)
+                    raise
+        except BaseException as error:  # active() has made it one of ours
+            job.cancel(error)
+        finally:
+            job.settle(taken)
+
+    def _begin(self, job: Job, buffered: bool) -> None:
+        if self._device.place() is not self._ring.place:
+            raise DeviceError("the context in which a copy was begun is gone")
+        if self._stream is None:
+            self._stream = self._device.new_stream()
+        if not buffered:
+            self._most = 0
+        if job.after is not None:
+            self._device.wait(job.after, self._stream)
+
+    def _do(self, job: Job, number: int, flying: collections.deque[Slot]) -> None:
+        view, offset = job.piece(number)
+        if job.part is not None:
+            while len(self._free) < 2 and self._made < self._most:
+                self._grow()
+            if len(self._free) >= 2:
+                self._device.send_slices(
+                    *(job.direction, view, job.buffer, offset),
+                    *(self._free[:2], job.part, self._stream),
+                )
+                return
+        if not self._free and self._made < self._most:
+            self._grow()
+        if not self._free and flying:
+            self._arrive(job, flying)
+        if not self._free or job.part is not None:
+            if job.after is not None:
+                self._device.wait(job.after)
+            self._device.copy_plainly(job.direction, view, job.buffer, offset)
+            return
+        buffer = self._free.pop()
+        packed = buffer[: view.nbytes].view(view.dtype).reshape(view.shape)
+        try:
+            if job.direction == UPLOAD:
+                np.copyto(packed, view)
+            mark = self._device.send(job.direction, packed, job.buffer, offset, self._stream)
+        except BaseException:
+            self._free.append(buffer)
+            raise
+        flying.append(Slot(buffer, packed, view, mark))
+
+    def _grow(self) -> None:
+        """One more buffer; where there is none to be had, those that are there must do."""
+        try:
+            self._free.append(self._device.pinned(self._ring.slice_bytes, PURPOSE))
+        except Exception as error:
+            self._most = self._made
+            _refused(self._device.name, error)
+        else:
+            self._made += 1
+
+    def _arrive(self, job: Job, flying: collections.deque[Slot]) -> None:
+        """Wait for the oldest slice, and bring it where it belongs."""
+        slot = flying[0]
+        self._device.await_sent(slot.mark)
+        flying.popleft()
+        self._free.append(slot.buffer)
+        if job.direction == DOWNLOAD and not job.is_cancelled:
+            np.copyto(slot.view, slot.packed)
+
+    def _land(self, flying: collections.deque[Slot]) -> None:
+        """Wait for what is still on its way after a failure."""
+        try:
+            if self._stream is not None:
+                self._device.synchronize(self._stream)
+        except Exception as error:
+            log.debug("%s: a slice did not arrive: %s", self._device.name, error)
+        self._free += [slot.buffer for slot in flying]
+        flying.clear()
+
+
+def _refused(name: str, error: Exception) -> None:
+    """Tell once that there is no pinned memory."""
+    global _is_told
+    if not _is_told:
+        _is_told = True
+        log.warning("%s: copies are slower, the system gives no pinned memory: %s", name, error)
+
+
+_is_told = False
+
+
+def be_nice() -> None:
+    """Let the program's own threads go first on busy cores (Linux has it for each thread)."""
+    if hasattr(os, "setpriority") and sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            now = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(now + _NICE, 19))

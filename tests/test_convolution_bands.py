@@ -228,20 +228,6 @@ def test_an_interrupt_in_the_middle(streaming, opencl, monkeypatch):
     assert sum(hetero.memory()[opencl].values()) <= sum(kept[opencl].values())
 
 
-def test_copies_and_computation_take_as_long_as_the_longest(monkeypatch):
-    """But for the first part's upload and the last one's download."""
-    for longest in range(3):
-        each = [1.0, 1.0, 1.0]
-        each[longest] = 5.0
-        terms = streamed._at_once([tuple(each)] * 40)
-        assert sum(terms.values()) == pytest.approx(40 * 5.0 + 2.0 + terms["overhead"], abs=0.01)
-        assert terms["compute"] == 40 * each[1]
-        assert min(terms.values()) >= 0.0
-        assert sum(streamed._one_by_one([tuple(each)] * 40).values()) == pytest.approx(
-            280, abs=0.01
-        )
-
-
 def test_another_machine_is_explained_with_its_parts():
     h200 = profile.shipped("h200")
     machine = planner.OtherMachine(h200, h200.machine())

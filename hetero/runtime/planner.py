@@ -156,7 +156,7 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     found = _plans.get(key)
     if found is None or not found.holds():
         inputs = tuple([o._replace(kept=None) for o in problem.inputs])
-        found = _planned(replace(problem, inputs=inputs), device, method, key, loaded)
+        found = _planned(replace(problem, inputs=inputs), device, method, key)
     if any([o.kept is not None for o in problem.inputs]) and (  # noqa: C419  # of every call
         found.keepable or any([o.copies for o in problem.inputs])  # noqa: C419
     ):
@@ -164,13 +164,11 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     return found
 
 
-def _planned(
-    problem: Problem, device: str | None, method: str | None, key: Any, loaded: str
-) -> Plan:
+def _planned(problem: Problem, device: str | None, method: str | None, key: Any) -> Plan:
     """A new plan, remembered under a key."""
+    _, _, loaded, limit, _ = key
     if device is not None:
         _require(device)
-    limit = memory_limits.current()
     for _ in inventory.devices():  # each round but the last finds a broken one
         now = call_cache.generation()
         here = memory_limits.limited(inventory.devices(), limit)

@@ -70,8 +70,9 @@ def price(
                 else:
                     candidates.append(candidate(*row, blas, beside))
     for row in serving:
-        set_aside = row[3].get("set_aside")
-        reason = set_aside or compiling.not_needed(row[1], problem, candidates)
+        reason = row[3].get("set_aside")
+        if reason is None and not serves_limit(row[1], row[3]):
+            reason = compiling.not_needed(row[1], problem, candidates)
         candidates.append(
             candidate(*row, blas, beside)
             if reason is None
@@ -374,6 +375,12 @@ def _elsewhere(problem: Problem, name: str) -> str | None:
         if operand.location not in (HOST, name) and not operand.is_c_contiguous():
             return f"an operand on {operand.location} is not contiguous"
     return None
+
+
+def serves_limit(implementation: Implementation, info: dict[str, Any]) -> bool:
+    """Whether a method does what others have no room for, on a device of which a call may take only
+    so much: then it is considered, however little there is to do."""
+    return implementation.blocks == registry.ALWAYS and "memory_limit" in info
 
 
 def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:

@@ -81,6 +81,7 @@ def _candidates(
             if implementation.kind == kind and (
                 implementation.method == method
                 or (method is None and (serves is None or serves(problem) is None))
+                or (method is None and pricing.serves_limit(implementation, devices[members[0]]))
             ):
                 found.append(together.candidate(problem, cut, implementation))
     later = movement.upload_next(problem, constants, beside)

@@ -114,7 +114,7 @@ def obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 def stands_in(problem: Problem) -> str | None:
     """Why bands are not considered, None where they are."""
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
-    if moved < _LEAST_MOVED and memory_limit.current() is None:
+    if moved < _LEAST_MOVED:
         return f"moves less than {_LEAST_MOVED >> 20} MiB"
     return None
 

@@ -334,7 +334,7 @@ def price(
 def stands_in(problem: Problem) -> str | None:
     """Why a product is not considered for tiles, None where it is."""
     moved = sum(o.nbytes for o in (*problem.inputs, problem.output))
-    if moved < _LEAST_MOVED and memory_limit.current() is None:
+    if moved < _LEAST_MOVED:
         return f"moves less than {_LEAST_MOVED >> 20} MiB"
     return None
 

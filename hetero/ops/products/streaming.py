@@ -289,7 +289,8 @@ def _rates(
             constants.link(name, way, "pinned" if o.pinned else "staged", beside)
             for o, way in moved
         ]
-        return Rates(*links, product, *around, at_once=True)
+        shared = not problem.output.pinned and not all(o.pinned for o in problem.inputs)
+        return Rates(*links, product, *around, at_once=True, shared=shared)
     except KeyError:
         pass
     try:  # a byte costs what it costs the plain way, not to gain by mere parts

@@ -12,6 +12,7 @@ computed grows with the square of what was moved.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, prod
 from typing import NamedTuple
@@ -258,6 +259,8 @@ class Rates(NamedTuple):
         Seconds of the host for the whole, and for each copy or product that is begun.
     at_once : bool
         Whether copies go on while the device computes.
+    shared : bool
+        Whether the same threads of the host do copies of both directions.
     """
 
     a: Callable[[float], float]
@@ -267,6 +270,7 @@ class Rates(NamedTuple):
     call: float
     step: float
     at_once: bool
+    shared: bool = False
 
 
 class Times(NamedTuple):
@@ -297,43 +301,87 @@ def predicted(tiling: Tiling, rates: Rates) -> Times:
     """The times of a product: copies up, products and copies down each one after another.
 
     A load waits until its slot is no longer used, a product for its loads and for its tile's slot.
+    Where copies of both directions share what moves them, a store that is ready goes before the
+    next load.
     """
     a_bytes, b_bytes, c_bytes = tiling.grid.panel_bytes
     by_item, by_row, by_column = _parts(tiling.grid)
-    a_free, b_free, c_free = ([0.0] * number for number in tiling.slots)
-    up = computed = down = uploads = compute = downloads = 0.0
+    a_free, b_free = ([0.0] * number for number in tiling.slots[:2])
+    bus = _Bus(rates.shared)
+    computed = uploads = compute = downloads = 0.0
     overhead = rates.call
     for visit in tiling.visits():
         items = by_item[visit.group[-1]] if visit.group else 1.0
         rows, columns = items * by_row[visit.row], by_column[visit.column]
-        for load, seconds, free in (
-            (visit.load_a, rates.a(a_bytes * rows), a_free[visit.a]),
-            (visit.load_b, rates.b(b_bytes * items * columns), b_free[visit.b]),
+        loaded = 0.0
+        for load, nbytes, link, free in (
+            (visit.load_a, a_bytes * rows, rates.a, a_free[visit.a]),
+            (visit.load_b, b_bytes * items * columns, rates.b, b_free[visit.b]),
         ):
-            if load:
-                overhead += rates.step
-                up = max(up, free) + seconds if rates.at_once else computed + seconds
-                if not rates.at_once:
-                    uploads += seconds
-                    computed = up
-        if (visit.load_a or visit.load_b) and up > computed:
-            uploads += up - computed
-            computed = up
-        if c_free[visit.c] > computed:
-            downloads += c_free[visit.c] - computed
-            computed = c_free[visit.c]
-        seconds = rates.product * rows * columns
-        compute += seconds
-        computed += seconds
+            if load and rates.at_once:
+                loaded = bus.load(free, link(nbytes))
+            elif load:
+                uploads += link(nbytes)
+            overhead += rates.step * load
+        uploads += max(loaded - computed, 0.0)
+        computed = max(computed, loaded)
+        stored = bus.stored(visit.c) if rates.at_once else 0.0
+        downloads += max(stored - computed, 0.0)
+        computed = max(computed, stored) + rates.product * rows * columns
+        compute += rates.product * rows * columns
         a_free[visit.a] = b_free[visit.b] = computed
-        seconds = rates.c(c_bytes * rows * columns)
-        down = max(down, computed) + seconds
         overhead += 2 * rates.step
-        if not rates.at_once:
-            downloads += seconds
-            computed = down
-        c_free[visit.c] = down
-    return Times(uploads, overhead, compute, downloads + down - computed)
+        if rates.at_once:
+            bus.store(visit.c, computed, rates.c(c_bytes * rows * columns))
+        else:
+            downloads += rates.c(c_bytes * rows * columns)
+    return Times(uploads, overhead, compute, downloads + max(bus.last() - computed, 0.0))
+
+
+class _Bus:
+    """When copies are done.
+
+    Parameters
+    ----------
+    shared : bool
+        Whether those of both directions go one after another.
+    """
+
+    def __init__(self, shared: bool) -> None:
+        self._shared = shared
+        self._up = self._down = 0.0
+        self._waiting: deque[tuple[int, float, float]] = deque()  # slot, from when on, how long
+        self._done: dict[int, float] = {}
+
+    def load(self, free: float, seconds: float) -> float:
+        """When a load is complete that may begin from ``free`` on."""
+        while self._waiting and self._waiting[0][1] <= self._up:
+            self._next()
+        self._up = max(self._up, free) + seconds
+        return self._up
+
+    def store(self, slot: int, ready: float, seconds: float) -> None:
+        """A store from a slot that may begin from ``ready`` on."""
+        self._waiting.append((slot, ready, seconds))
+
+    def stored(self, slot: int) -> float:
+        """When the last store from a slot is complete; 0 where there was none."""
+        while any(waiting == slot for waiting, *_ in self._waiting):
+            self._next()
+        return self._done.get(slot, 0.0)
+
+    def last(self) -> float:
+        """When all stores are complete."""
+        while self._waiting:
+            self._next()
+        return self._down
+
+    def _next(self) -> None:
+        slot, ready, seconds = self._waiting.popleft()
+        begin = max(self._down, ready, self._up if self._shared else 0.0)
+        self._down = self._done[slot] = begin + seconds
+        if self._shared:
+            self._up = self._down
 
 
 def _parts(grid: Grid) -> tuple[dict[int, float], list[float], list[float]]:

@@ -10,6 +10,7 @@ from the last iterate that was saved.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,13 +147,9 @@ def execute(plan: Plan, call: Call) -> Any:
 
 def run(plan: Plan, call: Call) -> Done:
     """Run the chosen candidate of a plan."""
-    if not plan.kept:
-        return _run(plan, call)
-    with ski_rental.counted(plan):
-        return _run(plan, call)
-
-
-def _run(plan: Plan, call: Call) -> Done:
+    if plan.kept:
+        with ski_rental.counted(plan):
+            return run(replace(plan, kept=()), call)
     problem = plan.problem
     chosen = plan.chosen
     graph = capturing.get()

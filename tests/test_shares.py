@@ -445,8 +445,11 @@ def test_prices_by_hand():
         }
     )
     assert found.seconds == pytest.approx(sum(found.terms.values()))
-    alone = shared(priced(square(n)))
-    assert alone.terms["upload"] == pytest.approx(2e-5 + 1.5 * nbytes / 1e9), "as fast as alone"
+    one_bus = shared(priced(square(n)))
+    assert one_bus.terms["upload"] == pytest.approx(2 * (2e-5 + 1.5 * nbytes / 1e9))
+    assert one_bus.terms["download"] == pytest.approx(2 * (2e-5 + nbytes / 2 / 5e8))
+    as_alone = shared(priced(square(n), constants=machine(links={"cuda:*": BUS, "cuda*2": {}})))
+    assert as_alone.terms["upload"] == pytest.approx(2e-5 + 1.5 * nbytes / 1e9)
 
 
 def test_it_is_chosen_where_it_is_cheaper():
@@ -652,3 +655,22 @@ def test_without_constants_it_is_done_only_where_it_is_asked_for():
     plan = priced(square(8192), constants=constants)
     assert plan.chosen.device == "cpu"
     assert (shared(plan).reason, shared(plan).shares) == (pricing.UNKNOWN, ())
+
+
+def test_streams_of_all_devices_share_what_the_host_copies():
+    """Up and down add up, by halves of the operands; half of the computation goes on beside."""
+    n = 8192
+
+    def staged(plain, rate):
+        return {**plain, "staged": link(1e-5, rate)["pageable"]}
+
+    alone = {way: staged(BUS[way], 2e9) for way in BUS}
+    together = {way: staged(TOGETHER[way], 1.25e9) for way in BUS}
+    constants = machine(links={"cuda:*": alone, "cuda*2": together})
+    found = shared(priced(square(n), constants=constants), "streamed")
+    nbytes, compute = 4.0 * n * n, found.terms["compute"]
+    copies = 6e-5 + 2 * nbytes / 1.25e9  # of six halves: of half of A, of B, of half of the result
+    assert min(copies, compute) > 0.1
+    expected = max(copies, compute) + min(copies, compute) / 2
+    assert found.seconds == pytest.approx(expected)
+    assert found.seconds == pytest.approx(sum(found.terms.values()))

@@ -89,13 +89,14 @@ def _candidates(
 
 
 def _with(candidate: Candidate, later: movement.Terms) -> Candidate:
-    """A candidate that takes longer by a term; itself where it has no price."""
+    """A candidate that takes longer by some terms; itself where it has no price."""
     if candidate.seconds is None:
         return candidate
-    more = sum(later.values())
+    more, terms = sum(later.values()), dict(candidate.terms)
+    for name, seconds in later.items():
+        terms[name] = terms.get(name, 0.0) + seconds
     otherwise = candidate.otherwise and candidate.otherwise + more
-    terms, seconds = candidate.terms | later, candidate.seconds + more
-    return candidate._replace(terms=terms, seconds=seconds, otherwise=otherwise)
+    return candidate._replace(terms=terms, seconds=candidate.seconds + more, otherwise=otherwise)
 
 
 def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
@@ -190,13 +191,34 @@ class _Together:
             implementation = same
         row = part, implementation, member, info, constants, self._asked_for
         found = pricing.candidate(*row, None, self._beside)
+        if implementation.blocks == registry.ALWAYS and constants is self._at_once:
+            found = _contended(found, part, member, constants, self._beside)
         out = part.output
         if found.seconds is None or out.is_c_contiguous():
             return found
-        pack = constants.pack(out.nbytes)  # it is fetched to where it has no gaps
-        terms = found.terms | {"pack": found.terms.get("pack", 0.0) + pack}
-        otherwise = found.otherwise and found.otherwise + pack
-        return found._replace(seconds=found.seconds + pack, terms=terms, otherwise=otherwise)
+        return _with(found, {"pack": constants.pack(out.nbytes)})  # fetched to where it has no gaps
+
+
+def _contended(
+    found: Candidate, part: Problem, member: str, constants: Profile, beside: str
+) -> Candidate:
+    """A method that moves blocks both ways while it computes, on one of several that all do.
+
+    Uploads and downloads of all devices share what the host can copy, so that they add up. Blocks
+    are halves of the operands at most, and half of what takes less time goes on beside the rest.
+    """
+    moves = [(o, "upload") for o in part.inputs] + [(part.output, "download")]
+    compute = found.terms.get("compute", 0.0)
+    try:
+        copies = sum(
+            2 * constants.link(member, way, o.memory, beside)(o.nbytes // 2) for o, way in moves
+        )
+    except KeyError:
+        return found
+    if found.seconds is None:
+        return found
+    more = max(copies, compute) + min(copies, compute) / 2 - found.seconds
+    return found if more <= 0 else _with(found, {"upload": more})
 
 
 def _all(

@@ -47,7 +47,7 @@ class Profile:
         self._beside: dict[str, bool] = {}
         self._together: dict[str, Profile] = {}
         self._group: tuple[str, ...] = ()
-        self._quiet = self
+        self._quiet, self._times = self, 1
 
     def cost(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
@@ -155,11 +155,16 @@ class Profile:
                 kinds = self.data["links"].get(name, {}).get(direction, {})
                 model = kinds.get(f"{memory} {beside}") or kinds.get(memory)
                 if model is not None:
-                    self._links[key] = bind_link(model)
+                    self._links[key] = self._in_turn(bind_link(model))
                     break
             else:
                 raise KeyError(f"{memory} {direction} of {device}")
         return self._links[key]
+
+    def _in_turn(self, curve: Callable[[int], float]) -> Callable[[int], float]:
+        """A curve for as many copies as go one after the other."""
+        times = self._times
+        return curve if times == 1 else lambda nbytes: times * curve(nbytes)
 
     def at_once(self, group: str) -> Profile:
         """The same constants, with the links of each of several devices that copy at once.
@@ -167,13 +172,15 @@ class Profile:
         Parameters
         ----------
         group : str
-            Of the devices together, "cuda*2". Where their links are not known, copies are as fast
-            as alone.
+            Of the devices together, "cuda*2". Where their links were not measured they are taken
+            to share one bus: copies at once take as long as one after the other.
         """
         found = self._together.get(group)
         if found is None:
             found = self._together[group] = Profile(self.data)
             found._group, found._quiet = (group,), self
+            if group not in self.data["links"]:
+                found._times = int(group.partition("*")[2])
         return found
 
     def least_staged(self, device: str, direction: str) -> float:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import pinned
 from hetero.arrays.kept import find
 from hetero.arrays.library import Library
 from hetero.arrays.operand import HOST, Operand
+from hetero.arrays.pinned import RANGES, holds
 
 
 class Numpy(Library):
@@ -24,8 +24,8 @@ class Numpy(Library):
     def describe(self, array: np.ndarray) -> Operand:
         if array.flags.writeable:
             facts = array.shape, array.strides, array.dtype, HOST
-            return Operand(*facts, pinned=True) if pinned.holds(array) else Operand(*facts)
+            return Operand(*facts, pinned=True) if RANGES and holds(array) else Operand(*facts)
         found = find(array)
         copies = () if found is None else found.copies
         facts = array.shape, array.strides, array.dtype, HOST, 0, True, None
-        return Operand(*facts, copies, found, pinned.holds(array))
+        return Operand(*facts, copies, found, holds(array))

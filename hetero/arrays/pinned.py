@@ -10,17 +10,17 @@ import numpy as np
 from hetero import locks
 
 _lock = locks.new()
-_ranges: list[tuple[int, int]] = []  # first address and the one behind the last, in order
+RANGES: list[tuple[int, int]] = []  # first address and the one behind the last, in order
 _nbytes: dict[str, int] = {}
 
 
 def holds(array: np.ndarray) -> bool:
     """Whether an array lies in pinned memory that was made here."""
-    if not _ranges:
+    if not RANGES:
         return False
     address = array.__array_interface__["data"][0]
-    place = bisect.bisect_right(_ranges, (address, 1 << 64)) - 1
-    return place >= 0 and address < _ranges[place][1]
+    place = bisect.bisect_right(RANGES, (address, 1 << 64)) - 1
+    return place >= 0 and address < RANGES[place][1]
 
 
 def sizes() -> dict[str, int]:
@@ -34,7 +34,7 @@ def known(array: np.ndarray, purpose: str) -> np.ndarray:
     begin = array.__array_interface__["data"][0]
     entry = begin, begin + array.nbytes
     with _lock:
-        bisect.insort(_ranges, entry)
+        bisect.insort(RANGES, entry)
         _nbytes[purpose] = _nbytes.get(purpose, 0) + array.nbytes
     weakref.finalize(array, _forget, entry, purpose).atexit = False
     return array
@@ -42,7 +42,7 @@ def known(array: np.ndarray, purpose: str) -> np.ndarray:
 
 def _forget(entry: tuple[int, int], purpose: str) -> None:
     with _lock:
-        place = bisect.bisect_left(_ranges, entry)
-        if _ranges[place : place + 1] == [entry]:
-            del _ranges[place]
+        place = bisect.bisect_left(RANGES, entry)
+        if RANGES[place : place + 1] == [entry]:
+            del RANGES[place]
         _nbytes[purpose] -= entry[1] - entry[0]

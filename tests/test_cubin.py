@@ -37,7 +37,7 @@ def test_a_kernel_is_compiled_once(compiled):
 
 
 def test_what_was_compiled_ahead_is_not_looked_up_again(compiled, monkeypatch):
-    """A fit of k-means asks for ten files each time: looking them up took a millisecond."""
+    """Every fit of k-means asks for its files: reading them took most of its set-up."""
     monkeypatch.setattr(cuda_launch, "kernel_text", lambda text, dialect: text)
     device = SimpleNamespace(dialect="cuda", arch="sm_90", ahead=set())
     ahead = functools.partial(cuda_launch.CudaLaunches.compile_ahead, device)

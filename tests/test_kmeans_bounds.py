@@ -168,6 +168,15 @@ def test_bounds_are_given_up_where_they_skip_nothing():
         assert moving[again - 1] <= moving[before] / 2
 
 
+def test_the_plain_loop_serves_while_bounds_are_compiled(monkeypatch):
+    begun = []
+    monkeypatch.setattr(bounded_cpu, "is_ready", lambda name: False)
+    monkeypatch.setattr(bounded_cpu.loop_compiler, "begin", begun.append)
+    used, _ = watched(blobs(20_000, 4, 256, np.float32), 256, 8)
+    assert not any(used)
+    assert begun == ["bounds in float32"]
+
+
 @pytest.mark.parametrize(
     ("n", "k", "d"), [(100_000, 8, 2), (100_000, 8, 32), (100_000, 2, 256), (1000, 256, 8)]
 )

@@ -48,7 +48,8 @@ class Family(NamedTuple):
     examples : str
         "module:function", whose ``function(dtype)`` calls all of the loops in all ways.
     served : bool
-        Whether NumPy serves within the same methods until they are compiled, whatever the plan.
+        Whether NumPy or other loops serve within the same methods until they are compiled,
+        whatever the plan.
     """
 
     name: str

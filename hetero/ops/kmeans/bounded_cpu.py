@@ -18,13 +18,14 @@ from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.loops import BOUNDS
 from hetero.ops.kmeans.rows_cpu import LoopRows, cost_of_a_row
 
-_TEAMS = 32  # that gather rows, each for itself
+_TEAMS = 32  # that gather rows, each for itself, at most
+_BLOCKS_OF_A_TEAM = 16  # at least: a team's last block is not full
 _MOVED = 1 / 16  # of the rows, below which bounds are tried
+_EACH = 1 << 19  # elements; as long as to read and use these an iteration takes for few rows, too
 _KEPT = 25  # keeping a row's bounds takes as long as to read and use so many elements
 _LOOKED = 1.15  # a row that is looked at takes so many times as long as without bounds
 _GATHERED = 5  # and for each of its numbers as long as to read and use so many elements
 _LEAST = 0.1  # of the rows, that may be looked at, or bounds are not tried
-_ROWS = 1 << 12  # at least
 _CENTROIDS = 8  # rows, at least, for each centroid: they are compared with each other too
 
 
@@ -93,7 +94,7 @@ class _Bounds:
 
     def __init__(self, n: int, parts: int, centroids: np.ndarray) -> None:
         k, dtype = len(centroids), centroids.dtype
-        teams = min(_TEAMS, parts)
+        teams = max(1, min(_TEAMS, parts, n // (_BLOCKS_OF_A_TEAM * loops.BLOCK)))
         self.of_rows = np.empty((3, n), dtype)
         self.reaches = np.zeros((teams, k), dtype)
         self.looked = np.zeros(teams, np.int64)
@@ -124,7 +125,7 @@ class _Bounds:
 
 def most_looked_at(n: int, k: int, d: int) -> float:
     """The part of the rows of which all distances may be made, so that bounds save something."""
-    if n < max(_ROWS, _CENTROIDS * k):
+    if n < _CENTROIDS * k:
         return 0.0
     plain = cost_of_a_row(k, d)
-    return (plain - _KEPT) / (_LOOKED * plain + _GATHERED * d)
+    return (plain - _KEPT - _EACH / n) / (_LOOKED * plain + _GATHERED * d)

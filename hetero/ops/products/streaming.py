@@ -342,12 +342,13 @@ def stands_in(problem: Problem) -> str | None:
 
 def _choice(problem: Problem, device: Device, most: float) -> Choice | None:
     """`choose` with this machine's constants, remembered."""
-    key = problem, device.name, most
+    beside = planner.beside()
+    key = problem, device.name, most, beside
     found = _choices.get(key)
     if found is None:
         now = call_cache.generation()
         info = inventory.devices()[device.name]
-        found = choose(problem, device.name, info, profile.current(), most)
+        found = choose(problem, device.name, info, profile.current(), most, beside)
         call_cache.remember(_choices, key, found, now)
     return found
 

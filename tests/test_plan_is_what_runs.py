@@ -290,7 +290,7 @@ def test_random_calls(machine, constants, seed):
 def test_random_calls_in_bands(machine, monkeypatch):
     """Images larger than a device."""
     record, devices, info = machine
-    info["memory_bytes"] = 6_000
+    info["memory_bytes"] = 20_000
     monkeypatch.setattr(streamed, "_LEAST_MOVED", 0)
     inventory.changed()
     profile.set_current(profile.shipped("h200"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetero.calibration import overheads
+from hetero.calibration import fit, overheads
 from hetero.calibration.overheads import Copies, transfers
+from hetero.runtime import profile
 
 _RATE = 8e9
 _SIZES = [1 << 20, 1 << 26, 1 << 28]
@@ -71,3 +72,45 @@ def test_a_long_transfer_that_was_slow_is_done_again(times, timed):
     assert asked.count(("upload", _SIZES[-1])) == 2 * (1 + times)
     assert asked.count(("download", _SIZES[-1])) == 2
     assert found["upload", "pageable"] == pytest.approx({n: n / _RATE for n in _SIZES})
+
+
+class Staging(Slowly):
+    """Copies half as fast through a ring below 8 MB, and three times as fast above."""
+
+    stages = True
+
+    def ring(self):
+        return self
+
+    def record(self):
+        return None
+
+    def start(self, direction, array, buffer, offset, after):
+        assert (buffer, offset, after) == (0, 0, None)
+        self.asked.append((direction, "staged", array.nbytes))
+        self.now += array.nbytes / _RATE * (2.0 if array.nbytes < 1 << 23 else 1 / 3)
+        return self
+
+    def wait(self):
+        """Complete at once."""
+
+
+def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monkeypatch):
+    device = Staging({})
+    monkeypatch.setattr(overheads.time, "perf_counter", lambda: device.now)
+    clock = {**overheads.measure.__kwdefaults__, "clock": lambda: device.now}
+    monkeypatch.setattr(overheads.measure, "__kwdefaults__", clock)
+    sizes = [1 << n for n in range(12, 29)]
+    found = transfers(device, sizes, 0.01)
+    assert set(found) == {*Copies.WAYS, ("upload", "staged"), ("download", "staged")}
+    assert list(found["download", "staged"]) == [n for n in sizes if n >= 1 << 18]
+    assert list(found["download", "pinned"]) == sizes
+    links = {
+        way: {kind: fit.segments([*t], [*t.values()]) for (w, kind), t in found.items() if w == way}
+        for way in ("upload", "download")
+    }
+    data = {**profile.shipped("conservative").data, "links": {"cuda:0": links}}
+    constants = profile.Profile(data)
+    assert 1 << 22 < constants.least_staged("cuda:0", "upload") <= 1 << 23
+    assert constants.link("cuda:0", "upload")(1 << 27) == pytest.approx((1 << 27) / _RATE / 3)
+    assert constants.link("cuda:0", "upload")(1 << 20) == pytest.approx((1 << 20) / _RATE)

@@ -19,8 +19,9 @@ def holds(array: np.ndarray) -> bool:
     if not RANGES:
         return False
     address = array.__array_interface__["data"][0]
-    place = bisect.bisect_right(RANGES, (address, 1 << 64)) - 1
-    return place >= 0 and address < RANGES[place][1]
+    place = bisect.bisect_right(RANGES, (address, 1 << 64))
+    # As a slice: one may go meanwhile, in another thread or a finalizer.
+    return any(address < end for _, end in RANGES[max(place - 1, 0) : place])
 
 
 def sizes() -> dict[str, int]:

@@ -326,6 +326,21 @@ def test_what_several_devices_share_is_on_the_host(two):
         assert stays[place].seconds == pytest.approx(sum(terms.values()))
 
 
+def test_devices_that_bring_the_result_home_are_taken_by_name_only(two):
+    """However cheap: each of the next calls would move it."""
+    shapes = (4096, 4096), (4096, 4096)
+    with hetero.use(results="device"):
+        found, priced = rows(*shapes)
+        assert found.chosen.device == "cuda:0"
+        cheaper = [c for c in priced.values() if c.seconds < found.seconds]
+        assert {c.device for c in cheaper} == {"cuda:*"}
+        assert {c.reason for c in cheaper} == {"leaves its result on the host"}
+        assert "leaves its result on the host" in str(found)
+        assert rows(*shapes, device="cuda:*")[0].chosen.device == "cuda:*"
+        assert rows(*shapes, method="streamed")[0].chosen.method == "streamed"
+    assert rows(*shapes)[0].chosen.device == "cuda:*"
+
+
 def test_the_next_call_is_expected_on_the_device_that_is_named(two):
     with hetero.use(results="device"):
         assert rows((9, 9), (9, 9))[0].problem.next_device == "cuda:0"

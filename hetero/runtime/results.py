@@ -6,7 +6,8 @@ in any case, so what is decided here is the first call of a chain.
 
 The rule by which staying is priced: the next call is expected on the device that was named, or else
 on the first one. A result that stays on a device costs no download. What is computed on the host is
-charged its upload to that device.
+charged its upload to that device. Devices that bring a result to the host, several together or in
+blocks, are taken by name only, or where no other can: each of the next calls would move it.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ Devices = dict[str, dict[str, Any]]
 _STEPS = (64, 16, 4)  # ranges begin at multiples of one, for what tiles and wide loads gain
 _LEAST_STEPS = 16  # of each range
 _ROUNDS = 3  # of finding ranges that take devices that differ equally long
+_HOME = "leaves its result on the host"
 _TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
 
 
@@ -41,7 +42,28 @@ def price(
     if device is not None and possible:
         return _ranked(Plan(problem, (), constants.name, beside=beside), shared)
     plan = pricing.price(problem, constants, devices, device, method, beside)
-    return _ranked(plan, shared) if shared else plan
+    plan = _ranked(plan, shared) if shared else plan
+    return plan if problem.next_device is None else _staying(plan)
+
+
+def _staying(plan: Plan) -> Plan:
+    """A plan whose result is to stay, without devices that bring it to the host, if others do not.
+
+    Each of the next calls would move such a result, which the price of one call does not tell.
+    """
+    possible = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
+    if not any(c.device != CPU and not _comes_home(c) for c in possible):
+        return plan
+    return _ranked(
+        replace(plan, candidates=()),
+        [c._replace(reason=_HOME) if _comes_home(c) else c for c in plan.candidates],
+    )
+
+
+def _comes_home(candidate: Candidate) -> bool:
+    """Whether devices compute it and leave the result on the host."""
+    blocks = candidate.implementation is not None and candidate.implementation.blocks
+    return candidate.reason is None and (bool(candidate.shares) or blocks == registry.ALWAYS)
 
 
 def _ranked(plan: Plan, more: list[Candidate]) -> Plan:

@@ -68,7 +68,7 @@ def use(
     With ``results="device"`` each call is priced with what staying saves the next one: a result
     that stays on a device is not charged its download, and one that the CPU computes is charged its
     upload to the device that is named, or else to the first one ("upload next" in a plan). Several
-    devices together, and methods that move blocks, leave theirs on the host: they are taken by name.
+    devices together, and methods that move blocks, leave theirs on the host: taken by name only.
 
     Results of arrays on a device lie there in any case. Those of several devices together, of
     complex convolutions, and of calls that a device has no room for as a whole, are on the host.

@@ -674,3 +674,18 @@ def test_streams_of_all_devices_share_what_the_host_copies():
     expected = max(copies, compute) + min(copies, compute) / 2
     assert found.seconds == pytest.approx(expected)
     assert found.seconds == pytest.approx(sum(found.terms.values()))
+
+
+def test_copies_of_operands_that_do_not_change_are_none_of_the_parts(two):
+    """They hold the whole operand, and a range is another one."""
+    A, B = values(400, 300), hetero.keep(values(300, 200), uses=100)
+    for _ in range(3):
+        np.testing.assert_array_equal(hetero.matmul(A, B, device="cuda:0"), A @ B)
+    inputs = hetero.plan("matmul", A, B, device="cuda:0").problem.inputs
+    assert inputs[1].copies == ("cuda:0",)
+    plan = hetero.plan("matmul", A, B, device=ALL)
+    for share in plan.chosen.shares:
+        assert all(not o.copies and o.kept is None for o in share.plan.problem.inputs)
+    used(two)
+    np.testing.assert_array_equal(hetero.matmul(A, B, device=ALL), A @ B)
+    assert used(two) == ["cuda:0", "cuda:1"]

@@ -267,13 +267,16 @@ def operations() -> tuple[Operation, ...]:
 
 
 def cut(problem: Problem, parts: int) -> Cut | None:
-    """How a problem of host arrays is cut into at least so many parts; None where it is not."""
+    """How a problem of host arrays is cut into at least so many parts; None where it is not.
+
+    The parts move their operands, whatever copies of the whole ones there are.
+    """
     found = _operations.get(problem.operation)
     if found is None or found.cut is None:
         return None
-    if problem.next_device is not None:  # parts are put together on the host
-        problem = replace(problem, next_device=None)
-    return found.cut(problem, parts)
+    inputs = tuple([o._replace(copies=(), kept=None) for o in problem.inputs])
+    # They are put together on the host.
+    return found.cut(replace(problem, inputs=inputs, next_device=None), parts)
 
 
 def operation(name: str) -> Operation:

@@ -58,6 +58,8 @@ def held(opencl, monkeypatch):
         ("512MiB", 512 << 20),
         ("1.5 gb", 15 * 10**8),
         (" 70 ", 70),
+        ("4e9", 4 * 10**9),
+        ("1.5e+3 kB", 15 * 10**5),
         (np.int64(9), 9),
     ],
 )
@@ -65,7 +67,9 @@ def test_limits_are_read(given, nbytes):
     assert memory_limit.parsed(given) == nbytes
 
 
-@pytest.mark.parametrize("given", ["", "GB", "4 XB", "-4 GB", "nan", 0, -1, 0.5, 1e30])
+@pytest.mark.parametrize(
+    "given", ["", "GB", "4 XB", "-4 GB", "nan", "1e", "1e400", 0, -1, 0.5, 1e30, 10**400]
+)
 def test_what_is_no_limit(given):
     wrong = pytest.raises(ValueError, match=r"memory_limit must be bytes above 0.*got")
     with wrong, hetero.use(memory_limit=given):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import dataclasses
 import importlib
@@ -304,6 +305,8 @@ def test_forced_placement_that_is_not_there():
         priced(square(8), device="cuda:1")
     with pytest.raises(DeviceNotAvailable, match="got 'gpu'"):
         priced(square(8), device="gpu")
+    with pytest.raises(DeviceNotAvailable, match="got 0"):
+        priced(square(8), device=0)
     with pytest.raises(MethodNotAvailable, match=r"'blas', .*'tiled'.*got 'magic'"):
         priced(square(8), method="magic")
     with pytest.raises(MethodNotAvailable, match="'blas' on cpu, got 'tiled'"):
@@ -361,6 +364,30 @@ def test_use_nests():
 def test_use_is_undone_by_an_exception():
     with pytest.raises(RuntimeError), hetero.use(device="cpu"):
         raise RuntimeError
+    assert planner.placement(None, None) == (None, None)
+
+
+def test_use_may_end_in_another_thread():
+    """As where a generator is closed there; the block holds in the thread that it began in."""
+
+    def generator():
+        with hetero.use(device="cpu"):
+            yield
+
+    blocks, failed = generator(), []
+
+    def close():
+        try:
+            blocks.close()
+        except ValueError as error:
+            failed.append(error)
+
+    context = contextvars.copy_context()
+    context.run(next, blocks)
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join()
+    assert not failed
     assert planner.placement(None, None) == (None, None)
 
 

@@ -10,7 +10,7 @@ import fakes
 import numpy as np
 import pytest
 import runtimes
-from scipy import signal
+from scipy import signal, sparse
 
 import hetero
 from hetero import devices
@@ -389,6 +389,8 @@ def test_what_lies_on_the_host_stays_there():
     assert hetero.to_host(VALUES, out) is out
     np.testing.assert_array_equal(out, VALUES)
     np.testing.assert_array_equal(hetero.to_host([[1, 2]]), [[1, 2]])
+    with pytest.raises(TypeError, match="to_host takes dense arrays, got csr_array"):
+        hetero.to_host(sparse.csr_array(VALUES))
 
 
 def test_wrong_outs(cuda):

@@ -13,7 +13,7 @@ from layouts import LAYOUTS
 import hetero
 from hetero import devices
 from hetero.devices.budget import rounded
-from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
 from hetero.ops import matmul
 from hetero.ops.products import streaming, tiling
 from hetero.ops.products.streaming import Lengths
@@ -377,3 +377,9 @@ def test_operands_on_a_device_are_not_brought_back():
     plan = pricing.price(problem, constants(), {"cuda:0": GPU}, "cuda:0")
     reasons = {c.method: c.reason for c in plan.candidates}
     assert reasons["streamed"] == "not all operands are on the host"
+
+
+def test_named_alone_it_says_what_else_to_name(opencl):
+    """Another name of this machine's CPU is taken by name only."""
+    with pytest.raises(MethodNotAvailable, match="name it with device= to use it"):
+        hetero.plan("matmul", np.ones((64, 64)), np.ones((64, 64)), method="streamed")

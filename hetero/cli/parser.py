@@ -189,8 +189,8 @@ def _bench(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dtype", choices=("float32", "float64"), help=f"default: {usual}")
     sub.add_argument(
         "--device",
-        help=f"of {_with_option('device')} (default: cuda:0, or cpu without a GPU); the others "
-        "run on all",
+        help=f"of {_with_option('device')} (default: cuda:0, or cpu without a GPU) and of "
+        f"{commands.MOVEMENT} (default: cuda:0); the others run on all",
     )
     sub.add_argument(
         "--order",

@@ -90,7 +90,7 @@ def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool = True) -> Any:
     ValueError
         For an ``out`` of another shape or dtype, or one that cannot be written to.
     TypeError
-        For an ``out`` that is no NumPy array.
+        For an ``out`` that is no NumPy array, and for sparse matrices.
     hetero.errors.DeviceError
         If the device fails twice, or once with ``wait=False``.
     hetero.errors.GraphError
@@ -110,6 +110,8 @@ def to_host(x: Any, out: np.ndarray | None = None, *, wait: bool = True) -> Any:
     array([[18., 18.],
            [18., 18.]])
     """
+    if hasattr(x, "tocsr"):
+        raise TypeError(f"to_host takes dense arrays, got {type(x).__name__}")
     array = as_array(x)
     operand = describe(array)
     if out is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import Any
@@ -40,13 +41,14 @@ def parsed(limit: float | str, name: str = "memory_limit") -> int:
     """
     nbytes: float = 0
     if isinstance(limit, str):
-        found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*", limit)
+        found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE]\+?[0-9]+)?)\s*([a-zA-Z]*)\s*", limit)
         if found and found[2].upper() in _UNITS:
             nbytes = float(found[1]) * _UNITS[found[2].upper()]
     elif isinstance(limit, bool) or not hasattr(limit, "__float__"):
         raise TypeError(f"{name} must be a number of bytes or a string, got {limit!r}")
     else:
-        nbytes = float(limit)
+        with contextlib.suppress(OverflowError):
+            nbytes = float(limit)
     if not 1 <= nbytes < 2**63:
         raise ValueError(f'{name} must be bytes above 0, such as 4e9 or "4 GB", got {limit!r}')
     return int(nbytes)
@@ -98,4 +100,4 @@ def _readable(nbytes: int) -> str:
     for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if nbytes >= size:
             return f"{nbytes / size:.3g} {unit}"
-    return f"{nbytes} bytes"
+    return f"{nbytes} byte{'s' * (nbytes != 1)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import fields, replace
 from operator import attrgetter
@@ -93,7 +93,9 @@ def use(
     try:
         yield
     finally:
-        forced.reset(token)
+        # A generator may be closed by another thread or task, in which the block never began.
+        with suppress(ValueError):
+            forced.reset(token)
 
 
 def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:

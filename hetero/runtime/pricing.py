@@ -61,7 +61,11 @@ def price(
         for implementation in of_kind.get(info["kind"], ()):
             if (
                 (method is None or implementation.method == method)
-                and not (device is None and implementation.stands_in and info.get("is_host_cpu"))
+                and not (
+                    device is method is None
+                    and implementation.stands_in
+                    and info.get("is_host_cpu")
+                )
                 and (name in devices or (implementation.shared and implementation.shared(problem)))
             ):
                 row = problem, implementation, name, info, constants, device is not None
@@ -181,7 +185,7 @@ def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[st
     """The devices that a name such as "cuda" or "cuda:0" stands for, or `DeviceNotAvailable`."""
     if device in devices:
         return [device]
-    kind = device.removesuffix(":*")
+    kind = str(device).removesuffix(":*")
     matching = [name for name, info in devices.items() if info["kind"] == kind != CPU]
     if not matching:
         raise DeviceNotAvailable(

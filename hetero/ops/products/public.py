@@ -85,8 +85,10 @@ def _call(
         planner.check_placement(function.__name__, device, method)
         return function(A, B, out=out, **options)
     A, B = _dense(function, A), _dense(function, B)
-    stays = out is None and results.wanted()
-    key = _host_key(A, B, out, device, method, stays)
+    stays, more = False, None
+    if _forced() is not None:
+        stays, more = out is None and results.wanted(), call_cache.besides()
+    key = _host_key(A, B, out, device, method, stays, more)
     run = calls.host.get(key)
     if run is None:
         now = call_cache.generation()
@@ -125,10 +127,10 @@ def _host_key(
     device: str | None,
     method: str | None,
     stays: bool,
+    more: tuple[Any, ...] | None,
 ) -> tuple[Any, ...]:
     """What a remembered host call is found by; the layouts alone where nothing else is given."""
     key = layouts(A, B, out)
-    more = call_cache.besides()
     if out is None and device is None and method is None and not stays and more is None:
         return key
     return device, method, key, stays, out is not None and out.flags.writeable, more

@@ -114,8 +114,12 @@ class Pool:
         """
         self._driver.Context.synchronize()
         found = False
-        for size in list(self._free):
-            for unused in self._free.pop(size):
+        for size, free in list(self._free.items()):
+            while True:
+                try:
+                    unused = free.pop()  # in one step: other threads take and return blocks
+                except IndexError:
+                    break
                 found = True
                 self._all.remove(unused)
                 self.nbytes -= size

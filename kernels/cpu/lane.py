@@ -23,14 +23,12 @@ __all__ = ["FIELDS", "compile_ahead", "functions", "loop", "ready"]
 log = logging.getLogger("hetero")
 _compiled: dict[str, Callable[[Any], int]] = {}
 
-# What the loop is told: an array of 64-bit integers. Addresses of C functions come first.
+# What the loop is told: an array of 64-bit integers. Addresses of C functions come first. Row and
+# pitch: bytes of a row, and from one to the next on the host; a slice has some rows.
 FIELDS = (
     *("memcpy", "send", "record", "await", "drain"),  # send(to, from, bytes, stream), as drivers do
     *("host", "device", "bytes", "slice", "stream"),
-    *(
-        "row",
-        "pitch",
-    ),  # bytes of a row, and from one to the next on the host; a slice has some rows
+    *("row", "pitch"),
     *("buffer 0", "buffer 1", "event 0", "event 1"),
 )
 

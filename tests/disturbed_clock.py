@@ -33,7 +33,7 @@ class Disturbed(fake_clock.Clock):
     """The clock of a machine that computes something else, too."""
 
     def settle(self, load: str) -> None:
-        self.load, self.draw = load, random.Random(5)
+        self.load, self.draw = load, random.Random(6)
         self.slice, self.next_theft = _SLICE, self.now + _BETWEEN
         self.switches, self.stolen, self.others, self.read = 0, 0.0, 0.0, self.now
 

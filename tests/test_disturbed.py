@@ -53,7 +53,8 @@ def test_most_samples_spoiled_is_told(found):
     told = any(NOT_TRUSTED in line for line in found["spikes"]["said"])
     assert told == (not load.is_trusted(found["spikes"]["load"]))
     assert told or found["spikes"]["worst"] <= WORST
-    # Even so it is no nonsense. By eight draws of spikes: 3 to 33 problems, at worst 3.8.
+    # Even so it is no nonsense in most draws of spikes. By twelve: 0 to 32 problems, at worst 3.4;
+    # and one with 52 and 88, where a method kept its spikes in every pass.
     assert found["spikes"]["number"] <= 30
     assert found["spikes"]["worst"] <= 5.0
 

@@ -257,7 +257,7 @@ def test_bench_leaves_out_what_fails(warnings_of):
     calls = {"fft on x": gone, "direct on cpu": lambda turn: None}
     case = Benchmark("a case", lambda: Comparison(calls))
     failed = {}
-    assert bench._row(case, None, failed)["seconds"].keys() == {"direct on cpu"}
+    assert bench.row(case, None, failed)["seconds"].keys() == {"direct on cpu"}
     left_out.warn(failed)
     assert warnings_of() == ["fft on x is left out: planted"]
 

@@ -103,7 +103,8 @@ def checked(
     ------
     ValueError, TypeError
         For wrong numbers of dimensions, an unknown mode or boundary, shapes that "valid" does not
-        take; as SciPy, for fill values and dtypes.
+        take, nothing at all along an axis that "full" would lengthen; as SciPy, for fill values
+        and dtypes.
     """
     image, filter = array_or_spec(in1), array_or_spec(in2)
     a, b = describe(image), describe(filter)
@@ -124,6 +125,8 @@ def checked(
         boundary, fillvalue = _as_scipy((a.dtype, b.dtype), mode, boundary, fillvalue)
     if boundary != "fill":
         fillvalue = 0
+    if mode == "full" and any(n + f == 0 for n, f in zip(a.shape[-2:], b.shape, strict=True)):
+        raise ValueError(f"in1 {a.shape} and in2 {b.shape} are both empty along an axis")
     if mode == "valid" and swapped(a.shape[-2:], b.shape) and len(a.shape) == 2:
         image, filter, a, b = filter, image, b, a
     stays = machine.is_here and a.location == b.location == HOST and results.wanted()

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import calibration, kernels, locks
+from hetero import calibration, devices, kernels, locks
 from hetero.ops import matmul
 from hetero.runtime import planner, profile
 
@@ -383,3 +383,22 @@ def test_this_test_sees_locks():
     """What is looked for is found: a lock of a module's, and one of a module's object."""
     found = {where for where, _ in module_locks()}
     assert {"hetero.runtime.profile.finding._lock", "hetero.runtime.call_cache._all.lock"} <= found
+
+
+def test_a_call_in_the_middle_of_a_launch(opencl, monkeypatch):
+    """As a signal handler's: a kernel keeps the arguments of the call that it came between."""
+    A, B = np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
+    first = hetero.matmul(A, B, device=opencl)
+    device = devices.get(opencl)
+    enqueue, come = device.cl.enqueue_nd_range_kernel, [True]
+
+    def disturbed(*arguments):
+        if come and come.pop():
+            between = hetero.matmul(-A, B, device=opencl)
+            np.testing.assert_array_equal(between, -first)
+        return enqueue(*arguments)
+
+    monkeypatch.setattr(device.cl, "enqueue_nd_range_kernel", disturbed)
+    np.testing.assert_array_equal(hetero.matmul(A, B, device=opencl), first)
+    assert not come
+    assert not devices.troubles()

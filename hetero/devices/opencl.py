@@ -156,6 +156,7 @@ class OpenCLDevice(Device):
         self._opened: tuple[Any, Any] | None = None
         self._programs: dict[Any, Any] = {}
         self._kernels: dict[Any, Any] = {}
+        self._taken: set[Any] = set()  # kernels that are being given arguments
         self.multiprocessors = device.max_compute_units
         self.block_limit = device.max_work_group_size
         self.shared_limit = int(device.local_mem_size)
@@ -306,10 +307,16 @@ class OpenCLDevice(Device):
         shared_bytes: int = 0,
         stream: Any = None,
     ) -> None:
-        for position, argument in enumerate(arguments):
-            scalar = _SCALARS.get(type(argument))
-            kernel.set_arg(position, argument if scalar is None else scalar(argument))
-        self.cl.enqueue_nd_range_kernel(self._queue(stream), kernel, (grid * block,), (block,))
+        if kernel in self._taken:  # a signal handler's call, in the middle of its own thread's
+            kernel = self.cl.Kernel(kernel.program, kernel.function_name)
+        try:
+            self._taken.add(kernel)
+            for position, argument in enumerate(arguments):
+                scalar = _SCALARS.get(type(argument))
+                kernel.set_arg(position, argument if scalar is None else scalar(argument))
+            self.cl.enqueue_nd_range_kernel(self._queue(stream), kernel, (grid * block,), (block,))
+        finally:
+            self._taken.discard(kernel)
 
     def event(self, stream: Any = None) -> Any:
         return self.cl.enqueue_marker(self._queue(stream))

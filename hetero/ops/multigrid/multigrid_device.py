@@ -314,6 +314,7 @@ def _cycles(
         # What the pass found on its way is the residual but for the rounding of its own values.
         if not residual > bound or stalled or done == maxiter:
             residual = hierarchy.norms(f, u)[0]
+            stalled = stalled or (done > 1 and residual > _STALLED * before)
     if not math.isfinite(residual):
         return Outcome(NOT_FINITE, done, residual, whole)
     ended = ROUNDING if stalled else LIMIT

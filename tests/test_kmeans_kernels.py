@@ -471,6 +471,13 @@ def launches_of(planned):
     )  # fmt: skip
 
 
+def test_one_cluster_is_summed_by_a_span_of_two():
+    """PoCL takes a loop with barriers that is never entered for one that is."""
+    points = shapes.Points(5000, 40, 1, "float32", False, True, 132, 1024, 227 << 10, (9, 0))
+    _, launch = plans.sum_by_label(points, tuning.default())
+    assert dict(launch.defines)["SPAN"] == 2
+
+
 def test_plans_are_whole():
     given = {"X", "weights", "labels", "centroids", "distances", "tolerance"}
     for planned in all_plans():

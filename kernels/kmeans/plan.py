@@ -197,7 +197,7 @@ def sum_by_label(points: Points, table: tables.Table) -> tuple[int, Launch]:
     n, d, k, dtype = points[:4]
     width = VECTOR_BYTES // ELEMENT_BYTES[dtype] if points.aligned else 1
     threads = min(_THREADS, power_of_two(points.block_limit + 1) // 2)
-    span = min(threads, power_of_two(k))
+    span = min(threads, max(power_of_two(k), 2))  # PoCL miscompiles the loop that 1 leaves empty
     spans = ceil_div(k, span)
     lanes = min(32, power_of_two(ceil_div(d, width)))
     # Enough blocks to fill the device, but partial sums of far fewer elements than X has.

@@ -248,12 +248,11 @@ def _by_host(
     seconds: float | None = None,
 ) -> Done:
     """Run on the CPU, on several devices that share host arrays, or on one by blocks of them."""
-    hosts = tuple(
-        [
-            array if operand.location == HOST else transfer.to_host(array, operand)
-            for array, operand in zip(call.arrays, call.operands, strict=True)
-        ]
-    )
+    hosts = call.arrays
+    for number, operand in enumerate(call.operands):
+        if operand.location != HOST:
+            copy = transfer.to_host(call.arrays[number], operand)
+            hosts = (*hosts[:number], copy, *hosts[number + 1 :])
     if len(used) == 1 and used[0].capturing:
         raise GraphError(f"a graph of {used[0].name} takes operands and results there")
     result = problem.output

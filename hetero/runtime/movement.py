@@ -109,6 +109,7 @@ def to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[
 
 
 def total(one: Terms, other: Terms) -> Terms:
+    """The seconds of both, term by term."""
     return one | {term: one.get(term, 0.0) + seconds for term, seconds in other.items()}
 
 

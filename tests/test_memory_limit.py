@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 
 import numpy as np
 import pytest
@@ -190,3 +191,16 @@ def test_a_budget_counts_what_is_held():
             budget.allocated("x", 10**9, object)
     budget.allocated("x", 10**9, object)
     inventory.changed()
+
+
+def test_a_plan_has_no_more_tiles_than_are_worth_it(opencl, held, warnings_of):
+    """What has room for 159 000 tiles of 3x3 only was planned for 3 s, and ran for a minute."""
+    A, B = np.ones((1100, 900), np.float32), np.ones((900, 1300), np.float32)
+    begin = time.perf_counter()
+    with hetero.use(device=opencl, memory_limit=50_000):
+        result = hetero.matmul(A, B)
+        assert "there is no room for tiles" in str(hetero.plan("matmul", A, B))
+    assert time.perf_counter() - begin < 2.0
+    assert held.most <= 50_000
+    np.testing.assert_array_equal(result, np.full((1100, 1300), 900, np.float32))
+    assert devices.disabled(opencl) is None

@@ -43,6 +43,7 @@ _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it
 _LIMIT = 0.95  # of a limit: what computes a tile may take some, too
 _STEP = 2e-5  # seconds of the host for each copy or product that is begun
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
+_MOST_TILES = 4096  # more take longer to plan and to begin than the CPU takes for the product
 
 
 class Lengths(NamedTuple):
@@ -57,6 +58,7 @@ class Lengths(NamedTuple):
     batch_bytes : tuple of int
         Of the items of a batch that make one tile.
     most_tiles : int
+        Above which none are compared.
     """
 
     least: int = 256
@@ -219,7 +221,8 @@ def choose(
     room: float,
     beside: str = "",
 ) -> Choice | None:
-    """The fastest way to stream a product that fits so many bytes; None where there is none.
+    """The fastest way to stream a product that fits so many bytes; None where only more than
+    `_MOST_TILES` tiles would.
 
     Parameters
     ----------
@@ -237,7 +240,8 @@ def choose(
     for lengths in (LENGTHS, LENGTHS._replace(least=1, least_bytes=1)):
         since = 0
         for grid in dict.fromkeys(_grids(found, itemsize, lengths)):
-            if best is not None and (since == 4 or grid.tiles > lengths.most_tiles):
+            most = _MOST_TILES if best is None else lengths.most_tiles
+            if since == 4 or grid.tiles > most:
                 break
             ways = fitted(grid, room)
             since += bool(ways)
@@ -328,7 +332,7 @@ def price(
     """``price`` of the method's rows."""
     choice = choose(problem, name, info, constants, room(info), beside)
     if choice is None:
-        return Price(None, reason="there is no room for a row and a column")
+        return Price(None, reason="there is no room for tiles of its panels")
     return Price(choice.times and choice.times._asdict(), str(choice))
 
 

@@ -14,11 +14,12 @@ import numpy as np
 
 from hetero import kernels
 from hetero.arrays import pinned
-from hetero.devices import peers
+from hetero.devices import cards, peers
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy, plainly
 from hetero.devices.staging import Ring, least
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.kernels.procedure.card import Card
 
 _PROBE_BLOCK = 32  # threads
 
@@ -47,6 +48,10 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
         """kind, name, memory_bytes, multiprocessors, driver, toolkit and the backend's own."""
+
+    def card(self) -> Card:
+        """What launch parameters are derived from."""
+        return cards.of_limits(self)
 
     @abc.abstractmethod
     def active(self) -> Any:

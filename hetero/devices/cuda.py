@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays.pinned import holds, known
-from hetero.devices import budget, cubin, cuda_rows, install, pinned
+from hetero.devices import budget, cards, cubin, cuda_rows, install, pinned
 from hetero.devices.base import Device
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, here
 from hetero.devices.cuda_state import Lent
@@ -32,6 +32,7 @@ from hetero.devices.lanes import PURPOSE
 from hetero.devices.staging import Ring, compile_ahead
 from hetero.errors import DeviceError
 from hetero.kernels.cpu import blas_spin, lane
+from hetero.kernels.procedure.card import Card
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
@@ -97,11 +98,20 @@ class CudaDevice(CudaStreams):
         self.capability = self._device.compute_capability()
         self.arch = "sm_{}{}".format(*self.capability)
         self._description = self._describe()
+        self._card: Card | None = None
 
     @property
     def clock_rate(self) -> float:
         """The highest clock of the multiprocessors, in Hz."""
         return 1e3 * self._device.get_attribute(self.driver.device_attribute.CLOCK_RATE)
+
+    def card(self) -> Card:
+        if self._card is None:
+            attribute = self.driver.device_attribute
+            self._card = cards.of_attributes(
+                self, lambda name: self._device.get_attribute(getattr(attribute, name))
+            )
+        return self._card
 
     def describe(self) -> dict[str, Any]:
         """kind, name, pci_bus_id, memory_bytes, multiprocessors, block_limit, shared_limit, arch,

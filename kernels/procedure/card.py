@@ -1,0 +1,129 @@
+"""What the procedure knows of a device: its multiprocessors' limits, and how it reads memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["T10", "Card", "card"]
+
+
+class Card(NamedTuple):
+    """A device, as the execution metrics see it.
+
+    Attributes
+    ----------
+    name : str
+    multiprocessors : int
+    blocks, threads, registers, shared : int
+        What one multiprocessor holds at a time: blocks, threads, registers of 32 bits, bytes of
+        shared memory.
+    block_threads, block_shared : int
+        The most threads, and bytes of shared memory, of a block.
+    warp : int
+        Threads that run together.
+    group : int
+        Threads whose accesses to memory are combined: half a warp on the first cards, a warp today.
+    transactions : tuple of int
+        Sizes in bytes of one access to memory, ascending. The first is the smallest piece that is
+        ever moved: a sector.
+    partitions, partition_bytes : int
+        Of global memory, where neighbouring pieces of so many bytes lie in different ones.
+        (1, 0): addresses are hashed, and no launch can meet one partition only.
+    saturating : int
+        Threads on the device from which on its memory is busy.
+    bandwidth : float
+        Of memory, bytes a second.
+    clock : float
+        Of the multiprocessors, Hz.
+    lanes, lanes_double : int
+        Multiply-adds of float32 and float64 that one multiprocessor begins in a cycle.
+    cache : int
+        Bytes of the cache that all multiprocessors share; 0 if none.
+    register_unit : int
+        Registers are given to warps in multiples of it; 1: to blocks, as they are.
+    shared_unit, shared_reserved : int
+        Shared memory is given to blocks in multiples of the first, in bytes, the second for each
+        block more than it asks for.
+    """
+
+    name: str
+    multiprocessors: int
+    blocks: int
+    threads: int
+    registers: int
+    shared: int
+    block_threads: int
+    block_shared: int
+    warp: int
+    group: int
+    transactions: tuple[int, ...]
+    saturating: int
+    bandwidth: float
+    clock: float
+    lanes: int
+    lanes_double: int
+    cache: int = 0
+    partitions: int = 1
+    partition_bytes: int = 0
+    register_unit: int = 1
+    shared_unit: int = 1
+    shared_reserved: int = 0
+
+
+def card(description: Mapping[str, Any]) -> Card:
+    """A card from its description.
+
+    Raises
+    ------
+    ValueError
+        If fields are missing, unknown or not positive; the message names them all.
+    """
+    wanted = [field for field in Card._fields if field not in Card._field_defaults]
+    missing = [field for field in wanted if description.get(field) is None]
+    if missing:
+        raise ValueError(f"the device description lacks {', '.join(missing)}")
+    unknown = [field for field in description if field not in Card._fields]
+    if unknown:
+        valid = ", ".join(Card._fields)
+        raise ValueError(f"a device description has the fields {valid}, got {', '.join(unknown)}")
+    wrong = [
+        f"{field} {description[field]!r}"
+        for field in wanted[1:]
+        if field != "transactions" and not _positive(description[field])
+    ]
+    sizes = description["transactions"]
+    if not sizes or any(not _positive(size) for size in sizes) or list(sizes) != sorted(sizes):
+        wrong.append(f"transactions {sizes!r}")
+    if wrong:
+        raise ValueError(f"a device description has positive numbers, got {', '.join(wrong)}")
+    return Card(**{**description, "transactions": tuple(sizes)})
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+# White 2013, sections 2.2 and 3.3: 30 multiprocessors of 8 lanes; a half warp's accesses become
+# transactions of 32, 64 or 128 bytes; 8 partitions of 256 bytes; 792 MHz x 512 bits, twice a cycle.
+# 12800 threads keep memory busy (4.5: 400 cycles of latency / 8 x 32 threads x 8 partitions).
+T10 = Card(
+    name="Tesla T10",
+    multiprocessors=30,
+    blocks=8,
+    threads=1024,
+    registers=16384,
+    shared=16384,
+    block_threads=512,
+    block_shared=16384,
+    warp=32,
+    group=16,
+    transactions=(32, 64, 128),
+    saturating=12800,
+    bandwidth=94 * 2**30,
+    clock=1.33e9,
+    lanes=8,
+    lanes_double=1,
+    partitions=8,
+    partition_bytes=256,
+)

@@ -1,0 +1,147 @@
+"""White's execution metrics: what a launch is to a device (White 2013, section 3.3).
+
+Pure functions of a `Card`, of what a kernel needs, and of the launch. With `card.T10` they are his
+equations 3.1 and 3.7 to 3.13; a card of today differs in its figures, and in how registers and
+shared memory are rounded when they are given out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .card import Card
+
+__all__ = [
+    "Launch",
+    "Resources",
+    "active_blocks",
+    "active_threads",
+    "blocks",
+    "fragmented_blocks",
+    "fragmented_threads",
+    "occupancy",
+    "partitions",
+    "partitions_of_block",
+    "resident_blocks",
+    "threads",
+    "waves",
+]
+
+
+class Launch(NamedTuple):
+    """Blocks of a grid, and threads of a block, along x and y."""
+
+    grid_x: int
+    grid_y: int
+    x: int
+    y: int
+
+
+class Resources(NamedTuple):
+    """What a kernel needs: registers of a thread, bytes of shared memory of a block."""
+
+    registers: int
+    shared: int
+
+
+def blocks(launch: Launch) -> int:
+    """Blocks of the grid."""
+    return launch.grid_x * launch.grid_y
+
+
+def threads(launch: Launch) -> int:
+    """Threads of the grid (3.1)."""
+    return blocks(launch) * launch.x * launch.y
+
+
+def resident_blocks(card: Card, resources: Resources, launch: Launch) -> int:
+    """Blocks that one multiprocessor can hold at a time (3.7); 0 if not even one."""
+    size = launch.x * launch.y
+    limits = [card.blocks, card.threads // _up(size, card.warp if card.register_unit > 1 else 1)]
+    registers = _registers(card, resources.registers, size)
+    if registers:
+        limits.append(card.registers // registers)
+    shared = _up(resources.shared, card.shared_unit) + card.shared_reserved
+    if shared:
+        limits.append(card.shared // shared)
+    if size > card.block_threads or resources.shared > card.block_shared:
+        return 0
+    return min(limits)
+
+
+def _registers(card: Card, of_thread: int, size: int) -> int:
+    """Registers that a block is given: as it asks, or by whole warps, each in whole units."""
+    if card.register_unit == 1:
+        return of_thread * size
+    return _up(of_thread * card.warp, card.register_unit) * -(-size // card.warp)
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def active_blocks(card: Card, resources: Resources, launch: Launch) -> int:
+    """Blocks that run on the device at a time (3.8)."""
+    resident = resident_blocks(card, resources, launch)
+    return min(card.multiprocessors * resident, blocks(launch))
+
+
+def active_threads(card: Card, resources: Resources, launch: Launch) -> int:
+    """Threads that run on the device at a time (3.9)."""
+    return active_blocks(card, resources, launch) * launch.x * launch.y
+
+
+def fragmented_blocks(card: Card, resources: Resources, launch: Launch) -> int:
+    """Blocks of the last wave, where it is not full (3.10).
+
+    Raises
+    ------
+    ValueError
+        If no block fits on a multiprocessor.
+    """
+    return blocks(launch) % _some(card, resources, launch)
+
+
+def fragmented_threads(card: Card, resources: Resources, launch: Launch) -> int:
+    """Threads of those blocks (3.11)."""
+    return fragmented_blocks(card, resources, launch) * launch.x * launch.y
+
+
+def waves(card: Card, resources: Resources, launch: Launch) -> int:
+    """How many times the device is filled with blocks, the last time perhaps in part.
+
+    Raises
+    ------
+    ValueError
+        If no block fits on a multiprocessor.
+    """
+    return -(-blocks(launch) // _some(card, resources, launch))
+
+
+def _some(card: Card, resources: Resources, launch: Launch) -> int:
+    active = active_blocks(card, resources, launch)
+    if not active:
+        size, need = launch.x * launch.y, resources
+        raise ValueError(
+            f"no block of {size} threads with {need.registers} registers each and {need.shared} "
+            f"bytes of shared memory fits on a multiprocessor of {card.name}"
+        )
+    return active
+
+
+def occupancy(card: Card, resources: Resources, launch: Launch) -> float:
+    """Share of a full multiprocessor's threads that it can hold of this kernel."""
+    return resident_blocks(card, resources, launch) * launch.x * launch.y / card.threads
+
+
+def partitions_of_block(card: Card, launch: Launch, itemsize: int = 4) -> float:
+    """Partitions of memory that a block's row of elements spans (3.12); 1 without partitions."""
+    return launch.x * itemsize / card.partition_bytes if card.partitions > 1 else 1.0
+
+
+def partitions(card: Card, resources: Resources, launch: Launch, itemsize: int = 4) -> float:
+    """Partitions of memory that the running blocks read from at a time (3.13)."""
+    if card.partitions == 1:
+        return 1.0
+    beside = min(active_blocks(card, resources, launch), launch.grid_x)
+    return min(beside * partitions_of_block(card, launch, itemsize), card.partitions)

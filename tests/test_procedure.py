@@ -16,7 +16,7 @@ def test_a_description_gives_its_card():
 
 def test_fields_that_are_missing_are_named():
     lacking = {k: v for k, v in T10._asdict().items() if k not in ("registers", "blocks", "cache")}
-    with pytest.raises(ValueError, match="lacks blocks, registers$"):
+    with pytest.raises(ValueError, match=r"lacks blocks, registers$"):
         cards.card(lacking)
 
 

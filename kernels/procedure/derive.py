@@ -4,6 +4,9 @@ Each function looks at every legal shape of a block, reckons by the execution me
 launch would take (`reckon.seconds`), and returns the shape that takes least. Nothing is measured or
 looked up: another card, size or dtype is another answer of the same few lines.
 
+A `tuned` rung's launch plan takes an optional `Shape`, for a sweep: one of `shapes_matvec` and so
+on. Without one it asks here, with `Device.card()`.
+
 The kernels that the shapes are for, all in White's manner (2013, listings 4.16, 4.17 and 5.5), for
 row-major operands, with ``x`` threads along the contiguous axis and ``y`` across:
 

@@ -92,6 +92,20 @@ def test_a_limit_of_the_environment_that_is_none(monkeypatch, opencl):
         hetero.plan("matmul", A, B, device=opencl)
 
 
+@pytest.mark.parametrize("name", ["matmul", "matvec"])
+def test_products_without_a_device_tell_of_it_too(monkeypatch, name):
+    """Each time, until it is right; what was remembered before is not asked."""
+    inventory.changed()
+    monkeypatch.setenv("HETERO_MEMORY_LIMIT", "much")
+    product, x = getattr(hetero, name), np.eye(3)[: 1 if name == "matmul" else 3]
+    for x in (x, x.astype(int)):
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"HETERO_MEMORY_LIMIT must be bytes.*'much'"):
+                product(x, np.ones(3) if name == "matvec" else np.eye(3))
+    monkeypatch.setenv("HETERO_MEMORY_LIMIT", "1 GB")
+    assert product(np.eye(3), np.ones(3)).shape == (3,)
+
+
 def test_what_does_not_fit_is_excluded(opencl):
     with hetero.use(device=opencl, memory_limit=WHOLE):
         assert hetero.plan("matmul", A, B).chosen.method == "tiled"

@@ -284,9 +284,16 @@ _only = call_cache.new_table()
 
 def only_choice(operation: str) -> registry.Implementation | None:
     """The implementation that each plan for operands on the host comes down to unless placement is
-    forced; None where there are several, or numbers of threads, so that prices decide."""
+    forced; None where there are several, or numbers of threads, so that prices decide.
+
+    Raises
+    ------
+    ValueError
+        If the environment's memory limit is none, as plans do.
+    """
     if operation not in _only:
         now = call_cache.generation()
+        memory_limits.current()
         usable = [
             info
             for info in inventory.devices().values()

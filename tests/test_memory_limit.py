@@ -98,10 +98,10 @@ def test_products_without_a_device_tell_of_it_too(monkeypatch, name):
     inventory.changed()
     monkeypatch.setenv("HETERO_MEMORY_LIMIT", "much")
     product, x = getattr(hetero, name), np.eye(3)[: 1 if name == "matmul" else 3]
-    for x in (x, x.astype(int)):
+    for given in (x, x.astype(int)):
         for _ in range(2):
             with pytest.raises(ValueError, match=r"HETERO_MEMORY_LIMIT must be bytes.*'much'"):
-                product(x, np.ones(3) if name == "matvec" else np.eye(3))
+                product(given, np.ones(3) if name == "matvec" else np.eye(3))
     monkeypatch.setenv("HETERO_MEMORY_LIMIT", "1 GB")
     assert product(np.eye(3), np.ones(3)).shape == (3,)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hetero
-from hetero.cli import commands
+from hetero.cli import commands, transfer
 
 
 class _Command(argparse.ArgumentParser):
@@ -63,6 +63,12 @@ def parser() -> argparse.ArgumentParser:
             commands.bench,
             _bench,
             "Every method side by side, beside the libraries that are here.",
+        ),
+        (
+            "transfer",
+            transfer.run,
+            transfer.options,
+            "Is it worth moving this to a GPU? Copies beside the work that is done there.",
         ),
         ("demo", commands.demo, _demo, "Calibrate quickly, then run real calls and compare."),
     ):

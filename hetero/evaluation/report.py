@@ -147,12 +147,12 @@ def benchmarks(
             for name, values in table.ratios.items()
             if values
         ]
-        return "\n".join([*_markdown(table.head, table.cells), "", *means])
+        return "\n".join([*markdown(table.head, table.cells), "", *means])
     lines = []
     for row in rows:
         chosen = f", chosen: {row['chosen']}" if "chosen" in row else ""
         lines += [f"{row['case']} ({row['what']}{chosen})", ""]
-        lines += [*_markdown(("", "time", "times the fastest"), _times(row)), ""]
+        lines += [*markdown(("", "time", "times the fastest"), _times(row)), ""]
     return "\n".join(lines)
 
 
@@ -162,7 +162,7 @@ def movement(found: dict[str, Any]) -> str:
     lines = [f"copies between the host and {found['device']}, in GB/s", ""]
     sizes = [f"{row['bytes'] >> 10} KiB" for row in found["copies"]]
     cells = [[kind, *(f"{row[kind] / 1e9:.1f}" for row in found["copies"])] for kind in kinds]
-    lines += [*_markdown(("", *sizes), cells), ""]
+    lines += [*markdown(("", *sizes), cells), ""]
     alone, beside = found["beside"].values()
     lines += [
         f"a product of NumPy's: {readable(alone)} alone, {readable(beside)} beside copies "
@@ -183,6 +183,7 @@ def _times(row: dict[str, Any]) -> list[list[str]]:
     return cells
 
 
-def _markdown(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+def markdown(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines."""
     lines = ["| " + " | ".join(line) + " |" for line in (head, *cells)]
     return [lines[0].replace("|  |", "| |"), "|---" * len(head) + "|", *lines[1:]]

@@ -18,6 +18,9 @@ module of benchmarks (`Operation.benchmarks`) has of
 ``OPTIONS``
     What bench lets one choose beside the dtype: some of "device" and "order". "device" is one whose
     clock can be read, or "cpu"; "order" is "C" or "F".
+``GROWING``
+    Positions of the dimensions that grow with a call's size, as `hetero transfer` varies it; the
+    first one tells how large it is. Without it all do.
 ``moved(dtype)``
     The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
 ``pictured(kind)``

@@ -34,6 +34,7 @@ from hetero.runtime.problem import DEVICE_DTYPES
 
 demonstrate = demonstration.demonstrate
 
+GROWING = (0, 1)  # the image, not the filter
 ON_CPU = ((64, 3), (64, 15), (256, 3), (256, 31), (1024, 5), (2048, 3), (2048, 15), (2048, 63))
 ON_GPU = tuple((n, f) for n in (1024, 4096, 8192) for f in (3, 15, 63, 513))
 MOVED, MOVED_BESIDE_CPU = ((8192, 3), (8192, 31)), ((512, 3), (512, 31))

@@ -29,6 +29,7 @@ from hetero.runtime.problem import DEVICE_DTYPES
 demonstrate = demonstration.demonstrate
 
 DTYPE = "float32"
+GROWING = (0,)  # rows
 FITS = ((1000, 2, 8), (100_000, 32, 64), (1_000_000, 8, 16), (20_000, 128, 256))  # n d k
 ITERATIONS = ((1_000_000, 128, 1024), (100_000, 2, 8), (1_000_000, 8, 16), (100_000, 32, 64))
 MOVED, MOVED_BESIDE_CPU = (4_000_000, 64, 256), (20_000, 8, 16)

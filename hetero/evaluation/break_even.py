@@ -1,0 +1,128 @@
+"""From which size on, and from how many calls on, moving operands to a device pays.
+
+Pure arithmetic on seconds. Sizes of a call are told by one extent, its leading one; the other
+extents that grow keep their ratio to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+Seconds = Callable[[int], float | None]  # of a leading extent; None: not known, or no room
+
+_STEPS = 2  # sizes from one to twice as much
+
+
+class BreakEven(NamedTuple):
+    """From which leading extent on a device with its copies is faster than the CPU.
+
+    Attributes
+    ----------
+    extent : int or None
+        None where it is not within the sizes that were looked at.
+    smallest, largest : int
+        The first and the last of these.
+    """
+
+    extent: int | None
+    smallest: int
+    largest: int
+
+
+def scaled(dims: Sequence[int], growing: Sequence[int], extent: int) -> tuple[int, ...]:
+    """Dimensions of which the first growing one is ``extent`` and the others that grow keep their
+    ratio to it.
+
+    Examples
+    --------
+    >>> scaled((4096, 2048, 3), (0, 1), 1024)
+    (1024, 512, 3)
+    """
+    factor = extent / dims[growing[0]]
+    return tuple(
+        max(1, round(size * factor)) if axis in growing else size for axis, size in enumerate(dims)
+    )
+
+
+def extents(smallest: int, largest: int) -> list[int]:
+    """Leading extents to look at, evenly on a logarithmic scale, both ends included.
+
+    Examples
+    --------
+    >>> extents(8, 32)
+    [8, 11, 16, 23, 32]
+    """
+    number = max(math.ceil(_STEPS * math.log2(largest / smallest)), 1)
+    step = (largest / smallest) ** (1.0 / number)
+    found = [round(smallest * step**index) for index in range(number)]
+    return [*dict.fromkeys(found), largest] if largest > smallest else [smallest]
+
+
+def break_even(cpu: Seconds, device: Seconds, sizes: Sequence[int]) -> BreakEven:
+    """The smallest extent from which on the device is faster than the CPU.
+
+    It is faster at every one of ``sizes`` above it. Between two of these it is looked for by
+    halving. Sizes that one of the two cannot do end the search.
+
+    Examples
+    --------
+    >>> break_even(lambda n: n**3 * 1e-9, lambda n: 1e-3 + n**2 * 1e-9, [8, 64, 512])
+    BreakEven(extent=101, smallest=8, largest=512)
+    """
+
+    def faster(extent: int) -> bool | None:
+        there, here = device(extent), cpu(extent)
+        return None if there is None or here is None else there < here
+
+    seen: dict[int, bool] = {}
+    for size in sizes:
+        found = faster(size)
+        if found is None:
+            if seen:
+                break
+            continue  # the smallest ones may be what a device does not do
+        seen[size] = found
+    if not seen:
+        return BreakEven(None, sizes[0], sizes[-1])
+    every = [*seen]
+    smallest, largest = every[0], every[-1]
+    slower = [size for size in every if not seen[size]]
+    if not slower:
+        return BreakEven(smallest, smallest, largest)
+    if slower[-1] == largest:
+        return BreakEven(None, smallest, largest)
+    low = slower[-1]
+    high = every[every.index(low) + 1]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if faster(middle):
+            high = middle
+        else:
+            low = middle
+    return BreakEven(high, smallest, largest)
+
+
+def calls_from(once: float, each: float, cpu: float) -> int | None:
+    """The number of calls from which on ``once + calls x each`` is less than ``calls x cpu``; None
+    where no number is enough.
+
+    Parameters
+    ----------
+    once : float
+        Seconds that are paid once: operands that stay on the device for all calls.
+    each : float
+        Seconds of each call there.
+    cpu : float
+        Seconds of each call on the CPU.
+
+    Examples
+    --------
+    >>> calls_from(10.0, 1.0, 4.0), calls_from(9.0, 1.0, 4.0), calls_from(1.0, 4.0, 4.0)
+    (4, 4, None)
+    """
+    gained = cpu - each
+    if gained <= 0.0:
+        return None
+    return math.floor(once / gained) + 1

@@ -1,0 +1,151 @@
+"""What `hetero.evaluation.transfer` gives, as text and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hetero.evaluation import pictures
+from hetero.evaluation.report import markdown
+from hetero.runtime.plan import CPU, readable
+
+_STYLES = ("-", "--", "-.", ":")
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """Copies, the work, and whether it pays, in words."""
+    lines = [
+        f"{found['up']:,} bytes up and {found['down']:,} down, {found['device']} "
+        f"(profile: {found['profile']})",
+        "",
+    ]
+    head = ("host memory", "upload", "download", "measured: upload", "download")
+    cells = [
+        [memory, *_pair(one["predicted"]), *_pair(one["measured"])]
+        for memory, one in found["copies"].items()
+    ]
+    lines += markdown(head, cells)
+    work = found["work"]
+    if work is None:
+        return "\n".join([*lines, "", *_without_work(found)])
+    lines += ["", f"{work['what']}: {_times(CPU, work[CPU])}"]
+    if work["device"]["predicted"] is not None:
+        lines[-1] += f"; {_times(found['device'] + ' without copies', work['device'])}"
+    if work["chosen"] is not None:
+        best = work["chosen"]
+        took = "" if best["predicted"] is None else f", {readable(best['predicted'])}"
+        lines.append(
+            f"a call on operands in ordinary memory runs {best['method']} on {best['device']}{took}"
+        )
+    if work[CPU]["predicted"] is None and work[CPU]["measured"] is None:
+        return "\n".join([*lines, "", f"the profile does not tell what {CPU} takes"])
+    lines += ["", *markdown(*_verdict(found))]
+    known = work["device"]["predicted"] is not None
+    return "\n".join([*lines, "", *_notes(found, known)])
+
+
+def _pair(seconds: Mapping[str, float] | None) -> list[str]:
+    return ["-", "-"] if seconds is None else [readable(s) for s in seconds.values()]
+
+
+def _times(where: str, told: Mapping[str, Any]) -> str:
+    method = f" by {told['method']}" if told["method"] else ""
+    predicted = "-" if told["predicted"] is None else readable(told["predicted"])
+    measured = "" if told["measured"] is None else f" (measured {readable(told['measured'])})"
+    return f"{where}{method} {predicted}{measured}"
+
+
+def _without_work(found: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{memory}: worth it for work that takes the CPU {readable(told['transfer'])} longer than "
+        f"{found['device']}"
+        for memory, told in found["pays"].items()
+    ]
+
+
+def _verdict(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """A row for each kind of memory: whether one call pays, or how many do, and from which size."""
+    sizes = any("break_even" in told for told in found["pays"].values())
+    known = found["work"]["device"]["predicted"] is not None
+    head = ["host memory", "both copies", "gain of one call" if known else "must be faster by"]
+    head += ["pays from calls", "results staying"] + ["pays from size"] * sizes
+    cells = []
+    for memory, told in found["pays"].items():
+        gain = told["gain" if known else "least_gain"]
+        row = [memory, readable(told["transfer"]), "never" if gain is None else f"{gain:.3g} times"]
+        row += [_number(told["calls"]), _number(told["calls_staying"])]
+        if sizes:
+            row.append(_size(told.get("break_even")))
+        cells.append(row)
+    return head, cells
+
+
+def _number(calls: int | None) -> str:
+    return "never" if calls is None else f"{calls:,}"
+
+
+def _size(at: Mapping[str, Any] | None) -> str:
+    if at is None:
+        return "-"
+    if at["extent"] is None:
+        return f"not up to {at['largest']}"
+    return " ".join(map(str, at["dims"]))
+
+
+def _notes(found: Mapping[str, Any], known: bool) -> list[str]:
+    lines = [
+        "gain: the CPU's time over that of the device with both copies; measured times count where "
+        "there are",
+        "calls: operands go up once, and each result comes down; staying: the last one alone does",
+    ]
+    if not known:
+        lines.append(f"{found['device']}'s own time is not known: at least so many calls")
+    return lines
+
+
+def _measured(found: Mapping[str, Any]) -> list[float]:
+    """Measured seconds of the work: on the CPU, on the device, and there with both copies."""
+    if found["work"] is None:
+        return []
+    here, there = (found["work"][where]["measured"] for where in (CPU, "device"))
+    copies = [sum(one["measured"].values()) for one in found["copies"].values() if one["measured"]]
+    with_copies = [] if there is None else [there + seconds for seconds in (0.0, *copies)]
+    return [seconds for seconds in (here, *with_copies) if seconds is not None]
+
+
+def draw(found: Mapping[str, Any], path: str) -> bool:
+    """Save the curves as a picture; False where there is no matplotlib."""
+    made = pictures.figure()
+    if made is None:
+        return False
+    axes, curves, work = made.subplots(), found["curves"], found["work"]
+    for number, (name, seconds) in enumerate(curves["seconds"].items()):
+        points = [(n, s) for n, s in zip(curves["at"], seconds, strict=True) if s is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), _STYLES[number % len(_STYLES)], label=name)
+    if (points := _measured(found)) and curves["given"]:
+        axes.plot([curves["given"]] * len(points), points, "k+", label="measured")
+    for memory, told in found["pays"].items():
+        if (at := told.get("break_even")) and at["extent"] is not None:
+            axes.axvline(at["extent"], color="0.7", linewidth=0.8)
+            axes.annotate(
+                f"{at['extent']}, {memory}",
+                (at["extent"], 0.02),
+                xycoords=("data", "axes fraction"),
+                rotation=90,
+                fontsize="small",
+                color="0.4",
+            )
+    if work is not None and "bytes" in curves["over"]:
+        axes.axhline(
+            work[CPU]["predicted"], color="0.4", linewidth=0.8, label="the work on the CPU"
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel(curves["over"])
+    axes.set_ylabel("seconds, predicted")
+    axes.set_title(work["what"] if work else f"copies to and from {found['device']}")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    pictures.save(made, path)
+    return True

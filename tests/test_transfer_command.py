@@ -1,0 +1,307 @@
+"""`hetero transfer`: its arithmetic, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import pairwise
+
+import pytest
+
+from hetero import cli
+from hetero.evaluation import pictures, transfer
+from hetero.evaluation.break_even import BreakEven, break_even, calls_from, extents, scaled
+from hetero.evaluation.work import Call, Given
+from hetero.runtime import inventory, profile, registry
+
+OK, FAILED, USAGE = 0, 1, 2
+MB = 1 << 20
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command: (exit code, standard output, standard error)."""
+
+    def command(*arguments):
+        try:
+            code = cli.main(["transfer", *map(str, arguments)])
+        except SystemExit as stop:  # argparse's way
+            code = stop.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return command
+
+
+@pytest.fixture
+def data(run):
+    def command(*arguments):
+        code, out, err = run(*arguments, "--json")
+        assert code == OK, err
+        return json.loads(out)
+
+    return command
+
+
+# -- the arithmetic ------------------------------------------------------------------------------
+
+
+def test_extents_keep_their_ratio_to_the_leading_one():
+    assert scaled((4096, 2048, 3), (0, 1), 1024) == (1024, 512, 3)
+    assert scaled((4096, 2048, 3), (0, 1, 2), 1024) == (1024, 512, 1)
+    assert scaled((1000, 10), (0,), 7) == (7, 10)
+
+
+@pytest.mark.parametrize(("smallest", "largest"), [(8, 16384), (1, 1), (5, 6), (3, 1000)])
+def test_extents_to_look_at_have_both_ends_and_no_long_gaps(smallest, largest):
+    found = extents(smallest, largest)
+    assert (found[0], found[-1]) == (smallest, largest)
+    assert all(a < b <= max(a + 1, 1.6 * a) for a, b in pairwise(found))
+
+
+@pytest.mark.parametrize("crossing", [9, 64, 65, 100, 511])
+def test_break_even_is_the_first_extent_at_which_the_device_wins(crossing):
+    device, cpu = (lambda n: float(crossing)), (lambda n: n + 0.5)
+    found = break_even(cpu, device, [8, 64, 512])
+    assert found == BreakEven(crossing, 8, 512)
+
+
+def test_break_even_is_above_every_size_at_which_the_cpu_wins():
+    """Where it is the CPU's turn again in between, the smaller sizes do not count."""
+    faster = {8: True, 64: False, 512: True}
+    found = break_even(lambda n: 1.0, lambda n: 0.5 if faster.get(n, n > 200) else 2.0, [*faster])
+    assert found.extent == 201
+
+
+def test_without_break_even():
+    assert break_even(lambda n: 1.0, lambda n: 2.0, [8, 64]) == BreakEven(None, 8, 64)
+    assert break_even(lambda n: 2.0, lambda n: 1.0, [8, 64]) == BreakEven(8, 8, 64)
+    assert break_even(lambda n: 1.0, lambda n: None, [8, 64]) == BreakEven(None, 8, 64)
+
+
+def test_sizes_that_a_device_has_no_room_for_are_not_asked_about():
+    asked = []
+
+    def device(n):
+        asked.append(n)
+        return None if n > 100 else 2.0
+
+    assert break_even(lambda n: 1.0, device, [8, 64, 512, 4096]) == BreakEven(None, 8, 64)
+    assert asked == [8, 64, 512]
+
+
+def test_calls_from_which_on_a_copy_pays():
+    assert calls_from(once=10.0, each=1.0, cpu=4.0) == 4  # 14 < 16, and 13 >= 12
+    assert calls_from(once=9.0, each=1.0, cpu=4.0) == 4  # not 12 < 12
+    assert calls_from(once=0.0, each=1.0, cpu=4.0) == 1
+    assert calls_from(once=1.0, each=4.0, cpu=4.0) is None
+
+
+def copies(up, down, measured=None):
+    told = None if measured is None else dict(zip(transfer.WAYS, measured, strict=True))
+    return {"predicted": {"upload": up, "download": down}, "measured": told}
+
+
+def work(cpu, device, measured=(None, None)):
+    return {
+        where: {"predicted": seconds, "measured": taken}
+        for where, seconds, taken in zip(("cpu", "device"), (cpu, device), measured, strict=True)
+    }
+
+
+def test_whether_it_pays():
+    found = transfer.pays(copies(6.0, 2.0), work(cpu=5.0, device=1.0))
+    assert found == {
+        "transfer": 8.0,
+        "gain": 5.0 / 9.0,
+        "least_gain": None,  # the copies alone take longer
+        "calls": 4,  # 6 + 4 x 3 < 20, and 6 + 3 x 3 = 15
+        "calls_staying": 3,  # 8 + 3 < 15
+    }
+    assert transfer.pays(copies(1.0, 1.0), work(cpu=10.0, device=2.0))["least_gain"] == 1.25
+
+
+def test_what_was_measured_counts():
+    found = transfer.pays(copies(6.0, 2.0, (1.0, 0.5)), work(5.0, 1.0, (10.0, 0.5)))
+    assert found["transfer"] == 1.5
+    assert found["gain"] == 5.0
+
+
+def test_of_a_device_whose_time_is_not_known_the_least_number_of_calls():
+    found = transfer.pays(copies(6.0, 1.0), work(cpu=2.0, device=None))
+    assert (found["gain"], found["calls"], found["calls_staying"]) == (None, 7, 4)
+    assert transfer.pays(copies(6.0, 1.0), None) == {"transfer": 7.0}
+
+
+# -- by a profile --------------------------------------------------------------------------------
+
+
+def test_whites_transfer_by_hand():
+    """b / T_x + c0 b + c1 (eq. 3.14) for 64 MB up: T_x = 3.5 GB/s, c0 = 3.2 ms a GB, c1 = 0.19."""
+    found = transfer.transfer(64 * MB, 0, constants=profile.shipped("tesla-t10"))
+    gigabytes = 64 * MB / 2**30
+    expected = gigabytes / 3.5 + 3.2e-3 * gigabytes + 0.19e-3
+    assert found["copies"].keys() == {"pageable"}
+    assert found["copies"]["pageable"]["predicted"]["upload"] == pytest.approx(expected, rel=1e-3)
+    assert found["copies"]["pageable"]["measured"] is None
+    assert found["work"] is None
+
+
+def test_whites_crossover_of_the_matrix_vector_product():
+    """He states the CPU up to n = 2048, sizes being powers of two."""
+    call = Call(registry.operation("matvec"), (4096, 4096), "float32")
+    found = transfer.transfer(None, None, call, constants=profile.shipped("tesla-t10"))
+    assert found["up"] == 4 * (4096**2 + 4096)
+    assert found["down"] == 4 * 4096
+    told = found["pays"]["pageable"]
+    assert 2048 < told["break_even"]["extent"] <= 4096
+    assert told["break_even"]["dims"] == [told["break_even"]["extent"]] * 2
+    assert told["gain"] > 1.0
+    assert told["calls"] == 1
+    curves = found["curves"]
+    assert curves["over"] == "M"
+    by_size = dict(zip(curves["at"], curves["seconds"]["cpu"], strict=True))
+    there = dict(zip(curves["at"], curves["seconds"]["cuda:0, pageable"], strict=True))
+    assert by_size[2048] < there[2048]
+    assert by_size[16384] > there[16384]
+
+
+def test_what_is_moved_grows_with_the_operands():
+    """Half of what the operands have is half of it at every size."""
+    call = Call(registry.operation("matmul"), (1024, 1024, 1024), "float32")
+    constants = profile.shipped("h100")
+    whole, half = (
+        transfer.transfer(n * 4 * MB, n * 2 * MB, call, constants=constants) for n in (2, 1)
+    )
+    name = "cuda:0, pinned"
+    assert all(
+        a < b
+        for a, b, n in zip(
+            half["curves"]["seconds"][name],
+            whole["curves"]["seconds"][name],
+            half["curves"]["at"],
+            strict=True,
+        )
+        if n > 1024
+    )
+    sizes = [found["pays"]["pinned"]["break_even"]["extent"] for found in (half, whole)]
+    assert sizes[0] <= sizes[1]
+
+
+@pytest.mark.parametrize("operation", registry.operations(), ids=lambda o: o.function)
+def test_every_operation(operation):
+    dims = tuple(min(512, 8 * 4**i) for i in range(len(operation.dims[0].split())))[::-1]
+    call = Call(operation, dims, "float32")
+    found = transfer.transfer(None, None, call, constants=profile.shipped("h100"))
+    assert found["up"] > 0
+    assert found["copies"].keys() == {"pageable", "pinned"}
+    known = found["work"]["cpu"]["predicted"] is not None
+    assert all(told.keys() >= {"transfer", "break_even"} for told in found["pays"].values())
+    assert all(("gain" in told) == known for told in found["pays"].values())
+
+
+def test_seconds_that_are_given():
+    """Report of the seed: 20.8 MB up and 4.8 MB down for a product of 9 s."""
+    found = transfer.transfer(
+        20_800_000, 4_800_000, Given(9.0, 0.023), constants=profile.shipped("h100")
+    )
+    for told in found["pays"].values():
+        assert told["gain"] == pytest.approx(9.0 / (0.023 + told["transfer"]))
+        assert told["calls"] == 1
+    assert found["curves"]["over"] == "bytes"
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def test_command(run, data):
+    arguments = ("64MiB", "1e6", "--work", "matmul", 2048, 2048, 2048, "--profile", "h200")
+    found = data(*arguments)
+    assert (found["up"], found["down"], found["device"]) == (64 * MB, 1_000_000, "cuda:0")
+    assert found["work"]["what"].split()[1:] == ["2048", "2048", "2048", "float32"]
+    code, out, err = run(*arguments)
+    assert code == OK, err
+    for word in ("pageable", "pinned", "67,108,864", "h200", "pays from size", "measured"):
+        assert word in out
+
+
+@pytest.mark.parametrize("work", [(), ("--work", "0.5"), ("--work", "0.5", "0.001")])
+def test_command_on_bytes(run, work):
+    code, out, err = run(1000, 0, *work, "--profile", "h100")
+    assert code == OK, err
+    assert ("worth it" if not work else "gain" if len(work) == 3 else "must be faster") in out
+
+
+def test_measured_on_a_device(data, opencl):
+    found = data(MB, MB, "--work", "matvec", 256, 1024, "--device", opencl)
+    assert found["device"] == opencl
+    for memory in ("pageable", "pinned"):
+        taken = found["copies"][memory]["measured"]
+        assert taken.keys() == {"upload", "download"}
+        assert all(0.0 < seconds < 1.0 for seconds in taken.values())
+        assert found["pays"][memory]["transfer"] == pytest.approx(sum(taken.values()))
+    assert 0.0 < found["work"]["cpu"]["measured"] < 1.0
+    assert found["work"]["device"]["measured"] is None  # it has no arrays of its own
+
+
+def test_without_a_gpu(run, data, monkeypatch):
+    monkeypatch.setattr(inventory._here, "described", {"cpu": inventory.devices()["cpu"]})
+    monkeypatch.setattr(transfer.backends, "proven", dict)
+    code, out, err = run(MB, MB)
+    assert (code, out) == (USAGE, "")
+    for name in ("no GPU", "--profile", "h100", "tesla-t10"):
+        assert name in err
+    assert data(MB, MB, "--profile", "tesla-t10")["device"] == "cuda:0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "naming"),
+    [
+        (("many", 1), ("'many'", "64MiB")),
+        ((1, "-1MB"), ("-1MB",)),
+        ((1, "nan"), ("'nan'",)),
+        ((), ("UP", "DOWN", "--work")),
+        ((1,), ("UP", "DOWN", "--work")),
+        ((1, 1, "--work", "sum", 3), ("'sum'", "matmul", "convolve2d")),
+        ((1, 1, "--work", "matmul", 3), ("M N K", "got 1")),
+        ((1, 1, "--work", "matmul", 3, "x", 3), ("whole numbers", "3 x 3")),
+        ((1, 1, "--work", "matmul", 0, 3, 3), ("at least 1",)),
+        ((1, 1, "--work", -3), ("--work",)),
+        ((1, 1, "--work", "inf"), ("seconds", "inf")),
+        ((1, 1, "--work", 1, 2, 3), ("seconds", "1 2 3")),
+        ((1, 1, "--profile", "t10"), ("'t10'", "h100")),
+        ((1, 1, "--profile", "h100", "--device", "cuda:7"), ("'cuda:7'", "'cuda:0'")),
+        ((1, 1, "--profile", "h100", "--plot", "x.nothing"), (".png", "x.nothing")),
+    ],
+)
+def test_refused(run, arguments, naming):
+    code, out, err = run(*arguments)
+    assert (code, out) == (USAGE, "")
+    for name in naming:
+        assert name in err
+    assert "Traceback" not in err
+
+
+# -- the picture ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("work", [(), ("--work", "0.1"), ("--work", "matvec", 4096, 4096)])
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_picture(run, tmp_path, work, kind):
+    path = tmp_path / f"curves.{kind}"
+    code, out, err = run(64 * MB, 16384, *work, "--profile", "tesla-t10", "--plot", path)
+    assert code == OK, err
+    assert "pageable" in out
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG" if kind == "png" else b"<?xml")
+
+
+def test_without_matplotlib_the_table_still_comes(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    path = tmp_path / "curves.png"
+    code, out, err = run(MB, MB, "--profile", "h100", "--plot", path)
+    assert code == FAILED  # the file is not there
+    assert "pageable" in out
+    assert err.strip() == f"hetero: {pictures.INSTALL}"
+    assert not path.exists()

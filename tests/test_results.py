@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 import sys
 import types
 
@@ -314,7 +316,9 @@ def test_what_several_devices_share_is_on_the_host(two):
     _, usual = rows(*shapes)
     with hetero.use(results="device"):
         _, stays = rows(*shapes)
+        told = str(hetero.plan("matmul", X, X, device="cuda:*").problem)
         C = hetero.matmul(X, X, device="cuda:*")
+    assert told.endswith("-> (40, 40) on host")
     assert type(C) is np.ndarray
     np.testing.assert_allclose(C, X @ X, rtol=1e-5)
     together = [place for place in stays if place[0] == "cuda:*"]
@@ -510,6 +514,20 @@ def test_solves_and_clusters_on_opencl(here):
     plain, numbers, _ = hetero.kmeans(X, 3, random_state=0, device=device.name)
     np.testing.assert_array_equal(hetero.to_host(labels), numbers)
     np.testing.assert_array_equal(hetero.to_host(centroids), plain)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_an_estimator_that_was_fitted_on_opencl_can_be_copied(here, copied):
+    device, _ = here
+    with hetero.use(device=device.name, results="device"):
+        fitted = hetero.KMeans(3, random_state=0).fit(X)
+    assert describe(fitted.cluster_centers_).location == device.name
+    again = copied(fitted)
+    assert describe(fitted.cluster_centers_).location == device.name
+    assert type(again.cluster_centers_) is type(again.labels_) is np.ndarray
+    np.testing.assert_array_equal(again.labels_, hetero.to_host(fitted.labels_))
+    np.testing.assert_array_equal(again.predict(X), again.labels_)
+    assert again.get_params() == fitted.get_params()
 
 
 def test_parts_of_a_call_do_not_stay(here):

@@ -35,6 +35,7 @@ class Cupy(Interface):
     """CuPy's arrays."""
 
     modules = frozenset({"cupy"})
+    pickles = True
 
     def on_device(self, array: Any) -> bool:
         return True

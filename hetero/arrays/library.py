@@ -48,9 +48,12 @@ class Library(abc.ABC):
     ----------
     modules : frozenset of str
         Top-level modules that define the library's array types.
+    pickles : bool
+        Whether its arrays can be pickled.
     """
 
     modules: frozenset[str] = frozenset()
+    pickles: bool = False
 
     def defines(self, kind: type) -> bool:
         """Whether a type, or what it inherits from, is this library's own."""

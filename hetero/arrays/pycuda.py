@@ -12,6 +12,7 @@ class PyCuda(Interface):
     """PyCUDA's GPUArrays, and what hetero makes itself."""
 
     modules = frozenset({"pycuda"})
+    pickles = True
 
     def on_device(self, array: Any) -> bool:
         return True

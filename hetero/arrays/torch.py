@@ -14,6 +14,7 @@ class Torch(Interface):
     """PyTorch's tensors, on the host or on a CUDA device."""
 
     modules = frozenset({"torch"})
+    pickles = True
 
     def on_device(self, array: Any) -> bool:
         return bool(getattr(array, "is_cuda", True))

@@ -40,9 +40,10 @@ def price(
     shared = _candidates(problem, constants, devices, device, method, beside)
     possible = [c for c in shared if c.reason is None]
     if device is not None and possible:
-        return _ranked(Plan(problem, (), constants.name, beside=beside), shared)
-    plan = pricing.price(problem, constants, devices, device, method, beside)
-    plan = _ranked(plan, shared) if shared else plan
+        plan = _ranked(Plan(problem, (), constants.name, beside=beside), shared)
+    else:
+        plan = pricing.price(problem, constants, devices, device, method, beside)
+        plan = _ranked(plan, shared) if shared else plan
     return plan if problem.next_device is None else _staying(plan)
 
 
@@ -50,9 +51,12 @@ def _staying(plan: Plan) -> Plan:
     """A plan whose result is to stay, without devices that bring it to the host, if others do not.
 
     Each of the next calls would move such a result, which the price of one call does not tell.
+    Where only those are left that do, its problem says that the result is on the host.
     """
     possible = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
     if not any(c.device != CPU and not _comes_home(c) for c in possible):
+        if plan.candidates and _comes_home(plan.candidates[0]):
+            plan = replace(plan, problem=replace(plan.problem, next_device=None))
         return plan
     return _ranked(
         replace(plan, candidates=()),

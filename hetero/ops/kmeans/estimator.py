@@ -13,6 +13,7 @@ from hetero.ops.kmeans.estimator_base import (
     Base,
     ConvergenceWarning,
     check_is_fitted,
+    state_of,
     validated,
 )
 
@@ -86,6 +87,9 @@ class KMeans(Base):
         self.algorithm = algorithm
         self.device = device
         self.method = method
+
+    def __getstate__(self) -> dict[str, Any]:
+        return state_of(self)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
         """Compute the centroids.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import is_device_array
+from hetero.arrays import describe, is_device_array, library_of
 from hetero.ops.kmeans import operands
 
 try:
@@ -77,7 +77,19 @@ except ImportError:
             )
 
 
-__all__ = ["Base", "ConvergenceWarning", "check_is_fitted", "validated"]
+def state_of(estimator: Any) -> dict[str, Any]:
+    """What is pickled of an estimator, or copied: its attributes, those on the host of which no
+    array can be."""
+    from hetero.runtime import transfer
+
+    state = dict(vars(estimator))
+    for name, value in state.items():
+        if is_device_array(value) and not library_of(value).pickles:
+            state[name] = transfer.to_host(value, describe(value))
+    return state
+
+
+__all__ = ["Base", "ConvergenceWarning", "check_is_fitted", "state_of", "validated"]
 
 
 def validated(estimator: Base, X: Any, *, reset: bool) -> Any:

@@ -25,11 +25,25 @@ def pytest_configure(config):
     private["HETERO_COMPILE_AHEAD"] = "0"  # what a test calls by name or by price is what runs
     if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers compile for one another
         private["XDG_CACHE_HOME"] = os.path.join(_private, "cache")
+        _keep_programs(os.path.join(_private, "cache", "hetero"))
     for name, value in private.items():
         _saved[name] = os.environ.get(name)
         os.environ[name] = value
     os.makedirs(os.environ["XDG_CACHE_HOME"], exist_ok=True)
     _turns = os.path.join(os.environ["XDG_CACHE_HOME"], "gpu-turn")
+
+
+def _keep_programs(cache):
+    """Let OpenCL programs stay where those of other runs are, too: each takes up to two seconds."""
+    from hetero import disk_cache, paths
+
+    folder = paths.private_folder("opencl")
+    if folder is None:
+        return
+    disk_cache.write("opencl", "tests", b"")  # makes the key, which files are read with
+    os.makedirs(cache, 0o700)
+    shutil.copy(folder.parent / "key", cache)
+    os.symlink(folder, os.path.join(cache, folder.name))
 
 
 def pytest_sessionstart(session):

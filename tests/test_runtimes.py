@@ -21,7 +21,7 @@ import runtimes
 import hetero
 from hetero import cli, devices
 from hetero.devices import opencl as backend
-from hetero.devices import opencl_runtime
+from hetero.devices import opencl_programs, opencl_runtime
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, KernelCompileError
 from hetero.evaluation import bench, left_out, verify
@@ -359,10 +359,12 @@ def test_wrong_values_are_seen(opencl, monkeypatch, mistake):
 
 def test_what_a_compiler_prints_by_itself_goes_to_the_log(caplog, capfd, monkeypatch):
     """Only of a probe that fails: whatever else was printed in that time must not get lost."""
-    monkeypatch.setattr(backend.threading, "active_count", lambda: 1)  # whatever tests left behind
+    monkeypatch.setattr(
+        opencl_programs.threading, "active_count", lambda: 1
+    )  # whatever tests left behind
 
     def print_and_fail():
-        with backend.captured_stderr():
+        with opencl_programs.captured_stderr():
             os.write(2, b"7221 errors generated.\n")
             raise DeviceError("planted")
 
@@ -370,7 +372,7 @@ def test_what_a_compiler_prints_by_itself_goes_to_the_log(caplog, capfd, monkeyp
         with pytest.raises(DeviceError):
             print_and_fail()
         assert "7221 errors" in caplog.text
-        with backend.captured_stderr():
+        with opencl_programs.captured_stderr():
             os.write(2, b"another thread's line\n")
     assert capfd.readouterr().err == "another thread's line\n"
     assert "another" not in caplog.text
@@ -386,7 +388,7 @@ def test_other_threads_keep_their_standard_error(capfd):
         written.set()
 
     def fail():
-        with backend.captured_stderr():
+        with opencl_programs.captured_stderr():
             begun.set()
             assert written.wait(10)
             raise DeviceError("planted")

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
-import os
-import tempfile
 import threading
-import warnings
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,9 +14,10 @@ import numpy as np
 from hetero import locks
 from hetero.arrays.opencl import set_name
 from hetero.arrays.pinned import known
-from hetero.devices import budget, install, opencl_runtime
+from hetero.devices import budget, install, opencl_programs, opencl_runtime
 from hetero.devices.base import Device, kernel_text, short_host
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, here
+from hetero.devices.opencl_programs import captured_stderr, cause
 from hetero.devices.staging import Ring
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
@@ -57,52 +53,6 @@ def find() -> tuple[list[Device], list[str]]:
     if not found and not missing:
         missing.append(f"opencl: no runtime has a device; {brings}")
     return found, missing
-
-
-@contextlib.contextmanager
-def captured_stderr() -> Iterator[None]:
-    """Capture what is written to the standard error during a block; log it if the block fails.
-
-    Compilers write there by themselves, whatever their caller wants. Where the block does not fail,
-    what was captured is written to the standard error afterwards.
-
-    The standard error belongs to the whole process. So nothing is captured while Python has other
-    threads: it could be theirs. A child process that is started during the block, by the compiler
-    say, inherits the redirection: what it writes until the block ends is captured too, and what it
-    writes later is lost.
-    """
-    if threading.active_count() > 1:
-        yield
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            saved = os.dup(2)
-            stack.callback(os.close, saved)
-            kept = stack.enter_context(tempfile.TemporaryFile())
-            os.dup2(kept.fileno(), 2)
-        except OSError:  # no standard error, or no room for what comes there
-            yield
-            return
-        text = b""
-        try:
-            try:
-                yield
-            finally:
-                os.dup2(saved, 2)
-                kept.seek(0)
-                text = kept.read()
-        except Exception:
-            log.debug("printed by the compiler: %s", text.decode(errors="replace"))
-            raise
-        if text:
-            os.write(2, text)
-
-
-def _cause(error: Exception) -> str:
-    """The line of a compiler's output that tells why, or what kind of error it is."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "error" in line.lower() and "BUILD_PROGRAM" not in line]
-    return f"{type(error).__name__}: {[*telling, *lines, 'no message'][0][:160]}"
 
 
 @functools.cache
@@ -285,18 +235,14 @@ class OpenCLDevice(Device):
             log.debug("OpenCL compiler of %s, %s: %s", self.name, text, error)
             raise KernelCompileError(
                 f"the OpenCL compiler of {self._device.platform.name} cannot build {text}: "
-                f"{_cause(error)}"
+                f"{cause(error)}"
             ) from error
         return self._kernels[key]
 
     def _built(self, text: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
         options = [f"-D{name}={value}" for name, value in defines]
-        with warnings.catch_warnings():
-            # PyOpenCL warns of every compiler that says anything at all.
-            warnings.simplefilter("ignore", self.cl.CompilerWarning)
-            program = self.cl.Program(self._open()[0], kernel_text(text, self.dialect))
-            # PyOpenCL's cache is unchecked pickles in a folder that others may read.
-            return program.build(options=options, cache_dir=False)
+        source = kernel_text(text, self.dialect)
+        return opencl_programs.built(self._open()[0], self._device, source, options)
 
     def launch(
         self,

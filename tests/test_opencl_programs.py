@@ -1,0 +1,79 @@
+"""OpenCL programs on disk: taken for the same source, options, driver and CPU, and no others."""
+
+from __future__ import annotations
+
+import pytest
+import runtimes
+
+from hetero import disk_cache, paths
+from hetero.devices import opencl_programs
+from hetero.devices.opencl import OpenCLDevice
+
+
+@pytest.fixture
+def sources(monkeypatch, tmp_path):
+    """A cache of the test's own; the texts that were built from source."""
+    import pyopencl as cl
+
+    found = runtimes.opencl_device()._device
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    seen, build = [], cl.Program.__init__
+
+    def noted(self, context, *rest):
+        if isinstance(rest[0], str):
+            seen.append(rest[0])
+        build(self, context, *rest)
+
+    monkeypatch.setattr(cl.Program, "__init__", noted)
+    if opencl_programs._instructions() is None:
+        pytest.skip("nothing is kept of a CPU whose instructions are not known")
+
+    def probed():
+        """As a new process does: with a device that has built nothing."""
+        OpenCLDevice(0, found).probe()
+        return len(seen)
+
+    return probed
+
+
+def kept():
+    return list((paths.cache_directory() / "opencl").glob("*.program"))
+
+
+def test_a_program_is_built_once(sources):
+    assert [sources(), sources(), len(kept())] == [1, 1, 1]
+
+
+def test_what_the_driver_refuses_is_built_again(sources):
+    """The file is whole, and what is in it is another driver's."""
+    sources()
+    (file,) = kept()
+    disk_cache.write("opencl", file.name, b"no machine code")
+    assert [sources(), sources()] == [2, 2]
+
+
+@pytest.mark.parametrize("change", ["options", "instructions"])
+def test_other_options_and_other_cpus_have_programs_of_their_own(sources, monkeypatch, change):
+    """CPUs of one name need not execute the same instructions."""
+    sources()
+    if change == "options":
+        monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")
+    else:
+        monkeypatch.setattr(opencl_programs, "_instructions", lambda: "flags: fewer")
+    assert [sources(), len(kept())] == [2, 2]
+
+
+def test_nothing_is_kept_of_a_cpu_that_is_not_known(sources, monkeypatch, tmp_path):
+    monkeypatch.setattr(opencl_programs, "_CPU", tmp_path / "none")
+    monkeypatch.setattr(opencl_programs, "_instructions", opencl_programs._instructions.__wrapped__)
+    assert [sources(), sources(), len(kept())] == [1, 2, 0]
+
+
+def test_a_program_that_cannot_be_kept_runs(sources, monkeypatch):
+    import pyopencl as cl
+
+    def none(self, what):
+        raise cl.RuntimeError("no binaries")
+
+    monkeypatch.setattr(cl.Program, "get_info", none)
+    assert [sources(), len(kept())] == [1, 0]

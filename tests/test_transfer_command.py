@@ -194,7 +194,7 @@ def test_every_operation(operation):
     call = Call(operation, dims, "float32")
     found = transfer.transfer(None, None, call, constants=profile.shipped("h100"))
     assert found["up"] > 0
-    assert found["copies"].keys() == {"pageable", "pinned"}
+    assert found["copies"].keys() >= {"pageable", "pinned"}
     known = found["work"]["cpu"]["predicted"] is not None
     assert all(told.keys() >= {"transfer", "break_even"} for told in found["pays"].values())
     assert all(("gain" in told) == known for told in found["pays"].values())
@@ -209,6 +209,24 @@ def test_seconds_that_are_given():
         assert told["gain"] == pytest.approx(9.0 / (0.023 + told["transfer"]))
         assert told["calls"] == 1
     assert found["curves"]["over"] == "bytes"
+
+
+def line(rate, seconds):
+    """A link's model of one segment."""
+    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": seconds}
+    return {"form": "segments", "constants": [one]}
+
+
+def test_what_is_too_small_to_be_staged_goes_as_pageable_memory_does():
+    data = json.loads(json.dumps(profile.shipped("tesla-t10").data))
+    data["links"]["cuda:0"] = {
+        way: {"pageable": line(rate=1e9, seconds=1e-5), "staged": line(rate=1e10, seconds=1e-3)}
+        for way in transfer.WAYS
+    }
+    found = transfer.transfer(100 * MB, 1000, constants=profile.Profile(data))["copies"]
+    plain, staged = (found[memory]["predicted"] for memory in ("pageable", "staged"))
+    assert staged["upload"] == pytest.approx(0.1 * plain["upload"], rel=0.1)
+    assert staged["download"] == plain["download"]
 
 
 # -- the command ---------------------------------------------------------------------------------

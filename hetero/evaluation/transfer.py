@@ -139,14 +139,22 @@ def _device(device: str | None, devices: Mapping[str, Mapping[str, Any]], is_her
 def _predicted_copies(
     constants: Profile, name: str, memory: str, up: int, down: int
 ) -> dict[str, float] | None:
-    """Seconds of each direction; None where the profile does not know one."""
+    """Seconds of each direction; None where the profile does not know one.
+
+    What is too small to be staged goes as pageable memory does.
+    """
     try:
         return {
-            way: constants.curve(name, way, memory)(nbytes) if nbytes else 0.0
+            way: _curve(constants, name, memory, way)(nbytes) if nbytes else 0.0
             for way, nbytes in zip(WAYS, (up, down), strict=True)
         }
     except KeyError:
         return None
+
+
+def _curve(constants: Profile, name: str, memory: str, way: str) -> Callable[[int], float]:
+    found = constants.curve(name, way, memory)
+    return constants.link(name, way) if memory == STAGED else found
 
 
 def _measured_copies(name: str, up: int, down: int) -> dict[str, dict[str, float]]:
@@ -159,10 +167,10 @@ def _measured_copies(name: str, up: int, down: int) -> dict[str, dict[str, float
         copies = overheads.Copies(device, max(up, down, 1))
         for way, memory in copies.ways:
             nbytes = up if way == WAYS[0] else down
-            if not nbytes or overheads.is_asked((way, memory), nbytes):
-                copy = partial(copies, way, memory, nbytes)
-                found.setdefault(memory, {})[way] = typical(copy) if nbytes else 0.0
-    return {memory: ways for memory, ways in found.items() if len(ways) == len(WAYS)}
+            as_it_goes = memory if overheads.is_asked((way, memory), nbytes) else PAGEABLE
+            copy = partial(copies, way, as_it_goes, nbytes)
+            found.setdefault(memory, {})[way] = typical(copy) if nbytes else 0.0
+    return found
 
 
 def _work(work: Given | Call, machine: Machine, name: str, is_here: bool) -> dict[str, Any]:
@@ -297,7 +305,7 @@ def _over_bytes(
     for memory in memories:
         for way in WAYS:
             try:
-                curve = constants.curve(name, way, memory)
+                curve = _curve(constants, name, memory, way)
             except KeyError:
                 continue
             seconds[f"{way}, {memory}"] = [curve(n) for n in sizes]

@@ -26,6 +26,7 @@ def profile_of(
     links = {**stays["links"], **{name: found.links for name, found in kept.around.items()}}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
     models = before | modelling.models(measured, failures, links)
+    sleep = {k: v for k, v in stays["host"].items() if k == "blas_sleep"}
     models = modelling.derived(registry.operations(), models, failures)
     pack = kept.pack or stays["host"].get("pack")
     found = {
@@ -41,6 +42,7 @@ def profile_of(
         },
         "links": links,
         "host": {
+            **sleep,
             "pack": pack or profile.shipped("conservative").data["host"]["pack"],
             "dispatch": {
                 **stays["host"].get("dispatch", {}),

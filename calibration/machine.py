@@ -9,6 +9,7 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero.calibration import (
+    blas_sleep,
     compiling,
     content,
     keeping_out,
@@ -123,6 +124,8 @@ def _measure(
         model = found["models"].get(str(key))
         if model is not None:  # another one that was derived of it may be the same dict
             found["models"][str(key)] = {**model, "threads": table}
+    if (sleep := blas_sleep.least_work(measured)) is not None:
+        found["host"]["blas_sleep"] = sleep
     found["load"] = watch.seen()
     for line in told(failures):
         log.warning("calibration leaves out %s", line)

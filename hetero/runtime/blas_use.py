@@ -34,14 +34,17 @@ def beside() -> str:
 
 
 def undisturbed(
-    implementation: Implementation, seconds: float | None, function: Callable[..., Any]
+    implementation: Implementation,
+    seconds: float,
+    function: Callable[..., Any],
+    least: float = blas_spin.LONG,
 ) -> Callable[..., Any]:
-    """A function that runs a method of the CPU for so long: BLAS sleeps where that is worth it."""
-    if seconds is None or seconds < blas_spin.LONG or limits.BLAS in implementation.uses:
+    """A function that runs a method of the CPU: BLAS sleeps during ``least`` seconds and more."""
+    if seconds < least or limits.BLAS in implementation.uses:
         return function
 
     def run(*arguments: Any, **options: Any) -> Any:
-        with blas_spin.asleep():
+        with blas_spin.asleep(seconds):
             return function(*arguments, **options)
 
     return run

@@ -30,6 +30,7 @@ from hetero.runtime import (
     memory_limit,
     planner,
     pricing,
+    profile,
     registry,
     results,
     share_out,
@@ -268,7 +269,9 @@ def _by_host(
     elif call.start is not None:
         out[...] = call.start
     compute = thread_counts.limited(implementation, threads, implementation.run)
-    compute = blas_use.undisturbed(implementation, seconds, compute)
+    if seconds is not None:
+        least = profile.current().blas_sleep()
+        compute = blas_use.undisturbed(implementation, seconds, compute, least)
     outcome = compute(used, problem, call.on(used, hosts, out))
     if not used and limits.BLAS in implementation.uses:
         blas_use.note()

@@ -72,7 +72,7 @@ def machine() -> Inventory:
         cpu={
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
             "loop_threads": layer.describe(),
-            "blas_timeout": blas_spin.describe(),
+            "blas_timeout": blas_spin.describe(constants.blas_sleep()),
         },
         devices={name: info for name, info in here.items() if name != "cpu"},
         links=links,

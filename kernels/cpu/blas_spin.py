@@ -2,10 +2,11 @@
 
 After each product they look for more work for 2^28 clock cycles, 0.1 s, and whoever wants those
 cores waits. How many cycles is a variable that they read again each time they look. Here it is
-small during work of `LONG` or more, and then what it was: threads that spin go to sleep at once,
-and the next product wakes them. Shorter work does not repay that: where a host lends its processors
-to others, the product that wakes sleeping threads may take some milliseconds more. Nothing else of
-BLAS is touched: another thread may be in it, and its product is computed as always.
+small during long work, and then what it was: threads that spin go to sleep at once, and the next
+product wakes them. Work of `LONG` or more repays that anywhere. Where a host lends its processors
+to others, the product that wakes sleeping threads may take some milliseconds more; from how much
+shorter work on it is repaid calibration finds out. Nothing else of BLAS is touched: another thread
+may be in it, and its product is computed as always.
 
 The variable has no name. `blas_probe` finds out where it lies, in a process of its own, and it is
 used only where it holds what it must. That is done to the copies that NumPy's and SciPy's wheels
@@ -24,6 +25,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -34,7 +36,7 @@ from .blas import libraries, owner
 __all__ = ["asleep", "describe", "find", "is_cut", "is_due", "obstacle", "quiet", "rest", "usual"]
 
 OPTION = "HETERO_BLAS_TIMEOUT"
-LONG = 0.01  # seconds of work
+LONG = 0.01  # seconds of work, on a machine that was not calibrated
 EXPONENT = 10  # 2^10 cycles, half a microsecond
 _REST = 0.001  # seconds in which threads that spin see that they are to sleep
 _SHORT = 20  # 2^20 cycles, 0.5 ms: what comes after a product is hardly disturbed
@@ -46,15 +48,19 @@ _SECONDS = 20.0  # that the process may take, of a few milliseconds
 log = logging.getLogger("hetero")
 _told: dict[str, str] = {}  # library -> what is done to it
 _state = {"looked": False, "scipy": False}
+_finding = threading.Lock()
 # Each: the variable, its value during long work, and its value else.
 _words: list[tuple[memoryview, int, int]] = []
 
 
 @contextlib.contextmanager
-def asleep() -> Iterator[None]:
-    """A context in which the idle threads of BLAS sleep."""
+def asleep(seconds: float = LONG) -> Iterator[None]:
+    """A context in which the idle threads of BLAS sleep, for work of so many seconds.
+
+    To find the variable takes 30 ms, once: shorter work does not wait for that.
+    """
     if is_due():
-        find()
+        find() if seconds >= LONG else _find_beside()
     quiet()
     try:
         yield
@@ -82,12 +88,20 @@ def usual() -> None:
 
 def find() -> None:
     """Look for the variable in every BLAS of this process that was not looked at yet."""
-    _state.update(looked=True, scipy=_LATE in sys.modules)
-    reason = _reason()
-    for library in libraries():
-        path = library["filepath"]
-        if path not in _told:
-            _told[path] = reason or obstacle(library) or _found(path)
+    with _finding:  # one variable is found once, with what it holds when nobody has changed it
+        _state.update(looked=True, scipy=_LATE in sys.modules)
+        reason = _reason()
+        for library in libraries():
+            path = library["filepath"]
+            if path not in _told:
+                _told[path] = reason or obstacle(library) or _found(path)
+
+
+def _find_beside() -> None:
+    """`find`, by a thread of its own, unless one is at it."""
+    if _finding.acquire(blocking=False):
+        _finding.release()
+        threading.Thread(target=find, name="hetero-blas", daemon=True).start()
 
 
 def is_due() -> bool:
@@ -102,10 +116,17 @@ def is_cut() -> bool:
     return any(text.startswith("2^") for text in told) and _exponent() <= _SHORT
 
 
-def describe() -> dict[str, str]:
-    """What is done to each BLAS of this process, or will be from the first long work on."""
+def describe(least: float = LONG) -> dict[str, str]:
+    """What is done to each BLAS of this process, or will be from the first long work on.
+
+    Parameters
+    ----------
+    least : float
+        Seconds of the work from which on it is long.
+    """
+    during = f" during work of {1e3 * least:.2g} ms and more"
     told = _foretold() | _told
-    return {owner(path): text for path, text in told.items()}
+    return {owner(path): f"{x}{during}" if x == _cycles() else x for path, x in told.items()}
 
 
 @functools.cache
@@ -117,11 +138,11 @@ def _expected() -> dict[str, str]:
 def _foretold() -> dict[str, str]:
     """What is told before anything was looked for."""
     reason = _reason()
-    return {x["filepath"]: reason or obstacle(x) or _described() for x in libraries()}
+    return {x["filepath"]: reason or obstacle(x) or _cycles() for x in libraries()}
 
 
-def _described() -> str:
-    return f"2^{_exponent()} cycles during work of {1e3 * LONG:.0f} ms and more"
+def _cycles() -> str:
+    return f"2^{_exponent()} cycles"
 
 
 def obstacle(library: dict[str, Any]) -> str | None:
@@ -182,7 +203,7 @@ def _found(path: str) -> str:
     if word[0] not in {1 << exponent for exponent in range(4, 31)}:
         return f"as it was: {word[0]} is no number of cycles that it could spin"
     _words.append((word, 1 << _exponent(), word[0]))
-    return _described()
+    return _cycles()
 
 
 def _distance(path: str) -> int | None:
@@ -204,5 +225,11 @@ def _distance(path: str) -> int | None:
         return None
 
 
+def _after_fork() -> None:
+    global _finding
+    _finding = threading.Lock()  # another thread may have held it,
+    usual()  # or been in a loop
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=usual)  # another thread may have been in a loop
+    os.register_at_fork(after_in_child=_after_fork)

@@ -32,7 +32,7 @@ from hetero.ops.convolve2d.window import (
     TRANSFORMS,
     window_of,
 )
-from hetero.runtime import blas_use, call_cache, thread_counts
+from hetero.runtime import blas_use, call_cache, profile, thread_counts
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.planner import HERE, Machine, capturing
 from hetero.runtime.registry import Arguments
@@ -179,7 +179,8 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     chosen, found = plan.chosen, plan.problem
     row = chosen.implementation
     compute = thread_counts.limited(row, chosen.threads, row.run)
-    compute = blas_use.undisturbed(row, chosen.seconds, compute)
+    least = profile.current().blas_sleep()
+    compute = blas_use.undisturbed(row, chosen.seconds, compute, least)
     shape, dtype = found.output.shape, found.output.dtype
     transform = chosen.method in TRANSFORMS
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import paths
+from hetero.kernels.cpu import blas_spin
 from hetero.runtime import thread_counts
 from hetero.runtime.models import Cost, ModelKey, Work, bind, bind_link
 from hetero.runtime.profile import encoding, places
@@ -245,6 +246,10 @@ class Profile:
             if name in known:
                 return float(known[name].get(case, 0.0))
         return 0.0
+
+    def blas_sleep(self) -> float:
+        """Seconds of a loop's work from which on BLAS's idle threads are put to sleep for it."""
+        return float(self.data["host"].get("blas_sleep", blas_spin.LONG))
 
     def _names(self, device: str, kind: str) -> tuple[str, ...]:
         same_as = self.devices.get(device, {}).get("same_as")

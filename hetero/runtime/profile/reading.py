@@ -107,6 +107,8 @@ def _try_out(data: dict[str, Any]) -> None:
         for case in data["host"]["dispatch"][device]:
             if not 0.0 <= profile.dispatch(device, case) < math.inf:
                 raise ValueError(f"dispatch of {device}, {case}")
+    if not 0.0 <= profile.blas_sleep() < math.inf:
+        raise ValueError("blas_sleep")
     if not 0.0 <= profile.pack(2**20) < math.inf:
         raise ValueError("pack")
     for table in data.get("kernels", {}).values():

@@ -21,6 +21,7 @@ DEPENDENCE: dict[str, tuple[str, ...]] = {
     "links": ("hetero", "cpu", "device"),
     f"links {BESIDE_BLAS}": (limits.BLAS,),  # beside what the link depends on
     "dispatch": ("hetero", "cpu", "device", "numpy"),
+    "blas_sleep": ("hetero", "cpu", "cores", limits.BLAS, "loops", "tbb"),
     "models of the CPU": ("hetero", "cpu", "cores"),
     "models of devices": ("hetero", "cpu", "device"),
 }
@@ -63,10 +64,11 @@ def holding(data: dict[str, Any]) -> Holding:
             return Holding({}, {}, [], 0, changed[part])
     devices = _devices(was.get("devices"), now["devices"], data["devices"])
     sorting = _Sorting(changed, devices, now["devices"])
-    host = {key: value for key, value in data["host"].items() if key not in ("pack", "dispatch")}
-    host["dispatch"] = sorting.kept("dispatch", data["host"].get("dispatch", {}))
-    if "pack" in data["host"]:
-        host["pack"] = data["host"]["pack"]
+    host = {**data["host"], "dispatch": sorting.kept("dispatch", data["host"].get("dispatch", {}))}
+    if "blas_sleep" in host and not sorting.holds(
+        "cpu|blas_sleep", "cpu", DEPENDENCE["blas_sleep"]
+    ):
+        del host["blas_sleep"]
     left = {
         "links": sorting.kept("links", data["links"]),
         "host": host,
@@ -220,7 +222,7 @@ class _Sorting:
         found = {}
         for name, value in entries.items():
             here = self._devices.names.get(name, name)
-            if self._holds(f"{here}|{section}", name, DEPENDENCE[section]):
+            if self.holds(f"{here}|{section}", name, DEPENDENCE[section]):
                 found[here] = self._quiet(here, value) if section == "links" else value
         return found
 
@@ -228,7 +230,7 @@ class _Sorting:
         """Links of a device without what was measured beside another BLAS."""
         beside = any(k.endswith(BESIDE_BLAS) for kinds in directions.values() for k in kinds)
         name = f"links {BESIDE_BLAS}"
-        if not beside or self._holds(f"{here}|{name}", here, DEPENDENCE[name]):
+        if not beside or self.holds(f"{here}|{name}", here, DEPENDENCE[name]):
             return directions
         return {
             direction: {k: model for k, model in kinds.items() if not k.endswith(BESIDE_BLAS)}
@@ -241,11 +243,11 @@ class _Sorting:
             key = ModelKey.parse(text)
             kind = "models of the CPU" if key.place == "cpu" else "models of devices"
             here = str(key._replace(place=self._devices.names.get(key.place, key.place)))
-            if self._holds(here, key.place, (*DEPENDENCE[kind], *_used(key))):
+            if self.holds(here, key.place, (*DEPENDENCE[kind], *_used(key))):
                 found[here] = model
         return found
 
-    def _holds(self, name: str, place: str, parts: Iterable[str]) -> bool:
+    def holds(self, name: str, place: str, parts: Iterable[str]) -> bool:
         parts = tuple(parts)
         if "device" in parts:
             if place in self._devices.gone:

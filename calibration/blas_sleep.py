@@ -1,0 +1,133 @@
+"""From how much work on BLAS's threads are put to sleep, so that a loop gets their cores.
+
+A loop right after a product shares its cores with threads that look for more products. To have
+them sleep gives it those cores, and the next product wakes them. Which of the two is dearer
+depends on the host: on one that lends its processors to others a woken thread may come milliseconds
+late. So both are timed as a program has them, products and loops in turn.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from statistics import median
+
+import numpy as np
+
+from hetero.calibration.loop import Measured
+from hetero.calibration.workbench import Bench
+from hetero.kernels.cpu import blas_spin, limits
+from hetero.runtime import thread_counts
+from hetero.runtime.cases import Case, Dims, Passes, TimedSolves
+
+SECONDS = 1.0  # in all
+_POINTS = (3e-4, 1e-3, 3e-3)  # seconds of the loops that are tried
+_NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part of it
+_DUELS, _TURNS = 7, 4  # of products and loops in turn, in each half of a duel
+_WIN, _GAIN = 0.95, 0.85  # of the time with threads that spin: in each duel, in the median
+_EXTENT = 600  # of the product: all threads have part in it
+
+
+def least_work(measured: Iterable[Measured]) -> float | None:
+    """Seconds of a loop's work from which on BLAS's threads are better asleep.
+
+    Parameters
+    ----------
+    measured : iterable of Measured
+        The cases of the CPU among these whose loops take as long as those to be tried are run.
+
+    Returns
+    -------
+    float or None
+        None: nothing was found that is better than `hetero.kernels.cpu.blas_spin.LONG`.
+    """
+    if not blas_spin.is_cut():
+        return None
+    A = np.random.default_rng(0).random((_EXTENT, _EXTENT), dtype=np.float32)
+
+    def product() -> None:
+        A @ A
+
+    bench, end, found = Bench(), time.perf_counter() + SECONDS, None
+    for seconds, loop in reversed(_loops(measured, bench)):  # the longest gains most
+        if not repays(loop, product, blas_spin.quiet, blas_spin.usual, end=end):
+            break
+        found = seconds / math.sqrt(_NEAR)
+    return found
+
+
+def _loops(measured: Iterable[Measured], bench: Bench) -> list[tuple[float, Callable[[], object]]]:
+    """Calls of the CPU's loops with their seconds, the one nearest to each of `_POINTS`."""
+    calls = [
+        (seconds, one.case, dims)
+        for one in measured
+        if not one.place.devices and thread_counts.pool(one.case.implementation) == limits.LOOPS
+        for dims, seconds in _timed(one.case, one.samples.seconds)
+    ]
+    found = []
+    for point in _POINTS:
+        near = [c for c in calls if point / _NEAR < c[0] < _NEAR * point]
+        if near:
+            seconds, case, dims = min(near, key=lambda c: abs(math.log(c[0] / point)))
+            found.append((seconds, bench.waiting(case, case.problem(*dims))))
+    return found
+
+
+def _timed(case: Case, samples: dict[Dims, float]) -> Iterator[tuple[Dims, float]]:
+    """Dimensions of the problems that were timed, each with its seconds."""
+    if isinstance(case.how, Passes):
+        given = dict(case.how.knots)
+    elif case.axes and not isinstance(case.how, TimedSolves):
+        given = {dims: dims for dims in samples}
+    else:
+        return
+    for known, dims in given.items():
+        if known in samples:
+            yield dims, samples[known]
+
+
+def repays(
+    loop: Callable[[], object],
+    product: Callable[[], object],
+    quiet: Callable[[], object],
+    usual: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+    end: float = math.inf,
+) -> bool:
+    """Whether products and loops in turn take less time if BLAS's threads sleep during the loops.
+
+    Parameters
+    ----------
+    loop, product : callable
+        By the loops' threads; by BLAS's.
+    quiet, usual : callable
+        From the one on threads of BLAS that are idle sleep, from the other on they spin.
+    clock : callable
+        Seconds.
+    end : float
+        By the clock; False if it is not decided by then.
+    """
+
+    def seconds(asleep: bool) -> float:
+        product()
+        begin = clock()
+        for _ in range(_TURNS):
+            if asleep:
+                quiet()
+            try:
+                loop()
+            finally:
+                usual()
+            product()
+        return clock() - begin
+
+    ratios = []
+    for turn in range(_DUELS):
+        took = {
+            asleep: seconds(asleep) for asleep in ((True, False) if turn % 2 else (False, True))
+        }
+        ratios.append(took[True] / took[False])
+        if ratios[-1] > _WIN or clock() > end:
+            return False
+    return median(ratios) < _GAIN

@@ -1,0 +1,135 @@
+"""From how much work on BLAS's threads are put to sleep, on machines with a clock of their own."""
+
+import random
+import threading
+import time
+
+import pytest
+
+from hetero.calibration import blas_sleep
+from hetero.errors import ProfileError
+from hetero.kernels.cpu import blas_spin
+from hetero.runtime import profile
+from hetero.runtime.profile import validity
+
+
+class Machine:
+    """Loops wait for spinning threads, products for sleeping ones; seconds, with some noise."""
+
+    def __init__(self, beside, waking, noise=0.02, loop=3e-4, product=5e-4):
+        self.now, self.spins, self.is_cut = 0.0, False, False
+        self.beside, self.waking, self.of_loop, self.of_product = beside, waking, loop, product
+        self.random = random.Random(3)
+        self.noise = noise
+
+    def takes(self, seconds):
+        self.now += seconds * (1 + self.noise * self.random.random())
+
+    def loop(self):
+        self.takes(self.of_loop + (self.beside if self.spins else 0.0))
+
+    def product(self):
+        self.takes(self.of_product + (0.0 if self.spins else self.waking))
+        self.spins = not self.is_cut
+
+    def quiet(self):
+        self.is_cut, self.spins = True, False
+
+    def usual(self):
+        self.is_cut = False
+
+    def repays(self, **more):
+        return blas_sleep.repays(
+            self.loop, self.product, self.quiet, self.usual, lambda: self.now, **more
+        )
+
+
+@pytest.mark.parametrize(
+    ("beside", "waking", "repaid"),
+    [
+        (1e-3, 5e-5, True),  # own processors
+        (3e-4, 4e-3, False),  # processors that other machines use as well
+        (0.0, 0.0, False),
+        (1e-4, 5e-5, False),  # too little to be sure of
+    ],
+)
+def test_what_takes_less_time_in_turn_decides(beside, waking, repaid):
+    machine = Machine(beside, waking)
+    assert machine.repays() is repaid
+    assert not machine.is_cut  # whatever came out, threads are as they were
+
+
+def test_a_product_that_is_late_now_and_then_decides():
+    machine = Machine(1e-3, 5e-5)
+    assert machine.repays()
+    product, woken = machine.product, []
+
+    def late():
+        woken.extend([] if machine.spins else [machine.now])
+        machine.takes(1e-2 if len(woken) == 10 else 0.0)  # in one of seven duels
+        product()
+
+    machine.product = late
+    assert not machine.repays()
+
+
+def test_what_is_not_decided_in_time_is_left():
+    assert not Machine(1e-3, 5e-5).repays(end=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kept"), [(None, True), ("blas", False), ("cores", False), ("numpy", True)]
+)
+def test_it_holds_for_the_same_blas_and_threads(changed, kept, monkeypatch):
+    data = profile.shipped("conservative").data
+    assert profile.Profile(data).blas_sleep() == blas_spin.LONG
+    data = {**data, "host": {**data["host"], "blas_sleep": 4e-4}}
+    assert profile.Profile(data).blas_sleep() == 4e-4
+    changes = {changed: "another"} if changed else {}
+    monkeypatch.setattr(validity, "_changes", lambda was, now: changes)
+    holding = validity.holding(data)
+    assert profile.Profile(holding.data).blas_sleep() == (4e-4 if kept else blas_spin.LONG)
+    assert data["host"]["blas_sleep"] == 4e-4
+    assert ("cpu|blas_sleep" in holding.aside.get("another", [])) is not kept
+
+
+def test_a_number_that_cannot_be_is_refused():
+    data = profile.shipped("conservative").data
+    for wrong in (-1.0, float("nan"), "long"):
+        with pytest.raises((ProfileError, ValueError)):
+            profile.parse(profile.encode({**data, "host": {**data["host"], "blas_sleep": wrong}}))
+
+
+def test_short_work_does_not_wait_until_the_variable_is_found(monkeypatch):
+    there = threading.Event()
+    found = []
+
+    def find():
+        with blas_spin._finding:
+            found.append(threading.current_thread())
+            there.wait(5)
+
+    monkeypatch.setattr(blas_spin, "find", find)
+    monkeypatch.setattr(blas_spin, "is_due", lambda: True)
+    for _ in range(3):
+        with blas_spin.asleep(1e-3):
+            while not found:
+                time.sleep(1e-3)
+    assert len(found) == 1
+    assert found[0] is not threading.current_thread()
+    there.set()
+    found[0].join(5)
+    with blas_spin.asleep(blas_spin.LONG):
+        assert found[1] is threading.current_thread()
+
+
+def test_a_failing_loop_leaves_threads_as_they_were():
+    machine = Machine(1e-3, 5e-5)
+
+    def fails():
+        raise ZeroDivisionError
+
+    machine.loop = fails
+    with pytest.raises(ZeroDivisionError):
+        machine.repays()
+    assert not machine.is_cut

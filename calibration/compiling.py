@@ -7,6 +7,7 @@ left in caches on disk; whatever fails here is compiled when it is measured.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable
@@ -23,8 +24,11 @@ from hetero.runtime.registry import Arguments
 
 
 def compile_ahead(
-    portions: Iterable[Any], quick: bool, told: Callable[[int], None] | None = None
-) -> None:
+    portions: Iterable[Any],
+    quick: bool,
+    told: Callable[[int], None] | None = None,
+    later: bool = False,
+) -> Callable[[], loop_compiler.Processes] | None:
     """Compile what cases with `Case.ahead` need, before anything is measured.
 
     Parameters
@@ -34,11 +38,19 @@ def compile_ahead(
         Whether they are those of a quick calibration.
     told : callable, optional
         Called with the number of the CPU's loops that are not compiled yet.
+    later : bool, optional
+        Whether these are compiled later, beside what they do not disturb.
+
+    Returns
+    -------
+    callable or None
+        What begins that.
     """
     found: dict[str, tuple[Place, list[Case]]] = {}
     for _, place, cases in portions:
         found.setdefault(place.name, (place, []))[1].extend(cases)
-    loops_needed = loop_compiler.Processes(_loops(found.values()))
+    names = _loops(found.values())
+    loops_needed = loop_compiler.Processes([] if later else names)
     rehearsals = []
     try:
         for place, cases in found.values():
@@ -49,6 +61,7 @@ def compile_ahead(
         loops_needed.wait(told)
         for rehearsal in rehearsals:
             rehearsal.wait()
+    return functools.partial(loop_compiler.Processes, names, beside=True) if later else None
 
 
 def _loops(found: Iterable[tuple[Place, list[Case]]]) -> list[str]:

@@ -63,6 +63,7 @@ def measure(
     failures: list[Failure],
     watch: Watch | None = None,
     keeper: Keeper | None = None,
+    ready: Callable[[Portion], None] | None = None,
 ) -> list[Measured]:
     """Samples of all cases that can be measured.
 
@@ -80,6 +81,8 @@ def measure(
     watch : Watch, optional
         Notices other load.
     keeper : Keeper, optional
+    ready : callable, optional
+        Called with the portion before each of its cases: sees to what that needs.
     """
     start = time.perf_counter()
     watch, keeper = watch or Watch(), keeper or Keeper()
@@ -105,9 +108,12 @@ def measure(
                 left[place.name] = max(left[place.name] - seconds, 1e-9)
                 time_left[place.name] -= seconds
                 continue
-            progress(place.name, seconds, f"{case} on {place.name}")
             if place.name in gone:
+                progress(place.name, seconds, f"{case} on {place.name}")
                 continue
+            if ready is not None:
+                ready(portion)
+            progress(place.name, seconds, f"{case} on {place.name}")
             share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
             left[place.name] = max(left[place.name] - seconds, 1e-9)
             begin = time.perf_counter()

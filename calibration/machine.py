@@ -24,7 +24,7 @@ from hetero.calibration import (
 from hetero.calibration.checkpoint import Around, Checkpoint
 from hetero.calibration.failures import Failure, told
 from hetero.calibration.places import chosen, places_of
-from hetero.calibration.portions import Portion, all_cases, turns
+from hetero.calibration.portions import Portion, all_cases, by_own_clock, turns
 from hetero.calibration.progress import Schedule
 from hetero.calibration.wanted import Wanted
 from hetero.kernels.cpu import blas_spin
@@ -89,7 +89,10 @@ def _measure(
         company = loaded_links.after_products(anew, budget, failures)
     blas_spin.find()  # not while something is timed
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
-    compiling.compile_ahead(portions, wanted.quick, _told_by(schedule))
+    told_of = _told_by(schedule)
+    # A GPU's own clock does not mind that the CPU's loops are compiled meanwhile.
+    own, others = by_own_clock(portions)
+    compile_loops = compiling.compile_ahead(portions, wanted.quick, told_of, bool(own))
     if kept.pack is None and (wanted.base is None or CPU in wanted.only):
         schedule.begin("pack", _PACK[not wanted.quick], "copies in host memory")
         kept.pack = overheads.pack(budget)
@@ -115,7 +118,23 @@ def _measure(
             schedule.begin("company", loaded_links.SECONDS, f"links of {place.name} at once")
             at_once = loaded_links.together(place, links, budget, failures)
             kept.around[place.name] = Around(at_once, {}, {})
-    measured = loop.measure(portions, budget, shares, schedule.begin, failures, watch, kept)
+    beside = compile_loops() if compile_loops is not None else None
+
+    def ready(portion: Portion) -> None:
+        if beside is not None and any(portion is one for one in own):
+            beside.look()
+        elif beside is not None:
+            beside.wait(told_of)
+
+    try:
+        measured = loop.measure(
+            [*own, *others], budget, shares, schedule.begin, failures, watch, kept, ready
+        )
+    finally:
+        if beside is not None:
+            beside.stop()
+    in_order = [loop.key_of(case, each.place) for each in portions for case in each.cases]
+    measured.sort(key=lambda one: in_order.index(one.key))
     if wanted.devices is None and not wanted.only:
         measured += _of_twins(infos, places, measured, wanted, schedule, failures, kept, watch)
     found = content.profile_of(wanted, kept, measured, failures)

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from hetero.calibration.failures import Failure
-from hetero.runtime.cases import Budget, Case, Passes, Place
+from hetero.runtime.cases import Budget, Case, Passes, Place, SampleGrid
 from hetero.runtime.registry import Operation
 
 _FEW = 5  # knots of what several devices share, along the first axis
@@ -89,6 +89,19 @@ def few(case: Case, place: Place) -> Case:
     sizes, *others = case.axes
     kept = [sizes[0], sizes[-_FEW], *sizes[2 - _FEW :]]
     return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
+
+
+def by_own_clock(portions: list[Portion]) -> tuple[list[Portion], list[Portion]]:
+    """What a device times by its own clock, however busy its host is, and all else."""
+    own, others = [], []
+    for portion in portions:
+        has_clock = len(portion.place.devices) == 1 and portion.place.kind == "cuda"
+        single = [has_clock and isinstance(case.how, SampleGrid) for case in portion.cases]
+        for found, wanted in ((own, True), (others, False)):
+            cases = [c for c, is_own in zip(portion.cases, single, strict=True) if is_own is wanted]
+            if cases:
+                found.append(portion._replace(cases=tuple(cases)))
+    return own, others
 
 
 def in_turn(portion: Portion) -> Iterator[tuple[Case, float]]:

@@ -128,27 +128,41 @@ class Serving:
 
 
 class Processes:
-    """Processes that compile loops now, as many at a time as there are cores.
+    """Processes that compile loops now, a few more at a time than there are cores.
 
     Parameters
     ----------
     names : iterable of str
-        The first are begun at once.
+        Those that take longest are begun first, at once.
+    beside : bool, optional
+        Whether everything else on the machine comes first.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._left = [name for name in names if not loops.is_ready(name)]
+    def __init__(self, names: Iterable[str], beside: bool = False) -> None:
+        left = [name for name in names if not loops.is_ready(name)]
+        self._left = sorted(left, key=lambda name: -loops.family_of(name).seconds)
+        self._beside = beside
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._begin()
 
     def _begin(self) -> None:
-        while self._left and len(self._running) < (os.cpu_count() or 1):
+        cores = os.cpu_count() or 1
+        # With one for each core the last two of eighteen would begin when sixteen have ended.
+        while self._left and len(self._running) < cores + cores // 4:
             name = self._left.pop(0)
             try:
-                self._running.append((name, _process(name, beside=False)))
+                self._running.append((name, _process(name, self._beside)))
             except OSError as error:
                 log.info("the loops of %s cannot be compiled ahead: %s", name, error)
                 _ended(name)
+
+    def look(self) -> None:
+        """Take note of those that have ended, and begin others."""
+        ended = [entry for entry in self._running if entry[1].poll() is not None]
+        self._running = [entry for entry in self._running if entry not in ended]
+        self._begin()
+        for name, _ in ended:
+            _ended(name)
 
     def wait(self, told: Callable[[int], None] | None = None) -> None:
         """Until all processes have ended; ``told`` gets the number of those that have not."""
@@ -157,15 +171,17 @@ class Processes:
                 if told is not None:
                     told(len(self._running) + len(self._left))
                 self._running[0][1].wait()
-                ended = [entry for entry in self._running if entry[1].poll() is not None]
-                self._running = [entry for entry in self._running if entry not in ended]
-                self._begin()
-                for name, _ in ended:
-                    _ended(name)
+                self.look()
         finally:
-            for _, process in self._running:  # interrupted
-                process.terminate()
-                process.wait()
+            self.stop()
+
+    def stop(self) -> None:
+        """End those that run yet, and begin no others."""
+        self._left.clear()
+        for _, process in self._running:
+            process.terminate()
+            process.wait()
+        self._running.clear()
 
 
 def ensure(names: Iterable[str]) -> None:

@@ -62,6 +62,8 @@ def places(operations=None, devices_of_a_kind=None):
                     registry.operation(operation).cut or implementation.shared
                 ):
                     continue
+                if implementation.rung and not device.endswith(":0"):  # one of a kind will do
+                    continue
                 if implementation.run and device.partition(":")[0] == implementation.kind:
                     marks = [pytest.mark.gpu] if implementation.kind == "cuda" else []
                     case = (operation, device, implementation.method)

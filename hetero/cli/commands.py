@@ -142,6 +142,11 @@ def explain(arguments: argparse.Namespace) -> int:
         _print_json(plan.to_dict())
     else:
         print(plan)
+        kinds = dict.fromkeys(info["kind"] for info in devices.values())
+        kinds = [kind for kind in kinds if registry.rungs(operation.name, kind)]
+        if kinds and arguments.method is None:
+            where, name = " and ".join(kinds), operation.function
+            print(f"   rungs on {where} are taken by name only: hetero ladder {name}")
     if plan.to_dict()["chosen"]:
         return DONE
     print(f"hetero: {_what_it_covers(constants, problem)}", file=sys.stderr)

@@ -173,7 +173,7 @@ def _unasked(problem: Problem) -> list[tuple[str, str]]:
     found = []
     for name, device in backends.proven().items():
         info = device.describe()
-        for row in registry.lookup(problem.operation):
+        for row in registry.considered(problem.operation):
             there = info.get("is_host_cpu") and row.kind == device.kind
             if there and row.work(problem, info).flops < _SLOW:
                 found.append((name, row.method))

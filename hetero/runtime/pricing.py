@@ -47,7 +47,8 @@ def price(
         What else goes on, as for `Profile.link`.
     """
     names = matching_devices(device, devices) if device is not None else list(devices)
-    implementations = registry.lookup(problem.operation)
+    look = registry.considered if method is None else registry.lookup
+    implementations = look(problem.operation)
     check_method(method, implementations)
     of_kind: dict[str, list[Implementation]] = {}
     for implementation in implementations:
@@ -307,6 +308,7 @@ def candidate(
                 terms[compiling.TERM] = left
             terms = movement.total(terms, after) if after else terms
     if terms is None:
+        asked_for |= implementation.rung is not None  # by its name
         reason = None if (name == CPU or asked_for) and not elsewhere else unknown
         return Candidate(name, method, None, {}, reason, implementation)
     seconds, otherwise = sum(terms.values()), None

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hetero.kernels.common.rungs import Rung
+
 if TYPE_CHECKING:
     from hetero.runtime.models import Work
     from hetero.runtime.problem import Problem
@@ -53,6 +55,8 @@ class Operation:
         parts, or None where there is nothing to cut, or nothing to gain by it.
     public : dict
         Further public names of hetero's -> the module that has them, imported on use.
+    ladder : dict
+        Methods that stand above the rungs, in the order of the ladder -> what is new in each.
     """
 
     name: str
@@ -69,6 +73,7 @@ class Operation:
     benchmarks: str = ""
     cut: Callable[[Problem, int], Cut | None] | None = None
     public: Mapping[str, str] = field(default_factory=dict)
+    ladder: Mapping[str, str] = field(default_factory=dict)
 
 
 class Cut(NamedTuple):
@@ -133,7 +138,7 @@ class Price(NamedTuple):
 
 
 ALWAYS, WHEN_SHORT = "always", "when short"  # when a device gets arrays on the host
-_PLAIN = ("uses", "blocks")  # of an implementation's fields after its names: no functions
+_PLAIN = ("uses", "blocks", "rung")  # of an implementation's fields after its names: no functions
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -178,6 +183,9 @@ class Implementation:
     price : callable or None
         Of a method that is made of others: ``price(problem, device's name, info, profile, beside)``
         gives its `Price` by theirs and by the links. None: it has models of its own.
+    rung : Rung or None
+        Of a step of the way to the family's best kernel: it is taken by name only, whatever it
+        costs, and neither priced nor measured otherwise.
     """
 
     operation: str
@@ -194,6 +202,7 @@ class Implementation:
     stands_in: Callable[[Problem], str | None] | None = None
     blocks: str = ""
     price: Callable[..., Price] | None = None
+    rung: Rung | None = None
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"
@@ -247,6 +256,17 @@ def register(implementation: Implementation) -> Implementation:
 def lookup(operation: str) -> tuple[Implementation, ...]:
     """All implementations of an operation, in the order they were registered."""
     return tuple(_implementations.get(operation, ()))
+
+
+def considered(operation: str) -> tuple[Implementation, ...]:
+    """Those of `lookup` that may be chosen without being named: all but rungs."""
+    return tuple([i for i in lookup(operation) if i.rung is None])
+
+
+def rungs(operation: str, kind: str) -> list[Implementation]:
+    """An operation's rungs on a kind of device, in the order of the ladder."""
+    found = [i for i in lookup(operation) if i.rung is not None and i.kind == kind]
+    return sorted(found, key=lambda i: i.rung.number)
 
 
 _operations: dict[str, Operation] = {}

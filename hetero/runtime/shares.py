@@ -102,7 +102,8 @@ def _candidates(
         if cut is None:
             continue
         together = _Together(kind, members, devices, constants, device is not None, beside)
-        for implementation in registry.lookup(problem.operation):
+        look = registry.considered if method is None else registry.lookup
+        for implementation in look(problem.operation):
             serves = implementation.stands_in
             if implementation.kind == kind and (
                 implementation.method == method

@@ -11,7 +11,7 @@ from .shapes import Assignment, Points, choose, power_of_two
 
 __all__ = ["RUNGS", "LloydPlan", "columns", "label_rows", "plan_lloyd"]
 
-RUNGS = ("naive", "coalesced", "shared", "reduction", "occupancy")
+RUNGS = rungs.RUNGS
 FUSED = "lloyd"
 STATE = 4  # integers of the iteration's state: see kmeans_state.cu
 _THREADS = 256

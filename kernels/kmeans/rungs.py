@@ -3,9 +3,34 @@
 from __future__ import annotations
 
 from ..common.launch import ELEMENT_BYTES, REAL, Launch, ceil_div
+from ..common.rungs import Rung
 from .shapes import Assignment, Points, power_of_two
 
-__all__ = ["plan"]
+__all__ = ["RUNGS", "plan"]
+
+RUNGS = {
+    "naive": Rung(1, "a thread for each point", "all multiprocessors work"),
+    "coalesced": Rung(
+        2,
+        "elements of neighbouring points lie together",
+        "a warp reads whole lines: up to 8 times fewer sectors of X",
+    ),
+    "shared": Rung(
+        3,
+        "centroids come to shared memory, some thousand elements at a time",
+        "each is read from memory once for a block, not once for a point",
+    ),
+    "reduction": Rung(
+        4,
+        "sums of clusters by parts of the rows, which are added up afterwards",
+        "as many threads as rows / 1024 times more add up",
+    ),
+    "occupancy": Rung(
+        5,
+        "less shared memory, larger blocks, registers for a number of them",
+        "as many threads as a multiprocessor can have without spilling",
+    ),
+}
 
 _THREADS = 128
 _MORE_THREADS = 256

@@ -41,7 +41,7 @@ _OWN = ("direct", "separable")  # methods by loops and kernels of our own
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
     """Every implementation at a place, by dtype."""
-    for implementation in registry.lookup(NAME):
+    for implementation in registry.considered(NAME):
         if implementation.kind == place.kind and implementation.stands_in is None:
             yield from _measured(implementation, place, budget)
 

@@ -39,7 +39,7 @@ _LEAST = 0.02  # of such a fit's time: its set-up, where the distances seem to t
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
-    """Every implementation but the steps of the kernels' way, on dense rows."""
+    """Every implementation but the rungs, on dense rows."""
     rows = _ROWS.get(place.kind, _ROWS_OTHERS)
     if place.kind == "cpu" and place.info.get("cores", 1) >= _MANY_CORES:
         rows = [*rows, _MANY_ROWS]
@@ -50,7 +50,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
         whole = [rows, _COLUMNS_QUICK, _CLUSTERS_QUICK]
         columns = _COLUMNS_QUICK if place.kind == "cpu" else _COLUMNS_SEEDED
         seeded = [[rows[0], rows[-1]], columns, _CLUSTERS_SEEDED_QUICK]
-    for row in registry.lookup(kmeans.OPERATION.name):
+    for row in registry.considered(kmeans.OPERATION.name):
         if row.kind != place.kind or row.run is None or row.stands_in is not None:
             continue
         how = _STEPS if place.kind == "cpu" else _STEPS_ON_DEVICES

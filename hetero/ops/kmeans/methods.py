@@ -134,11 +134,6 @@ def _shared(problem: Problem) -> bool:
     return problem.layout != SPARSE and problem.dims[0] >= _LEAST_SHARED
 
 
-def _is_a_step(problem: Problem) -> str:
-    """Nothing measures the kernels on the way to the fused one, which is never slower."""
-    return "is a step on the way to 'lloyd', for who names it"
-
-
 def _loops(problem: Problem) -> tuple[str, ...]:
     return (CLUSTERS.of(problem.dtype),)
 
@@ -172,8 +167,8 @@ for _kind in ("cuda", "opencl"):
             registry.Implementation(
                 *(NAME, _method, _kind, _dense_alone, _work, _on_device(_method)),
                 shared=None if _method in RUNGS else _shared,
-                stands_in=_is_a_step if _method in RUNGS else None,
                 blocks="" if _method in RUNGS else registry.WHEN_SHORT,
+                rung=RUNGS.get(_method),
             )
         )
 registry.register(

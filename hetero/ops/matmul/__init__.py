@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.matmul import methods  # noqa: F401  # registers them
-from hetero.ops.products import operands
+from hetero.ops.products.operands import describe_problem as described
+from hetero.ops.products.operands import from_shapes
 from hetero.ops.products.pieces import cut
 from hetero.ops.products.public import product
-from hetero.runtime import registry
+from hetero.runtime import planner, registry
+from hetero.runtime.plan import Plan
 from hetero.runtime.problem import Problem, check_dims
+from hetero.runtime.results import staying
 
 
 @product(np.matmul)
@@ -81,14 +84,26 @@ def matmul(
 
 def problem(A: Any, B: Any) -> Problem:
     """The problem of ``matmul(A, B)`` for arrays or `hetero.spec` stand-ins."""
-    return operands.describe_problem("matmul", A, B)
+    return described("matmul", A, B)
+
+
+def plan(
+    operands: tuple[Any, ...],
+    options: dict[str, Any],
+    device: str | None = None,
+    method: str | None = None,
+    machine: planner.Machine = planner.HERE,
+) -> Plan:
+    """The plan of ``matmul(*operands)``."""
+    asked = described("matmul", *operands, **options, method=method)
+    return machine.plan(staying(asked, device) if machine.is_here else asked, device, method)
 
 
 def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     """The problem with dimensions M N K, as ``hetero explain matmul M N K`` asks for it."""
     check_dims("matmul", dims, *OPERATION.dims)
     m, n, k = dims
-    return operands.from_shapes("matmul", (m, k), (k, n), dtype, on)
+    return from_shapes("matmul", (m, k), (k, n), dtype, on)
 
 
 OPERATION = registry.register_operation(
@@ -100,8 +115,10 @@ OPERATION = registry.register_operation(
         dims=("M N K",),
         problem=problem,
         from_dims=from_dims,
+        plan=plan,
         cases="hetero.ops.matmul.cases",
         benchmarks="hetero.ops.matmul.benchmarks",
         cut=cut,
+        ladder={"tiled": "tiles in registers, copies ahead", "library": "cuBLAS"},
     )
 )

@@ -160,7 +160,7 @@ def _on_device(problem: Problem, device: Any, pools: list[Any]) -> Comparison:
     info = inventory.devices()[device.name]
     calls: dict[str, TimedCall] = {
         f"{row.method} on {device.name}": partial(_run, row.run, device, problem, addresses)
-        for row in registry.lookup(problem.operation)
+        for row in registry.considered(problem.operation)
         if row.kind == device.kind and not row.excludes(problem, info)
     }
     small = sum(o.nbytes for o in operands) < 1 << 28

@@ -68,7 +68,7 @@ def product_cases(
     beside_first : bool
         Whether the first layout is the reference of the others, on a device.
     """
-    for implementation in registry.lookup(operation):
+    for implementation in registry.considered(operation):
         if implementation.kind != place.kind or implementation.run is None:
             continue
         if implementation.price is not None:  # by the prices of others

@@ -18,18 +18,25 @@ from hetero.arrays import (
     element_strides,
     name_of,
 )
+from hetero.kernels.matmul.rungs import RUNGS
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem, dtype_obstacle
 
 
-def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem | None:
+def build(
+    function: str, a: Operand, b: Operand, out: Operand | None, method: str | None = None
+) -> Problem | None:
     """The problem of ``numpy.<function>(a, b, out=out)``; None where NumPy would not accept it.
+
+    A product with one row or one column is a matvec, unless a rung of matmul's ladder is named.
 
     Parameters
     ----------
     function : {"matmul", "matvec"}
     a, b : Operand
     out : Operand or None
+    method : str, optional
+        That the caller names.
     """
     shapes = _core_shapes(function, a.shape, b.shape)
     if shapes is None:
@@ -52,7 +59,7 @@ def build(function: str, a: Operand, b: Operand, out: Operand | None) -> Problem
             obstacle = "no single stride walks the batch axes"
         else:
             batch, strides = folded
-    if m == 1 or n == 1:
+    if (m == 1 or n == 1) and not (function == "matmul" and method in RUNGS):
         operation, dims = "matvec", (m if n == 1 else n, k)
         strides = _as_matvec(strides, n) if strides else None
     else:
@@ -218,7 +225,7 @@ def _work(problem: Problem, dims: tuple[int, ...], repeat: int) -> Work:
     return Work(dims, 2.0 * prod(dims), moved, repeat)
 
 
-def describe_problem(function: str, A: Any, B: Any) -> Problem:
+def describe_problem(function: str, A: Any, B: Any, method: str | None = None) -> Problem:
     """The problem of a product of arrays or specs.
 
     Raises
@@ -227,7 +234,7 @@ def describe_problem(function: str, A: Any, B: Any) -> Problem:
         If the shapes do not fit, as NumPy.
     """
     a, b = (describe(array_or_spec(x)) for x in (A, B))
-    found = build(function, a, b, None)
+    found = build(function, a, b, None, method)
     if found is None:
         raise ValueError(f"{function}: operands of shapes {a.shape} and {b.shape} do not fit")
     return found

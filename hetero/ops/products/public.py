@@ -146,7 +146,8 @@ def _plan_on_host(
     stays: bool,
 ) -> Function:
     a, b = describe(A).unkept(), describe(B).unkept()
-    problem = build(function.__name__, a, b, None if out is None else describe(out))
+    target = None if out is None else describe(out)
+    problem = build(function.__name__, a, b, target, method)
     if problem is None:
         planner.check_placement(function.__name__, device, method)
         return function  # it raises or casts
@@ -244,7 +245,7 @@ def _with_device_arrays(
     target = None if out is None else describe(out)
 
     def make() -> Plan | None:
-        problem = build(function.__name__, *operands, target)
+        problem = build(function.__name__, *operands, target, method)
         return None if problem is None else planner.plan(problem, device, method)
 
     plan = calls.plan((device, method, call_cache.facts(*operands, target)), make)

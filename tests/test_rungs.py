@@ -1,0 +1,116 @@
+"""Rungs: methods that are taken by name only, which no plan looks at and nothing measures."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import fakes
+import numpy as np
+import pytest
+
+import hetero
+import hetero.ops
+from hetero import cli, kernels
+from hetero.arrays import spec
+from hetero.calibration import budgets
+from hetero.errors import MethodNotAvailable
+from hetero.runtime import planner, profile, registry
+from hetero.runtime.cases import Place
+
+LADDERS = [o for o in registry.operations() if any(i.rung for i in registry.lookup(o.name))]
+KINDS = ("cuda", "opencl")
+
+
+def rows(operation):
+    return [i for i in registry.lookup(operation.name) if i.rung is not None]
+
+
+@pytest.mark.parametrize("operation", LADDERS, ids=lambda o: o.name)
+def test_a_ladder_is_numbered_and_tells_its_ideas(operation):
+    for kind in KINDS:
+        found = registry.rungs(operation.name, kind)
+        numbers = [row.rung.number for row in found]
+        assert numbers == sorted(set(numbers)), kind
+        for row in found:
+            assert row.run is not None
+            assert row.rung.idea
+            assert row.rung.gain
+    there = {i.method for i in registry.considered(operation.name)}
+    assert operation.ladder
+    assert set(operation.ladder) <= there
+
+
+@pytest.mark.parametrize("name", [*profile.named("h200").dtypes(), "kmeans"])
+def test_no_plan_has_a_rung(name):
+    constants = profile.shipped("h200")
+    machine = planner.OtherMachine(constants, constants.machine())
+    operation = registry.operation(name)
+    dims = (300,) * len(operation.dims[0].split())
+    problem = operation.from_dims(dims, "float32", "host")
+    plan = machine.plan(problem)
+    assert plan.candidates
+    assert not [c for c in plan.candidates if c.implementation.rung]
+    assert not [c for c in machine.plan(problem, "cuda:0").candidates if c.implementation.rung]
+
+
+def test_a_rung_is_taken_by_its_name_alone(monkeypatch):
+    """No device need be named, and no constants are asked for."""
+    (device,) = fakes.install(monkeypatch, 1)
+    A = spec((20, 30), "float32")
+    for operation, operands in (("matmul", (A, spec((30, 7), "float32"))), ("kmeans", (A, 4))):
+        for row in registry.rungs(operation, "cuda"):
+            chosen = hetero.plan(operation, *operands, method=row.method).chosen
+            assert (chosen.device, chosen.method) == (device.name, row.method)
+            with hetero.use(method=row.method):
+                assert hetero.plan(operation, *operands).chosen.method == row.method
+
+
+def test_a_rung_of_a_product_takes_one_row_and_one_column(monkeypatch):
+    fakes.install(monkeypatch, 1)
+    for a, b in (((1, 5), (5, 3)), ((4, 5), (5, 1)), ((5,), (5,)), ((1, 5), (5, 1))):
+        operands = spec(a, "float32"), spec(b, "float32")
+        assert hetero.plan("matmul", *operands, method="naive").problem.operation == "matmul"
+        assert hetero.plan("matmul", *operands).problem.operation == "matvec"
+    with pytest.raises(MethodNotAvailable, match="method must be one of"):
+        hetero.plan("matmul", *operands, method="naiv")
+
+
+@pytest.mark.parametrize("operation", LADDERS, ids=lambda o: o.name)
+def test_nothing_is_measured_for_a_rung(operation, monkeypatch):
+    (device,) = fakes.install(monkeypatch, 1)
+    info = {**device.describe(), "arch": "sm_90", "shared_limit": 227 << 10}
+    cases = importlib.import_module(operation.cases).cases
+    found = list(cases(Place(device.name, info, (device,)), budgets.QUICK))
+    assert found
+    assert not [case for case in found if case.implementation.rung]
+
+
+def test_explain_tells_that_there_are_rungs(capsys):
+    words = ["explain", "kmeans", "1000", "3", "4", "--profile", "h200"]
+    cli.main(words)
+    assert "rungs on cuda are taken by name only: hetero ladder kmeans" in capsys.readouterr().out
+    cli.main([*words, "--method", "lloyd"])
+    assert "rungs" not in capsys.readouterr().out
+
+
+def test_each_kernel_of_a_ladder_is_in_its_first_comment():
+    """A reader begins there: number, name and idea of every rung of the file."""
+    folder = Path(kernels.__file__).parent
+    for name in ("matmul",):
+        text = "".join(f.read_text("utf-8") for f in sorted(folder.glob(f"{name}/*_rungs*.cu")))
+        for row in registry.rungs(name, "cuda"):
+            assert re.search(rf"^// {row.rung.number} +{row.method} ", text, re.M), row
+
+
+def test_results_of_a_rung_are_right_for_empty_operands():
+    for row in registry.rungs("matmul", "opencl")[:1]:
+        try:
+            place = {"device": "opencl:0", "method": row.method}
+            for a, b in (((0, 3), (3, 4)), ((2, 0), (0, 4)), ((2, 3), (3, 0))):
+                result = hetero.matmul(np.ones(a), np.ones(b), **place)
+                assert result.shape == (a[0], b[1])
+                assert not result.any()
+        except hetero.DeviceNotAvailable as error:
+            pytest.skip(str(error))

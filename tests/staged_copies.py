@@ -12,13 +12,14 @@ driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned  # noqa: E402
-from hetero.devices import pieces, staging  # noqa: E402
+from hetero.devices import pieces, staging, team  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.kernels.cpu import lane  # noqa: E402
 
 del devices.here.kinds["opencl"]
-staging._PIECE, staging._PART, staging._IN_CALLS, pieces._LEAST_ROW = 1 << 16, 1 << 13, 1, 8
-SLICE = 1 << 14
+pieces._LEAST_ROW = 8
+SLICE, CHUNK, REGION = 1 << 13, 1 << 11, 1 << 15
+team._SLICE, team._LEAST_SLICE, team._CHUNK, team._LEAST_CHUNK = SLICE, SLICE // 2, CHUNK, 1 << 9
 rng = np.random.default_rng(0)
 device = devices.get("cuda:0")
 lane.compile_ahead()
@@ -26,8 +27,8 @@ assert device.sends_slices("upload")
 assert device.sends_slices("download")
 
 
-def ring(lanes=3):
-    return staging.Ring(device, lanes=lanes, slice_bytes=SLICE, least_bytes=1 << 12)
+def ring(helpers=2):
+    return staging.Ring(device, 3, 1 << 14, 1 << 12, helpers=helpers, region_bytes=REGION)
 
 
 def there_and_back(used, array, offset=8):
@@ -46,14 +47,14 @@ def there_and_back(used, array, offset=8):
 
 def sizes_and_layouts() -> None:
     used = ring()
-    for middle in (1, staging._PART, SLICE, staging._PIECE, 1 << 19):
+    for middle in (1, CHUNK, SLICE, REGION, REGION + SLICE, 1 << 19):
         for nbytes in (middle - 1, middle, middle + 1):
             there_and_back(used, rng.integers(0, 255, nbytes, np.uint8), 3)
     X, wide = rng.random((37, 41, 13)), rng.random((30, 4000))
     views = [X, X.T, X[::2], X[:, ::-3], X[..., 2:7], X[:, :, 0], X[5:6, ::-1], X[::-2, 3:4]]
     views += [np.broadcast_to(X[0], (3, 41, 13)), X.transpose(1, 0, 2)[::-1], wide[:, ::2]]
     views += [wide[:, 100:2148], wide[:, 100:2149], wide[::-1, :2047], wide[3:4]]
-    rows = [pieces.in_rows(view, SLICE) for view in views]
+    rows = [pieces.in_rows(view) for view in views]
     assert sum(map(len, rows)) >= 9
     for view, found in zip(views, rows, strict=True):
         for matrix in found:

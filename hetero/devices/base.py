@@ -6,7 +6,7 @@ import abc
 import ctypes
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -183,11 +183,13 @@ class Device(abc.ABC):
         array: np.ndarray,
         buffer: Any,
         offset: int,
-        pair: Sequence[np.ndarray],
-        slice_bytes: int,
+        region: np.ndarray,
         stream: Any,
+        cancel: Any,
+        helpers: int,
     ) -> None:
-        """Copy an array, of which the rows are contiguous, through two pinned buffers."""
+        """Copy an array, of which the rows are contiguous, through pinned memory, with helpers,
+        until it is done or `cancel` holds a value that is not 0."""
         raise DeviceError(f"{self.kind} has only one queue")
 
     def sends_rows(self, array: np.ndarray) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import queue
@@ -77,7 +78,7 @@ class Copy:
 
 
 class Job:
-    """A copy that threads do slice by slice."""
+    """A copy that threads do slice by slice, or one with its helpers, see `team`."""
 
     def __init__(
         self,
@@ -87,13 +88,14 @@ class Job:
         offset: int,
         after: Any,
         most: int,
-        part: int | None,
+        is_whole: bool = False,
     ) -> None:
-        self.direction, self.buffer, self.after, self.part = direction, buffer, after, part
+        self.direction, self.buffer, self.after, self.is_whole = direction, buffer, after, is_whole
         self.count, self._piece = pieces(array, most)
         self._offset = offset
         self.error: BaseException | None = None
         self.is_cancelled = False
+        self.flag = ctypes.c_int64(0)  # the same, for compiled loops
         self._lock = locks.new()
         self._next, self._left = 0, self.count
         self._done: queue.SimpleQueue[None] = queue.SimpleQueue()  # of one, once all are done with
@@ -127,6 +129,7 @@ class Job:
         with self._lock:
             self.error = self.error or error
             self.is_cancelled = True
+            self.flag.value = 1
             rest, self._next = self.count - self._next, self.count
         self.settle(rest)
 

@@ -16,14 +16,13 @@ import contextlib
 import ctypes
 import logging
 import warnings
-from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from hetero.arrays.pinned import holds, known
-from hetero.devices import budget, cards, cubin, cuda_rows, install, pinned
+from hetero.devices import budget, cards, cubin, cuda_rows, install, pinned, team
 from hetero.devices.base import Device
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, here
 from hetero.devices.cuda_state import Lent
@@ -287,7 +286,7 @@ class CudaDevice(CudaStreams):
         return cuda_rows.rows(array) is not None
 
     def sends_slices(self, direction: str) -> bool:
-        return lane.ready(direction) is not None
+        return lane.ready("serve") is not None
 
     def send_slices(
         self,
@@ -295,32 +294,24 @@ class CudaDevice(CudaStreams):
         array: np.ndarray,
         buffer: int,
         offset: int,
-        pair: Sequence[np.ndarray],
-        slice_bytes: int,
+        region: np.ndarray,
         stream: Any,
+        cancel: Any,
+        helpers: int,
     ) -> None:
-        library = pinned.driver()
-        row, pitch = slice_bytes, slice_bytes  # of contiguous memory; else of a matrix
-        if not array.flags.c_contiguous:
-            row, pitch = array.shape[1] * array.itemsize, array.strides[0]
-        marks = [self.state().handle_of_event() for _ in pair]
-        told = {
-            **lane.functions(library)[direction],
-            "host": array.__array_interface__["data"][0],
+        told = team.cut(direction, array, region.nbytes)
+        marks = [self.state().handle_of_event() for _ in range(told["buffers"])]
+        told |= lane.functions(pinned.driver())[direction]
+        told |= {f"event {number}": mark for number, mark in enumerate(marks)}
+        told |= {
             "device": buffer + offset,
-            "bytes": array.nbytes,
-            "slice": max(slice_bytes // row, 1) * row,
-            "row": row,
-            "pitch": pitch,
+            "base": region.__array_interface__["data"][0],
             "stream": stream.handle,
+            "cancel": ctypes.addressof(cancel),
         }
-        for number, (each, mark) in enumerate(zip(pair, marks, strict=True)):
-            told[f"buffer {number}"] = each.__array_interface__["data"][0]
-            told[f"event {number}"] = mark
-        fields = (ctypes.c_int64 * len(lane.FIELDS))(*(told[name] for name in lane.FIELDS))
-        status = lane.ready(direction)(ctypes.addressof(fields))
+        status = team.current(helpers).run(direction, told)
         self.state().handles_of_events.extend(marks)
-        if status:
+        if status > 0:
             raise DeviceError(f"a staged {direction} failed: {pinned.error_text(status)}")
 
     def await_sent(self, mark: Any) -> None:

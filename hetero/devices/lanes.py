@@ -15,10 +15,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Device, Job, here, plainly
+from hetero.devices.pieces import pieces
 from hetero.errors import DeviceError
 
 PURPOSE = "pinned buffers of copies"
 _NICE = 10  # the program's own work goes first
+_PLAIN = 16 << 20  # bytes of a strided array that are packed at once where there is no buffer
 _IDLE = 60.0  # seconds without a copy after which a thread ends and gives its buffers back
 
 log = logging.getLogger("hetero")
@@ -31,7 +33,10 @@ class Ring(Protocol):
     place: Any
     buffers: int
     slice_bytes: int
+    region_bytes: int
+    helpers: int
     leave: Callable[[str, Any], bool]
+    ended: Callable[[Job], None]
 
 
 class Slot(NamedTuple):
@@ -51,6 +56,8 @@ class Lane:
         self._most = ring.buffers
         self._made = 0
         self._free: list[np.ndarray] = []
+        self._region: np.ndarray | None = None  # of buffers for what goes whole
+        self._may_grow = True
         self._stream: Any = None
 
     def run(self, direction: str) -> None:
@@ -69,7 +76,7 @@ class Lane:
             self.do(job)
             del job  # and the array with it
         self._free.clear()
-        self._stream = None
+        self._region = self._stream = None
 
     def do(self, job: Job, buffered: bool = True) -> None:
         """Do slices of a job until there are none left; failures are the job's."""
@@ -92,6 +99,7 @@ class Lane:
         except BaseException as error:  # active() has made it one of ours
             job.cancel(error)
         finally:
+            self._ring.ended(job)
             job.settle(taken)
 
     def _begin(self, job: Job, buffered: bool) -> None:
@@ -100,26 +108,20 @@ class Lane:
         if self._stream is None:
             self._stream = self._device.new_stream()
         if not buffered:
-            self._most = 0
+            self._most, self._may_grow = 0, False
         if job.after is not None:
             self._device.wait(job.after, self._stream)
 
     def _do(self, job: Job, number: int, flying: collections.deque[Slot]) -> None:
         view, offset = job.piece(number)
-        if job.part is not None:
-            while len(self._free) < 2 and self._made < self._most:
-                self._grow()
-            if len(self._free) >= 2:
-                self._device.send_slices(
-                    *(job.direction, view, job.buffer, offset),
-                    *(self._free[:2], job.part, self._stream),
-                )
-                return
+        if job.is_whole:
+            self._do_whole(job, view, offset)
+            return
         if not self._free and self._made < self._most:
             self._grow()
         if not self._free and flying:
             self._arrive(job, flying)
-        if not self._free or job.part is not None:
+        if not self._free:
             if job.after is not None:
                 self._device.wait(job.after)
             self._device.copy_plainly(job.direction, view, job.buffer, offset)
@@ -134,6 +136,39 @@ class Lane:
             self._free.append(buffer)
             raise
         flying.append(Slot(buffer, packed, view, mark))
+
+    def _do_whole(self, job: Job, array: np.ndarray, offset: int) -> None:
+        """Do a job with whatever helpers there are, in compiled loops."""
+        region = self._region_for(array.nbytes)
+        if region is not None:
+            self._device.send_slices(
+                *(job.direction, array, job.buffer, offset),
+                *(region, self._stream, job.flag, self._ring.helpers),
+            )
+            return
+        if job.after is not None:
+            self._device.wait(job.after)
+        count, piece = pieces(array, _PLAIN)
+        for number in range(count):
+            view, begin = piece(number)
+            if not job.is_cancelled:
+                self._device.copy_plainly(job.direction, view, job.buffer, offset + begin)
+
+    def _region_for(self, nbytes: int) -> np.ndarray | None:
+        """Pinned memory for so many bytes on their way, or what there is."""
+        most = self._ring.region_bytes
+        wanted = min(max(1 << (nbytes - 1).bit_length(), most // 8), most)
+        held, tried = 0 if self._region is None else self._region.nbytes, wanted
+        while self._may_grow and held < tried:
+            try:
+                self._region = self._device.pinned(tried, PURPOSE)
+                break
+            except Exception as error:
+                _refused(self._device.name, error)
+                tried //= 2
+                self._may_grow = tried >= most // 64
+        self._may_grow = self._may_grow and tried == wanted
+        return self._region
 
     def _grow(self) -> None:
         """One more buffer; where there is none to be had, those that are there must do."""

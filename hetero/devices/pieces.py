@@ -11,9 +11,9 @@ import numpy as np
 _LEAST_ROW = 128  # bytes
 
 
-def in_rows(array: np.ndarray, most: int) -> tuple[np.ndarray] | tuple[()]:
+def in_rows(array: np.ndarray) -> tuple[np.ndarray] | tuple[()]:
     """An array as rows of contiguous memory at equal distances, or as one; nothing where it is
-    neither, and where rows are too short to copy each by itself, or of more than ``most`` bytes.
+    neither, and where rows are too short to copy each by itself.
     """
     if array.flags.c_contiguous:
         return (array,)
@@ -23,7 +23,7 @@ def in_rows(array: np.ndarray, most: int) -> tuple[np.ndarray] | tuple[()]:
         row *= array.shape[axis]
     outer = [(n, step) for n, step in zip(array.shape[:axis], array.strides, strict=False) if n > 1]
     apart = any(a[1] != b[0] * b[1] for a, b in itertools.pairwise(outer))
-    if apart or not outer or not _LEAST_ROW <= row <= most or not array.size:
+    if apart or not outer or row < _LEAST_ROW or not array.size:
         return ()
     shape = math.prod(n for n, _ in outer), row // array.itemsize
     return (np.lib.stride_tricks.as_strided(array, shape, (outer[-1][1], array.itemsize)),)

@@ -1,14 +1,14 @@
 """Staged copies: ordinary host memory moves through pinned buffers, filled by several threads.
 
 A driver copies ordinary memory through a pinned buffer of its own with one thread, which is slower
-than the bus. Here several threads do it. Each has two buffers and a stream: it fills one while the
-other is on the bus. They share nothing but the number of the next piece, so nothing is handed from
-thread to thread. Downloads go the other way round, where what takes time is that new pages are
-touched: several threads touch them.
+than the bus. Here several threads fill buffers while others are on the bus. Downloads go the other
+way round, where what takes time is that new pages are touched: several threads touch them.
 
-Arrays that are not contiguous are packed on the way. Pieces of arrays whose rows are contiguous are
-copied slice by slice in a compiled loop without the interpreter's lock (`hetero.kernels.cpu.lane`),
-as soon as that is there.
+Arrays whose rows are contiguous are copied in compiled loops without the interpreter's lock
+(`hetero.kernels.cpu.lane`), as soon as these are there: for each direction one thread leads, which
+calls the driver, and those of a `team` help. A second one leads where another copy is under way,
+which is filled while the first waits for the bus. Other arrays are packed by several threads, each
+with buffers and a stream of its own; they share nothing but the number of the next piece.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import math
 import os
 import queue
 import threading
@@ -27,18 +26,19 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
+from hetero.devices import team
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy, Device, Direct, Job, Staged, here
 from hetero.devices.lanes import Lane, be_nice
 from hetero.devices.pieces import in_rows
 from hetero.kernels.cpu import blas_spin, lane
 
-_SLICE = 4 << 20  # bytes of a buffer
+_SLICE = 4 << 20  # bytes of a buffer of a thread of its own
 _LEAST_SLICE = 1 << 20  # bytes: waking another thread takes longer than copying less
 _BUFFERS = 2  # of a thread
-_PIECE = 16 << 20  # bytes that a compiled loop copies
-_PART = 4 << 20  # bytes of its slices; the driver takes 60 us for each
-_IN_CALLS = 1 << 19  # bytes that a thread copies in the time of a piece's calls to the driver
+_REGION = 32 << 20  # bytes of all buffers of one that leads
+_LEADERS = 2  # for each direction
 _MOST_LANES = 8
+_MOST_HELPERS = 8
 _NAME = "hetero-copy"  # begins as all threads of ours that never call BLAS
 
 _rings: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -74,6 +74,10 @@ class Ring:
         Of a slice, where the array has more.
     buffers : int, optional
         Of each thread.
+    helpers : int, optional
+        Threads that help, of all rings together.
+    region_bytes : int, optional
+        Of the buffers of a thread with helpers.
     """
 
     def __init__(
@@ -83,11 +87,16 @@ class Ring:
         slice_bytes: int = _SLICE,
         least_bytes: int = _LEAST_SLICE,
         buffers: int = _BUFFERS,
+        helpers: int | None = None,
+        region_bytes: int = _REGION,
     ) -> None:
         self.device, self.place = device, device.place()
         self.lanes = lanes or usual_lanes()
         self.slice_bytes, self.least_bytes, self.buffers = slice_bytes, least_bytes, buffers
+        self.helpers = usual_helpers() if helpers is None else helpers
+        self.region_bytes = region_bytes
         self._lock = locks.new()
+        self._whole = {UPLOAD: 0, DOWNLOAD: 0}  # jobs under way that have helpers
         self._queues = {way: queue.SimpleQueue() for way in (UPLOAD, DOWNLOAD)}
         self._threads: dict[str, list[threading.Thread]] = {UPLOAD: [], DOWNLOAD: []}
         self._streams: dict[str, Any] = {}
@@ -112,18 +121,21 @@ class Ring:
             What must have come before the buffer is touched.
         """
         share = -(-array.nbytes // (self.lanes * self.buffers)) + 4095 & ~4095
-        part = None
         most = min(max(share, self.least_bytes), self.slice_bytes)
-        if self.device.sends_slices(direction) and (rows := in_rows(array, self.slice_bytes)):
+        is_whole = False
+        if self.device.sends_slices(direction) and (rows := in_rows(array)):
             (array,) = rows
-            most = min(max(share, self.least_bytes, _worth(array.nbytes)), _PIECE)
-            part = min(most, _PART, self.slice_bytes)
+            most, is_whole = array.nbytes, True
         if after is not None and self.device.passed(after):
             after = None
-        job = Job(direction, array, buffer, offset, after, most, part)
+        job = Job(direction, array, buffer, offset, after, most, is_whole)
         started = Staged(job)  # whatever comes in between, it sees to it that nothing stays begun
         with self._lock:
-            workers = self._started(direction, min(job.count, self.lanes))
+            wanted = min(job.count, self.lanes)
+            if is_whole:
+                wanted = min(self._whole[direction], _LEADERS - 1) + 1
+                self._whole[direction] += 1
+            workers = self._started(direction, wanted)
             for _ in range(min(job.count, workers)):
                 self._queues[direction].put(job)
         if not workers:
@@ -159,6 +171,12 @@ class Ring:
             threads.append(thread)
         return len(threads)
 
+    def ended(self, job: Job) -> None:
+        """A thread has no more to do for a job."""
+        if job.is_whole:
+            with self._lock:
+                self._whole[job.direction] -= 1
+
     def leave(self, direction: str, own: Any) -> bool:
         """Whether the calling thread of ours may end: nothing waits in its queue."""
         with self._lock:
@@ -167,7 +185,12 @@ class Ring:
             own_thread = threading.current_thread()
             if own_thread in self._threads[direction]:
                 self._threads[direction].remove(own_thread)
-            return True
+        _end_team()
+        return True
+
+    def is_idle(self) -> bool:
+        """Whether it has no threads."""
+        return not any(self._threads.values())
 
     def close(self) -> None:
         """End the threads when they have done what was begun, and give the buffers back.
@@ -184,12 +207,13 @@ class Ring:
             self._streams.clear()
         for thread in () if here.is_lane else ending:  # two of them would wait for each other
             thread.join()
+        _end_team()
 
 
-def _worth(nbytes: int) -> int:
-    """Bytes of a piece that give so many bytes the least time: each piece costs the calls to the
-    driver, which those of all threads wait for, and more pieces are filled at the same time."""
-    return math.isqrt(nbytes * _IN_CALLS) + 4095 & ~4095
+def _end_team() -> None:
+    """Let those who help end, where nobody is left to be helped."""
+    if all(ring.is_idle() for ring in list(_rings)):
+        team.close()
 
 
 def close_all() -> None:
@@ -229,8 +253,18 @@ def _at_exit(function: Callable[[], object]) -> None:
 @functools.cache
 def usual_lanes() -> int:
     """Threads for each direction: half the cores that this process may use, but not too many."""
+    return max(1, min(_MOST_LANES, _cores() // 2))
+
+
+@functools.cache
+def usual_helpers() -> int:
+    """Threads that help those who lead: half the cores as well, but not too many."""
+    return max(1, min(_MOST_HELPERS, _cores() // 2))
+
+
+def _cores() -> int:
+    """That this process may use."""
     try:
-        cores = len(os.sched_getaffinity(0))
+        return len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
-        cores = os.cpu_count() or 1
-    return max(1, min(_MOST_LANES, cores // 2))
+        return os.cpu_count() or 1

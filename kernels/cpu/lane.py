@@ -1,13 +1,17 @@
-"""A loop that copies slice after slice between an array and a device, without the interpreter.
+"""Loops in which threads copy together between an array and a device, without the interpreter.
 
-A thread that copies needs the interpreter's lock between any two steps of a slice, and eight such
-threads wait for it longer than they copy: 130 us a slice. In this loop they need it once for many
-slices. And it makes no call to the driver that it can do without: such calls of several threads go
-one after the other. It is a page of LLVM's instructions, compiled in 15 ms.
+A driver's calls from several threads go one after the other, and a thread that needs the
+interpreter's lock between any two steps waits for it longer than it copies. So one thread leads: it
+alone calls the driver, for slices of a few MiB, each in a buffer of pinned memory. Any number of
+others help: they take chunks of the slices and copy them, and know of no driver. The one who leads
+does so too while there is nothing to send. What they share is a task (`lane_task`).
 
-    upload:    wait until buffer k % 2 is free; copy slice k to it; begin to send it; k + 1
-    download:  begin to fetch slice k + 1 to the other buffer; wait for slice k; copy it from its
-               buffer; k + 1
+    upload:    chunks of a slice may be copied when its buffer is free; the slice is sent when all
+               of them were, and its buffer is free when it has arrived
+    download:  slices are fetched ahead, as many as there are buffers; chunks may be copied when
+               their slice is there; the buffer fetches another one when all of them were copied
+
+Those who help look for tasks for a moment, then sleep until there is one.
 """
 
 from __future__ import annotations
@@ -18,31 +22,25 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["FIELDS", "compile_ahead", "functions", "loop", "ready"]
+from .lane_task import LOOPS
+
+__all__ = ["address", "compile_ahead", "functions", "loop", "ready"]
 
 log = logging.getLogger("hetero")
 _compiled: dict[str, Callable[[Any], int]] = {}
 
-# What the loop is told: an array of 64-bit integers. Addresses of C functions come first. Row and
-# pitch: bytes of a row, and from one to the next on the host; a slice has some rows.
-FIELDS = (
-    *("memcpy", "send", "record", "await", "drain"),  # send(to, from, bytes, stream), as drivers do
-    *("host", "device", "bytes", "slice", "stream"),
-    *("row", "pitch"),
-    *("buffer 0", "buffer 1", "event 0", "event 1"),
-)
+
+def address(function: Any) -> int:
+    """Of a C function."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 @functools.cache
 def functions(driver: Any) -> dict[str, dict[str, int]]:
-    """Addresses of the C functions by direction, of a loaded CUDA driver."""
-
-    def address(function: Any) -> int:
-        return ctypes.cast(function, ctypes.c_void_p).value or 0
-
+    """Addresses of a loaded CUDA driver's functions that a task names, by direction."""
     common = {
-        "memcpy": address(ctypes.CDLL(None).memcpy),
         "record": address(driver.cuEventRecord),
+        "query": address(driver.cuEventQuery),
         "await": address(driver.cuEventSynchronize),
         "drain": address(driver.cuStreamSynchronize),
     }
@@ -52,130 +50,46 @@ def functions(driver: Any) -> dict[str, dict[str, int]]:
     }
 
 
-def ready(direction: str) -> Callable[[Any], int] | None:
-    """The loop, None as long as `compile_ahead` has not finished or where it failed."""
-    return _compiled.get(direction)
+def ready(name: str) -> Callable[[Any], int] | None:
+    """A loop, None as long as `compile_ahead` has not finished or where it failed."""
+    return _compiled.get(name)
 
 
 def compile_ahead() -> None:
-    """Compile both loops; who asks for them meanwhile does without."""
-    for direction in ("upload", "download"):
-        try:
-            _compiled[direction] = loop(direction)
-        except Exception as error:  # of LLVM, on a machine that it does not know
-            log.info("copies do without a compiled loop: %s", error)
+    """Compile the loops; who asks for them meanwhile does without."""
+    try:
+        found = {name: loop(name) for name in LOOPS}
+    except Exception as error:  # of LLVM, on a machine that it does not know
+        log.info("copies do without a compiled loop: %s", error)
+    else:
+        _compiled.update(found)
+
+
+def loop(name: str) -> Callable[[Any], int]:
+    """A compiled loop.
+
+    "upload" and "download" take the address of a task. They return 0, the driver's first error, or
+    `lane_task.CANCELLED`; nothing is on its way any longer then, and nobody copies. "serve", for
+    those who help, takes the address of `lane_task.SHARED` and returns when that says so.
+    """
+    return _loops()[name]
 
 
 @functools.cache
-def loop(direction: str) -> Callable[[Any], int]:
-    """The compiled loop, which takes an array of `FIELDS` and returns the first error, or 0.
-
-    Nothing is on its way any longer when it returns.
-    """
+def _loops() -> dict[str, Callable[[Any], int]]:
     from llvmlite import binding
+
+    from .lane_code import assembly
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    module = binding.parse_assembly(_assembly(direction))
+    module = binding.parse_assembly(assembly())
     module.verify()
     machine = binding.Target.from_default_triple().create_target_machine(opt=2)
     engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()
-    found = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(engine.get_function_address(direction))
-    found.engine = engine  # the code lives as long
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    found = {name: kind(engine.get_function_address(name)) for name in LOOPS}
+    for each in found.values():
+        each.engine = engine  # the code lives as long
     return found
-
-
-def _assembly(direction: str) -> str:
-    """The loop in LLVM's own language."""
-    from llvmlite import ir
-
-    i32, i64 = ir.IntType(32), ir.IntType(64)
-    function = ir.Function(ir.Module(), ir.FunctionType(i32, [i64.as_pointer()]), name=direction)
-    at = ir.IRBuilder(function.append_basic_block())
-    field = {
-        name: at.load(at.gep(function.args[0], [i64(number)])) for number, name in enumerate(FIELDS)
-    }
-    status, number, done = at.alloca(i32), at.alloca(i64), at.alloca(i64)
-    at.store(i32(0), status)
-    at.store(i64(0), number)
-    slices = at.udiv(at.sub(at.add(field["bytes"], field["slice"]), i64(1)), field["slice"])
-
-    def call(name: str, result: Any, *arguments: Any) -> Any:
-        kind = ir.FunctionType(result, [i64] * len(arguments)).as_pointer()
-        return at.call(at.inttoptr(field[name], kind), arguments)
-
-    def checked(name: str, *arguments: Any) -> None:
-        """Call a function of the driver, unless one has failed."""
-        with at.if_then(at.icmp_signed("==", at.load(status), i32(0))):
-            at.store(call(name, i32, *arguments), status)
-
-    def chosen(name: str, k: Any) -> Any:
-        odd = at.trunc(k, ir.IntType(1))
-        return at.select(odd, field[f"{name} 1"], field[f"{name} 0"])
-
-    def extent(k: Any) -> tuple[Any, Any]:
-        """Where a slice begins, and how many bytes it has."""
-        begin = at.mul(k, field["slice"])
-        rest = at.sub(field["bytes"], begin)
-        return begin, at.select(at.icmp_unsigned("<", rest, field["slice"]), rest, field["slice"])
-
-    def send(k: Any) -> None:
-        begin, nbytes = extent(k)
-        device = at.add(field["device"], begin)
-        ends = (
-            (device, chosen("buffer", k))
-            if direction == "upload"
-            else (chosen("buffer", k), device)
-        )
-        checked("send", *ends, nbytes, field["stream"])
-        checked("record", chosen("event", k), field["stream"])
-
-    def copy(k: Any) -> None:
-        begin, nbytes = extent(k)
-        first = at.udiv(begin, field["row"])
-        with at.if_then(at.icmp_signed("==", at.load(status), i32(0))):
-            at.store(i64(0), done)
-            rows, rest = function.append_basic_block(), function.append_basic_block()
-            at.branch(rows)
-            at.position_at_end(rows)
-            now = at.load(done)
-            row = at.add(first, at.udiv(now, field["row"]))
-            host = at.add(field["host"], at.mul(row, field["pitch"]))
-            packed = at.add(chosen("buffer", k), now)
-            left = at.sub(nbytes, now)
-            fits = at.icmp_unsigned("<", left, field["row"])
-            ends = (packed, host) if direction == "upload" else (host, packed)
-            call("memcpy", i64, *ends, at.select(fits, left, field["row"]))
-            following = at.add(now, field["row"])
-            at.store(following, done)
-            at.cbranch(at.icmp_unsigned("<", following, nbytes), rows, rest)
-            at.position_at_end(rest)
-
-    if direction == "download":
-        send(i64(0))
-    body, end = function.append_basic_block(), function.append_basic_block()
-    at.branch(body)
-    at.position_at_end(body)
-    k = at.load(number)
-    following = at.add(k, i64(1))
-    if direction == "upload":
-        with at.if_then(at.icmp_unsigned(">", k, i64(1))):  # else it was not used yet
-            checked("await", chosen("event", k))
-        copy(k)
-        send(k)
-    else:
-        with at.if_then(at.icmp_unsigned("<", following, slices)):
-            send(following)
-        checked("await", chosen("event", k))
-        copy(k)
-    at.store(following, number)
-    more = at.icmp_unsigned("<", following, slices)
-    at.cbranch(at.and_(more, at.icmp_signed("==", at.load(status), i32(0))), body, end)
-    at.position_at_end(end)
-    if direction == "upload":
-        checked("await", chosen("event", at.sub(slices, i64(1))))  # the others come before
-    with at.if_then(at.icmp_signed("!=", at.load(status), i32(0))):
-        call("drain", i32, field["stream"])
-    at.ret(at.load(status))
-    return str(function.module)

@@ -1,0 +1,179 @@
+"""Threads that help to copy, for all devices of this process: see `hetero.kernels.cpu.lane`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from hetero import locks
+from hetero.devices import lanes
+from hetero.kernels.cpu import lane, lane_task
+
+_NAME = "hetero-copy helper"  # begins as all threads of ours that never call BLAS
+_LOOKS = 100  # for a task, before a helper sleeps
+_ALIGNED = 128  # bytes: two cache lines, which a processor may load together
+_HUGE_PAGE = 2 << 20  # bytes
+
+_SLICE = 4 << 20  # bytes that the driver sends at once
+_LEAST_SLICE = 256 << 10
+_SLICES = 8  # of what is small
+_CHUNK = 256 << 10  # bytes that a thread copies at once
+_LEAST_CHUNK = 64 << 10
+_LARGE = 64 << 20  # bytes of a download from which on each thread touches huge pages of its own
+_PAST = {"upload": 1 << 62, "download": 1 << 62}  # bytes of a row, see `lane_task.FIELDS`
+
+
+class Team:
+    """Memory that tasks share, and the threads that help with them until it is closed."""
+
+    def __init__(self) -> None:
+        self._raw = (ctypes.c_int64 * (lane_task.BLOCK + _ALIGNED // 8))()
+        self._begin = -(-ctypes.addressof(self._raw) // _ALIGNED) * _ALIGNED
+        self._process, self._lock = os.getpid(), locks.new()
+        self._threads: list[threading.Thread] = []
+        self._free = list(range(lane_task.TASKS))
+        self._is_closed = False
+        self._system = ctypes.CDLL(None)
+        self._semaphore = ctypes.c_void_p(self._begin + 8 * lane_task.SHARED["semaphore"])
+        self._system.sem_init(self._semaphore, 0, 0)
+        self._tell(self._begin, lane_task.SHARED["looks"], _LOOKS)
+        self._tell(self._begin, lane_task.SHARED["sleep"], lane.address(self._system.sem_wait))
+        self._tell(self._begin, lane_task.SHARED["yield"], lane.address(self._system.sched_yield))
+
+    @staticmethod
+    def _tell(begin: int, word: int, value: int) -> None:
+        ctypes.c_int64.from_address(begin + 8 * word).value = value
+
+    def is_usable(self) -> bool:
+        """Whether it is open, and this process's."""
+        return not self._is_closed and self._process == os.getpid()
+
+    def start(self, helpers: int) -> None:
+        """Have so many threads, if the system gives them."""
+        if len(self._threads) >= helpers:
+            return
+        with self._lock:
+            while len(self._threads) < helpers and not self._is_closed:
+                thread = threading.Thread(target=self._serve, name=_NAME, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter is ending, or there are too many
+                    break
+                self._threads.append(thread)
+
+    def _serve(self) -> None:
+        lanes.be_nice()
+        lane.loop("serve")(self._begin)
+
+    def run(self, direction: str, told: dict[str, int]) -> int:
+        """Copy what fields of a task tell; what `lane.loop` returns."""
+        with self._lock:
+            number = self._free.pop() if self._free else None
+        own: Any = None
+        if number is None:  # so many at once: this one without help
+            own = (ctypes.c_int64 * lane_task.TASK)()
+            begin = ctypes.addressof(own)
+        else:
+            begin = self._begin + 8 * (lane_task.TASKS_AT + number * lane_task.TASK)
+        told = {
+            **told,
+            "team": self._begin,
+            "download": int(direction == "download"),
+            "memcpy": lane.address(self._system.memcpy),
+            "yield": lane.address(self._system.sched_yield),
+            "post": lane.address(self._system.sem_post),
+        }
+        try:
+            for word in (
+                lane_task.NEXT,
+                lane_task.LIMIT,
+                *(lane_task.DONE + k for k in range(lane_task.BUFFERS)),
+            ):
+                self._tell(begin, word, 0)
+            for name, value in told.items():
+                self._tell(begin, lane_task.FIELDS[name], value)
+            return lane.loop(direction)(begin)
+        finally:
+            if number is not None:
+                with self._lock:
+                    self._free.append(number)
+
+    def close(self) -> None:
+        """End the threads when they have copied their chunks; tasks go on without them."""
+        with self._lock:
+            self._is_closed = True
+            threads, self._threads = self._threads, []
+        self._tell(self._begin, lane_task.SHARED["stop"], 1)
+        for _ in threads:
+            self._system.sem_post(self._semaphore)
+        for thread in threads:
+            thread.join()
+
+
+_team: Team | None = None
+_lock = locks.new()
+
+
+def current(helpers: int) -> Team:
+    """The team of this process, with so many threads."""
+    global _team
+    found = _team
+    if found is None or not found.is_usable():
+        with _lock:
+            if _team is None or not _team.is_usable():
+                _team = Team()
+            found = _team
+    found.start(helpers)
+    return found
+
+
+def close() -> None:
+    """End the threads; the next copy starts anew."""
+    if _team is not None and _team.is_usable():
+        _team.close()
+
+
+def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
+    """Fields of a task that copies an array: in which slices and chunks.
+
+    Parameters
+    ----------
+    direction : {"upload", "download"}
+    array : numpy.ndarray
+        Contiguous, or a matrix whose rows are.
+    region : int
+        Bytes that all buffers have together.
+    """
+    nbytes, host = array.nbytes, array.__array_interface__["data"][0]
+    row = pitch = nbytes
+    if not array.flags.c_contiguous:
+        row, pitch = array.shape[1] * array.itemsize, array.strides[0]
+    size = _rounded(-(-nbytes // _SLICES), _LEAST_CHUNK)
+    size = min(max(size, _LEAST_SLICE), _SLICE, region)
+    chunk, lead = min(_CHUNK, max(size // 4, _LEAST_CHUNK)), 0
+    if direction == "download" and nbytes >= _LARGE:
+        # Two threads that touch the same new page for the first time both clear it.
+        if row == nbytes:
+            chunk, lead = min(_HUGE_PAGE, size), host % _HUGE_PAGE
+            size -= size % chunk
+        elif pitch > 0:
+            chunk = min(max(_HUGE_PAGE // pitch * row, _CHUNK), size)
+    return {
+        "host": host,
+        "bytes": nbytes,
+        "row": row,
+        "pitch": pitch,
+        "lead": lead,
+        "slice": size,
+        "chunk": chunk,
+        "buffers": max(min(region // size, lane_task.BUFFERS, -(-(nbytes + lead) // size)), 1),
+        "past": _PAST[direction],
+    }
+
+
+def _rounded(nbytes: int, to: int) -> int:
+    return -(-nbytes // to) * to

@@ -1,4 +1,4 @@
-"""The command line: info, calibrate, compile, explain, verify, bench, transfer, demo.
+"""The command line: info, calibrate, compile, explain, verify, bench, transfer, report, demo.
 
 Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails, a
 calibration that other load spoiled where a better one is stored); 2 wrong

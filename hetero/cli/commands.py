@@ -215,8 +215,8 @@ def _compile_first(operations: tuple[Any, ...]) -> None:
 def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     from hetero import devices as backends
+    from hetero.evaluation import latest, report, verify
     from hetero.evaluation import links as links_of
-    from hetero.evaluation import report, verify
     from hetero.runtime import registry
 
     named = tuple(registry.operation(name) for name in arguments.operation)
@@ -239,6 +239,10 @@ def verify(arguments: argparse.Namespace) -> int:
     )
     links = links_of.verified(progress) if arguments.on == "host" else {}
     found = {**verify.summary(rows), "links": links}
+    if rows:
+        names = ", ".join(operation.function for operation in operations)
+        worst = report.worst_choices(rows)
+        latest.keep(latest.VERIFY, f"{names}, on {arguments.on}", {**found, "worst_choices": worst})
     terminal.clear()
     if arguments.json:
         _print_json(found)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hetero
-from hetero.cli import commands, transfer
+from hetero.cli import commands, report, transfer
 
 
 class _Command(argparse.ArgumentParser):
@@ -69,6 +69,12 @@ def parser() -> argparse.ArgumentParser:
             transfer.run,
             transfer.options,
             "Is it worth moving this to a GPU? Copies beside the work that is done there.",
+        ),
+        (
+            "report",
+            report.run,
+            report.options,
+            "What is known of a machine, as one page for a browser.",
         ),
         ("demo", commands.demo, _demo, "Calibrate quickly, then run real calls and compare."),
     ):

@@ -115,7 +115,13 @@ def verification(found: dict[str, Any], rows: list[Any]) -> str:
         for name, errors in kinds.items():
             cells = " ".join(f"{errors[key]:7.1%}" for key in ("mean", "p95", "worst"))
             lines.append(f"{device + ' ' + name:<44} {cells}")
+    return "\n".join([*lines, *worst_choices(rows), *left_out])
+
+
+def worst_choices(rows: list[Any]) -> list[str]:
+    """The problems of `hetero.evaluation.verify` whose choice was worst, a line for each."""
     wrong = sorted((row for row in rows if row.ratio > 1.05), key=lambda row: -row.ratio)
+    lines = []
     for row in wrong[:8]:
         chosen, best = (
             f"{method} on {device} ({readable(row.measured[device, method])}, "
@@ -123,7 +129,7 @@ def verification(found: dict[str, Any], rows: list[Any]) -> str:
             for device, method in (row.chosen, row.best)
         )
         lines.append(f"{row.ratio:5.2f}x {row.problem}: chose {chosen}, best {best}")
-    return "\n".join([*lines, *left_out])
+    return lines
 
 
 def benchmarks(

@@ -23,6 +23,7 @@ from hetero.runtime.benchmark import (
     cuda_device,
     name_of,
 )
+from hetero.runtime.over_sizes import Axis, Line
 from hetero.runtime.plan import CPU
 from hetero.runtime.problem import DEVICE_DTYPES
 
@@ -32,6 +33,11 @@ GRIDS = (512, 1024, 2048, 4096)
 _LARGEST_ON_CPU = 2048  # of dense matrices, and of grids whose matrix is stored
 _LARGEST_FOR_SCIPY = 1024
 _LARGEST_DRAWN = {"dense": 2048, "stored": 1024, "matrix-free": 1024, "operator": 512}
+
+LINES = (
+    Line("five-point operator on n x n points", Axis("n", 16, 4096), lambda n: (n, n)),
+    Line("dense, of n x n", Axis("n", 16, 8192), lambda n: (n,)),
+)
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:

@@ -29,6 +29,7 @@ from hetero.runtime.benchmark import (
     from_host_by_cupy,
     name_of,
 )
+from hetero.runtime.over_sizes import Axis, Line, Plane
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.problem import DEVICE_DTYPES
 
@@ -41,6 +42,15 @@ MOVED, MOVED_BESIDE_CPU = ((8192, 3), (8192, 31)), ((512, 3), (512, 31))
 _LONGEST, _LONGEST_ON_GPU = 3.0, 1.0  # predicted seconds of a candidate
 _TORCH_LARGEST = 63
 _LARGEST_IMAGE, _LARGEST_FILTER = 4096, 129
+_IMAGE, _FILTER = Axis("n", 32, 8192), Axis("f", 1, 127)
+LINES = (
+    Line("n x n with a filter of 3 x 3", _IMAGE, lambda n: (n, n, 3, 3)),
+    Line("n x n with a filter of 63 x 63", _IMAGE._replace(least=64), lambda n: (n, n, 63, 63)),
+    Line("1024 x 1024 with a filter of f x f", _FILTER, lambda f: (1024, 1024, f, f)),
+)
+PLANES = (
+    Plane("n x n with a filter of f x f", _IMAGE, _FILTER, lambda n, f: (n, n, f, f)),
+)  # of a filter that is not known to be of low rank
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:

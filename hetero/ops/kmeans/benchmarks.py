@@ -23,6 +23,7 @@ from hetero.runtime.benchmark import (
     cuda_device,
     name_of,
 )
+from hetero.runtime.over_sizes import Axis, Line
 from hetero.runtime.plan import CPU
 from hetero.runtime.problem import DEVICE_DTYPES
 
@@ -37,6 +38,11 @@ _ITERATIONS_OF_A_FIT = 20
 _LONGEST = 20.0  # predicted seconds of a fit
 _ROWS, _COLUMNS, _CLUSTERS = 1 << 18, 256, 256
 _WORK = 1 << 29  # n d k at most
+
+LINES = (
+    Line("n rows of 16, 16 clusters", Axis("n", 256, 1 << 20), lambda n: (n, 16, 16)),
+    Line("n rows of 128, 128 clusters", Axis("n", 256, 1 << 20), lambda n: (n, 128, 128)),
+)
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:

@@ -32,9 +32,12 @@ from hetero.runtime.benchmark import (
     cuda_device,
     from_host_by_cupy,
 )
+from hetero.runtime.over_sizes import Axis, Line, Plane
 
 __all__ = [
+    "LINES",
     "OPTIONS",
+    "PLANES",
     "VERIFIED",
     "benchmarks",
     "columns",
@@ -55,6 +58,17 @@ SHAPES: Sequence[tuple[int, ...]] = [
 
 MOVED, MOVED_BESIDE_CPU = (4096, 8192, 16384), (256, 1024)
 _LONGEST = 1.0  # predicted seconds
+
+LINES = (Line("n x n by n x n", Axis("n", 16, 8192), lambda n: (n, n, n)),)
+PLANES = (
+    Plane(
+        "m x 1024 by 1024 x n",
+        Axis("n", 16, 16384),
+        Axis("m", 16, 16384),
+        lambda n, m: (m, n, 1024),
+    ),
+    Plane("n x k by k x n", Axis("n", 16, 8192), Axis("k", 16, 8192), lambda n, k: (n, n, k)),
+)
 
 
 def _operands(dims: tuple[int, ...]) -> Shapes:

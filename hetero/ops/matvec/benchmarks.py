@@ -20,8 +20,19 @@ from hetero.ops.products.benchmarks import (
     trial,
 )
 from hetero.runtime.benchmark import Benchmark, BenchTable, Trial
+from hetero.runtime.over_sizes import Axis, Line, Plane
 
-__all__ = ["OPTIONS", "VERIFIED", "benchmarks", "columns", "draw", "remembered", "trials"]
+__all__ = [
+    "LINES",
+    "OPTIONS",
+    "PLANES",
+    "VERIFIED",
+    "benchmarks",
+    "columns",
+    "draw",
+    "remembered",
+    "trials",
+]
 
 VERIFIED = True
 SHAPES: Sequence[tuple[int, ...]] = [
@@ -29,6 +40,9 @@ SHAPES: Sequence[tuple[int, ...]] = [
     *((1000, 1000), (3001, 3001), (6007, 6007), (12011, 12011)),
     *((64, 1_000_000), (1_000_000, 64), (16, 262144), (262144, 16)),
 ]
+
+LINES = (Line("A of n x n", Axis("n", 16, 16384), lambda n: (n, n)),)
+PLANES = (Plane("A of m x k", Axis("k", 16, 32768), Axis("m", 16, 32768), lambda k, m: (m, k)),)
 
 
 def _operands(dims: tuple[int, ...]) -> Shapes:

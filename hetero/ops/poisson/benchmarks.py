@@ -19,6 +19,7 @@ from hetero.runtime.benchmark import (
     by_candidates,
     cuda_device,
 )
+from hetero.runtime.over_sizes import Axis, Line
 from hetero.runtime.problem import DEVICE_DTYPES
 
 demonstrate = demonstration.demonstrate
@@ -30,6 +31,11 @@ _LONGEST = 5.0  # predicted seconds of a solve
 _LARGEST_FOR_JACOBI = 256
 _LARGEST_FOR_PYAMG = 1024
 _LARGEST_DRAWN = {2: 2048, 3: 128}  # extents, by the number of axes
+
+LINES = (
+    Line("n x n points", Axis("n", 16, 4096), lambda n: (n, n)),
+    Line("n x n x n points", Axis("n", 8, 256), lambda n: (n, n, n)),
+)
 
 
 def draw(random: random.Random, on: str, largest: int) -> Trial:

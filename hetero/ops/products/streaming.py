@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from hetero.arrays import HOST, Operand
-from hetero.errors import DeviceMemoryError
+from hetero.errors import DeviceMemoryError, NotPriced
 from hetero.ops.products import operands
 from hetero.ops.products.operands import build
 from hetero.ops.products.tiling import Grid, Index, Rates, Tiling, Times, Visit, fitted, predicted
@@ -330,7 +330,10 @@ def price(
     problem: Problem, name: str, info: dict[str, Any], constants: Profile, beside: str
 ) -> Price:
     """``price`` of the method's rows."""
-    choice = choose(problem, name, info, constants, room(info), beside)
+    try:
+        choice = choose(problem, name, info, constants, room(info), beside)
+    except NotPriced:  # a tile
+        return Price(None, reason=pricing.UNKNOWN_THERE)
     if choice is None:
         return Price(None, reason="there is no room for tiles of its panels")
     return Price(choice.times and choice.times._asdict(), str(choice))

@@ -59,7 +59,7 @@ class Profile:
             return self._costs[key]
         except KeyError:
             pass
-        model = self._model(device, kind, operation, method, dtype, layout)
+        model = self.model(device, kind, operation, method, dtype, layout)
         found = None if model is None else bind(model)
         self._costs[key] = found
         return found
@@ -68,7 +68,7 @@ class Profile:
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
     ) -> bool:
         """Whether the model of several devices leaves out what is moved to them and back."""
-        model = self._model(device, kind, operation, method, dtype, layout) or {}
+        model = self.model(device, kind, operation, method, dtype, layout) or {}
         return bool(model.get("moves_apart"))
 
     def threads(
@@ -76,13 +76,14 @@ class Profile:
     ) -> Threads | None:
         """How many threads a method of the CPU takes for some work; None where that is not known
         or all are best."""
-        model = self._model(CPU, CPU, operation, method, dtype, layout) or {}
+        model = self.model(CPU, CPU, operation, method, dtype, layout) or {}
         table = model.get("threads")
         return None if table is None else thread_counts.choose(table, work)
 
-    def _model(
+    def model(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
     ) -> dict[str, Any] | None:
+        """The stored model of an implementation, or None where no constants are known."""
         asked = device, kind, operation, method, dtype, layout
         if asked not in self._models:
             order, _, alignment = layout.partition(" ")

@@ -1,0 +1,40 @@
+"""`hetero report`: its options, and what it does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from hetero import terminal
+from hetero.cli.exit_codes import DONE
+from hetero.terminal import progress_bar
+
+
+def options(sub: argparse.ArgumentParser) -> None:
+    """Add them to the command."""
+    sub.add_argument("file", metavar="FILE", help="to write, such as report.html")
+    sub.add_argument(
+        "--profile",
+        metavar="NAME|FILE",
+        help="of another machine: tesla-t10, h100, h200, or a profile's file (default: this one)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write what is known of a machine as a page for a browser."""
+    from hetero.cli.commands import _check_file
+    from hetero.evaluation.page import page
+
+    _check_file("FILE", arguments.file)
+    if not Path(arguments.file).parent.is_dir():
+        raise FileNotFoundError(f"there is no folder for {arguments.file}")
+    found = page(arguments.profile, progress_bar())
+    Path(arguments.file).write_text(found.html, "utf-8")
+    terminal.clear()
+    told = {"file": arguments.file, "profile": found.profile, "pictures": found.pictures}
+    if arguments.json:
+        print(json.dumps(told, indent=2))
+    else:
+        print(f"{found.pictures} pictures of the profile {found.profile!r} in {arguments.file}")
+    return DONE

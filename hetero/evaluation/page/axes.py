@@ -1,0 +1,79 @@
+"""Logarithmic axes: where a value lies, which ticks there are, and how they are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hetero.runtime.plan import readable
+
+
+class Scale(NamedTuple):
+    """From values to units of a picture, logarithmically.
+
+    Attributes
+    ----------
+    least, most : float
+        Values at the two ends.
+    begin, end : float
+        Their places.
+    """
+
+    least: float
+    most: float
+    begin: float
+    end: float
+
+    def at(self, value: float) -> float:
+        part = math.log(value / self.least) / math.log(self.most / self.least)
+        return self.begin + part * (self.end - self.begin)
+
+
+def decades(least: float, most: float, number: int = 7) -> list[float]:
+    """Powers of ten from least to most; every second one and so on where there are too many."""
+    first, last = math.ceil(math.log10(least) - 1e-9), math.floor(math.log10(most) + 1e-9)
+    step = max(1, math.ceil((last - first + 1) / number))
+    return [10.0**power for power in range(first, last + 1, step)]
+
+
+def doublings(least: float, most: float, number: int = 6) -> list[float]:
+    """Powers of two likewise."""
+    first, last = math.ceil(math.log2(least) - 1e-9), math.floor(math.log2(most) + 1e-9)
+    step = max(1, math.ceil((last - first + 1) / number))
+    return [2.0**power for power in range(first, last + 1, step)]
+
+
+def whole(value: float) -> str:
+    """A size as it is written: 4096, 32k, 1M."""
+    for unit, scale in (("M", 1 << 20), ("k", 1 << 10)):
+        if value >= 16 * scale or (unit == "M" and value >= scale):
+            return f"{value / scale:.3g}{unit}"
+    return f"{value:.0f}"
+
+
+def in_bytes(value: float) -> str:
+    """Bytes: 64 KiB."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def rate(value: float) -> str:
+    """Bytes per second: 55 GB/s."""
+    return f"{value / 1e9:.3g} GB/s"
+
+
+def seconds(value: float) -> str:
+    """A time; from a thousand seconds on in powers of ten."""
+    if value >= 999.5:
+        return f"1e{round(math.log10(value))} s" if _is_decade(value) else f"{value:.2g} s"
+    return readable(value)
+
+
+def _is_decade(value: float) -> bool:
+    return abs(math.log10(value) - round(math.log10(value))) < 1e-9
+
+
+Writer = Callable[[float], str]

@@ -1,0 +1,70 @@
+"""What the machine is, and how far its profile can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from hetero.calibration import load
+from hetero.evaluation import report
+from hetero.evaluation.page.axes import in_bytes
+from hetero.evaluation.page.html import facts, paragraph
+from hetero.evaluation.page.methods import Devices
+from hetero.runtime import overview
+from hetero.runtime.profile import Profile
+
+_HIDDEN = ("elsewhere", "kernels")  # of a device's description
+
+
+def title(devices: Devices) -> str:
+    """What the page is of."""
+    kinds = {i.get("name", n): None for n, i in devices.items() if not i.get("is_host_cpu")}
+    return f"hetero on {', '.join(kinds)}"
+
+
+def trust(constants: Profile, is_here: bool) -> str:
+    """Which profile it is, and what in it not to trust; markup."""
+    data = constants.data
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    created = data.get("created") or "an unknown time"
+    text = f"Profile {constants.name!r}, of {created}; this page is of {now}."
+    parts = [paragraph(text, "soft")]
+    if is_here and not data.get("fingerprint"):
+        text = (
+            "This machine is not calibrated: what follows are conservative constants that come "
+            "with hetero, of no machine. Run `hetero calibrate`."
+        )
+        parts.append(paragraph(text, "warn"))
+    if seen := data.get("load"):
+        told = f"While it was measured: {load.described(seen)}."
+        parts.append(paragraph(told, "soft" if load.is_trusted(seen) else "warn"))
+    if doubtful := report.doubtful(constants):
+        names = ", ".join(name.replace("|", " ") for name in doubtful)
+        parts.append(paragraph(f"Predictions off by a factor: {names}.", "warn"))
+    return "".join(parts)
+
+
+def section(constants: Profile, devices: Devices, is_here: bool) -> str:
+    """This machine as `hetero.machine` has it, another one as its profile has it; markup."""
+    if is_here:
+        return facts(_readable(overview.machine()))
+    shown = {
+        name: {key: value for key, value in info.items() if key not in _HIDDEN}
+        for name, info in devices.items()
+    }
+    packages = constants.data.get("fingerprint", {}).get("packages")
+    return facts(_readable({**shown, **({"packages": packages} if packages else {})}))
+
+
+def _readable(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is not known, and with bytes in larger units."""
+    shown: dict[str, Any] = {}
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            shown[key] = _readable(value)
+        elif key == "memory_bytes" and value:
+            shown["memory"] = in_bytes(value)
+        elif value is not None:
+            shown[key] = value
+    return shown

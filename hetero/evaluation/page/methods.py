@@ -1,0 +1,208 @@
+"""Each method's predicted time over one size, and the samples it rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.arrays import HOST
+from hetero.runtime import registry
+from hetero.runtime.cases import grid
+from hetero.runtime.models import Work, bind
+from hetero.runtime.over_sizes import Line
+from hetero.runtime.plan import CPU
+from hetero.runtime.planner import OtherMachine
+from hetero.runtime.profile import Profile
+from hetero.runtime.registry import Implementation, Operation
+
+_NEAR = 0.03  # relative difference of a sample's work to that of the line's problem, at most
+Points = list[tuple[float, float]]
+Devices = dict[str, dict[str, Any]]
+
+
+class Curve(NamedTuple):
+    """A method on a device, over a size.
+
+    Attributes
+    ----------
+    device, method : str
+    points : list of (size, seconds)
+        Predicted.
+    fitted : sequence of (size, seconds)
+        Measured samples that the prediction goes through.
+    held_out : sequence of (size, seconds)
+        Measured samples that it does not know.
+    error : mapping
+        Relative errors of the whole model at shapes not fitted: "mean", "p95", "worst"; or empty.
+    """
+
+    device: str
+    method: str
+    points: Points
+    fitted: Sequence[tuple[float, float]] = ()
+    held_out: Sequence[tuple[float, float]] = ()
+    error: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}, {self.device}"
+
+    def at(self, size: float) -> float | None:
+        """Predicted seconds at one of the sizes."""
+        return dict(self.points).get(size)
+
+
+def alone(
+    operation: Operation, line: Line, dtype: str, constants: Profile, devices: Devices
+) -> list[Curve]:
+    """Each method with its operands where it computes: nothing is moved.
+
+    Methods that are made of others have no samples of their own, and are left out.
+    """
+    found = []
+    for name, info in devices.items():
+        if info.get("is_host_cpu"):
+            continue
+        for row in registry.lookup(operation.name):
+            if row.kind == info["kind"] and row.price is None:
+                curve = _curve(operation, line, dtype, constants, name, info, row)
+                if curve is not None:
+                    found.append(curve)
+    return found
+
+
+def from_host(
+    operation: Operation, line: Line, dtype: str, constants: Profile, devices: Devices
+) -> list[Curve]:
+    """Each candidate of a call on host operands, what it moves included."""
+    machine = OtherMachine(constants, devices)
+    points: dict[tuple[str, str], Points] = {}
+    for size in line.axis.sizes():
+        problem = operation.from_dims(line.dims(size), dtype, HOST)
+        for candidate in machine.plan(problem).candidates:
+            if candidate.reason is None and candidate.seconds is not None:
+                place = candidate.device, candidate.method
+                points.setdefault(place, []).append((size, candidate.seconds))
+    return [Curve(*place, found) for place, found in points.items() if len(found) > 1]
+
+
+def _curve(
+    operation: Operation,
+    line: Line,
+    dtype: str,
+    constants: Profile,
+    name: str,
+    info: dict[str, Any],
+    row: Implementation,
+) -> Curve | None:
+    on = HOST if name == CPU else name
+    works, models = {}, []
+    for size in line.axis.sizes():
+        problem = operation.from_dims(line.dims(size), dtype, on)
+        if row.excludes(problem, info) is not None:
+            continue
+        key = name, row.kind, operation.name, row.method, dtype, problem.layout
+        model = constants.model(*key)
+        if model is not None:
+            works[size] = row.work(problem, info)
+            models.append(model)
+    if len(works) < 2:
+        return None
+    model = models[len(models) // 2]
+    try:
+        points = [(size, _seconds(model, work)) for size, work in works.items()]
+    except (KeyError, ValueError):  # of other dimensions
+        return None
+    return Curve(
+        name,
+        row.method,
+        points,
+        list(_fitted(model, works)),
+        list(_held_out(model, works)),
+        model.get("residuals", {}),
+    )
+
+
+def _seconds(model: dict[str, Any], work: Work) -> float:
+    overhead, compute = bind(model)(work)
+    return overhead * work.calls + compute
+
+
+def _fitted(model: dict[str, Any], works: dict[int, Work]) -> Iterator[tuple[float, float]]:
+    """The measured knots of a model that lie on a line, with the line's numbers of steps."""
+    samples = model.get("samples")
+    if not samples or "interpolated" in samples or "kept_out" in samples:
+        return
+    constants = model["constants"]
+    axes = constants["step"]["axes"] if model["form"] == "solve" else constants.get("axes", [])
+    missing = {tuple(dims) for dims in samples.get("extrapolated", ())}
+    near = _Near(model, works)
+    for index, dims in enumerate(grid(axes)):
+        size = None if dims in missing else near.size(dims)
+        if size is not None:
+            yield size, _at_knot(model, index, near.work(size))
+
+
+def _at_knot(model: dict[str, Any], index: int, work: Work) -> float:
+    """Seconds of a knot, made those of the work's launches and steps."""
+    constants = model["constants"]
+    if model["form"] == "solve":
+        setup, step = (constants[part]["seconds"][index] for part in ("setup", "step"))
+        return setup + step * work.repeat
+    overhead = constants["overhead"]
+    if model["form"] == "waves":
+        compute = work.estimate * constants["ratios"][index]
+    else:
+        compute = constants["seconds"][index] - overhead
+    return overhead * work.calls + max(compute, 0.0) * work.repeat
+
+
+def _held_out(model: dict[str, Any], works: dict[int, Work]) -> Iterator[tuple[float, float]]:
+    near = _Near(model, works)
+    # Of these the device's share alone is measured.
+    overhead = model["constants"]["overhead"] if model["form"] == "waves" else 0.0
+    for dims, seconds in (model.get("samples") or {}).get("held_out", ()):
+        size = near.size(tuple(dims))
+        if size is not None and near.work(size).repeat == 1:
+            yield size, overhead + seconds
+
+
+class _Near:
+    """Which size of a line has the work of a sample."""
+
+    def __init__(self, model: dict[str, Any], works: dict[int, Work]) -> None:
+        self._works = works
+        self._sizes = np.log(list(works))
+        coordinates = [_coordinates(model, work.dims) for work in works.values()]
+        self._coordinates = np.log(np.asarray(coordinates, float)).T
+
+    def size(self, dims: tuple[int, ...]) -> float | None:
+        """The size whose problem is that of the dimensions; None if no problem of the line is."""
+        if len(dims) != len(self._coordinates):
+            return None
+        wanted = np.log(np.asarray(dims, float))
+        total = self._coordinates.sum(axis=0)
+        if not total[0] - _NEAR <= wanted.sum() <= total[-1] + _NEAR:
+            return None
+        size = np.interp(wanted.sum(), total, self._sizes)
+        there = [np.interp(size, self._sizes, row) for row in self._coordinates]
+        if np.abs(there - wanted).max() > _NEAR:
+            return None
+        return float(np.exp(size))
+
+    def work(self, size: float) -> Work:
+        """Of the line's problem that is nearest."""
+        return self._works[min(self._works, key=lambda n: abs(math.log(n / size)))]
+
+
+def _coordinates(model: dict[str, Any], dims: tuple[int, ...]) -> tuple[int, ...]:
+    """The dimensions as the model counts them."""
+    if model["form"] != "filter":
+        return dims
+    h, w, fh, fw = dims
+    block = model["constants"].get("block", 1)
+    return h * -(-w // block) * block, fh * fw

@@ -1,0 +1,376 @@
+"""`hetero report`: the page, its curves and maps, without a browser."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import hetero.ops  # noqa: F401  # registers them
+from hetero import cli
+from hetero.evaluation import latest
+from hetero.evaluation.page import axes, choices, html, lines, links, methods, page, regions, svg
+from hetero.evaluation.page.method_figures import fastest
+from hetero.runtime import over_sizes, profile, registry
+from hetero.runtime.models import bind, bind_link
+from hetero.runtime.planner import OtherMachine
+
+VOID = {"meta", "link", "br"}
+LOADING = {"src", "href", "srcset", "data", "action", "xlink:href", "poster", "style"}
+
+
+class Outline(HTMLParser):
+    """The elements of a page, properly nested or an error."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found, self.text = [], [], {}
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open:
+            self.text.setdefault(self.open[-1], []).append(data)
+
+
+def small():
+    """A profile's content, of one operation."""
+    data = profile.shipped("tesla-t10").data
+    models = {key: model for key, model in data["models"].items() if "|matvec|" in key}
+    return {**data, "models": models}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return page("tesla-t10")
+
+
+@pytest.fixture(scope="module")
+def outline(made):
+    return Outline(made.html)
+
+
+def test_nothing_is_loaded(made, outline):
+    """No script, no address but of the page's own parts."""
+    tags = {tag for tag, _ in outline.found}
+    assert not tags & {"script", "img", "iframe", "object", "use", "image"}
+    for _, given in outline.found:
+        for name in LOADING & given.keys():
+            assert not re.search(r"//|url\((?!#)", given[name] or ""), given
+    assert "@import" not in made.html
+    assert len(made.html) < 2_000_000
+
+
+def test_pictures_can_be_read_out(made, outline):
+    """Each has a title and a description of its own; names are unique, and links lead somewhere."""
+    pictures = [given for tag, given in outline.found if given.get("role") == "img"]
+    names = [given["id"] for _, given in outline.found if "id" in given]
+    assert len(pictures) == made.pictures > 10
+    assert len(names) == len(set(names))
+    for given in pictures:
+        assert set(given["aria-labelledby"].split()) <= set(names)
+    titles = outline.text["title"][1:]
+    assert len(titles) == len(set(titles)) == len(pictures)
+    assert all(len(text) > 10 for text in outline.text["desc"])
+    targets = {given["href"][1:] for tag, given in outline.found if tag == "a"}
+    filled = re.findall(r"url\(#(\w+)\)", made.html)
+    assert targets | set(filled) <= set(names)
+
+
+def test_headings_skip_no_level(outline):
+    levels = [int(tag[1]) for tag, _ in outline.found if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+def test_every_operation_with_constants_has_a_section(outline):
+    known = profile.shipped("tesla-t10").dtypes()
+    expected = {o.function for o in registry.operations() if o.name in known}
+    headings = set(outline.text["h2"])
+    assert expected <= headings
+    assert not {o.function for o in registry.operations() if o.name not in known} & headings
+
+
+def test_names_from_a_profile_are_text(tmp_path):
+    """Whatever a machine calls itself."""
+    data = small()
+    bad = '<script>alert("x")</script>'
+    data["devices"] = {name: {**info, "name": bad} for name, info in data["devices"].items()}
+    file = profile.Profile(data).save(tmp_path / "bad.json")
+    found = page(str(file))
+    assert "<script" not in found.html
+    assert "&lt;script&gt;" in found.html
+
+
+# -- Curves ----------------------------------------------------------------------------------------
+
+
+def a_line(operation):
+    return over_sizes.lines(registry.operation(operation))[0]
+
+
+def sampled(form):
+    """A profile of the CPU with a model that was measured on a coarse grid."""
+    if form == "surface":
+        axis = [16, 64, 256, 1024, 4096]
+        seconds = [1e-6 + 1e-9 * a * b for a in axis for b in axis]
+        constants = {"overhead": 1e-6, "axes": [axis, axis], "seconds": seconds}
+        held = [[[128, 128], 5e-5], [[128, 256], 1.0]]
+        samples = {"held_out": held, "extrapolated": [[4096, 4096]]}
+        key, operation = "cpu|matvec|blas|float32|C", "matvec"
+    else:
+        axis = [256, 4096, 65536]
+        parts = {"axes": [axis], "seconds": [1e-6 * n for n in axis]}
+        constants = {"setup": parts, "step": parts}
+        samples = {"steps": [8, 40]}
+        key, operation = "cpu|poisson|jacobi|float32|2d", "poisson"
+    model = {"form": form, "constants": constants, "samples": samples}
+    data = {**profile.shipped("tesla-t10").data, "models": {key: model}}
+    return profile.Profile(data), registry.operation(operation), model
+
+
+@pytest.mark.parametrize("form", ["surface", "solve"])
+def test_samples_lie_where_they_were_measured(form):
+    """Fitted ones on the curve, at the knots of the line's problems; what was not measured is
+    not shown."""
+    constants, operation, model = sampled(form)
+    line = a_line(operation.name)
+    (curve,) = methods.alone(operation, line, "float32", constants, constants.devices)
+    points = dict(curve.points)
+    expected = [16, 64, 256, 1024] if form == "surface" else [16, 64, 256]
+    assert [n for n, _ in curve.fitted] == pytest.approx(expected)
+    for size, seconds in curve.fitted:
+        assert seconds == pytest.approx(points[round(size)], rel=1e-6)
+    assert [n for n, _ in curve.held_out] == pytest.approx([128] * (form == "surface"))
+    assert all(seconds == 5e-5 for _, seconds in curve.held_out)
+    info = constants.devices["cpu"]
+    (row,) = [r for r in registry.lookup(operation.name) if r.method == curve.method][:1]
+    problem = operation.from_dims(line.dims(1024), "float32", "host")
+    assert points[1024] == pytest.approx(sum(bind(model)(row.work(problem, info))))
+
+
+def test_a_profile_without_samples_has_lines_alone():
+    constants = profile.shipped("h100")
+    operation = registry.operation("matmul")
+    found = methods.alone(operation, a_line("matmul"), "float32", constants, constants.machine())
+    assert {one.device for one in found} == {"cpu", "cuda:0"}
+    assert not any(one.fitted or one.held_out for one in found)
+    assert all(one.error["mean"] > 0 for one in found)
+
+
+def test_calls_from_the_host_are_priced_as_plans_are():
+    constants = profile.shipped("tesla-t10")
+    operation, line = registry.operation("matmul"), a_line("matmul")
+    found = methods.from_host(operation, line, "float32", constants, constants.machine())
+    at = {one.name: one.at(1024) for one in found}
+    machine = OtherMachine(constants, constants.machine())
+    plan = machine.plan(operation.from_dims((1024,) * 3, "float32", "host"))
+    assert at[f"{plan.chosen.method}, {plan.chosen.device}"] == plan.seconds
+    assert plan.seconds == min(seconds for seconds in at.values() if seconds is not None)
+
+
+def test_what_is_fastest_turns_where_it_is_clear():
+    """Within a twentieth the choice stays."""
+    axis = over_sizes.Axis("n", 1, 4)
+    a = methods.Curve("cpu", "a", [(1, 1.0), (2, 1.0), (4, 1.0)])
+    b = methods.Curve("gpu", "b", [(1, 2.0), (2, 0.97), (4, 0.5)])
+    assert fastest([a, b], axis) == "Fastest: a, cpu, then b, gpu from n = 4."
+    assert fastest([a], axis) == "Fastest throughout: a, cpu."
+
+
+# -- Links -----------------------------------------------------------------------------------------
+
+
+def test_links_have_their_samples_and_rates():
+    model = {
+        "form": "segments",
+        "constants": [
+            {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-5}
+        ],
+    }
+    quiet = {**model, "samples": {"bytes": [1024.0, 1048576.0], "seconds": [1e-5, 1e-3]}}
+    busy = {**model, "samples": {"bytes": [1024], "times": [[1e-5, 3e-5, 2e-5]]}}
+    kinds = {"pinned": quiet, "pinned beside BLAS": busy, "pageable": model}
+    data = {**profile.shipped("tesla-t10").data, "links": {"cuda:0": {"upload": kinds}}}
+    (link,) = links.links(profile.Profile(data))
+    pinned, beside, pageable = link.curves
+    assert pinned.samples == [(1024.0, 1024.0 / 1e-5), (1048576.0, 1048576.0 / 1e-3)]
+    assert {pinned.points[0][0], pinned.points[-1][0]} == {1024, 1048576}
+    assert beside.samples == [(1024, 1024 / 2e-5)]
+    assert pageable.samples == []
+    assert pageable.points[-1][0] == 2**30
+    nbytes, rate = pinned.points[3]
+    assert rate == pytest.approx(nbytes / bind_link(model)(nbytes))
+    (figure,) = links.section([link], svg.Names())
+    assert figure.count('class="c0 full"') == 2
+    assert figure.count('class="c1 full"') == 1
+
+
+# -- Maps ------------------------------------------------------------------------------------------
+
+
+def test_a_map_is_what_plans_choose():
+    constants = profile.shipped("tesla-t10")
+    operation = registry.operation("matvec")
+    (plane,) = over_sizes.planes(operation)
+    plane = plane._replace(x=plane.x._replace(most=2048), y=plane.y._replace(least=512, most=2048))
+    given = operation, plane, "float32", constants, constants.machine()
+    found = choices.choices(*given)
+    assert found.xs[0], found.xs[-1] == (16, 2048)
+    machine = OtherMachine(constants, constants.machine())
+    for row, column in ((0, 0), (1, 5), (-1, -1)):
+        dims = plane.dims(found.xs[column], found.ys[row])
+        chosen = machine.plan(operation.from_dims(dims, "float32", "host")).chosen
+        assert found.cells[row][column] == f"{chosen.method}, {chosen.device}"
+    assert sum(found.counts().values()) == len(found.xs) * len(found.ys)
+    unknown = choices.choices(operation, plane, "float64", constants, constants.machine())
+    assert set(unknown.counts()) == {choices.NONE}
+
+
+def test_runs_of_a_row():
+    found = choices.Choices([1, 2, 4, 8], [1], [["a", "a", "b", "a"]], 1.0)
+    assert found.runs(0) == [("a", 1, 2), ("b", 4, 4), ("a", 8, 8)]
+
+
+def test_every_region_with_room_is_named():
+    """Two regions of one choice both are; in a single small cell its number stands, or nothing."""
+    cells = [["a" if column < 4 or column > 15 else "b" for column in range(20)] for _ in range(20)]
+    cells[0][10] = "c"
+    sizes = list(range(1, 21)), list(range(1, 21))
+    numbers = {"a": 0, "b": 1, "c": 2}
+    drawn = regions.regions(svg.Names(), "title", "told", ("x", "y"), sizes, cells, numbers)
+    assert drawn.count('class="region"') == 3
+    texts = re.findall(r'<text[^>]*class="on"[^>]*>([^<]*)<', drawn)
+    assert sorted(texts) == ["1 a", "1 a", "2 b", "3"]
+
+
+# -- Drawing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("places", [[5.0], [5.0, 5.0, 5.0], [100.0, 99.0, 0.0, 1.0], [50.0] * 8])
+def test_labels_are_apart_and_in_order(places):
+    found = lines.spread(places, 0.0, 100.0)
+    assert all(0.0 <= place <= 100.0 + 1e-9 for place in found)
+    ordered = [found[i] for i in sorted(range(len(places)), key=lambda i: places[i])]
+    assert all(b - a >= svg.FONT - 1e-9 for a, b in itertools.pairwise(ordered))
+
+
+def test_a_line_needs_points():
+    labels = lines.Labels("x", "y", axes.whole, axes.seconds)
+    with pytest.raises(ValueError, match="no line"):
+        lines.lines(svg.Names(), "title", "told", labels, [])
+    one = lines.Drawn("one", [(1.0, 1.0), (2.0, 1.0)], 0)  # all alike
+    assert "<path" in lines.lines(svg.Names(), "title", "told", labels, [one])
+
+
+@pytest.mark.parametrize(
+    ("write", "value", "text"),
+    [
+        (axes.whole, 4096, "4096"),
+        (axes.whole, 16384, "16k"),
+        (axes.whole, 1 << 20, "1M"),
+        (axes.in_bytes, 65536, "64 KiB"),
+        (axes.in_bytes, 100, "100 B"),
+        (axes.rate, 5.5e10, "55 GB/s"),
+        (axes.seconds, 2e-6, "2 us"),
+        (axes.seconds, 1e4, "1e4 s"),
+    ],
+)
+def test_how_values_are_written(write, value, text):
+    assert write(value) == text
+
+
+def test_ticks_lie_between_the_ends():
+    assert axes.decades(2e-6, 0.3) == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
+    assert axes.doublings(16, 4096, 5) == [16, 64, 256, 1024, 4096]
+
+
+def test_facts_and_tables_escape():
+    assert "<b>" not in html.facts({"<b>": ["<b>"], "x": {"<b>": "<b>"}})
+    assert "<b>" not in html.table("<b>", ["<b>"], [("<b>", "<b>")])
+
+
+# -- What is kept, and the command -----------------------------------------------------------------
+
+VERIFIED = {
+    "problems": 3,
+    "chosen_over_best": {"geometric_mean": 1.01, "p95": 1.1, "p99": 1.2, "worst": 1.3},
+    "fastest": {"matmul blas on cpu": 3},
+    "prediction_error": {"matmul blas on cpu": {"mean": 0.1, "p95": 0.2, "worst": 0.3}},
+    "left_out": {"cuda:1": "broken"},
+    "links": {},
+    "worst_choices": ["1.30x a < b"],
+}
+
+
+def test_the_last_verification_is_kept_beside_the_profile(tmp_path, monkeypatch):
+    file = profile.Profile(small()).save(tmp_path / "here.json")
+    monkeypatch.setenv("HETERO_PROFILE", str(file))
+    assert latest.read(file) == {}
+    latest.keep(latest.VERIFY, "matmul, on host", {"problems": 1})
+    latest.keep(latest.VERIFY, "matmul, on host", VERIFIED)
+    latest.keep("other", "x", {})
+    assert latest.read(file)[latest.VERIFY]["matmul, on host"]["problems"] == 3
+    assert profile.read(file).name == "tesla-t10"  # which is as it was
+    found = page(str(file)).html
+    assert "geometric mean 1.010" in found
+    assert "1.30x a &lt; b" in found
+    assert "Left out: cuda:1: broken" in found
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"verify": 1}', b"\xff"])
+def test_what_is_kept_and_cannot_be_read_is_nothing(tmp_path, content):
+    (tmp_path / "p.json.latest").write_bytes(content)
+    assert latest.read(tmp_path / "p.json") == {}
+
+
+def test_what_cannot_be_kept_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("HETERO_PROFILE", str(tmp_path))  # a folder
+    latest.keep(latest.VERIFY, "x", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def quick(monkeypatch, made):
+    """A page that was made before."""
+    import hetero.evaluation.page as module
+
+    monkeypatch.setattr(module, "page", lambda named, progress: made)
+
+
+def test_the_command(tmp_path, capsys, quick):
+    file = tmp_path / "report.html"
+    assert cli.main(["report", str(file), "--profile", "tesla-t10", "--json"]) == cli.DONE
+    told = json.loads(capsys.readouterr().out)
+    assert told["profile"] == "tesla-t10"
+    assert file.read_text("utf-8").count('role="img"') == told["pictures"]
+    assert cli.main(["report", str(file)]) == cli.DONE
+    assert str(file) in capsys.readouterr().out
+
+
+def test_a_profile_that_is_not_there(tmp_path, capsys):
+    assert cli.main(["report", str(tmp_path / "x.html"), "--profile", "mars"]) == cli.USAGE
+    assert "'tesla-t10'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "none/x.html"])
+def test_a_file_that_cannot_be_written(tmp_path, capsys, name):
+    assert cli.main(["report", str(Path(tmp_path, name))]) == cli.FAILED
+    assert str(tmp_path) in capsys.readouterr().err

@@ -18,7 +18,7 @@ test: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
-	$(BIN)/python -m pytest -m timing
+	$(BIN)/python -m pytest -m timing $$(grep -l mark.timing tests/test_*.py)
 
 # Plants mistakes one by one and lists those that no test sees: make mutants SEED=7 COUNT=150 JOBS=2.
 SEED ?= 1

@@ -20,7 +20,15 @@ from hetero.arrays import Spec, describe
 from hetero.devices import at_once
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
 from hetero.ops import matmul
-from hetero.runtime import inventory, planner, pricing, profile, registry, shares
+from hetero.runtime import (
+    candidate_pricing,
+    inventory,
+    planner,
+    pricing,
+    profile,
+    registry,
+    shares,
+)
 
 ALL = "cuda:*"
 
@@ -654,7 +662,7 @@ def test_without_constants_it_is_done_only_where_it_is_asked_for():
     assert len(plan.chosen.shares) == 2
     plan = priced(square(8192), constants=constants)
     assert plan.chosen.device == "cpu"
-    assert (shared(plan).reason, shared(plan).shares) == (pricing.UNKNOWN, ())
+    assert (shared(plan).reason, shared(plan).shares) == (candidate_pricing.UNKNOWN, ())
 
 
 def test_streams_of_all_devices_share_what_the_host_copies():

@@ -23,13 +23,13 @@ from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailab
 from hetero.kernels.cpu import limits
 from hetero.runtime import (
     blas_use,
+    candidate_pricing,
     compiling,
     failures,
     inventory,
     keeping,
     memory_limit,
     planner,
-    pricing,
     profile,
     registry,
     results,
@@ -232,7 +232,8 @@ def _unlimited(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
         or implementation.blocks == registry.ALWAYS
         or (
             _takes_blocks(used, plan)
-            and pricing.too_large(plan.problem, used[0].name, memory_limit.of(used[0])) is not None
+            and candidate_pricing.too_large(plan.problem, used[0].name, memory_limit.of(used[0]))
+            is not None
         )
     ):
         return _by_host(used, implementation, plan.problem, call)

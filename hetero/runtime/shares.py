@@ -11,7 +11,7 @@ from typing import Any
 
 from hetero.arrays import HOST
 from hetero.devices import at_once
-from hetero.runtime import movement, pricing, registry
+from hetero.runtime import candidate_pricing, movement, pricing, registry
 from hetero.runtime.plan import CPU, Candidate, Plan, Share
 from hetero.runtime.problem import Problem
 from hetero.runtime.profile import Profile
@@ -81,7 +81,9 @@ def _ranked(plan: Plan, more: list[Candidate]) -> Plan:
         plan = replace(plan, turns=possible[0] is not least)
     kept = {id(c) for c in possible}
     rest = [
-        c if c.reason else c._replace(reason=pricing.UNKNOWN) for c in every if id(c) not in kept
+        c if c.reason else c._replace(reason=candidate_pricing.UNKNOWN)
+        for c in every
+        if id(c) not in kept
     ]
     return replace(plan, candidates=(*possible, *rest))
 
@@ -108,7 +110,10 @@ def _candidates(
             if implementation.kind == kind and (
                 implementation.method == method
                 or (method is None and (serves is None or serves(problem) is None))
-                or (method is None and pricing.serves_limit(implementation, devices[members[0]]))
+                or (
+                    method is None
+                    and candidate_pricing.serves_limit(implementation, devices[members[0]])
+                )
             ):
                 found.append(together.candidate(problem, cut, implementation))
     later = movement.upload_next(problem, constants, beside)
@@ -217,7 +222,7 @@ class _Together:
                 return Candidate(member, implementation.method, None, {}, reason, implementation)
             implementation = same
         row = part, implementation, member, info, constants, self._asked_for
-        found = pricing.candidate(*row, None, self._beside)
+        found = candidate_pricing.candidate(*row, None, self._beside)
         if implementation.blocks == registry.ALWAYS and constants is self._at_once:
             found = _contended(found, part, member, constants, self._beside)
         out = part.output
@@ -260,7 +265,7 @@ def _all(
     reason = next((c.reason for c in chosen if c.reason is not None), None)
     unpriced = any(c.seconds is None for c in chosen)
     if reason is None and unpriced and not asked_for:
-        reason = pricing.UNKNOWN
+        reason = candidate_pricing.UNKNOWN
     if reason is not None or unpriced:
         found = Candidate(name, method, None, {}, reason, implementation)
         return found if reason is not None else found._replace(shares=shares)
@@ -269,7 +274,7 @@ def _all(
         for one in chosen:
             terms = {k: terms.get(k, 0.0) + one.terms.get(k, 0.0) for k in terms | one.terms}
     else:
-        links, whole = pricing.ALL_AT_ONCE, max
+        links, whole = candidate_pricing.ALL_AT_ONCE, max
         terms = max(chosen, key=lambda c: c.seconds).terms
     seconds, otherwise = sum(terms.values()), None
     if any(c.otherwise for c in chosen):

@@ -185,8 +185,48 @@ def test_several_devices_without_room_take_blocks(device, number, monkeypatch):
     assert not devices.troubles()
 
 
+@pytest.mark.parametrize("offset", [-16.0, 3000.3])
+@pytest.mark.parametrize("way", ["blocks", "parts", "blocks of parts"])
+def test_rows_as_near_to_two_centroids_get_the_labels_of_the_whole(device, way, offset):
+    """In float32 what is subtracted decides them: one mean of all, in one device's arithmetic."""
+    rng = np.random.default_rng(4)
+    X = np.sort(rng.integers(0, 64, (4000, 3)), axis=0) / 2 + offset
+    X, init = X.astype(np.float32), (rng.integers(0, 32, (40, 3)) + offset).astype(np.float32)
+    made = problem(X, 40)
+    with device.active():
+        buffer, _owner = device.allocate(X.nbytes)
+        device.upload(X, buffer)
+        whole = lloyd_device.DeviceRows(device, made, buffer)
+        whole.begin_step(init - whole.mean)
+        expected, added = whole.fetch_labels(), whole.sums()[0]
+    if way == "blocks":
+        found = BlockRows(device, made, X, None, "lloyd", 1 << 20, 700)
+    elif way == "parts":
+        found = PartedRows([device] * 3, made, X, None, "lloyd")
+    else:
+        found = SharedBlocks([device] * 2, made, X, None, "lloyd", 700)
+    np.testing.assert_array_equal(found.mean, whole.mean)
+    assert whole.mean.any() == (offset > 0)
+    found.restart()
+    found.assign(init - found.mean)
+    np.testing.assert_array_equal(found.labels, expected)
+    sums, _ = found.sums(init)
+    np.testing.assert_allclose(sums, added, rtol=1e-5, atol=1e-5 * abs(added).max())
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_iterations_far_from_zero_keep_their_digits(device, blocks):
+    """Centroids go from one iteration to the next less the mean, as on one device."""
+    X = (points(900, 3, 6, seed=2) + 3e5).astype(np.float32)
+    init = X[:6].copy()
+    found = parted([device] * (1 if blocks else 2), X, 6, rows=200, init=init, tol=0.0)
+    expected = hetero.kmeans(X, 6, init=init, tol=0.0, device=device.name)
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_array_equal(found[0], expected[0])
+    assert found[2].iterations == expected[2]["iterations"]
+
+
 def test_parts_far_from_each_other(device):
-    """Each part subtracts a mean of its own."""
     X = np.concatenate([points(100, 2, 2) + 1e6, points(100, 2, 2, seed=1) - 1e6])
     init = X[[0, 1, 100, 101]].copy()
     agrees(parted([device] * 2, X, 4, init=init), X, 4, init=init)

@@ -11,6 +11,7 @@ from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
+from hetero.ops.kmeans import columns_device
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.loop_device import CHANGED, RUNNING, Loop
 from hetero.ops.kmeans.seeding_device import DeviceSeeding
@@ -18,7 +19,6 @@ from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.runtime import tuning
 from hetero.runtime.problem import Problem
 
-_FAR = 1.0  # of the variance; rows whose mean is farther from zero are centred
 _SWAPPED = {
     "centroids": "means",
     "means": "centroids",
@@ -50,14 +50,14 @@ class DeviceRows:
         See `hetero.ops.kmeans.fit.Fit.given`.
     seeded : bool
         Whether `seeding` will be asked for.
+    mean : (d,) numpy.ndarray, optional
+        What is to be subtracted. Default: by the rows, or by what is given.
 
     Attributes
     ----------
     mean : (d,) numpy.ndarray
-        What is subtracted of X, for accurate distances: its mean, or zeros where that is near
-        enough to zero. Centroids that come and go are less it too.
-    column_means : (d,) numpy.ndarray
-        The means of X itself, in float64.
+        What is subtracted of X, see `hetero.ops.kmeans.columns_device.subtracted`. Centroids that
+        come and go are less it too.
     labels : device buffer
     """
 
@@ -71,6 +71,7 @@ class DeviceRows:
         labels: Any = None,
         given: np.ndarray | None = None,
         seeded: bool = False,
+        mean: np.ndarray | None = None,
     ) -> None:
         self.n, self.d, self.k = problem.dims
         self.dtype = np.dtype(problem.dtype)
@@ -87,7 +88,9 @@ class DeviceRows:
         self.labels = self._buffers["labels"] = labels
         self._plan = self._planned()
         self._compile(seeded)
-        self.mean = self._centre(given)
+        self.mean = self._own_mean(given) if mean is None else mean
+        if self.mean.any():
+            self._subtract_mean()
         self._lay_out()
 
     def _planned(self) -> plans.LloydPlan:
@@ -109,8 +112,7 @@ class DeviceRows:
         )
 
     def _columns(self) -> tuple[Launch, Launch]:
-        limits = self._device.multiprocessors, self._device.block_limit
-        return plans.columns(self.n, self.d, self.dtype.name, *limits)
+        return columns_device.launches(self._device, self.n, self.d, self.dtype)
 
     def _compile(self, seeded: bool) -> None:
         """Compile what a fit launches, together; one after the other they take two seconds."""
@@ -119,32 +121,22 @@ class DeviceRows:
         launches += [plan.inertia, *self._columns(), *(self.seeding().launches() if seeded else ())]
         self._device.compile_ahead((one.source, one.defines) for one in launches)
 
-    def _centre(self, given: np.ndarray | None) -> np.ndarray:
-        """The mean, of which X becomes free where that helps."""
-        n, d, device = self.n, self.d, self._device
-        sums, centre = self._columns()
-        self._space.allocate(sums.grid * 2 * d * 8, "columns")
-        self._start(self._bound(sums))
-        first = np.empty(d, self.dtype)
-        found = np.empty((sums.grid, 2, d))
-        device.download(self._buffers["X"], first)
-        device.download(self._buffers["columns"], found)
-        apart, squares = found.sum(axis=0) / n
-        mean = self.column_means = first + apart
-        self._variance = float(np.mean(np.maximum(squares - apart * apart, 0.0)))
-        variance = self._variance
+    def _own_mean(self, given: np.ndarray | None) -> np.ndarray:
+        """What is subtracted of these rows where nobody tells."""
+        where = self._device, self._buffers["X"], self.n, self.d, self.dtype
+        means, self._variance = columns_device.moments(*where)
         if given is not None:
-            mean = given.mean(axis=0, dtype=np.float64)
-            variance = float(given.var(axis=0, dtype=np.float64).mean())
-        if not np.mean(mean * mean) > _FAR * variance:
-            return np.zeros(d, self.dtype)
-        mean = mean.astype(self.dtype)
-        device.upload(mean, self._space.allocate(mean.nbytes, "mean"))
+            return columns_device.subtracted_for(given)
+        return columns_device.subtracted(means, self._variance, self.dtype)
+
+    def _subtract_mean(self) -> None:
+        """Go on with X less its mean."""
+        n, d, mean = self.n, self.d, np.ascontiguousarray(self.mean)
+        self._device.upload(mean, self._space.allocate(mean.nbytes, "mean"))
         self._space.allocate(n * d * self.dtype.itemsize, "centred")
-        self._start(self._bound(centre))
+        self._start(self._bound(self._columns()[1]))
         self._buffers["X"] = self._buffers["centred"]
         self._plan = self._planned()
-        return mean
 
     def _lay_out(self) -> None:
         """Buffers and launches of an iteration, and of one that follows it."""
@@ -183,7 +175,7 @@ class DeviceRows:
             self._device.launch(*one)
 
     def mean_variance(self) -> float:
-        """See `hetero.ops.kmeans.fit.Rows`."""
+        """See `hetero.ops.kmeans.fit.Rows`; known where the mean is the rows' own."""
         return self._variance
 
     def lloyd(self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool = False) -> Run:

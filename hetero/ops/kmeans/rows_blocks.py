@@ -14,6 +14,7 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.errors import DeviceMemoryError
+from hetero.ops.kmeans import columns_device
 from hetero.ops.kmeans.rows_numpy import PlainSeeding
 from hetero.ops.kmeans.rows_parts import Part, PartedRows, combined, cut_of
 from hetero.ops.linear_systems.partition import split
@@ -61,7 +62,8 @@ class BlockRows(PartedRows):
         given: np.ndarray | None = None,
     ) -> None:
         self._begin(X, weights)
-        self._device, self._problem, self._method, self._given = device, problem, method, given
+        self._device, self._problem, self._method = device, problem, method
+        self.common = None if given is None else columns_device.subtracted_for(given)
         self._room = int(_SHARE * room)
         self._known: tuple[np.ndarray, float] | None = None
         most = min(self._room // _BLOCKS, _MOST)
@@ -79,7 +81,6 @@ class BlockRows(PartedRows):
                 cut_of(self._weights, cut),
                 cut[0],
                 self._method,
-                self._given,
             )
             for cut in split(n, -(-n // self._rows))
         ]
@@ -93,7 +94,14 @@ class BlockRows(PartedRows):
         self._backwards = False
 
     @property
-    def _mean(self) -> np.ndarray:
+    def mean(self) -> np.ndarray:
+        """What is subtracted of all rows."""
+        if self.common is None:
+            self.common = self._subtracted(None)
+        return self.common
+
+    @property
+    def _column_means(self) -> np.ndarray:
         return self.moments()[1]
 
     @property
@@ -103,11 +111,11 @@ class BlockRows(PartedRows):
     def moments(self) -> tuple[int, np.ndarray, float]:
         """As `Part.moments`; found when it is asked for."""
         if self._known is None:
-            self._known = combined(self._visit(Part.moments))
+            self._known = combined(self._visit(Part.moments, None))
         return len(self._X), *self._known
 
     def _seeding(self) -> Any:
-        return PlainSeeding(self._X, self._weights, self._mean)
+        return PlainSeeding(self._X, self._weights, self._column_means)
 
     def assign(self, centroids: np.ndarray) -> bool:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -120,7 +128,7 @@ class BlockRows(PartedRows):
             part.fetch(part.of(self._labels))
             return found
 
-        self._found = self._visit(step)
+        self._found = self._visit(step, self.mean)
         return not np.array_equal(before, self._labels)
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
@@ -130,7 +138,7 @@ class BlockRows(PartedRows):
             part.give(part.of(self.labels))
             return part.distances(centroids)
 
-        return np.concatenate(self._visit(step))
+        return np.concatenate(self._visit(step, self.mean))
 
     def inertia(self, centroids: np.ndarray) -> float:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -139,10 +147,11 @@ class BlockRows(PartedRows):
             part.give(part.of(self.labels))
             return part.inertia(centroids)
 
-        return sum(self._visit(step))
+        return sum(self._visit(step, self.mean))
 
-    def _visit(self, step: Callable[[Part], T]) -> list[T]:
-        """``step(part)`` for each block while it is on the device, in the order of the rows.
+    def _visit(self, step: Callable[[Part], T], mean: np.ndarray | None) -> list[T]:
+        """``step(part)`` for each block while it is on the device, in the order of the rows, less
+        a mean, or as it is.
 
         Where the device has less room than it should, blocks halve.
         """
@@ -150,7 +159,7 @@ class BlockRows(PartedRows):
             try:
                 with self._device.active():
                     found: dict[int, T] = {}
-                    pipeline.run(self._device, self._steps(step, found))
+                    pipeline.run(self._device, self._steps(step, mean, found))
                     return [found[number] for number in range(len(self._parts))]
             except DeviceMemoryError as error:
                 rows = self._rows // 2
@@ -164,7 +173,9 @@ class BlockRows(PartedRows):
                 self._cut(max(rows, 1))
                 self._device.trim()
 
-    def _steps(self, step: Callable[[Part], T], found: dict[int, T]) -> Iterator[Step]:
+    def _steps(
+        self, step: Callable[[Part], T], mean: np.ndarray | None, found: dict[int, T]
+    ) -> Iterator[Step]:
         """One for each block: first the last ones of the time before, which are there yet."""
         turns = [*range(self._stay, len(self._parts))]
         if self._backwards:
@@ -190,6 +201,8 @@ class BlockRows(PartedRows):
             def compute(number: int = number, part: Part = part, where: Any = where) -> None:
                 if not part.loaded:
                     part.take([slot.buffer for slot in where])
+                if mean is not None:
+                    part.lay_out(mean)
                 found[number] = step(part)
                 if number in last:
                     self._where[number] = where

@@ -1,8 +1,9 @@
 """Rows on the host that several devices compute with, a part each.
 
-Each device labels its rows and adds them up; the host makes centroids of the sums. A part stays on
-its device, with its labels until they are asked for. `hetero.ops.kmeans.rows_blocks` has the parts
-of one device.
+Each device labels its rows and adds them up; the host makes centroids of the sums. One mean of all
+is subtracted of every part, so that rows get the labels that one device would give them. A part
+stays on its device, with its labels until they are asked for. `hetero.ops.kmeans.rows_blocks` has
+the parts of one device.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError
-from hetero.ops.kmeans import initial
+from hetero.ops.kmeans import columns_device, initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import lloyd
 from hetero.ops.linear_systems.partition import split
@@ -53,21 +54,30 @@ class PartedRows:
     ) -> None:
         self._begin(X, weights)
         self._parts = [
-            Part(device, problem, X[slice(*cut)], cut_of(weights, cut), cut[0], method, given)
+            Part(device, problem, X[slice(*cut)], cut_of(weights, cut), cut[0], method)
             for device, cut in zip(devices, split(len(X), len(devices)), strict=False)
         ]
         used = [part.device for part in self._parts]
-        at_once.run(used, [part.load for part in self._parts], self._parts[0].nbytes)
-        self._mean, self._variance = combined(part.moments() for part in self._parts)
+        nbytes = self._parts[0].nbytes
+        at_once.run(used, [part.load for part in self._parts], nbytes)
+        self._column_means, self._variance = combined(part.moments() for part in self._parts)
+        self.mean = self._subtracted(given)
+        lay_out = [functools.partial(part.lay_out, self.mean) for part in self._parts]
+        at_once.run(used, lay_out, nbytes)
 
     def _begin(self, X: np.ndarray, weights: np.ndarray | None) -> None:
         """Nothing is known yet."""
         self._X, self._weights = X, weights
-        self.mean = 0.0  # each part has its own
         self._labels: np.ndarray | None = None
         self._found: list[tuple[np.ndarray, np.ndarray]] = []
         self._saved: np.ndarray | None = None
         self._begun = 0
+
+    def _subtracted(self, given: np.ndarray | None) -> np.ndarray:
+        """What is subtracted of all rows."""
+        if given is not None:
+            return columns_device.subtracted_for(given)
+        return columns_device.subtracted(self._column_means, self._variance, self._X.dtype)
 
     @property
     def labels(self) -> np.ndarray:
@@ -89,14 +99,14 @@ class PartedRows:
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
         """See `hetero.ops.kmeans.fit.Rows`."""
         if callable(how):
-            mean = self._mean.astype(self._X.dtype)
-            return initial.by_callable(how, self._X - mean, k, random) + mean
-
-        return initial.on_host(self._X, self._weights, how, k, random, self._seeding)
+            centre = self._column_means.astype(self._X.dtype)
+            return initial.by_callable(how, self._X - centre, k, random) + (centre - self.mean)
+        rows = initial.on_host(self._X, self._weights, how, k, random, self._seeding)
+        return rows - self.mean
 
     def _seeding(self) -> Any:
         """Distances for k-means++, where the rows are."""
-        return _PartedSeeding(self._parts, self._X)
+        return _PartedSeeding(self._parts, self._X, self.mean)
 
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
@@ -109,7 +119,7 @@ class PartedRows:
         except DeviceError as error:
             if self._saved is None:
                 raise
-            raise DeviceFailed(error, self._saved, self._begun - 1) from error
+            raise DeviceFailed(error, self._saved + self.mean, self._begun - 1) from error
 
     def restart(self) -> None:
         """No row has a label, and no iteration was made."""
@@ -136,7 +146,7 @@ class PartedRows:
 
     def row(self, index: int) -> np.ndarray:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
-        return self._X[index]
+        return self._X[index] - self.mean
 
     def weight(self, index: int) -> float:
         """See `hetero.ops.kmeans.lloyd.Steps`."""
@@ -148,7 +158,7 @@ class PartedRows:
 
 
 class Part:
-    """Some of the rows, on a device while they are loaded; centroids are those of X itself."""
+    """Some of the rows, on a device while they are loaded, less the mean of all."""
 
     def __init__(
         self,
@@ -158,13 +168,13 @@ class Part:
         weights: np.ndarray | None,
         first: int,
         method: str,
-        given: np.ndarray | None,
     ) -> None:
         self.device, self.X, self.first = device, X, first
         self.arrays = (X,) if weights is None else (X, weights)
         self.nbytes = X.nbytes
         self._problem = replace(problem, dims=(len(X), *problem.dims[1:]))
-        self._method, self._given = method, given
+        self._method = method
+        self._buffers: tuple[Any, ...] = ()
         self._rows: Any = None
         self._space: Any = None
         self._seeding: Any = None
@@ -172,7 +182,7 @@ class Part:
     @property
     def loaded(self) -> bool:
         """Whether the rows are on the device."""
-        return self._rows is not None
+        return bool(self._buffers)
 
     def load(self) -> None:
         """Bring the rows to the device."""
@@ -181,28 +191,41 @@ class Part:
             self.take([self._space.upload(array) for array in self.arrays])
 
     def take(self, buffers: Sequence[Any]) -> None:
-        """Begin with the rows, and perhaps the weights, in buffers of the active device."""
+        """The rows, and perhaps the weights, are in these buffers of the device."""
+        self._buffers = tuple(buffers)
+
+    def moments(self) -> tuple[int, np.ndarray, float]:
+        """How many rows, their columns' means, and the mean of the columns' variances."""
+        with self.device.active():
+            n, d, _ = self._problem.dims
+            where = self.device, self._buffers[0], n, d, self.X.dtype
+            return n, *columns_device.moments(*where)
+
+    def lay_out(self, mean: np.ndarray) -> None:
+        """Be ready for iterations on the rows less a mean."""
         from hetero.ops.kmeans.lloyd_device import DeviceRows
 
-        X, weights = (*buffers, None)[:2]
-        self._rows = DeviceRows(
-            self.device, self._problem, X, weights, self._method, given=self._given
-        )
+        if self._rows is None:
+            X, weights = (*self._buffers, None)[:2]
+            with self.device.active():
+                self._rows = DeviceRows(
+                    self.device, self._problem, X, weights, self._method, mean=mean
+                )
 
     def leave(self) -> None:
         """Give back what was made of the rows; the device is active."""
         self._rows = self._seeding = self._space = None
+        self._buffers = ()
 
     def begin(self, centroids: np.ndarray) -> None:
         """Start an iteration: labels and sums."""
         with self.device.active():
-            self._rows.begin_step(centroids - self._rows.mean)
+            self._rows.begin_step(centroids)
 
     def end(self) -> tuple[np.ndarray, np.ndarray]:
         """Wait for an iteration; sums of rows and of weights."""
         with self.device.active():
-            sums, totals = self._rows.sums()
-            return sums + totals[:, None] * self._rows.mean, totals
+            return self._rows.sums()
 
     def changed(self) -> bool:
         """Whether the iteration changed a label."""
@@ -226,13 +249,13 @@ class Part:
     def distances(self, centroids: np.ndarray) -> np.ndarray:
         """Squared distances of the rows from the centroids of their labels."""
         with self.device.active():
-            self._rows.upload(centroids - self._rows.mean)
+            self._rows.upload(centroids)
             return self._rows.distances(False)
 
     def inertia(self, centroids: np.ndarray) -> float:
         """The weighted sum of these."""
         with self.device.active():
-            self._rows.upload(centroids - self._rows.mean)
+            self._rows.upload(centroids)
             return self._rows.inertia(False)
 
     def seeding(self) -> Any:
@@ -240,15 +263,6 @@ class Part:
         if self._seeding is None:
             self._seeding = self._rows.seeding()
         return self._seeding
-
-    @property
-    def mean(self) -> np.ndarray:
-        """What the device has subtracted of the rows."""
-        return self._rows.mean
-
-    def moments(self) -> tuple[int, np.ndarray, float]:
-        """How many rows, their columns' means, and the mean of the columns' variances."""
-        return len(self.X), self._rows.column_means, self._rows.mean_variance()
 
 
 def combined(moments: Iterable[tuple[int, np.ndarray, float]]) -> tuple[np.ndarray, float]:
@@ -262,8 +276,8 @@ def combined(moments: Iterable[tuple[int, np.ndarray, float]]) -> tuple[np.ndarr
 class _PartedSeeding:
     """`hetero.ops.kmeans.initial.Seeding` of parts that stay on their devices."""
 
-    def __init__(self, parts: list[Part], X: np.ndarray) -> None:
-        self._parts, self._X = parts, X
+    def __init__(self, parts: list[Part], X: np.ndarray, mean: np.ndarray) -> None:
+        self._parts, self._X, self._mean = parts, X, mean
         self._tried = np.zeros((0, 0))
         self._reached = np.zeros(0)
 
@@ -297,10 +311,10 @@ class _PartedSeeding:
         self._reached = np.cumsum(self._tried[:, which])
 
     def _try(self, indices: np.ndarray, first: bool) -> None:
-        rows, found = self._X[indices], []
+        rows, found = self._X[indices] - self._mean, []
         for part in self._parts:
             with part.device.active():
-                part.seeding().begin(rows - part.mean, first)
+                part.seeding().begin(rows, first)
         for part in self._parts:
             with part.device.active():
                 found.append(part.seeding().end())

@@ -65,7 +65,15 @@ class SharedBlocks(BlockRows):
             mine = problem, X[slice(*cut)], cut_of(weights, cut), method
             room = memory_limit.room(memory_limit.of(device))
             self._each.append(BlockRows(device, *mine, room, rows, given))
-        self._known = None
+        self._known, self.common = None, self._each[0].common
+
+    @property
+    def mean(self) -> np.ndarray:
+        """See `BlockRows`; of all devices."""
+        mean = super().mean
+        for one in self._each:
+            one.common = mean
+        return mean
 
     def moments(self) -> tuple[int, np.ndarray, float]:
         """See `BlockRows`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import threading
 from typing import Any
@@ -17,6 +18,9 @@ _NAME = "hetero-copy helper"  # begins as all threads of ours that never call BL
 _LOOKS = 100  # for a task, before a helper sleeps
 _ALIGNED = 128  # bytes: two cache lines, which a processor may load together
 _HUGE_PAGE = 2 << 20  # bytes
+_TASK = ctypes.c_int64 * len(lane_task.FIELDS)
+_FIRST = min(lane_task.FIELDS.values())  # word
+_COUNTS = 8 * (_FIRST - lane_task.NEXT)  # bytes, of what is counted anew
 
 _SLICE = 4 << 20  # bytes that the driver sends at once
 _LEAST_SLICE = 256 << 10
@@ -40,13 +44,18 @@ class Team:
         self._system = ctypes.CDLL(None)
         self._semaphore = ctypes.c_void_p(self._begin + 8 * lane_task.SHARED["semaphore"])
         self._system.sem_init(self._semaphore, 0, 0)
-        self._tell(self._begin, lane_task.SHARED["looks"], _LOOKS)
-        self._tell(self._begin, lane_task.SHARED["sleep"], lane.address(self._system.sem_wait))
-        self._tell(self._begin, lane_task.SHARED["yield"], lane.address(self._system.sched_yield))
+        self._fixed = {
+            "team": self._begin,
+            "memcpy": lane.address(self._system.memcpy),
+            "yield": lane.address(self._system.sched_yield),
+            "post": lane.address(self._system.sem_post),
+        }
+        self._tell("looks", _LOOKS)
+        self._tell("sleep", lane.address(self._system.sem_wait))
+        self._tell("yield", self._fixed["yield"])
 
-    @staticmethod
-    def _tell(begin: int, word: int, value: int) -> None:
-        ctypes.c_int64.from_address(begin + 8 * word).value = value
+    def _tell(self, name: str, value: int) -> None:
+        ctypes.c_int64.from_address(self._begin + 8 * lane_task.SHARED[name]).value = value
 
     def is_usable(self) -> bool:
         """Whether it is open, and this process's."""
@@ -79,23 +88,11 @@ class Team:
             begin = ctypes.addressof(own)
         else:
             begin = self._begin + 8 * (lane_task.TASKS_AT + number * lane_task.TASK)
-        told = {
-            **told,
-            "team": self._begin,
-            "download": int(direction == "download"),
-            "memcpy": lane.address(self._system.memcpy),
-            "yield": lane.address(self._system.sched_yield),
-            "post": lane.address(self._system.sem_post),
-        }
+        told = {**self._fixed, **told, "download": int(direction == "download")}
+        words = _TASK(*map(told.get, lane_task.FIELDS, itertools.repeat(0)))
         try:
-            for word in (
-                lane_task.NEXT,
-                lane_task.LIMIT,
-                *(lane_task.DONE + k for k in range(lane_task.BUFFERS)),
-            ):
-                self._tell(begin, word, 0)
-            for name, value in told.items():
-                self._tell(begin, lane_task.FIELDS[name], value)
+            ctypes.memset(begin + 8 * lane_task.NEXT, 0, _COUNTS)
+            ctypes.memmove(begin + 8 * _FIRST, words, ctypes.sizeof(words))
             return lane.loop(direction)(begin)
         finally:
             if number is not None:
@@ -107,7 +104,7 @@ class Team:
         with self._lock:
             self._is_closed = True
             threads, self._threads = self._threads, []
-        self._tell(self._begin, lane_task.SHARED["stop"], 1)
+        self._tell("stop", 1)
         for _ in threads:
             self._system.sem_post(self._semaphore)
         for thread in threads:

@@ -187,12 +187,12 @@ def _past(module: ir.Module) -> None:
     done = code.variable(_I64(0))
     with code.forever() as (_, end):
         begin = done.get()
+        with code.when(code.holds(begin, ">=", nbytes), then=end):
+            pass
         value = at.load(at.inttoptr(at.add(source, begin), vector), align=1)
         stored = at.store(value, at.inttoptr(at.add(to, begin), vector), align=_VECTOR)
         stored.set_metadata("nontemporal", mark)
         done.add(_VECTOR)
-        with code.when(code.holds(done.get(), ">=", nbytes), then=end):
-            pass
     at.ret_void()
 
 

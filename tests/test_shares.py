@@ -26,8 +26,8 @@ from hetero.runtime import (
     planner,
     pricing,
     profile,
+    ranges,
     registry,
-    shares,
 )
 
 ALL = "cuda:*"
@@ -583,7 +583,7 @@ def test_unasked(two, monkeypatch):
 def test_ranges(extent, number, weights):
     heavy = {"equal": [1.0] * number, "growing": [*range(1, number + 1)]}
     given = heavy.get(weights, [1000.0] + [1.0] * (number - 1))
-    found = shares.bounds(extent, given)
+    found = ranges.bounds(extent, given)
     assert len(found) == number
     assert found[0][0] == 0
     assert found[-1][1] == extent

@@ -30,10 +30,18 @@ def run(devices: Sequence[Device], tasks: Sequence[Callable[[], object]], nbytes
     nbytes : int
         What each of them copies, about.
     """
-    if nbytes < LEAST or not _independent(devices):
+    if nbytes < LEAST or len(devices) < 2 or not independent(devices):
         for task in tasks:
             task()
         return
+    side_by_side(tasks)
+
+
+def side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
+    """Do tasks at once: the first one in this thread, each other one in a thread of its own.
+
+    Returns, and raises, as `run` does.
+    """
     errors: list[BaseException | None] = [None] * len(tasks)
 
     def guarded(number: int) -> None:
@@ -75,7 +83,7 @@ def _join(threads: Sequence[threading.Thread]) -> None:
         raise interrupt
 
 
-def _independent(devices: Sequence[Device]) -> bool:
-    """Whether these are several, each in the same context whichever thread makes it active."""
-    several = 1 < len(devices) == len({id(device) for device in devices})
-    return several and all(device.same_in_threads() for device in devices)
+def independent(devices: Sequence[Device]) -> bool:
+    """Whether all differ, and each is in the same context whichever thread makes it active."""
+    differ = len(devices) == len({id(device) for device in devices})
+    return differ and all(device.same_in_threads() for device in devices)

@@ -92,8 +92,13 @@ def _shared(plan: Plan, call: Call, begun: int) -> Done:
         _attempt((device,), part, call.range(cut, share.begin, share.end, out))
 
     def by_cpu(share: Share) -> None:
-        part = share.plan.problem
-        _by_host((), _fallback(part), part, call.range(cut, share.begin, share.end, out))
+        part, own = share.plan.problem, share.plan.candidates[0]
+        of_range = part, call.range(cut, share.begin, share.end, out)
+        if own.device != CPU:  # it failed
+            _by_host((), _fallback(part), *of_range)
+        else:
+            compiling.see_to(share.plan, own)
+            _by_host((), own.implementation, *of_range, own.threads, own.seconds)
 
     share_out.run(shares, attempt, by_cpu, begun)
     return Done(_returned(call, out), None, chosen.device, chosen.method)

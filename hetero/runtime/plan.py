@@ -28,7 +28,8 @@ class Candidate(NamedTuple):
     terms : dict of str to float
         Seconds: "pack", "upload", "overhead", "compute", "download"; "look", where values on
         the host decide; "compiling", where the method must be compiled first; "upload next", where
-        its result would stay on the host, see `hetero.runtime.results`.
+        its result would stay on the host, see `hetero.runtime.results`; "contention", what the CPU
+        and a device that share it lose to one another.
     reason : str or None
         Why this candidate was not considered; None where it was.
     implementation : Implementation or None
@@ -139,7 +140,8 @@ class Plan:
         """Whether what runs depends on what BLAS's threads do, or on whether they are limited."""
         if self.turns or self.blas is None:
             return self.turns
-        return any(c.threads is not None and c.threads.wanted for c in self.candidates)
+        every = (*self.candidates, *(s.plan.candidates[0] for s in self._shares()))
+        return any(c.threads is not None and c.threads.wanted for c in every)
 
     @property
     def chosen(self) -> Candidate:
@@ -170,13 +172,16 @@ class Plan:
 
     def leaves(self) -> Iterator[Plan]:
         """The plans that it consists of, each for one device, in the order in which they begin."""
-        shares = self.candidates[0].shares if self.candidates else ()
+        shares = self._shares()
         for share in shares:
             yield share.plan
         if not self.parts and not shares:
             yield self
         for part in self.parts:
             yield from part.leaves()
+
+    def _shares(self) -> tuple[Share, ...]:
+        return self.candidates[0].shares if self.candidates else ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: problem, profile, chosen, candidates; and of parts how they make the whole.

@@ -42,7 +42,8 @@ def use(
     Parameters
     ----------
     device : str, optional
-        "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs.
+        "cpu", "cuda", "cuda:0", "opencl:0", "cuda:*" for all GPUs, or "cpu+cuda:0" for the CPU and
+        that GPU at once.
     method : str, optional
         Name of an implementation, such as "blas" or "tiled".
     results : {"host", "device"}, optional

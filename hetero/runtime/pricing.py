@@ -19,6 +19,8 @@ from hetero.runtime.problem import Problem
 from hetero.runtime.profile import Profile
 from hetero.runtime.registry import Implementation
 
+WITH_CPU = f"{CPU}+"  # begins the name of the CPU with a device that share a call, "cpu+cuda:0"
+
 
 def price(
     problem: Problem,
@@ -179,17 +181,25 @@ def _methods(implementations: Iterable[Implementation]) -> str:
 
 
 def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:
-    """The devices that a name such as "cuda" or "cuda:0" stands for, or `DeviceNotAvailable`."""
+    """The devices that a name such as "cuda", "cuda:0" or "cpu+cuda:0" stands for, or
+    `DeviceNotAvailable`."""
     if device in devices:
         return [device]
-    kind = str(device).removesuffix(":*")
-    matching = [name for name, info in devices.items() if info["kind"] == kind != CPU]
+    others = {name: info["kind"] for name, info in devices.items() if name != CPU}
+    with_cpu = str(device).startswith(WITH_CPU)
+    if with_cpu:
+        partner = device.removeprefix(WITH_CPU)
+        matching = [name for name, kind in others.items() if partner in (name, kind)]
+    else:
+        asked = str(device).removesuffix(":*")
+        matching = [name for name, kind in others.items() if kind == asked != CPU]
     if not matching:
+        both = "".join(f"; {WITH_CPU + name!r} is both at once" for name in [*others][:1])
         raise DeviceNotAvailable(
             f"device must be one of {', '.join(map(repr, devices))}, got {device!r} "
-            "('hetero info' tells what is missing for others)"
+            f"('hetero info' tells what is missing for others{both})"
         )
-    return matching
+    return [CPU, *matching] if with_cpu else matching
 
 
 def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

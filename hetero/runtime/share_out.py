@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from hetero import devices
 from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
 from hetero.runtime import failures
-from hetero.runtime.plan import Plan, Share
-from hetero.runtime.shares import moved
+from hetero.runtime.plan import CPU, Plan, Share
+from hetero.runtime.ranges import moved
 
 Attempt = Callable[[Device, Plan, Share], None]
 
@@ -26,13 +27,16 @@ def run(
     Parameters
     ----------
     shares : tuple of Share
+        One of them may be the CPU's, which works beside the devices.
     attempt : callable
         ``attempt(device, plan, share)`` does one there; it raises `DeviceError`.
     by_cpu : callable
-        Does one on the CPU.
+        Does one on the CPU, its own or another's.
     begun : int
         `hetero.devices.failures` when the call began.
     """
+    own = [share for share in shares if share.plan.candidates[0].device == CPU]
+    shares = tuple(share for share in shares if share not in own)
     used = [devices.get(share.plan.candidates[0].device) for share in shares]
     errors: dict[int, DeviceError] = {}
 
@@ -45,8 +49,14 @@ def run(
 
         return do
 
-    nbytes = min(moved(share.plan.problem) for share in shares)
-    at_once.run(used, [task(number) for number in range(len(shares))], nbytes)
+    tasks = [task(number) for number in range(len(shares))]
+    if own and at_once.independent(used):
+        at_once.side_by_side([*(partial(by_cpu, share) for share in own), *tasks])
+    else:
+        nbytes = min(moved(share.plan.problem) for share in shares)
+        at_once.run(used, tasks, nbytes)
+        for share in own:
+            by_cpu(share)
     sound = [device for number, device in enumerate(used) if number not in errors]
     for number, error in sorted(errors.items()):
         share = shares[number]

@@ -9,17 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hetero.arrays import HOST
 from hetero.devices import at_once
-from hetero.runtime import candidate_pricing, movement, pricing, registry
+from hetero.runtime import candidate_pricing, movement, pricing, ranges, registry, with_cpu
 from hetero.runtime.plan import CPU, Candidate, Plan, Share
 from hetero.runtime.problem import Problem
 from hetero.runtime.profile import Profile
+from hetero.runtime.ranges import bounds, moved, with_terms
 from hetero.runtime.registry import Cut, Implementation
 
 Devices = dict[str, dict[str, Any]]
-_STEPS = (64, 16, 4)  # ranges begin at multiples of one, for what tiles and wide loads gain
-_LEAST_STEPS = 16  # of each range
 _ROUNDS = 3  # of finding ranges that take devices that differ equally long
 _HOME = "leaves its result on the host"
 _TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
@@ -33,17 +31,26 @@ def price(
     method: str | None = None,
     beside: str = "",
 ) -> Plan:
-    """`pricing.price`, with all devices of a kind together among the candidates.
+    """`pricing.price`, with all devices of a kind together, and the CPU with a device, among the
+    candidates.
 
-    They are the only ones where ``device`` names them, as "cuda:*", and they can do the problem.
+    They are the only ones where ``device`` names them, as "cuda:*" or "cpu+cuda:0", and they can do
+    the problem.
     """
-    shared = _candidates(problem, constants, devices, device, method, beside)
+    if str(device).startswith(pricing.WITH_CPU):
+        shared = with_cpu.named(problem, constants, devices, device, method, beside)
+    else:
+        shared = _candidates(problem, constants, devices, device, method, beside)
     possible = [c for c in shared if c.reason is None]
     if device is not None and possible:
-        plan = _ranked(Plan(problem, (), constants.name, beside=beside), shared)
+        blas = next((s.plan.blas for c in possible for s in c.shares if s.plan.blas), None)
+        plan = _ranked(Plan(problem, (), constants.name, blas=blas, beside=beside), shared)
     else:
         plan = pricing.price(problem, constants, devices, device, method, beside)
         plan = _ranked(plan, shared) if shared else plan
+        if device is None:
+            also = [*with_cpu.among(plan, constants, devices, method, beside)]
+            plan = _ranked(plan, _later(also, problem, constants, beside)) if also else plan
     return plan if problem.next_device is None else _staying(plan)
 
 
@@ -116,19 +123,15 @@ def _candidates(
                 )
             ):
                 found.append(together.candidate(problem, cut, implementation))
+    return _later(found, problem, constants, beside)
+
+
+def _later(
+    found: list[Candidate], problem: Problem, constants: Profile, beside: str
+) -> list[Candidate]:
+    """With what the next call pays for a result that is on the host."""
     later = movement.upload_next(problem, constants, beside)
-    return [_with(c, later) for c in found] if later else found
-
-
-def _with(candidate: Candidate, later: movement.Terms) -> Candidate:
-    """A candidate that takes longer by some terms; itself where it has no price."""
-    if candidate.seconds is None:
-        return candidate
-    more, terms = sum(later.values()), dict(candidate.terms)
-    for name, seconds in later.items():
-        terms[name] = terms.get(name, 0.0) + seconds
-    otherwise = candidate.otherwise and candidate.otherwise + more
-    return candidate._replace(terms=terms, seconds=candidate.seconds + more, otherwise=otherwise)
+    return [with_terms(c, later) for c in found] if later else found
 
 
 def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
@@ -195,12 +198,12 @@ class _Together:
         self, cut: Cut, implementation: Implementation, members: list[str], weights: list[float]
     ) -> tuple[Share, ...]:
         known: dict[tuple[str, Problem], Candidate] = {}
-        ranges = bounds(cut.extent, weights)
-        problems = [cut.problem(begin, end) for begin, end in ranges]
+        cuts = bounds(cut.extent, weights)
+        problems = [cut.problem(begin, end) for begin, end in cuts]
         least = min(moved(p) for p in problems)
         constants = self._alone if least < at_once.LEAST else self._at_once
         found = []
-        for member, (begin, end), part in zip(members, ranges, problems, strict=True):
+        for member, (begin, end), part in zip(members, cuts, problems, strict=True):
             key = self._twin[member], part
             if key not in known:
                 known[key] = self._priced(part, implementation, member, constants)
@@ -212,23 +215,13 @@ class _Together:
     def _priced(
         self, part: Problem, implementation: Implementation, member: str, constants: Profile
     ) -> Candidate:
-        info = self._infos[member]
-        if part.operation != implementation.operation:  # as a single row may be another's
-            named = implementation.kind, implementation.method
-            rows = registry.lookup(part.operation)
-            same = next((i for i in rows if (i.kind, i.method) == named), None)
-            if same is None:
-                reason = f"{part.operation} has no such method"
-                return Candidate(member, implementation.method, None, {}, reason, implementation)
-            implementation = same
-        row = part, implementation, member, info, constants, self._asked_for
-        found = candidate_pricing.candidate(*row, None, self._beside)
+        info, beside = self._infos[member], self._beside
+        found = ranges.priced(
+            part, implementation, member, info, constants, self._asked_for, beside
+        )
         if implementation.blocks == registry.ALWAYS and constants is self._at_once:
             found = _contended(found, part, member, constants, self._beside)
-        out = part.output
-        if found.seconds is None or out.is_c_contiguous():
-            return found
-        return _with(found, {"pack": constants.pack(out.nbytes)})  # fetched to where it has no gaps
+        return ranges.fetched(found, part, constants)
 
 
 def _contended(
@@ -250,7 +243,7 @@ def _contended(
     if found.seconds is None:
         return found
     more = max(copies, compute) + min(copies, compute) / 2 - found.seconds
-    return found if more <= 0 else _with(found, {"upload": more})
+    return found if more <= 0 else with_terms(found, {"upload": more})
 
 
 def _all(
@@ -282,35 +275,3 @@ def _all(
     return Candidate(
         name, method, seconds, terms, None, implementation, None, links, otherwise, shares
     )
-
-
-def moved(problem: Problem) -> int:
-    """Bytes that go to a device and back, of a problem of host arrays."""
-    return sum(o.nbytes for o in (*problem.inputs, problem.output) if o.location == HOST)
-
-
-def bounds(extent: int, weights: list[float]) -> list[tuple[int, int]]:
-    """Ranges of 0 to ``extent`` in proportion to the weights; none is empty.
-
-    Parameters
-    ----------
-    extent : int
-        At least as many as there are weights.
-    weights : list of float
-        Greater than 0.
-
-    Examples
-    --------
-    >>> bounds(10, [1.0, 1.0, 1.0])
-    [(0, 3), (3, 7), (7, 10)]
-    >>> bounds(4096, [1.0, 3.0])
-    [(0, 1024), (1024, 4096)]
-    """
-    number, total = len(weights), sum(weights)
-    step = next((s for s in _STEPS if extent >= s * _LEAST_STEPS * number), 1)
-    cuts, reached = [0], 0.0
-    for index, weight in enumerate(weights[:-1], 1):
-        reached += weight
-        cut = round(extent * reached / total / step) * step
-        cuts.append(min(max(cut, cuts[-1] + 1), extent - number + index))
-    return list(zip(cuts, [*cuts[1:], extent], strict=True))

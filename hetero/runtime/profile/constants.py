@@ -18,6 +18,8 @@ from hetero.runtime.thread_counts import Threads
 
 CPU = "cpu"
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
+# Two that end together by their prices alone then take as long as the faster one by itself.
+UNKNOWN_CONTENTION = 2.0, 2.0
 _STAGED_SIZES = [round(2.0 ** (step / 4)) for step in range(4 * 18, 4 * 31 + 1)]  # bytes
 
 
@@ -247,6 +249,27 @@ class Profile:
             if name in known:
                 return float(known[name].get(case, 0.0))
         return 0.0
+
+    def contention(self, device: str, operation: str, memory: str) -> tuple[float, float]:
+        """How many times as long the CPU takes for its range of a call, and a device for its own,
+        while both work at the same time.
+
+        Parameters
+        ----------
+        device, operation : str
+        memory : {"pageable", "pinned"}
+            What the device's operands lie in.
+
+        Returns
+        -------
+        tuple of float
+            `UNKNOWN_CONTENTION` where it was not measured.
+        """
+        known = self.data["host"].get("contention", {})
+        for name in self._names(device, device.partition(":")[0]):
+            if (found := known.get(name, {}).get(operation, {}).get(memory)) is not None:
+                return float(found[CPU]), float(found["device"])
+        return UNKNOWN_CONTENTION
 
     def blas_sleep(self) -> float:
         """Seconds of a loop's work from which on BLAS's idle threads are put to sleep for it."""

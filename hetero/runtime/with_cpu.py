@@ -1,0 +1,162 @@
+"""A call on host arrays that the CPU and one device share: who computes which range, and the price.
+
+White chooses for each computation whether the CPU or the GPU does it (2013, section 4.6, listing
+4.18). Here one computation is cut in two, so that both end at the same time. While both work they
+contend: the threads that copy for the device take cores and memory from BLAS, and BLAS from them.
+How many times as long each takes then is measured (`Profile.contention`); where it was not, the
+price is twice both, and with that a shared call never wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hetero.runtime import candidate_pricing, pricing, ranges, registry
+from hetero.runtime.plan import CPU, Candidate, Plan, Share
+from hetero.runtime.problem import Problem
+from hetero.runtime.profile import PAGEABLE, PINNED, Profile
+from hetero.runtime.registry import Cut, Implementation
+
+Devices = dict[str, dict[str, Any]]
+TERM = "contention"
+HANDOVER = 1e-4  # seconds to start the device's thread and to wait for its end
+_ALIKE = 0.02  # by which the times of both differ at most where no better ranges are looked for
+_ROUNDS = 4  # of finding the range that lets both end together
+
+
+def named(
+    problem: Problem,
+    constants: Profile,
+    devices: Devices,
+    device: str,
+    method: str | None,
+    beside: str,
+) -> list[Candidate]:
+    """The CPU with the device that the caller names, by each of its methods; none where the problem
+    cannot be cut."""
+    cut = _cut(problem)
+    if cut is None or CPU not in devices:
+        return []
+    found = []
+    for name in pricing.matching_devices(device, devices)[1:]:
+        look = registry.considered if method is None else registry.lookup
+        for row in look(problem.operation):
+            if row.kind == devices[name]["kind"] and (
+                row.method == method
+                or (method is None and (row.stands_in is None or row.stands_in(problem) is None))
+            ):
+                pair = _Pair(problem, cut, constants, devices, name, row, beside)
+                found.append(pair.candidate(asked_for=True))
+    return found
+
+
+def among(
+    plan: Plan, constants: Profile, devices: Devices, method: str | None, beside: str
+) -> Iterator[Candidate]:
+    """The CPU with each device that a plan has candidates of, where both together may be faster
+    than what the plan chose."""
+    problem = plan.problem
+    possible = [c for c in plan.candidates if c.reason is None and c.seconds]
+    cpu = next((c for c in possible if c.device == CPU), None)
+    if cpu is None or problem.device is not None or method is not None:
+        return
+    cut: Cut | None = None
+    for other in possible:
+        if other.device not in devices or other.device == CPU or other.shares:
+            continue
+        times = constants.contention(other.device, problem.operation, _memory(problem))
+        rates = [1.0 / (t * c.seconds) for t, c in zip(times, (cpu, other), strict=True)]
+        # Halves of a call never take less than half of its time.
+        if HANDOVER + 1.0 / sum(rates) >= possible[0].seconds:
+            continue
+        cut = cut or _cut(problem)
+        if cut is None:
+            return
+        row = other.implementation
+        pair = _Pair(problem, cut, constants, devices, other.device, row, beside)
+        yield pair.candidate(asked_for=False, weights=rates)
+
+
+def _cut(problem: Problem) -> Cut | None:
+    if problem.device is not None or problem.device_obstacle:
+        return None
+    found = registry.cut(problem, 2)
+    return found if found is not None and found.extent > 1 else None
+
+
+def _memory(problem: Problem) -> str:
+    """The kind of host memory that most of what is moved lies in."""
+    largest = max(problem.inputs, key=lambda o: o.nbytes)
+    return PINNED if largest.pinned else PAGEABLE
+
+
+class _Pair:
+    """The CPU and one device, by one of its methods."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        cut: Cut,
+        constants: Profile,
+        devices: Devices,
+        name: str,
+        implementation: Implementation,
+        beside: str,
+    ) -> None:
+        self._cut, self._constants, self._devices, self._beside = cut, constants, devices, beside
+        self._name, self._row = name, implementation
+        # Priced as itself, whether or not it equals another one.
+        self._info = {key: value for key, value in devices[name].items() if key != "same_as"}
+        self._times = constants.contention(name, problem.operation, _memory(problem))
+
+    def candidate(self, asked_for: bool, weights: Sequence[float] = (1.0, 1.0)) -> Candidate:
+        """Both, each with its range; of some ranges those that end soonest."""
+        best: tuple[float, tuple[Share, ...]] | None = None
+        for _ in range(_ROUNDS):
+            shares = self._shares(weights, asked_for)
+            seconds = self._seconds(shares)
+            if not all(seconds):
+                return self._without_price(shares, asked_for)
+            if best is None or max(seconds) < best[0]:
+                best = max(seconds), shares
+            if max(seconds) - min(seconds) < _ALIKE * max(seconds):
+                break
+            weights = [(s.end - s.begin) / t for s, t in zip(shares, seconds, strict=True)]
+        assert best is not None
+        slowest, shares = best
+        both = [share.plan.candidates[0] for share in shares]
+        one = both[self._seconds(shares).index(slowest)]
+        terms = dict(one.terms)
+        terms["overhead"] = terms.get("overhead", 0.0) + HANDOVER
+        terms[TERM] = slowest - one.seconds
+        total = sum(terms.values())
+        return self._found(seconds=total, terms=terms, links=both[1].links, shares=shares)
+
+    def _seconds(self, shares: Sequence[Share]) -> list[float]:
+        """Of each range while the other one is computed; 0 where it has no price."""
+        chosen = (share.plan.candidates[0] for share in shares)
+        return [t * (c.seconds or 0.0) for t, c in zip(self._times, chosen, strict=True)]
+
+    def _without_price(self, shares: tuple[Share, ...], asked_for: bool) -> Candidate:
+        reasons = (share.plan.candidates[0].reason for share in shares)
+        reason = next((r for r in reasons if r is not None), None)
+        if reason is None and not asked_for:
+            reason = candidate_pricing.UNKNOWN
+        return self._found(reason=reason, shares=() if reason else shares)
+
+    def _found(self, **more: Any) -> Candidate:
+        name = pricing.WITH_CPU + self._name
+        return Candidate(name, self._row.method, None, {}, None, self._row)._replace(**more)
+
+    def _shares(self, weights: Sequence[float], asked_for: bool) -> tuple[Share, ...]:
+        """The CPU's range, by its best method, and the device's."""
+        (_, middle), (_, end) = ranges.bounds(self._cut.extent, list(weights))
+        constants, beside = self._constants, self._beside
+        first, rest = self._cut.problem(0, middle), self._cut.problem(middle, end)
+        own = pricing.price(first, constants, self._devices, CPU, None, beside)
+        row = rest, self._row, self._name, self._info, constants, asked_for, beside
+        one = ranges.fetched(ranges.priced(*row), rest, constants)
+        others = Plan(rest, (one,), constants.name, beside=beside)
+        along = self._cut.along
+        return Share(along, 0, middle, own), Share(along, middle, end, others)

@@ -289,7 +289,9 @@ def test_a_line_needs_points():
         (axes.in_bytes, 100, "100 B"),
         (axes.rate, 5.5e10, "55 GB/s"),
         (axes.seconds, 2e-6, "2 us"),
+        (axes.seconds, 1234.0, "1234 s"),
         (axes.seconds, 1e4, "1e4 s"),
+        (axes.seconds, 3.54e5, "3.5e5 s"),
     ],
 )
 def test_how_values_are_written(write, value, text):

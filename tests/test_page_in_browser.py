@@ -28,6 +28,7 @@ def made():
 def test_everything_is_drawn_and_nothing_is_cut(made, tmp_path, width, ground, options):
     """All tables unfolded: pictures have a size, letters can be read and lie in their picture, one
     beside the other; nothing is wider than the window; the browser has nothing to complain of."""
+    assert "…" not in made.html
     found = browser.look(made.html, tmp_path, width, *options)
     assert found["log"] == found["problems"] == []
     assert (found["width"], found["scroll"]) == (width, width)

@@ -66,14 +66,11 @@ def rate(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time; from a thousand seconds on in powers of ten."""
-    if value >= 999.5:
-        return f"1e{round(math.log10(value))} s" if _is_decade(value) else f"{value:.2g} s"
-    return readable(value)
-
-
-def _is_decade(value: float) -> bool:
-    return abs(math.log10(value) - round(math.log10(value))) < 1e-9
+    """A time; from ten thousand seconds on in powers of ten."""
+    if value < 9999.5:
+        return readable(value) if value < 999.5 else f"{value:.0f} s"
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)} s"
 
 
 Writer = Callable[[float], str]

@@ -39,7 +39,8 @@ _ALONE = (
 )
 _HOST = "Operands and result on the host: what is moved is in the time."
 _CHOSEN = "What a call takes for each pair of sizes."
-_NO_SAMPLES = "This profile keeps no samples: lines alone."
+_NO_SAMPLES = "This profile keeps no samples."
+_NONE_HERE = "None of the samples is of a problem of these lines."
 _NOT_VERIFIED = "None is kept. `hetero verify` measures random problems, and keeps what it finds."
 
 
@@ -145,7 +146,9 @@ def _operation(operation: Operation, known: _Known, names: Names) -> Iterator[st
     yield paragraph(operation.summary, "soft")
     if alone:
         yield heading(3, "Each method alone")
-        yield paragraph(_ALONE if sampled else f"{_ALONE} {_NO_SAMPLES}")
+        models = known.constants.data["models"].values()
+        without = _NONE_HERE if any("samples" in model for model in models) else _NO_SAMPLES
+        yield paragraph(_ALONE if sampled else f"{_ALONE} {without}")
         yield figures(alone)
     if hosted:
         yield heading(3, "Calls from the host")

@@ -11,7 +11,7 @@ from hetero.evaluation.page.axes import Scale, Writer, decades, doublings
 from hetero.evaluation.page.svg import FONT, WIDTH, Names, element, fitting, picture, text, width
 
 _HEIGHT, _TOP, _BOTTOM = 264.0, 20.0, 32.0
-_LEAD, _LEAST_RIGHT, _MOST_RIGHT = 16.0, 60.0, 128.0  # right of the lines: their names
+_LEAD, _LEAST_RIGHT, _MOST_RIGHT = 16.0, 60.0, 150.0  # right of the lines: their names
 _LEAST_GAP = FONT * 1.15
 _ROOM = 0.03  # of the height, above and below all lines
 Points = Sequence[tuple[float, float]]

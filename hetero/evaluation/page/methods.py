@@ -144,15 +144,14 @@ def _fitted(model: dict[str, Any], works: dict[int, Work]) -> Iterator[tuple[flo
     for index, dims in enumerate(grid(axes)):
         size = None if dims in missing else near.size(dims)
         if size is not None:
-            yield size, _at_knot(model, index, near.work(size))
+            yield size, _at_knot(model, index, near.work(size)._replace(dims=dims))
 
 
 def _at_knot(model: dict[str, Any], index: int, work: Work) -> float:
     """Seconds of a knot, made those of the work's launches and steps."""
     constants = model["constants"]
-    if model["form"] == "solve":
-        setup, step = (constants[part]["seconds"][index] for part in ("setup", "step"))
-        return setup + step * work.repeat
+    if model["form"] == "solve":  # the set-up may have fewer knots than a step
+        return _seconds(model, work)
     overhead = constants["overhead"]
     if model["form"] == "waves":
         compute = work.estimate * constants["ratios"][index]

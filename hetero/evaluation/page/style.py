@@ -41,7 +41,7 @@ th,td{padding:.2rem .35rem;text-align:right;vertical-align:top;
 border-bottom:1px solid var(--rule);overflow-wrap:break-word}
 th{font-weight:600}
 th:first-child,td.words{text-align:left}
-th[scope=row]{overflow-wrap:anywhere;min-width:4.9rem}
+th[scope=row]{overflow-wrap:anywhere;min-width:5.6rem}
 dl{display:grid;grid-template-columns:minmax(6rem,12rem) minmax(0,1fr);gap:.15rem 1rem;
 max-width:60rem;
 font-size:.875rem;margin:.25rem 0}
@@ -49,6 +49,7 @@ dt{color:var(--soft)}
 dd{margin:0;min-width:0}
 dt.over,dd.over{grid-column:1/-1}
 dt.over{color:var(--text);font-weight:600;margin-top:.5rem}
+dd.over{padding-left:.75rem;border-left:1px solid var(--rule)}
 dd.over dl{margin:0}
 dd ul{margin:0;padding-left:1rem}
 summary{cursor:pointer;font-size:.875rem;color:var(--soft)}

@@ -12,7 +12,8 @@ from itertools import count
 
 WIDTH = 360
 FONT = 10.5  # units
-_WIDEST = 0.56  # of a letter, on average, in font sizes
+# In font sizes, on the wide side of usual sans-serif fonts.
+_LETTER, _NARROW, _BROAD = 0.6, 0.36, 0.96
 
 
 def element(name: str, content: str | Iterable[str] = "", **attributes: object) -> str:
@@ -33,13 +34,19 @@ def text(content: str, x: float, y: float, **attributes: object) -> str:
 
 def width(content: str, font: float = FONT) -> float:
     """About how wide a line of text is, in units."""
-    return len(content) * _WIDEST * font
+    narrow = sum(content.count(letter) for letter in "ijltfI.,:;'|()[]1 ")
+    broad = sum(content.count(letter) for letter in "mwMW@%")
+    other = len(content) - narrow - broad
+    return font * (narrow * _NARROW + broad * _BROAD + other * _LETTER)
 
 
 def fitting(content: str, room: float, font: float = FONT) -> str:
     """The text, cut where it is wider than the room."""
-    most = max(int(room / (_WIDEST * font)), 2)
-    return content if len(content) <= most else content[: most - 1] + "…"
+    if width(content, font) <= room:
+        return content
+    while content and width(content, font) > room - font:
+        content = content[:-1]
+    return content + "…"
 
 
 class Names:

@@ -137,6 +137,24 @@ class Price(NamedTuple):
     reason: str | None = None
 
 
+class Shaping(NamedTuple):
+    """With which blocks the kernel of a problem can be launched.
+
+    Attributes
+    ----------
+    shapes : tuple of tuple of int
+        Every legal one: threads along x, threads along y, and perhaps the results of a thread.
+    chosen : tuple of int
+        The one that ``run`` of the implementation takes.
+    run : callable
+        ``run(shape, arguments)`` computes `Arguments.output` with one of them.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    chosen: tuple[int, ...]
+    run: Callable[[Any, Arguments], None]
+
+
 ALWAYS, WHEN_SHORT = "always", "when short"  # when a device gets arrays on the host
 _PLAIN = ("uses", "blocks", "rung")  # of an implementation's fields after its names: no functions
 
@@ -186,6 +204,9 @@ class Implementation:
     rung : Rung or None
         Of a step of the way to the family's best kernel: it is taken by name only, whatever it
         costs, and neither priced nor measured otherwise.
+    shaping : callable or None
+        ``shaping(device, problem)`` gives the `Shaping` of a method with one kernel whose blocks
+        can have other shapes.
     """
 
     operation: str
@@ -203,6 +224,7 @@ class Implementation:
     blocks: str = ""
     price: Callable[..., Price] | None = None
     rung: Rung | None = None
+    shaping: Callable[[Any, Problem], Shaping] | None = None
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"

@@ -2,19 +2,101 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ..common.launch import REAL, Launch, LaunchPlan, ceil_div, check_dtype
 from ..common.rungs import Rung
+from ..procedure import derive, reckon
+from ..procedure.card import Card
+from ..procedure.derive import Shape
 
-__all__ = ["RUNGS", "plan_rung"]
+__all__ = ["RUNGS", "Shape", "chosen", "plan_rung", "shapes"]
 
 RUNGS = {
+    "sequential": Rung(1, "one thread does everything", "nothing: what one lane is worth"),
     "naive": Rung(
         2,
         "a thread for each element of C, neighbours along a row",
         "all multiprocessors work, and a warp reads whole lines of B",
     ),
+    "rows2": Rung(3, "a thread has two elements of a column", "3 loads do what took 4"),
+    "rows4": Rung(4, "a thread has four elements of a column", "5 loads do what took 6"),
+    "shared": Rung(
+        5,
+        "tiles of A and B in shared memory",
+        "an element is asked of memory once for 32 uses, and reads are at fixed distances",
+    ),
+    "column": Rung(
+        6,
+        "only A in shared memory, sixteen elements of a column in registers",
+        "1.25 loads of shared memory for each product become 0.25, one of memory serves 16",
+    ),
+    "rotated": Rung(
+        7,
+        "blocks begin at different tiles of k",
+        "partitions of memory share the load; nothing where addresses are hashed",
+    ),
+    "tuned": Rung(
+        8,
+        "the block's shape and the elements of a thread derived for the card and the sizes",
+        "no wave of blocks is nearly empty, and multiprocessors are as full as can be",
+    ),
 }
-_BLOCK = (16, 16)
+_COLUMNS = ("column", "rotated", "tuned")
+_SOURCES = {
+    "shared": "matmul_rungs_shared.cu",
+    **dict.fromkeys(_COLUMNS, "matmul_rungs_column.cu"),
+}
+_KERNELS = {"rows2": "rows", "rows4": "rows", "rotated": "column", "tuned": "column"}
+_SHAPES = {
+    "sequential": Shape(1, 1),
+    "naive": Shape(16, 16),
+    "rows2": Shape(16, 16, 2),
+    "rows4": Shape(16, 16, 4),
+    "shared": Shape(32, 8, 4),
+    "column": Shape(16, 4, 16),
+}
+_SHAPES |= {"rotated": _SHAPES["column"], "tuned": _SHAPES["column"]}
+_DEPTH = 32  # columns of a tile of A in shared memory
+_PARTITIONS = 8  # of the Tesla T10's memory
+_STATIC_BYTES = 48 << 10  # of arrays whose size is in the source
+
+
+@lru_cache(maxsize=256)
+def shapes(rung: str, dtype: str, card: Card) -> tuple[Shape, ...]:
+    """Every shape of a block that a rung can be launched with; powers of two."""
+    item = check_dtype(dtype)
+    own = _SHAPES[rung]
+    if rung == "sequential":
+        return (own,)
+    if rung in _COLUMNS:
+        some = derive.shapes_matmul(card, dtype)
+        if rung != "tuned":
+            some = tuple(shape for shape in some if shape.elements == own.elements)
+    else:
+        powers = [1 << i for i in range(card.block_threads.bit_length())]
+        some = tuple(Shape(x, y, own.elements) for x in powers for y in powers)
+    most = min(card.block_shared, _STATIC_BYTES)
+    return tuple(
+        shape
+        for shape in some
+        if card.warp <= shape.x * shape.y <= card.block_threads
+        and _shared_elements(rung, shape) * item <= most
+        and shape.x * shape.y * _registers(item, shape.elements) <= card.registers
+    )
+
+
+def _shared_elements(rung: str, shape: Shape) -> int:
+    """Of the arrays in shared memory."""
+    x, y, elements = shape
+    if rung == "shared":
+        return elements * y * (_DEPTH + 1) + _DEPTH * x
+    return elements * x if rung in _COLUMNS else 0
+
+
+def _registers(item: int, elements: int) -> int:
+    """What a thread is given at least, so that nothing of it lies in memory, as compilers say."""
+    return 56 + 3 * elements * item // 4
 
 
 def plan_rung(
@@ -28,8 +110,8 @@ def plan_rung(
     a_strides: tuple[int, int, int],
     b_strides: tuple[int, int, int],
     c_strides: tuple[int, int, int],
-    block_limit: int = 1024,
-    block: tuple[int, int] | None = None,
+    card: Card,
+    shape: Shape | None = None,
 ) -> LaunchPlan:
     """Plan C = A B for a batch of m x k and k x n matrices by one of `RUNGS`.
 
@@ -38,21 +120,58 @@ def plan_rung(
     rung : str
     m, n, k, batch, dtype, a_strides, b_strides, c_strides
         As for `plan_matmul`.
-    block_limit : int
-        Most threads the device takes in a block.
-    block : (int, int), optional
-        Threads of a block, along a row of C and along a column. Default: the rung's own.
+    card : Card
+        The device; "tuned" derives its shape from it.
+    shape : Shape, optional
+        Threads of a block, along a row of C and across, and elements of C of a thread, one of
+        `shapes`. Default: the rung's own.
+
+    Raises
+    ------
+    ValueError
+        For a shape that is none of `shapes`.
     """
-    check_dtype(dtype)
-    across, down = block or _BLOCK
-    while block is None and across * down > block_limit:
-        down //= 2
+    there = shapes(rung, dtype, card)
+    if shape is None:
+        shape = chosen(rung, dtype, m * batch, n, k, card)
+    elif shape not in there:
+        raise ValueError(f"shape must be one of {', '.join(map(_text, there))}, got {_text(shape)}")
+    x, y, elements = shape
+    defines: list[tuple[str, int | str]] = [("REAL", REAL[dtype])]
+    if rung != "sequential":
+        defines += [("BX", x), ("BY", y)]
+    if elements > 1 or rung == "tuned":
+        defines.append(("ROWS", elements))
+    if rung == "shared":
+        defines.append(("DEPTH", _DEPTH))
+    if rung == "rotated":
+        defines.append(("ROTATED", _PARTITIONS))
+    columns, rows = (x * y, elements) if rung in _COLUMNS else (x, y * elements)
+    grid = ceil_div(m, rows) * ceil_div(n, columns) * batch
+    strides = (*a_strides, *b_strides, *c_strides)
     launch = Launch(
-        source="matmul_rungs.cu",
-        kernel=f"matmul_{rung}",
-        defines=(("REAL", REAL[dtype]), ("BX", across), ("BY", down)),
-        grid=ceil_div(m, down) * ceil_div(n, across) * batch,
-        block=across * down,
-        arguments=("A", "B", "C", m, n, k, *a_strides, *b_strides, *c_strides),
+        source=_SOURCES.get(rung, "matmul_rungs.cu"),
+        kernel=f"matmul_{_KERNELS.get(rung, rung)}",
+        defines=tuple(defines),
+        grid=1 if rung == "sequential" else grid,
+        block=x * y,
+        arguments=("A", "B", "C", m, n, k, *strides, *((batch,) * (rung == "sequential"))),
     )
-    return LaunchPlan((launch,), 0, f"{rung}{across}x{down}")
+    return LaunchPlan((launch,), 0, f"{rung}{_text(shape)}")
+
+
+@lru_cache(maxsize=4096)
+def chosen(rung: str, dtype: str, m: int, n: int, k: int, card: Card) -> Shape:
+    """The shape of a rung unless one is given.
+
+    Of "tuned" the one of `shapes` that the execution metrics reckon to be fastest, as in
+    `hetero.kernels.procedure.derive.matmul`; so of others, where a device does not take their own.
+    """
+    own, there = _SHAPES[rung], shapes(rung, dtype, card)
+    if rung != "tuned" and own in there:
+        return own
+    return min(there, key=lambda shape: reckon.matmul(card, check_dtype(dtype), shape, m, n, k))
+
+
+def _text(shape: Shape) -> str:
+    return "x".join(map(str, shape))

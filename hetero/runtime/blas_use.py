@@ -35,12 +35,12 @@ def beside() -> str:
 
 def undisturbed(
     implementation: Implementation,
-    seconds: float,
+    seconds: float | None,
     function: Callable[..., Any],
     least: float = blas_spin.LONG,
 ) -> Callable[..., Any]:
     """A function that runs a method of the CPU: BLAS sleeps during ``least`` seconds and more."""
-    if seconds < least or limits.BLAS in implementation.uses:
+    if seconds is None or seconds < least or limits.BLAS in implementation.uses:
         return function
 
     def run(*arguments: Any, **options: Any) -> Any:

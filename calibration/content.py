@@ -26,7 +26,7 @@ def profile_of(
     links = {**stays["links"], **{name: found.links for name, found in kept.around.items()}}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
     models = before | modelling.models(measured, failures, links)
-    sleep = {k: v for k, v in stays["host"].items() if k == "blas_sleep"}
+    others = {k: v for k, v in stays["host"].items() if k in ("blas_sleep", "contention")}
     models = modelling.derived(registry.operations(), models, failures)
     pack = kept.pack or stays["host"].get("pack")
     found = {
@@ -42,7 +42,7 @@ def profile_of(
         },
         "links": links,
         "host": {
-            **sleep,
+            **others,
             "pack": pack or profile.shipped("conservative").data["host"]["pack"],
             "dispatch": {
                 **stays["host"].get("dispatch", {}),

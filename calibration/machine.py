@@ -12,6 +12,7 @@ from hetero.calibration import (
     blas_sleep,
     compiling,
     content,
+    contention,
     keeping_out,
     load,
     loaded_links,
@@ -31,6 +32,7 @@ from hetero.kernels.cpu import blas_spin
 from hetero.runtime import inventory, registry
 from hetero.runtime.cases import Place, forget_numbers
 from hetero.runtime.plan import CPU
+from hetero.runtime.profile import Profile
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
 _COMPILING, _PACK, _AROUND, _THREADS = (3.0, 8.0), (0.2, 0.4), (3.0, 6.0), (0.5, 1.0)
@@ -145,6 +147,11 @@ def _measure(
             found["models"][str(key)] = {**model, "threads": table}
     if (sleep := blas_sleep.least_work(measured)) is not None:
         found["host"]["blas_sleep"] = sleep
+    if not (wanted.quick or wanted.only):
+        schedule.begin("contention", contention.SECONDS, "calls that the CPU and a device share")
+        new = Profile(found)
+        if known := contention.measured(places, operations, new, failures):
+            found["host"]["contention"] = known
     found["load"] = watch.seen()
     for line in told(failures):
         log.warning("calibration leaves out %s", line)
@@ -189,6 +196,7 @@ def _planned(
             schedule.plan("links", _AROUND[full])
         if place.devices and full:
             schedule.plan("company", loaded_links.SECONDS)
+            schedule.plan("contention", contention.SECONDS)
     for portion in portions:
         for case in portion.cases:
             done = kept.turns_left(case, portion.place) / turns(case)

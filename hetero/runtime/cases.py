@@ -7,6 +7,8 @@ Such a module has a function ``cases(place, budget)`` that yields every `Case` t
     Models that follow from others: both a dict of `ModelKey` to model.
 ``small_call(device)``
     A `SmallCall` to measure what the host does around a call on the device.
+``SHARED``
+    Dimensions of the largest call that is measured while the CPU and a device share it.
 """
 
 from __future__ import annotations

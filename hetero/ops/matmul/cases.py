@@ -15,6 +15,7 @@ _EXTENTS = Extents(
     estimated=(16, 64, 256, 1024, 8192),
     estimated_beside=(16, 256, 8192),
 )
+SHARED = (4096, 4096, 4096)
 _LARGEST = {"cpu": 2048, "opencl": 512}
 _LARGEST_OTHERS = 8192
 _ORDERS = ("CC", "CF", "FC", "FF")

@@ -16,6 +16,7 @@ from hetero.ops.products.public import host_call
 from hetero.runtime import planner, registry
 from hetero.runtime.cases import Budget, Case, Place, SmallCall
 
+SHARED = (16384, 8192)
 _OPERATION, _METHOD = "matvec", "tiled"
 _EXTENTS = Extents(
     cpu=(4, 16, 128, 256, 512, 1024, 2048, 8192),

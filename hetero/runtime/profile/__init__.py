@@ -13,7 +13,9 @@ A profile is one JSON file::
                      product of the CPU; and "cuda*2" for a device name, two at once with so many
                      bytes each. What is not there is as it is alone
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
-                     host's memory, and the host's work around one call on a device
+                     host's memory, and the host's work around one call on a device; optional:
+                     "contention", device -> operation -> kind of memory -> {"cpu", "device"}: how
+                     many times as long each takes while both share a call
     models           "device|operation|method|dtype|layout" -> model
     kernels          optional: card -> tuning table of its kernels (`hetero.kernels.common.tuning`)
     unfinished       optional: why not all was measured; conservative constants serve for the rest

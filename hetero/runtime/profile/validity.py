@@ -22,6 +22,7 @@ DEPENDENCE: dict[str, tuple[str, ...]] = {
     f"links {BESIDE_BLAS}": (limits.BLAS,),  # beside what the link depends on
     "dispatch": ("hetero", "cpu", "device", "numpy"),
     "blas_sleep": ("hetero", "cpu", "cores", limits.BLAS, "loops", "tbb"),
+    "contention": ("hetero", "cpu", "cores", limits.BLAS, "numpy", "device"),
     "models of the CPU": ("hetero", "cpu", "cores"),
     "models of devices": ("hetero", "cpu", "device"),
 }
@@ -65,6 +66,8 @@ def holding(data: dict[str, Any]) -> Holding:
     devices = _devices(was.get("devices"), now["devices"], data["devices"])
     sorting = _Sorting(changed, devices, now["devices"])
     host = {**data["host"], "dispatch": sorting.kept("dispatch", data["host"].get("dispatch", {}))}
+    if "contention" in host:
+        host["contention"] = sorting.kept("contention", host["contention"])
     if "blas_sleep" in host and not sorting.holds(
         "cpu|blas_sleep", "cpu", DEPENDENCE["blas_sleep"]
     ):
@@ -218,7 +221,7 @@ class _Sorting:
         self._devices = devices
 
     def kept(self, section: str, entries: dict[str, Any]) -> dict[str, Any]:
-        """Of "links" or "dispatch": name of a device -> constants."""
+        """Of "links", "dispatch" or "contention": name of a device -> constants."""
         found = {}
         for name, value in entries.items():
             here = self._devices.names.get(name, name)

@@ -98,8 +98,9 @@ def test_explain_tells_that_there_are_rungs(capsys):
 def test_each_kernel_of_a_ladder_is_in_its_first_comment():
     """A reader begins there: number, name and idea of every rung of the file."""
     folder = Path(kernels.__file__).parent
-    for name in ("matmul",):
-        text = "".join(f.read_text("utf-8") for f in sorted(folder.glob(f"{name}/*_rungs*.cu")))
+    families = {"matvec": "matvec", "convolve2d": "convolution", "poisson": "jacobi"}
+    for name, family in {"matmul": "matmul", **families}.items():
+        text = "".join(f.read_text("utf-8") for f in sorted(folder.glob(f"{family}/*_rungs*.cu")))
         for row in registry.rungs(name, "cuda"):
             assert re.search(rf"^// {row.rung.number} +{row.method} ", text, re.M), row
 

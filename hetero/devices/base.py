@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import ctypes
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -280,6 +281,24 @@ class Device(abc.ABC):
         ``shared_bytes`` of dynamic shared memory are for CUDA's dialect alone: OpenCL's kernels
         give their local arrays a size.
         """
+
+    @contextlib.contextmanager
+    def constant_memory(
+        self,
+        text: str,
+        kernel: str,
+        defines: tuple[tuple[str, int | str], ...],
+        name: str,
+        nbytes: int,
+    ) -> Iterator[tuple[Any, Any]]:
+        """A kernel, and the constant memory that it has under a name, for this thread alone.
+
+        It can be written by `copy`, and is the kernel's argument. What is started on the default
+        queue in this context comes before what others put there.
+        """
+        buffer, owner = self.allocate(nbytes)
+        yield self.build(text, kernel, defines), buffer
+        del owner
 
     @abc.abstractmethod
     def event(self, stream: Any = None) -> Any:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from hetero import locks
 from hetero.devices import cubin
 from hetero.devices.base import kernel_text
 from hetero.devices.cuda_context import CudaContexts
+from hetero.devices.cuda_state import Constants
 from hetero.devices.workspace import Workspace
 from hetero.errors import GraphError
 from hetero.kernels import Launch, LaunchPlan
@@ -47,6 +50,22 @@ class CudaLaunches(CudaContexts):
             self.state().modules.append(module)
             kernels[key] = module.get_function(kernel)
             return kernels[key]
+
+    @contextlib.contextmanager
+    def constant_memory(
+        self, text: str, kernel: str, defines: cubin.Defines, name: str, nbytes: int
+    ) -> Iterator[tuple[Any, int]]:
+        self._not_captured("what fills constant memory")
+
+        def load() -> Constants:
+            module = self.driver.module_from_buffer(self.compiled(text, defines))
+            self.state().modules.append(module)
+            return Constants(module.get_function(kernel), *module.get_global(name))
+
+        known, key = self.state().constants, (text, kernel, defines, name)
+        found = known.get(key) or known.setdefault(key, load())
+        with locks.sole(found, load) as mine:
+            yield mine.kernel, mine.address
 
     def launch(
         self,

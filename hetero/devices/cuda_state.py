@@ -12,10 +12,28 @@ from typing import Any
 
 import numpy as np
 
+from hetero import locks
 from hetero.devices import pinned
 from hetero.devices.cuda_pool import Pool
 from hetero.devices.staging import Ring
 from hetero.devices.storage import Storage
+
+
+class Constants:
+    """A kernel with constant memory, which is its module's: who fills it holds the lock.
+
+    Attributes
+    ----------
+    kernel : Function
+    address, nbytes : int
+        Of the constant memory.
+    lock, user
+        For `hetero.locks.sole`.
+    """
+
+    def __init__(self, kernel: Any, address: int, nbytes: int) -> None:
+        self.kernel, self.address, self.nbytes = kernel, int(address), nbytes
+        self.lock, self.user = locks.new(), None
 
 
 class State:
@@ -26,6 +44,7 @@ class State:
         self.pool = Pool(driver, ordinal, self.storage.drop, self.storage.copies.shed)
         self.modules: list[Any] = []
         self.kernels: dict[Any, Any] = {}
+        self.constants: dict[Any, Constants] = {}
         self.handles: dict[str, Any] = {}
         self.shared_bytes: dict[Any, int] = {}
         self.staging: np.ndarray | None = None
@@ -72,7 +91,7 @@ class State:
     def close(self) -> None:
         """Give everything back to the driver, in this context."""
         self.storage.drop_all()
-        for kept in (self.shared_bytes, self.kernels, self.handles, self.modules):
+        for kept in (self.shared_bytes, self.kernels, self.constants, self.handles, self.modules):
             kept.clear()
         self.end_copies()
         for unused in (self.streams, self.events, self.marks, self.copied):

@@ -12,12 +12,16 @@ __all__ = ["prelude", "source"]
 # What the dialect adds to plain C, as seen by the two compilers. OpenCL C has address spaces and
 # functions where CUDA C has qualifiers and variables. 16-byte vectors are spelled alike in both,
 # but only their components (.x .y .z .w) are used, since CUDA C has no vector arithmetic.
+# Constant memory belongs to a file in CUDA C, where `Device.constant_memory` finds it, and is an
+# argument in OpenCL C: a file declares it by CONSTANT_MEMORY, and a kernel's argument by CONSTANT.
 _CUDA = """\
 #define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define DEVICE static __device__ __forceinline__
 #define GLOBAL
 #define SHARED __shared__
 #define LOCAL
+#define CONSTANT_MEMORY(type, name, elements) __constant__ type name[elements];
+#define CONSTANT(type, name) type *RESTRICT name##_address
 #define RESTRICT __restrict__
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
@@ -34,6 +38,8 @@ _OPENCL = """\
 #define GLOBAL __global
 #define SHARED __local
 #define LOCAL __local
+#define CONSTANT_MEMORY(type, name, elements)
+#define CONSTANT(type, name) __constant type *name
 #define RESTRICT restrict
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL

@@ -1,8 +1,5 @@
 // What the kernels of 2-D correlation share: their sizes, positions beyond an image's edges, the
 // loading of a tile, products of a chunk of taps, and the storing of outputs. Included by them.
-//
-// `boundary` is the index in `BOUNDARIES` of kernels/common/boundaries.py: 0: a fill value; 1:
-// periodic; 2: mirrored, with the edge repeated.
 
 #ifndef REAL
 #define REAL float
@@ -50,25 +47,13 @@
 #ifndef BLOCKS
 #define BLOCKS 1
 #endif
-#ifndef POSITION
-#define POSITION index_t
-#endif
 #define THREADS (LANES * GROUPS)
 #define TILE_ROWS (GROUPS * ROWS)
 #define TILE_COLUMNS (LANES * WIDTH)
 #include "pack.cu"
 #define ROUND_UP(n) (((n) + WIDTH - 1) / WIDTH * WIDTH)
 
-// Where position `at` of an extended axis lies in the image, which has n there; -1: nowhere.
-DEVICE POSITION extended(POSITION at, POSITION n, int boundary)
-{
-    if (at >= 0 && at < n) return at;
-    if (boundary == 0) return -1;
-    const POSITION period = boundary == 1 ? n : 2 * n;
-    at %= period;
-    if (at < 0) at += period;
-    return at < n ? at : 2 * n - 1 - at;
-}
+#include "extended.cu"
 
 // Stores WIDTH outputs, of which `points` are within the row.
 DEVICE void store_outputs(GLOBAL REAL *out, const REAL *sums, index_t points, index_t out_column)

@@ -55,7 +55,8 @@ def convolve2d(
         a row that make up the filter), "fft" (one transform), "overlap_save" (transforms of
         tiles), "streamed" (bands of an image on the host that go to a GPU, are convolved by one of
         these and come back, all at the same time), "library" (OpenCV), "scipy" (SciPy's function,
-        for dtypes that no other takes, and while the loops of others are compiled).
+        for dtypes that no other takes, and while the loops of others are compiled). On a GPU, by
+        name alone, the kernels on the way: "naive", "shared", "row", "padded", "tuned".
 
     Returns
     -------
@@ -162,6 +163,7 @@ OPERATION = registry.register_operation(
         options={"mode": (MODES, "which results; default: full")},
         cases="hetero.ops.convolve2d.cases",
         benchmarks="hetero.ops.convolve2d.benchmarks",
+        ladder={"direct": "many results of a thread in registers"},
         cut=cut,
     )
 )

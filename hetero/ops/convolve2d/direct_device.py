@@ -19,11 +19,9 @@ from hetero.runtime.problem import Problem
 _THREADS = 256
 
 
-@functools.lru_cache(maxsize=1024)
-def _launch_plan_of(
-    kind: str, window: Any, tap_strides: tuple[int, int] | None, only_if: bool, **others: Any
-) -> LaunchPlan:
-    common = {
+def extents(window: Any) -> dict[str, Any]:
+    """What every launch plan takes of a window."""
+    return {
         "height": window.height,
         "width": window.width,
         "filter_height": window.filter_height,
@@ -33,7 +31,14 @@ def _launch_plan_of(
         "top": window.top,
         "left": window.left,
         "boundary": window.boundary,
-    } | others
+    }
+
+
+@functools.lru_cache(maxsize=1024)
+def _launch_plan_of(
+    kind: str, window: Any, tap_strides: tuple[int, int] | None, only_if: bool, **others: Any
+) -> LaunchPlan:
+    common = extents(window) | others
     if kind == "direct":
         return plan_convolve.direct(**common, tap_strides=tap_strides, only_if=only_if)
     return plan_convolve.separable(rank=window.rank, **common)
@@ -104,7 +109,7 @@ def gather(
     launch(device, "gather_tiles", dtype, count * y.length, arguments)
 
 
-def _taps(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, Any]:
+def taps_on(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, Any]:
     """(buffer, owner, strides) of the flipped filter."""
     if filter.array is not None:
         return *kept(device, filter, "taps", lambda: uploaded(device, filter.taps)), None
@@ -123,7 +128,7 @@ def direct(
     only_if: Any = None,
 ) -> None:
     """Enqueue the sum over the filter's taps; with a flag, only where it is set."""
-    taps, owner, strides = _taps(device, options.filter, problem)
+    taps, owner, strides = taps_on(device, options.filter, problem)
     buffers = {"image": image, "taps": taps, "out": out, "fillvalue": options.fillvalue}
     asked = only_if is not None
     planned = launch_plan("direct", device, problem, image, out, tap_strides=strides, only_if=asked)
@@ -138,7 +143,7 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Filter
 
     For operands at addresses that ``aligned`` divides, and a filter that is known.
     """
-    taps, owner, strides = _taps(device, options.filter, problem)
+    taps, owner, strides = taps_on(device, options.filter, problem)
     planned = launch_plan("direct", device, problem, aligned, tap_strides=strides)
     itemsize = np.dtype(problem.dtype).itemsize
     names = ("image", "taps", "out")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero.ops.convolve2d import loops, streamed, tiles_cpu, tiles_device
+from hetero.ops.convolve2d import loops, rungs, streamed, tiles_cpu, tiles_device
 from hetero.ops.convolve2d.operands import NAME
 from hetero.ops.convolve2d.window import Axis, mode_of
 from hetero.runtime import registry
@@ -359,3 +359,5 @@ for _method, _kind, _excludes, _work, _run, *_more in (
             **next(iter(_more), {}),
         )
     )
+for _rung in rungs.rows(NAME, _not_real, _direct_work):
+    registry.register(_rung)

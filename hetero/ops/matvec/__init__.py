@@ -42,7 +42,8 @@ def matvec(
         it is fastest.
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
-        host in tiles that move while others are computed) on a GPU.
+        host in tiles that move while others are computed) on a GPU; there, by name alone, the
+        kernels on the way: "naive", "constant", "shared", "split", "padded", "tuned".
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``: NumPy's own, computed by NumPy.
 
@@ -100,5 +101,6 @@ OPERATION = registry.register_operation(
         cases="hetero.ops.matvec.cases",
         benchmarks="hetero.ops.matvec.benchmarks",
         cut=cut,
+        ladder={"tiled": "16 bytes a load, rows or columns, 8 in flight", "library": "cuBLAS"},
     )
 )

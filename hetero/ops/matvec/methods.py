@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero import kernels
 from hetero.arrays import alignment
+from hetero.ops.matvec import rungs
 from hetero.ops.products import cublas, operands, streaming
 from hetero.runtime import registry, tuning
 from hetero.runtime.models import Work
@@ -129,5 +130,6 @@ for _implementation in (
     ),
     registry.Implementation(NAME, "tiled", "opencl", registry.no_obstacle, _gpu_work, _run_tiled),
     *streaming.rows(NAME),
+    *rungs.rows(NAME),
 ):
     registry.register(_implementation)

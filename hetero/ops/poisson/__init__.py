@@ -13,6 +13,7 @@ from hetero.ops.linear_systems.tolerances import checked_limit, checked_toleranc
 from hetero.ops.linear_systems.vectors import like, on_host, real_dtype
 from hetero.ops.poisson import sides as poisson_sides
 from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
+from hetero.ops.poisson.rungs import SWEEPING
 from hetero.runtime import call_cache, planner, registry
 from hetero.runtime.plan import Plan
 from hetero.runtime.problem import Problem, check_dims
@@ -58,7 +59,8 @@ def solve_poisson(
         Start of the iterative methods. Default: zero, also for one farther from u than that.
     method : {"dst", "multigrid", "cg", "jacobi"}, optional
         "dst": direct, by sine transforms. "multigrid": geometric V-cycles. "cg": conjugate
-        gradients, matrix-free. "jacobi": sweeps. Default: whichever is fastest.
+        gradients, matrix-free. "jacobi": sweeps. Default: whichever is fastest. On a GPU, by name
+        alone, the kernels on the way to the one that sweeps best: "sequential", "naive", "shared".
     rtol : float, optional
         Done when norm(f - A u) <= rtol norm(f), f with the boundary's share. Default: 1e-8, in
         float32 1.2e-7, or what rounding leaves: that of u alone makes up to eps norm(A) norm(u),
@@ -66,8 +68,8 @@ def solve_poisson(
         as far as rounding lets it.
     maxiter : int, optional
         Most cycles, iterations or sweeps. A method that is not expected to meet rtol within
-        them is chosen only where there is no other. ``rtol=0`` with "jacobi" makes exactly that
-        many sweeps.
+        them is chosen only where there is no other. ``rtol=0`` with "jacobi" (or
+        a kernel on its way) makes exactly that many sweeps.
     device : str, optional
         "cpu", "cuda", "cuda:0", "opencl:0", or "cuda:*" for all GPUs ("cg", "jacobi").
     return_info : bool
@@ -140,7 +142,7 @@ def solve_poisson(
     least = least_tolerance(found.dtype)
     solve = Solve(None, max(tolerance, least), 0.0, limit, exactly=exactly)
     solved = equation.solve(plan, solve)
-    as_asked = exactly and solved.method == "jacobi" and solved.outcome.iterations == maxiter
+    as_asked = exactly and solved.method in SWEEPING and solved.outcome.iterations == maxiter
     converged = equation.converged(solved.outcome, to_rounding=not rtol)
     if not converged and not (as_asked and math.isfinite(solved.outcome.residual)):
         relative = equation.relative_residual(solved.outcome)
@@ -294,7 +296,7 @@ def problem(
         real_dtype(x0=inputs["x0"].dtype)
     dtype = real_dtype(f=inputs["f"].dtype)
     rtol = _RTOL[name_of(dtype)] if rtol is None else checked_tolerance("rtol", rtol)
-    exactly = method == "jacobi" and rtol == 0.0 and maxiter is not None
+    exactly = method in SWEEPING and rtol == 0.0 and maxiter is not None
     even = max(spacings) <= 1.0001 * min(spacings)
     return Problem(
         NAME,
@@ -352,5 +354,6 @@ OPERATION = registry.register_operation(
         plan=_plan,
         cases="hetero.ops.poisson.cases",
         benchmarks="hetero.ops.poisson.benchmarks",
+        ladder={"jacobi": "several sweeps in one pass over the memory"},
     )
 )

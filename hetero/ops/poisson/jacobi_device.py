@@ -46,6 +46,7 @@ def solve(
     maxiter: int = 10**9,
     blocking: int | None = None,
     dtype: Any = None,
+    rung: str | None = None,
 ) -> Outcome:
     """Sweep until the residual is small, or a number of times.
 
@@ -69,6 +70,8 @@ def solve(
         Sweeps that a pass makes: 1, or one of `plan_jacobi.DEPTHS` in 2-D. Default: by the grid.
     dtype : dtype, optional
         Of device buffers. Default: float64.
+    rung : str, optional
+        One of `hetero.kernels.jacobi.rungs.RUNGS`, on one device: one sweep a pass by that kernel.
 
     Returns
     -------
@@ -88,7 +91,8 @@ def solve(
         with contextlib.ExitStack() as stack:
             if len(devices) == 1:  # one context for all that follows, not one for each launch
                 stack.enter_context(devices[0].active())
-            run = _DeviceSolve(devices, stencil, f, u, blocking, np.dtype(dtype or _dtype(f)))
+            kernels = blocking if rung is None else 1, rung
+            run = _DeviceSolve(devices, stencil, f, u, *kernels, np.dtype(dtype or _dtype(f)))
             stack.push(run.close)
             if target is not None:
                 norm = run.right_side()
@@ -127,6 +131,7 @@ class _DeviceSolve:
         f: Any,
         u: Any,
         blocking: int | None,
+        rung: str | None,
         dtype: np.dtype,
     ) -> None:
         self.sweeps = 0
@@ -142,7 +147,7 @@ class _DeviceSolve:
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
         self._slices = [
-            Slice(device, slab, whole, self._depth, alone=len(cuts) == 1)
+            Slice(device, slab, whole, self._depth, alone=len(cuts) == 1, rung=rung)
             for device, slab in zip(devices, cuts, strict=True)
         ]
         self._at_once(lambda each: each.fill(f, u), 2)

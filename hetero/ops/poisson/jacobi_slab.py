@@ -9,6 +9,7 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.kernels.common.launch import VECTOR_BYTES, Launch
 from hetero.kernels.jacobi import plan as plan_jacobi
+from hetero.kernels.jacobi import rungs
 from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
 from hetero.runtime import tuning
@@ -31,6 +32,8 @@ class Slice(Part):
         Most sweeps of a pass.
     alone : bool
         Whether it is the only one; see `Part`.
+    rung : str, optional
+        The kernel that sweeps instead of the best, of a grid that is alone.
 
     Attributes
     ----------
@@ -41,9 +44,16 @@ class Slice(Part):
     """
 
     def __init__(
-        self, device: Device, slab: Slab, whole: plan_jacobi.GridSlab, depth: int, alone: bool
+        self,
+        device: Device,
+        slab: Slab,
+        whole: plan_jacobi.GridSlab,
+        depth: int,
+        alone: bool,
+        rung: str | None = None,
     ) -> None:
         super().__init__(device, alone)
+        self._rung = rung
         self.grid = whole.slab(slab.begin - slab.above, slab.held)
         self.newest = 0
         self._slab = slab
@@ -145,6 +155,9 @@ class Slice(Part):
 
     def _plan(self, which: str, depth: int) -> Launch:
         device = self.device
+        if self._rung is not None:
+            shared = {"block_limit": device.block_limit, "shared_limit": device.shared_limit}
+            return rungs.sweep_rung(self._rung, self.grid, **shared)
         limits = {
             "multiprocessors": device.multiprocessors,
             "block_limit": device.block_limit,

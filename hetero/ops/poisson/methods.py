@@ -12,7 +12,9 @@ from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.tolerances import digits
 from hetero.ops.multigrid.loops import CYCLES
+from hetero.ops.poisson import rungs
 from hetero.ops.poisson.loops import SWEEPS
+from hetero.ops.poisson.rungs import SWEEPING
 from hetero.runtime import memory_limit, registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem
@@ -138,7 +140,7 @@ def _working(method: str) -> Callable[[Problem, dict[str, Any]], Work]:
 
 def _obstacle(method: str) -> Callable[[Problem, dict[str, Any]], str | None]:
     def excludes(problem: Problem, info: dict[str, Any]) -> str | None:
-        if problem.options.exactly and method != "jacobi":
+        if problem.options.exactly and method not in SWEEPING:
             return "does not sweep, and a number of sweeps was asked for"
         if method == "dst" and info["kind"] == "cuda" and not info.get("elsewhere"):
             from hetero.devices import cufft
@@ -307,3 +309,5 @@ for _method, _run in (("dst", _dst), ("multigrid", _multigrid), ("cg", _cg), ("j
                 blocks=_blocks(_method, _kind),
             )
         )
+for _row in rungs.rows(NAME, _obstacle, _working, _falls_short, _iterations):
+    registry.register(_row)

@@ -1,0 +1,75 @@
+"""The rungs of the matrix-vector product: kernels on the way to "tiled", taken by name only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hetero.kernels.matvec.rungs import CONSTANT_BYTES, RUNGS, HeldPlan, plan_rung
+from hetero.ops.products import operands
+from hetero.runtime import registry
+from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Arguments, Implementation
+
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
+
+
+def _running(rung: str) -> Callable[..., None]:
+    """``run`` of a rung's rows."""
+
+    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
+        (device,), (m, k), (a, x, y) = devices, problem.dims, problem.strides
+        planned = plan_rung(
+            rung,
+            m=m,
+            k=k,
+            batch=problem.batch,
+            dtype=problem.dtype,
+            a_strides=a,
+            x_strides=x,
+            y_strides=y,
+            block_limit=device.block_limit,
+            shared_limit=device.shared_limit,
+            card=device.card(),
+        )
+        matrix, vector = operands.matrix_and_vector(problem, arguments.inputs)
+        buffers = {"A": matrix, "x": vector, "y": arguments.output}
+        itemsize = np.dtype(problem.dtype).itemsize
+        if isinstance(planned, HeldPlan):
+            run_held(device, planned, buffers, itemsize)
+        else:
+            device.run_launches(planned, buffers, itemsize)
+
+    return run
+
+
+def run_held(device: Device, planned: HeldPlan, buffers: dict[str, Any], itemsize: int) -> None:
+    """Run a plan whose launches each need another piece of x in constant memory."""
+    vectors, owner = buffers["x"], None
+    if planned.pack is not None:
+        vectors, owner = device.allocate(planned.packed * itemsize)
+        device.run_launches(planned.pack, buffers | {"packed": vectors}, itemsize)
+    same = planned.pieces[0].launch
+    where = same.source, same.kernel, same.defines
+    with device.constant_memory(*where, "held", CONSTANT_BYTES) as (kernel, held):
+        buffers["held"] = held
+        for begin, count, launch in planned.pieces:
+            device.copy(held, vectors, count * itemsize, 0, begin * itemsize)
+            given = [buffers[a] if type(a) is str else a for a in launch.arguments]
+            device.launch(kernel, launch.grid, launch.block, given)
+    del owner
+
+
+def rows(operation: str) -> list[Implementation]:
+    """The rungs' rows for an operation."""
+    return [
+        Implementation(
+            *(operation, name, kind, registry.no_obstacle, operands.gpu_work, _running(name)),
+            rung=rung,
+        )
+        for kind in ("cuda", "opencl")
+        for name, rung in RUNGS.items()
+    ]

@@ -1,0 +1,66 @@
+// y = A x, step 6 of matvec_rungs.cu. tuned: the square of `padded`, with the number of its rows and of the threads
+// that share one derived from the device (hetero/kernels/matvec/rungs.py) instead of chosen by hand; squares that are
+// whole have no tests, their loops are unrolled, and a pointer moves along instead of products of indices. So a
+// thread has SIDE / PARTS loads in flight, and no instruction but these and the sums.
+//
+// SIDE rows to a block of SIDE PARTS threads. Preconditions as in matvec_rungs.cu.
+
+#include "matvec_held.cu"
+
+#ifndef SIDE
+#define SIDE 32
+#endif
+#ifndef PARTS
+#define PARTS 8
+#endif
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
+#define SHARE (SIDE / PARTS)
+#define PITCH (SIDE + 1)
+
+KERNEL(SIDE * PARTS, RESIDENT)
+matvec_tuned(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL *RESTRICT y, HELD_ARGUMENTS)
+{
+    SHARED REAL square[SIDE * PITCH];
+    const int thread = (int)threadIdx.x % SIDE, part = (int)threadIdx.x / SIDE;
+    const int begin = part * SHARE;
+    FIND_ROWS
+    const int squares = (int)(count + SIDE - 1) / SIDE;
+    const int whole = high == SIDE ? (int)count / SIDE : 0;
+    LOCAL REAL *const to = square + begin * PITCH + thread;
+    LOCAL const REAL *const mine = square + thread * PITCH + begin;
+    REAL sum = 0;
+    A += begin * a_row + thread * a_col;
+
+    NO_UNROLL
+    for (int at = 0; at < squares; ++at) {
+        const int j = at * SIDE;
+        if (at < whole) {
+            REAL fetched[SHARE];
+            GLOBAL const REAL *from = A;
+            UNROLL
+            for (int r = 0; r < SHARE; ++r) {
+                fetched[r] = *from;
+                from += a_row;
+            }
+            UNROLL
+            for (int r = 0; r < SHARE; ++r) to[r * PITCH] = fetched[r];
+        } else {
+            for (int r = 0; r < SHARE; ++r)
+                to[r * PITCH] = begin + r < high && j + thread < count ? A[r * a_row] : (REAL)0;
+        }
+        A += SIDE * a_col;
+        __syncthreads();
+        if (at < whole) {
+            UNROLL
+            for (int i = 0; i < SHARE; ++i) sum += mine[i] * held[own + j + begin + i];
+        } else {
+            for (int i = 0; i < SHARE && j + begin + i < count; ++i)
+                sum += mine[i] * held[own + j + begin + i];
+        }
+        __syncthreads();
+    }
+    ADD_PARTS(square)
+    if (part == 0 && thread < high) STORE_SUM(first + thread)
+}

@@ -1,0 +1,213 @@
+"""Launch plans of the steps of the way to this family's best kernels: naive to tuned."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..common.launch import REAL, Launch, LaunchPlan, ceil_div, check_dtype
+from ..common.rungs import Rung
+from ..procedure import derive
+from ..procedure.card import Card
+
+__all__ = ["CONSTANT_BYTES", "RUNGS", "HeldPlan", "Piece", "legal", "plan_rung"]
+
+RUNGS = {
+    "naive": Rung(1, "a thread for each row of A", "all multiprocessors work, if rows are enough"),
+    "constant": Rung(
+        2,
+        "x in constant memory, by pieces of 64 KiB",
+        "half of the loads no longer go through the L1",
+    ),
+    "shared": Rung(
+        3,
+        "a square of A goes to shared memory by whole lines",
+        "each sector of A is asked for once, not once for each of its elements",
+    ),
+    "split": Rung(4, "several threads share a row", "as many times the loads in flight"),
+    "padded": Rung(
+        5,
+        "lines of the square take one element more; blocks start at different columns",
+        "no two threads of a warp meet in a bank of shared memory",
+    ),
+    "tuned": Rung(
+        6,
+        "unrolled, pointers instead of indices, and the block's shape derived from the device",
+        "nothing is issued but loads and sums; enough of them in flight",
+    ),
+}
+CONSTANT_BYTES = 1 << 16
+SHARED_BYTES = 48 << 10  # that a kernel may declare
+_WARP = 32
+# Threads of a block along a row of the square (so many rows it has), and that share one of them.
+_BLOCKS = {
+    "naive": (128, 1),
+    "constant": (128, 1),
+    "shared": (32, 1),
+    "split": (32, 8),
+    "padded": (32, 8),
+    "tuned": (64, 16),
+}
+_ROW_ALONE = ("naive", "constant", "shared")  # whose rows have one thread
+
+
+class Piece(NamedTuple):
+    """A piece of the vectors in constant memory, and what is launched on it.
+
+    Attributes
+    ----------
+    begin, count : int
+        The elements that are copied there before.
+    launch : Launch
+        On the buffers ``"A"`` and ``"y"``, and the constant memory ``"held"``.
+    """
+
+    begin: int
+    count: int
+    launch: Launch
+
+
+class HeldPlan(NamedTuple):
+    """A plan of launches between which constant memory is filled, in this order.
+
+    Attributes
+    ----------
+    pack : LaunchPlan or None
+        Puts the vectors ``"x"`` one after the other into the buffer ``"packed"`` of ``packed``
+        elements, which is then copied from instead of ``"x"``.
+    packed : int
+    pieces : tuple of Piece
+        All of them by one kernel.
+    variant : str
+        Short name, for plans that are printed.
+    """
+
+    pack: LaunchPlan | None
+    packed: int
+    pieces: tuple[Piece, ...]
+    variant: str
+
+
+def legal(
+    rung: str, dtype: str, *, block_limit: int, shared_limit: int
+) -> tuple[tuple[int, int], ...]:
+    """Every shape of a block that a rung can be launched with, as (x, y): powers of two."""
+    powers = [1 << i for i in range(block_limit.bit_length())]
+    found = []
+    for x in powers[2:]:
+        for y in powers:
+            if not _WARP <= x * y <= block_limit or y > (1 if rung in _ROW_ALONE else x):
+                continue
+            square = x * (x + 1) * check_dtype(dtype)
+            if rung in ("naive", "constant") or square <= min(shared_limit, SHARED_BYTES):
+                found.append((x, y))
+    return tuple(found)
+
+
+def plan_rung(
+    rung: str,
+    *,
+    m: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    a_strides: tuple[int, int, int],
+    x_strides: tuple[int, int],
+    y_strides: tuple[int, int],
+    block_limit: int = 1024,
+    shared_limit: int = SHARED_BYTES,
+    block: tuple[int, int] | None = None,
+    card: Card | None = None,
+) -> LaunchPlan | HeldPlan:
+    """Plan y = A x for a batch of m x k matrices and vectors by one of `RUNGS`.
+
+    Parameters
+    ----------
+    rung : str
+    m, k, batch, dtype, a_strides, x_strides, y_strides
+        As for `plan_matvec`.
+    block_limit, shared_limit : int
+        Most threads the device takes in a block, and bytes of shared memory that one can have.
+    block : (int, int), optional
+        Threads of a block: along a row of A (as many rows it computes), and that share a row.
+        Default: the rung's own, which "tuned" derives from the card.
+    card : Card, optional
+        The device, as launch parameters are derived for it.
+
+    Returns
+    -------
+    LaunchPlan or HeldPlan
+        The latter for all but "naive", which have x in constant memory.
+    """
+    shapes = legal(rung, dtype, block_limit=block_limit, shared_limit=shared_limit)
+    if block is None and rung == "tuned" and card is not None:
+        card = card._replace(block_shared=min(card.block_shared, SHARED_BYTES))
+        block = derive.matvec(card, dtype, batch * m, k)[:2]
+    elif block is None:
+        x, y = _BLOCKS[rung]
+        block = (x, y) if (x, y) in shapes else max(s for s in shapes if s <= (x, y))
+    elif block not in shapes:
+        raise ValueError(f"block must be one of {shapes}, got {block}")
+    side, parts = block
+    variant = f"{rung}{side}x{parts}"
+    tiles = ceil_div(m, side)
+    where: dict[str, Any] = {
+        "source": "matvec_tuned.cu" if rung == "tuned" else "matvec_rungs.cu",
+        "kernel": f"matvec_{rung}",
+        "defines": _defines(rung, dtype, block),
+        "block": side * parts,
+    }
+    if rung == "naive":
+        sizes = (m, k, tiles, *a_strides, *x_strides, *y_strides)
+        launch = Launch(**where, grid=tiles * batch, arguments=("A", "x", "y", *sizes))
+        return LaunchPlan((launch,), 0, variant)
+
+    most = CONSTANT_BYTES // check_dtype(dtype)
+    at_once, length = (most // k, k) if k <= most else (1, most)
+    pieces = []
+    for first in range(0, batch, at_once):
+        vectors = min(at_once, batch - first)
+        for begin in range(0, k, length):
+            count = min(length, k - begin)
+            a_start = first * a_strides[0] + begin * a_strides[2]
+            launch = Launch(
+                **where,
+                grid=tiles * vectors,
+                arguments=(
+                    *("A", "held", "y", m, count, int(begin > 0), tiles),
+                    *(a_start, *a_strides, first * y_strides[0], *y_strides),
+                ),
+            )
+            pieces.append(Piece(first * k + begin, vectors * count, launch))
+    packed = batch * k
+    dense = (k == 1 or x_strides[1] == 1) and (batch == 1 or x_strides[0] == k)
+    pack = None if dense else _pack(batch, k, dtype, x_strides, block_limit)
+    return HeldPlan(pack, 0 if dense else packed, tuple(pieces), variant)
+
+
+def _defines(rung: str, dtype: str, block: tuple[int, int]) -> tuple[tuple[str, int | str], ...]:
+    """The macros of a kernel; the rungs' own blocks share one binary of matvec_rungs.cu."""
+    real: tuple[tuple[str, int | str], ...] = (("REAL", REAL[dtype]),)
+    side, parts = block
+    if rung == "tuned":
+        return (*real, ("SIDE", side), ("PARTS", parts))
+    if block == _BLOCKS[rung]:
+        return real
+    if rung in ("naive", "constant"):
+        return (*real, ("THREADS", side))
+    return (*real, ("SIDE", side), ("PARTS", parts))
+
+
+def _pack(
+    batch: int, k: int, dtype: str, x_strides: tuple[int, int], block_limit: int
+) -> LaunchPlan:
+    """Vectors of any strides to one place."""
+    threads = min(256, block_limit)
+    launch = Launch(
+        source="matvec_pack.cu",
+        kernel="pack_vectors",
+        defines=(("REAL", REAL[dtype]), ("THREADS", threads)),
+        grid=ceil_div(batch * k, threads),
+        block=threads,
+        arguments=("x", "packed", batch, k, *x_strides),
+    )
+    return LaunchPlan((launch,), 0, "pack")

@@ -1,0 +1,330 @@
+"""The rungs of matvec, convolve2d and Jacobi's method around their thresholds, with no GPU.
+
+They are run on an OpenCL device, compiled for NVIDIA's GPUs and simulated by Oclgrind. As a script
+this file is what Oclgrind simulates: ``good`` or ``race``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import runtimes
+from scipy import signal
+from test_kernels import compile_cuda
+
+import hetero
+from hetero.devices.opencl import OpenCLDevice
+from hetero.errors import MethodNotAvailable
+from hetero.kernels.convolution import rungs as convolution
+from hetero.kernels.jacobi import plan as plan_jacobi
+from hetero.kernels.jacobi import rungs as jacobi
+from hetero.kernels.matvec import rungs as matvec
+from hetero.ops.convolve2d import direct_device
+from hetero.ops.convolve2d.window import BOUNDARIES, MODES, window_of
+from hetero.ops.linear_systems.types import Stencil
+from hetero.ops.matvec.rungs import run_held
+from hetero.ops.poisson import jacobi_device
+
+DTYPES = ("float32", "float64")
+SIDE = 32  # of a block, along rows
+
+
+@pytest.fixture(scope="module")
+def place():
+    return runtimes.opencl_device().name
+
+
+def draw(shape, dtype, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(dtype)
+
+
+def near(result, expected, magnitude, terms):
+    """Within what sums of so many products may lose in whatever order."""
+    bound = (np.sqrt(terms) + 4) * 2 * np.finfo(result.dtype).eps * magnitude
+    np.testing.assert_array_less(abs(result - expected), bound + np.finfo(result.dtype).tiny)
+
+
+# -- Products --------------------------------------------------------------------------------------
+
+
+def multiply(A, x, **where):
+    result = hetero.matvec(A, x, **where)
+    wide, vector = A.astype(float), x.astype(float)
+    near(result, np.matvec(wide, vector), np.matvec(abs(wide), abs(vector)), max(1, A.shape[-1]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rung", matvec.RUNGS)
+def test_products_around_a_square(place, rung, dtype):
+    for m, k in itertools.product((1, SIDE - 1, SIDE, SIDE + 1), (1, SIDE - 1, SIDE, SIDE + 1)):
+        multiply(draw((m, k), dtype), draw(k, dtype, 1), device=place, method=rung)
+    multiply(draw((129, 65), dtype), draw(65, dtype, 1), device=place, method=rung)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rung", matvec.RUNGS)
+def test_products_with_long_and_with_many_vectors(place, rung, dtype):
+    """What constant memory holds, one more, one less; several vectors at once, or one in pieces."""
+    held = matvec.CONSTANT_BYTES // np.dtype(dtype).itemsize
+    where = {"device": place, "method": rung}
+    for k in (held - 1, held, held + 1, 2 * held + 5):
+        multiply(draw((3, k), dtype), draw(k, dtype, 1), **where)
+    for batch, k in ((3, held // 2), (3, held // 2 + 1), (3, held + 1), (held // 33 + 1, 33)):
+        multiply(draw((batch, 2, k), dtype), draw((batch, k), dtype, 1), **where)
+        multiply(draw((2, k), dtype), draw((batch, k), dtype, 1), **where)
+
+
+@pytest.mark.parametrize("rung", matvec.RUNGS)
+def test_products_of_any_strides(place, rung):
+    A, x = draw((33, 70), "float32"), draw(140, "float32", 1)
+    for matrix, vector in (
+        (np.asfortranarray(A), x[:70]),
+        (A[::2, ::2], x[:35]),
+        (A, np.broadcast_to(x[:1], 70)),
+        (A, x[::2]),
+        (draw((4, 33, 70), "float32"), draw((70, 4), "float32").T),
+    ):
+        multiply(matrix, vector, device=place, method=rung)
+    for m, k in ((0, 3), (3, 0)):
+        multiply(np.ones((m, k)), np.ones(k), device=place, method=rung)
+
+
+def test_what_is_not_finite_stays_where_it_is(place):
+    """Squares reach beyond the matrix, and nothing there is multiplied."""
+    A, x = np.ones((40, 40)), np.ones(40)
+    A[39, 39], A[3, 4] = np.inf, np.nan
+    for rung in matvec.RUNGS:
+        result = hetero.matvec(A, x, device=place, method=rung)
+        assert np.isinf(result[39])
+        assert np.isnan(result[3])
+        assert np.isfinite(result).sum() == 38
+    image, filter = np.ones((40, 40)), np.ones((3, 3))
+    image[0, 0] = np.inf
+    for rung in convolution.RUNGS:
+        result = hetero.convolve2d(image, filter, mode="full", device=place, method=rung)
+        assert np.isinf(result[:3, :3]).all()
+        assert np.isfinite(result).sum() == result.size - 9
+
+
+def test_a_block_that_is_none_is_not_planned():
+    sizes = {"m": 5, "k": 5, "batch": 1, "dtype": "float64", "a_strides": (0, 5, 1)}
+    sizes |= {"x_strides": (0, 1), "y_strides": (0, 1)}
+    with pytest.raises(ValueError, match=r"block must be one of .*\(32, 8\).*, got \(33, 8\)"):
+        matvec.plan_rung("padded", **sizes, block=(33, 8))
+    with pytest.raises(ValueError, match="block must be one of"):
+        jacobi.sweep_rung("shared", whole((9, 9), "float32"), block=(1024, 32))
+    for rung, family in ((r, f) for f in (matvec, convolution, jacobi) for r in f.RUNGS):
+        for block in family.legal(rung, "float64", block_limit=256, shared_limit=16384):
+            assert rung == "sequential" or 32 <= block[0] * block[1] <= 256
+
+
+# -- Convolution -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rung", convolution.RUNGS)
+def test_convolutions_around_a_block(place, rung, dtype):
+    """Images and filters of a block's size, one more, one less."""
+    pairs = itertools.product(
+        ((1, 1), (15, 31), (16, 32), (17, 33)), ((1, 1), (15, 31), (16, 32), (17, 33))
+    )
+    for at, (shape, taps) in enumerate(pairs):
+        image, filter = draw(shape, dtype), draw(taps, dtype, 1)
+        options = {"mode": MODES[at % 2], "boundary": BOUNDARIES[at % 3]}
+        convolve(image, filter, rung, place, **options, fillvalue=at % 2)
+    image = draw((40, 65), dtype)
+    convolve(image, draw((4, 64), dtype), rung, place, mode="valid")
+    convolve(image.T, draw((5, 3), dtype), rung, place, mode="same", boundary="symm")
+    convolve(image[::2, ::3], draw((3, 5), dtype), rung, place, mode="full")
+
+
+def convolve(image, filter, rung, place, **options):
+    result = hetero.convolve2d(image, filter, **options, device=place, method=rung)
+    wide, taps = image.astype(float), filter.astype(float)
+    expected = signal.convolve2d(wide, taps, **options)
+    largest = signal.convolve2d(abs(wide), abs(taps), **options)
+    near(result, expected, largest, filter.size)
+
+
+@pytest.mark.parametrize("rung", convolution.RUNGS)
+def test_stacks_and_complex_images(place, rung):
+    stack, filter = draw((3, 20, 33), "float32"), draw((3, 4), "float32")
+    options = {"mode": "same", "device": place, "method": rung}
+    result = hetero.convolve2d(stack, filter, **options)
+    for one, image in zip(result, stack, strict=True):
+        np.testing.assert_allclose(one, signal.convolve2d(image, filter, "same"), atol=1e-5)
+    result = hetero.convolve2d(stack[0] + 1j * stack[1], filter, **options)
+    expected = signal.convolve2d(stack[0] + 1j * stack[1], filter, "same")
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
+# -- Jacobi ----------------------------------------------------------------------------------------
+
+GRIDS = ((1, 1), (7, 31), (8, 32), (9, 33), (40, 17), (1, 1, 1), (3, 8, 32), (5, 9, 33))
+
+
+def whole(shape, dtype):
+    return plan_jacobi.GridSlab.of(shape, (1.0,) * len(shape), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", GRIDS, ids=str)
+def test_sweeps_are_the_same_bit_for_bit(place, shape, dtype):
+    f, start = draw(shape, dtype), draw(shape, dtype, 1)
+    device, stencil, found = hetero.devices.get(place), Stencil(shape, (0.5, 1.0, 2.0)), {}
+    stencil = stencil._replace(spacing=stencil.spacing[: len(shape)])
+    for rung in (None, *jacobi.RUNGS):
+        found[rung] = start.copy()
+        jacobi_device.solve([device], stencil, f, found[rung], sweeps=7, rung=rung)
+    best = found.pop(None)
+    assert not np.array_equal(best, start)
+    for rung, result in found.items():
+        assert np.array_equal(result, best), rung
+
+
+@pytest.mark.parametrize("rung", jacobi.RUNGS)
+def test_a_number_of_sweeps_is_made(place, rung):
+    f = draw((20, 20), "float64")
+    options = {"rtol": 0, "maxiter": 11, "device": place, "return_info": True}
+    u, info = hetero.solve_poisson(f, **options, method=rung)
+    expected, _ = hetero.solve_poisson(f, **options, method="jacobi")
+    assert (info["iterations"], info["method"]) == (11, rung)
+    assert np.array_equal(u, expected)
+
+
+def test_one_thread_says_what_it_takes_no_more(place):
+    f = np.zeros((3000, 3000), np.float32)
+    with pytest.raises(MethodNotAvailable, match="one thread makes up to 536870912 points"):
+        hetero.plan("poisson", f, rtol=0.0, maxiter=100, device=place, method="sequential")
+    plan = hetero.plan("poisson", f, rtol=0.0, maxiter=2, device=place, method="sequential")
+    assert plan.chosen.method == "sequential"
+
+
+# -- NVIDIA's compiler -----------------------------------------------------------------------------
+
+
+def every_launch():
+    """One launch for each binary: the rungs' own blocks, and those of `tuned` on a large GPU."""
+    found = []
+    for dtype in DTYPES:
+        sizes = {"batch": 1, "dtype": dtype}
+        strides = {"a_strides": (0, 99, 1), "x_strides": (0, 2), "y_strides": (0, 1)}
+        for rung, block in (("naive", None), ("tuned", (64, 16)), ("tuned", (32, 32))):
+            planned = matvec.plan_rung(rung, m=99, k=99, **sizes, **strides, block=block)
+            if rung == "naive":
+                found += planned.launches
+            else:
+                found += [planned.pieces[0].launch, *planned.pack.launches]
+        sizes |= {"image_strides": (0, 99, 1), "out_strides": (0, 99, 1)}
+        sizes |= direct_device.extents(window_of((99, 99), (3, 63), "same"))
+        for rung, block in (("padded", None), ("tuned", (64, 1)), ("tuned", (16, 8))):
+            found += convolution.plan_rung(rung, **sizes, block=block).launches
+        found += [jacobi.sweep_rung("naive", whole(s, dtype)) for s in ((9, 9), (9, 9, 9))]
+    return tuple({(launch.source, launch.defines): launch for launch in found}.values())
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_without_spills(arch):
+    launches = every_launch()
+    assert {launch.source for launch in launches} == {
+        *("matvec_rungs.cu", "matvec_tuned.cu", "matvec_pack.cu"),
+        *("convolve_rungs.cu", "convolve_tuned.cu", "jacobi_rungs.cu"),
+    }
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        spilled = pool.map(lambda launch: compile_cuda(launch, arch), launches)
+        bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]
+    assert not bad, f"{len(bad)} variants spill: {bad[:4]}"
+
+
+# -- Oclgrind --------------------------------------------------------------------------------------
+
+
+def simulate(case):
+    """Run the smallest problems that reach every kernel, whole or without barriers."""
+    from hetero.devices import opencl
+
+    device = OpenCLDevice(0, runtimes.simulator())
+    text_of = opencl.kernel_text
+    if case == "race":
+        opencl.kernel_text = lambda *names: text_of(*names).replace(
+            "barrier(CLK_LOCAL_MEM_FENCE)", ""
+        )
+    with contextlib.ExitStack() as stack:
+        if case == "race":  # without barriers, results may be wrong too
+            stack.enter_context(contextlib.suppress(AssertionError))
+        for rung in matvec.RUNGS:
+            _simulate_product(device, rung)
+        for rung in convolution.RUNGS:
+            _simulate_convolution(device, rung)
+        for rung, shape in itertools.product(jacobi.RUNGS, ((9, 5), (3, 9, 5))):
+            f, u = draw(shape, "float32"), draw(shape, "float32")
+            stencil = Stencil(shape, (1.0,) * len(shape))
+            jacobi_device.solve([device], stencil, f, u, sweeps=1, rung=rung)
+
+
+def _uploaded(device, array):
+    buffer, owner = device.allocate(array.nbytes)
+    device.upload(np.ascontiguousarray(array), buffer)
+    return buffer, owner
+
+
+def _simulate_product(device, rung):
+    A, x, y = draw((9, 37), "float32"), draw((37, 2), "float32"), np.empty(9, np.float32)
+    (a, *kept), (b, *more), (c, *rest) = (_uploaded(device, array) for array in (A, x, y))
+    planned = matvec.plan_rung(
+        rung,
+        m=9,
+        k=37,
+        batch=1,
+        dtype="float32",
+        a_strides=(0, 37, 1),
+        x_strides=(0, 2),
+        y_strides=(0, 1),
+        block=(32, 1) if rung in ("naive", "constant", "shared") else (8, 4),
+    )
+    run = device.run_launches if rung == "naive" else lambda *given: run_held(device, *given)
+    run(planned, {"A": a, "x": b, "y": c}, 4)
+    device.download(c, y)
+    near(y, A @ x[:, 0], abs(A) @ abs(x[:, 0]), 37)
+    del kept, more, rest
+
+
+def _simulate_convolution(device, rung):
+    window = window_of((5, 9), (3, 11), "same", "wrap")
+    image, taps, out = draw((5, 9), "float32"), draw((3, 11), "float32"), np.empty((5, 9), "f")
+    (a, *kept), (b, *more), (c, *rest) = (_uploaded(device, one) for one in (image, taps, out))
+    planned = convolution.plan_rung(
+        rung,
+        batch=1,
+        dtype="float32",
+        image_strides=(45, 9, 1),
+        out_strides=(45, 9, 1),
+        **direct_device.extents(window),
+        block_limit=32,
+        block=(8, 4),
+    )
+    device.run_launches(planned, {"image": a, "taps": b, "out": c, "fillvalue": 0.0}, 4)
+    device.download(c, out)
+    expected = signal.convolve2d(image, taps[::-1, ::-1], "same", "wrap")
+    near(out, expected, np.full_like(expected, 33), 33)
+    del kept, more, rest
+
+
+def test_no_races_nor_bounds():
+    assert runtimes.simulated(__file__, "good") == ""
+
+
+def test_a_race_is_seen():
+    report = runtimes.simulated(__file__, "race")
+    assert "data race" in report
+    assert "Kernel: matvec_shared" in report
+
+
+if __name__ == "__main__":
+    simulate(sys.argv[1])

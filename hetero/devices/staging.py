@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
+from hetero.arrays import reused
 from hetero.devices import team
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy, Device, Direct, Job, Staged, here
 from hetero.devices.lanes import Lane, be_nice
@@ -128,6 +129,7 @@ class Ring:
             most, is_whole = array.nbytes, True
         if after is not None and self.device.passed(after):
             after = None
+        reused.open_()
         job = Job(direction, array, buffer, offset, after, most, is_whole)
         started = Staged(job)  # whatever comes in between, it sees to it that nothing stays begun
         with self._lock:
@@ -214,6 +216,7 @@ def _end_team() -> None:
     """Let those who help end, where nobody is left to be helped."""
     if all(ring.is_idle() for ring in list(_rings)):
         team.close()
+        reused.close()
 
 
 def close_all() -> None:

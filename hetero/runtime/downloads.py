@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero import devices
-from hetero.arrays import Operand, as_array, describe, is_device_array
+from hetero.arrays import Operand, as_array, describe, is_device_array, reused
 from hetero.devices.base import Device
 from hetero.errors import GraphError
 from hetero.runtime import streams, transfer
@@ -23,7 +23,7 @@ class Download:
         direct = operand.is_c_contiguous()
         low, size = 0, operand.nbytes
         if direct:
-            target = np.empty(operand.shape, operand.dtype) if out is None else out
+            target = reused.empty(operand.shape, operand.dtype) if out is None else out
         else:  # with the gaps between the elements
             low, end = operand.span()
             target = np.empty(end - low, np.uint8)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hetero import devices
-from hetero.arrays import HOST, Operand, release
+from hetero.arrays import HOST, Operand, release, reused
 from hetero.devices import budget
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
@@ -208,7 +208,7 @@ def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
 def _apart(call: Call, result: Operand) -> np.ndarray:
     """Memory that takes a host call's result before all operands were read."""
     if call.out is None or _overlap(call.out, call.arrays):
-        return np.empty(result.shape, result.dtype)
+        return reused.empty(result.shape, result.dtype)
     return call.out
 
 
@@ -265,7 +265,7 @@ def _by_host(
     result = problem.output
     here = result.location == HOST
     if not here:
-        out = np.empty(result.shape, result.dtype)
+        out = (reused.empty if used else np.empty)(result.shape, result.dtype)
     elif used:  # the operands stay as they are, for the CPU
         out = _apart(call, result)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from hetero import devices
-from hetero.arrays import pinned
+from hetero.arrays import pinned, reused
 from hetero.errors import DeviceError
 from hetero.runtime import inventory
 
@@ -45,7 +45,8 @@ def memory() -> Memory:
         out. The driver is not asked: what it takes for contexts and kernels, and what libraries
         allocate by themselves, such as cuBLAS its workspace, is not counted. Under "host", where
         there is some, is pinned memory of the host: "pinned buffers of copies", through which
-        large arrays move, and "pinned arrays".
+        large arrays move, and "pinned arrays"; and memory "for results, used before", which large
+        results left when they were dropped. The next ones take it, or the system if it runs short.
 
     See Also
     --------
@@ -62,7 +63,7 @@ def memory() -> Memory:
     for name, device in devices.available().items():
         held = {} if devices.inherited(name) else device.memory_held()
         found[name] = dict(sorted(held.items()))
-    if held := pinned.sizes():
+    if held := pinned.sizes() | reused.sizes():
         found["host"] = dict(sorted(held.items()))
     return found
 
@@ -71,11 +72,11 @@ def clear_memory(device: str | None = None) -> None:
     """Give back all memory of devices that is not in use.
 
     Filters, transforms, buffers of solves, copies of operands that do not change (`hetero.keep`)
-    and memory that was freed stay on a device for the next call, and pinned buffers on the host for
-    the next large copy. The former are given back by themselves when a device runs short, the
-    latter a minute after the last copy. This gives them back now, to make room for others, and
-    forgets remembered calls, which hold some. The next calls work as ever and make what they need
-    anew.
+    and memory that was freed stay on a device for the next call, and on the host pinned buffers for
+    the next large copy and memory for its result. The former are given back by themselves when a
+    device runs short, the latter a minute after the last copy. This gives them back now, to make
+    room for others, and forgets remembered calls, which hold some. The next calls work as ever and
+    make what they need anew.
 
     Parameters
     ----------
@@ -98,6 +99,7 @@ def clear_memory(device: str | None = None) -> None:
     """
     names = [*devices.available()] if device is None else [devices.get(device).name]
     inventory.changed()
+    reused.clear()
     for name in names:
         if devices.inherited(name):
             continue

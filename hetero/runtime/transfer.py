@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, describe, library_of
+from hetero.arrays import HOST, Operand, describe, library_of, reused
 from hetero.devices.base import Device
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD
 from hetero.runtime import failures, keeping, streams
@@ -74,7 +74,7 @@ def fetch(
 ) -> np.ndarray:
     """A C-contiguous device buffer on the host, in ``target`` where given."""
     if target is None:
-        target = np.empty(shape, dtype)
+        target = reused.empty(shape, dtype)
     if target.flags.c_contiguous:
         device.download(source, target)
     elif not device.staged(DOWNLOAD, target, source, 0):

@@ -1,0 +1,137 @@
+"""Memory of large results that is used again: its pages are there already.
+
+A new array of 1 GiB has no pages. Whoever writes to it first waits for the system to find and to
+clear them, which takes longer than bringing the values from a device. So the memory of a large
+array that was made here is kept when the array and all its views are gone, for the next one of
+about that size: as long as large copies are made, and no more than a share of the machine's memory.
+The system may take the pages back meanwhile if it runs short of memory (``MADV_FREE``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import mmap
+import os
+from math import prod
+from typing import Any
+
+import numpy as np
+
+__all__ = ["PURPOSE", "clear", "close", "empty", "open_", "sizes"]
+
+PURPOSE = "for results, used before"
+_LEAST = 4 << 20  # bytes; malloc keeps what is smaller by itself
+_SHARE = 1 / 16  # of the machine's memory, at most
+_SPARE = 1.25  # times what is asked for, at most
+_PAGE = 2 << 20  # bytes of a huge page
+
+_kept: list[_Block] = []  # the one that was used last comes last; each change is one step
+_state = {"open": False}
+
+
+class _Block:
+    """Memory of whole huge pages, as far as the system has them."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._pages = mmap.mmap(-1, nbytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._advise("MADV_HUGEPAGE")
+        begin = np.frombuffer(self._pages, np.uint8).__array_interface__["data"][0]
+        self.address = -(-begin // _PAGE) * _PAGE
+
+    def rest(self) -> None:
+        """Let the system take the pages if it needs them."""
+        self._advise("MADV_FREE")
+
+    def _advise(self, name: str) -> None:
+        if hasattr(mmap, name):
+            with contextlib.suppress(OSError):  # a kernel without it
+                self._pages.madvise(getattr(mmap, name))
+
+
+class _Lent:
+    """What an array and its views hold on to: a block that comes back when they are gone."""
+
+    def __init__(self, block: _Block, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._block, self._process = block, os.getpid()
+        self.__array_interface__ = {
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (block.address, False),
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        # Any thread may be here, between any two steps of another: no lock is taken.
+        if _state["open"] and os.getpid() == self._process:
+            self._block.rest()
+            _kept.append(self._block)
+            _shrink(_most())
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """As ``np.empty``; large ones in memory that was used before, if there is some.
+
+    Such an array does not own its memory (``flags.owndata``), and is like others in all else.
+    """
+    dtype = np.dtype(dtype)
+    nbytes = prod(shape) * dtype.itemsize
+    if nbytes < _LEAST or not _state["open"] or dtype.hasobject or dtype.fields is not None:
+        return np.empty(shape, dtype)
+    wanted = -(-nbytes // _PAGE) * _PAGE
+    block = _taken(wanted)
+    if block is None:
+        try:
+            block = _Block(wanted)
+        except (OSError, ValueError):  # NumPy says what is missing
+            return np.empty(shape, dtype)
+    return np.asarray(_Lent(block, tuple(map(int, shape)), dtype))
+
+
+def _taken(nbytes: int) -> _Block | None:
+    """The smallest block that has room, is not much larger, and was used last."""
+    fits = [block for block in _kept[::-1] if nbytes <= block.nbytes <= _SPARE * nbytes]
+    for block in sorted(fits, key=lambda block: block.nbytes):
+        with contextlib.suppress(ValueError):  # another thread has it
+            _kept.remove(block)
+            return block
+    return None
+
+
+def _shrink(most: float) -> None:
+    """Give back what was used longest ago, until there are so many bytes."""
+    with contextlib.suppress(IndexError):  # another thread does so
+        while sum(block.nbytes for block in list(_kept)) > most:
+            _kept.pop(0)
+
+
+@functools.cache
+def _most() -> float:
+    """Bytes that are kept at most."""
+    try:
+        return _SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not on Unix
+        return 0.0
+
+
+def open_() -> None:
+    """From now on memory is kept; large copies are being made."""
+    _state["open"] = True
+
+
+def close() -> None:
+    """Keep none any longer, and give back what there is."""
+    _state["open"] = False
+    clear()
+
+
+def clear() -> None:
+    """Give back what is kept."""
+    del _kept[:]
+
+
+def sizes() -> dict[str, int]:
+    """Purpose -> bytes that are kept."""
+    nbytes = sum(block.nbytes for block in list(_kept))
+    return {PURPOSE: nbytes} if nbytes else {}

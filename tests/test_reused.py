@@ -1,0 +1,153 @@
+"""Memory of results that is used again: when it comes back, how much is kept, who gives it back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import hetero
+from hetero import devices
+from hetero.arrays import reused
+from hetero.devices import staging
+
+SHAPE = (1025, 1024)  # of float32: more than 4 MiB
+PAGE = reused._PAGE
+
+
+@pytest.fixture(name="kept", autouse=True)
+def _kept(monkeypatch):
+    """As if large copies were being made; the memory that is kept."""
+    gc.collect()
+    reused.close()
+    reused.open_()
+    yield reused._kept
+    reused.close()
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_the_memory_of_an_array_that_is_gone_is_that_of_the_next_one(kept):
+    array = reused.empty(SHAPE, np.float32)
+    assert (array.shape, array.dtype, type(array)) == (SHAPE, np.float32, np.ndarray)
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
+    assert address(array) % PAGE == 0
+    array[...] = 7.0
+    other = reused.empty(SHAPE, np.float32)
+    other[...] = 8.0
+    assert (array == 7.0).all()
+    place = address(array)
+    view = array[5:, ::2].T
+    del array
+    assert not kept
+    assert (view == 7.0).all()
+    del view
+    assert reused.sizes() == {reused.PURPOSE: 3 * PAGE}
+    again = reused.empty((1024, 513), np.complex64)
+    assert address(again) == place
+    assert not reused.sizes()
+    assert (other == 8.0).all()
+
+
+def test_what_has_room_and_is_not_much_larger_is_taken(kept):
+    arrays = {n: reused.empty((n * PAGE,), np.uint8) for n in (4, 5, 6, 9)}
+    places = {n: address(array) for n, array in arrays.items()}
+    del arrays
+    assert len(kept) == 4
+    first = reused.empty((5 * PAGE,), np.uint8)
+    assert address(first) == places[5]
+    second = reused.empty((5 * PAGE - 3,), np.uint8)
+    assert address(second) == places[6]
+    third = reused.empty((7 * PAGE,), np.uint8)
+    assert address(third) not in places.values()
+    assert len(kept) == 2
+
+
+def test_no_more_than_a_share_of_the_memory_is_kept(kept, monkeypatch):
+    assert PAGE < reused._most() < 1 << 45
+    monkeypatch.setattr(reused, "_most", lambda: 8 * PAGE)
+    arrays = [reused.empty((2 * PAGE + n * PAGE,), np.uint8) for n in range(3)]
+    del arrays[0]
+    del arrays[0]
+    assert [block.nbytes // PAGE for block in kept] == [2, 3]
+    del arrays[0]
+    assert [block.nbytes // PAGE for block in kept] == [3, 4]  # what was used longest ago goes
+    big = reused.empty((9 * PAGE,), np.uint8)
+    del big
+    assert not kept
+
+
+OTHERS = [((1000,), "f4"), ((), "f8"), ((0, 5), "f8"), (SHAPE, "f4,f4"), (SHAPE, "O")]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), OTHERS)
+def test_small_arrays_and_others_are_as_ever(shape, dtype):
+    array = reused.empty(shape, dtype)
+    assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
+    assert array.flags.owndata
+
+
+def test_where_nothing_is_copied_nothing_is_kept(kept):
+    array = reused.empty(SHAPE, np.float32)
+    reused.close()
+    del array
+    assert not kept
+    assert reused.empty(SHAPE, np.float32).flags.owndata
+
+
+def test_without_memory_numpy_says_so(monkeypatch):
+    def refused(*_):
+        raise OSError("none")
+
+    monkeypatch.setattr(reused, "_Block", refused)
+    assert reused.empty(SHAPE, np.float32).flags.owndata
+    with pytest.raises(MemoryError):
+        reused.empty((1 << 55,), np.float64)
+
+
+def test_many_threads(kept):
+    wrong = []
+
+    def work(value):
+        for _ in range(50):
+            array = reused.empty((2 * PAGE,), np.uint8)
+            array[::4096] = value
+            wrong.extend([value] * (not (array[::4096] == value).all()))
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert 1 <= len(kept) <= 8  # two of each thread
+
+
+def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):
+    device = devices.get(opencl)
+    reused.close()
+    A = np.ones((1100, 1000), np.float32)
+    with device.active():
+        device.start_upload(A, device.allocate(A.nbytes)[0]).wait()  # a large copy
+    product = hetero.matmul(A, A.T, device=opencl, method="tiled")
+    place = address(product)
+    assert (product == 1000.0).all()
+    del product
+    assert hetero.memory()["host"][reused.PURPOSE] >= 1100 * 1100 * 4
+    assert reused.PURPOSE in str(hetero.memory())
+    product = hetero.matmul(A, A.T, device=opencl, method="tiled")
+    assert address(product) == place
+    again = hetero.matmul(A, A.T, device=opencl, method="streamed")
+    assert address(again) != place
+    del product
+    np.testing.assert_array_equal(again, hetero.matmul(A, A.T, device=opencl, method="streamed"))
+    hetero.clear_memory()
+    assert "host" not in hetero.memory()
+    del again
+    staging.close_all()  # as the last thread that copies does when it ends
+    assert not reused.sizes()

@@ -205,19 +205,22 @@ def test_links_have_their_samples_and_rates():
         ],
     }
     quiet = {**model, "samples": {"bytes": [1024.0, 1048576.0], "seconds": [1e-5, 1e-3]}}
-    busy = {**model, "samples": {"bytes": [1024], "times": [[1e-5, 3e-5, 2e-5]]}}
+    busy = {**model, "samples": {"bytes": [1024], "times": [2.0]}}  # twice as long as quiet
     kinds = {"pinned": quiet, "pinned beside BLAS": busy, "pageable": model}
-    data = {**profile.shipped("tesla-t10").data, "links": {"cuda:0": {"upload": kinds}}}
-    (link,) = links.links(profile.Profile(data))
+    both = {"cuda:0": {"upload": kinds}, "cuda*2": {"upload": {"pinned": busy}}}
+    data = {**profile.shipped("tesla-t10").data, "links": both}
+    link, together = links.links(profile.Profile(data))
     pinned, beside, pageable = link.curves
     assert pinned.samples == [(1024.0, 1024.0 / 1e-5), (1048576.0, 1048576.0 / 1e-3)]
     assert {pinned.points[0][0], pinned.points[-1][0]} == {1024, 1048576}
-    assert beside.samples == [(1024, 1024 / 2e-5)]
+    alone = bind_link(model)(1024)
+    assert beside.samples == together.curves[0].samples == [(1024, 1024 / (2 * alone))]
     assert pageable.samples == []
     assert pageable.points[-1][0] == 2**30
     nbytes, rate = pinned.points[3]
     assert rate == pytest.approx(nbytes / bind_link(model)(nbytes))
-    (figure,) = links.section([link], svg.Names())
+    figure, other = links.section([link, together], svg.Names())
+    assert "each of 2 cuda at once" in other
     assert figure.count('class="c0 full"') == 2
     assert figure.count('class="c1 full"') == 1
 
@@ -300,6 +303,7 @@ def test_how_values_are_written(write, value, text):
 
 def test_ticks_lie_between_the_ends():
     assert axes.decades(2e-6, 0.3) == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
+    assert axes.decades(4.0, 50.0) == pytest.approx([5, 10, 20, 50])
     assert axes.doublings(16, 4096, 5) == [16, 64, 256, 1024, 4096]
 
 

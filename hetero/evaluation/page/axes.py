@@ -31,8 +31,14 @@ class Scale(NamedTuple):
 
 
 def decades(least: float, most: float, number: int = 7) -> list[float]:
-    """Powers of ten from least to most; every second one and so on where there are too many."""
+    """Powers of ten from least to most, every second one and so on where there are too many; where
+    there are few their double and fivefold, too."""
     first, last = math.ceil(math.log10(least) - 1e-9), math.floor(math.log10(most) + 1e-9)
+    if last - first < 2:
+        found = [
+            factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 2, 5)
+        ]
+        return [tick for tick in found if least * (1 - 1e-9) <= tick <= most * (1 + 1e-9)]
     step = max(1, math.ceil((last - first + 1) / number))
     return [10.0**power for power in range(first, last + 1, step)]
 

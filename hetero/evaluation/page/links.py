@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from statistics import median
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from hetero.evaluation.page.axes import in_bytes, rate
@@ -55,16 +54,35 @@ class Link(NamedTuple):
 def links(constants: Profile) -> list[Link]:
     """Every direction of every device, and of several at once."""
     return [
-        Link(device, direction, [_curve(memory, model) for memory, model in kinds.items()])
+        Link(
+            device,
+            direction,
+            [
+                _curve(memory, model, _quiet(constants, device, direction, memory))
+                for memory, model in kinds.items()
+            ],
+        )
         for device, directions in constants.data["links"].items()
         for direction, kinds in directions.items()
         if kinds
     ]
 
 
-def _curve(memory: str, model: dict[str, Any]) -> LinkCurve:
+def _quiet(
+    constants: Profile, device: str, direction: str, memory: str
+) -> Callable[[int], float] | None:
+    """The same link alone, on a quiet machine; None where that is not known."""
+    kind, several, _ = device.partition("*")
+    alone = f"{kind}:0" if several and ":" not in device else device
+    try:
+        return constants.curve(alone, direction, memory.partition(" ")[0])
+    except KeyError:
+        return None
+
+
+def _curve(memory: str, model: dict[str, Any], quiet: Callable[[int], float] | None) -> LinkCurve:
     seconds = bind_link(model)
-    samples = list(_samples(model.get("samples") or {}))
+    samples = list(_samples(model.get("samples") or {}, quiet))
     sizes = _SIZES
     if samples:  # what was not measured is not drawn
         least, most = min(n for n, _ in samples), max(n for n, _ in samples)
@@ -79,12 +97,17 @@ def _curve(memory: str, model: dict[str, Any]) -> LinkCurve:
     )
 
 
-def _samples(samples: dict[str, Any]) -> Iterator[tuple[float, float]]:
-    """Quiet links have seconds, those in company the times of each repetition."""
-    times = samples.get("seconds") or [median(each) for each in samples.get("times", ())]
-    for nbytes, seconds in zip(samples.get("bytes", ()), times, strict=False):
-        if seconds > 0.0:
-            yield nbytes, nbytes / seconds
+def _samples(
+    samples: dict[str, Any], quiet: Callable[[int], float] | None
+) -> Iterator[tuple[float, float]]:
+    """Of quiet links seconds are kept; of those in company how many times as long it takes."""
+    sizes = samples.get("bytes", ())
+    seconds = samples.get("seconds", ())
+    if quiet is not None and "times" in samples:
+        seconds = [times * quiet(n) for n, times in zip(sizes, samples["times"], strict=True)]
+    for nbytes, found in zip(sizes, seconds, strict=False):
+        if found > 0.0:
+            yield nbytes, nbytes / found
 
 
 def section(found: list[Link], names: Names) -> list[str]:
@@ -93,7 +116,9 @@ def section(found: list[Link], names: Names) -> list[str]:
 
 
 def _figure(link: Link, names: Names) -> str:
-    title = f"{link.direction}, {link.device}"
+    kind, several, number = link.device.partition("*")
+    together = several and number.isdecimal()
+    title = f"{link.direction}, {f'each of {number} {kind} at once' if together else link.device}"
     drawn = [
         Drawn(one.memory, one.points, number, one.samples, is_thick=BESIDE_BLAS not in one.memory)
         for number, one in enumerate(link.curves)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hetero.calibration import load
+from hetero.devices import loops
 from hetero.evaluation import report
 from hetero.evaluation.page.axes import in_bytes
 from hetero.evaluation.page.html import facts, paragraph
@@ -34,6 +35,12 @@ def trust(constants: Profile, is_here: bool) -> str:
         text = (
             "This machine is not calibrated: what follows are conservative constants that come "
             "with hetero, of no machine. Run `hetero calibrate`."
+        )
+        parts.append(paragraph(text, "warn"))
+    if is_here and not all(map(loops.is_ready, loops.every())):
+        text = (
+            "Not all of the CPU's loops are compiled: where one is missing, calls and maps have "
+            "what serves until then. Run `hetero compile`, then this again."
         )
         parts.append(paragraph(text, "warn"))
     if seen := data.get("load"):

@@ -61,11 +61,12 @@ def alone(
 ) -> list[Curve]:
     """Each method with its operands where it computes: nothing is moved.
 
-    Methods that are made of others have no samples of their own, and are left out.
+    Methods that are made of others have no samples of their own, and are left out; of equal devices
+    there is the one that was measured.
     """
     found = []
     for name, info in devices.items():
-        if info.get("is_host_cpu"):
+        if info.get("is_host_cpu") or info.get("same_as"):
             continue
         for row in registry.lookup(operation.name):
             if row.kind == info["kind"] and row.price is None:

@@ -25,7 +25,7 @@ from hetero.calibration import (
 from hetero.calibration.checkpoint import Around, Checkpoint
 from hetero.calibration.failures import Failure, told
 from hetero.calibration.places import chosen, places_of
-from hetero.calibration.portions import Portion, all_cases, by_own_clock, turns
+from hetero.calibration.portions import Portion, all_cases, by_clock, turns
 from hetero.calibration.progress import Schedule
 from hetero.calibration.wanted import Wanted
 from hetero.kernels.cpu import blas_spin
@@ -37,6 +37,7 @@ from hetero.runtime.profile import Profile
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
 _COMPILING, _PACK, _AROUND, _THREADS = (3.0, 8.0), (0.2, 0.4), (3.0, 6.0), (0.5, 1.0)
 _LOOP = 10.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, others beside it
+_FEW = (os.cpu_count() or 1) // 4  # processes that compile, beside which a GPU's host is timed
 _AGAIN = 0.1  # of the cases' seconds, for what is measured once more
 
 log = logging.getLogger("hetero")
@@ -92,8 +93,9 @@ def _measure(
     blas_spin.find()  # not while something is timed
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
     told_of = _told_by(schedule)
-    # A GPU's own clock does not mind that the CPU's loops are compiled meanwhile.
-    own, others = by_own_clock(portions)
+    # A GPU's own clock does not mind that the CPU's loops are compiled meanwhile; the host's does
+    # not mind a few.
+    own, others, rest = by_clock(portions)
     compile_loops = compiling.compile_ahead(portions, wanted.quick, told_of, bool(own))
     if kept.pack is None and (wanted.base is None or CPU in wanted.only):
         schedule.begin("pack", _PACK[not wanted.quick], "copies in host memory")
@@ -126,11 +128,12 @@ def _measure(
         if beside is not None and any(portion is one for one in own):
             beside.look()
         elif beside is not None:
-            beside.wait(told_of)
+            few = any(portion is one for one in others)
+            beside.wait(told_of, _FEW if few else 0)
 
     try:
         measured = loop.measure(
-            [*own, *others], budget, shares, schedule.begin, failures, watch, kept, ready
+            [*own, *others, *rest], budget, shares, schedule.begin, failures, watch, kept, ready
         )
     finally:
         if beside is not None:

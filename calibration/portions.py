@@ -91,17 +91,21 @@ def few(case: Case, place: Place) -> Case:
     return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
 
 
-def by_own_clock(portions: list[Portion]) -> tuple[list[Portion], list[Portion]]:
-    """What a device times by its own clock, however busy its host is, and all else."""
-    own, others = [], []
+def by_clock(portions: list[Portion]) -> tuple[list[Portion], list[Portion], list[Portion]]:
+    """What a GPU times by its own clock, however busy the host is; what else one GPU does, timed
+    by the host, of which it needs one core; and the rest, which needs all cores."""
+    found: tuple[list[Portion], ...] = [], [], []
     for portion in portions:
-        has_clock = len(portion.place.devices) == 1 and portion.place.kind == "cuda"
-        single = [has_clock and isinstance(case.how, SampleGrid) for case in portion.cases]
-        for found, wanted in ((own, True), (others, False)):
-            cases = [c for c, is_own in zip(portion.cases, single, strict=True) if is_own is wanted]
-            if cases:
-                found.append(portion._replace(cases=tuple(cases)))
-    return own, others
+        cases: tuple[list[Case], ...] = [], [], []
+        for case in portion.cases:
+            if len(portion.place.devices) != 1 or portion.place.kind != "cuda":
+                cases[2].append(case)
+            else:
+                cases[not isinstance(case.how, SampleGrid)].append(case)
+        for several, kept in zip(found, cases, strict=True):
+            if kept:
+                several.append(portion._replace(cases=tuple(kept)))
+    return found
 
 
 def in_turn(portion: Portion) -> Iterator[tuple[Case, float]]:

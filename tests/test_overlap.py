@@ -10,7 +10,7 @@ import pytest
 from hetero.calibration import compiling, loop, machine, overheads, sampling
 from hetero.calibration.budgets import FULL
 from hetero.calibration.checkpoint import Around
-from hetero.calibration.portions import Portion, by_own_clock
+from hetero.calibration.portions import Portion, by_clock
 from hetero.calibration.sampling import Samples
 from hetero.devices import loop_compiler
 from hetero.runtime import registry
@@ -36,14 +36,17 @@ def portions():
 
 
 def test_what_a_device_times_by_its_own_clock():
-    own, others = by_own_clock(portions())
+    own, others, rest = by_clock(portions())
     assert {(p.operation.name, p.place.name) for p in own} == {
         *(("matmul", "cuda:0"), ("poisson", "cuda:0"))
     }
     assert all(isinstance(case.how, SampleGrid) for p in own for case in p.cases)
     number = sum(len(p.cases) for p in portions())
-    assert sum(len(p.cases) for p in (*own, *others)) == number
-    assert by_own_clock([portion("matmul", PLACES[0], SampleGrid())])[0] == []
+    assert {(p.operation.name, p.place.name) for p in others} == {("poisson", "cuda:0")}
+    assert len(others[0].cases) == 2
+    assert {p.place.name for p in rest} == {"cpu", "cuda*2"}
+    assert sum(len(p.cases) for p in (*own, *others, *rest)) == number
+    assert by_clock([portion("matmul", PLACES[0], SampleGrid())])[:2] == ([], [])
 
 
 @pytest.fixture
@@ -59,8 +62,8 @@ def calibration(monkeypatch):
         def look(self):
             done.append("looked")
 
-        def wait(self, told=None):
-            done.append("compiled")
+        def wait(self, told=None, most=0):
+            done.append("few" if most else "compiled")
 
         def stop(self):
             done.append("stopped")
@@ -85,6 +88,7 @@ def calibration(monkeypatch):
     monkeypatch.setattr(machine.keeping_out, "told", lambda _: [])
     monkeypatch.setattr(machine.blas_spin, "find", lambda: None)
     monkeypatch.setattr(machine.blas_spin, "rest", lambda: None)
+    monkeypatch.setattr(machine, "_FEW", 4)
     monkeypatch.setattr(machine, "places_of", lambda *_: PLACES)
     found = [p for p in portions() if p.place is not TOGETHER]
     monkeypatch.setattr(machine, "all_cases", lambda *_: found)
@@ -108,12 +112,12 @@ def test_loops_are_compiled_beside_a_gpus_own_clock_only(calibration):
     assert given == in_order, "as if nothing were compiled beside"
     kernels, links, begun, *rest, stopped = done
     assert (kernels, links, begun, stopped) == ("kernels", "links", "compiling", "stopped")
-    first = rest.index("compiled")
-    own = [one for one in rest[:first] if one != "looked"]
+    few, all_done = rest.index("few"), rest.index("compiled")
+    own = [one for one in rest[:few] if one != "looked"]
     assert own == [("cuda:0", SampleGrid)] * 2
-    later = [one for one in rest[first:] if one != "compiled"]
-    assert len(later) == 6
-    assert ("cuda:0", SampleGrid) not in later
+    by_host = [one for one in rest[few:all_done] if one != "few"]
+    assert set(by_host) == {("cuda:0", TimedSolves), ("cuda:0", Passes)}
+    assert {name for name, _ in [one for one in rest[all_done:] if one != "compiled"]} == {"cpu"}
 
 
 def test_what_compiles_is_ended_by_an_interrupt(calibration, monkeypatch):
@@ -138,7 +142,7 @@ def test_the_longest_are_begun_first_and_all_end(monkeypatch):
             self.name = name
 
         def wait(self):
-            ended.append(self.name)
+            assert self.name in ended, "ended before"
 
         def poll(self):
             return 0 if self.name in ended else None
@@ -161,13 +165,21 @@ def test_the_longest_are_begun_first_and_all_end(monkeypatch):
     ended.append("d")
     found.look()
     assert begun == ["c", "d", "b"]
-    found.wait()
-    assert begun == ["c", "d", "b", "e", "a"]
+    told = []
+
+    def one_ends(seconds):
+        ended.append(next(name for name in begun if name not in ended))
+
+    monkeypatch.setattr(loop_compiler.time, "sleep", one_ends)
+    found.wait(told.append, 1)
+    assert (begun, told) == (["c", "d", "b", "e", "a"], [4, 3, 2])
+    found.wait(told.append)
+    assert told == [4, 3, 2, 1]
     assert sorted(ended) == ["a", "b", "c", "d", "e"]
-    found = loop_compiler.Processes(["c", "d", "b"])
     ended.clear()
+    found = loop_compiler.Processes(["c", "d", "b"])
     found.stop()
-    assert ended == ["c", "c", "d", "d"], "ended, and waited for"
+    assert ended == ["c", "d"]
     found.wait()
     assert begun[-1] == "d", "no more are begun"
     monkeypatch.setattr(loop_compiler.os, "cpu_count", lambda: 16)
@@ -184,7 +196,7 @@ def test_without_a_gpu_all_is_compiled_before(monkeypatch):
         def __init__(self, names, beside=False):
             asked.append((names, beside))
 
-        def wait(self, told=None):
+        def wait(self, told=None, most=0):
             asked.append("waited")
 
     monkeypatch.setattr(loop_compiler, "Processes", Processes)

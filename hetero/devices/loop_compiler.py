@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from types import ModuleType
@@ -21,6 +22,7 @@ import numpy as np
 from hetero import locks, paths
 from hetero.devices import loops
 
+_LOOK = 0.02  # seconds between two looks at what compiles
 _COMMAND = "from hetero.devices import loops; loops.compile_here({!r}, {!r}, {!r})"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -164,16 +166,17 @@ class Processes:
         for name, _ in ended:
             _ended(name)
 
-    def wait(self, told: Callable[[int], None] | None = None) -> None:
-        """Until all processes have ended; ``told`` gets the number of those that have not."""
+    def wait(self, told: Callable[[int], None] | None = None, most: int = 0) -> None:
+        """Until no more than ``most`` are left; ``told`` gets the number of those that are."""
         try:
-            while self._running:
+            while self._running and (left := len(self._running) + len(self._left)) > most:
                 if told is not None:
-                    told(len(self._running) + len(self._left))
-                self._running[0][1].wait()
+                    told(left)
+                time.sleep(_LOOK)  # whichever ends first
                 self.look()
-        finally:
+        except BaseException:
             self.stop()
+            raise
 
     def stop(self) -> None:
         """End those that run yet, and begin no others."""

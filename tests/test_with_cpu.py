@@ -18,18 +18,22 @@ from hetero import cli, devices
 from hetero.arrays import Spec
 from hetero.devices import at_once
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.evaluation.draws import Arrays
+from hetero.evaluation.verify import measure_candidates
 from hetero.ops import matmul, matvec
 from hetero.runtime import inventory, planner, profile, registry, with_cpu
+from hetero.runtime.benchmark import Trial
 from hetero.runtime.profile.constants import UNKNOWN_CONTENTION
 
 BOTH = "cpu+cuda:0"
+NAMES = ("matmul", "matvec")
 SIZES = [2**n for n in range(4, 15)]
 
 
 def contending(constants, cpu, device, memory="pageable"):
     """A profile in which both were measured to take so many times as long together."""
     data = copy.deepcopy(constants.data)
-    known = {name: {memory: {"cpu": cpu, "device": device}} for name in ("matmul", "matvec")}
+    known = {name: {memory: {"cpu": cpu, "device": device}} for name in NAMES}
     data["host"]["contention"] = {"cuda:*": known}
     return profile.parse(profile.encode(data))
 
@@ -205,6 +209,50 @@ def test_an_error_of_the_cpus_share_waits_for_the_device(two, monkeypatch):  # n
         hetero.matmul(values(40, 30), values(30, 20), device=BOTH)
     assert used(two) == ["cuda:0"]
     assert not any(thread.name == at_once._NAME for thread in threading.enumerate())
+
+
+# -- By itself ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def winning(two):  # noqa: F811
+    """A profile by which both together win, large operands on the host."""
+    links = {"cuda:*": {way: link(1e-5, 1e10) for way in ("upload", "download")}}
+    models = {f"cuda:*|{name}|tiled|float32|*": roofline(1e-6, 4e10, 1e11) for name in NAMES}
+    models |= {f"cpu|{name}|blas|float32|*": roofline(1e-6, 2e10, 1e10) for name in NAMES}
+    profile.set_current(contending(machine(models=models, links=links), 1.1, 1.1))
+    inventory.changed()
+    yield two
+    profile.set_current(None)
+
+
+def test_taken_without_being_named(winning):
+    A, B = values(700, 400), values(400, 300)
+    plan = hetero.plan("matmul", A, B)
+    assert plan.chosen.device == BOTH
+    for _ in range(3):
+        np.testing.assert_array_equal(hetero.matmul(A, B), A @ B)
+        assert used(winning) == ["cuda:0"]
+    assert hetero.plan("matmul", A[:20], B).chosen.device != BOTH  # too small for two
+    assert hetero.plan("matmul", A, B, device="cpu").chosen.device == "cpu"
+
+
+def test_an_operand_that_does_not_change_is_moved_to_a_device_all_the_same(winning):
+    """Once it lies there the device alone is faster than both are without."""
+    A, x = hetero.keep(values(1500, 1000)), values(1000)
+    assert hetero.plan("matvec", A, x).chosen.device == BOTH
+    for _ in range(60):
+        np.testing.assert_array_equal(hetero.matvec(A, x), A @ x)
+    plan = hetero.plan("matvec", A, x)
+    assert (plan.chosen.device, plan.chosen.shares) == ("cuda:0", ())
+    used(winning)
+
+
+def test_verify_measures_it_as_any_candidate(winning):
+    trial = Trial((Spec((700, 400), "float32"), Spec((400, 300), "float32")))
+    row = measure_candidates(registry.operation("matmul"), trial, Arrays("host"))
+    assert (BOTH, "tiled") in row.measured
+    assert row.chosen == (BOTH, "tiled")
 
 
 # -- Names ----------------------------------------------------------------------------------------

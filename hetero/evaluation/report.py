@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hetero.calibration import load
 from hetero.runtime.benchmark import BenchTable
 from hetero.runtime.models import ModelKey
-from hetero.runtime.plan import readable
+from hetero.runtime.plan import CPU, readable
 from hetero.runtime.profile import Profile
 
 _DOUBTFUL = 1.0  # mean relative error of a model beyond which it is no good
@@ -63,6 +63,13 @@ def calibration(profile: Profile) -> str:
             f"{device} host work around a call: {readable(profile.dispatch(device, 'host'))}, "
             f"operands there: {readable(profile.dispatch(device, 'device'))}"
         )
+    for device, operations in profile.data["host"].get("contention", {}).items():
+        for operation, kinds in operations.items():
+            for memory, times in kinds.items():
+                told = " and ".join(f"{name} {value:.2f}" for name, value in times.items())
+                lines.append(
+                    f"{operation} shared by {CPU} and {device}, {memory}: times as long {told}"
+                )
     lines.append(
         f"{'error of the fit at shapes not fitted':<52} {'mean':>7} {'p95':>7} {'worst':>7}"
     )

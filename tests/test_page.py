@@ -13,7 +13,20 @@ import pytest
 import hetero.ops  # noqa: F401  # registers them
 from hetero import cli
 from hetero.evaluation import latest
-from hetero.evaluation.page import axes, choices, html, lines, links, methods, page, regions, svg
+from hetero.evaluation.page import (
+    axes,
+    choices,
+    errors,
+    html,
+    lines,
+    links,
+    marks,
+    methods,
+    page,
+    regions,
+    rows,
+    svg,
+)
 from hetero.evaluation.page.method_figures import fastest
 from hetero.runtime import over_sizes, profile, registry
 from hetero.runtime.models import bind, bind_link
@@ -310,6 +323,22 @@ def test_ticks_lie_between_the_ends():
 def test_facts_and_tables_escape():
     assert "<b>" not in html.facts({"<b>": ["<b>"], "x": {"<b>": "<b>"}})
     assert "<b>" not in html.table("<b>", ["<b>"], [("<b>", "<b>")])
+
+
+def test_errors_have_a_mark_for_each_model():
+    """Those of one method on one device in a row; links have none."""
+    constants = profile.shipped("h100")
+    operation = registry.operation("matvec")
+    known = [key for key in constants.residuals() if "|matvec|" in key]
+    drawn = errors.error_figure(operation, constants, marks.Numbers(), svg.Names())
+    assert drawn.count(' full"') == drawn.count(' hollow"') == len(known)
+    places = {(key.split("|")[0], key.split("|")[2]) for key in known}
+    texts = re.findall(r"<text[^>]*>([^<]*)<", drawn)
+    assert {f"{method}, {place}" for place, method in places} <= set(texts)
+    unknown = registry.operation("poisson")
+    assert errors.error_figure(unknown, constants, marks.Numbers(), svg.Names()) is None
+    with pytest.raises(ValueError, match="no row"):
+        rows.rows(svg.Names(), "title", "told", "x", axes.whole, [])
 
 
 # -- What is kept, and the command -----------------------------------------------------------------

@@ -6,9 +6,10 @@
 `links`            curves of copies
 `methods`          curves of methods, with their samples; `method_figures` their figures
 `choices`          what is chosen over two sizes; `choice_figures` their figures
+`errors`           how far predictions are off
 `verified`         the last verification
 `lines`            a picture of lines; `axes` their scales and ticks
-`regions`          a picture of regions
+`regions`          a picture of regions; `rows` of rows with marks
 `marks`            dashes, markers and hatches, which tell them apart without colour
 `svg`, `html`      markup; `style` how it looks
 =================  =================================================================================

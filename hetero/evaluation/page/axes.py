@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from hetero.runtime.plan import readable
 
+_ROOM = 0.03  # of the length, beyond all values
+
 
 class Scale(NamedTuple):
     """From values to units of a picture, logarithmically.
@@ -28,6 +30,16 @@ class Scale(NamedTuple):
     def at(self, value: float) -> float:
         part = math.log(value / self.least) / math.log(self.most / self.least)
         return self.begin + part * (self.end - self.begin)
+
+
+def with_room(limits: tuple[float, float]) -> tuple[float, float]:
+    """Some room beyond the least and the most value; and a tick at least, at a power of ten."""
+    least, most = limits if limits[0] < limits[1] else (limits[0] / 2, limits[0] * 2)
+    room = (most / least) ** _ROOM
+    least, most = least / room, most * room
+    if not decades(least, most):
+        least = 10.0 ** math.floor(math.log10(least))
+    return least, most
 
 
 def decades(least: float, most: float, number: int = 7) -> list[float]:

@@ -15,6 +15,7 @@ from hetero.errors import ProfileError
 from hetero.evaluation import latest
 from hetero.evaluation.page import choices, links, machine, marks, methods, verified
 from hetero.evaluation.page.choice_figures import choice_figure
+from hetero.evaluation.page.errors import error_figure
 from hetero.evaluation.page.html import document, figures, heading, items, paragraph
 from hetero.evaluation.page.marks import Numbers
 from hetero.evaluation.page.method_figures import method_figure
@@ -159,6 +160,9 @@ def _operation(operation: Operation, known: _Known, names: Names) -> Iterator[st
         yield paragraph(_CHOSEN)
         yield items(map(escape, always)) if always else ""
         yield figures(maps) if maps else ""
+    if (drawn := error_figure(operation, known.constants, numbers, names)) is not None:
+        yield heading(3, "How far predictions are off, at shapes that were not fitted")
+        yield figures([drawn])
 
 
 def _maps(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from hetero.evaluation.page import marks
-from hetero.evaluation.page.axes import Scale, Writer, decades, doublings
+from hetero.evaluation.page.axes import Scale, Writer, decades, doublings, with_room
 from hetero.evaluation.page.svg import FONT, WIDTH, Names, element, fitting, picture, text, width
 
 _HEIGHT, _TOP, _BOTTOM = 264.0, 20.0, 32.0
 _LEAD, _LEAST_RIGHT, _MOST_RIGHT = 16.0, 60.0, 150.0  # right of the lines: their names
 _LEAST_GAP = FONT * 1.15
-_ROOM = 0.03  # of the height, above and below all lines
 Points = Sequence[tuple[float, float]]
 
 
@@ -62,7 +60,7 @@ def lines(names: Names, title: str, told: str, labels: Labels, drawn: Sequence[D
     (least_x, most_x), (least_y, most_y) = (_limits(values) for values in zip(*every, strict=True))
     longest = max(width(one.name) for one in drawn)
     right = min(max(longest + _LEAD, _LEAST_RIGHT), _MOST_RIGHT)
-    y = Scale(*_with_room((least_y, most_y)), _HEIGHT - _BOTTOM, _TOP)
+    y = Scale(*with_room((least_y, most_y)), _HEIGHT - _BOTTOM, _TOP)
     left = max(width(labels.write_y(tick)) for tick in decades(y.least, y.most)) + 8
     x = Scale(least_x, most_x, left, WIDTH - right)
     parts = [*_grid(x, y, labels)]
@@ -102,16 +100,6 @@ def spread(places: Sequence[float], least: float, most: float) -> list[float]:
 def _limits(values: Sequence[float]) -> tuple[float, float]:
     least, most = min(values), max(values)
     return (least, most) if least < most else (least / 2, most * 2)
-
-
-def _with_room(limits: tuple[float, float]) -> tuple[float, float]:
-    """Some room above and below; and a tick at least, at a power of ten."""
-    least, most = limits
-    room = (most / least) ** _ROOM
-    least, most = least / room, most * room
-    if not decades(least, most):
-        least = 10.0 ** math.floor(math.log10(least))
-    return least, most
 
 
 def _grid(x: Scale, y: Scale, labels: Labels) -> list[str]:

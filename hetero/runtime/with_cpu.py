@@ -54,27 +54,29 @@ def named(
 def among(
     plan: Plan, constants: Profile, devices: Devices, method: str | None, beside: str
 ) -> Iterator[Candidate]:
-    """The CPU with each device that a plan has candidates of, where both together may be faster
-    than what the plan chose."""
+    """The CPU with each device, by the method that is the best one there alone, where both together
+    may be faster than what a plan chose."""
     problem = plan.problem
-    possible = [c for c in plan.candidates if c.reason is None and c.seconds]
-    cpu = next((c for c in possible if c.device == CPU), None)
-    if cpu is None or problem.device is not None or method is not None:
+    if problem.device is not None or method is not None:
         return
-    cut: Cut | None = None
-    for other in possible:
-        if other.device not in devices or other.device == CPU or other.shares:
-            continue
-        times = constants.contention(other.device, problem.operation, _memory(problem))
+    best: dict[str, Candidate] = {}
+    for c in plan.candidates:  # the cheapest first
+        if c.reason is None and c.seconds and c.device in devices:
+            best.setdefault(c.device, c)
+    cpu, cut = best.pop(CPU, None), None
+    if cpu is None or not best:
+        return
+    least = plan.candidates[0].seconds
+    for name, other in best.items():
+        times = constants.contention(name, problem.operation, _memory(problem))
         rates = [1.0 / (t * c.seconds) for t, c in zip(times, (cpu, other), strict=True)]
-        # Halves of a call never take less than half of its time.
-        if HANDOVER + 1.0 / sum(rates) >= possible[0].seconds:
+        # A part of a call takes at least that part of its time.
+        if HANDOVER + 1.0 / sum(rates) >= least:
             continue
         cut = cut or _cut(problem)
         if cut is None:
             return
-        row = other.implementation
-        pair = _Pair(problem, cut, constants, devices, other.device, row, beside)
+        pair = _Pair(problem, cut, constants, devices, name, other.implementation, beside)
         yield pair.candidate(asked_for=False, weights=rates)
 
 

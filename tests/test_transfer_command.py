@@ -200,6 +200,16 @@ def test_every_operation(operation):
     assert all(("gain" in told) == known for told in found["pays"].values())
 
 
+def test_sizes_that_the_operation_does_not_take_are_left_out():
+    """Rows must be as many as clusters; only they grow."""
+    call = Call(registry.operation("kmeans"), (100_000, 8, 64), "float32")
+    curves = transfer.transfer(None, None, call, constants=profile.shipped("h100"))["curves"]
+    cpu = dict(zip(curves["at"], curves["seconds"]["cpu"], strict=True))
+    assert cpu[8] is None
+    assert all((seconds is None) == (n < 64) for n, seconds in cpu.items())
+    assert call.of_size(500).dims == (500, 8, 64)
+
+
 def test_seconds_that_are_given():
     """Report of the seed: 20.8 MB up and 4.8 MB down for a product of 9 s."""
     found = transfer.transfer(

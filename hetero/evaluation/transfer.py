@@ -253,7 +253,10 @@ class _Curves:
     def _seconds(self, where: str, on: str, extent: int) -> float | None:
         key = where, extent
         if key not in self._known:
-            found = self._call.of_size(extent).chosen(self._machine, on, where)
+            try:
+                found = self._call.of_size(extent).chosen(self._machine, on, where)
+            except ValueError:  # the operation does not take that size
+                found = None
             self._known[key] = None if found is None else found.seconds
         return self._known[key]
 

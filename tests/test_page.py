@@ -18,6 +18,7 @@ from hetero.evaluation.page import (
     choices,
     errors,
     html,
+    ladders,
     lines,
     links,
     marks,
@@ -361,12 +362,52 @@ def test_the_last_verification_is_kept_beside_the_profile(tmp_path, monkeypatch)
     latest.keep(latest.VERIFY, "matmul, on host", {"problems": 1})
     latest.keep(latest.VERIFY, "matmul, on host", VERIFIED)
     latest.keep("other", "x", {})
+    latest.keep(latest.LADDER, "matmul", LADDER)
     assert latest.read(file)[latest.VERIFY]["matmul, on host"]["problems"] == 3
     assert profile.read(file).name == "tesla-t10"  # which is as it was
     found = page(str(file)).html
     assert "geometric mean 1.010" in found
+    assert "matmul float32 on cuda:0" in found
     assert "1.30x a &lt; b" in found
     assert "Left out: cuda:1: broken" in found
+
+
+LADDER = {
+    "created": "2026-01-01T00:00:00+00:00",
+    "operation": "matmul",
+    "device": "cuda:0",
+    "name": "A <card>",
+    "dtype": "float32",
+    "what": "call",
+    "roof": {"flops_per_second": 5e13, "bytes_per_second": 3e12, "how": "multiply-adds"},
+    "rows": [
+        {"size": 64, "dims": [64, 64, 64], "number": 1, "method": "naive", "idea": "a < b"}
+        | {"seconds": 1e-3, "flops_per_second": 1e9, "bytes_per_second": 1e9}
+        | {"gain": None, "share": 0.001},
+        {"size": 64, "dims": [64, 64, 64], "number": 2, "method": "shared", "idea": ""}
+        | {"seconds": 1e-4, "flops_per_second": 1e10, "bytes_per_second": 1e9}
+        | {"gain": 10.0, "share": 0.25},
+        {"size": 64, "dims": [64, 64, 64], "number": 3, "method": "library", "idea": ""}
+        | {"reason": "it is not here"},
+        {"size": 128, "dims": [128, 128, 128], "number": 1, "method": "naive", "idea": "a < b"}
+        | {"reason": "would take 3 hours"},
+    ],
+}
+
+
+def test_a_ladder_shows_what_is_reached_and_the_roof():
+    drawn = ladders.section({"matmul": LADDER}, svg.Names())
+    assert drawn.count("<svg ") == 1  # nothing was timed at the other size
+    texts = re.findall(r"<text[^>]*>([^<]*)<", drawn)
+    assert {"1 naive", "2 shared", "1 ms", "100 us"} <= set(texts)
+    at = [float(x) for x in re.findall(r"translate\(([\d.]+)[^>]*hollow", drawn)]
+    full = [float(x) for x in re.findall(r"translate\(([\d.]+)[^>]*full", drawn)]
+    assert len(at) == len(full) == 2
+    assert full[0] < full[1] < at[1] < at[0]  # 1 and 10 below 40 and 1000 GFLOP/s
+    assert "library is left out: it is not here." in drawn
+    assert "<td>10.00</td><td>25%</td>" in drawn
+    assert "A &lt;card&gt;" in drawn
+    assert "a &lt; b" in drawn
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"verify": 1}', b"\xff"])

@@ -14,7 +14,7 @@ from typing import Any
 from hetero import paths
 from hetero.runtime.profile import places
 
-VERIFY = "verify"
+VERIFY, LADDER = "verify", "ladder"
 _LARGEST = 1 << 22  # bytes
 
 log = logging.getLogger("hetero")
@@ -31,7 +31,7 @@ def keep(kind: str, key: str, found: dict[str, Any]) -> None:
     Parameters
     ----------
     kind, key : str
-        Such as `VERIFY` and where the operands lie.
+        `VERIFY` or `LADDER`, and what it is of, such as where the operands lie.
     found : dict
         As JSON can hold it.
     """

@@ -7,6 +7,7 @@
 `methods`          curves of methods, with their samples; `method_figures` their figures
 `choices`          what is chosen over two sizes; `choice_figures` their figures
 `errors`           how far predictions are off
+`ladders`          ladders of kernels that were measured
 `verified`         the last verification
 `lines`            a picture of lines; `axes` their scales and ticks
 `regions`          a picture of regions; `rows` of rows with marks

@@ -83,6 +83,19 @@ def rate(value: float) -> str:
     return f"{value / 1e9:.3g} GB/s"
 
 
+def scaled(value: float) -> str:
+    """A number with a prefix: 51 T."""
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.3g} "
+
+
+def flops(value: float) -> str:
+    """Floating-point operations per second: 51 TFLOP/s."""
+    return f"{scaled(value)}FLOP/s"
+
+
 def seconds(value: float) -> str:
     """A time; from ten thousand seconds on in powers of ten."""
     if value < 9999.5:

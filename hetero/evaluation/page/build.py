@@ -13,7 +13,7 @@ from hetero import devices as backends
 from hetero.arrays import HOST
 from hetero.errors import ProfileError
 from hetero.evaluation import latest
-from hetero.evaluation.page import choices, links, machine, marks, methods, verified
+from hetero.evaluation.page import choices, ladders, links, machine, marks, methods, verified
 from hetero.evaluation.page.choice_figures import choice_figure
 from hetero.evaluation.page.errors import error_figure
 from hetero.evaluation.page.html import document, figures, heading, items, paragraph
@@ -101,6 +101,8 @@ def page(named: str | None = None, progress: Progress | None = None) -> Page:
         show(0.05 + 0.95 * number / len(operations), operation.function)
         if content := "".join(_operation(operation, known, names)):
             sections[operation.function] = content
+    if found := known.latest.get(latest.LADDER):
+        sections["Ladders of kernels"] = ladders.section(found, names)
     found = known.latest.get(latest.VERIFY)
     sections["The last verification"] = (
         verified.section(found) if found else paragraph(_NOT_VERIFIED)

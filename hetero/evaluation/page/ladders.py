@@ -1,0 +1,72 @@
+"""The ladders that were measured last: how fast each rung is, and how far below the roof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from hetero.evaluation.page.axes import flops, rate, scaled
+from hetero.evaluation.page.html import figure, figures, folded, heading, items, paragraph, table
+from hetero.evaluation.page.marks import Numbers
+from hetero.evaluation.page.rows import Row, rows
+from hetero.evaluation.page.svg import Names
+from hetero.runtime.plan import readable
+
+
+def section(kept: Mapping[str, Mapping[str, Any]], names: Names) -> str:
+    """Every ladder that is kept, as `hetero.evaluation.ladder.ladder` gives it; markup."""
+    return "".join(_one(found, names) for found in kept.values())
+
+
+def _one(found: Mapping[str, Any], names: Names) -> str:
+    roof = found["roof"]
+    text = (
+        f"One {found['what']} on operands that lie there, measured {found['created']}. Full marks: "
+        "what is reached; hollow ones: the roof, what "
+        f"{flops(roof['flops_per_second'])} ({roof['how']}) and {rate(roof['bytes_per_second'])} "
+        "(a copy), both measured, allow for so many operations and bytes."
+    )
+    title = f"{found['operation']} {found['dtype']} on {found['device']} ({found['name']})"
+    numbers = Numbers()
+    sizes = dict.fromkeys(row["size"] for row in found["rows"])
+    pictures = []
+    for size in sizes:
+        at = [row for row in found["rows"] if row["size"] == size]
+        if any("seconds" in row for row in at):
+            pictures.append(_figure(title, at, numbers, names))
+    ideas = {row["method"]: row["idea"] for row in found["rows"] if row.get("idea")}
+    told = items(f"<b>{escape(name)}</b>: {escape(idea)}" for name, idea in ideas.items())
+    parts = [heading(3, title), paragraph(text), figures(pictures)]
+    return "".join([*parts, folded("what each step brings", told) if ideas else ""])
+
+
+def _figure(title: str, at: Sequence[Mapping[str, Any]], numbers: Numbers, names: Names) -> str:
+    timed = [row for row in at if "seconds" in row]
+    drawn = [
+        Row(
+            f"{row['number']} {row['method']}",
+            numbers[row["method"]],
+            [row["flops_per_second"]],
+            [row["flops_per_second"] / row["share"]] if row["share"] else [],
+            readable(row["seconds"]),
+        )
+        for row in timed
+    ]
+    dims = " x ".join(map(str, at[0]["dims"]))
+    told = "; ".join(f"{one.name}: {one.told}" for one in drawn) + "."
+    picture = rows(names, f"{title}: {dims}", told, "FLOP/s", scaled, drawn)
+    cells = [
+        (
+            row["method"],
+            readable(row["seconds"]),
+            f"{row['flops_per_second'] * 1e-9:.3g}",
+            f"{row['bytes_per_second'] * 1e-9:.3g}",
+            "-" if row["gain"] is None else f"{row['gain']:.2f}",
+            f"{row['share']:.2g}" if row["share"] < 0.01 else f"{row['share']:.0%}",
+        )
+        for row in timed
+    ]
+    head = ("", "time", "GFLOP/s", "GB/s", "gain", "of the roof")
+    left_out = [f"{row['method']} is left out: {row['reason']}." for row in at if "reason" in row]
+    return figure(picture, dims, left_out, folded("as a table", table("", head, cells)))

@@ -17,6 +17,7 @@ import pytest
 import runtimes
 from scipy import signal
 from test_kernels import compile_cuda
+from test_matmul_rungs import TODAY
 
 import hetero
 from hetero.devices.opencl import OpenCLDevice
@@ -25,13 +26,18 @@ from hetero.kernels.convolution import rungs as convolution
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.kernels.jacobi import rungs as jacobi
 from hetero.kernels.matvec import rungs as matvec
+from hetero.kernels.procedure.derive import Shape
 from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.window import BOUNDARIES, MODES, window_of
 from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.matvec.rungs import run_held
 from hetero.ops.poisson import jacobi_device
+from hetero.ops.poisson.rungs import sweeper
+from hetero.runtime import registry
+from hetero.runtime.registry import Arguments
 
 DTYPES = ("float32", "float64")
+FAMILIES = (matvec, convolution, jacobi)
 SIDE = 32  # of a block, along rows
 
 
@@ -112,16 +118,63 @@ def test_what_is_not_finite_stays_where_it_is(place):
         assert np.isfinite(result).sum() == result.size - 9
 
 
-def test_a_block_that_is_none_is_not_planned():
-    sizes = {"m": 5, "k": 5, "batch": 1, "dtype": "float64", "a_strides": (0, 5, 1)}
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shapes_are_those_that_can_be_launched(dtype):
+    small = TODAY._replace(block_threads=256, block_shared=16384)
+    for family, rung in ((f, rung) for f in FAMILIES for rung in f.RUNGS):
+        for card in (TODAY, small):
+            there = family.shapes(rung, dtype, card)
+            assert len(set(there)) == len(there) > 0
+            for shape in there:
+                threads = shape.x * shape.y
+                assert rung == "sequential" or card.warp <= threads <= card.block_threads
+    sizes = {"m": 5, "k": 5, "batch": 1, "dtype": dtype, "a_strides": (0, 5, 1)}
     sizes |= {"x_strides": (0, 1), "y_strides": (0, 1)}
-    with pytest.raises(ValueError, match=r"block must be one of .*\(32, 8\).*, got \(33, 8\)"):
-        matvec.plan_rung("padded", **sizes, block=(33, 8))
-    with pytest.raises(ValueError, match="block must be one of"):
-        jacobi.sweep_rung("shared", whole((9, 9), "float32"), block=(1024, 32))
-    for rung, family in ((r, f) for f in (matvec, convolution, jacobi) for r in f.RUNGS):
-        for block in family.legal(rung, "float64", block_limit=256, shared_limit=16384):
-            assert rung == "sequential" or 32 <= block[0] * block[1] <= 256
+    with pytest.raises(ValueError, match=r"shape must be one of .*, 32x8,.*, got 33x8"):
+        matvec.plan_rung("padded", **sizes, card=TODAY, shape=Shape(33, 8))
+    with pytest.raises(ValueError, match=r"shape must be one of .*, got 1024x32"):
+        jacobi.sweep_rung("shared", whole((9, 9), dtype), card=TODAY, shape=Shape(1024, 32))
+
+
+def test_other_shapes_give_the_same(place, monkeypatch):
+    """What a sweep launches, one shape of each kernel with another tile."""
+    A, x, filter = draw((40, 70), "float32"), draw(70, "float32", 1), draw((3, 21), "float32", 1)
+    options = {"rtol": 0.0, "maxiter": 5, "device": place}
+    calls = {
+        matvec: lambda rung: hetero.matvec(A, x, device=place, method=rung),
+        convolution: lambda rung: hetero.convolve2d(A, filter, device=place, method=rung),
+        jacobi: lambda rung: hetero.solve_poisson(A, **options, method=rung),
+    }
+    for family, rung in (
+        *((matvec, "split"), (matvec, "tuned")),
+        *((convolution, "shared"), (convolution, "tuned"), (jacobi, "shared")),
+    ):
+        expected = calls[family](rung)
+        assert Shape(16, 4) in family.shapes(rung, "float32", hetero.devices.get(place).card())
+        with monkeypatch.context() as patch:
+            patch.setattr(family, "chosen", lambda *_: Shape(16, 4))
+            result = calls[family](rung)
+        np.testing.assert_allclose(result, expected, rtol=2e-4, atol=1e-5)
+
+
+def test_a_rung_is_launched_with_the_shape_that_is_asked_for(place):
+    A, x, y = draw((40, 70), "float32"), draw(70, "float32", 1), np.empty(40, np.float32)
+    device, problem = hetero.devices.get(place), registry.operation("matvec").problem(A, x)
+    with device.active():
+        (a, *kept), (b, *more), (c, *rest) = (_uploaded(device, array) for array in (A, x, y))
+        for row in registry.rungs("matvec", "opencl"):
+            shaping = row.shaping(device, problem)
+            assert shaping.chosen in shaping.shapes
+            if row.method in ("naive", "tuned"):  # as the others
+                shaping.run(tuple(shaping.shapes[-1]), Arguments((a, b), c))
+                device.download(c, y)
+                near(y, A @ x, abs(A) @ abs(x), 70)
+        del kept, more, rest
+    for name, operands in (("convolve2d", (A, A[:3, :3])), ("poisson", (A,))):
+        problem = registry.operation(name).problem(*operands)
+        for row in registry.rungs(name, "opencl"):
+            shaping = row.shaping(device, problem)
+            assert shaping.chosen in shaping.shapes
 
 
 # -- Convolution -----------------------------------------------------------------------------------
@@ -180,8 +233,8 @@ def test_sweeps_are_the_same_bit_for_bit(place, shape, dtype):
     device, stencil, found = hetero.devices.get(place), Stencil(shape, (0.5, 1.0, 2.0)), {}
     stencil = stencil._replace(spacing=stencil.spacing[: len(shape)])
     for rung in (None, *jacobi.RUNGS):
-        found[rung] = start.copy()
-        jacobi_device.solve([device], stencil, f, found[rung], sweeps=7, rung=rung)
+        found[rung], how = start.copy(), rung and sweeper(rung)
+        jacobi_device.solve([device], stencil, f, found[rung], sweeps=7, sweeper=how)
     best = found.pop(None)
     assert not np.array_equal(best, start)
     for rung, result in found.items():
@@ -213,19 +266,20 @@ def every_launch():
     """One launch for each binary: the rungs' own blocks, and those of `tuned` on a large GPU."""
     found = []
     for dtype in DTYPES:
-        sizes = {"batch": 1, "dtype": dtype}
+        sizes = {"batch": 1, "dtype": dtype, "card": TODAY}
         strides = {"a_strides": (0, 99, 1), "x_strides": (0, 2), "y_strides": (0, 1)}
-        for rung, block in (("naive", None), ("tuned", (64, 16)), ("tuned", (32, 32))):
-            planned = matvec.plan_rung(rung, m=99, k=99, **sizes, **strides, block=block)
+        for rung, shape in (("naive", None), ("tuned", Shape(64, 16))):
+            planned = matvec.plan_rung(rung, m=99, k=99, **sizes, **strides, shape=shape)
             if rung == "naive":
                 found += planned.launches
             else:
                 found += [planned.pieces[0].launch, *planned.pack.launches]
         sizes |= {"image_strides": (0, 99, 1), "out_strides": (0, 99, 1)}
         sizes |= direct_device.extents(window_of((99, 99), (3, 63), "same"))
-        for rung, block in (("padded", None), ("tuned", (64, 1)), ("tuned", (16, 8))):
-            found += convolution.plan_rung(rung, **sizes, block=block).launches
-        found += [jacobi.sweep_rung("naive", whole(s, dtype)) for s in ((9, 9), (9, 9, 9))]
+        for rung, shape in (("padded", None), ("tuned", Shape(64, 1))):
+            found += convolution.plan_rung(rung, **sizes, shape=shape).launches
+        grids = [whole(shape, dtype) for shape in ((9, 9), (9, 9, 9))]
+        found += [jacobi.sweep_rung("naive", grid, card=TODAY) for grid in grids]
     return tuple({(launch.source, launch.defines): launch for launch in found}.values())
 
 
@@ -265,7 +319,7 @@ def simulate(case):
         for rung, shape in itertools.product(jacobi.RUNGS, ((9, 5), (3, 9, 5))):
             f, u = draw(shape, "float32"), draw(shape, "float32")
             stencil = Stencil(shape, (1.0,) * len(shape))
-            jacobi_device.solve([device], stencil, f, u, sweeps=1, rung=rung)
+            jacobi_device.solve([device], stencil, f, u, sweeps=1, sweeper=sweeper(rung))
 
 
 def _uploaded(device, array):
@@ -286,7 +340,8 @@ def _simulate_product(device, rung):
         a_strides=(0, 37, 1),
         x_strides=(0, 2),
         y_strides=(0, 1),
-        block=(32, 1) if rung in ("naive", "constant", "shared") else (8, 4),
+        card=device.card(),
+        shape=Shape(32, 1) if rung in ("naive", "constant", "shared") else Shape(16, 4),
     )
     run = device.run_launches if rung == "naive" else lambda *given: run_held(device, *given)
     run(planned, {"A": a, "x": b, "y": c}, 4)
@@ -306,8 +361,8 @@ def _simulate_convolution(device, rung):
         image_strides=(45, 9, 1),
         out_strides=(45, 9, 1),
         **direct_device.extents(window),
-        block_limit=32,
-        block=(8, 4),
+        card=device.card(),
+        shape=Shape(16, 4),
     )
     device.run_launches(planned, {"image": a, "taps": b, "out": c, "fillvalue": 0.0}, 4)
     device.download(c, out)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from ..common.launch import ELEMENT_BYTES, REAL, Launch, LaunchPlan, ceil_div, check_dtype
 from ..common.rungs import Rung
-from ..procedure import derive
+from ..procedure import derive, reckon
 from ..procedure.card import Card
-from .correlation import SHARED_BYTES, WARP, Correlation, correlation, count_blocks
+from ..procedure.derive import Shape
+from .correlation import SHARED_BYTES, Correlation, correlation, count_blocks
 
-__all__ = ["RUNGS", "legal", "plan_rung"]
+__all__ = ["RUNGS", "Shape", "chosen", "plan_rung", "shapes"]
 
 RUNGS = {
     "naive": Rung(1, "a thread for each result", "all multiprocessors work"),
@@ -35,24 +37,39 @@ RUNGS = {
         "nothing is issued but products and their loads",
     ),
 }
-_BLOCKS = ((32, 16), (32, 8), (32, 4), (32, 2), (32, 1))  # the first that a device takes
+_SHAPE = Shape(32, 16)
 _COPY_THREADS = 256
 _TAPS_BYTES = 256  # at whose multiples the rows of a padded filter begin
 _STEP = 16  # taps that are unrolled
 
 
-def legal(
-    rung: str, dtype: str, *, block_limit: int, shared_limit: int
-) -> tuple[tuple[int, int], ...]:
-    """Every shape of a block that a rung can be launched with, as (x, y): powers of two."""
-    powers = [1 << i for i in range(block_limit.bit_length())]
-    most = min(shared_limit, SHARED_BYTES) // check_dtype(dtype)
-    return tuple(
-        (x, y)
-        for x in powers[2:]
-        for y in powers
-        if WARP <= x * y <= block_limit and (rung == "naive" or 2 * x * y + max(x, y) <= most)
-    )
+@lru_cache(maxsize=256)
+def shapes(rung: str, dtype: str, card: Card) -> tuple[Shape, ...]:
+    """Every shape of a block that a rung can be launched with; powers of two."""
+    most = min(card.block_shared, SHARED_BYTES)
+    some = derive.shapes_convolve2d(card._replace(block_shared=most), dtype)
+    room = most // check_dtype(dtype)
+    return tuple(s for s in some if rung != "shared" or 2 * s.x * s.y + s.y <= room)
+
+
+@lru_cache(maxsize=4096)
+def chosen(
+    rung: str, dtype: str, rows: int, columns: int, taps: tuple[int, int], card: Card
+) -> Shape:
+    """The shape of a rung unless one is given: its own, or the next smaller that the device takes.
+
+    Of "tuned" the one of `shapes` that the execution metrics reckon to be fastest for results of
+    rows by columns.
+    """
+    there = shapes(rung, dtype, card)
+    if rung != "tuned":
+        return max((s for s in there if s <= _SHAPE), default=there[0])
+    sizes = check_dtype(dtype), rows, columns, *taps
+
+    def seconds(shape: Shape) -> float:
+        return reckon.convolve2d(card, sizes[0], shape, *sizes[1:])
+
+    return min(there, key=seconds)
 
 
 def plan_rung(
@@ -72,10 +89,8 @@ def plan_rung(
     image_strides: tuple[int, int, int],
     out_strides: tuple[int, int, int],
     tap_strides: tuple[int, int] | None = None,
-    block_limit: int = 1024,
-    shared_limit: int = SHARED_BYTES,
-    block: tuple[int, int] | None = None,
-    card: Card | None = None,
+    card: Card,
+    shape: Shape | None = None,
 ) -> LaunchPlan:
     """Plan a correlation by one of `RUNGS`.
 
@@ -84,13 +99,11 @@ def plan_rung(
     rung : str
     batch, height, ..., tap_strides
         As for `hetero.kernels.convolution.plan.direct`.
-    block_limit, shared_limit : int
-        Most threads the device takes in a block, and bytes of shared memory that one can have.
-    block : (int, int), optional
-        Threads of a block, along a row of the result and along a column. Default: the rung's own,
-        which "tuned" derives from the card.
-    card : Card, optional
-        The device, as launch parameters are derived for it.
+    card : Card
+        The device; "tuned" derives its shape from it.
+    shape : Shape, optional
+        Threads of a block, along a row of the result and along a column; one of `shapes`.
+        Default: the rung's own.
 
     Returns
     -------
@@ -109,20 +122,22 @@ def plan_rung(
         out_strides,
         tap_strides,
     )
-    shapes = legal(rung, dtype, block_limit=block_limit, shared_limit=shared_limit)
-    own = next(shape for shape in _BLOCKS if shape in shapes)
-    if block is None:
-        block = _derived(problem, card) if rung == "tuned" and card is not None else own
-    elif block not in shapes:
-        raise ValueError(f"block must be one of {shapes}, got {block}")
+    p, taps = problem, (problem.filter_height, problem.filter_width)
+    if shape is None:
+        shape = chosen(rung, dtype, batch * p.out_height, p.out_width, taps, card)
+    elif shape not in (there := shapes(rung, dtype, card)):
+        valid = ", ".join(f"{one.x}x{one.y}" for one in there)
+        raise ValueError(f"shape must be one of {valid}, got {shape[0]}x{shape[1]}")
+    threads = min(_COPY_THREADS, card.block_threads)
+    x, y, _ = shape
     if rung in ("padded", "tuned"):
-        return _padded(rung, problem, block, own, min(_COPY_THREADS, block_limit))
-    p, (x, y) = problem, block
+        small = shape if rung == "padded" else chosen("padded", dtype, 1, 1, taps, card)
+        return _padded(rung, problem, shape, small, threads)
     down, across = ceil_div(p.out_height, y), ceil_div(p.out_width, x)
     launch = Launch(
         source="convolve_rungs.cu",
         kernel=f"convolve_{rung}",
-        defines=_defines(dtype, block, min(_COPY_THREADS, block_limit)),
+        defines=_defines(dtype, shape, threads),
         grid=count_blocks(across, down, p.batch),
         block=x * y,
         arguments=(
@@ -131,30 +146,20 @@ def plan_rung(
             *(*p.image, *p.out, p.boundary, "fillvalue"),
         ),
     )
-    return LaunchPlan((launch,), 0, f"{rung}{y}x{x}")
+    return LaunchPlan((launch,), 0, f"{rung}{x}x{y}")
 
 
-def _derived(p: Correlation, card: Card) -> tuple[int, int]:
-    """The block that follows from the card; a static array has 48 KiB at most."""
-    card = card._replace(block_shared=min(card.block_shared, SHARED_BYTES))
-    taps = (p.filter_height, p.filter_width)
-    shape = derive.convolve2d(card, p.dtype, p.batch * p.out_height, p.out_width, taps)
-    return shape.x, shape.y
+def _defines(dtype: str, shape: Shape, threads: int) -> tuple[tuple[str, int | str], ...]:
+    """The macros of convolve_rungs.cu: one binary for all rungs with their own shapes."""
+    return (("REAL", REAL[dtype]), ("BX", shape[0]), ("BY", shape[1]), ("THREADS", threads))
 
 
-def _defines(dtype: str, block: tuple[int, int], threads: int) -> tuple[tuple[str, int | str], ...]:
-    """The macros of convolve_rungs.cu: one binary for all rungs with their own blocks."""
-    return (("REAL", REAL[dtype]), ("BX", block[0]), ("BY", block[1]), ("THREADS", threads))
-
-
-def _padded(
-    rung: str, p: Correlation, block: tuple[int, int], small: tuple[int, int], threads: int
-) -> LaunchPlan:
+def _padded(rung: str, p: Correlation, shape: Shape, small: Shape, threads: int) -> LaunchPlan:
     """The copies, which cover whole blocks and whole pieces of the filter, and the sums.
 
-    ``small``: the block of other rungs, with which the copies' source is compiled.
+    ``small``: the shape of other rungs, with which the copies' source is compiled.
     """
-    x, y = block
+    x, y, _ = shape
     down, across = ceil_div(p.out_height, y), ceil_div(p.out_width, x)
     pieces = ceil_div(p.filter_width, x) * x
     line = _TAPS_BYTES // ELEMENT_BYTES[p.dtype]
@@ -164,7 +169,7 @@ def _padded(
     pad_taps = ceil_div(p.batch * pad_height * pad_row, line) * line
     copies: dict[str, Any] = {
         "source": "convolve_rungs.cu",
-        "defines": _defines(p.dtype, block if rung == "padded" else small, threads),
+        "defines": _defines(p.dtype, small, threads),
         "block": threads,
     }
     image = Launch(
@@ -185,7 +190,7 @@ def _padded(
             *(pad_taps, tap_pitch),
         ),
     )
-    defines = _defines(p.dtype, block, threads)
+    defines = _defines(p.dtype, shape, threads)
     if rung == "tuned":
         step = min(_STEP, x)
         defines = (*defines[:3], ("STEP", step), ("TAIL", p.filter_width % step))
@@ -201,4 +206,4 @@ def _padded(
         ),
     )
     workspace = pad_taps + p.filter_height * tap_pitch
-    return LaunchPlan((image, taps, sums), workspace, f"{rung}{y}x{x}")
+    return LaunchPlan((image, taps, sums), workspace, f"{rung}{x}x{y}")

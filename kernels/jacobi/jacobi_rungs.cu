@@ -86,8 +86,9 @@ jacobi_naive(ARGUMENTS)
     if (inside) SWEEP_POINT(row, line, column);
 }
 
-// 3. shared. The tile lies in the middle of (BX + 2) x (BY + 2) elements; zeros are outside of the grid. In 3-D
-// the planes before and after are read from memory, as by naive.
+// 3. shared. The tile lies in the middle of (BX + 2) x (BY + 2) elements. Each thread fetches its point, those at the
+// tile's edges the points beside it too; zeros are outside of the grid. In 3-D the planes before and after are read from
+// memory, as by naive.
 KERNEL(BX * BY, 1)
 jacobi_shared(ARGUMENTS)
 {
@@ -95,23 +96,21 @@ jacobi_shared(ARGUMENTS)
     FIND_TILE
     const index_t plane = lines * pitch, step = DIMS == 3 ? pitch : plane;
     const index_t most = DIMS == 3 ? lines : rows;
-    const index_t first_column = column - x, first_along = along - y;
-    u += DIMS == 3 ? row * plane : 0;
-    for (int at = (int)threadIdx.x; at < (BY + 2) * (BX + 2); at += BX * BY) {
-        const index_t c = first_column + at % (BX + 2) - 1, r = first_along + at / (BX + 2) - 1;
-        points[at] = c >= 0 && c < columns && r >= 0 && r < most ? u[r * step + c] : (REAL)0;
-    }
+    const index_t at = row * plane + line * pitch + column;
+    LOCAL REAL *const here = points + (y + 1) * (BX + 2) + x + 1;
+    const int across_inside = column < columns, down_inside = along < most;
+    here[0] = inside ? u[at] : (REAL)0;
+    if (x == 0) here[-1] = down_inside && column > 0 ? u[at - 1] : (REAL)0;
+    if (x == BX - 1) here[1] = down_inside && column + 1 < columns ? u[at + 1] : (REAL)0;
+    if (y == 0) here[-(BX + 2)] = across_inside && along > 0 ? u[at - step] : (REAL)0;
+    if (y == BY - 1) here[BX + 2] = across_inside && along + 1 < most ? u[at + step] : (REAL)0;
     __syncthreads();
     if (inside) {
-        LOCAL const REAL *const here = points + (y + 1) * (BX + 2) + x + 1;
         const REAL above = here[-(BX + 2)], below = here[BX + 2];
-        const index_t at = along * step + column;
         REAL before = above, after = below;
         if (DIMS == 3) {
             before = row > 0 ? u[at - plane] : (REAL)0;
             after = row + 1 < rows ? u[at + plane] : (REAL)0;
-            f += row * plane;
-            u_new += row * plane;
         }
         u_new[at] = swept(f[at], here[-1], here[1], above, below, before, after, row_factor, line_factor,
                           column_factor, f_factor);

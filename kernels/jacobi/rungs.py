@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ..common.launch import REAL, Launch, ceil_div, check_dtype
 from ..common.rungs import Rung
+from ..procedure.card import Card
+from ..procedure.derive import Shape
 from .plan import GridSlab
 
-__all__ = ["RUNGS", "legal", "sweep_rung"]
+__all__ = ["RUNGS", "Shape", "chosen", "shapes", "sweep_rung"]
 
 RUNGS = {
     "sequential": Rung(1, "one thread for all points", "the method is right"),
@@ -17,34 +21,38 @@ RUNGS = {
         "a point is asked for once for a tile, not once for each neighbour; caches did that",
     ),
 }
-_BLOCKS = ((32, 8), (32, 4), (32, 2), (32, 1))  # the first that a device takes
-_SHARED_BYTES = 48 << 10
-_WARP = 32
+_SHAPE = Shape(32, 8)
+_STATIC_BYTES = 48 << 10  # of an array in shared memory whose size is in the source
 
 
-def legal(
-    rung: str, dtype: str, *, block_limit: int, shared_limit: int
-) -> tuple[tuple[int, int], ...]:
-    """Every shape of a block that a rung can be launched with, as (x, y): powers of two."""
+@lru_cache(maxsize=256)
+def shapes(rung: str, dtype: str, card: Card) -> tuple[Shape, ...]:
+    """Every shape of a block that a rung can be launched with; powers of two."""
     if rung == "sequential":
-        return ((1, 1),)
-    powers = [1 << i for i in range(block_limit.bit_length())]
-    most = min(shared_limit, _SHARED_BYTES) // check_dtype(dtype)
+        return (Shape(1, 1),)
+    item, most = check_dtype(dtype), min(card.block_shared, _STATIC_BYTES)
+    powers = [1 << i for i in range(card.block_threads.bit_length())]
     return tuple(
-        (x, y)
-        for x in powers[2:]
+        Shape(x, y)
+        for x in powers
         for y in powers
-        if _WARP <= x * y <= block_limit and (rung == "naive" or (x + 2) * (y + 2) <= most)
+        if card.warp <= x * y <= card.block_threads
+        and (rung == "naive" or (x + 2) * (y + 2) * item <= most)
     )
+
+
+def chosen(rung: str, dtype: str, card: Card) -> Shape:
+    """The shape of a rung unless one is given: its own, or the next smaller."""
+    there = shapes(rung, dtype, card)
+    return max((s for s in there if s <= _SHAPE), default=there[0])
 
 
 def sweep_rung(
     rung: str,
     grid: GridSlab,
     *,
-    block_limit: int = 1024,
-    shared_limit: int = _SHARED_BYTES,
-    block: tuple[int, int] | None = None,
+    card: Card,
+    shape: Shape | None = None,
 ) -> Launch:
     """Plan one sweep over a whole grid by one of `RUNGS`.
 
@@ -53,27 +61,27 @@ def sweep_rung(
     rung : str
     grid : GridSlab
         Alone on its device.
-    block_limit, shared_limit : int
-        Most threads the device takes in a block, and bytes of shared memory that one can have.
-    block : (int, int), optional
-        Threads of a block, along a line and across. Default: the rung's own.
+    card : Card
+        The device.
+    shape : Shape, optional
+        Threads of a block, along a line and across; one of `shapes`. Default: the rung's own.
 
     Returns
     -------
     Launch
         On the buffers ``"u"``, ``"f"`` and ``"u_new"``.
     """
-    shapes = legal(rung, grid.dtype, block_limit=block_limit, shared_limit=shared_limit)
-    if block is None:
-        block = next(shape for shape in (*_BLOCKS, (1, 1)) if shape in shapes)
-    elif block not in shapes:
-        raise ValueError(f"block must be one of {shapes}, got {block}")
-    x, y = block
+    if shape is None:
+        shape = chosen(rung, grid.dtype, card)
+    elif shape not in (there := shapes(rung, grid.dtype, card)):
+        valid = ", ".join(f"{one.x}x{one.y}" for one in there)
+        raise ValueError(f"shape must be one of {valid}, got {shape[0]}x{shape[1]}")
+    x, y, _ = shape
     across = ceil_div(grid.columns, x)
     down = ceil_div(grid.held if grid.dims == 2 else grid.lines, y)
     blocks = across * down * (1 if grid.dims == 2 else grid.held)
     defines: tuple[tuple[str, int | str], ...] = (("REAL", REAL[grid.dtype]), ("DIMS", grid.dims))
-    if block not in ((1, 1), _BLOCKS[0]):
+    if shape not in ((1, 1, 1), _SHAPE):
         defines = (*defines, ("BX", x), ("BY", y))
     return Launch(
         source="jacobi_rungs.cu",

@@ -60,6 +60,11 @@ matvec_constant(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL
     STORE_SUM(row)
 }
 
+// An element of the square from column j on. Beyond the matrix it is that of the last row or column, which nobody
+// adds up: without tests, all loads of a thread are asked for at once.
+#define ELEMENT(row, column) \
+    A[((row) < high ? (row) : high - 1) * a_row + (j + ((column) < wide ? (column) : wide - 1)) * a_col]
+
 // 3. shared. SIDE threads make SIDE rows. They fetch a square of A, a line of it at a time, then each goes along
 // its own line of the square. There, all threads of a warp meet in one bank.
 KERNEL(SIDE, 1)
@@ -71,8 +76,8 @@ matvec_shared(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL *
     REAL sum = 0;
     for (int j = 0; j < count; j += SIDE) {
         const int wide = count - j < SIDE ? (int)count - j : SIDE;
-        for (int r = 0; r < SIDE; ++r)
-            if (r < high && thread < wide) square[r * SIDE + thread] = A[r * a_row + (j + thread) * a_col];
+        UNROLL
+        for (int r = 0; r < SIDE; ++r) square[r * SIDE + thread] = ELEMENT(r, thread);
         __syncthreads();
         if (thread < high)
             for (int i = 0; i < wide; ++i) sum += square[thread * SIDE + i] * held[own + j + i];
@@ -93,8 +98,8 @@ matvec_split(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL *R
     REAL sum = 0;
     for (int j = 0; j < count; j += SIDE) {
         const int wide = count - j < SIDE ? (int)count - j : SIDE;
-        for (int r = begin; r < end; ++r)
-            if (r < high && thread < wide) square[r * SIDE + thread] = A[r * a_row + (j + thread) * a_col];
+        UNROLL
+        for (int r = 0; r < SIDE / PARTS; ++r) square[(begin + r) * SIDE + thread] = ELEMENT(begin + r, thread);
         __syncthreads();
         for (int i = begin; i < end; ++i)
             if (thread < high && i < wide) sum += square[thread * SIDE + i] * held[own + j + i];
@@ -118,8 +123,8 @@ matvec_padded(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL *
     for (int step = 0; step < squares; ++step) {
         const int j = (start + step) % squares * SIDE;
         const int wide = count - j < SIDE ? (int)count - j : SIDE;
-        for (int r = begin; r < end; ++r)
-            if (r < high && thread < wide) square[r * (SIDE + 1) + thread] = A[r * a_row + (j + thread) * a_col];
+        UNROLL
+        for (int r = 0; r < SIDE / PARTS; ++r) square[(begin + r) * (SIDE + 1) + thread] = ELEMENT(begin + r, thread);
         __syncthreads();
         for (int i = begin; i < end; ++i)
             if (thread < high && i < wide) sum += square[thread * (SIDE + 1) + i] * held[own + j + i];

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..common.launch import REAL, Launch, LaunchPlan, ceil_div, check_dtype
 from ..common.rungs import Rung
-from ..procedure import derive
+from ..procedure import derive, reckon
 from ..procedure.card import Card
+from ..procedure.derive import Shape
 
-__all__ = ["CONSTANT_BYTES", "RUNGS", "HeldPlan", "Piece", "legal", "plan_rung"]
+__all__ = ["CONSTANT_BYTES", "RUNGS", "HeldPlan", "Piece", "Shape", "chosen", "plan_rung", "shapes"]
 
 RUNGS = {
     "naive": Rung(1, "a thread for each row of A", "all multiprocessors work, if rows are enough"),
@@ -36,16 +38,15 @@ RUNGS = {
     ),
 }
 CONSTANT_BYTES = 1 << 16
-SHARED_BYTES = 48 << 10  # that a kernel may declare
-_WARP = 32
+_STATIC_BYTES = 48 << 10  # of an array in shared memory whose size is in the source
 # Threads of a block along a row of the square (so many rows it has), and that share one of them.
-_BLOCKS = {
-    "naive": (128, 1),
-    "constant": (128, 1),
-    "shared": (32, 1),
-    "split": (32, 8),
-    "padded": (32, 8),
-    "tuned": (64, 16),
+_SHAPES = {
+    "naive": Shape(128, 1),
+    "constant": Shape(128, 1),
+    "shared": Shape(32, 1),
+    "split": Shape(32, 8),
+    "padded": Shape(32, 8),
+    "tuned": Shape(32, 8),
 }
 _ROW_ALONE = ("naive", "constant", "shared")  # whose rows have one thread
 
@@ -87,20 +88,27 @@ class HeldPlan(NamedTuple):
     variant: str
 
 
-def legal(
-    rung: str, dtype: str, *, block_limit: int, shared_limit: int
-) -> tuple[tuple[int, int], ...]:
-    """Every shape of a block that a rung can be launched with, as (x, y): powers of two."""
-    powers = [1 << i for i in range(block_limit.bit_length())]
-    found = []
-    for x in powers[2:]:
-        for y in powers:
-            if not _WARP <= x * y <= block_limit or y > (1 if rung in _ROW_ALONE else x):
-                continue
-            square = x * (x + 1) * check_dtype(dtype)
-            if rung in ("naive", "constant") or square <= min(shared_limit, SHARED_BYTES):
-                found.append((x, y))
-    return tuple(found)
+@lru_cache(maxsize=256)
+def shapes(rung: str, dtype: str, card: Card) -> tuple[Shape, ...]:
+    """Every shape of a block that a rung can be launched with; powers of two."""
+    if rung in ("naive", "constant"):
+        powers = [1 << i for i in range(card.block_threads.bit_length())]
+        return tuple(Shape(x, 1) for x in powers if x >= card.warp)
+    card = card._replace(block_shared=min(card.block_shared, _STATIC_BYTES))
+    some = derive.shapes_matvec(card, dtype)
+    return tuple(s for s in some if s.y == 1) if rung in _ROW_ALONE else some
+
+
+@lru_cache(maxsize=4096)
+def chosen(rung: str, dtype: str, m: int, k: int, card: Card) -> Shape:
+    """The shape of a rung unless one is given: its own, or the next smaller that the device takes.
+
+    Of "tuned" the one of `shapes` that the execution metrics reckon to be fastest.
+    """
+    own, there = _SHAPES[rung], shapes(rung, dtype, card)
+    if rung != "tuned":
+        return max((s for s in there if s <= own), default=there[0])
+    return min(there, key=lambda shape: reckon.matvec(card, check_dtype(dtype), shape, m, k))
 
 
 def plan_rung(
@@ -113,10 +121,8 @@ def plan_rung(
     a_strides: tuple[int, int, int],
     x_strides: tuple[int, int],
     y_strides: tuple[int, int],
-    block_limit: int = 1024,
-    shared_limit: int = SHARED_BYTES,
-    block: tuple[int, int] | None = None,
-    card: Card | None = None,
+    card: Card,
+    shape: Shape | None = None,
 ) -> LaunchPlan | HeldPlan:
     """Plan y = A x for a batch of m x k matrices and vectors by one of `RUNGS`.
 
@@ -125,35 +131,29 @@ def plan_rung(
     rung : str
     m, k, batch, dtype, a_strides, x_strides, y_strides
         As for `plan_matvec`.
-    block_limit, shared_limit : int
-        Most threads the device takes in a block, and bytes of shared memory that one can have.
-    block : (int, int), optional
-        Threads of a block: along a row of A (as many rows it computes), and that share a row.
-        Default: the rung's own, which "tuned" derives from the card.
-    card : Card, optional
-        The device, as launch parameters are derived for it.
+    card : Card
+        The device; "tuned" derives its shape from it.
+    shape : Shape, optional
+        Threads of a block: along a row of A (as many rows it computes), and that share a row; one
+        of `shapes`. Default: the rung's own.
 
     Returns
     -------
     LaunchPlan or HeldPlan
         The latter for all but "naive", which have x in constant memory.
     """
-    shapes = legal(rung, dtype, block_limit=block_limit, shared_limit=shared_limit)
-    if block is None and rung == "tuned" and card is not None:
-        card = card._replace(block_shared=min(card.block_shared, SHARED_BYTES))
-        block = derive.matvec(card, dtype, batch * m, k)[:2]
-    elif block is None:
-        x, y = _BLOCKS[rung]
-        block = (x, y) if (x, y) in shapes else max(s for s in shapes if s <= (x, y))
-    elif block not in shapes:
-        raise ValueError(f"block must be one of {shapes}, got {block}")
-    side, parts = block
+    if shape is None:
+        shape = chosen(rung, dtype, batch * m, k, card)
+    elif shape not in (there := shapes(rung, dtype, card)):
+        valid = ", ".join(f"{one.x}x{one.y}" for one in there)
+        raise ValueError(f"shape must be one of {valid}, got {shape[0]}x{shape[1]}")
+    side, parts, _ = shape
     variant = f"{rung}{side}x{parts}"
     tiles = ceil_div(m, side)
     where: dict[str, Any] = {
         "source": "matvec_tuned.cu" if rung == "tuned" else "matvec_rungs.cu",
         "kernel": f"matvec_{rung}",
-        "defines": _defines(rung, dtype, block),
+        "defines": _defines(rung, dtype, shape),
         "block": side * parts,
     }
     if rung == "naive":
@@ -180,21 +180,18 @@ def plan_rung(
             pieces.append(Piece(first * k + begin, vectors * count, launch))
     packed = batch * k
     dense = (k == 1 or x_strides[1] == 1) and (batch == 1 or x_strides[0] == k)
-    pack = None if dense else _pack(batch, k, dtype, x_strides, block_limit)
+    pack = None if dense else _pack(batch, k, dtype, x_strides, card.block_threads)
     return HeldPlan(pack, 0 if dense else packed, tuple(pieces), variant)
 
 
-def _defines(rung: str, dtype: str, block: tuple[int, int]) -> tuple[tuple[str, int | str], ...]:
-    """The macros of a kernel; the rungs' own blocks share one binary of matvec_rungs.cu."""
+def _defines(rung: str, dtype: str, shape: Shape) -> tuple[tuple[str, int | str], ...]:
+    """The macros of a kernel; the rungs' own shapes share one binary of matvec_rungs.cu."""
     real: tuple[tuple[str, int | str], ...] = (("REAL", REAL[dtype]),)
-    side, parts = block
-    if rung == "tuned":
-        return (*real, ("SIDE", side), ("PARTS", parts))
-    if block == _BLOCKS[rung]:
+    if rung != "tuned" and shape == _SHAPES[rung]:
         return real
     if rung in ("naive", "constant"):
-        return (*real, ("THREADS", side))
-    return (*real, ("SIDE", side), ("PARTS", parts))
+        return (*real, ("THREADS", shape[0]))
+    return (*real, ("SIDE", shape[0]), ("PARTS", shape[1]))
 
 
 def _pack(

@@ -7,40 +7,60 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero.kernels.convolution.rungs import RUNGS, plan_rung
+from hetero.kernels.convolution.rungs import RUNGS, Shape, chosen, plan_rung, shapes
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.runtime.registry import Arguments, Implementation, Shaping
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
+
+
+def _launch(
+    rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
+) -> None:
+    from hetero.ops.convolve2d import direct_device
+
+    (image,), output, options = arguments
+    taps, owner, strides = direct_device.taps_on(device, options.filter, problem)
+    image_strides, out_strides = problem.strides
+    planned = plan_rung(
+        rung,
+        **direct_device.extents(problem.options),
+        batch=problem.batch,
+        dtype=problem.dtype,
+        image_strides=image_strides,
+        out_strides=out_strides,
+        tap_strides=strides,
+        card=device.card(),
+        shape=shape,
+    )
+    buffers = {"image": image, "taps": taps, "out": output, "fillvalue": options.fillvalue}
+    device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
+    del owner
 
 
 def _running(rung: str) -> Callable[..., None]:
     """``run`` of a rung's rows."""
 
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        from hetero.ops.convolve2d import direct_device
-
-        (device,), (image,), output, options = devices, *arguments
-        taps, owner, strides = direct_device.taps_on(device, options.filter, problem)
-        image_strides, out_strides = problem.strides
-        planned = plan_rung(
-            rung,
-            **direct_device.extents(problem.options),
-            batch=problem.batch,
-            dtype=problem.dtype,
-            image_strides=image_strides,
-            out_strides=out_strides,
-            tap_strides=strides,
-            block_limit=device.block_limit,
-            shared_limit=device.shared_limit,
-            card=device.card(),
-        )
-        buffers = {"image": image, "taps": taps, "out": output, "fillvalue": options.fillvalue}
-        device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
-        del owner
+        _launch(rung, devices[0], problem, arguments)
 
     return run
+
+
+def _shaping(rung: str) -> Callable[[Device, Problem], Shaping]:
+    """``shaping`` of a rung's rows."""
+
+    def shaping(device: Device, problem: Problem) -> Shaping:
+        def run(shape: Shape, arguments: Arguments) -> None:
+            _launch(rung, device, problem, arguments, shape)
+
+        w, card, dtype = problem.options, device.card(), problem.dtype
+        taps = w.filter_height, w.filter_width
+        own = chosen(rung, dtype, problem.batch * w.out_height, w.out_width, taps, card)
+        return Shaping(shapes(rung, dtype, card), own, run)
+
+    return shaping
 
 
 def rows(operation: str, excludes: Callable[..., Any], work: Callable[..., Any]) -> list[Any]:
@@ -49,6 +69,7 @@ def rows(operation: str, excludes: Callable[..., Any], work: Callable[..., Any])
         Implementation(
             *(operation, name, kind, excludes, work, _running(name)),
             rung=rung,
+            shaping=_shaping(name),
         )
         for kind in ("cuda", "opencl")
         for name, rung in RUNGS.items()

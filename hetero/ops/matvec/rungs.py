@@ -7,43 +7,70 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero.kernels.matvec.rungs import CONSTANT_BYTES, RUNGS, HeldPlan, plan_rung
+from hetero.kernels.matvec.rungs import (
+    CONSTANT_BYTES,
+    RUNGS,
+    HeldPlan,
+    Shape,
+    chosen,
+    plan_rung,
+    shapes,
+)
 from hetero.ops.products import operands
 from hetero.runtime import registry
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.runtime.registry import Arguments, Implementation, Shaping
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
+
+
+def _launch(
+    rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
+) -> None:
+    (m, k), (a, x, y) = problem.dims, problem.strides
+    planned = plan_rung(
+        rung,
+        m=m,
+        k=k,
+        batch=problem.batch,
+        dtype=problem.dtype,
+        a_strides=a,
+        x_strides=x,
+        y_strides=y,
+        card=device.card(),
+        shape=shape,
+    )
+    matrix, vector = operands.matrix_and_vector(problem, arguments.inputs)
+    buffers = {"A": matrix, "x": vector, "y": arguments.output}
+    itemsize = np.dtype(problem.dtype).itemsize
+    if isinstance(planned, HeldPlan):
+        run_held(device, planned, buffers, itemsize)
+    else:
+        device.run_launches(planned, buffers, itemsize)
 
 
 def _running(rung: str) -> Callable[..., None]:
     """``run`` of a rung's rows."""
 
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        (device,), (m, k), (a, x, y) = devices, problem.dims, problem.strides
-        planned = plan_rung(
-            rung,
-            m=m,
-            k=k,
-            batch=problem.batch,
-            dtype=problem.dtype,
-            a_strides=a,
-            x_strides=x,
-            y_strides=y,
-            block_limit=device.block_limit,
-            shared_limit=device.shared_limit,
-            card=device.card(),
-        )
-        matrix, vector = operands.matrix_and_vector(problem, arguments.inputs)
-        buffers = {"A": matrix, "x": vector, "y": arguments.output}
-        itemsize = np.dtype(problem.dtype).itemsize
-        if isinstance(planned, HeldPlan):
-            run_held(device, planned, buffers, itemsize)
-        else:
-            device.run_launches(planned, buffers, itemsize)
+        _launch(rung, devices[0], problem, arguments)
 
     return run
+
+
+def _shaping(rung: str) -> Callable[[Device, Problem], Shaping]:
+    """``shaping`` of a rung's rows."""
+
+    def shaping(device: Device, problem: Problem) -> Shaping:
+        def run(shape: Shape, arguments: Arguments) -> None:
+            _launch(rung, device, problem, arguments, shape)
+
+        (m, k), card, dtype = problem.dims, device.card(), problem.dtype
+        own = chosen(rung, dtype, m * problem.batch, k, card)
+        return Shaping(shapes(rung, dtype, card), own, run)
+
+    return shaping
 
 
 def run_held(device: Device, planned: HeldPlan, buffers: dict[str, Any], itemsize: int) -> None:
@@ -69,6 +96,7 @@ def rows(operation: str) -> list[Implementation]:
         Implementation(
             *(operation, name, kind, registry.no_obstacle, operands.gpu_work, _running(name)),
             rung=rung,
+            shaping=_shaping(name),
         )
         for kind in ("cuda", "opencl")
         for name, rung in RUNGS.items()

@@ -26,7 +26,7 @@ from hetero.ops.linear_systems.exchange import BufferCopies, Exchange
 from hetero.ops.linear_systems.partition import halo_copies, slabs
 from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
-from hetero.ops.poisson.jacobi_slab import Slice
+from hetero.ops.poisson.jacobi_slab import Slice, Sweeper
 from hetero.runtime import tuning
 
 _UNINTERRUPTED = 0.25  # seconds of work that is queued at once
@@ -46,7 +46,7 @@ def solve(
     maxiter: int = 10**9,
     blocking: int | None = None,
     dtype: Any = None,
-    rung: str | None = None,
+    sweeper: Sweeper | None = None,
 ) -> Outcome:
     """Sweep until the residual is small, or a number of times.
 
@@ -70,8 +70,8 @@ def solve(
         Sweeps that a pass makes: 1, or one of `plan_jacobi.DEPTHS` in 2-D. Default: by the grid.
     dtype : dtype, optional
         Of device buffers. Default: float64.
-    rung : str, optional
-        One of `hetero.kernels.jacobi.rungs.RUNGS`, on one device: one sweep a pass by that kernel.
+    sweeper : callable, optional
+        On one device: ``sweeper(device, grid)`` plans one sweep, and all are made by it.
 
     Returns
     -------
@@ -91,8 +91,8 @@ def solve(
         with contextlib.ExitStack() as stack:
             if len(devices) == 1:  # one context for all that follows, not one for each launch
                 stack.enter_context(devices[0].active())
-            kernels = blocking if rung is None else 1, rung
-            run = _DeviceSolve(devices, stencil, f, u, *kernels, np.dtype(dtype or _dtype(f)))
+            passes = blocking if sweeper is None else 1, sweeper
+            run = _DeviceSolve(devices, stencil, f, u, *passes, np.dtype(dtype or _dtype(f)))
             stack.push(run.close)
             if target is not None:
                 norm = run.right_side()
@@ -131,7 +131,7 @@ class _DeviceSolve:
         f: Any,
         u: Any,
         blocking: int | None,
-        rung: str | None,
+        sweeper: Sweeper | None,
         dtype: np.dtype,
     ) -> None:
         self.sweeps = 0
@@ -147,7 +147,7 @@ class _DeviceSolve:
         cuts = slabs(stencil.shape[0], len(devices), self._depth)
         devices = devices[: len(cuts)]
         self._slices = [
-            Slice(device, slab, whole, self._depth, alone=len(cuts) == 1, rung=rung)
+            Slice(device, slab, whole, self._depth, alone=len(cuts) == 1, sweeper=sweeper)
             for device, slab in zip(devices, cuts, strict=True)
         ]
         self._at_once(lambda each: each.fill(f, u), 2)

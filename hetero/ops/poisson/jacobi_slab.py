@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,11 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.kernels.common.launch import VECTOR_BYTES, Launch
 from hetero.kernels.jacobi import plan as plan_jacobi
-from hetero.kernels.jacobi import rungs
 from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
 from hetero.runtime import tuning
+
+Sweeper = Callable[[Device, plan_jacobi.GridSlab], Launch]
 
 
 class Slice(Part):
@@ -32,8 +34,8 @@ class Slice(Part):
         Most sweeps of a pass.
     alone : bool
         Whether it is the only one; see `Part`.
-    rung : str, optional
-        The kernel that sweeps instead of the best, of a grid that is alone.
+    sweeper : callable, optional
+        ``sweeper(device, grid)`` plans one sweep of a grid that is alone, instead of the best way.
 
     Attributes
     ----------
@@ -50,10 +52,10 @@ class Slice(Part):
         whole: plan_jacobi.GridSlab,
         depth: int,
         alone: bool,
-        rung: str | None = None,
+        sweeper: Sweeper | None = None,
     ) -> None:
         super().__init__(device, alone)
-        self._rung = rung
+        self._sweeper = sweeper
         self.grid = whole.slab(slab.begin - slab.above, slab.held)
         self.newest = 0
         self._slab = slab
@@ -155,9 +157,8 @@ class Slice(Part):
 
     def _plan(self, which: str, depth: int) -> Launch:
         device = self.device
-        if self._rung is not None:
-            shared = {"block_limit": device.block_limit, "shared_limit": device.shared_limit}
-            return rungs.sweep_rung(self._rung, self.grid, **shared)
+        if self._sweeper is not None:
+            return self._sweeper(device, self.grid)
         limits = {
             "multiprocessors": device.multiprocessors,
             "block_limit": device.block_limit,

@@ -6,33 +6,62 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hetero.kernels.jacobi.rungs import RUNGS
+from hetero.kernels import Launch
+from hetero.kernels.jacobi.plan import GridSlab
+from hetero.kernels.jacobi.rungs import RUNGS, Shape, chosen, shapes, sweep_rung
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.runtime.registry import Arguments, Implementation, Shaping
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
     from hetero.ops.linear_systems.types import Outcome
+    from hetero.ops.poisson.jacobi_slab import Sweeper
 
 SWEEPING = ("jacobi", *RUNGS)  # methods that make as many sweeps as are asked for
 _MOST_ALONE = 1 << 29  # points in all sweeps that a single thread makes: about a minute
 
 
+def sweeper(rung: str, shape: Shape | None = None) -> Sweeper:
+    """What plans a sweep by a rung, with blocks of its own shape or another one."""
+
+    def sweep(device: Device, grid: GridSlab) -> Launch:
+        return sweep_rung(rung, grid, card=device.card(), shape=shape)
+
+    return sweep
+
+
+def _solve(device: Device, problem: Problem, arguments: Arguments, sweep: Sweeper) -> Outcome:
+    from hetero.ops.poisson import jacobi_device
+
+    (f,), u, solve = arguments
+    limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
+    if solve.exactly:
+        limits |= {"rtol": None, "sweeps": solve.maxiter}
+    return jacobi_device.solve(
+        (device,), solve.system, f, u, dtype=problem.dtype, sweeper=sweep, **limits
+    )
+
+
 def _running(rung: str) -> Callable[..., Outcome]:
-    """``run`` of a rung's rows: one sweep a pass, on one device."""
+    """``run`` of a rung's rows."""
 
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
-        from hetero.ops.poisson import jacobi_device
-
-        (f,), u, solve = arguments
-        limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
-        if solve.exactly:
-            limits |= {"rtol": None, "sweeps": solve.maxiter}
-        return jacobi_device.solve(
-            devices, solve.system, f, u, dtype=problem.dtype, rung=rung, **limits
-        )
+        return _solve(devices[0], problem, arguments, sweeper(rung))
 
     return run
+
+
+def _shaping(rung: str) -> Callable[[Device, Problem], Shaping]:
+    """``shaping`` of a rung's rows."""
+
+    def shaping(device: Device, problem: Problem) -> Shaping:
+        def run(shape: Shape, arguments: Arguments) -> None:
+            _solve(device, problem, arguments, sweeper(rung, shape))
+
+        there = shapes(rung, problem.dtype, device.card())
+        return Shaping(there, chosen(rung, problem.dtype, device.card()), run)
+
+    return shaping
 
 
 def rows(
@@ -58,6 +87,7 @@ def rows(
             _running(name),
             falls_short=falls_short("jacobi"),
             rung=rung,
+            shaping=_shaping(name),
         )
         for kind in ("cuda", "opencl")
         for name, rung in RUNGS.items()

@@ -118,7 +118,6 @@ def run(function, operands, device, method):
     return result
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 def sized():
     """Each implementation of a product with each of its sizes."""
     for place in places(OPERANDS):
@@ -128,7 +127,8 @@ def sized():
             yield pytest.param(*place.values, sizes, marks=place.marks, id=f"{place.id}-{sizes}")
 
 
-@pytest.mark.parametrize(("operation", "device", "method", "sizes"), sized())
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("operation", "device", "method", "sizes"), [*sized()])
 def test_sizes(operation, device, method, sizes, dtype):
     function, make, sums = OPERANDS[operation]
     operands = make(sizes, dtype, np.random.default_rng(5))

@@ -38,7 +38,8 @@ class Copies:
 
     As in calls, downloads to pageable memory go to a new array, and uploads from it come from a
     place that no cache holds, unless they are so small that a program has just made them. It is
-    copied by the driver alone, or "staged" where the device can.
+    copied by the driver alone, or "staged" where the device can; then a result's memory is one that
+    was used before (`hetero.arrays.reused`).
 
     Parameters
     ----------
@@ -85,6 +86,8 @@ class Copies:
             array = self._pinned[:nbytes]
         elif direction == "upload":
             array = self._source(nbytes)
+        elif memory == STAGED:
+            array = self._pageable[:nbytes]
         else:
             array = np.empty(nbytes, np.uint8)
         if memory == STAGED:

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from hetero.devices import team
+from hetero.devices import lanes, team
 from hetero.kernels.cpu import lane, lane_task
 
 rng = np.random.default_rng(3)
@@ -145,6 +145,10 @@ def test_slices_begin_where_pages_do(made, monkeypatch):
         assert copied(made, "download", part, there, Driver(), 1 << 14) == 0
         np.testing.assert_array_equal(part, there[: part.nbytes])
         assert not memory[:begin].any()
+    for region in (1 << 9, 700):  # what is left where the system gives little
+        memory[...] = 0
+        assert copied(made, "download", memory[1023:], there, Driver(), region) == 0
+        np.testing.assert_array_equal(memory[1023:], there[:-1023])
     wide = np.zeros((50, 900), np.uint8)
     assert team.cut("download", wide[:, :300], 1 << 14)["chunk"] == 1 << 10
 
@@ -247,6 +251,27 @@ def test_helpers_sleep_and_are_woken_and_end():
     there[...] = 0
     copied(made, "upload", array, there, Driver(0))  # it goes on alone
     assert there.all()
+
+
+@pytest.mark.skipif(not hasattr(os, "setpriority"), reason="threads have no priorities here")
+def test_helpers_that_a_nice_thread_starts_are_no_nicer(monkeypatch):
+    found = []
+
+    def serve(self):
+        lanes.be_nice()
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    def lead():
+        lanes.be_nice()
+        team.Team().start(1)
+
+    monkeypatch.setattr(team.Team, "_serve", serve)
+    thread = threading.Thread(target=lead)
+    thread.start()
+    thread.join()
+    while not found:
+        time.sleep(0.001)
+    assert found == [min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + lanes._NICE, 19)]
 
 
 def test_a_team_is_made_anew_when_it_was_closed_and_in_a_forked_child(monkeypatch):

@@ -215,5 +215,5 @@ def be_nice() -> None:
     """Let the program's own threads go first on busy cores (Linux has it for each thread)."""
     if hasattr(os, "setpriority") and sys.platform == "linux":
         with contextlib.suppress(OSError):
-            now = os.getpriority(os.PRIO_PROCESS, 0)
+            now = os.getpriority(os.PRIO_PROCESS, os.getpid())  # of the thread that began it all
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(now + _NICE, 19))

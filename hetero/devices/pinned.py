@@ -18,6 +18,7 @@ import numpy as np
 
 from hetero.errors import DeviceError, DeviceMemoryError
 
+_HUGE_PAGE = 2 << 20  # bytes
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context
 _BLOCKING_SYNC, _NO_TIMING = 1, 2  # CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
 _MEMORY_TYPE, _HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_HOST
@@ -45,15 +46,23 @@ def cuda_pages(nbytes: int, ordinal: int, is_inherited: bool) -> np.ndarray:
     DeviceMemoryError
         If the system or the driver refuses it.
     """
-    return np.frombuffer(_CudaPages(max(nbytes, 1), ordinal, is_inherited), np.uint8, nbytes)
+    pages = _CudaPages(max(nbytes, 1), ordinal, is_inherited)
+    return np.frombuffer(pages, np.uint8, nbytes, pages.offset)
 
 
 class _CudaPages(mmap.mmap):
-    """Pages that are pinned until nobody holds them."""
+    """Pages that are pinned until nobody holds them.
+
+    Attributes
+    ----------
+    offset : int
+        Bytes before the first one that is pinned: large memory begins where a huge page does.
+    """
 
     def __new__(cls, nbytes: int, ordinal: int, is_inherited: bool) -> _CudaPages:
         try:
-            made = super().__new__(cls, -1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            room = nbytes + _HUGE_PAGE if nbytes >= _HUGE_PAGE else nbytes
+            made = super().__new__(cls, -1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError) as error:
             raise DeviceMemoryError(f"out of host memory: {error}") from error
         made._process, made._ordinal, made._address = os.getpid(), ordinal, 0
@@ -62,6 +71,8 @@ class _CudaPages(mmap.mmap):
                 with contextlib.suppress(OSError):  # a kernel without it
                     made.madvise(getattr(mmap, advice))
         address = np.frombuffer(made, np.uint8).__array_interface__["data"][0]
+        made.offset = -address % _HUGE_PAGE if room > nbytes else 0
+        address += made.offset
         status = driver().cuMemHostRegister_v2(
             ctypes.c_void_p(address), ctypes.c_size_t(nbytes), _PORTABLE
         )

@@ -37,6 +37,7 @@ _SLICE = 4 << 20  # bytes of a buffer of a thread of its own
 _LEAST_SLICE = 1 << 20  # bytes: waking another thread takes longer than copying less
 _BUFFERS = 2  # of a thread
 _REGION = 32 << 20  # bytes of all buffers of one that leads
+_SENT = 32 << 20  # bytes of pinned memory at once: both directions share the bus better
 _LEADERS = 2  # for each direction
 _MOST_LANES = 8
 _MOST_HELPERS = 8
@@ -154,9 +155,17 @@ class Ring:
             stream = self._streams[direction]
         if after is not None:
             self.device.wait(after, stream)
-        return Direct(
-            self.device, self.device.send(direction, array, buffer, offset, stream), array
-        )
+        parts = [(array, 0)]
+        if array.nbytes > _SENT and array.flags.c_contiguous:
+            flat = array.reshape(-1).view(np.uint8)
+            parts = [(flat[at : at + _SENT], at) for at in range(0, flat.nbytes, _SENT)]
+        try:
+            for part, begin in parts:
+                mark = self.device.send(direction, part, buffer, offset + begin, stream)
+        except BaseException:
+            self.device.synchronize(stream)  # of the parts before
+            raise
+        return Direct(self.device, mark, array)
 
     def _started(self, direction: str, wanted: int) -> int:
         """How many threads there are, when those that are wanted were started."""

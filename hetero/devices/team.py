@@ -108,7 +108,8 @@ class Team:
         for _ in threads:
             self._system.sem_post(self._semaphore)
         for thread in threads:
-            thread.join()
+            if thread is not threading.current_thread():  # in which a finalizer calls this
+                thread.join()
 
 
 _team: Team | None = None
@@ -155,8 +156,8 @@ def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
     if direction == "download" and nbytes >= _LARGE:
         # Two threads that touch the same new page for the first time both clear it.
         if row == nbytes:
-            chunk, lead = min(_HUGE_PAGE, size), host % _HUGE_PAGE
-            size -= size % chunk
+            chunk = min(_HUGE_PAGE, size)
+            size, lead = size - size % chunk, host % chunk
         elif pitch > 0:
             chunk = min(max(_HUGE_PAGE // pitch * row, _CHUNK), size)
     return {

@@ -478,3 +478,30 @@ def test_no_first_call_takes_two_seconds(call, cache, monkeypatch):
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 2.0
     shutil.rmtree(cache, ignore_errors=True)
+
+
+def test_every_loop_of_kmeans_is_compiled_in_both_ways(monkeypatch):
+    """By one thread and by all: the parallel sums of seeds were compiled by the first fit."""
+    from hetero.kernels.cpu import kmeans as compiled
+    from hetero.kernels.cpu import kmeans_bounds
+    from hetero.ops.kmeans import loop_examples
+
+    works = {}
+
+    def noted(name, function):
+        def call(work, *arguments):
+            works.setdefault(name, []).append(work)
+            return function(work, *arguments)
+
+        return call
+
+    for module in (compiled, kmeans_bounds):
+        for name, function in vars(module).copy().items():
+            if getattr(function, "__qualname__", "").startswith("by_work."):
+                works[name] = []
+                monkeypatch.setattr(module, name, noted(name, function))
+    loop_examples.clusters(np.dtype("float32"))
+    loop_examples.bounds(np.dtype("float32"))
+    assert len(works) == 8
+    for name, given in works.items():
+        assert min(given) < compiled._SERIAL <= max(given), name

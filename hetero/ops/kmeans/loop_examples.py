@@ -14,7 +14,7 @@ from hetero.ops.kmeans.rows_cpu import LoopRows
 def clusters(dtype: np.dtype) -> None:
     """Call every loop in both ways: by one thread and by all."""
     _fit(LoopRows, dtype, 70, 3, 3)
-    _fit(LoopRows, dtype, 40_000, 8, 8)
+    _fit(LoopRows, dtype, 40_000, 32, 64)
 
 
 def bounds(dtype: np.dtype) -> None:

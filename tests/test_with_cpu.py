@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+from fakes import Cupy
 from layouts import LAYOUTS
 from scipy import signal
 from test_planner import CPU, GPU, TWO, link, machine, roofline, square
@@ -284,6 +285,35 @@ def test_what_cannot_be_shared_is_done_by_one_of_them(two):  # noqa: F811
     assert hetero.plan("matmul", *integers, device=BOTH).chosen.device == "cpu"
 
 
+def test_operands_on_a_device_stay_there(two):  # noqa: F811
+    A, B = Cupy.of(values(40, 30), two[0]), values(30, 20)
+    plan = hetero.plan("matmul", A, B, device=BOTH)
+    assert not plan.chosen.shares
+    assert type(hetero.matmul(A, B, device=BOTH)) is Cupy
+
+
+def test_methods_that_only_stand_in_are_named(two):  # noqa: F811
+    """Tiles of a small product are considered where they are asked for."""
+    A, B = values(400, 300), values(300, 200)
+    plan = hetero.plan("matmul", A, B, device=BOTH)
+    assert "streamed" not in {c.method for c in plan.candidates}
+    plan = hetero.plan("matmul", A, B, device=BOTH, method="streamed")
+    assert [s.plan.chosen.method for s in plan.chosen.shares] == ["blas", "streamed"]
+    large = Spec((8192, 8192), "float32")
+    plan = hetero.plan("matmul", large, large, device=BOTH)
+    assert "streamed" in {c.method for c in plan.candidates}
+
+
+def test_without_constants_it_runs_half_and_half(two):  # noqa: F811
+    profile.set_current(machine(models={}))
+    A, B = values(40, 30), values(30, 20)
+    plan = hetero.plan("matmul", A, B, device=BOTH)
+    assert plan.chosen.seconds is None
+    assert [(s.begin, s.end) for s in plan.chosen.shares] == [(0, 20), (20, 40)]
+    np.testing.assert_array_equal(hetero.matmul(A, B, device=BOTH), A @ B)
+    assert used(two) == ["cuda:0"]
+
+
 def test_its_result_is_on_the_host(two):  # noqa: F811
     A, B = values(40, 30), values(30, 20)
     with hetero.use(results="device"):
@@ -383,16 +413,40 @@ def test_contention_of_a_device_by_operation_and_memory():
     assert known.contention("opencl:0", "matmul", "pinned") == UNKNOWN_CONTENTION
 
 
-def test_the_share_that_lies_in_pinned_memory_contends_as_such():
+@pytest.mark.parametrize("which", [(True, True), (True, False), (False, True), (False, False)])
+def test_most_of_what_is_moved_tells_the_kind_of_memory(which):
     constants = contending(profile.shipped("h100"), 1.0, 1.0, "pinned")
-    one = Spec((16384, 16384), "float32")
-    pinned = matvec.problem(one, Spec((16384,), "float32"))
-    inputs = tuple(o._replace(pinned=True) for o in pinned.inputs)
-    pinned = dataclasses.replace(pinned, inputs=inputs)
-    here = constants.machine()
-    assert priced(pinned, constants, here).chosen.device == BOTH
-    ordinary = matvec.problem(one, Spec((16384,), "float32"))
-    assert priced(ordinary, constants, here).chosen.device == "cpu"
+    problem = matvec.problem(Spec((16384, 16384), "float32"), Spec((16384,), "float32"))
+    pairs = zip(problem.inputs, which, strict=True)
+    inputs = tuple(operand._replace(pinned=pinned) for operand, pinned in pairs)
+    plan = priced(dataclasses.replace(problem, inputs=inputs), constants, constants.machine())
+    assert plan.chosen.device == (BOTH if which[0] else "cpu")
+
+
+def test_of_ranges_that_are_tried_those_that_end_soonest_are_taken(monkeypatch):
+    tried, given = [], iter([[10.0, 1.0], [6.0, 5.0], [4.0, 12.0], [3.0, 9.0]])
+    known: dict[int, list[float]] = {}
+
+    def seconds(self, shares):
+        if id(shares) not in known:
+            known[id(shares)] = next(given)
+            tried.append(shares)
+        return known[id(shares)]
+
+    monkeypatch.setattr(with_cpu._Pair, "_seconds", seconds)
+    found = both(priced(square(4096), machine(), device=BOTH, method="tiled"))
+    assert found.shares is tried[1]
+    assert len(tried) == 4
+
+
+def test_beside_all_gpus_together():
+    """The pair, all GPUs, and each by itself stand side by side."""
+    here = {"cpu": CPU, "cuda:0": GPU, "cuda:1": {**GPU, "same_as": "cuda:0"}}
+    constants = contending(machine(), 1.0, 1.0)
+    plan = priced(square(4096), constants, here)
+    places = [c.device for c in plan.candidates if c.reason is None]
+    assert {"cuda:*", BOTH, "cpu", "cuda:0"} == set(places)
+    assert places.count(BOTH) == 1
 
 
 def test_results_that_stay_are_not_shared():

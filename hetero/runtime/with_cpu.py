@@ -64,7 +64,7 @@ def among(
         if c.reason is None and c.seconds and c.device in devices:
             best.setdefault(c.device, c)
     cpu, cut = best.pop(CPU, None), None
-    if cpu is None or not best:
+    if cpu is None:
         return
     least = plan.candidates[0].seconds
     for name, other in best.items():

@@ -77,3 +77,18 @@ def test_each_family_is_run_once_until_its_kernels_change(started, monkeypatch):
     monkeypatch.setattr(rehearsal, "_sources", lambda: "others")
     Rehearsal(place, cases, quick=False)
     assert len(started) == 2
+
+
+def test_each_solve_is_run_once(monkeypatch):
+    """Timing takes a dozen; a dozen processes would wait for one device all that time."""
+    row = next(i for i in registry.lookup("poisson") if i.kind == "cuda")
+    case = Case(row, "float32", "2d", TimedSolves(8, 40), [[256, 4096]])
+    done = []
+    monkeypatch.setattr(
+        rehearsal.solving,
+        "prepared",
+        lambda case, dims, bench: lambda count: done.append((dims, count)),
+    )
+    rehearsal._do(case, None)
+    assert len(done) == len(set(done)) == 4
+    assert {dims for dims, _ in done} == {(256,), (4096,)}

@@ -28,9 +28,10 @@ from hetero.kernels.jacobi import rungs as jacobi
 from hetero.kernels.matvec import rungs as matvec
 from hetero.kernels.procedure.derive import Shape
 from hetero.ops.convolve2d import direct_device
+from hetero.ops.convolve2d import rungs as convolve2d_rows
 from hetero.ops.convolve2d.window import BOUNDARIES, MODES, window_of
 from hetero.ops.linear_systems.types import Stencil
-from hetero.ops.matvec.rungs import run_held
+from hetero.ops.matvec import rungs as matvec_rows
 from hetero.ops.poisson import jacobi_device
 from hetero.ops.poisson.rungs import sweeper
 from hetero.runtime import registry
@@ -153,8 +154,15 @@ def test_other_shapes_give_the_same(place, monkeypatch):
         assert Shape(16, 4) in family.shapes(rung, "float32", hetero.devices.get(place).card())
         with monkeypatch.context() as patch:
             patch.setattr(family, "chosen", lambda *_: Shape(16, 4))
+            clear_plans()
             result = calls[family](rung)
+        clear_plans()
         np.testing.assert_allclose(result, expected, rtol=2e-4, atol=1e-5)
+
+
+def clear_plans():
+    matvec_rows._plan.cache_clear()
+    convolve2d_rows._plan.cache_clear()
 
 
 def test_a_rung_is_launched_with_the_shape_that_is_asked_for(place):
@@ -343,7 +351,11 @@ def _simulate_product(device, rung):
         card=device.card(),
         shape=Shape(32, 1) if rung in ("naive", "constant", "shared") else Shape(16, 4),
     )
-    run = device.run_launches if rung == "naive" else lambda *given: run_held(device, *given)
+    run = (
+        device.run_launches
+        if rung == "naive"
+        else lambda *given: matvec_rows.run_held(device, *given)
+    )
     run(planned, {"A": a, "x": b, "y": c}, 4)
     device.download(c, y)
     near(y, A @ x[:, 0], abs(A) @ abs(x[:, 0]), 37)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution.rungs import RUNGS, Shape, chosen, plan_rung, shapes
+from hetero.kernels.procedure.card import Card
+from hetero.ops.convolve2d.window import Window
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments, Implementation, Shaping
 
@@ -15,25 +19,42 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
 
 
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    rung: str,
+    window: Window,
+    batch: int,
+    dtype: str,
+    strides: tuple[tuple[int, ...], ...],
+    tap_strides: tuple[int, int] | None,
+    card: Card,
+    shape: Shape | None,
+) -> LaunchPlan:
+    from hetero.ops.convolve2d.direct_device import extents
+
+    image_strides, out_strides = strides
+    return plan_rung(
+        rung,
+        **extents(window),
+        batch=batch,
+        dtype=dtype,
+        image_strides=image_strides,
+        out_strides=out_strides,
+        tap_strides=tap_strides,
+        card=card,
+        shape=shape,
+    )
+
+
 def _launch(
     rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
 ) -> None:
-    from hetero.ops.convolve2d import direct_device
+    from hetero.ops.convolve2d.direct_device import taps_on
 
     (image,), output, options = arguments
-    taps, owner, strides = direct_device.taps_on(device, options.filter, problem)
-    image_strides, out_strides = problem.strides
-    planned = plan_rung(
-        rung,
-        **direct_device.extents(problem.options),
-        batch=problem.batch,
-        dtype=problem.dtype,
-        image_strides=image_strides,
-        out_strides=out_strides,
-        tap_strides=strides,
-        card=device.card(),
-        shape=shape,
-    )
+    taps, owner, strides = taps_on(device, options.filter, problem)
+    p, card = problem, device.card()
+    planned = _plan(rung, p.options, p.batch, p.dtype, p.strides, strides, card, shape)
     buffers = {"image": image, "taps": taps, "out": output, "fillvalue": options.fillvalue}
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
     del owner

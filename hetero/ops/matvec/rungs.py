@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero.kernels import LaunchPlan
 from hetero.kernels.matvec.rungs import (
     CONSTANT_BYTES,
     RUNGS,
@@ -16,6 +18,7 @@ from hetero.kernels.matvec.rungs import (
     plan_rung,
     shapes,
 )
+from hetero.kernels.procedure.card import Card
 from hetero.ops.products import operands
 from hetero.runtime import registry
 from hetero.runtime.problem import Problem
@@ -25,22 +28,36 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
 
 
-def _launch(
-    rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
-) -> None:
-    (m, k), (a, x, y) = problem.dims, problem.strides
-    planned = plan_rung(
+@functools.lru_cache(maxsize=1024)
+def _plan(
+    rung: str,
+    dims: tuple[int, int],
+    batch: int,
+    dtype: str,
+    strides: tuple[tuple[int, ...], ...],
+    card: Card,
+    shape: Shape | None,
+) -> LaunchPlan | HeldPlan:
+    (m, k), (a, x, y) = dims, strides
+    return plan_rung(
         rung,
         m=m,
         k=k,
-        batch=problem.batch,
-        dtype=problem.dtype,
+        batch=batch,
+        dtype=dtype,
         a_strides=a,
         x_strides=x,
         y_strides=y,
-        card=device.card(),
+        card=card,
         shape=shape,
     )
+
+
+def _launch(
+    rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
+) -> None:
+    p, card = problem, device.card()
+    planned = _plan(rung, p.dims, p.batch, p.dtype, p.strides, card, shape)
     matrix, vector = operands.matrix_and_vector(problem, arguments.inputs)
     buffers = {"A": matrix, "x": vector, "y": arguments.output}
     itemsize = np.dtype(problem.dtype).itemsize

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hetero
-from hetero.cli import commands, report, transfer
+from hetero.cli import commands, ladder, report, transfer
 
 
 class _Command(argparse.ArgumentParser):
@@ -63,6 +63,18 @@ def parser() -> argparse.ArgumentParser:
             commands.bench,
             _bench,
             "Every method side by side, beside the libraries that are here.",
+        ),
+        (
+            "ladder",
+            ladder.run,
+            ladder.options,
+            "Each kernel of an operation from the first idea to the best: time, rates, gain.",
+        ),
+        (
+            "sweep",
+            ladder.run_sweep,
+            ladder.sweep_options,
+            "One rung with every legal block: a heat map, and how far its own block is.",
         ),
         (
             "transfer",

@@ -21,6 +21,11 @@ module of benchmarks (`Operation.benchmarks`) has of
 ``GROWING``
     Positions of the dimensions that grow with a call's size, as `hetero transfer` varies it; the
     first one tells how large it is. Without it all do.
+``climbed(size)``
+    The dimensions of calibration's cases that `hetero ladder` and `hetero sweep` time the rungs on
+    at a size. Without it all extents are that size.
+``CLIMBED``, ``SWEPT``
+    Kind of device -> the sizes of the ladder, and the size of a sweep, unless they are told.
 ``moved(dtype)``
     The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
 ``pictured(kind)``

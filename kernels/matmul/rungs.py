@@ -59,6 +59,7 @@ _SHAPES = {
 _SHAPES |= {"rotated": _SHAPES["column"], "tuned": _SHAPES["column"]}
 _DEPTH = 32  # columns of a tile of A in shared memory
 _PARTITIONS = 8  # of the Tesla T10's memory
+_THREADS = 1024  # of a block: OpenCL's CPUs take more, for nothing
 _STATIC_BYTES = 48 << 10  # of arrays whose size is in the source
 
 
@@ -74,13 +75,13 @@ def shapes(rung: str, dtype: str, card: Card) -> tuple[Shape, ...]:
         if rung != "tuned":
             some = tuple(shape for shape in some if shape.elements == own.elements)
     else:
-        powers = [1 << i for i in range(card.block_threads.bit_length())]
+        powers = [1 << i for i in range(min(card.block_threads, _THREADS).bit_length())]
         some = tuple(Shape(x, y, own.elements) for x in powers for y in powers)
     most = min(card.block_shared, _STATIC_BYTES)
     return tuple(
         shape
         for shape in some
-        if card.warp <= shape.x * shape.y <= card.block_threads
+        if card.warp <= shape.x * shape.y <= min(card.block_threads, _THREADS)
         and _shared_elements(rung, shape) * item <= most
         and shape.x * shape.y * _registers(item, shape.elements) <= card.registers
     )

@@ -53,6 +53,15 @@ PLANES = (
 )  # of a filter that is not known to be of low rank
 
 
+CLIMBED = {"cuda": (256, 1024, 4096), "opencl": (64, 256)}
+_CLIMBED_FILTER = 15
+
+
+def climbed(size: int) -> tuple[int, ...]:
+    """What the rungs are timed on: an image of that extent, and a filter."""
+    return size, _CLIMBED_FILTER
+
+
 def draw(random: random.Random, on: str, largest: int) -> Trial:
     """Image and filter with log-uniform extents, about as high as wide; every third of rank 1."""
     dtype = random.choice(DEVICE_DTYPES)

@@ -45,6 +45,15 @@ LINES = (
 )
 
 
+CLIMBED = {"cuda": (1 << 12, 1 << 16, 1 << 20), "opencl": (256, 4096)}
+_CLIMBED_COLUMNS = _CLIMBED_CLUSTERS = 64
+
+
+def climbed(size: int) -> tuple[int, ...]:
+    """What the rungs are timed on: so many rows."""
+    return max(size, _CLIMBED_CLUSTERS), _CLIMBED_COLUMNS, _CLIMBED_CLUSTERS
+
+
 def draw(random: random.Random, on: str, largest: int) -> Trial:
     """Random rows, few or many; some iterations from seeds by k-means++."""
     dtype = random.choice(DEVICE_DTYPES)

@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 VERIFIED = True
+CLIMBED = {"cuda": (1024, 4096, 16384), "opencl": (64, 256, 1024)}
 SHAPES: Sequence[tuple[int, ...]] = [
     *((n, n) for n in SQUARE),
     *((1000, 1000), (3001, 3001), (6007, 6007), (12011, 12011)),

@@ -38,6 +38,14 @@ LINES = (
 )
 
 
+CLIMBED = {"cuda": (64, 1024, 4096), "opencl": (32, 128, 512)}
+
+
+def climbed(size: int) -> tuple[int, ...]:
+    """What the rungs are timed on: points of a square grid of that extent."""
+    return (size * size,)
+
+
 def draw(random: random.Random, on: str, largest: int) -> Trial:
     """A rectangle or a box, about as high as wide."""
     dtype = random.choice(DEVICE_DTYPES)

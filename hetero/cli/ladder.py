@@ -1,0 +1,106 @@
+"""`hetero ladder` and `hetero sweep`: their options, and what they do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from hetero import terminal
+from hetero.cli.exit_codes import DONE, FAILED
+from hetero.terminal import progress_bar
+
+LADDER = "ladder"
+
+
+def options(sub: argparse.ArgumentParser) -> None:
+    """Add those of the ladder."""
+    _common(sub, "such as cuda:0; cpu: its methods")
+    sub.add_argument(
+        "--sizes",
+        type=_sizes,
+        metavar="N,N",
+        help="extents of squares; of images and grids likewise, of k-means rows (default: three, "
+        "small ones without a GPU)",
+    )
+
+
+def sweep_options(sub: argparse.ArgumentParser) -> None:
+    """Add those of the sweep."""
+    _common(sub, "such as cuda:0")
+    sub.add_argument("--method", required=True, help="a rung whose blocks can have other shapes")
+    sub.add_argument(
+        "--size", type=int, help="as one of --sizes of ladder (default: 4096, 128 without a GPU)"
+    )
+
+
+def _common(sub: argparse.ArgumentParser, device: str) -> None:
+    import hetero.ops  # noqa: F401  # registers them
+    from hetero.runtime import registry
+
+    names = [
+        name
+        for o in registry.operations()
+        if any(row.rung for row in registry.lookup(o.name))
+        for name in dict.fromkeys((o.function, o.name))
+    ]
+    sub.add_argument("operation", metavar="OPERATION", help=", ".join(names))
+    sub.add_argument("--dtype", choices=("float32", "float64"), help="default: as for bench")
+    sub.add_argument(
+        "--device", help=f"{device} (default: the first GPU, else the first OpenCL device)"
+    )
+    sub.add_argument("--plot", metavar="FILE", help="save a picture, by matplotlib")
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [int(size) for size in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be whole numbers, such as 512,4096, got {text[:40]!r}"
+        ) from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Time an operation's rungs."""
+    from hetero.evaluation import ladder, latest
+
+    def climb(operation: Any, progress: Any) -> dict[str, Any]:
+        given = arguments.dtype, arguments.sizes
+        found = ladder.ladder(operation, *given, device=arguments.device, progress=progress)
+        key = f"{found['operation']} {found['dtype']} on {found['device']}"
+        latest.keep(LADDER, key, found)
+        return found
+
+    return _shown(arguments, climb, ladder.text, ladder.draw)
+
+
+def run_sweep(arguments: argparse.Namespace) -> int:
+    """Time a rung with every legal block."""
+    from hetero.evaluation import sweep
+
+    def swept(operation: Any, progress: Any) -> dict[str, Any]:
+        given = arguments.method, arguments.size, arguments.dtype
+        return sweep.sweep(operation, *given, device=arguments.device, progress=progress)
+
+    return _shown(arguments, swept, sweep.text, sweep.draw)
+
+
+def _shown(arguments: argparse.Namespace, measured: Any, text: Any, draw: Any) -> int:
+    """Measure, print, and draw where that is asked for."""
+    from hetero.cli.commands import _check_file
+    from hetero.evaluation import pictures
+    from hetero.runtime import registry
+
+    operation = registry.operation(arguments.operation)
+    if arguments.plot is not None:
+        _check_file("--plot", arguments.plot)
+        pictures.check(arguments.plot)
+    found = measured(operation, progress_bar())
+    terminal.clear()
+    print(json.dumps(found, indent=2) if arguments.json else text(found))
+    if arguments.plot is None or draw(found, arguments.plot):
+        return DONE
+    print(f"hetero: {pictures.INSTALL}", file=sys.stderr)
+    return FAILED

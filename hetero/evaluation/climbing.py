@@ -1,0 +1,183 @@
+"""What `hetero ladder` and `hetero sweep` share: one method of an operation, timed at one size.
+
+What a method is timed on are the operands of calibration's cases: on the device, the same for all
+methods; of a solve one iteration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+from hetero import devices
+from hetero.calibration import budgets, measure, solving
+from hetero.calibration.workbench import Bench
+from hetero.runtime import benchmark, inventory, registry
+from hetero.runtime.cases import Case, Dims, Place, TimedSolves, forget_numbers
+from hetero.runtime.plan import CPU
+from hetero.runtime.problem import Problem
+from hetero.runtime.registry import Implementation, Operation
+
+_FIRST = 32  # the size that is tried first, to see how long others take
+_POINT = 0.06  # seconds for one figure by the wall's clock
+_MOST_STEPS = 200  # of a solve
+
+
+class Ground:
+    """One operation at one place, with one dtype.
+
+    Parameters
+    ----------
+    operation : Operation
+    place : Place
+    dtype : str
+    limit : float
+        Seconds of a call above which none is made.
+    """
+
+    def __init__(self, operation: Operation, place: Place, dtype: str, limit: float) -> None:
+        self.operation, self.place, self.dtype, self.limit = operation, place, dtype, limit
+        self._bench = Bench(place.devices)
+        own = importlib.import_module(operation.cases).cases
+        self._cases: dict[str, Case] = {}
+        for case in own(place, budgets.QUICK):
+            if case.dtype == dtype:
+                self._cases.setdefault(case.implementation.method, case)
+        if not self._cases:
+            raise ValueError(f"nothing of {operation.function} can be measured on {place.name}")
+
+    def measured(self) -> list[Implementation]:
+        """The methods that calibration measures here."""
+        return [case.implementation for case in self._cases.values()]
+
+    def dims(self, size: int) -> Dims:
+        """Dimensions of the case at a size, such as the extent of a square."""
+        extents = benchmark.of(self.operation, "climbed")
+        return extents(size) if extents else (size,) * len(self.case().axes or ())
+
+    def case(self, row: Implementation | None = None) -> Case:
+        """What a method is measured on; of one that calibration does not measure, as of others."""
+        first = next(iter(self._cases.values()))
+        if row is None:
+            return first
+        top = next((m for m in self.operation.ladder if m in self._cases), None)
+        found = self._cases.get(row.method) or (self._cases[top] if top else first)
+        return dataclasses.replace(found, implementation=row)
+
+    def shown(self, size: int) -> list[int]:
+        """The problem's own dimensions at a size."""
+        return [*self.case().problem(*self.dims(size)).dims]
+
+    @property
+    def what(self) -> str:
+        """What is timed: a call, or an iteration."""
+        how = self.case().how
+        return "iteration" if isinstance(how, TimedSolves) and how.few != how.many else "call"
+
+    def problem(self, row: Implementation, size: int) -> Problem:
+        """The problem that a method is timed on."""
+        return self.case(row).problem(*self.dims(size))
+
+    def obstacle(self, row: Implementation, size: int) -> str | None:
+        """Why a method cannot do a size, or not soon; None where it can.
+
+        It is tried at sizes that double, so that each tells how long the next one takes.
+        """
+        reason = row.excludes(self.problem(row, size), self.place.info)
+        if self.place.kind == CPU and [*self.problem(row, size).dims] != self.shown(size):
+            reason = "is for other problems than the first one"
+        tried = min(size, _FIRST)
+        while reason is None and tried < size:
+            seconds = self.once(row, tried)
+            later = seconds * self._work(row, size) / self._work(row, tried)
+            following = min(2 * tried, size)
+            if seconds * self._work(row, following) / self._work(row, tried) > self.limit:
+                return f"would take about {_rounded(later)}"
+            if later < self.limit / 8:  # and less than that, since small sizes are slow
+                return None
+            tried = following
+        return reason
+
+    def _work(self, row: Implementation, size: int) -> float:
+        work = row.work(self.problem(row, size), self.place.info)
+        return max(work.flops, 1.0)
+
+    def once(self, row: Implementation, size: int) -> float:
+        """Seconds of the second call, by the wall's clock, until its result is there."""
+        call = self._call(row, size)
+        call()
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+
+    def _call(self, row: Implementation, size: int) -> Callable[[], object]:
+        case = self.case(row)
+        if isinstance(case.how, TimedSolves):
+            solve = solving.prepared(case, self.dims(size), self._bench)
+            return lambda: solve(1)
+        return self._bench.waiting(case, case.problem(*self.dims(size)))
+
+    def seconds(self, row: Implementation, size: int) -> float:
+        """Seconds of one call, or of one iteration of a solve."""
+        case = self.case(row)
+        if not isinstance(case.how, TimedSolves):
+            return self._bench.seconds(case, self.problem(row, size), _POINT)
+        solve = solving.prepared(case, self.dims(size), self._bench)
+        few = measure.measure(lambda: solve(1), budget=_POINT, least=2, most=5)
+        if case.how.few == case.how.many:  # it is one step
+            return min(few.samples)
+        more = max(2, min(_MOST_STEPS, int(_POINT / min(few.samples))))
+        many = measure.measure(lambda: solve(1 + more), budget=2 * _POINT, least=2, most=5)
+        return max(min(many.samples) - min(few.samples), 0.0) / more or min(few.samples)
+
+
+def place_of(device: str | None) -> Place:
+    """Where is measured: the device that is named, or the first GPU, or the first one at all.
+
+    Raises
+    ------
+    DeviceNotAvailable
+        If there is no such device.
+    """
+    if device == CPU:
+        return Place(CPU, inventory.devices()[CPU])
+    if device is None:
+        device = benchmark.cuda_device() or next(iter(devices.proven()), "cuda")
+    found = devices.get(device)
+    return Place(found.name, inventory.devices()[found.name], (found,))
+
+
+@contextmanager
+def ground(
+    operation: Operation, device: str | None, dtype: str | None, limit: float | None = None
+) -> Iterator[Ground]:
+    """The ground of an operation, its device active; what it holds is given back at the end."""
+    place = place_of(device)
+    own = dtype or benchmark.of(operation, "DTYPE", benchmark.DTYPE)
+    with place.devices[0].active() if place.devices else nullcontext():
+        try:
+            seconds = limit or (1.0 if place.kind == "cuda" else 0.25)
+            yield Ground(operation, place, own, seconds)
+        finally:
+            forget_numbers()
+
+
+def rows(operation: Operation, ground: Ground) -> list[Implementation]:
+    """The ladder: rungs, then the methods above them; on the CPU what calibration measures."""
+    kind = ground.place.kind
+    if kind == CPU:
+        return ground.measured()
+    there = {i.method: i for i in registry.considered(operation.name) if i.kind == kind}
+    found = registry.rungs(operation.name, kind)
+    if not found:
+        raise ValueError(f"{operation.function} has no rungs on {kind}")
+    return found + [there[method] for method in operation.ladder if method in there]
+
+
+def _rounded(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.0f} hours"

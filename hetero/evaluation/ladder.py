@@ -1,0 +1,220 @@
+"""`hetero ladder`: the kernels of an operation from the first idea to the best, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hetero.evaluation import climbing, pictures, roof
+from hetero.evaluation.climbing import Ground
+from hetero.evaluation.left_out import leaving_out
+from hetero.evaluation.report import markdown
+from hetero.runtime import benchmark
+from hetero.runtime.plan import CPU, readable
+from hetero.runtime.registry import Implementation, Operation
+
+_SIZES = {"cuda": (256, 1024, 4096)}
+_SIZES_OTHERS = (64, 256, 512)
+
+
+def ladder(
+    operation: Operation,
+    dtype: str | None = None,
+    sizes: Sequence[int] | None = None,
+    *,
+    device: str | None = None,
+    limit: float | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> dict[str, Any]:
+    """Time every rung, and the methods above them, on operands that lie on the device.
+
+    Parameters
+    ----------
+    operation : Operation
+    dtype : str, optional
+        Default: as for `hetero bench`.
+    sizes : sequence of int, optional
+        Extents of squares, or what the operation makes of them. Default: the operation's.
+    device : str, optional
+        Default: the first GPU, without one the first OpenCL device. "cpu": its methods.
+    limit : float, optional
+        Seconds of a call above which none is made. Default: 1 on a GPU, else 0.25.
+    progress : callable, optional
+        As in `hetero.calibrate`.
+
+    Returns
+    -------
+    dict
+        operation, device, name (the device's), dtype, what (is timed: "call", "iteration"), roof
+        (flops_per_second, bytes_per_second, how), rows: size, dims, number, method, rung (whether
+        it is one), idea, gain_expected; seconds, flops_per_second, bytes_per_second, gain (over the
+        row before of that size), share (of what flops and bytes take at the roof); or reason.
+
+    Raises
+    ------
+    ValueError
+        If the operation has no rungs there, or a size is less than 1.
+    DeviceNotAvailable
+    """
+    if sizes is not None and min(sizes, default=0) < 1:
+        raise ValueError(f"sizes must be 1 or more, got {', '.join(map(str, sizes))}")
+    with climbing.ground(operation, device, dtype, limit) as ground:
+        place = ground.place
+        methods = climbing.rows(operation, ground)
+        usual = benchmark.of(operation, "CLIMBED", {})
+        sizes = sizes or usual.get(place.kind) or _SIZES.get(place.kind, _SIZES_OTHERS)
+        above = _roof(ground)
+        found: list[dict[str, Any]] = []
+        for at, size in enumerate(sizes):
+            before: float | None = None
+            for number, row in enumerate(methods, 1):
+                if progress is not None:
+                    done = (at + number / len(methods)) / len(sizes)
+                    progress(done, f"{operation.function} {size} {row.method}")
+                one = _measured(ground, row, size, above, before)
+                found.append({"number": number, **one})
+                before = one.get("seconds", before)
+        if place.kind == CPU:
+            _in_order(found)
+        return {
+            "operation": operation.function,
+            "device": place.name,
+            "name": place.info.get("name", place.name),
+            "dtype": ground.dtype,
+            "what": ground.what,
+            "roof": above._asdict(),
+            "rows": found,
+        }
+
+
+def _roof(ground: Ground) -> roof.Roof:
+    if ground.place.devices:
+        return roof.of_device(ground.place.devices[0], ground.dtype)
+    return roof.of_host(ground.dtype)
+
+
+def _measured(
+    ground: Ground, row: Implementation, size: int, above: roof.Roof, before: float | None
+) -> dict[str, Any]:
+    idea, gain = ground.operation.ladder.get(row.method, ""), ""
+    if row.rung is not None:
+        _, idea, gain = row.rung
+    found: dict[str, Any] = {"size": size, "dims": ground.shown(size), "method": row.method}
+    found |= {"rung": row.rung is not None, "idea": idea, "gain_expected": gain}
+    failed: dict[str, str] = {}
+    with leaving_out(row.method, failed):
+        reason = ground.obstacle(row, size)
+        if reason is not None:
+            return {**found, "reason": reason}
+        seconds = ground.seconds(row, size)
+        work = row.work(ground.problem(row, size), ground.place.info)
+        return {
+            **found,
+            "seconds": seconds,
+            "flops_per_second": work.flops / seconds,
+            "bytes_per_second": work.bytes / seconds,
+            "gain": None if before is None else before / seconds,
+            "share": above.seconds(work.flops, work.bytes) / seconds,
+        }
+    return {**found, "reason": failed[row.method]}
+
+
+def _in_order(rows: list[dict[str, Any]]) -> None:
+    """The CPU's methods are no ladder: the slowest first, and gains over that one before."""
+    rows.sort(key=lambda row: (row["size"], -row.get("seconds", 0.0)))
+    before: dict[int, float] = {}
+    for number, row in enumerate(rows):
+        row["number"] = number % len({r["method"] for r in rows}) + 1
+        if "seconds" in row:
+            last = before.get(row["size"])
+            row["gain"] = None if last is None else last / row["seconds"]
+            before[row["size"]] = row["seconds"]
+
+
+def text(found: dict[str, Any]) -> str:
+    """The ladder as tables, one for each size."""
+    above = found["roof"]
+    lines = [
+        f"{found['operation']} {found['dtype']} on {found['device']} ({found['name']}), "
+        f"one {found['what']}",
+        f"roof: {_rate(above['flops_per_second'])}FLOP/s ({above['how']}), "
+        f"{_rate(above['bytes_per_second'])}B/s (a copy), both measured now; what lies in caches "
+        "may be above it",
+    ]
+    for size in dict.fromkeys(row["size"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["size"] == size]
+        timed = [row for row in rows if "seconds" in row]
+        lines += ["", " x ".join(map(str, rows[0]["dims"]))]
+        head = ("", "method", "time", "GFLOP/s", "GB/s", "gain", "of the roof", "what is new")
+        lines += markdown(head, [_cells(row) for row in timed]) if timed else []
+        lines += [
+            f"{row['method']} is left out: {row['reason']}" for row in rows if "reason" in row
+        ]
+        lines += _better(timed)
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    return [
+        str(row["number"]),
+        row["method"],
+        readable(row["seconds"]),
+        _figures(row["flops_per_second"] * 1e-9),
+        _figures(row["bytes_per_second"] * 1e-9),
+        "" if row["gain"] is None else f"{row['gain']:.2f}",
+        f"{100 * row['share']:.2g} %",
+        row["idea"],
+    ]
+
+
+def _better(timed: list[dict[str, Any]]) -> list[str]:
+    """Where a rung is faster than the method that stands above the rungs, which is said."""
+    own = next((row for row in timed if not row["rung"]), None)
+    rungs = [row for row in timed if row["rung"]]
+    if own is None or not rungs:
+        return []
+    best = min(rungs, key=lambda row: row["seconds"])
+    if best["seconds"] >= own["seconds"]:
+        return []
+    ratio = own["seconds"] / best["seconds"]
+    return [f"{best['method']} is {ratio:.2f} times as fast as {own['method']} here"]
+
+
+def _figures(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _rate(value: float) -> str:
+    for scale, unit in ((1e12, "T"), (1e9, "G")):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e6:.3g} M"
+
+
+def draw(found: dict[str, Any], path: str) -> bool:
+    """Save a picture: FLOP/s of each rung and size, below the roof; False without matplotlib."""
+    made = pictures.figure(9.0, 5.0)
+    if made is None:
+        return False
+    axes = made.subplots()
+    names = list(dict.fromkeys(row["method"] for row in found["rows"]))
+    sizes = list(dict.fromkeys(row["size"] for row in found["rows"]))
+    width = 0.8 / len(sizes)
+    for at, size in enumerate(sizes):
+        timed = [r for r in found["rows"] if r["size"] == size and "seconds" in r]
+        places = [names.index(r["method"]) + (at - (len(sizes) - 1) / 2) * width for r in timed]
+        rates = [r["flops_per_second"] * 1e-9 for r in timed]
+        hatch = ("", "//", "..", "xx", "\\\\", "++")[at % 6]  # told apart without colours too
+        dims = " x ".join(map(str, timed[0]["dims"])) if timed else str(size)
+        bars = axes.bar(places, rates, width, label=dims, hatch=hatch, edgecolor="black")
+        axes.bar_label(bars, [_figures(rate) for rate in rates], rotation=90, padding=2, size=7)
+    peak = found["roof"]["flops_per_second"] * 1e-9
+    axes.axhline(peak, color="black", linestyle="--", label=f"roof: {found['roof']['how']}")
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+    axes.set_ylabel("GFLOP/s")
+    axes.set_title(f"{found['operation']} {found['dtype']} on {found['name']}")
+    axes.margins(y=0.15)
+    axes.legend()
+    pictures.save(made, path)
+    return True

@@ -1,0 +1,39 @@
+"""Launches that show what a device computes at most, with how many flops each does."""
+
+from __future__ import annotations
+
+from .launch import REAL, Launch, check_dtype
+
+__all__ = ["THREADS", "peaks"]
+
+THREADS = 256
+_FLOPS = 2 * 8 * 32  # of a thread in a round, see peak.cu
+_TENSOR_FLOPS = 2048 * 4 * 8 // 32  # see peak_tensor.cu
+_FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
+
+
+def peaks(
+    dtype: str, blocks: int, rounds: int, block_limit: int, capability: tuple[int, int] | None
+) -> dict[str, tuple[Launch, float]]:
+    """In words -> a launch on a buffer ``"out"`` of an element for each thread, and its flops.
+
+    Parameters
+    ----------
+    dtype : {"float32", "float64"}
+    blocks, rounds : int
+        How many blocks, and how long each computes.
+    block_limit : int
+        Most threads the device takes in a block.
+    capability : (int, int) or None
+        Compute capability of a CUDA device.
+    """
+    check_dtype(dtype)
+    threads = min(THREADS, block_limit)
+    size = ("THREADS", threads)
+    arguments = ("out", rounds)
+    plain = Launch("peak.cu", "peak", (("REAL", REAL[dtype]), size), blocks, threads, arguments)
+    found = {"multiply-adds": (plain, float(_FLOPS * rounds * blocks * threads))}
+    if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
+        tensor = Launch("peak_tensor.cu", "peak_tensor", (size,), blocks, threads, arguments)
+        found["tensor cores"] = tensor, float(_TENSOR_FLOPS * rounds * blocks * threads)
+    return found

@@ -1,0 +1,241 @@
+"""`hetero ladder` and `hetero sweep`, on an OpenCL device at small sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import runtimes
+
+from hetero import cli
+from hetero.errors import DeviceError, DeviceNotAvailable
+from hetero.evaluation import climbing, ladder, latest, pictures, roof, sweep
+from hetero.runtime import registry
+
+LADDERS = [o for o in registry.operations() if o.ladder]
+MATMUL = registry.operation("matmul")
+
+
+@pytest.fixture(scope="module")
+def device():
+    return runtimes.opencl_device().name
+
+
+@pytest.fixture(scope="module")
+def climbed(device):
+    return ladder.ladder(MATMUL, "float32", (8, 40), device=device)
+
+
+def test_every_rung_is_measured_in_order(climbed, device):
+    rungs = registry.rungs("matmul", "opencl")
+    names = [*(row.method for row in rungs), "tiled"]
+    assert [row["method"] for row in climbed["rows"]] == 2 * names
+    assert [row["number"] for row in climbed["rows"]] == 2 * [*range(1, len(names) + 1)]
+    assert (climbed["device"], climbed["dtype"], climbed["what"]) == (device, "float32", "call")
+    before = None
+    above = roof.Roof(**climbed["roof"])
+    for row in climbed["rows"]:
+        n = row["size"]
+        assert row["dims"] == [n, n, n]
+        assert row["rung"] == (row["method"] != "tiled")
+        assert row["flops_per_second"] == pytest.approx(2 * n**3 / row["seconds"])
+        assert row["bytes_per_second"] == pytest.approx(12 * n**2 / row["seconds"])
+        share = max(row["flops_per_second"] / above[0], row["bytes_per_second"] / above[1])
+        assert row["share"] == pytest.approx(share)
+        if row["number"] == 1:
+            assert row["gain"] is None
+        else:
+            assert row["gain"] == pytest.approx(before / row["seconds"])
+        before = row["seconds"]
+
+
+@pytest.mark.parametrize("operation", LADDERS, ids=lambda o: o.name)
+def test_every_ladder_is_climbed(operation, device, monkeypatch):
+    """From its first rung to the first method above the rungs."""
+    first = registry.rungs(operation.name, "opencl")[0].method
+    last = next(iter(operation.ladder))
+    rows = [i for i in registry.lookup(operation.name) if i.method in (first, last)]
+    monkeypatch.setitem(registry._implementations, operation.name, rows)
+    found = ladder.ladder(operation, "float32", (24,), device=device)
+    for row in found["rows"]:
+        assert row.get("seconds", 0.0) > 0.0, row
+    assert [row["method"] for row in found["rows"]] == [first, last]
+    assert ladder.text(found).count("\n| ") == 3
+
+
+def test_what_takes_too_long_is_left_out(device, monkeypatch):
+    """The longest tried is a step from what is allowed; each rung for itself."""
+    tried = []
+
+    def once(ground, row, size):
+        tried.append((row.method, size))
+        rate = {"sequential": 1e6}.get(row.method, 1e9)
+        return 2.0 * size**3 / rate
+
+    monkeypatch.setattr(climbing.Ground, "once", once)
+    monkeypatch.setattr(climbing.Ground, "seconds", lambda ground, row, size: 0.25)
+    found = ladder.ladder(MATMUL, sizes=(512,), device=device, limit=1.0)
+    first, *others = found["rows"]
+    assert first["reason"] == "would take about 4 minutes"
+    assert "seconds" not in first
+    assert all(row["seconds"] == 0.25 for row in others)
+    assert others[0]["gain"] is None
+    assert max(size for method, size in tried if method == "sequential") == 64
+    assert "sequential is left out: would take about 4 minutes" in ladder.text(found)
+
+
+def test_what_fails_is_left_out(device, monkeypatch):
+    def failing(devices, problem, arguments):
+        raise DeviceError("no such luck\nin detail")
+
+    rows = [
+        dataclasses.replace(i, run=failing) if i.method == "rows2" else i
+        for i in registry.lookup("matmul")
+    ]
+    monkeypatch.setitem(registry._implementations, "matmul", rows)
+    found = ladder.ladder(MATMUL, sizes=(8,), device=device)
+    reasons = {row["method"]: row["reason"] for row in found["rows"] if "reason" in row}
+    assert reasons == {"rows2": "no such luck"}
+
+
+def test_a_rung_that_beats_the_best_is_told(climbed):
+    rows = [{**row, "seconds": 1.0} for row in climbed["rows"]]
+    assert "times as fast as" not in ladder.text({**climbed, "rows": rows})
+    rows[3]["seconds"] = 0.5
+    assert "rows4 is 2.00 times as fast as tiled here" in ladder.text({**climbed, "rows": rows})
+
+
+def test_the_cpu_has_its_methods():
+    found = ladder.ladder(MATMUL, "float64", (16, 32), device="cpu")
+    assert [row["method"] for row in found["rows"]] == ["blas", "blas"]
+    assert found["roof"]["how"] == "a product by BLAS"
+
+
+def test_methods_of_the_cpu_are_told_from_the_slowest():
+    times = (("a", 1.0), ("b", 4.0), ("c", 2.0))
+    rows = [{"size": 8, "method": name, "seconds": seconds} for name, seconds in times]
+    ladder._in_order(rows)
+    assert [(row["number"], row["method"], row["gain"]) for row in rows] == [
+        (1, "b", None),
+        (2, "c", 2.0),
+        (3, "a", 2.0),
+    ]
+
+
+def test_what_cannot_be_climbed_is_said(device):
+    with pytest.raises(ValueError, match="solve_cg has no rungs on opencl"):
+        ladder.ladder(registry.operation("cg"), device=device)
+    with pytest.raises(ValueError, match="sizes must be 1 or more, got 4, 0"):
+        ladder.ladder(MATMUL, sizes=(4, 0), device=device)
+    with pytest.raises(DeviceNotAvailable, match="cuda:7"):
+        ladder.ladder(MATMUL, device="cuda:7")
+
+
+SHAPES = ((8, 8, 1), (16, 16, 1), (32, 1, 1), (1, 64, 1))  # some of the legal ones
+
+
+@pytest.fixture(scope="module")
+def swept(device):
+    launched = []
+    with pytest.MonkeyPatch.context() as patch:
+        fewer(patch, launched)
+        yield {**sweep.sweep(MATMUL, "naive", 24, "float64", device=device), "launched": launched}
+
+
+def fewer(patch, launched, fails=None):
+    """Let matmul's naive kernel have only some shapes, one of which fails; notes what runs."""
+
+    def change(row):
+        def shaping(device, problem):
+            found = row.shaping(device, problem)
+            assert set(SHAPES) <= set(found.shapes)
+
+            def run(shape, arguments):
+                launched.append(shape)
+                if shape == fails:
+                    raise DeviceError("too large")
+                return found.run(shape, arguments)
+
+            return found._replace(shapes=SHAPES, run=run)
+
+        return dataclasses.replace(row, shaping=shaping) if row.method == "naive" else row
+
+    rows = [change(row) for row in registry.lookup("matmul")]
+    patch.setitem(registry._implementations, "matmul", rows)
+
+
+def test_a_sweep_launches_legal_blocks_alone(swept):
+    assert set(swept["launched"]) == set(SHAPES)
+    assert [one["shape"] for one in swept["shapes"]] == [*SHAPES]
+
+
+def test_a_block_that_fails_is_told(device, monkeypatch):
+    fewer(monkeypatch, [], fails=SHAPES[1])
+    found = sweep.sweep(MATMUL, "naive", 8, device=device)
+    assert found["shapes"][1] == {"shape": SHAPES[1], "reason": "too large"}
+    assert found["distance"] is None
+    assert "its own block, 16 x 16 x 1, does not run" in sweep.text(found)
+
+
+def test_a_sweep_tells_how_far_its_own_block_is(swept):
+    times = {one["shape"]: one["seconds"] for one in swept["shapes"]}
+    assert swept["chosen"] == (16, 16, 1)
+    assert times[swept["best"]] == min(times.values())
+    assert swept["distance"] == pytest.approx(times[16, 16, 1] / min(times.values()) - 1)
+    text = sweep.text(swept)
+    assert "16 x 16 x 1, its own" in text
+    assert f"takes {100 * swept['distance']:.1f} % longer than the best" in text
+
+
+def test_what_cannot_be_swept_is_said(device):
+    with pytest.raises(ValueError, match=r"--method must be one of 'sequential', 'naive'.*'tiled'"):
+        sweep.sweep(MATMUL, "tiled", device=device)
+    with pytest.raises(ValueError, match="no method of solve_cg on opencl has blocks"):
+        sweep.sweep(registry.operation("cg"), "fused", device=device)
+    with pytest.raises(ValueError, match="size must be 1 or more, got -1"):
+        sweep.sweep(MATMUL, "naive", -1, device=device)
+
+
+def test_commands(device, capsys, tmp_path, monkeypatch, climbed, swept):
+    """They print what was found, keep the ladder for the report, and draw it."""
+    kept = {}
+    monkeypatch.setattr(ladder, "ladder", lambda *a, **k: climbed)
+    monkeypatch.setattr(sweep, "sweep", lambda *a, **k: swept)
+    monkeypatch.setattr(latest, "keep", lambda kind, key, found: kept.update({(kind, key): found}))
+    assert cli.main(["ladder", "matmul", "--sizes", "8,40", "--json"]) == cli.DONE
+    assert json.loads(capsys.readouterr().out)["rows"][0]["method"] == "sequential"
+    assert kept == {("ladder", f"matmul float32 on {device}"): climbed}
+    for words, found in (
+        (["ladder", "matmul"], climbed),
+        (["sweep", "matmul", "--method", "x"], swept),
+    ):
+        pytest.importorskip("matplotlib")
+        file = tmp_path / f"{words[0]}.png"
+        assert cli.main([*words, "--plot", str(file)]) == cli.DONE
+        assert file.read_bytes().startswith(b"\x89PNG")
+        assert found["operation"] in capsys.readouterr().out
+        with monkeypatch.context() as without:
+            without.setattr(pictures, "figure", lambda *sizes: None)
+            assert cli.main([*words, "--plot", str(file)]) == cli.FAILED
+        printed = capsys.readouterr()
+        assert found["operation"] in printed.out
+        assert "pip install matplotlib" in printed.err
+        assert cli.main([*words, "--plot", str(tmp_path / "a.nonsense")]) == cli.USAGE
+        assert "must end in one of" in capsys.readouterr().err
+
+
+def test_commands_with_bad_input(capsys):
+    for words, message in (
+        (["ladder", "nonsense"], "operation must be one of"),
+        (["ladder", "matmul", "--sizes", "4,x"], "must be whole numbers, such as 512,4096"),
+        (["ladder", "matmul", "--dtype", "int8"], "invalid choice: 'int8'"),
+        (["sweep", "matmul"], "--method"),
+        (["ladder", "matmul", "--device", "cuda:99"], "cuda:99"),
+    ):
+        try:
+            code = cli.main(words)
+        except SystemExit as stop:
+            code = stop.code
+        assert code == cli.USAGE, words
+        assert message in capsys.readouterr().err

@@ -11,8 +11,6 @@ from hetero import terminal
 from hetero.cli.exit_codes import DONE, FAILED
 from hetero.terminal import progress_bar
 
-LADDER = "ladder"
-
 
 def options(sub: argparse.ArgumentParser) -> None:
     """Add those of the ladder."""
@@ -70,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         given = arguments.dtype, arguments.sizes
         found = ladder.ladder(operation, *given, device=arguments.device, progress=progress)
         key = f"{found['operation']} {found['dtype']} on {found['device']}"
-        latest.keep(LADDER, key, found)
+        latest.keep(latest.LADDER, key, found)
         return found
 
     return _shown(arguments, climb, ladder.text, ladder.draw)

@@ -141,6 +141,27 @@ def test_on_an_opencl_device(opencl):
     assert not devices.troubles()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_on_a_gpu(dtype, pinned):
+    """Ranges that are staged, and such that the bus takes as they are."""
+
+    def made(*shape):
+        array = hetero.empty_pinned(shape, dtype) if pinned else np.empty(shape, dtype)
+        array[...] = values(*shape, dtype=dtype)
+        return array
+
+    A, B, x = made(3000, 2100), made(2100, 1500), made(2100)
+    for name, operands in (("matmul", (A, B)), ("matvec", (A, x))):
+        for method in ("tiled", "streamed", None):
+            plan = hetero.plan(name, *operands, device=BOTH, method=method)
+            assert [s.plan.chosen.device for s in plan.chosen.shares] == ["cpu", "cuda:0"]
+            found = getattr(hetero, name)(*operands, device=BOTH, method=method)
+            np.testing.assert_array_equal(found, getattr(np, name)(*operands))
+    assert not devices.troubles()
+
+
 def test_both_work_at_the_same_time(two, monkeypatch):  # noqa: F811
     """They meet: neither is done before the other has begun."""
     barrier, threads = threading.Barrier(2, timeout=20.0), {}

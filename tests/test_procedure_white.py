@@ -79,6 +79,26 @@ def test_3_12_and_3_13(needs):
         assert metrics.partitions(T10, needs, launch) == min(beside * in_block, 8)
 
 
+def test_occupancy_of_a_gtx_480():
+    """What a report of the course 18-645 (Spring 2014) read off NVIDIA's occupancy calculator."""
+    gtx480 = T10._replace(
+        name="GTX 480",
+        multiprocessors=15,
+        threads=1536,
+        registers=32768,
+        register_unit=64,
+        shared=49152,
+        shared_unit=128,
+        block_threads=1024,
+        block_shared=49152,
+    )
+    for registers, size, printed in ((9, 1024, 67), (9, 512, 100), (16, 128, 67), (16, 256, 100)):
+        launch = Launch(100, 1, size, 1)
+        assert round(100 * metrics.occupancy(gtx480, Resources(registers, 0), launch)) == printed
+    # 22 registers and 8192 bytes in blocks of 1024 threads: 67 %
+    assert round(100 * metrics.occupancy(gtx480, Resources(22, 8192), Launch(9, 9, 32, 32))) == 67
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_3_2(n):
     for x in WIDTHS:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hetero.kernels.procedure import card as cards
-from hetero.kernels.procedure import derive
+from hetero.kernels.procedure import derive, metrics
+from hetero.kernels.procedure.reads import wavefronts
 
 T10 = cards.T10
 
@@ -44,3 +45,79 @@ def test_shapes_are_legal_and_one_of_them_is_derived(dtype):
         assert chosen in shapes
         assert all(s.x * item >= 32 and s.x * s.y <= 512 for s in shapes)
         assert len(set(shapes)) == len(shapes)
+
+
+H100 = cards.card(
+    {
+        **T10._asdict(),
+        "name": "NVIDIA H100 80GB HBM3",
+        "multiprocessors": 132,
+        "blocks": 32,
+        "threads": 2048,
+        "registers": 65536,
+        "shared": 233472,
+        "block_threads": 1024,
+        "block_shared": 49152,
+        "group": 32,
+        "transactions": (32,),
+        "saturating": 67584,
+        "bandwidth": 3.35e12,
+        "clock": 1.98e9,
+        "lanes": 128,
+        "lanes_double": 64,
+        "cache": 52428800,
+        "partitions": 1,
+        "partition_bytes": 0,
+        "register_unit": 256,
+        "shared_unit": 128,
+        "shared_reserved": 1024,
+    }
+)
+
+
+def test_registers_and_shared_memory_are_given_out_in_units():
+    """A block of 96 threads, 33 registers and 100 bytes has 3 warps, 1280 of each, 128 + 1024."""
+    launch = metrics.Launch(1000, 1, 96, 1)
+    assert metrics.resident_blocks(H100, metrics.Resources(33, 100), launch) == 65536 // 3840
+    assert metrics.resident_blocks(H100, metrics.Resources(8, 20000), launch) == 233472 // 21120
+    assert metrics.partitions(H100, metrics.Resources(33, 100), launch) == 1
+
+
+@pytest.mark.parametrize(
+    ("itemsize", "x", "along_y", "expected"),
+    [
+        (4, 32, 33, 1),
+        (4, 16, 32, 2),  # rows of 16 threads, 32 banks apart: the same ones
+        (4, 16, 17, 2),  # the last thread of the second row meets the first one of the first
+        (4, 16, 48, 1),
+        (4, 8, 16, 2),
+        (8, 32, 64, 2),  # 256 bytes take two
+        (8, 16, 32, 2),
+    ],
+)
+def test_wavefronts(itemsize, x, along_y, expected):
+    assert wavefronts(itemsize, x, along_y) == expected
+
+
+def test_a_filter_decides_the_width_of_a_block():
+    """As wide as the filter, if a row of threads is a warp at least: White's equation 5.18."""
+    for taps, x in ((3, 32), (31, 32), (63, 64), (127, 128), (513, (256, 512))):
+        for dtype in ("float32", "float64"):
+            shape = derive.convolve2d(H100, dtype, 2048, 2048, (taps, taps))
+            assert shape.x in (x if isinstance(x, tuple) else (x,)), (taps, dtype, shape)
+            assert shape.x * shape.y >= 64
+
+
+def test_squares_are_large_and_shared_by_several_threads():
+    for n in (512, 1024, 4096, 16384):
+        x, y, _ = derive.matvec(H100, "float32", n, n)
+        assert x == 64
+        assert 2 <= y <= 16
+
+
+def test_few_results_have_fewer_elements_a_thread():
+    """Otherwise most multiprocessors would have no block."""
+    small, large = (derive.matmul(H100, "float32", n, n, n) for n in (256, 4096))
+    assert small.elements < large.elements == 16
+    blocks = -(-256 // small.elements) * -(-256 // (small.x * small.y))
+    assert blocks * small.x * small.y >= 132 * 64

@@ -82,13 +82,14 @@ def shapes_matvec(card: Card, dtype: str) -> tuple[Shape, ...]:
 
 
 def shapes_matmul(card: Card, dtype: str) -> tuple[Shape, ...]:
-    """Every legal block, with 1 to 16 results of a thread."""
+    """Every legal block, with 1 to 16 results of a thread, whose registers suffice."""
     item = check_dtype(dtype)
     return tuple(
         Shape(x, y, elements)
         for x, y in _blocks(card, item)
         for elements in _powers(1, _MOST_ELEMENTS)
         if elements * x * item <= card.block_shared
+        and x * y * reckon.least_registers(item, elements) <= card.registers
     )
 
 

@@ -14,9 +14,10 @@ from typing import NamedTuple
 from .card import Card
 from .metrics import Launch, blocks
 
-__all__ = ["APART", "Access", "bytes_moved", "reads"]
+__all__ = ["APART", "Access", "bytes_moved", "reads", "wavefronts"]
 
 APART = 1 << 16  # elements: in another row, so that nothing is shared
+_BANKS, _BANK_BYTES, _WARP = 32, 4, 32  # of shared memory, since compute capability 2.0
 
 
 class Access(NamedTuple):
@@ -92,3 +93,28 @@ def _covering(card: Card, asked: set[int], itemsize: int) -> list[int]:
         )
         for piece in pieces.values()
     ]
+
+
+@lru_cache(maxsize=1024)
+def wavefronts(itemsize: int, x: int, along_y: int) -> int:
+    """How often shared memory is gone to for a warp whose threads read neighbouring elements.
+
+    A warp has threads of several rows if x < 32. Words of 8 bytes go in two halves of a warp.
+
+    Parameters
+    ----------
+    itemsize : int
+    x : int
+        Threads of a block along x.
+    along_y : int
+        Elements from one row of threads to the next.
+    """
+    total, size = 0, _WARP * _BANK_BYTES // itemsize
+    for first in range(0, _WARP, size):
+        words: dict[int, set[int]] = {}
+        for thread in range(first, first + size):
+            address = (thread // x * along_y + thread % x) * itemsize
+            for word in range(address // _BANK_BYTES, (address + itemsize) // _BANK_BYTES):
+                words.setdefault(word % _BANKS, set()).add(word)
+        total += max(len(different) for different in words.values())
+    return total

@@ -305,3 +305,38 @@ def test_a_limit_of_memory(opencl):
             (opencl, method) if method else ("cpu",)
         )
         np.testing.assert_allclose(result, expected, rtol=1e-12)
+
+
+def _line(seconds, rate):
+    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": seconds}
+    return {"form": "segments", "constants": [one]}
+
+
+@pytest.mark.parametrize(("staged", "pinned"), [(True, False), (False, False), (False, True)])
+def test_copies_that_go_on_beside_the_computation_are_priced_so(staged, pinned):
+    data = profile.shipped("h100").data
+    kinds = {"pageable": _line(1e-5, 5e9), "pinned": _line(1e-5, 5e10)}
+    if staged:
+        kinds["staged"] = _line(1e-4, 4e10)
+    links = {"cuda:0": {"upload": kinds, "download": kinds}}
+    h100 = profile.Profile({**data, "links": links})
+    info = h100.machine()["cuda:0"]
+    image, filter = hetero.spec((8192, 8192), "float32"), hetero.spec((3, 3), "float32")
+    found = registry.operation("convolve2d").problem(image, filter)
+    image, filter = (o._replace(pinned=pinned) for o in found.inputs)
+    found = replace(found, inputs=(image, filter), output=found.output._replace(pinned=pinned))
+    choice = streamed.choose(found, "cuda:0", info, h100, 3e9, "")
+    number = choice.cut.number(1, found.options.out_height)
+    link = h100.link("cuda:0", "upload", image.memory)
+    moved = [link(nbytes) for nbytes in streamed._nbytes(found, choice.cut)]
+    in_turn = sum(moved) * (number - 1)
+    copies = choice.terms["upload"] + choice.terms["download"]
+    assert number > 1
+    if pinned:  # each way has the bus of its own
+        assert max(moved) * (number - 1) < sum(choice.terms.values())
+        assert copies < 0.7 * in_turn
+    elif staged:
+        assert 0.7 * in_turn < sum(choice.terms.values())
+        assert copies < 1.1 * in_turn
+    else:
+        assert copies > in_turn

@@ -97,6 +97,18 @@ def test_the_fewest_bytes_that_fit():
         assert moved <= 8 + 8 * sets
 
 
+def test_copies_both_ways_take_less_together_than_one_after_the_other():
+    (made,) = tiling.fitted(Grid((), (800, 800, 8), (1, 100, 100), (), (), 4), 1e12)
+    up, down = 16 * 1.0, 64 * 0.25
+
+    def whole(shared):
+        rates = tiling.Rates(*[lambda nbytes: 1.0] * 2, lambda nbytes: 0.25, 1e-9, 0.0, 0.0, True)
+        return tiling.predicted(made, rates._replace(shared=shared)).whole
+
+    assert max(up, down) < whole(False) < whole(True)
+    assert 0.85 * (up + down) < whole(True) < 0.97 * (up + down)
+
+
 # -- Results ---------------------------------------------------------------------------------------
 
 

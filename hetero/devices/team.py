@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import os
 import threading
 from typing import Any
@@ -15,20 +16,23 @@ from hetero.devices import lanes
 from hetero.kernels.cpu import lane, lane_task
 
 _NAME = "hetero-copy helper"  # begins as all threads of ours that never call BLAS
-_LOOKS = 100  # for a task, before a helper sleeps
+_LOOKS = 20  # for a task, before a helper sleeps
 _ALIGNED = 128  # bytes: two cache lines, which a processor may load together
 _HUGE_PAGE = 2 << 20  # bytes
 _TASK = ctypes.c_int64 * len(lane_task.FIELDS)
 _FIRST = min(lane_task.FIELDS.values())  # word
 _COUNTS = 8 * (_FIRST - lane_task.NEXT)  # bytes, of what is counted anew
 
-_SLICE = 4 << 20  # bytes that the driver sends at once
+_SLICE = 4 << 20  # bytes that the driver sends at once, at most
 _LEAST_SLICE = 256 << 10
-_SLICES = 8  # of what is small
+_IN_CALLS = 400 << 10  # bytes that are sent in the time of the calls for a slice, 8 us
 _CHUNK = 256 << 10  # bytes that a thread copies at once
 _LEAST_CHUNK = 64 << 10
+_CHUNKS = 32  # of what is small: several for each thread
 _LARGE = 64 << 20  # bytes of a download from which on each thread touches huge pages of its own
-_PAST = {"upload": 1 << 62, "download": 1 << 62}  # bytes of a row, see `lane_task.FIELDS`
+# Bytes of a row, see `lane_task.FIELDS`. What is stored past the caches is not read before; buffers
+# stay in caches, from which they are sent.
+_PAST = {"upload": 1 << 62, "download": 4096}
 
 
 class Team:
@@ -150,9 +154,10 @@ def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
     row = pitch = nbytes
     if not array.flags.c_contiguous:
         row, pitch = array.shape[1] * array.itemsize, array.strides[0]
-    size = _rounded(-(-nbytes // _SLICES), _LEAST_CHUNK)
+    # Each slice costs its calls, and the last one the time to send it: both together are least.
+    size = -(-math.isqrt(nbytes * _IN_CALLS) // _LEAST_CHUNK) * _LEAST_CHUNK
     size = min(max(size, _LEAST_SLICE), _SLICE, region)
-    chunk, lead = min(_CHUNK, max(size // 4, _LEAST_CHUNK)), 0
+    chunk, lead = min(max(nbytes // _CHUNKS, _LEAST_CHUNK), _CHUNK), 0
     if direction == "download" and nbytes >= _LARGE:
         # Two threads that touch the same new page for the first time both clear it.
         if row == nbytes:
@@ -171,7 +176,3 @@ def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
         "buffers": max(min(region // size, lane_task.BUFFERS, -(-(nbytes + lead) // size)), 1),
         "past": _PAST[direction],
     }
-
-
-def _rounded(nbytes: int, to: int) -> int:
-    return -(-nbytes // to) * to

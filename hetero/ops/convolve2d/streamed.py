@@ -43,9 +43,8 @@ SIZES = (1 << 30, 256 << 20, 64 << 20, 16 << 20, 4 << 20)
 _SLOTS = 3  # for bands, and as many for results: moving, computed and moving
 _WORKSPACE = 4  # times a band and its result, for transforms
 _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
-# Seconds that a part costs beside bytes and computation. H100, 16 cores, 8192 x 8192 of float32 in
-# 4, 8, 16 and 32 bands: 34, 54, 76 and 119 ms, as a whole 29.
-_STEP = 2.8e-3
+_STEP = 3e-4  # seconds of the host for a part; H100, 16 cores
+_TOGETHER = 0.85  # of the time of copies up and down one after the other, where both go on at once
 _ALIGNED = 16  # bytes that divide the address of every buffer of a device
 _TIMES = (3, 9, 33)  # likewise, times what a band reads beside its own rows
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
@@ -220,35 +219,43 @@ def _terms(
 ) -> dict[str, float] | None:
     """Seconds of copies, of the host and of the computation; None where they are not known.
 
-    Copies count as if nothing went on beside them: so far what that saves is no more than the
-    parts cost the host (`_STEP`).
+    The first part goes up alone, the last one comes down alone. Between them copies go on beside
+    the computation, and what takes longer counts. Where a profile knows no copies that do, they
+    count as if nothing went on beside them.
     """
     if part.chosen.seconds is None:
         return None
     height, rows = problem.options.out_height, part.problem.options.out_height
     number = cut.number(problem.batch, height)
-    moved, result = _nbytes(problem, cut)
-    share = problem.batch * height / (cut.images * rows)  # of a part in the middle
+    sizes = _nbytes(problem, cut)
+    moved = problem.inputs[0], problem.output
+    ways = "upload", "download"
     try:
         up, down = (
-            _moving(constants.link(name, way, beside=beside), o.nbytes)
-            for way, o in (("upload", problem.inputs[0]), ("download", problem.output))
+            _moving(constants.link(name, way, o.memory, beside), o.nbytes)(nbytes)
+            for way, o, nbytes in zip(ways, moved, sizes, strict=True)
         )
     except KeyError:
         return None
+    share = problem.batch * height / (cut.images * rows)  # of a part in the middle
+    compute = part.chosen.seconds
+    pinned = all(o.pinned for o in moved)
+    if pinned or all(constants.least_staged(name, way) < inf for way in ways):
+        bus = max(up, down) if pinned else _TOGETHER * (up + down)
+        waited = max(bus - compute - _STEP, 0.0) / (up + down) * max(share - 1.0, 0.0)
+        up, down = up * (1.0 + waited), down * (1.0 + waited)
+    else:
+        up, down = up * share, down * share
     return {
-        "upload": up(moved) * share,
+        "upload": up,
         "overhead": _STEP * number + constants.dispatch(name, "host"),
-        "compute": part.chosen.seconds * share,
-        "download": down(result) * share,
+        "compute": compute * share,
+        "download": down,
     }
 
 
 def _moving(link: Callable[[int], float], whole: int) -> Callable[[int], float]:
-    """Seconds of a part's copy: by its own size, and no less than its share of the whole's.
-
-    Large results take longer, whose memory is new.
-    """
+    """Seconds of a part's copy: by its own size, and no less than its share of the whole's."""
     rate = link(whole) / whole
     return lambda nbytes: max(link(nbytes), nbytes * rate)
 

@@ -22,6 +22,11 @@ from hetero.devices.budget import rounded
 Index = tuple[int, ...]
 
 
+# Of the time of a copy, where one the other way goes on: both together move more than either alone.
+# H100, 16 cores: 42 GB/s up or down, 50 both ways.
+_BESIDE = 0.7
+
+
 class Grid(NamedTuple):
     """A product cut into tiles: C (batch, m, n) = A (batch, m, k) B (batch, k, n).
 
@@ -302,7 +307,7 @@ def predicted(tiling: Tiling, rates: Rates) -> Times:
 
     A load waits until its slot is no longer used, a product for its loads and for its tile's slot.
     Where copies of both directions share what moves them, a store that is ready goes before the
-    next load.
+    next load, and takes less than alone.
     """
     a_bytes, b_bytes, c_bytes = tiling.grid.panel_bytes
     by_item, by_row, by_column = _parts(tiling.grid)
@@ -356,7 +361,7 @@ class _Bus:
     def load(self, free: float, seconds: float) -> float:
         """When a load is complete that may begin from ``free`` on."""
         while self._waiting and self._waiting[0][1] <= self._up:
-            self._next()
+            self._next(_BESIDE if self._shared else 1.0)
         self._up = max(self._up, free) + seconds
         return self._up
 
@@ -376,8 +381,9 @@ class _Bus:
             self._next()
         return self._down
 
-    def _next(self) -> None:
+    def _next(self, times: float = 1.0) -> None:
         slot, ready, seconds = self._waiting.popleft()
+        seconds *= times
         begin = max(self._down, ready, self._up if self._shared else 0.0)
         self._down = self._done[slot] = begin + seconds
         if self._shared:

@@ -87,6 +87,21 @@ def test_products_with_long_and_with_many_vectors(place, rung, dtype):
         multiply(draw((2, k), dtype), draw((batch, k), dtype, 1), **where)
 
 
+@pytest.mark.parametrize("kind", ["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_calls_of_several_threads_do_not_meet_in_constant_memory(kind):
+    """A call's vector is there when its kernel runs, whatever other threads bring meanwhile."""
+    where = "cuda:0" if kind == "cuda" else runtimes.opencl_device().name
+    A = draw((64, 3000), "float32")
+
+    def calls(seed):
+        for at in range(20):
+            rung = ("constant", "split", "tuned")[at % 3]
+            multiply(A, draw(3000, "float32", 1 + 100 * seed + at), device=where, method=rung)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(calls, range(4)))  # which raises what they raised
+
+
 @pytest.mark.parametrize("rung", matvec.RUNGS)
 def test_products_of_any_strides(place, rung):
     A, x = draw((33, 70), "float32"), draw(140, "float32", 1)

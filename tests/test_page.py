@@ -21,6 +21,7 @@ from hetero.evaluation.page import (
     ladders,
     lines,
     links,
+    machine,
     marks,
     methods,
     page,
@@ -278,6 +279,68 @@ def test_every_region_with_room_is_named():
 
 
 # -- Drawing ---------------------------------------------------------------------------------------
+
+
+def test_points_lie_where_the_grid_says():
+    """A line through ticks of both axes meets their grid lines, and its samples lie there; its name
+    stands beside its end."""
+    points = [(16.0, 1e-3), (64.0, 1e-2), (256.0, 1e-1)]
+    labels = lines.Labels("n", "seconds", axes.whole, axes.seconds)
+    given = [lines.Drawn("one", points, 3, points[:1], points[1:], True)]
+    drawn = lines.lines(svg.Names(), "title", "told", labels, given)
+    columns = {float(x) for x in re.findall(r'd="M([\d.]+) [\d.]+V', drawn)}
+    across = {float(y) for y in re.findall(r'd="M[\d.]+ ([\d.]+)H', drawn)}
+    path = re.search(r'd="M([^"]*)" class="c3 line thick"', drawn)[1]
+    corners = [tuple(map(float, corner.split())) for corner in path.split("L")]
+    assert {x for x, _ in corners} <= columns
+    assert {y for _, y in corners} <= across
+    assert corners == sorted(corners)
+    assert [y for _, y in corners] == sorted((y for _, y in corners), reverse=True)
+    marked = re.findall(r'class="c3 (full|hollow)"', drawn)
+    places = re.findall(r"translate\(([\d.]+) ([\d.]+)\)", drawn)
+    assert [(float(x), float(y)) for x, y in places] == corners
+    assert marked == ["full", "hollow", "hollow"]
+    name = re.search(r'<text x="([\d.]+)" y="([\d.]+)">one<', drawn)
+    assert 0 < float(name[1]) - corners[-1][0] < 20
+    assert abs(float(name[2]) - corners[-1][1]) < svg.FONT
+    texts = re.findall(r"<text[^>]*>([^<]*)<", drawn)
+    assert {"16", "64", "256", "1 ms", "10 ms", "100 ms", "n", "seconds"} <= set(texts)
+
+
+def test_regions_fill_their_square_and_are_bordered():
+    cells = [["a", "a", "b"], ["a", "b", "b"], ["b", "b", "b"]]
+    sizes = [1, 2, 4], [1, 2, 4]
+    given = svg.Names(), "title", "told", ("x", "y"), sizes, cells, {"a": 0, "b": 1}
+    drawn = regions.regions(*given)
+    paths = re.findall(r'd="([^"]*)" fill="url\(#hatch(\d)\)"', drawn)
+    wide = {
+        number: sum(float(w) for w in re.findall(r"h([\d.]+)v", path)) for path, number in paths
+    }
+    assert wide["1"] == pytest.approx(2 * wide["0"])  # six cells and three
+    assert wide["0"] + wide["1"] == pytest.approx(3 * 300.0)
+    border = re.search(r'd="([^"]*)" class="border"', drawn)[1]
+    assert border.count("M") == 1 + 4  # around all, and four sides between a and b
+    texts = re.findall(r"<text[^>]*>([^<]*)<", drawn)
+    assert {"x", "y", "1", "2", "4", "1 a", "2 b"} <= set(texts)
+
+
+def test_a_machine_that_is_not_calibrated_says_so():
+    conservative, measured = profile.shipped("conservative"), profile.shipped("h100")
+    assert "not calibrated" in machine.trust(conservative, True)
+    assert "not calibrated" not in machine.trust(conservative, False)
+    assert "not calibrated" not in machine.trust(measured, True)
+    data = {**measured.data, "load": {**measured.data["load"], "left": 5000}}
+    assert 'class="warn"' in machine.trust(profile.Profile(data), False)
+    assert 'class="warn">While' not in machine.trust(measured, False)
+
+
+def test_links_in_company_are_thin_lines():
+    model = profile.shipped("h100").data["links"]["cuda:0"]["upload"]["pinned"]
+    kinds = {"pinned": model, "pinned beside BLAS": model}
+    data = {**profile.shipped("h100").data, "links": {"cuda:0": {"upload": kinds}}}
+    (figure,) = links.section(links.links(profile.Profile(data)), svg.Names())
+    assert 'class="c0 line thick"' in figure
+    assert 'class="c1 line"' in figure
 
 
 @pytest.mark.parametrize("places", [[5.0], [5.0, 5.0, 5.0], [100.0, 99.0, 0.0, 1.0], [50.0] * 8])

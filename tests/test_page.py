@@ -12,7 +12,7 @@ import pytest
 
 import hetero.ops  # noqa: F401  # registers them
 from hetero import cli
-from hetero.evaluation import latest
+from hetero.evaluation import ladder, latest
 from hetero.evaluation.page import (
     axes,
     choices,
@@ -501,6 +501,18 @@ def test_the_command(tmp_path, capsys, quick):
     assert file.read_text("utf-8").count('role="img"') == told["pictures"]
     assert cli.main(["report", str(file)]) == cli.DONE
     assert str(file) in capsys.readouterr().out
+
+
+def test_a_ladder_is_measured_first(tmp_path, capsys, quick, monkeypatch):
+    """Of this machine, and kept where the page finds it."""
+    monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "here.json"))
+    monkeypatch.setattr(ladder, "ladder", lambda operation, progress: LADDER)
+    file = str(tmp_path / "report.html")
+    assert cli.main(["report", file, "--ladder", "matmul"]) == cli.DONE
+    assert list(latest.read(tmp_path / "here.json")[latest.LADDER]) == ["matmul float32 on cuda:0"]
+    for wrong in (["--profile", "h100"], ["--ladder", "nothing"]):
+        assert cli.main(["report", file, "--ladder", "matmul", *wrong]) == cli.USAGE
+    assert "'convolve2d'" in capsys.readouterr().err
 
 
 def test_a_profile_that_is_not_there(tmp_path, capsys):

@@ -62,13 +62,12 @@ def _sizes(text: str) -> list[int]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Time an operation's rungs."""
-    from hetero.evaluation import ladder, latest
+    from hetero.evaluation import ladder
 
     def climb(operation: Any, progress: Any) -> dict[str, Any]:
         given = arguments.dtype, arguments.sizes
         found = ladder.ladder(operation, *given, device=arguments.device, progress=progress)
-        key = f"{found['operation']} {found['dtype']} on {found['device']}"
-        latest.keep(latest.LADDER, key, found)
+        ladder.keep(found)
         return found
 
     return _shown(arguments, climb, ladder.text, ladder.draw)

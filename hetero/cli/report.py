@@ -19,17 +19,32 @@ def options(sub: argparse.ArgumentParser) -> None:
         metavar="NAME|FILE",
         help="of another machine: tesla-t10, h100, h200, or a profile's file (default: this one)",
     )
+    sub.add_argument(
+        "--ladder",
+        action="append",
+        default=[],
+        metavar="OPERATION",
+        help="first measure this operation's ladder, as hetero ladder does; may be repeated",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write what is known of a machine as a page for a browser."""
     from hetero.cli.commands import _check_file
+    from hetero.evaluation import ladder
     from hetero.evaluation.page import page
+    from hetero.runtime import registry
 
     _check_file("FILE", arguments.file)
     if not Path(arguments.file).parent.is_dir():
         raise FileNotFoundError(f"there is no folder for {arguments.file}")
-    found = page(arguments.profile, progress_bar())
+    progress = progress_bar()
+    climbed = [registry.operation(name) for name in arguments.ladder]
+    if climbed and arguments.profile is not None:
+        raise ValueError("--ladder measures this machine, and --profile names another one")
+    for operation in climbed:
+        ladder.keep(ladder.ladder(operation, progress=progress))
+    found = page(arguments.profile, progress)
     Path(arguments.file).write_text(found.html, "utf-8")
     terminal.clear()
     told = {"file": arguments.file, "profile": found.profile, "pictures": found.pictures}

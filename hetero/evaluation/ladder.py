@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hetero.evaluation import climbing, pictures, roof
+from hetero.evaluation import climbing, latest, pictures, roof
 from hetero.evaluation.climbing import Ground
 from hetero.evaluation.left_out import leaving_out
 from hetero.evaluation.report import markdown
@@ -129,6 +129,12 @@ def _in_order(rows: list[dict[str, Any]]) -> None:
             last = before.get(row["size"])
             row["gain"] = None if last is None else last / row["seconds"]
             before[row["size"]] = row["seconds"]
+
+
+def keep(found: dict[str, Any]) -> None:
+    """Keep a ladder for `hetero report`, in place of the one before."""
+    key = f"{found['operation']} {found['dtype']} on {found['device']}"
+    latest.keep(latest.LADDER, key, found)
 
 
 def text(found: dict[str, Any]) -> str:

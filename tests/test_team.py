@@ -6,11 +6,12 @@ import ctypes
 import os
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
 
-from hetero.devices import lanes, team
+from hetero.devices import lanes, staging, team
 from hetero.kernels.cpu import lane, lane_task
 
 rng = np.random.default_rng(3)
@@ -272,6 +273,23 @@ def test_helpers_that_a_nice_thread_starts_are_no_nicer(monkeypatch):
     while not found:
         time.sleep(0.001)
     assert found == [min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + lanes._NICE, 19)]
+
+
+def test_two_rings_have_more_helpers_where_there_are_cores(monkeypatch):
+    busy, idle = (types.SimpleNamespace(is_idle=lambda idle=idle: idle) for idle in (False, True))
+    ring = staging.Ring.__new__(staging.Ring)
+    ring._helpers = None
+    for cores, rings, expected in (
+        (24, [busy, idle], 8),
+        (24, [busy, busy, idle], 12),
+        (64, [busy, busy], 16),
+        (2, [busy], 1),
+    ):
+        monkeypatch.setattr(staging, "_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(staging, "_rings", rings)
+        staging.usual_helpers.cache_clear()
+        assert ring.helpers == expected
+    staging.usual_helpers.cache_clear()
 
 
 def test_a_team_is_made_anew_when_it_was_closed_and_in_a_forked_child(monkeypatch):

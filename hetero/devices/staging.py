@@ -40,7 +40,7 @@ _REGION = 32 << 20  # bytes of all buffers of one that leads
 _SENT = 32 << 20  # bytes of pinned memory at once: both directions share the bus better
 _LEADERS = 2  # for each direction
 _MOST_LANES = 8
-_MOST_HELPERS = 8
+_MOST_HELPERS = 8  # for each ring
 _NAME = "hetero-copy"  # begins as all threads of ours that never call BLAS
 
 _rings: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -77,7 +77,7 @@ class Ring:
     buffers : int, optional
         Of each thread.
     helpers : int, optional
-        Threads that help, of all rings together.
+        Threads that help, of all rings together. Default: see `usual_helpers`.
     region_bytes : int, optional
         Of the buffers of a thread with helpers.
     """
@@ -95,7 +95,7 @@ class Ring:
         self.device, self.place = device, device.place()
         self.lanes = lanes or usual_lanes()
         self.slice_bytes, self.least_bytes, self.buffers = slice_bytes, least_bytes, buffers
-        self.helpers = usual_helpers() if helpers is None else helpers
+        self._helpers = helpers
         self.region_bytes = region_bytes
         self._lock = locks.new()
         self._whole = {UPLOAD: 0, DOWNLOAD: 0}  # jobs under way that have helpers
@@ -199,6 +199,13 @@ class Ring:
         _end_team()
         return True
 
+    @property
+    def helpers(self) -> int:
+        """Threads that help, of all rings together."""
+        if self._helpers is not None:
+            return self._helpers
+        return usual_helpers(sum(not ring.is_idle() for ring in list(_rings)))
+
     def is_idle(self) -> bool:
         """Whether it has no threads."""
         return not any(self._threads.values())
@@ -269,9 +276,9 @@ def usual_lanes() -> int:
 
 
 @functools.cache
-def usual_helpers() -> int:
-    """Threads that help those who lead: half the cores as well, but not too many."""
-    return max(1, min(_MOST_HELPERS, _cores() // 2))
+def usual_helpers(rings: int = 1) -> int:
+    """Threads that help those who lead: half the cores as well, but not too many for each ring."""
+    return max(1, min(_MOST_HELPERS * rings, _cores() // 2))
 
 
 def _cores() -> int:

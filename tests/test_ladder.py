@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import runtimes
+from test_kernels import compile_cuda
 
-from hetero import cli
+from hetero import cli, devices
 from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.evaluation import climbing, ladder, latest, pictures, roof, sweep
+from hetero.kernels.common.peak import peaks
 from hetero.runtime import registry
 
 LADDERS = [o for o in registry.operations() if o.ladder]
@@ -239,3 +242,43 @@ def test_commands_with_bad_input(capsys):
             code = stop.code
         assert code == cli.USAGE, words
         assert message in capsys.readouterr().err
+
+
+# -- The roof --------------------------------------------------------------------------------------
+
+
+def test_the_peak_kernel_does_what_is_counted(device):
+    """Its sums are those of so many multiply-adds."""
+    own = devices.get(device)
+    rounds, blocks = 2, 2
+    for dtype in ("float32", "float64"):
+        ((how, (launch, flops)),) = peaks(dtype, blocks, rounds, own.block_limit, None).items()
+        threads = blocks * launch.block
+        assert how == "multiply-adds"
+        assert flops == threads * 2 * 8 * 32 * rounds
+        result = np.zeros(threads, dtype)
+        with own.active():
+            out, _owner = own.allocate(result.nbytes)
+            kernel = own.build(launch.source, launch.kernel, launch.defines)
+            own.launch(kernel, launch.grid, launch.block, [out, rounds])
+            own.download(out, result)
+        at = np.arange(threads)
+        x, y = 1 - (at % 7 + 1) / 1024, (at % 5) / 1024
+        sums = [at % 3 + c for c in range(8)]
+        for _ in range(32 * rounds):
+            sums = [s * x + y for s in sums]
+        np.testing.assert_allclose(result, np.sum(sums, axis=0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_peak_kernels_compile_without_spills(arch):
+    for dtype in ("float32", "float64"):
+        for launch, _ in peaks(dtype, 4, 4, 1024, (int(arch[3]), 0)).values():
+            assert compile_cuda(launch, arch) == 0
+    assert len(peaks("float64", 4, 4, 1024, (9, 0))) == 2
+
+
+def test_a_roof_is_the_longer_of_two_times():
+    above = roof.Roof(1e12, 1e11, "")
+    assert above.seconds(2e12, 1e11) == 2.0
+    assert above.seconds(1e12, 3e11) == 3.0

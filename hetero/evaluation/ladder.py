@@ -213,14 +213,17 @@ def draw(found: dict[str, Any], path: str) -> bool:
         hatch = ("", "//", "..", "xx", "\\\\", "++")[at % 6]  # told apart without colours too
         dims = " x ".join(map(str, timed[0]["dims"])) if timed else str(size)
         bars = axes.bar(places, rates, width, label=dims, hatch=hatch, edgecolor="black")
+        roofs = [r["flops_per_second"] / r["share"] * 1e-9 for r in timed]
+        axes.plot(places, roofs, color="black", linestyle="", marker="_", markersize=9)
         axes.bar_label(bars, [_figures(rate) for rate in rates], rotation=90, padding=2, size=7)
-    peak = found["roof"]["flops_per_second"] * 1e-9
-    axes.axhline(peak, color="black", linestyle="--", label=f"roof: {found['roof']['how']}")
     axes.set_yscale("log")
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axes.set_ylabel("GFLOP/s")
-    axes.set_title(f"{found['operation']} {found['dtype']} on {found['name']}")
+    axes.set_title(
+        f"{found['operation']} {found['dtype']} on {found['name']}, one {found['what']}\n"
+        "a line: the roof of flops and bytes"
+    )
     axes.margins(y=0.15)
-    axes.legend()
+    made.legend(loc="outside lower center", ncols=len(sizes))
     pictures.save(made, path)
     return True

@@ -193,7 +193,7 @@ def draw(found: dict[str, Any], path: str) -> bool:
     axes = made.subplots()
     image = axes.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", norm="log")
     for (x, y), one in least.items():
-        own = one["shape"] == found["chosen"]
+        own = one["shape"][:2] == found["chosen"][:2]
         ratio = one["seconds"] / best
         shown = f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
         frame = {"boxstyle": "square", "facecolor": "white", "edgecolor": "black"}

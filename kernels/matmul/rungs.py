@@ -83,7 +83,7 @@ def shapes(rung: str, dtype: str, card: Card) -> tuple[Shape, ...]:
         for shape in some
         if card.warp <= shape.x * shape.y <= min(card.block_threads, _THREADS)
         and _shared_elements(rung, shape) * item <= most
-        and shape.x * shape.y * _registers(item, shape.elements) <= card.registers
+        and shape.x * shape.y * reckon.least_registers(item, shape.elements) <= card.registers
     )
 
 
@@ -93,11 +93,6 @@ def _shared_elements(rung: str, shape: Shape) -> int:
     if rung == "shared":
         return elements * y * (_DEPTH + 1) + _DEPTH * x
     return elements * x if rung in _COLUMNS else 0
-
-
-def _registers(item: int, elements: int) -> int:
-    """What a thread is given at least, so that nothing of it lies in memory, as compilers say."""
-    return 56 + 3 * elements * item // 4
 
 
 def plan_rung(

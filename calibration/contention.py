@@ -72,8 +72,10 @@ def beside_one_another(
     operation: Operation, device: Device, constants: Profile
 ) -> dict[str, dict[str, float]]:
     """Of one operation; empty where it has no size for it, or cannot be cut."""
+    if not operation.cases or operation.cut is None:
+        return {}
     dims = getattr(importlib.import_module(operation.cases), "SHARED", None)
-    if dims is None or operation.cut is None:
+    if dims is None:
         return {}
     found = {}
     for memory in (PAGEABLE, PINNED):
@@ -97,7 +99,9 @@ def _ranges(
     while True:
         whole = operation.from_dims(dims, _DTYPE, HOST)
         plan = shares.price(whole, constants, here, name)
-        if (plan.seconds or 0.0) <= _LONGEST or max(dims) <= _SMALLEST:
+        if not plan.chosen.shares or plan.seconds is None:
+            return None
+        if plan.seconds <= _LONGEST or max(dims) <= _SMALLEST:
             break
         dims = tuple(size // 2 for size in dims)
     arrays = tuple(_filled(o.shape, device if memory == PINNED else None) for o in whole.inputs)
@@ -110,7 +114,7 @@ def _ranges(
         part, target = cut.arrays(begin, end, arrays, None), cut.output(begin, end, out)
         place = {"device": one.device, "method": one.method}
         tasks.append(partial(operation.call, *part, out=target, **place))
-    return (tasks[0], tasks[1]) if plan.seconds is not None and tasks else None
+    return (tasks[0], tasks[1]) if tasks else None
 
 
 def _filled(shape: tuple[int, ...], device: Device | None) -> np.ndarray:

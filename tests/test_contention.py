@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import threading
 import time
 
 import pytest
+from test_loaded_links import calibrated  # noqa: F401  # a fixture
 from test_planner import machine
 
 from hetero import devices
@@ -119,3 +121,23 @@ def test_the_report_of_a_calibration_tells_of_it():
     data["host"]["contention"] = {"cuda:0": {"matmul": {"pinned": {"cpu": 1.5, "device": 1.25}}}}
     told = report.calibration(profile.Profile(data))
     assert "matmul shared by cpu and cuda:0, pinned: times as long cpu 1.50 and device 1.25" in told
+
+
+def test_a_full_calibration_keeps_it(calibrated, monkeypatch):  # noqa: F811
+    known = {"toy:0": {"matvec": {"pinned": {"cpu": 1.5, "device": 1.25}}}}
+    monkeypatch.setattr(contention, "measured", lambda *_: known)
+    found, _ = calibrated()
+    assert found.data["host"]["contention"] == known
+    assert profile.current().contention("toy:0", "matvec", "pinned") == (1.5, 1.25)
+    monkeypatch.setattr(contention, "measured", lambda *_: 1 / 0)  # not asked
+    again, _ = calibrated(only=["matvec"])
+    assert again.data["host"]["contention"] == known
+    quick, _ = calibrated(True)
+    assert "contention" not in quick.data["host"]
+
+
+def test_an_operation_that_says_nothing_of_cases(opencl):
+    operation = dataclasses.replace(registry.operation("matmul"), cases="")
+    place, failures = Place(opencl, {}, (devices.get(opencl),)), []
+    assert contention.measured([place], [operation], profile.current(), failures) == {}
+    assert not failures

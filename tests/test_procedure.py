@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+from pathlib import Path
+from xml.etree import ElementTree
+
 import pytest
 
 from hetero.kernels.procedure import card as cards
@@ -121,3 +126,30 @@ def test_few_results_have_fewer_elements_a_thread():
     assert small.elements < large.elements == 16
     blocks = -(-256 // small.elements) * -(-256 // (small.x * small.y))
     assert blocks * small.x * small.y >= 132 * 64
+
+
+DOCS = Path(__file__).parent.parent / "docs"
+MEASURED = json.loads((DOCS / "procedure.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("sweep", MEASURED["blocks"], ids=lambda s: s["operation"])
+def test_what_is_derived_is_near_the_best_that_was_measured(sweep):
+    """Of the sweeps that docs/procedure.md shows, on the card that they were measured on."""
+    *sizes, taps = sweep["problem"]
+    if sweep["operation"] == "convolve2d":
+        problem = (*sizes[:2], (sizes[2], taps))
+    else:
+        problem = tuple(sweep["problem"])
+    shape = getattr(derive, sweep["operation"])(
+        cards.card(MEASURED["card"]), sweep["dtype"], *problem
+    )
+    assert list(shape) == sweep["derived"]
+    (time,) = (t for x, y, elements, t in sweep["times"] if (x, y, elements) == shape)
+    assert time <= 1.04 * sweep["best"]
+
+
+def test_the_picture_is_of_what_was_measured():
+    drawing = runpy.run_path(str(DOCS / "procedure.py"))
+    picture = drawing["beside"](drawing["blocks"](sweep) for sweep in MEASURED["blocks"])
+    assert picture == (DOCS / "procedure-blocks.svg").read_text("utf-8")
+    ElementTree.fromstring(picture)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
+from hetero.devices.cards import of_attributes, of_limits
 from hetero.kernels.procedure import card as cards
 from hetero.kernels.procedure import derive, metrics
 from hetero.kernels.procedure.reads import wavefronts
@@ -153,3 +155,41 @@ def test_the_picture_is_of_what_was_measured():
     picture = drawing["beside"](drawing["blocks"](sweep) for sweep in MEASURED["blocks"])
     assert picture == (DOCS / "procedure-blocks.svg").read_text("utf-8")
     ElementTree.fromstring(picture)
+
+
+ATTRIBUTES = {  # of an H100, as its driver tells them
+    "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
+    "WARP_SIZE": 32,
+    "MEMORY_CLOCK_RATE": 2619000,
+    "GLOBAL_MEMORY_BUS_WIDTH": 5120,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": 32,
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 233472,
+    "MAX_SHARED_MEMORY_PER_BLOCK": 49152,
+    "CLOCK_RATE": 1980000,
+    "L2_CACHE_SIZE": 52428800,
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": 1024,
+}
+
+
+def a_device(capability):
+    limits = {"multiprocessors": 132, "block_limit": 1024, "shared_limit": 32768}
+    return SimpleNamespace(name=H100.name, capability=capability, **limits)
+
+
+def test_a_cuda_device_describes_itself():
+    found = of_attributes(a_device((9, 0)), ATTRIBUTES.__getitem__)
+    assert found._replace(bandwidth=H100.bandwidth) == H100
+    assert found.bandwidth == 2 * 2619e6 * 5120 / 8
+    older = of_attributes(a_device((8, 9)), ATTRIBUTES.__getitem__)
+    assert (older.lanes, older.lanes_double) == (128, 2)
+    silent = {**ATTRIBUTES, "MEMORY_CLOCK_RATE": 0}
+    assert of_attributes(a_device((9, 0)), silent.__getitem__).bandwidth == 3.3e12
+
+
+def test_a_device_of_which_little_is_known_is_derived_for():
+    found = of_limits(a_device(None))
+    assert (found.blocks, found.block_threads, found.block_shared) == (1, 1024, 32768)
+    for dtype in ("float32", "float64"):
+        assert derive.matvec(found, dtype, 500, 300) in derive.shapes_matvec(found, dtype)
+        assert derive.matmul(found, dtype, 50, 30, 70) in derive.shapes_matmul(found, dtype)

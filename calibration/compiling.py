@@ -7,7 +7,6 @@ left in caches on disk; whatever fails here is compiled when it is measured.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable
@@ -27,8 +26,8 @@ def compile_ahead(
     portions: Iterable[Any],
     quick: bool,
     told: Callable[[int], None] | None = None,
-    later: bool = False,
-) -> Callable[[], loop_compiler.Processes] | None:
+    beside: bool = False,
+) -> loop_compiler.Processes | None:
     """Compile what cases with `Case.ahead` need, before anything is measured.
 
     Parameters
@@ -38,30 +37,33 @@ def compile_ahead(
         Whether they are those of a quick calibration.
     told : callable, optional
         Called with the number of the CPU's loops that are not compiled yet.
-    later : bool, optional
-        Whether these are compiled later, beside what they do not disturb.
+    beside : bool, optional
+        Whether these are not waited for, and everything else comes first.
 
     Returns
     -------
-    callable or None
-        What begins that.
+    Processes or None
+        That compile them yet.
     """
     found: dict[str, tuple[Place, list[Case]]] = {}
     for _, place, cases in portions:
         found.setdefault(place.name, (place, []))[1].extend(cases)
-    names = _loops(found.values())
-    loops_needed = loop_compiler.Processes([] if later else names)
+    loops_needed = loop_compiler.Processes(_loops(found.values()), beside)
     rehearsals = []
     try:
         for place, cases in found.values():
             if len(place.devices) == 1 and place.kind == "cuda":
                 rehearsals.append(Rehearsal(place, cases, quick))
                 _kernels(place.devices[0], [case for case in cases if case.ahead])
+        if not beside:
+            loops_needed.wait(told)
+    except BaseException:
+        loops_needed.stop()
+        raise
     finally:
-        loops_needed.wait(told)
         for rehearsal in rehearsals:
             rehearsal.wait()
-    return functools.partial(loop_compiler.Processes, names, beside=True) if later else None
+    return loops_needed if beside else None
 
 
 def _loops(found: Iterable[tuple[Place, list[Case]]]) -> list[str]:

@@ -63,7 +63,7 @@ def measure(
     failures: list[Failure],
     watch: Watch | None = None,
     keeper: Keeper | None = None,
-    ready: Callable[[Portion], None] | None = None,
+    ready: Callable[[Portion | None], None] | None = None,
 ) -> list[Measured]:
     """Samples of all cases that can be measured.
 
@@ -82,7 +82,8 @@ def measure(
         Notices other load.
     keeper : Keeper, optional
     ready : callable, optional
-        Called with the portion before each of its cases: sees to what that needs.
+        Called with the portion before each of its cases, and with None after all: sees to what
+        that needs. It may find out the shares.
     """
     start = time.perf_counter()
     watch, keeper = watch or Watch(), keeper or Keeper()
@@ -134,6 +135,13 @@ def measure(
                 keeper.add(Measured(case, place, taken))
             time_left[place.name] -= time.perf_counter() - begin
         found += [Measured(case, portion.place, taken) for case, taken in samples.values()]
+    if ready is not None:
+        ready(None)
+    for number, (case, place, taken) in enumerate(found):
+        row = case.implementation
+        host = shares.get((place.name, row.operation, row.method))
+        if host is not None:
+            found[number] = Measured(case, place, sampling.with_share(case, taken, host))
 
     def again(number: int, dims: list[Dims]) -> Samples:
         case, place, before = found[number]

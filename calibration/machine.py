@@ -17,27 +17,26 @@ from hetero.calibration import (
     load,
     loaded_links,
     loop,
-    overheads,
     selection,
+    surroundings,
     thread_counts,
     twins,
 )
-from hetero.calibration.checkpoint import Around, Checkpoint
+from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.failures import Failure, told
 from hetero.calibration.places import chosen, places_of
-from hetero.calibration.portions import Portion, all_cases, by_clock, turns
+from hetero.calibration.portions import Portion, all_cases, by_own_clock, turns
 from hetero.calibration.progress import Schedule
+from hetero.calibration.surroundings import Surroundings, around, links_are_wanted
 from hetero.calibration.wanted import Wanted
 from hetero.kernels.cpu import blas_spin
 from hetero.runtime import inventory, registry
 from hetero.runtime.cases import Place, forget_numbers
-from hetero.runtime.plan import CPU
 from hetero.runtime.profile import Profile
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
-_COMPILING, _PACK, _AROUND, _THREADS = (3.0, 8.0), (0.2, 0.4), (3.0, 6.0), (0.5, 1.0)
+_COMPILING, _THREADS = (3.0, 8.0), (0.5, 1.0)
 _LOOP = 10.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, others beside it
-_FEW = (os.cpu_count() or 1) // 4  # processes that compile, beside which a GPU's host is timed
 _AGAIN = 0.1  # of the cases' seconds, for what is measured once more
 
 log = logging.getLogger("hetero")
@@ -87,57 +86,33 @@ def _measure(
     schedule = _planned(portions, places, wanted, kept, progress)
     company = {}
     if not wanted.quick:  # while BLAS's threads spin as long as they do by themselves
-        anew = [p for p in places if p.name not in kept.around and _links_are_wanted(p, wanted)]
+        anew = [p for p in places if p.name not in kept.around and links_are_wanted(p, wanted)]
         schedule.begin("company", loaded_links.SECONDS, "links after products")
         company = loaded_links.after_products(anew, budget, failures)
     blas_spin.find()  # not while something is timed
+    beside = Surroundings(places, portions, wanted, kept, schedule, failures, company)
+    beside.copies()
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
     told_of = _told_by(schedule)
-    # A GPU's own clock does not mind that the CPU's loops are compiled meanwhile; the host's does
-    # not mind a few.
-    own, others, rest = by_clock(portions)
-    compile_loops = compiling.compile_ahead(portions, wanted.quick, told_of, bool(own))
-    if kept.pack is None and (wanted.base is None or CPU in wanted.only):
-        schedule.begin("pack", _PACK[not wanted.quick], "copies in host memory")
-        kept.pack = overheads.pack(budget)
-    shares: dict[tuple[str, str, str], float] = {}
-    for place in places:
-        if len(place.devices) == 1:
-            schedule.begin("links", _AROUND[not wanted.quick], f"links of {place.name}")
-            try:
-                found = kept.around.get(place.name) or _around(place, portions, wanted)
-            except Exception as error:
-                failures.append(Failure("links", place.name, "", error))
-            else:
-                links = loaded_links.beside(found.links, company.get(place.name, {}))
-                kept.around[place.name] = found._replace(links=links)
-                kept.write_if_due()
-                shares |= {(place.name, *key): value for key, value in found.shares.items()}
-    for place in places:
-        several = len(place.devices) > 1 and place.name not in kept.around
-        if several and _links_are_wanted(place, wanted):
-            first = place.devices[0].name
-            links = kept.around[first].links if first in kept.around else {}
-            links = links or (wanted.base or {}).get("links", {}).get(first, {})
-            schedule.begin("company", loaded_links.SECONDS, f"links of {place.name} at once")
-            at_once = loaded_links.together(place, links, budget, failures)
-            kept.around[place.name] = Around(at_once, {}, {})
-    beside = compile_loops() if compile_loops is not None else None
+    # A GPU's own clock does not mind that the CPU's loops are compiled meanwhile.
+    own, rest = by_own_clock(portions)
+    compiled = compiling.compile_ahead(portions, wanted.quick, told_of, bool(own))
 
-    def ready(portion: Portion) -> None:
-        if beside is not None and any(portion is one for one in own):
-            beside.look()
-        elif beside is not None:
-            few = any(portion is one for one in others)
-            beside.wait(told_of, _FEW if few else 0)
+    def ready(portion: Portion | None) -> None:
+        if compiled is not None and any(portion is one for one in own):
+            compiled.look()
+            return
+        if compiled is not None:
+            compiled.wait(told_of)
+        beside.calls()
 
     try:
         measured = loop.measure(
-            [*own, *others, *rest], budget, shares, schedule.begin, failures, watch, kept, ready
+            *([*own, *rest], budget, beside.shares, schedule.begin, failures, watch, kept, ready)
         )
     finally:
-        if beside is not None:
-            beside.stop()
+        if compiled is not None:
+            compiled.stop()
     in_order = [loop.key_of(case, each.place) for each in portions for case in each.cases]
     measured.sort(key=lambda one: in_order.index(one.key))
     if wanted.devices is None and not wanted.only:
@@ -192,13 +167,10 @@ def _planned(
     full, total = not wanted.quick, 0.0
     schedule = Schedule(progress)
     schedule.plan("compiling", _COMPILING[full])
-    schedule.plan("pack", _PACK[full])
     schedule.plan("threads", _THREADS[full])
+    surroundings.plan(schedule, places, wanted.quick)
     for place in places:
-        if len(place.devices) == 1:
-            schedule.plan("links", _AROUND[full])
         if place.devices and full:
-            schedule.plan("company", loaded_links.SECONDS)
             schedule.plan("contention", contention.SECONDS)
     for portion in portions:
         for case in portion.cases:
@@ -207,28 +179,6 @@ def _planned(
             total += case.seconds
     schedule.plan(loop.AGAIN, _AGAIN * total)
     return schedule
-
-
-def _around(place: Place, portions: list[Portion], wanted: Wanted) -> Around:
-    """What a call costs beside computing; its links, unless only other things are wanted."""
-    cases = [case for portion in portions if portion.place is place for case in portion.cases]
-    if _links_are_wanted(place, wanted):
-        return Around(*overheads.of_device(place, cases, registry.operations(), wanted.budget))
-    links = wanted.base["links"][place.name]
-    dispatch = wanted.base["host"]["dispatch"][place.name]
-    shares = {}
-    if "device" in dispatch:
-        shares = overheads.host_shares(place, cases, dispatch["device"])
-    return Around(links, dispatch, shares)
-
-
-def _links_are_wanted(place: Place, wanted: Wanted) -> bool:
-    """Whether links are to be measured: not where only other things are, and they are known."""
-    base = wanted.base or {}
-    known = place.name in base.get("links", {})
-    if len(place.devices) == 1:
-        known = known and place.name in base.get("host", {}).get("dispatch", {})
-    return not known or bool(selection.place_names(place) & set(wanted.only))
 
 
 def _of_twins(
@@ -269,12 +219,12 @@ def _of_twins(
                 schedule.plan(name, case.seconds)
         kept.cases += sum(len(portion.cases) for portion in portions)
         try:
-            around = kept.around.get(name) or _around(twin, portions, wanted)
+            costs = kept.around.get(name) or around(twin, portions, wanted)
         except Exception as error:
             failures.append(Failure("links", name, "", error))
             continue
-        kept.around[name] = around
-        shares = {(name, *key): value for key, value in around.shares.items()}
+        kept.around[name] = costs
+        shares = {(name, *key): value for key, value in costs.shares.items()}
         found += loop.measure(
             portions, wanted.budget, shares, schedule.begin, failures, watch, kept
         )

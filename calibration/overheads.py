@@ -180,16 +180,14 @@ def pack(budget: Budget) -> dict[str, Any]:
     return fit.segments(sizes, seconds)
 
 
-def of_device(
+def of_calls(
     place: Place, cases: list[Case], operations: Iterable[Operation], budget: Budget
-) -> tuple[dict[str, Any], dict[str, float], dict[tuple[str, str], float]]:
-    """A device's link models, `dispatch`, and `host_shares`."""
+) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
+    """A device's `dispatch`, and `host_shares`."""
     (device,) = place.devices
-    with device.active():
-        found = links(device, budget)
     around = dispatch(device, operations, budget)
     shares = host_shares(place, cases, around["device"]) if "device" in around else {}
-    return found, around, shares
+    return around, shares
 
 
 def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) -> dict[str, float]:

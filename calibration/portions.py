@@ -91,17 +91,14 @@ def few(case: Case, place: Place) -> Case:
     return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
 
 
-def by_clock(portions: list[Portion]) -> tuple[list[Portion], list[Portion], list[Portion]]:
-    """What a GPU times by its own clock, however busy the host is; what else one GPU does, timed
-    by the host, of which it needs one core; and the rest, which needs all cores."""
-    found: tuple[list[Portion], ...] = [], [], []
+def by_own_clock(portions: list[Portion]) -> tuple[list[Portion], list[Portion]]:
+    """What a GPU times by its own clock, however busy the host is, and all else."""
+    found: tuple[list[Portion], list[Portion]] = [], []
     for portion in portions:
-        cases: tuple[list[Case], ...] = [], [], []
+        cases: tuple[list[Case], list[Case]] = [], []
+        has_clock = len(portion.place.devices) == 1 and portion.place.kind == "cuda"
         for case in portion.cases:
-            if len(portion.place.devices) != 1 or portion.place.kind != "cuda":
-                cases[2].append(case)
-            else:
-                cases[not isinstance(case.how, SampleGrid)].append(case)
+            cases[not (has_clock and isinstance(case.how, SampleGrid))].append(case)
         for several, kept in zip(found, cases, strict=True):
             if kept:
                 several.append(portion._replace(cases=tuple(kept)))

@@ -125,6 +125,21 @@ def again(
     )
 
 
+def with_share(case: Case, samples: Samples, host: float) -> Samples:
+    """Samples with another share of the host in each call, which was not known when they were
+    taken."""
+    more = host - samples.host
+    if not isinstance(case.how, SampleGrid) or not more:
+        return samples
+    if case.how.by_estimate:  # without any
+        return replace(samples, host=host)
+    seconds, held_out = (
+        {dims: taken + more for dims, taken in found.items()}
+        for found in (samples.seconds, samples.held_out)
+    )
+    return replace(samples, seconds=seconds, held_out=held_out, host=host)
+
+
 def _watched(bench: Bench, call: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
     """What a call returns, and whether other load was noticed meanwhile."""
     bench.watch.begin()

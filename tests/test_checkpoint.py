@@ -39,7 +39,7 @@ def few(monkeypatch, hasty, profile_file):
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
     monkeypatch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
-    monkeypatch.setattr(machine.overheads, "pack", lambda budget: PACK)
+    monkeypatch.setattr(machine.surroundings.overheads, "pack", lambda budget: PACK)
     return taken
 
 
@@ -287,7 +287,7 @@ def test_several_turns_of_a_case_are_counted(monkeypatch, profile_file):
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
     monkeypatch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
-    monkeypatch.setattr(machine.overheads, "pack", lambda budget: PACK)
+    monkeypatch.setattr(machine.surroundings.overheads, "pack", lambda budget: PACK)
     stop = 15
     with pytest.raises(KeyboardInterrupt):
         hetero.calibrate(devices=["cpu"])

@@ -36,14 +36,16 @@ def measured(monkeypatch, hasty, profile_file):
             taken.append((place, case.implementation.operation, case.implementation.method))
             return Samples({dims: 1e-5 * len(calls) for dims in grid(case.axes)})
 
-        def around(place, cases, *_):
-            links.append(place.name)
-            return LINKS, {"host": 1e-5 * len(calls)}, {}
+        def links_of(device, *_):
+            links.append(device.name)
+            return LINKS
 
         calls, links = [], []
         patch.setattr(sampling, "take", take)
-        patch.setattr(machine.overheads, "of_device", around)
-        patch.setattr(machine.overheads, "pack", lambda budget: PACK)
+        costs = lambda *_: ({"host": 1e-5 * len(calls)}, {})  # noqa: E731
+        patch.setattr(machine.surroundings.overheads, "links", links_of)
+        patch.setattr(machine.surroundings.overheads, "of_calls", costs)
+        patch.setattr(machine.surroundings.overheads, "pack", lambda budget: PACK)
         patch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
         patch.setattr(machine.loop.repeats, "settle", lambda *_: (0, 0, 0))
 

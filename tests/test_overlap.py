@@ -9,8 +9,7 @@ import pytest
 
 from hetero.calibration import compiling, loop, machine, overheads, sampling
 from hetero.calibration.budgets import FULL
-from hetero.calibration.checkpoint import Around
-from hetero.calibration.portions import Portion, by_clock
+from hetero.calibration.portions import Portion, by_own_clock
 from hetero.calibration.sampling import Samples
 from hetero.devices import loop_compiler
 from hetero.runtime import registry
@@ -36,17 +35,29 @@ def portions():
 
 
 def test_what_a_device_times_by_its_own_clock():
-    own, others, rest = by_clock(portions())
+    own, rest = by_own_clock(portions())
     assert {(p.operation.name, p.place.name) for p in own} == {
         *(("matmul", "cuda:0"), ("poisson", "cuda:0"))
     }
     assert all(isinstance(case.how, SampleGrid) for p in own for case in p.cases)
     number = sum(len(p.cases) for p in portions())
-    assert {(p.operation.name, p.place.name) for p in others} == {("poisson", "cuda:0")}
-    assert len(others[0].cases) == 2
-    assert {p.place.name for p in rest} == {"cpu", "cuda*2"}
-    assert sum(len(p.cases) for p in (*own, *others, *rest)) == number
-    assert by_clock([portion("matmul", PLACES[0], SampleGrid())])[:2] == ([], [])
+    assert sum(len(p.cases) for p in (*own, *rest)) == number
+    assert by_own_clock([portion("matmul", PLACES[0], SampleGrid())])[0] == []
+
+
+def test_shares_that_are_known_later_are_added(monkeypatch):
+    case = portion("matmul", PLACES[1], SampleGrid()).cases[0]
+    taken = Samples({(4,): 3e-6}, {(5,): 4e-6}, host=1e-6, least=1.5e-6)
+    found = sampling.with_share(case, taken, 5e-6)
+    assert found.seconds == pytest.approx({(4,): 7e-6})
+    assert found.held_out == pytest.approx({(5,): 8e-6})
+    assert (found.host, found.least) == (5e-6, 1.5e-6)
+    assert sampling.with_share(case, found, 5e-6) is found
+    estimated = portion("matmul", PLACES[1], SampleGrid(by_estimate=True)).cases[0]
+    found = sampling.with_share(estimated, taken, 5e-6)
+    assert (found.seconds, found.host) == (taken.seconds, 5e-6)
+    solves = portion("matmul", PLACES[1], TimedSolves(8, 40)).cases[0]
+    assert sampling.with_share(solves, taken, 5e-6) is taken
 
 
 @pytest.fixture
@@ -55,30 +66,26 @@ def calibration(monkeypatch):
     done, given = [], []
 
     class Loops:
-        def __init__(self, names, beside=False):
-            done.append("compiling")
-            assert beside, "what is measured comes first"
-
         def look(self):
             done.append("looked")
 
-        def wait(self, told=None, most=0):
-            done.append("few" if most else "compiled")
+        def wait(self, told=None):
+            done.append("compiled")
 
         def stop(self):
             done.append("stopped")
 
     def take(case, bench, *_):
         done.append((bench.device.name if bench.devices else "cpu", type(case.how)))
-        return Samples({(4,): 1e-6})
+        return Samples({(4,): 1e-6}, host=1e-7)
 
     def content(wanted, kept, measured, failures):
-        given.extend(one.key for one in measured)
+        given.extend(measured)
         return {"models": {}}
 
-    def compile_ahead(found, quick, told, later):
+    def compile_ahead(found, quick, told, beside):
         done.append("kernels")
-        return (lambda: Loops([], beside=True)) if later else None
+        return Loops() if beside else None
 
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
@@ -88,15 +95,18 @@ def calibration(monkeypatch):
     monkeypatch.setattr(machine.keeping_out, "told", lambda _: [])
     monkeypatch.setattr(machine.blas_spin, "find", lambda: None)
     monkeypatch.setattr(machine.blas_spin, "rest", lambda: None)
-    monkeypatch.setattr(machine, "_FEW", 4)
     monkeypatch.setattr(machine, "places_of", lambda *_: PLACES)
     found = [p for p in portions() if p.place is not TOGETHER]
     monkeypatch.setattr(machine, "all_cases", lambda *_: found)
-    around = Around({}, {"device": 1e-5}, {})
-    monkeypatch.setattr(overheads, "of_device", lambda *_: done.append("links") or around)
+    shares = {("matmul", found[1].cases[0].implementation.method): 5e-7}
+    monkeypatch.setattr(overheads, "pack", lambda _: done.append("pack"))
+    monkeypatch.setattr(overheads, "links", lambda *_: done.append("links") or {})
+    monkeypatch.setattr(
+        overheads, "of_calls", lambda *_: done.append("calls") or ({"device": 1e-5}, shares)
+    )
     wanted = types.SimpleNamespace(budget=FULL, devices=[], quick=True, only=(), base=None)
     kept = loop.Keeper()
-    kept.around, kept.pack, kept.cases = {}, {}, 0
+    kept.around, kept.pack, kept.cases = {}, None, 0
     kept.turns_left, kept.write_if_due = lambda *_: 0, lambda: None
 
     def measure():
@@ -109,15 +119,19 @@ def calibration(monkeypatch):
 def test_loops_are_compiled_beside_a_gpus_own_clock_only(calibration):
     measure, done = calibration
     given, in_order = measure()
-    assert given == in_order, "as if nothing were compiled beside"
-    kernels, links, begun, *rest, stopped = done
-    assert (kernels, links, begun, stopped) == ("kernels", "links", "compiling", "stopped")
-    few, all_done = rest.index("few"), rest.index("compiled")
-    own = [one for one in rest[:few] if one != "looked"]
+    assert [one.key for one in given] == in_order, "as if nothing were compiled beside"
+    pack, links, kernels, *rest, stopped = done
+    assert (pack, links, kernels, stopped) == ("pack", "links", "kernels", "stopped")
+    compiled, calls = rest.index("compiled"), rest.index("calls")
+    own = [one for one in rest[:compiled] if one != "looked"]
     assert own == [("cuda:0", SampleGrid)] * 2
-    by_host = [one for one in rest[few:all_done] if one != "few"]
-    assert set(by_host) == {("cuda:0", TimedSolves), ("cuda:0", Passes)}
-    assert {name for name, _ in [one for one in rest[all_done:] if one != "compiled"]} == {"cpu"}
+    assert calls == compiled + 1
+    later = [one for one in rest[calls + 1 :] if one != "compiled"]
+    assert later.count(("cuda:0", TimedSolves)) == 1
+    assert ("cuda:0", SampleGrid) not in later
+    assert later.count(("cpu", SampleGrid)) == 2
+    (matmul,) = [x for x in given if (x.key.place, x.key.operation) == ("cuda:0", "matmul")]
+    assert matmul.samples.seconds == pytest.approx({(4,): 1.4e-6}), "with the host's share"
 
 
 def test_what_compiles_is_ended_by_an_interrupt(calibration, monkeypatch):
@@ -171,10 +185,8 @@ def test_the_longest_are_begun_first_and_all_end(monkeypatch):
         ended.append(next(name for name in begun if name not in ended))
 
     monkeypatch.setattr(loop_compiler.time, "sleep", one_ends)
-    found.wait(told.append, 1)
-    assert (begun, told) == (["c", "d", "b", "e", "a"], [4, 3, 2])
     found.wait(told.append)
-    assert told == [4, 3, 2, 1]
+    assert (begun, told) == (["c", "d", "b", "e", "a"], [4, 3, 2, 1])
     assert sorted(ended) == ["a", "b", "c", "d", "e"]
     ended.clear()
     found = loop_compiler.Processes(["c", "d", "b"])
@@ -193,18 +205,27 @@ def test_without_a_gpu_all_is_compiled_before(monkeypatch):
     asked = []
 
     class Processes:
-        def __init__(self, names, beside=False):
+        def __init__(self, names, beside):
             asked.append((names, beside))
 
-        def wait(self, told=None, most=0):
+        def wait(self, told):
             asked.append("waited")
+
+        def stop(self):
+            asked.append("stopped")
 
     monkeypatch.setattr(loop_compiler, "Processes", Processes)
     monkeypatch.setattr(compiling, "_loops", lambda found: ["x in float32"])
     assert compiling.compile_ahead([], True) is None
     assert asked == [(["x in float32"], False), "waited"]
     asked.clear()
-    begin = compiling.compile_ahead([], True, None, True)
-    assert asked == [([], False), "waited"]
-    begin()
-    assert asked[-1] == (["x in float32"], True)
+    assert isinstance(compiling.compile_ahead([], True, None, True), Processes)
+    assert asked == [(["x in float32"], True)]
+
+    def fails(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiling, "Rehearsal", fails)
+    with pytest.raises(KeyboardInterrupt):
+        compiling.compile_ahead([(None, PLACES[1], ())], True, None, True)
+    assert asked[-1] == "stopped"

@@ -97,7 +97,8 @@ def two(monkeypatch, profile_file, hasty):
 
         patch.setattr(sampling, "take", take)
         patch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
-        patch.setattr(overheads, "of_device", lambda *_: (LINKS, {"host": 1e-5}, {}))
+        patch.setattr(overheads, "links", lambda *_: LINKS)
+        patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: PACK)
         patch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
         inventory.changed()

@@ -166,12 +166,12 @@ class Processes:
         for name, _ in ended:
             _ended(name)
 
-    def wait(self, told: Callable[[int], None] | None = None, most: int = 0) -> None:
-        """Until no more than ``most`` are left; ``told`` gets the number of those that are."""
+    def wait(self, told: Callable[[int], None] | None = None) -> None:
+        """Until all have ended; ``told`` gets the number of those that have not."""
         try:
-            while self._running and (left := len(self._running) + len(self._left)) > most:
+            while self._running:
                 if told is not None:
-                    told(left)
+                    told(len(self._running) + len(self._left))
                 time.sleep(_LOOK)  # whichever ends first
                 self.look()
         except BaseException:

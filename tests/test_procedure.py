@@ -70,8 +70,6 @@ H100 = cards.card(
         "saturating": 67584,
         "bandwidth": 3.35e12,
         "clock": 1.98e9,
-        "lanes": 128,
-        "lanes_double": 64,
         "cache": 52428800,
         "partitions": 1,
         "partition_bytes": 0,
@@ -172,23 +170,19 @@ ATTRIBUTES = {  # of an H100, as its driver tells them
 }
 
 
-def a_device(capability):
-    limits = {"multiprocessors": 132, "block_limit": 1024, "shared_limit": 32768}
-    return SimpleNamespace(name=H100.name, capability=capability, **limits)
+DEVICE = SimpleNamespace(name=H100.name, multiprocessors=132, block_limit=1024, shared_limit=32768)
 
 
 def test_a_cuda_device_describes_itself():
-    found = of_attributes(a_device((9, 0)), ATTRIBUTES.__getitem__)
+    found = of_attributes(DEVICE, ATTRIBUTES.__getitem__)
     assert found._replace(bandwidth=H100.bandwidth) == H100
     assert found.bandwidth == 2 * 2619e6 * 5120 / 8
-    older = of_attributes(a_device((8, 9)), ATTRIBUTES.__getitem__)
-    assert (older.lanes, older.lanes_double) == (128, 2)
     silent = {**ATTRIBUTES, "MEMORY_CLOCK_RATE": 0}
-    assert of_attributes(a_device((9, 0)), silent.__getitem__).bandwidth == 3.3e12
+    assert of_attributes(DEVICE, silent.__getitem__).bandwidth == 3.3e12
 
 
 def test_a_device_of_which_little_is_known_is_derived_for():
-    found = of_limits(a_device(None))
+    found = of_limits(DEVICE)
     assert (found.blocks, found.block_threads, found.block_shared) == (1, 1024, 32768)
     for dtype in ("float32", "float64"):
         assert derive.matvec(found, dtype, 500, 300) in derive.shapes_matvec(found, dtype)

@@ -7,26 +7,9 @@ from typing import Any
 
 from hetero.kernels.procedure.card import Card, card
 
-# Multiply-adds of float32 and float64 that a multiprocessor begins in a cycle, by compute
-# capability (CUDA C++ Programming Guide, arithmetic instructions), newest first. One that is not
-# listed has those of the next older.
-_LANES = (
-    ((12, 0), 128, 2),
-    ((10, 0), 128, 64),
-    ((9, 0), 128, 64),
-    ((8, 6), 128, 2),
-    ((8, 0), 64, 32),
-    ((7, 5), 64, 2),
-    ((7, 0), 64, 32),
-    ((6, 1), 128, 4),
-    ((6, 0), 64, 32),
-    ((0, 0), 128, 4),
-)
-
 
 def of_attributes(device: Any, get: Callable[[str], Any]) -> Card:
     """The card of a CUDA device; ``get`` asks the driver for an attribute by its name."""
-    lanes = next(row for row in _LANES if (device.capability or (0, 0)) >= row[0])
     threads, warp = get("MAX_THREADS_PER_MULTIPROCESSOR"), get("WARP_SIZE")
     # Twice a cycle. Drivers may tell no memory clock: then what cards of its size have.
     told = 2e3 * get("MEMORY_CLOCK_RATE") * get("GLOBAL_MEMORY_BUS_WIDTH") / 8
@@ -46,8 +29,6 @@ def of_attributes(device: Any, get: Callable[[str], Any]) -> Card:
             "saturating": device.multiprocessors * threads // 4,
             "bandwidth": told or 25e9 * device.multiprocessors,
             "clock": 1e3 * get("CLOCK_RATE"),
-            "lanes": lanes[1],
-            "lanes_double": lanes[2],
             "cache": get("L2_CACHE_SIZE"),
             "register_unit": 256,
             "shared_unit": 128,
@@ -78,7 +59,5 @@ def of_limits(device: Any) -> Card:
             "saturating": device.multiprocessors,
             "bandwidth": 1e10 * device.multiprocessors,
             "clock": 2e9,
-            "lanes": 8,
-            "lanes_double": 4,
         }
     )

@@ -36,8 +36,6 @@ class Card(NamedTuple):
         Of memory, bytes a second.
     clock : float
         Of the multiprocessors, Hz.
-    lanes, lanes_double : int
-        Multiply-adds of float32 and float64 that one multiprocessor begins in a cycle.
     cache : int
         Bytes of the cache that all multiprocessors share; 0 if none.
     register_unit : int
@@ -61,8 +59,6 @@ class Card(NamedTuple):
     saturating: int
     bandwidth: float
     clock: float
-    lanes: int
-    lanes_double: int
     cache: int = 0
     partitions: int = 1
     partition_bytes: int = 0
@@ -122,8 +118,6 @@ T10 = Card(
     saturating=12800,
     bandwidth=94 * 2**30,
     clock=1.33e9,
-    lanes=8,
-    lanes_double=1,
     partitions=8,
     partition_bytes=256,
 )

@@ -505,3 +505,15 @@ def test_every_loop_of_kmeans_is_compiled_in_both_ways(monkeypatch):
     assert len(works) == 8
     for name, given in works.items():
         assert min(given) < compiled._SERIAL <= max(given), name
+
+
+def test_runs_of_rows_are_looked_for_in_both_ways(monkeypatch):
+    from hetero.kernels.cpu import csr
+    from hetero.ops.krylov import cg_examples
+
+    called = []
+    for name in ("_marked", "_marked_alone"):
+        mark = getattr(csr, name)
+        monkeypatch.setattr(csr, name, lambda *a, m=mark, n=name: (called.append(n), m(*a)))
+    cg_examples.rows(np.dtype("float32"))
+    assert set(called) == {"_marked", "_marked_alone"}

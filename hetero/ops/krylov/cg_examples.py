@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero.kernels.cpu import cg as cpu_cg
+from hetero.kernels.cpu import csr
 from hetero.ops.krylov import cg_cpu
 from hetero.ops.linear_systems.types import Csr, Stencil
 
@@ -13,7 +14,7 @@ _LENGTHS = (64, 3 * cpu_cg.SHARE)  # one thread's, and all threads'
 
 def rows(dtype: np.dtype) -> None:
     """Matrices in compressed rows."""
-    for n in _LENGTHS:
+    for n in (*_LENGTHS, csr.CHUNK):  # whose runs of rows one thread looks for
         indptr = np.arange(n + 1, dtype=np.int32)
         _solve(Csr(indptr, indptr[:-1].copy(), np.full(n, 2.0, dtype)), n, dtype)
 

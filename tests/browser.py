@@ -53,7 +53,9 @@ addEventListener("load", () => {
       letters: 10 * svg.getBoundingClientRect().width / w});
   }
   const found = {width: wide, scroll: document.documentElement.scrollWidth, cut, pictures,
-    problems, ground: getComputedStyle(document.body).backgroundColor};
+    problems,
+    sections: [...document.querySelectorAll("h2")].map(e => e.textContent),
+    ground: getComputedStyle(document.body).backgroundColor};
   parent.postMessage(JSON.stringify(found), "*");
 });
 </script>

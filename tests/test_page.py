@@ -33,6 +33,7 @@ from hetero.evaluation.page.method_figures import fastest
 from hetero.runtime import over_sizes, profile, registry
 from hetero.runtime.models import bind, bind_link
 from hetero.runtime.planner import OtherMachine
+from tests.kept_results import LADDER, VERIFIED
 
 VOID = {"meta", "link", "br"}
 LOADING = {"src", "href", "srcset", "data", "action", "xlink:href", "poster", "style"}
@@ -407,16 +408,6 @@ def test_errors_have_a_mark_for_each_model():
 
 # -- What is kept, and the command -----------------------------------------------------------------
 
-VERIFIED = {
-    "problems": 3,
-    "chosen_over_best": {"geometric_mean": 1.01, "p95": 1.1, "p99": 1.2, "worst": 1.3},
-    "fastest": {"matmul blas on cpu": 3},
-    "prediction_error": {"matmul blas on cpu": {"mean": 0.1, "p95": 0.2, "worst": 0.3}},
-    "left_out": {"cuda:1": "broken"},
-    "links": {},
-    "worst_choices": ["1.30x a < b"],
-}
-
 
 def test_the_last_verification_is_kept_beside_the_profile(tmp_path, monkeypatch):
     file = profile.Profile(small()).save(tmp_path / "here.json")
@@ -435,29 +426,6 @@ def test_the_last_verification_is_kept_beside_the_profile(tmp_path, monkeypatch)
     assert "Left out: cuda:1: broken" in found
 
 
-LADDER = {
-    "created": "2026-01-01T00:00:00+00:00",
-    "operation": "matmul",
-    "device": "cuda:0",
-    "name": "A <card>",
-    "dtype": "float32",
-    "what": "call",
-    "roof": {"flops_per_second": 5e13, "bytes_per_second": 3e12, "how": "multiply-adds"},
-    "rows": [
-        {"size": 64, "dims": [64, 64, 64], "number": 1, "method": "naive", "idea": "a < b"}
-        | {"seconds": 1e-3, "flops_per_second": 1e9, "bytes_per_second": 1e9}
-        | {"gain": None, "share": 0.001},
-        {"size": 64, "dims": [64, 64, 64], "number": 2, "method": "shared", "idea": ""}
-        | {"seconds": 1e-4, "flops_per_second": 1e10, "bytes_per_second": 1e9}
-        | {"gain": 10.0, "share": 0.25},
-        {"size": 64, "dims": [64, 64, 64], "number": 3, "method": "library", "idea": ""}
-        | {"reason": "it is not here"},
-        {"size": 128, "dims": [128, 128, 128], "number": 1, "method": "naive", "idea": "a < b"}
-        | {"reason": "would take 3 hours"},
-    ],
-}
-
-
 def test_a_ladder_shows_what_is_reached_and_the_roof():
     drawn = ladders.section({"matmul": LADDER}, svg.Names())
     assert drawn.count("<svg ") == 1  # nothing was timed at the other size
@@ -468,7 +436,12 @@ def test_a_ladder_shows_what_is_reached_and_the_roof():
     assert len(at) == len(full) == 2
     assert full[0] < full[1] < at[1] < at[0]  # 1 and 10 below 40 and 1000 GFLOP/s
     assert "library is left out: it is not here." in drawn
-    assert "<td>10.00</td><td>25%</td>" in drawn
+    assert "<td>100 us</td><td>10</td><td>10.00</td><td>25%</td>" in drawn
+    assert '<th scope="col">GFLOP/s</th>' in drawn
+    slow = {**LADDER["roof"], "bytes_per_second": 1e8}  # moving is what takes the time
+    drawn_by_bytes = ladders.section({"matmul": {**LADDER, "roof": slow}}, svg.Names())
+    assert "<td>100 us</td><td>0.1</td>" in drawn_by_bytes
+    assert '<th scope="col">GB/s</th>' in drawn_by_bytes
     assert "A &lt;card&gt;" in drawn
     assert "a &lt; b" in drawn
 

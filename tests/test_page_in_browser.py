@@ -5,10 +5,15 @@ Where Chromium is installed; on Debian or Ubuntu: ``apt-get install chromium``.
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from hetero.evaluation import latest
 from hetero.evaluation.page import page
+from hetero.runtime import profile
 from tests import browser
+from tests.kept_results import LADDER, VERIFIED
 
 pytestmark = pytest.mark.skipif(browser.FOUND is None, reason="no Chromium is installed")
 
@@ -17,8 +22,13 @@ LIGHT, DARK = "rgb(255, 255, 255)", "rgb(22, 24, 26)"
 
 
 @pytest.fixture(scope="module")
-def made():
-    return page("tesla-t10")
+def made(tmp_path_factory):
+    """A page with everything that there can be on one."""
+    file = tmp_path_factory.mktemp("profile") / "here.json"
+    profile.shipped("tesla-t10").save(file)
+    kept = {latest.VERIFY: {"matmul, on host": VERIFIED}, latest.LADDER: {"matmul": LADDER}}
+    latest.beside(file).write_text(json.dumps(kept), "utf-8")
+    return page(str(file))
 
 
 @pytest.mark.parametrize(
@@ -30,6 +40,7 @@ def test_everything_is_drawn_and_nothing_is_cut(made, tmp_path, width, ground, o
     beside the other; nothing is wider than the window; the browser has nothing to complain of."""
     assert "…" not in made.html
     found = browser.look(made.html, tmp_path, width, *options)
+    assert {"Ladders of kernels", "The last verification"} <= set(found["sections"])
     assert found["log"] == found["problems"] == []
     assert (found["width"], found["scroll"]) == (width, width)
     assert found["cut"] == []

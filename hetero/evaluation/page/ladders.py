@@ -34,39 +34,50 @@ def _one(found: Mapping[str, Any], names: Names) -> str:
     for size in sizes:
         at = [row for row in found["rows"] if row["size"] == size]
         if any("seconds" in row for row in at):
-            pictures.append(_figure(title, at, numbers, names))
+            pictures.append(_figure(title, at, roof, numbers, names))
     ideas = {row["method"]: row["idea"] for row in found["rows"] if row.get("idea")}
     told = items(f"<b>{escape(name)}</b>: {escape(idea)}" for name, idea in ideas.items())
     parts = [heading(3, title), paragraph(text), figures(pictures)]
     return "".join([*parts, folded("what each step brings", told) if ideas else ""])
 
 
-def _figure(title: str, at: Sequence[Mapping[str, Any]], numbers: Numbers, names: Names) -> str:
+def _figure(
+    title: str,
+    at: Sequence[Mapping[str, Any]],
+    roof: Mapping[str, Any],
+    numbers: Numbers,
+    names: Names,
+) -> str:
+    """One size, in the unit of what the roof says is scarce."""
     timed = [row for row in at if "seconds" in row]
+    what, unit = "flops_per_second", "FLOP/s"
+    if timed[-1]["bytes_per_second"] / roof["bytes_per_second"] > (
+        timed[-1]["flops_per_second"] / roof["flops_per_second"]
+    ):
+        what, unit = "bytes_per_second", "B/s"
     drawn = [
         Row(
             f"{row['number']} {row['method']}",
             numbers[row["method"]],
-            [row["flops_per_second"]],
-            [row["flops_per_second"] / row["share"]] if row["share"] else [],
+            [row[what]],
+            [row[what] / row["share"]] if row["share"] else [],
             readable(row["seconds"]),
         )
         for row in timed
     ]
     dims = " x ".join(map(str, at[0]["dims"]))
     told = "; ".join(f"{one.name}: {one.told}" for one in drawn) + "."
-    picture = rows(names, f"{title}: {dims}", told, "FLOP/s", scaled, drawn)
+    picture = rows(names, f"{title}: {dims}", told, unit, scaled, drawn)
     cells = [
         (
             row["method"],
             readable(row["seconds"]),
-            f"{row['flops_per_second'] * 1e-9:.3g}",
-            f"{row['bytes_per_second'] * 1e-9:.3g}",
+            f"{row[what] * 1e-9:.3g}",
             "-" if row["gain"] is None else f"{row['gain']:.2f}",
-            f"{row['share']:.2g}" if row["share"] < 0.01 else f"{row['share']:.0%}",
+            f"{row['share']:.1%}" if row["share"] < 0.095 else f"{row['share']:.0%}",
         )
         for row in timed
     ]
-    head = ("", "time", "GFLOP/s", "GB/s", "gain", "of the roof")
+    head = ("", "time", f"G{unit}", "gain", "of the roof")
     left_out = [f"{row['method']} is left out: {row['reason']}." for row in at if "reason" in row]
     return figure(picture, dims, left_out, folded("as a table", table("", head, cells)))

@@ -36,6 +36,8 @@ figure svg{display:block;width:100%;max-width:540px;height:auto}
 figcaption p{margin:.1rem 0}
 figcaption .title{font-weight:600;font-size:.9375rem;color:var(--text)}
 table{border-collapse:collapse;width:100%;max-width:48rem;font-size:.8125rem;font-variant-numeric:tabular-nums}
+@media (max-width:480px){table{font-size:.75rem}th,td{padding:.2rem .15rem}
+th[scope=row]{min-width:4.6rem}}
 caption{text-align:left;color:var(--soft);padding:.25rem 0}
 th,td{padding:.2rem .35rem;text-align:right;vertical-align:top;
 border-bottom:1px solid var(--rule);overflow-wrap:break-word}

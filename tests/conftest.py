@@ -9,6 +9,8 @@ import tempfile
 
 import pytest
 
+PLAIN = "-cl-opt-disable"  # for OpenCL's compiler
+
 _saved: dict[str, str | None] = {}
 _private = ""
 _turns = ""  # where the locks of `gpu_turn` lie; the workers of a run share them
@@ -23,6 +25,8 @@ def pytest_configure(config):
     _private = tempfile.mkdtemp(prefix="hetero-tests-")
     private = {"HETERO_PROFILE": os.path.join(_private, "profile.json")}
     private["HETERO_COMPILE_AHEAD"] = "0"  # what a test calls by name or by price is what runs
+    # What OpenCL's compiler need not optimise takes a tenth of the time; see `optimised`.
+    private["PYOPENCL_BUILD_OPTIONS"] = os.environ.get("PYOPENCL_BUILD_OPTIONS", PLAIN)
     if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers compile for one another
         private["XDG_CACHE_HOME"] = os.path.join(_private, "cache")
         _keep_programs(os.path.join(_private, "cache", "hetero"))
@@ -97,6 +101,29 @@ def clean():
     reset()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def optimised(request):
+    """OpenCL programs of files marked ``optimised`` are: every method's, and what is timed."""
+    if not request.node.get_closest_marker("optimised"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ["PYOPENCL_BUILD_OPTIONS"] == PLAIN:
+            patch.delenv("PYOPENCL_BUILD_OPTIONS")
+        forget_programs()
+        yield
+    forget_programs()
+
+
+def forget_programs():
+    """Let OpenCL devices have their programs built, or read, anew."""
+    from hetero import devices
+
+    for device in devices.available().values():
+        if device.kind == "opencl":
+            device._programs, device._kernels = {}, {}
+
+
 @pytest.fixture(autouse=True)
 def gpu_turn(request):
     """Tests marked ``alone`` have the GPU to themselves among the processes of one run.
@@ -169,6 +196,13 @@ def two(monkeypatch):
 def hasty(monkeypatch):
     """As `hasten`, for one test."""
     hasten(monkeypatch)
+
+
+@pytest.fixture
+def small_demo(monkeypatch, hasty):
+    """What `hetero demo` computes is small; `make demo` runs it as it is."""
+    for operation, side in (("convolve2d", 256), ("kmeans", 128), ("poisson", 64)):
+        monkeypatch.setattr(f"hetero.ops.{operation}.demonstration._SIDE", side)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from hetero.errors import MethodNotAvailable
 from hetero.evaluation.draws import Arrays, draw
 from hetero.runtime import pricing, registry, transfer
 
+pytestmark = pytest.mark.optimised  # programs as users run them
+
 # (batch of A, batch of B, m, n, k); matvec leaves n out. Small and odd, around the tiles' edges.
 SIZES = [
     ((), (), 1, 1, 1),

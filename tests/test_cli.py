@@ -358,8 +358,9 @@ def test_verify_on_a_device_without_arrays(run, opencl):
     refused(run, "verify", "--on", opencl, "--count", 1, naming=("--on", opencl))
 
 
-def test_demo(data, run, tmp_path, profile_file):
-    found = data("demo", "--largest", 16)
+def test_demo(data, tmp_path, profile_file, small_demo):
+    picture = tmp_path / "picture.pgm"
+    found = data("demo", "--largest", 16, "--picture", picture)
     assert found.keys() >= {"calls", "problems", "chosen_over_best"}
     assert found["chosen_over_best"].keys() == FIGURES
     for call in found["calls"]:
@@ -380,19 +381,14 @@ def test_demo(data, run, tmp_path, profile_file):
         "out of focus",
     }
     assert not profile_file.exists(), "stored"
-    picture = tmp_path / "picture.pgm"
-    code, out, _ = run("demo", "--largest", 16, "--picture", picture)
-    assert code == OK
     content = picture.read_bytes()
-    assert content.startswith(b"P5 2048 2048 255\n")
-    assert len(content) == 17 + 2048**2
-    assert len(set(content[17:])) > 100
+    assert content.startswith(b"P5 256 256 255\n")
+    assert len(content) == 15 + 256**2
+    assert len(set(content[15:])) > 100
     content = (tmp_path / "picture-16-colours.ppm").read_bytes()
-    assert content.startswith(b"P6 1024 1024 255\n")
-    pixels = np.frombuffer(content, np.uint8, offset=17).reshape(-1, 3)
+    assert content.startswith(b"P6 128 128 255\n")
+    pixels = np.frombuffer(content, np.uint8, offset=15).reshape(-1, 3)
     assert len(np.unique(pixels, axis=0)) == found["quantised"]["colours"] == 16
-    for word in ("calibrated in", "predicted", "measured", "best alternative", "geometric mean"):
-        assert word in out
 
 
 def test_the_demos_equation_is_an_ordinary_one():

@@ -13,7 +13,7 @@ from test_speed import best_round
 
 import hetero
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.optimised]
 rng = np.random.default_rng(5)
 # What random small calls look like: (image, filter, mode).
 CALLS = [

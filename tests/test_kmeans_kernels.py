@@ -128,19 +128,10 @@ def check_step(device, X, weights, centroids, method="lloyd", forced=None):
 
 @pytest.fixture(scope="module")
 def portable():
-    """A device of this file's own, whose hundred programs are not optimised: that takes a fifth.
-
-    Optimised ones are run by test_agree.py and test_kmeans_parts.py.
-    """
+    """A device of this file's own, whose hundred programs go with it."""
     from hetero.devices import opencl
 
-    class Plain(opencl.OpenCLDevice):
-        def _built(self, text, defines):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")
-                return super()._built(text, defines)
-
-    return Plain(0, runtimes.opencl_device()._device)
+    return opencl.OpenCLDevice(0, runtimes.opencl_device()._device)
 
 
 SHAPES = [(1, 1, 1), (300, 2, 8), (600, 37, 65)]

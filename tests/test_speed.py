@@ -15,7 +15,7 @@ import hetero
 from hetero.ops import matmul
 from hetero.runtime import call_cache, planner, profile
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.optimised]
 ROUNDS = 25
 
 

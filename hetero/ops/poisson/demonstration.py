@@ -10,6 +10,7 @@ from hetero.ops.poisson import OPERATION, solve_poisson
 from hetero.runtime.plan import readable
 
 _LONGEST = 2.0  # predicted seconds of a solve
+_SIDE, _SIDE_ON_GPU = 512, 2048  # points
 
 
 def demonstrate(demo: Any) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def demonstrate(demo: Any) -> dict[str, Any]:
 
     See `hetero.evaluation.demo.Demo`.
     """
-    n = 2048 if demo.gpu else 512
+    n = _SIDE_ON_GPU if demo.gpu else _SIDE
     f, exact, h = example(n)
     u, info = solve_poisson(f, spacing=h, return_info=True)  # the first one compiles
     times = demo.seconds(OPERATION, (f,), {"spacing": h}, info["plan"], _LONGEST)

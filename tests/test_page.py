@@ -452,6 +452,13 @@ def test_what_is_kept_and_cannot_be_read_is_nothing(tmp_path, content):
     assert latest.read(tmp_path / "p.json") == {}
 
 
+def test_what_is_kept_in_another_form_is_said(tmp_path):
+    file = profile.Profile(small()).save(tmp_path / "p.json")
+    other = {latest.VERIFY: {"x": {"problems": 3}}, latest.LADDER: {"x": {"rows": [1]}}}
+    latest.beside(file).write_text(json.dumps(other), "utf-8")
+    assert page(str(file)).html.count("of another form") == 2
+
+
 def test_what_cannot_be_kept_is_not(tmp_path, monkeypatch):
     monkeypatch.setenv("HETERO_PROFILE", str(tmp_path))  # a folder
     latest.keep(latest.VERIFY, "x", {})

@@ -42,6 +42,7 @@ _HOST = "Operands and result on the host: what is moved is in the time."
 _CHOSEN = "What a call takes for each pair of sizes."
 _NO_SAMPLES = "This profile keeps no samples."
 _NONE_HERE = "None of the samples is of a problem of these lines."
+_UNREADABLE = "What is kept beside the profile is of another form: measure it again."
 _NOT_VERIFIED = "None is kept. `hetero verify` measures random problems, and keeps what it finds."
 
 
@@ -102,10 +103,10 @@ def page(named: str | None = None, progress: Progress | None = None) -> Page:
         if content := "".join(_operation(operation, known, names)):
             sections[operation.function] = content
     if found := known.latest.get(latest.LADDER):
-        sections["Ladders of kernels"] = ladders.section(found, names)
+        sections["Ladders of kernels"] = _kept(ladders.section, found, names)
     found = known.latest.get(latest.VERIFY)
     sections["The last verification"] = (
-        verified.section(found) if found else paragraph(_NOT_VERIFIED)
+        _kept(verified.section, found) if found else paragraph(_NOT_VERIFIED)
     )
     first = machine.trust(known.constants, known.is_here)
     html = document(machine.title(known.devices), sections, first, marks.hatches())
@@ -125,6 +126,14 @@ def _known(named: str | None) -> _Known:
         raise ValueError(f"--profile: {error}") from None
     kept = latest.read(Path(named)) if Path(named).exists() else {}
     return _Known(constants, constants.machine() or inventory.devices(), False, kept)
+
+
+def _kept(section: Callable[..., str], *found: Any) -> str:
+    """A section of what is kept, which another version may have written."""
+    try:
+        return section(*found)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+        return paragraph(_UNREADABLE, "warn")
 
 
 def _operation(operation: Operation, known: _Known, names: Names) -> Iterator[str]:

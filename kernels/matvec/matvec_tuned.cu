@@ -1,7 +1,7 @@
 // y = A x, step 6 of matvec_rungs.cu. tuned: the square of `padded`, with the number of its rows and of the threads
-// that share one derived from the device (hetero/kernels/matvec/rungs.py) instead of chosen by hand; squares that are
-// whole have no tests, their loops are unrolled, and a pointer moves along instead of products of indices. So a
-// thread has SIDE / PARTS loads in flight, and no instruction but these and the sums.
+// that share one derived from the device (hetero/kernels/matvec/rungs.py) instead of chosen by hand; squares that have
+// all their columns are loaded without tests but for the last row, their loops are unrolled, and a pointer moves along
+// instead of products of indices. So a thread has SIDE / PARTS loads in flight, and little but these and the sums.
 //
 // SIDE rows to a block of SIDE PARTS threads. Preconditions as in matvec_rungs.cu.
 
@@ -27,11 +27,13 @@ matvec_tuned(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL *R
     const int begin = part * SHARE;
     FIND_ROWS
     const int squares = (int)(count + SIDE - 1) / SIDE;
-    const int whole = high == SIDE ? (int)count / SIDE : 0;
+    const int whole = (int)count / SIDE;
+    // Rows past the last one repeat it, and are not stored.
+    const int low = begin < high ? begin : high - 1, rows = high - low;
     LOCAL REAL *const to = square + begin * PITCH + thread;
     LOCAL const REAL *const mine = square + thread * PITCH + begin;
     REAL sum = 0;
-    A += begin * a_row + thread * a_col;
+    A += low * a_row + thread * a_col;
 
     NO_UNROLL
     for (int at = 0; at < squares; ++at) {
@@ -42,7 +44,7 @@ matvec_tuned(GLOBAL const REAL *RESTRICT A, CONSTANT(REAL, held), GLOBAL REAL *R
             UNROLL
             for (int r = 0; r < SHARE; ++r) {
                 fetched[r] = *from;
-                from += a_row;
+                if (r + 1 < rows) from += a_row;
             }
             UNROLL
             for (int r = 0; r < SHARE; ++r) to[r * PITCH] = fetched[r];

@@ -72,7 +72,6 @@ def matvec(card: Card, item: int, shape: Any, m: int, k: int) -> float:
     one = 460 + far * (620 + 9 * busy * x) + received + staged
     one += 17 * share + 3.5 * x + 6 * warps
     many = max(received, staged + 12 * warps)
-    ragged = one + max(330, 55 * share) + 10 * warps if m % x and share > 1 else one
 
     def round_of(r: int) -> float:
         reading = min(count, r * card.multiprocessors) * square * card.clock
@@ -81,8 +80,7 @@ def matvec(card: Card, item: int, shape: Any, m: int, k: int) -> float:
 
     registers = min(28 + int(1.1 * share * item / 4), card.registers // (x * y), 255)
     resources = Resources(registers, (x * x + x) * item)
-    last = (2400 + steps * ragged) / card.clock  # a block with rows past the last one
-    return max(seconds(card, resources, launch, round_of), last)
+    return seconds(card, resources, launch, round_of)
 
 
 def matmul(card: Card, item: int, shape: Any, m: int, n: int, k: int) -> float:

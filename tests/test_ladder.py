@@ -14,7 +14,7 @@ from hetero import cli, devices
 from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.evaluation import climbing, ladder, latest, pictures, roof, sweep
 from hetero.kernels.common.peak import peaks
-from hetero.runtime import registry
+from hetero.runtime import inventory, pricing, registry
 
 LADDERS = [o for o in registry.operations() if o.ladder]
 MATMUL = registry.operation("matmul")
@@ -133,6 +133,31 @@ def test_what_cannot_be_climbed_is_said(device):
         ladder.ladder(MATMUL, sizes=(4, 0), device=device)
     with pytest.raises(DeviceNotAvailable, match="cuda:7"):
         ladder.ladder(MATMUL, device="cuda:7")
+
+
+def above_rungs(operation):
+    rows = registry.considered(operation.name)
+    return [i for i in rows if i.kind == "opencl" and i.method in operation.ladder]
+
+
+def test_equal_devices_are_a_rung_more(monkeypatch):
+    """Of what they can share: the last row of each size, beside what one of them takes."""
+    names = [d.name for d in devices.proven().values() if d.kind == "opencl"][:2]
+    if len(names) < 2:
+        pytest.skip("needs two OpenCL devices")
+    info = {**inventory.devices()[names[0]], "members": tuple(names), "constants": "opencl*2"}
+    monkeypatch.setattr(pricing, "groups", lambda devices: {"opencl:*": info})
+    operation = registry.operation("poisson")
+    monkeypatch.setattr(climbing, "rows", lambda operation, ground: above_rungs(operation))
+    found = ladder.ladder(operation, "float64", (64,), device=names[0])
+    one, both = found["rows"]
+    assert (one["method"], both["method"]) == ("jacobi", "jacobi by 2")
+    assert (one["number"], both["number"]) == (1, 2)
+    assert both["gain"] == pytest.approx(one["seconds"] / both["seconds"])
+    above = found["roof"]["bytes_per_second"]
+    assert both["share"] == pytest.approx(both["bytes_per_second"] / (2 * above))
+    alone = ladder.ladder(MATMUL, sizes=(8,), device=names[0])  # which they share in ranges only
+    assert not [row for row in alone["rows"] if " by " in row["method"]]
 
 
 SHAPES = ((8, 8, 1), (16, 16, 1), (32, 1, 1), (1, 64, 1))  # some of the legal ones

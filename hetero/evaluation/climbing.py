@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from hetero import devices
 from hetero.calibration import budgets, measure, solving
 from hetero.calibration.workbench import Bench
-from hetero.runtime import benchmark, inventory, registry
+from hetero.runtime import benchmark, inventory, pricing, registry
 from hetero.runtime.cases import Case, Dims, Place, TimedSolves, forget_numbers
 from hetero.runtime.plan import CPU
 from hetero.runtime.problem import Problem
@@ -150,16 +150,24 @@ def place_of(device: str | None) -> Place:
     return Place(found.name, inventory.devices()[found.name], (found,))
 
 
+def together(place: Place) -> Place | None:
+    """All devices that equal one, itself among them; None where it is the only one."""
+    for info in pricing.groups(inventory.devices()).values():
+        if place.name in info["members"]:
+            members = tuple(devices.get(member) for member in info["members"])
+            return Place(info["constants"], info, members)
+    return None
+
+
 @contextmanager
 def ground(
-    operation: Operation, device: str | None, dtype: str | None, limit: float | None = None
+    operation: Operation, place: Place, dtype: str | None, limit: float | None = None
 ) -> Iterator[Ground]:
-    """The ground of an operation, its device active; what it holds is given back at the end."""
-    place = place_of(device)
+    """The ground of an operation, its one device active; what it holds is given back at the end."""
     own = dtype or benchmark.of(operation, "DTYPE", benchmark.DTYPE)
-    with place.devices[0].active() if place.devices else nullcontext():
+    with place.devices[0].active() if len(place.devices) == 1 else nullcontext():
         try:
-            seconds = limit or (1.0 if place.kind == "cuda" else 0.25)
+            seconds = limit or (1.0 if place.kind == "cuda" else 0.5)
             yield Ground(operation, place, own, seconds)
         finally:
             forget_numbers()

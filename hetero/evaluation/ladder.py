@@ -10,6 +10,7 @@ from hetero.evaluation.climbing import Ground
 from hetero.evaluation.left_out import leaving_out
 from hetero.evaluation.report import markdown
 from hetero.runtime import benchmark
+from hetero.runtime.cases import Place
 from hetero.runtime.plan import CPU, readable
 from hetero.runtime.registry import Implementation, Operation
 
@@ -38,7 +39,7 @@ def ladder(
     device : str, optional
         Default: the first GPU, without one the first OpenCL device. "cpu": its methods.
     limit : float, optional
-        Seconds of a call above which none is made. Default: 1 on a GPU, else 0.25.
+        Seconds of a call above which none is made. Default: 1 on a GPU, else 0.5.
     progress : callable, optional
         As in `hetero.calibrate`.
 
@@ -48,7 +49,8 @@ def ladder(
         operation, device, name (the device's), dtype, what (is timed: "call", "iteration"), roof
         (flops_per_second, bytes_per_second, how), rows: size, dims, number, method, rung (whether
         it is one), idea, gain_expected; seconds, flops_per_second, bytes_per_second, gain (over the
-        row before of that size), share (of what flops and bytes take at the roof); or reason.
+        row before of that size), share (of what flops and bytes take at the roof); or reason. Where
+        there are equal devices, their sharing is a row more, its gain over one of them.
 
     Raises
     ------
@@ -58,11 +60,11 @@ def ladder(
     """
     if sizes is not None and min(sizes, default=0) < 1:
         raise ValueError(f"sizes must be 1 or more, got {', '.join(map(str, sizes))}")
-    with climbing.ground(operation, device, dtype, limit) as ground:
-        place = ground.place
+    place = climbing.place_of(device)
+    usual = benchmark.of(operation, "CLIMBED", {})
+    sizes = sizes or usual.get(place.kind) or _SIZES.get(place.kind, _SIZES_OTHERS)
+    with climbing.ground(operation, place, dtype, limit) as ground:
         methods = climbing.rows(operation, ground)
-        usual = benchmark.of(operation, "CLIMBED", {})
-        sizes = sizes or usual.get(place.kind) or _SIZES.get(place.kind, _SIZES_OTHERS)
         above = _roof(ground)
         found: list[dict[str, Any]] = []
         for at, size in enumerate(sizes):
@@ -76,15 +78,45 @@ def ladder(
                 before = one.get("seconds", before)
         if place.kind == CPU:
             _in_order(found)
-        return {
-            "operation": operation.function,
-            "device": place.name,
-            "name": place.info.get("name", place.name),
-            "dtype": ground.dtype,
-            "what": ground.what,
-            "roof": above._asdict(),
-            "rows": found,
-        }
+    if (several := climbing.together(place)) is not None:
+        found += _shared(operation, several, ground, sizes, above, found)
+        found.sort(key=lambda row: sizes.index(row["size"]))
+    return {
+        "operation": operation.function,
+        "device": place.name,
+        "name": place.info.get("name", place.name),
+        "dtype": ground.dtype,
+        "what": ground.what,
+        "roof": above._asdict(),
+        "rows": found,
+    }
+
+
+def _shared(
+    operation: Operation,
+    several: Place,
+    alone: Ground,
+    sizes: Sequence[int],
+    above: roof.Roof,
+    rows: Sequence[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """The rung above all: the first method that all equal devices can share, by all of them."""
+    there = {i.method: i for i in climbing.rows(operation, alone) if i.shared is not None}
+    row = next((there[method] for method in operation.ladder if method in there), None)
+    if row is None:
+        return []
+    number = len(several.devices)
+    all_of_them = roof.Roof(number * above[0], number * above[1], above.how)
+    found = []
+    with climbing.ground(operation, several, alone.dtype, alone.limit) as ground:
+        for size in sizes:
+            if not row.shared(ground.problem(row, size)):
+                continue
+            timed = [one for one in rows if one["size"] == size and one["method"] == row.method]
+            one = _measured(ground, row, size, all_of_them, timed[0].get("seconds"))
+            one["method"], one["idea"] = f"{row.method} by {number}", "several devices share it"
+            found.append({"number": len({one["method"] for one in rows}) + 1, **one})
+    return found
 
 
 def _roof(ground: Ground) -> roof.Roof:

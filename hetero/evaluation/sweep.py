@@ -58,7 +58,7 @@ def sweep(
     """
     if size is not None and size < 1:
         raise ValueError(f"size must be 1 or more, got {size}")
-    with climbing.ground(operation, device, dtype) as ground:
+    with climbing.ground(operation, climbing.place_of(device), dtype) as ground:
         row = _row(operation, method, ground.place.kind)
         usual = benchmark.of(operation, "SWEPT", {})
         kind = ground.place.kind

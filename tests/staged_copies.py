@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 
 import fake_cuda
@@ -12,7 +13,7 @@ driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned  # noqa: E402
-from hetero.devices import pieces, staging, team  # noqa: E402
+from hetero.devices import lanes, pieces, staging, team  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.kernels.cpu import lane  # noqa: E402
 
@@ -60,6 +61,28 @@ def sizes_and_layouts() -> None:
         for matrix in found:
             np.testing.assert_array_equal(matrix.ravel(), view.ravel())
         there_and_back(used, view)
+    used.close()
+
+
+def leaders_are_few() -> None:
+    """Those who lead are two threads for each direction, whoever copied before; none is nicer."""
+    used = ring()
+    compiled, lane._compiled = lane._compiled, {}
+    array = rng.random((40, 1000))
+    there_and_back(used, array)
+    lane._compiled = compiled
+    before = pinned.sizes()[lanes.PURPOSE]
+    for _ in range(30):
+        there_and_back(used, array)
+    assert pinned.sizes()[lanes.PURPOSE] - before <= 2 * 2 * REGION
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    found = [
+        (way.leads, os.getpriority(os.PRIO_PROCESS, thread.native_id) - mine)
+        for way, threads in used._threads.items()
+        for thread in threads
+    ]
+    assert set(found) == {(True, 0), (False, lanes._NICE)}, found
+    assert 1 <= found.count((True, 0)) <= 4
     used.close()
 
 
@@ -114,6 +137,7 @@ def lost_context() -> None:
 
 with device.active():
     sizes_and_layouts()
+    leaders_are_few()
     failures()
     gc.collect()
     threads, before = threading.active_count(), driver.live()

@@ -35,8 +35,15 @@ class Ring(Protocol):
     slice_bytes: int
     region_bytes: int
     helpers: int
-    leave: Callable[[str, Any], bool]
+    leave: Callable[[Way, Any], bool]
     ended: Callable[[Job], None]
+
+
+class Way(NamedTuple):
+    """What a thread copies: in which direction, and whether with helpers."""
+
+    direction: str
+    leads: bool
 
 
 class Slot(NamedTuple):
@@ -60,15 +67,16 @@ class Lane:
         self._may_grow = True
         self._stream: Any = None
 
-    def run(self, direction: str) -> None:
+    def run(self, way: Way) -> None:
         """Do one job after the other until the ring closes, or there are none for long."""
         here.is_lane = True
-        be_nice()
+        if not way.leads:  # a program waits for the one who does, and it is one
+            be_nice()
         while True:
             try:
                 job = self._jobs.get(timeout=_IDLE)
             except queue.Empty:
-                if self._ring.leave(direction, self._jobs):
+                if self._ring.leave(way, self._jobs):
                     break
                 continue
             if job is None:

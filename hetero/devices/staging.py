@@ -29,7 +29,7 @@ from hetero import locks
 from hetero.arrays import reused
 from hetero.devices import team
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy, Device, Direct, Job, Staged, here
-from hetero.devices.lanes import Lane, be_nice
+from hetero.devices.lanes import Lane, Way, be_nice
 from hetero.devices.pieces import in_rows
 from hetero.kernels.cpu import blas_spin, lane
 
@@ -41,6 +41,7 @@ _SENT = 32 << 20  # bytes of pinned memory at once: both directions share the bu
 _LEADERS = 2  # for each direction
 _MOST_LANES = 8
 _MOST_HELPERS = 8  # for each ring
+_WAYS = [Way(direction, leads) for direction in (UPLOAD, DOWNLOAD) for leads in (False, True)]
 _NAME = "hetero-copy"  # begins as all threads of ours that never call BLAS
 
 _rings: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -98,9 +99,9 @@ class Ring:
         self._helpers = helpers
         self.region_bytes = region_bytes
         self._lock = locks.new()
-        self._whole = {UPLOAD: 0, DOWNLOAD: 0}  # jobs under way that have helpers
-        self._queues = {way: queue.SimpleQueue() for way in (UPLOAD, DOWNLOAD)}
-        self._threads: dict[str, list[threading.Thread]] = {UPLOAD: [], DOWNLOAD: []}
+        self._led = {UPLOAD: 0, DOWNLOAD: 0}  # jobs under way
+        self._queues = {way: queue.SimpleQueue() for way in _WAYS}
+        self._threads: dict[Way, list[threading.Thread]] = {way: [] for way in _WAYS}
         self._streams: dict[str, Any] = {}
         _close_at_exit()
         _rings.add(self)
@@ -133,14 +134,15 @@ class Ring:
         reused.open_()
         job = Job(direction, array, buffer, offset, after, most, is_whole)
         started = Staged(job)  # whatever comes in between, it sees to it that nothing stays begun
+        way = Way(direction, is_whole)
         with self._lock:
             wanted = min(job.count, self.lanes)
             if is_whole:
-                wanted = min(self._whole[direction], _LEADERS - 1) + 1
-                self._whole[direction] += 1
-            workers = self._started(direction, wanted)
+                wanted = min(self._led[direction], _LEADERS - 1) + 1
+                self._led[direction] += 1
+            workers = self._started(way, wanted)
             for _ in range(min(job.count, workers)):
-                self._queues[direction].put(job)
+                self._queues[way].put(job)
         if not workers:
             Lane(self, None).do(job, buffered=False)
         return started
@@ -167,13 +169,13 @@ class Ring:
             raise
         return Direct(self.device, mark, array)
 
-    def _started(self, direction: str, wanted: int) -> int:
+    def _started(self, way: Way, wanted: int) -> int:
         """How many threads there are, when those that are wanted were started."""
-        threads = self._threads[direction]
+        threads = self._threads[way]
         while len(threads) < wanted:
-            worker = Lane(self, self._queues[direction])
+            worker = Lane(self, self._queues[way])
             thread = threading.Thread(
-                target=worker.run, args=(direction,), name=f"{_NAME} {direction}", daemon=True
+                target=worker.run, args=(way,), name=f"{_NAME} {way.direction}", daemon=True
             )
             try:
                 thread.start()
@@ -186,16 +188,16 @@ class Ring:
         """A thread has no more to do for a job."""
         if job.is_whole:
             with self._lock:
-                self._whole[job.direction] -= 1
+                self._led[job.direction] -= 1
 
-    def leave(self, direction: str, own: Any) -> bool:
+    def leave(self, way: Way, own: Any) -> bool:
         """Whether the calling thread of ours may end: nothing waits in its queue."""
         with self._lock:
             if not own.empty():
                 return False
             own_thread = threading.current_thread()
-            if own_thread in self._threads[direction]:
-                self._threads[direction].remove(own_thread)
+            if own_thread in self._threads[way]:
+                self._threads[way].remove(own_thread)
         _end_team()
         return True
 

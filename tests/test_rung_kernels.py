@@ -26,6 +26,7 @@ from hetero.kernels.convolution import rungs as convolution
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.kernels.jacobi import rungs as jacobi
 from hetero.kernels.matvec import rungs as matvec
+from hetero.kernels.procedure import derive
 from hetero.kernels.procedure.derive import Shape
 from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d import rungs as convolve2d_rows
@@ -150,6 +151,22 @@ def test_shapes_are_those_that_can_be_launched(dtype):
         matvec.plan_rung("padded", **sizes, card=TODAY, shape=Shape(33, 8))
     with pytest.raises(ValueError, match=r"shape must be one of .*, got 1024x32"):
         jacobi.sweep_rung("shared", whole((9, 9), dtype), card=TODAY, shape=Shape(1024, 32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tuned_is_launched_with_what_is_derived(dtype):
+    card = TODAY._replace(block_shared=48 << 10)
+    for m, k in ((100, 100), (1000, 4096), (16384, 16384)):
+        assert matvec.chosen("tuned", dtype, m, k, card) == derive.matvec(card, dtype, m, k)
+    for n, taps in ((512, 3), (4096, 31), (4096, 63)):
+        derived = derive.convolve2d(card, dtype, n, n, (taps, taps))
+        assert convolution.chosen("tuned", dtype, n, n, (taps, taps), card) == derived
+    assert matvec.chosen("padded", dtype, 9, 9, card) == Shape(32, 8)
+    assert convolution.chosen("padded", dtype, 9, 9, (3, 3), card) == Shape(32, 16)
+    small = card._replace(block_threads=128)
+    assert matvec.chosen("padded", dtype, 9, 9, small) == Shape(32, 4)
+    assert convolution.chosen("row", dtype, 9, 9, (3, 3), small) == Shape(32, 4)
+    assert jacobi.chosen("naive", dtype, small) == Shape(32, 4)
 
 
 def test_other_shapes_give_the_same(place, monkeypatch):

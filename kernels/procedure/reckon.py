@@ -88,13 +88,14 @@ def matmul(card: Card, item: int, shape: Any, m: int, n: int, k: int) -> float:
     x, y, elements = shape
     launch = Launch(-(-n // (x * y)) * -(-m // elements), 1, x, y)
     steps, each = -(-k // x), elements * item / 4
-    # For each column of the tile: loads of B, and for each element its sum and its part of a
-    # load of A from shared memory; for each tile: a thread's loads of A.
+    # For each column of A: loads of B, and for each element its sum and its part of a load of A
+    # from shared memory; for each tile: a thread's loads of A. In a tile that is not full loads of
+    # B go one after the other.
     column, alone = 0.91 + 0.53 * each, 13.5 + 1.7 * each
-    many = x * y / card.warp * (x * column + 18 * max(elements / y, 1))
+    many = x * y / card.warp * (k * column + steps * 18 * max(elements / y, 1))
 
     def round_of(r: int) -> float:
-        return steps * (330 + x * alone + r * many)
+        return steps * 330 + k * alone + k % x * 450 + r * many
 
     registers = min(_registers(item, elements), card.registers // max(x * y, 256) // 8 * 8)
     return seconds(card, Resources(registers, elements * x * item), launch, round_of)

@@ -11,6 +11,7 @@ import pytest
 import hetero
 from hetero import devices
 from hetero.arrays import reused
+from hetero.arrays.kept import find as described
 from hetero.devices import staging
 
 SHAPE = (1025, 1024)  # of float32: more than 4 MiB
@@ -90,6 +91,25 @@ def test_small_arrays_and_others_are_as_ever(shape, dtype):
     array = reused.empty(shape, dtype)
     assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
     assert array.flags.owndata
+
+
+def test_a_result_that_is_made_read_only_is_known_to_stay_as_it_is(kept):
+    array = reused.empty(SHAPE, np.float32)
+    view = array[1:]
+    assert described(array) is None
+    view.flags.writeable = False
+    assert described(view) is None  # the array may be written to
+    array.flags.writeable = False
+    found = described(array)
+    assert found is not None
+    assert described(array[1:]) is not None
+    assert described(array.T) is found
+    place = address(array)
+    del array, view
+    array = reused.empty(SHAPE, np.float32)
+    assert address(array) == place
+    array.flags.writeable = False
+    assert described(array) is not found
 
 
 def test_where_nothing_is_copied_nothing_is_kept(kept):

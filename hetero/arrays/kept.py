@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from hetero.arrays.reused import Lent
+
 LEAST = 4096  # bytes: a smaller operand is moved in the time that any copy takes to begin
 _MOST = 1024  # blocks of one root, such as the rows of a matrix, that are remembered without a copy
 _FLOATS = "fd"  # what devices compute in
@@ -151,7 +153,7 @@ def _root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:
     while isinstance(root.base, np.ndarray):
         root = root.base
         fixed = fixed and not root.flags.writeable
-    return root, fixed and (root.base is None or type(root.base) is bytes)
+    return root, fixed and (root.base is None or type(root.base) in (bytes, Lent))
 
 
 def _add(root: np.ndarray) -> _Root:

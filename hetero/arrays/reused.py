@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PURPOSE", "clear", "close", "empty", "open_", "sizes"]
+__all__ = ["PURPOSE", "Lent", "clear", "close", "empty", "open_", "sizes"]
 
 PURPOSE = "for results, used before"
 _LEAST = 4 << 20  # bytes; malloc keeps what is smaller by itself
@@ -50,7 +50,7 @@ class _Block:
                 self._pages.madvise(getattr(mmap, name))
 
 
-class _Lent:
+class Lent:
     """What an array and its views hold on to: a block that comes back when they are gone."""
 
     def __init__(self, block: _Block, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -86,7 +86,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
             block = _Block(wanted)
         except (OSError, ValueError):  # NumPy says what is missing
             return np.empty(shape, dtype)
-    return np.asarray(_Lent(block, tuple(map(int, shape)), dtype))
+    return np.asarray(Lent(block, tuple(map(int, shape)), dtype))
 
 
 def _taken(nbytes: int) -> _Block | None:

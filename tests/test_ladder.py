@@ -154,8 +154,9 @@ def test_equal_devices_are_a_rung_more(monkeypatch):
     assert (one["method"], both["method"]) == ("jacobi", "jacobi by 2")
     assert (one["number"], both["number"]) == (1, 2)
     assert both["gain"] == pytest.approx(one["seconds"] / both["seconds"])
-    above = found["roof"]["bytes_per_second"]
-    assert both["share"] == pytest.approx(both["bytes_per_second"] / (2 * above))
+    above = roof.Roof(**found["roof"])
+    rates = both["flops_per_second"] / above[0], both["bytes_per_second"] / above[1]
+    assert both["share"] == pytest.approx(max(rates) / 2)
     alone = ladder.ladder(MATMUL, sizes=(8,), device=names[0])  # which they share in ranges only
     assert not [row for row in alone["rows"] if " by " in row["method"]]
 

@@ -1,4 +1,4 @@
-"""`hetero ladder` and `hetero sweep`: their options, and what they do."""
+"""`hetero ladder`: its options, and what it does; what it shares with `hetero sweep`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetero.terminal import progress_bar
 
 def options(sub: argparse.ArgumentParser) -> None:
     """Add those of the ladder."""
-    _common(sub, "such as cuda:0; cpu: its methods")
+    common(sub, "such as cuda:0; cpu: its methods")
     sub.add_argument(
         "--sizes",
         type=_sizes,
@@ -24,16 +24,8 @@ def options(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def sweep_options(sub: argparse.ArgumentParser) -> None:
-    """Add those of the sweep."""
-    _common(sub, "such as cuda:0")
-    sub.add_argument("--method", required=True, help="a rung whose blocks can have other shapes")
-    sub.add_argument(
-        "--size", type=int, help="as one of --sizes of ladder (default: 4096, 128 without a GPU)"
-    )
-
-
-def _common(sub: argparse.ArgumentParser, device: str) -> None:
+def common(sub: argparse.ArgumentParser, device: str) -> None:
+    """Add the options that both have."""
     import hetero.ops  # noqa: F401  # registers them
     from hetero.runtime import registry
 
@@ -70,21 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
         ladder.keep(found)
         return found
 
-    return _shown(arguments, climb, ladder.text, ladder.draw)
+    return shown(arguments, climb, ladder.text, ladder.draw)
 
 
-def run_sweep(arguments: argparse.Namespace) -> int:
-    """Time a rung with every legal block."""
-    from hetero.evaluation import sweep
-
-    def swept(operation: Any, progress: Any) -> dict[str, Any]:
-        given = arguments.method, arguments.size, arguments.dtype
-        return sweep.sweep(operation, *given, device=arguments.device, progress=progress)
-
-    return _shown(arguments, swept, sweep.text, sweep.draw)
-
-
-def _shown(arguments: argparse.Namespace, measured: Any, text: Any, draw: Any) -> int:
+def shown(arguments: argparse.Namespace, measured: Any, text: Any, draw: Any) -> int:
     """Measure, print, and draw where that is asked for."""
     from hetero.cli.commands import _check_file
     from hetero.evaluation import pictures
@@ -94,7 +75,7 @@ def _shown(arguments: argparse.Namespace, measured: Any, text: Any, draw: Any) -
     if arguments.plot is not None:
         _check_file("--plot", arguments.plot)
         pictures.check(arguments.plot)
-    found = measured(operation, progress_bar())
+    found = measured(operation, progress_bar() or terminal.Lines())
     terminal.clear()
     print(json.dumps(found, indent=2) if arguments.json else text(found))
     if arguments.plot is None or draw(found, arguments.plot):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hetero
-from hetero.cli import commands, ladder, report, transfer
+from hetero.cli import commands, ladder, report, sweep, transfer
 
 
 class _Command(argparse.ArgumentParser):
@@ -72,8 +72,8 @@ def parser() -> argparse.ArgumentParser:
         ),
         (
             "sweep",
-            ladder.run_sweep,
-            ladder.sweep_options,
+            sweep.run,
+            sweep.options,
             "One rung with every legal block: a heat map, and how far its own block is.",
         ),
         (

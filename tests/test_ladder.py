@@ -20,6 +20,18 @@ LADDERS = [o for o in registry.operations() if o.ladder]
 MATMUL = registry.operation("matmul")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    """Few samples and steps, of little."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(climbing, "_POINT", 0.004)
+        patch.setattr(climbing, "_MOST_STEPS", 3)
+        patch.setattr(roof, "_COPIED_OTHERS", 1 << 20)
+        patch.setattr(roof, "_ROUNDS_OTHERS", 4)
+        patch.setattr(roof, "_PRODUCT", 64)
+        yield
+
+
 @pytest.fixture(scope="module")
 def device():
     return runtimes.opencl_device().name

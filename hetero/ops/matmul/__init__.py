@@ -45,7 +45,8 @@ def matmul(
         it is fastest.
     method : str, optional
         "blas" on the CPU; "tiled" (own kernels), "library" (cuBLAS) or "streamed" (operands on the
-        host in tiles that move while others are computed) on a GPU.
+        host in tiles that move while others are computed) on a GPU; or one of the kernels on the
+        way to "tiled", which ``hetero ladder matmul`` lists.
     **options
         ``casting``, ``order``, ``dtype``, ``subok``, ``axes``, ``axis``: NumPy's own, computed by
         NumPy.

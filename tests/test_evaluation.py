@@ -201,7 +201,7 @@ def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):
     found = movement.movement(device=opencl, sizes=(1 << 12, 1 << 14))
     assert [row["bytes"] for row in found["copies"]] == [1 << 12, 1 << 14]
     for row in found["copies"]:
-        assert len(row) == 7
+        assert len(row) == 8
         assert min(row.values()) > 0
     assert set(found["beside"]) == {"alone", "beside copies"}
     assert [row["case"] for row in found["calls"]] == ["a case"] * len(registry.operations())

@@ -17,6 +17,8 @@ def in_rows(array: np.ndarray) -> tuple[np.ndarray] | tuple[()]:
     """
     if array.flags.c_contiguous:
         return (array,)
+    if array.ndim == 2 and array.strides[1] == array.itemsize and array.shape[0] > 1:
+        return (array,) if array.shape[1] * array.itemsize >= _LEAST_ROW else ()
     axis, row = array.ndim, array.itemsize
     while axis and (array.shape[axis - 1] == 1 or array.strides[axis - 1] == row):
         axis -= 1

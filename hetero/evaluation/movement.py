@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero import devices
+from hetero.arrays import reused
 from hetero.devices.base import Device
 from hetero.evaluation import bench, left_out
 from hetero.runtime import benchmark, registry
@@ -89,7 +90,7 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
     with device.active():
         (there, _one), (other, _two) = device.allocate(nbytes), device.allocate(nbytes)
         ordinary = np.random.default_rng(0).integers(0, 255, nbytes, np.uint8)
-        given = np.ones(nbytes, np.uint8)
+        given, shape = np.ones(nbytes, np.uint8), (nbytes,)
         pinned, second = device.pinned(nbytes), device.pinned(nbytes)
         pinned[:], second[:] = ordinary, 1
 
@@ -101,7 +102,10 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
         ways: dict[str, Callable[[], object]] = {
             "upload": lambda: device.upload(ordinary, there),
             "upload, pinned": lambda: device.upload(pinned, there),
-            "download, new array": lambda: device.download(there, np.empty(nbytes, np.uint8)),
+            "download, new array": lambda: device.download(
+                there, reused.empty((nbytes,), np.uint8)
+            ),
+            "download, fresh pages": lambda: device.download(there, np.empty(nbytes, np.uint8)),
             "download, given array": lambda: device.download(there, given),
             "download, pinned": lambda: device.download(there, pinned),
             "both at once, pinned": both,

@@ -102,9 +102,7 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
         ways: dict[str, Callable[[], object]] = {
             "upload": lambda: device.upload(ordinary, there),
             "upload, pinned": lambda: device.upload(pinned, there),
-            "download, new array": lambda: device.download(
-                there, reused.empty((nbytes,), np.uint8)
-            ),
+            "download, new array": lambda: device.download(there, reused.empty(shape, np.uint8)),
             "download, fresh pages": lambda: device.download(there, np.empty(nbytes, np.uint8)),
             "download, given array": lambda: device.download(there, given),
             "download, pinned": lambda: device.download(there, pinned),

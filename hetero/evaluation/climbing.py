@@ -24,6 +24,7 @@ from hetero.runtime.registry import Implementation, Operation
 _FIRST = 32  # the size that is tried first, to see how long others take
 _POINT = 0.06  # seconds for one figure by the wall's clock
 _MOST_STEPS = 200  # of a solve
+_LONG = 0.2  # seconds of a solve of one step, above which it is done once
 
 
 class Ground:
@@ -109,9 +110,7 @@ class Ground:
         """Seconds of the second call, by the wall's clock, until its result is there."""
         call = self._call(row, size)
         call()
-        begin = time.perf_counter()
-        call()
-        return time.perf_counter() - begin
+        return _seconds(call)
 
     def _call(self, row: Implementation, size: int) -> Callable[[], object]:
         case = self.case(row)
@@ -126,12 +125,21 @@ class Ground:
         if not isinstance(case.how, TimedSolves):
             return self._bench.seconds(case, self.problem(row, size), _POINT)
         solve = solving.prepared(case, self.dims(size), self._bench)
+        first = _seconds(lambda: solve(1))
+        if first > _LONG:
+            return max(_seconds(lambda: solve(2)) - first, 0.0) or first
         few = measure.measure(lambda: solve(1), budget=_POINT, least=2, most=5)
         if case.how.few == case.how.many:  # it is one step
             return min(few.samples)
         more = max(2, min(_MOST_STEPS, int(_POINT / min(few.samples))))
         many = measure.measure(lambda: solve(1 + more), budget=2 * _POINT, least=2, most=5)
         return max(min(many.samples) - min(few.samples), 0.0) / more or min(few.samples)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
 
 
 def place_of(device: str | None) -> Place:
@@ -181,7 +189,10 @@ def rows(operation: Operation, ground: Ground) -> list[Implementation]:
     there = {i.method: i for i in registry.considered(operation.name) if i.kind == kind}
     found = registry.rungs(operation.name, kind)
     if not found:
-        raise ValueError(f"{operation.function} has no rungs on {kind}")
+        having = [o.function for o in registry.operations() if registry.rungs(o.name, kind)]
+        raise ValueError(
+            f"{operation.function} has no rungs on {kind}; there are some of {', '.join(having)}"
+        )
     return found + [there[method] for method in operation.ladder if method in there]
 
 

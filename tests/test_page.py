@@ -150,6 +150,12 @@ def sampled(form):
         held = [[[128, 128], 5e-5], [[128, 256], 1.0]]
         samples = {"held_out": held, "extrapolated": [[4096, 4096]]}
         key, operation = "cpu|matvec|blas|float32|C", "matvec"
+    elif form == "filter":
+        axis, taps = [20800, 290 * 320], [9, 100]  # results of 130 x 160 and of 290 x 320 points
+        constants = {"overhead": 1e-6, "axes": [axis, taps], "block": 32}
+        constants["seconds"] = [1e-9 * points * k for points in axis for k in taps]
+        samples = {"held_out": [], "extrapolated": []}
+        key, operation = "cpu|convolve2d|direct|float32|*", "convolve2d"
     else:
         axis = [256, 4096, 65536]
         parts = {"axes": [axis], "seconds": [1e-6 * n for n in axis]}
@@ -161,7 +167,7 @@ def sampled(form):
     return profile.Profile(data), registry.operation(operation), model
 
 
-@pytest.mark.parametrize("form", ["surface", "solve"])
+@pytest.mark.parametrize("form", ["surface", "solve", "filter"])
 def test_samples_lie_where_they_were_measured(form):
     """Fitted ones on the curve, at the knots of the line's problems; what was not measured is
     not shown."""
@@ -169,10 +175,11 @@ def test_samples_lie_where_they_were_measured(form):
     line = a_line(operation.name)
     (curve,) = methods.alone(operation, line, "float32", constants, constants.devices)
     points = dict(curve.points)
-    expected = [16, 64, 256, 1024] if form == "surface" else [16, 64, 256]
-    assert [n for n, _ in curve.fitted] == pytest.approx(expected)
+    expected = {"surface": [16, 64, 256, 1024], "solve": [16, 64, 256], "filter": [128, 288]}
+    assert [n for n, _ in curve.fitted] == pytest.approx(expected[form], rel=0.01)
     for size, seconds in curve.fitted:
-        assert seconds == pytest.approx(points[round(size)], rel=1e-6)
+        if round(size) in points:
+            assert seconds == pytest.approx(points[round(size)], rel=1e-6)
     assert [n for n, _ in curve.held_out] == pytest.approx([128] * (form == "surface"))
     assert all(seconds == 5e-5 for _, seconds in curve.held_out)
     info = constants.devices["cpu"]
@@ -232,6 +239,8 @@ def test_links_have_their_samples_and_rates():
     alone = bind_link(model)(1024)
     assert beside.samples == together.curves[0].samples == [(1024, 1024 / (2 * alone))]
     assert pageable.samples == []
+    assert pageable.floor == bind_link(model)(1)
+    assert pageable.rate == 2**28 / bind_link(model)(2**28)
     assert pageable.points[-1][0] == 2**30
     nbytes, rate = pinned.points[3]
     assert rate == pytest.approx(nbytes / bind_link(model)(nbytes))
@@ -248,18 +257,36 @@ def test_a_map_is_what_plans_choose():
     constants = profile.shipped("tesla-t10")
     operation = registry.operation("matvec")
     (plane,) = over_sizes.planes(operation)
-    plane = plane._replace(x=plane.x._replace(most=2048), y=plane.y._replace(least=512, most=2048))
+    plane = plane._replace(x=plane.x._replace(most=16384), y=plane.y._replace(least=8192))
     given = operation, plane, "float32", constants, constants.machine()
     found = choices.choices(*given)
-    assert found.xs[0], found.xs[-1] == (16, 2048)
+    assert (found.xs[0], found.xs[-1]) == (16, 16384)
     machine = OtherMachine(constants, constants.machine())
     for row, column in ((0, 0), (1, 5), (-1, -1)):
         dims = plane.dims(found.xs[column], found.ys[row])
         chosen = machine.plan(operation.from_dims(dims, "float32", "host")).chosen
         assert found.cells[row][column] == f"{chosen.method}, {chosen.device}"
     assert sum(found.counts().values()) == len(found.xs) * len(found.ys)
+    times = []
+    for x, y in itertools.product(found.xs, found.ys):
+        plan = machine.plan(operation.from_dims(plane.dims(x, y), "float32", "host"))
+        on_cpu = next(c.seconds for c in plan.candidates if c.device == "cpu")
+        times.append(on_cpu / plan.seconds)
+    assert found.gain == max(times) > 1.0
     unknown = choices.choices(operation, plane, "float64", constants, constants.machine())
     assert set(unknown.counts()) == {choices.NONE}
+
+
+def test_sizes_of_an_operation_that_names_none(monkeypatch):
+    """All extents are equal; sizes go up by a quarter of the last doubling, to the very end."""
+    operation = registry.operation("matmul")
+    monkeypatch.setattr(over_sizes.benchmark, "of", lambda operation, name, default=None: default)
+    (line,) = over_sizes.lines(operation)
+    assert line.dims(20) == (20, 20, 20)
+    assert line.axis.sizes()[:6] == [16, 20, 24, 28, 32, 40]
+    assert line.axis.sizes()[-2:] == [3584, 4096]
+    assert over_sizes.Axis("f", 1, 5).sizes(2) == [1, 2, 3, 4, 5]
+    assert over_sizes.planes(operation) == ()
 
 
 def test_runs_of_a_row():

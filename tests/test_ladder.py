@@ -211,6 +211,17 @@ def test_a_sweep_launches_legal_blocks_alone(swept):
     assert [one["shape"] for one in swept["shapes"]] == [*SHAPES]
 
 
+def test_programs_of_a_sweep_are_compiled_ahead(device, monkeypatch):
+    """Those of its shapes, all at once."""
+    wanted = []
+    own = devices.get(device)
+    monkeypatch.setattr(type(own), "compile_ahead", lambda self, some: wanted.extend(some))
+    fewer(monkeypatch, [])
+    sweep.sweep(MATMUL, "naive", 8, device=device)
+    blocks = [(dict(defines)["BX"], dict(defines)["BY"]) for _, defines in wanted]
+    assert blocks == [shape[:2] for shape in SHAPES]
+
+
 def test_a_block_that_fails_is_told(device, monkeypatch):
     fewer(monkeypatch, [], fails=SHAPES[1])
     found = sweep.sweep(MATMUL, "naive", 8, device=device)

@@ -107,6 +107,10 @@ def _timed(
 ) -> list[dict[str, Any]]:
     """Each shape once, then those again that are not far from the best."""
     found: list[dict[str, Any]] = []
+    if shaping.launches is not None:
+        launches = [one for shape in shaping.shapes for one in shaping.launches(shape)]
+        wanted = [(launch.source, launch.defines) for launch in launches]
+        ground.place.devices[0].compile_ahead(wanted)
     for at, shape in enumerate(shaping.shapes):
         if progress is not None:
             progress(0.8 * at / len(shaping.shapes), f"{row.method} {_text(shape)}")

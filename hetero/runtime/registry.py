@@ -148,11 +148,15 @@ class Shaping(NamedTuple):
         The one that ``run`` of the implementation takes.
     run : callable
         ``run(shape, arguments)`` computes `Arguments.output` with one of them.
+    launches : callable or None
+        ``launches(shape)`` gives the launches with one of them, whose programs can be compiled
+        several at a time.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     chosen: tuple[int, ...]
     run: Callable[[Any, Arguments], None]
+    launches: Callable[[Any], tuple[Any, ...]] | None = None
 
 
 ALWAYS, WHEN_SHORT = "always", "when short"  # when a device gets arrays on the host

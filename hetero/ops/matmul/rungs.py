@@ -60,7 +60,12 @@ def _shaping(rung: str) -> Callable[[Device, Problem], Shaping]:
         m, n, k = problem.dims
         card, dtype = device.card(), problem.dtype
         own = chosen(rung, dtype, m * problem.batch, n, k, card)
-        return Shaping(shapes(rung, dtype, card), own, run)
+        return Shaping(
+            shapes(rung, dtype, card),
+            own,
+            run,
+            lambda shape: _plan(rung, device, problem, shape).launches,
+        )
 
     return shaping
 

@@ -303,3 +303,16 @@ def test_a_team_is_made_anew_when_it_was_closed_and_in_a_forked_child(monkeypatc
     assert team.current(0) is not second
     monkeypatch.undo()
     team.close()
+
+
+def test_a_system_without_what_the_loops_call_does_without_them(monkeypatch):
+    class Other:
+        memcpy = ctypes.CDLL(None).memcpy
+
+    monkeypatch.setattr(lane, "_compiled", {})
+    monkeypatch.setattr(lane.ctypes, "CDLL", lambda name: Other())
+    lane.compile_ahead()
+    assert lane.ready("serve") is None
+    monkeypatch.undo()
+    lane.compile_ahead()
+    assert lane.ready("serve") is not None

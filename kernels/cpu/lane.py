@@ -58,8 +58,11 @@ def ready(name: str) -> Callable[[Any], int] | None:
 def compile_ahead() -> None:
     """Compile the loops; who asks for them meanwhile does without."""
     try:
+        system = ctypes.CDLL(None)
+        for name in ("memcpy", "sched_yield", "sem_init", "sem_post", "sem_wait"):
+            address(getattr(system, name))
         found = {name: loop(name) for name in LOOPS}
-    except Exception as error:  # of LLVM, on a machine that it does not know
+    except Exception as error:  # of LLVM or the system, where these are others
         log.info("copies do without a compiled loop: %s", error)
     else:
         _compiled.update(found)

@@ -16,7 +16,7 @@ from hetero.devices import lanes
 from hetero.kernels.cpu import lane, lane_task
 
 _NAME = "hetero-copy helper"  # begins as all threads of ours that never call BLAS
-_LOOKS = 20  # for a task, before a helper sleeps
+_LOOKS = 100  # for a task, before a helper sleeps
 _ALIGNED = 128  # bytes: two cache lines, which a processor may load together
 _HUGE_PAGE = 2 << 20  # bytes
 _TASK = ctypes.c_int64 * len(lane_task.FIELDS)

@@ -167,11 +167,14 @@ class Processes:
             _ended(name)
 
     def wait(self, told: Callable[[int], None] | None = None) -> None:
-        """Until all have ended; ``told`` gets the number of those that have not."""
+        """Until all have ended; ``told`` gets the number of those that have not, when it changes."""
+        before = 0
         try:
             while self._running:
-                if told is not None:
-                    told(len(self._running) + len(self._left))
+                left = len(self._running) + len(self._left)
+                if told is not None and left != before:
+                    told(left)
+                before = left
                 time.sleep(_LOOK)  # whichever ends first
                 self.look()
         except BaseException:

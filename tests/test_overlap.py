@@ -180,9 +180,9 @@ def test_the_longest_are_begun_first_and_all_end(monkeypatch):
     ended.append("d")
     found.look()
     assert begun == ["c", "d", "b"]
-    told = []
+    told, looks = [], itertools.count()
 
-    def one_ends(seconds, looks=itertools.count()):
+    def one_ends(seconds):
         if next(looks) % 3 == 2:  # it is told once of each number
             ended.append(next(name for name in begun if name not in ended))
 

@@ -167,7 +167,7 @@ class Processes:
             _ended(name)
 
     def wait(self, told: Callable[[int], None] | None = None) -> None:
-        """Until all have ended; ``told`` gets the number of those that have not, when it changes."""
+        """Until all have ended; ``told`` gets the number of the others whenever it changes."""
         before = 0
         try:
             while self._running:

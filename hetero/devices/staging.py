@@ -206,7 +206,7 @@ class Ring:
         """Threads that help, of all rings together."""
         if self._helpers is not None:
             return self._helpers
-        return usual_helpers(sum(not ring.is_idle() for ring in list(_rings)))
+        return usual_helpers(sum(not ring.is_idle() for ring in _all_rings()))
 
     def is_idle(self) -> bool:
         """Whether it has no threads."""
@@ -230,16 +230,23 @@ class Ring:
         _end_team()
 
 
+def _all_rings() -> list[Ring]:
+    """Those that there are, also while another thread makes one."""
+    while True:
+        with contextlib.suppress(RuntimeError):  # the set changed meanwhile
+            return list(_rings)
+
+
 def _end_team() -> None:
     """Let those who help end, where nobody is left to be helped."""
-    if all(ring.is_idle() for ring in list(_rings)):
+    if all(ring.is_idle() for ring in _all_rings()):
         team.close()
         reused.close()
 
 
 def close_all() -> None:
     """Give the buffers of all rings back."""
-    for ring in list(_rings):
+    for ring in _all_rings():
         ring.close()
 
 

@@ -64,9 +64,9 @@ def test_a_spike_is_doubted_wherever_it_is(dims):
 
 
 def test_what_real_curves_do_is_not_kept_out():
-    """Bounds come from a machine that was idle when it was measured: no knot of it is beyond."""
+    """Bounds come from machines that were idle when they were measured: no knot is beyond."""
     looked_at = beyond = 0
-    for name in ("h200",):
+    for name in ("h100", "h200"):
         for key, model in profile.shipped(name).data["models"].items():
             if model["form"] not in ("surface", "filter"):
                 continue
@@ -75,7 +75,7 @@ def test_what_real_curves_do_is_not_kept_out():
             assert doubts.impossible(seconds) == {}, key
             looked_at += len(seconds)
             beyond += len(doubts.doubtful(seconds))
-    assert looked_at > 30_000
+    assert looked_at > 15_000
     assert beyond < 0.03 * looked_at, "few are worth a second look"
 
 

@@ -291,6 +291,7 @@ def test_a_line_needs_points():
         (axes.in_bytes, 65536, "64 KiB"),
         (axes.in_bytes, 100, "100 B"),
         (axes.rate, 5.5e10, "55 GB/s"),
+        (axes.rate, 4.19e12, "4.19 TB/s"),
         (axes.seconds, 2e-6, "2 us"),
         (axes.seconds, 1234.0, "1234 s"),
         (axes.seconds, 1e4, "1e4 s"),
@@ -338,7 +339,7 @@ def test_a_ladder_shows_what_is_reached_and_the_roof():
     assert len(at) == len(full) == 2
     assert full[0] < full[1] < at[1] < at[0]  # 1 and 10 below 40 and 1000 GFLOP/s
     assert "library is left out: it is not here." in drawn
-    assert "<td>100 us</td><td>10</td><td>10.00</td><td>25%</td>" in drawn
+    assert "<td>100 us</td><td>10</td><td>10</td><td>25%</td>" in drawn
     assert '<th scope="col">GFLOP/s</th>' in drawn
     slow = {**LADDER["roof"], "bytes_per_second": 1e8}  # moving is what takes the time
     drawn_by_bytes = ladders.section({"matmul": {**LADDER, "roof": slow}}, svg.Names())

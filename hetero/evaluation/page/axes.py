@@ -80,7 +80,7 @@ def in_bytes(value: float) -> str:
 
 def rate(value: float) -> str:
     """Bytes per second: 55 GB/s."""
-    return f"{value / 1e9:.3g} GB/s"
+    return f"{value / 1e12:.3g} TB/s" if value >= 999.5e9 else f"{value / 1e9:.3g} GB/s"
 
 
 def scaled(value: float) -> str:

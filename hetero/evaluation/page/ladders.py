@@ -13,19 +13,24 @@ from hetero.evaluation.page.rows import Row, rows
 from hetero.evaluation.page.svg import Names
 from hetero.runtime.plan import readable
 
+_READ = (
+    "Kernels on the way from one thread to the best, on operands that lie on the device. Full "
+    "marks: what is reached; hollow ones: what the roof, measured too, allows for so many "
+    "operations and bytes."
+)
+
 
 def section(kept: Mapping[str, Mapping[str, Any]], names: Names) -> str:
     """Every ladder that is kept, as `hetero.evaluation.ladder.ladder` gives it; markup."""
-    return "".join(_one(found, names) for found in kept.values())
+    return paragraph(_READ) + "".join(_one(found, names) for found in kept.values())
 
 
 def _one(found: Mapping[str, Any], names: Names) -> str:
     roof = found["roof"]
     text = (
-        f"One {found['what']} on operands that lie there, measured {found['created']}. Full marks: "
-        "what is reached; hollow ones: the roof, what "
+        f"One {found['what']}, measured {found['created']}. The roof: "
         f"{flops(roof['flops_per_second'])} ({roof['how']}) and {rate(roof['bytes_per_second'])} "
-        "(a copy), both measured, allow for so many operations and bytes."
+        "(a copy)."
     )
     title = f"{found['operation']} {found['dtype']} on {found['device']} ({found['name']})"
     numbers = Numbers()
@@ -72,8 +77,8 @@ def _figure(
         (
             row["method"],
             readable(row["seconds"]),
-            f"{row[what] * 1e-9:.3g}",
-            "-" if row["gain"] is None else f"{row['gain']:.2f}",
+            _figures(row[what] * 1e-9),
+            "-" if row["gain"] is None else _figures(row["gain"]),
             f"{row['share']:.1%}" if row["share"] < 0.095 else f"{row['share']:.0%}",
         )
         for row in timed
@@ -81,3 +86,7 @@ def _figure(
     head = ("", "time", f"G{unit}", "gain", "of the roof")
     left_out = [f"{row['method']} is left out: {row['reason']}." for row in at if "reason" in row]
     return figure(picture, dims, left_out, folded("as a table", table("", head, cells)))
+
+
+def _figures(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"

@@ -52,8 +52,12 @@ def rows(
     x = Scale(*with_room((min(values), max(values))), left, WIDTH - right)
     floor = _TOP + _HIGH * len(found)
     parts = []
+    taken = 0.0
     for tick in decades(x.least, x.most, 5):
-        at = x.at(tick)
+        at, half = x.at(tick), width(write(tick)) / 2
+        if at - half < taken:
+            continue
+        taken = at + half + _GAP / 2
         parts.append(element("path", d=f"M{at:.1f} {_TOP:g}V{floor:g}", class_="grid"))
         parts.append(text(write(tick), at, floor + 13, text_anchor="middle"))
     for position, one in enumerate(found):

@@ -330,6 +330,8 @@ def test_compiles_without_spills(arch):
         *("matvec_rungs.cu", "matvec_tuned.cu", "matvec_pack.cu"),
         *("convolve_rungs.cu", "convolve_tuned.cu", "jacobi_rungs.cu"),
     }
+    half = len(launches) // 2  # those of a dtype: float32 on older cards, float64 on newer ones
+    launches = launches[:half] if arch == "sm_80" else launches[half:]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         spilled = pool.map(lambda launch: compile_cuda(launch, arch), launches)
         bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]
@@ -349,17 +351,17 @@ def simulate(case):
         opencl.kernel_text = lambda *names: text_of(*names).replace(
             "barrier(CLK_LOCAL_MEM_FENCE)", ""
         )
-    with contextlib.ExitStack() as stack:
-        if case == "race":  # without barriers, results may be wrong too
-            stack.enter_context(contextlib.suppress(AssertionError))
-        for rung in matvec.RUNGS:
-            _simulate_product(device, rung)
-        for rung in convolution.RUNGS:
-            _simulate_convolution(device, rung)
-        for rung, shape in itertools.product(jacobi.RUNGS, ((9, 5), (3, 9, 5))):
-            f, u = draw(shape, "float32"), draw(shape, "float32")
-            stencil = Stencil(shape, (1.0,) * len(shape))
-            jacobi_device.solve([device], stencil, f, u, sweeps=1, sweeper=sweeper(rung))
+        with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too
+            _simulate_product(device, "shared")
+        return
+    for rung in matvec.RUNGS:
+        _simulate_product(device, rung)
+    for rung in convolution.RUNGS:
+        _simulate_convolution(device, rung)
+    for rung, shape in itertools.product(jacobi.RUNGS, ((9, 5), (3, 9, 5))):
+        f, u = draw(shape, "float32"), draw(shape, "float32")
+        stencil = Stencil(shape, (1.0,) * len(shape))
+        jacobi_device.solve([device], stencil, f, u, sweeps=1, sweeper=sweeper(rung))
 
 
 def _uploaded(device, array):

@@ -149,11 +149,12 @@ def test_what_compiles_is_ended_by_an_interrupt(calibration, monkeypatch):
 
 
 def test_the_longest_are_begun_first_and_all_end(monkeypatch):
-    begun, ended = [], []
+    begun, ended, niced = [], [], []
 
     class Process:
         def __init__(self, name, beside):
             begun.append(name)
+            niced.extend([name] * beside)
             self.name = name
 
         def wait(self):
@@ -201,6 +202,15 @@ def test_the_longest_are_begun_first_and_all_end(monkeypatch):
     seconds |= {str(n): 8.0 for n in range(13)}
     assert loop_compiler.Processes(seconds)._left == []
     assert len(begun) == 18, "the last two do not wait for others"
+    assert niced == []
+    begun.clear()
+    loop_compiler.Processes(seconds, beside=True)
+    assert begun[:2] == ["c", "d"]
+    assert niced == begun[2:], "everything but the longest"
+    monkeypatch.setattr(loop_compiler.os, "cpu_count", lambda: 4)
+    niced.clear()
+    loop_compiler.Processes(["c", "d"], beside=True)
+    assert niced == ["c", "d"], "on few cores all of them"
 
 
 def test_without_a_gpu_all_is_compiled_before(monkeypatch):

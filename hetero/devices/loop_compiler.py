@@ -137,13 +137,15 @@ class Processes:
     names : iterable of str
         Those that take longest are begun first, at once.
     beside : bool, optional
-        Whether everything else on the machine comes first.
+        Whether everything else on the machine comes first; but not before the longest, of which
+        there may be one for each eight cores: all wait for those in the end.
     """
 
     def __init__(self, names: Iterable[str], beside: bool = False) -> None:
         left = [name for name in names if not loops.is_ready(name)]
         self._left = sorted(left, key=lambda name: -loops.family_of(name).seconds)
-        self._beside = beside
+        long = (os.cpu_count() or 1) // 8 if beside else len(left)
+        self._first = frozenset(self._left[:long])
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._begin()
 
@@ -153,7 +155,7 @@ class Processes:
         while self._left and len(self._running) < cores + cores // 4:
             name = self._left.pop(0)
             try:
-                self._running.append((name, _process(name, self._beside)))
+                self._running.append((name, _process(name, name not in self._first)))
             except OSError as error:
                 log.info("the loops of %s cannot be compiled ahead: %s", name, error)
                 _ended(name)

@@ -76,6 +76,8 @@ def test_every_ladder_is_climbed(operation, device, monkeypatch):
     for row in found["rows"]:
         assert row.get("seconds", 0.0) > 0.0, row
     assert [row["method"] for row in found["rows"]] == [first, last]
+    solves = operation.name in ("poisson", "kmeans")
+    assert found["what"] == ("iteration" if solves else "call")
     assert ladder.text(found).count("\n| ") == 3
 
 

@@ -61,11 +61,11 @@ class Ground:
 
     def case(self, row: Implementation | None = None) -> Case:
         """What a method is measured on; of one that calibration does not measure, as of others."""
-        first = next(iter(self._cases.values()))
+        top = next((m for m in self.operation.ladder if m in self._cases), None)
+        first = self._cases[top] if top else next(iter(self._cases.values()))
         if row is None:
             return first
-        top = next((m for m in self.operation.ladder if m in self._cases), None)
-        found = self._cases.get(row.method) or (self._cases[top] if top else first)
+        found = self._cases.get(row.method) or first
         return dataclasses.replace(found, implementation=row)
 
     def shown(self, size: int) -> list[int]:

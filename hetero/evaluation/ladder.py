@@ -200,7 +200,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         _figures(row["flops_per_second"] * 1e-9),
         _figures(row["bytes_per_second"] * 1e-9),
         "" if row["gain"] is None else f"{row['gain']:.2f}",
-        f"{100 * row['share']:.2g} %",
+        f"{_figures(100 * row['share'], 2)} %",
         row["idea"],
     ]
 
@@ -218,8 +218,8 @@ def _better(timed: list[dict[str, Any]]) -> list[str]:
     return [f"{best['method']} is {ratio:.2f} times as fast as {own['method']} here"]
 
 
-def _figures(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+def _figures(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}g}" if value < 10**digits else f"{value:.0f}"
 
 
 def _rate(value: float) -> str:

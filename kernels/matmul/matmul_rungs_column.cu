@@ -28,7 +28,9 @@
 #define ROTATED 0
 #endif
 #define PARTITION_BYTES 256
-#define STEP (BX < 8 ? BX : 8)  // columns of a tile of A whose products are written out
+#ifndef STEP  // columns of a tile of A whose products are written out; divides BX
+#define STEP (BX < 8 ? BX : 8)
+#endif
 
 #include "matmul_rungs_arguments.cu"
 

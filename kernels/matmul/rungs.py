@@ -60,6 +60,7 @@ _SHAPES |= {"rotated": _SHAPES["column"], "tuned": _SHAPES["column"]}
 _DEPTH = 32  # columns of a tile of A in shared memory
 _PARTITIONS = 8  # of the Tesla T10's memory
 _THREADS = 1024  # of a block: OpenCL's CPUs take more, for nothing
+_ROOMY = 256  # threads of a block that have all registers there are for one
 _STATIC_BYTES = 48 << 10  # of arrays whose size is in the source
 
 
@@ -142,6 +143,8 @@ def plan_rung(
         defines.append(("DEPTH", _DEPTH))
     if rung == "rotated":
         defines.append(("ROTATED", _PARTITIONS))
+    if rung in _COLUMNS and (dtype, elements) == ("float64", 16) and x * y > _ROOMY:
+        defines.append(("STEP", 4))  # for eight loads at once the registers do not suffice
     columns, rows = (x * y, elements) if rung in _COLUMNS else (x, y * elements)
     grid = ceil_div(m, rows) * ceil_div(n, columns) * batch
     strides = (*a_strides, *b_strides, *c_strides)

@@ -103,7 +103,7 @@ def matmul(card: Card, item: int, shape: Any, m: int, n: int, k: int) -> float:
 
 def least_registers(item: int, elements: int) -> int:
     """Of a thread with so many results of a product, so that nothing of it lies in memory."""
-    return 56 + 3 * elements * item // 4
+    return 56 + 3 * elements if item == 4 else 32 + 6 * elements
 
 
 def _registers(item: int, elements: int) -> int:

@@ -403,8 +403,10 @@ def test_taken_only_where_it_is_faster_than_either(operation, name):
         assert plan.chosen.seconds <= alone
         if plan.chosen.shares:
             assert plan.chosen.device == BOTH
-            assert plan.chosen.seconds < alone
+            assert plan.chosen.seconds < 0.95 * alone  # gains within the errors of prices are none
             taken.append(n)
+        else:
+            assert not any(c.shares for c in plan.candidates)
     assert taken, "nowhere"
     assert taken[0] > 64
 
@@ -463,7 +465,8 @@ def test_of_ranges_that_are_tried_those_that_end_soonest_are_taken(monkeypatch):
 def test_beside_all_gpus_together():
     """The pair, all GPUs, and each by itself stand side by side."""
     here = {"cpu": CPU, "cuda:0": GPU, "cuda:1": {**GPU, "same_as": "cuda:0"}}
-    constants = contending(machine(), 1.0, 1.0)
+    models = machine().data["models"] | {"cpu|matmul|blas|float32|*": roofline(0.0, 5e11, 1e12)}
+    constants = contending(machine(models=models), 1.0, 1.0)
     plan = priced(square(4096), constants, here)
     places = [c.device for c in plan.candidates if c.reason is None]
     assert {"cuda:*", BOTH, "cpu", "cuda:0"} == set(places)
@@ -472,7 +475,7 @@ def test_beside_all_gpus_together():
 
 def test_results_that_stay_are_not_shared():
     constants = contending(profile.shipped("tesla-t10"), 1.0, 1.0)
-    problem = square(4096)
+    problem = matvec.problem(Spec((4096, 4096), "float32"), Spec((4096,), "float32"))
     assert priced(problem, constants, constants.machine()).chosen.device == BOTH
     stays = dataclasses.replace(problem, next_device="cuda:0")
     plan = priced(stays, constants, constants.machine())

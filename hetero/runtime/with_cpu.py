@@ -21,6 +21,7 @@ from hetero.runtime.registry import Cut, Implementation
 Devices = dict[str, dict[str, Any]]
 TERM = "contention"
 HANDOVER = 1e-4  # seconds to start the device's thread and to wait for its end
+_WORTH_IT = 0.95  # of what the best one alone takes: prices err by more than is gained above that
 _ALIKE = 0.02  # by which the times of both differ at most where no better ranges are looked for
 _ROUNDS = 4  # of finding the range that lets both end together
 
@@ -55,7 +56,7 @@ def among(
     plan: Plan, constants: Profile, devices: Devices, method: str | None, beside: str
 ) -> Iterator[Candidate]:
     """The CPU with each device, by the method that is the best one there alone, where both together
-    may be faster than what a plan chose."""
+    are clearly faster than what a plan chose."""
     problem = plan.problem
     if problem.device is not None or method is not None:
         return
@@ -66,18 +67,20 @@ def among(
     cpu, cut = best.pop(CPU, None), None
     if cpu is None:
         return
-    least = plan.candidates[0].seconds
+    most = _WORTH_IT * plan.candidates[0].seconds
     for name, other in best.items():
         times = constants.contention(name, problem.operation, _memory(problem))
         rates = [1.0 / (t * c.seconds) for t, c in zip(times, (cpu, other), strict=True)]
         # A part of a call takes at least that part of its time.
-        if HANDOVER + 1.0 / sum(rates) >= least:
+        if HANDOVER + 1.0 / sum(rates) >= most:
             continue
         cut = cut or _cut(problem)
         if cut is None:
             return
         pair = _Pair(problem, cut, constants, devices, name, other.implementation, beside)
-        yield pair.candidate(asked_for=False, weights=rates)
+        found = pair.candidate(asked_for=False, weights=rates)
+        if found.seconds is not None and found.seconds < most:
+            yield found
 
 
 def _cut(problem: Problem) -> Cut | None:

@@ -1,9 +1,10 @@
-"""Draws the picture of procedure.md from procedure.json, what was measured.
+"""Draws the pictures of procedure.md from procedure.json, what was measured.
 
     python docs/procedure.py
 
 `card` in it is the device; `blocks` are sweeps: operation, dtype, problem, the derived shape, the
-least time of all shapes, and [x, y, elements, microseconds] of those with the derived `elements`.
+least time of all shapes, and [x, y, elements, microseconds] of those with the derived `elements`;
+`steps` are ladders: title, unit, and for each method its rate by size.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 CELL, LINE = 46, 18  # pixels
-LEFT = 62
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 4", "12 4", "6 2 1 2")  # told apart without colour
+LEFT, LOW, NAMES = 62, 44, 90
+WIDTH, HEIGHT = 520, 330
 
 
 def blocks(sweep: Mapping[str, Any]) -> tuple[list[str], int, int]:
@@ -59,6 +62,42 @@ def _title(sweep: Mapping[str, Any]) -> str:
     return f"{sweep['operation']} {sweep['dtype']} {words}"
 
 
+def curves(step: Mapping[str, Any]) -> tuple[list[str], int, int]:
+    """Rates of each method over the size, both axes logarithmic, as `blocks` returns it."""
+    series: Mapping[str, Mapping[str, float]] = step["series"]
+    sizes = sorted({int(size) for values in series.values() for size in values})
+    every = [value for values in series.values() for value in values.values()]
+    low, high = 2 ** math.floor(math.log2(min(every))), 2 ** math.ceil(math.log2(max(every)))
+    right, foot = WIDTH - NAMES, HEIGHT - LOW
+
+    def place(size: int, value: float) -> tuple[float, float]:
+        along = math.log(size / sizes[0], sizes[-1] / sizes[0])
+        up = math.log(value / low, high / low)
+        return LEFT + along * (right - LEFT), foot - up * (foot - 2 * LINE)
+
+    parts = [_text(0, 14, f"{step['title']}: {step['unit']} over n")]
+    for power in range(0, round(math.log2(high / low)) + 1, 2):
+        y = place(sizes[0], low * 2**power)[1]
+        parts.append(_text(LEFT - 6, y + 4, f"{low * 2**power:g}", "end"))
+        parts.append(f'<path d="M{LEFT} {y:.1f}H{right}" stroke="#ccc" stroke-width="0.5"/>')
+    parts += [_text(place(size, low)[0], foot + LINE, str(size), "middle") for size in sizes]
+    taken = -math.inf
+    ends = []
+    for number, (name, values) in enumerate(series.items()):
+        points = [place(int(size), value) for size, value in values.items()]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        dashes = DASHES[number % len(DASHES)]
+        parts.append(
+            f'<polyline points="{line}" fill="none" stroke="black" stroke-width="1.5" '
+            f'stroke-dasharray="{dashes}"/>'
+        )
+        ends.append((points[-1][1], name))
+    for y, name in sorted(ends):
+        taken = max(y + 4, taken + 13)
+        parts.append(_text(right + 5, taken, name))
+    return parts, WIDTH, HEIGHT
+
+
 def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
     words = words.replace("&", "&amp;").replace("<", "&lt;")
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
@@ -77,7 +116,15 @@ def beside(pictures: Iterable[tuple[Sequence[str], int, int]]) -> str:
     )
 
 
+def pictures(measured: Mapping[str, Any]) -> dict[str, str]:
+    """The pictures by the names of their files."""
+    return {
+        "procedure-steps.svg": beside(curves(step) for step in measured["steps"]),
+        "procedure-blocks.svg": beside(blocks(sweep) for sweep in measured["blocks"]),
+    }
+
+
 if __name__ == "__main__":
     measured = json.loads((HERE / "procedure.json").read_text("utf-8"))
-    picture = beside(blocks(sweep) for sweep in measured["blocks"])
-    (HERE / "procedure-blocks.svg").write_text(picture, "utf-8")
+    for name, picture in pictures(measured).items():
+        (HERE / name).write_text(picture, "utf-8")

@@ -145,14 +145,15 @@ def test_what_is_derived_is_near_the_best_that_was_measured(sweep):
     )
     assert list(shape) == sweep["derived"]
     (time,) = (t for x, y, elements, t in sweep["times"] if (x, y, elements) == shape)
-    assert time <= 1.04 * sweep["best"]
+    assert time <= 1.05 * sweep["best"]
 
 
-def test_the_picture_is_of_what_was_measured():
-    drawing = runpy.run_path(str(DOCS / "procedure.py"))
-    picture = drawing["beside"](drawing["blocks"](sweep) for sweep in MEASURED["blocks"])
-    assert picture == (DOCS / "procedure-blocks.svg").read_text("utf-8")
-    ElementTree.fromstring(picture)
+def test_the_pictures_are_of_what_was_measured():
+    pictures = runpy.run_path(str(DOCS / "procedure.py"))["pictures"](MEASURED)
+    assert pictures.keys() == {file.name for file in DOCS.glob("procedure-*.svg")}
+    for name, picture in pictures.items():
+        assert picture == (DOCS / name).read_text("utf-8")
+        ElementTree.fromstring(picture)
 
 
 ATTRIBUTES = {  # of an H100, as its driver tells them

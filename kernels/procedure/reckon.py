@@ -8,8 +8,9 @@ other hides behind it; how well is the power of the norm that joins them. The me
 blocks a round has, how many rounds there are, and how full the last one is.
 
 Times are in cycles of one multiprocessor, for warps of 32 threads. The constants were fitted to all
-legal shapes of 44 problems on an H100; the registers are what NVRTC 13 gives the kernels for
-compute capability 9.0. Only which shape is fastest is to be believed of the seconds.
+legal shapes of some 40 problems on an H100, those of matmul on an H200 too; the registers are what
+NVRTC 13 gives the kernels for compute capability 9.0. Only which shape is fastest is to be believed
+of the seconds.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ def matvec(card: Card, item: int, shape: Any, m: int, k: int) -> float:
     many = max(received, staged + 12 * warps)
 
     def round_of(r: int) -> float:
-        reading = min(count, r * card.multiprocessors) * square * card.clock
+        reading = min(count, r * card.multiprocessors) * x * k * item * card.clock
         memory = reading / (0.8 * card.bandwidth) if far else 0.0
-        return _joined(4, 2400 + steps * one, r * (150 + steps * many), steps * memory)
+        return _joined(2, 2400 + steps * one, r * (150 + steps * many), memory)
 
     registers = min(28 + int(1.1 * share * item / 4), card.registers // (x * y), 255)
     resources = Resources(registers, (x * x + x) * item)
@@ -91,13 +92,14 @@ def matmul(card: Card, item: int, shape: Any, m: int, n: int, k: int) -> float:
     # For each column of A: loads of B, and for each element its sum and its part of a load of A
     # from shared memory; for each tile: a thread's loads of A. In a tile that is not full loads of
     # B go one after the other.
-    column, alone = 0.91 + 0.53 * each, 13.5 + 1.7 * each
+    column, alone = 0.5 + 0.5 * each, 20 + 1.2 * each
     many = x * y / card.warp * (k * column + steps * 18 * max(elements / y, 1))
 
     def round_of(r: int) -> float:
-        return steps * 330 + k * alone + k % x * 450 + r * many
+        return steps * 330 + k * alone + k % x * 150 + r * many
 
-    registers = min(_registers(item, elements), card.registers // max(x * y, 256) // 8 * 8)
+    registers = _registers(item, elements, x * y)
+    registers = min(registers, card.registers // max(x * y, 256) // 8 * 8)
     return seconds(card, Resources(registers, elements * x * item), launch, round_of)
 
 
@@ -106,9 +108,12 @@ def least_registers(item: int, elements: int) -> int:
     return 56 + 3 * elements if item == 4 else 32 + 6 * elements
 
 
-def _registers(item: int, elements: int) -> int:
-    """Of such a thread where a block leaves enough."""
-    wanted = {4: (62, 70, 83, 106, 128), 8: (72, 84, 107, 140, 156)}[item]
+def _registers(item: int, elements: int, threads: int) -> int:
+    """Of such a thread in a block of so many that leaves it what it wants."""
+    if threads < 256:
+        wanted = {4: (60, 68, 85, 112, 134), 8: (72, 84, 108, 150, 170)}[item]
+    else:
+        wanted = {4: (56, 60, 84, 110, 128), 8: (72, 80, 108, 144, 156)}[item]
     return wanted[elements.bit_length() - 1]
 
 

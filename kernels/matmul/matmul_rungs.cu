@@ -18,10 +18,10 @@
 #define REAL float
 #endif
 #ifndef BX
-#define BX 16
+#define BX 32
 #endif
 #ifndef BY
-#define BY 16
+#define BY 8
 #endif
 #ifndef ROWS  // of C, that a thread has
 #define ROWS 2

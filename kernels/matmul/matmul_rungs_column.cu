@@ -4,7 +4,7 @@
 //            of a block all have the same rows. So an element of B comes straight from memory to the one
 //            thread that needs it, once, and serves ROWS times; an element of A is the same for all threads,
 //            which shared memory gives to a warp in one go, several at a time. Loads go on beside sums.
-//            Per product: 1 / ROWS loads from memory, 1 / 4 from shared memory, where `shared` took 5 / 4.
+//            Per product: 1 / ROWS loads from memory, 1 / 4 from shared memory, where `shared` took 1 / 2.
 // 7 rotated  the blocks begin at different tiles of k, so that not all of them ask for the same part of
 //            memory at once. The Tesla T10 had 8 partitions, each for 256 bytes in turn, and blocks that
 //            march in step met in one of them. Today addresses are hashed: nothing should be gained.
@@ -16,10 +16,10 @@
 #define REAL float
 #endif
 #ifndef BX
-#define BX 16
+#define BX 32
 #endif
 #ifndef BY
-#define BY 4
+#define BY 8
 #endif
 #ifndef ROWS
 #define ROWS 16

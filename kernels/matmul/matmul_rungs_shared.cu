@@ -3,7 +3,7 @@
 // 5 shared  the block brings a tile of A and a tile of B to shared memory, and multiplies there: each element
 //           of A is asked of memory once for BX columns of C, each of B once for ROWS BY rows. What is read
 //           again comes at fixed distances, without an address of 64 bits to reckon. As in rows4 a thread has
-//           ROWS elements of C.
+//           ROWS elements of C, and reads several elements of a row of A at once.
 //
 // The tile of A has ROWS BY rows and DEPTH columns (and one more, so that threads of a warp in different rows
 // read different banks), that of B DEPTH rows and BX columns. Two barriers a step: the tile is there, it is no
@@ -29,11 +29,11 @@
 #include "matmul_rungs_arguments.cu"
 
 // Per element of C: 2 k flops, k / BX elements of A and k / (ROWS BY) of B asked of memory or a cache,
-// (1 + 1 / ROWS) k of shared memory.
+// (1 / 4 + 1 / ROWS) k reads of shared memory in float32, (1 / 2 + 1 / ROWS) k in float64.
 KERNEL(BX *BY, 1)
 matmul_shared(MATRICES)
 {
-    SHARED REAL held_a[ROWS * BY * PITCH];
+    SHARED REAL held_a[ROWS * BY * PITCH] __attribute__((aligned(16)));  // for reads of 16 bytes
     SHARED REAL held_b[DEPTH * BX];
     const index_t across = (n + BX - 1) / BX, down = (m + ROWS * BY - 1) / (ROWS * BY);
     const index_t item = blockIdx.x / (across * down), block = blockIdx.x % (across * down);

@@ -169,6 +169,23 @@ def test_tuned_is_launched_with_what_is_derived(dtype):
     assert jacobi.chosen("naive", dtype, small) == Shape(32, 4)
 
 
+def test_rungs_share_a_binary():
+    """Of a dtype there is one for all with their own shapes, and one more for each of `tuned`."""
+    sizes = {"batch": 1, "dtype": "float32", "card": TODAY}
+    sizes |= {"image_strides": (0, 99, 1), "out_strides": (0, 99, 1)}
+    sizes |= direct_device.extents(window_of((99, 99), (3, 3), "same"))
+    plans = {rung: convolution.plan_rung(rung, **sizes) for rung in convolution.RUNGS}
+    tuned = plans["tuned"].launches[-1]
+    found = {launch for plan in plans.values() for launch in plan.launches if launch != tuned}
+    assert len({(launch.source, launch.defines) for launch in found}) == 1
+    sizes = {"m": 9, "k": 9, "batch": 1, "dtype": "float32", "card": TODAY}
+    sizes |= {"a_strides": (0, 9, 1), "x_strides": (0, 1), "y_strides": (0, 1)}
+    held = [matvec.plan_rung(rung, **sizes) for rung in ("constant", "shared", "split", "padded")]
+    found = [plan.pieces[0].launch for plan in held]
+    found += matvec.plan_rung("naive", **sizes).launches
+    assert len({(launch.source, launch.defines) for launch in found}) == 1
+
+
 def test_other_shapes_give_the_same(place, monkeypatch):
     """What a sweep launches, one shape of each kernel with another tile."""
     A, x, filter = draw((40, 70), "float32"), draw(70, "float32", 1), draw((3, 21), "float32", 1)

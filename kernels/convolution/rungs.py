@@ -61,15 +61,19 @@ def chosen(
     Of "tuned" the one of `shapes` that the execution metrics reckon to be fastest for results of
     rows by columns.
     """
-    there = shapes(rung, dtype, card)
     if rung != "tuned":
-        return max((s for s in there if s <= _SHAPE), default=there[0])
+        return _own(rung, dtype, card)
     sizes = check_dtype(dtype), rows, columns, *taps
 
     def seconds(shape: Shape) -> float:
         return reckon.convolve2d(card, sizes[0], shape, *sizes[1:])
 
-    return min(there, key=seconds)
+    return min(shapes(rung, dtype, card), key=seconds)
+
+
+def _own(rung: str, dtype: str, card: Card) -> Shape:
+    there = shapes(rung, dtype, card)
+    return max((s for s in there if s <= _SHAPE), default=there[0])
 
 
 def plan_rung(
@@ -131,8 +135,7 @@ def plan_rung(
     threads = min(_COPY_THREADS, card.block_threads)
     x, y, _ = shape
     if rung in ("padded", "tuned"):
-        small = shape if rung == "padded" else chosen("padded", dtype, 1, 1, taps, card)
-        return _padded(rung, problem, shape, small, threads)
+        return _padded(rung, problem, shape, _own("padded", dtype, card), threads)
     down, across = ceil_div(p.out_height, y), ceil_div(p.out_width, x)
     launch = Launch(
         source="convolve_rungs.cu",
@@ -157,7 +160,7 @@ def _defines(dtype: str, shape: Shape, threads: int) -> tuple[tuple[str, int | s
 def _padded(rung: str, p: Correlation, shape: Shape, small: Shape, threads: int) -> LaunchPlan:
     """The copies, which cover whole blocks and whole pieces of the filter, and the sums.
 
-    ``small``: the shape of other rungs, with which the copies' source is compiled.
+    ``small``: the shape of "padded", whose binary the copies are in.
     """
     x, y, _ = shape
     down, across = ceil_div(p.out_height, y), ceil_div(p.out_width, x)

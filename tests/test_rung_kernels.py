@@ -153,6 +153,14 @@ def test_shapes_are_those_that_can_be_launched(dtype):
         jacobi.sweep_rung("shared", whole((9, 9), dtype), card=TODAY, shape=Shape(1024, 32))
 
 
+def test_a_tile_with_the_points_around_it_fits_in_shared_memory():
+    room = (512 + 2) * (2 + 2) * 8
+    for nbytes in (room - 1, room):
+        card = TODAY._replace(block_shared=nbytes)
+        assert (Shape(512, 2) in jacobi.shapes("shared", "float64", card)) == (nbytes == room)
+        assert Shape(512, 2) in jacobi.shapes("naive", "float64", card)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tuned_is_launched_with_what_is_derived(dtype):
     card = TODAY._replace(block_shared=48 << 10)

@@ -24,6 +24,7 @@ from hetero.ops.linear_systems.types import (
 from hetero.ops.poisson import jacobi_cpu, jacobi_device
 from hetero.ops.poisson.jacobi_schedule import Schedule
 
+pytestmark = pytest.mark.optimised  # many sweeps
 SHAPES = [(1, 1), (2, 9), (26, 67), (41, 300), (1, 2, 3), (7, 9, 11), (12, 6, 64)]
 TOLERANCE = {"float32": 2e-6, "float64": 1e-14}
 

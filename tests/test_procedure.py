@@ -188,3 +188,31 @@ def test_a_device_of_which_little_is_known_is_derived_for():
     for dtype in ("float32", "float64"):
         assert derive.matvec(found, dtype, 500, 300) in derive.shapes_matvec(found, dtype)
         assert derive.matmul(found, dtype, 50, 30, 70) in derive.shapes_matmul(found, dtype)
+
+
+BLOCKS = json.loads((Path(__file__).parent / "blocks_h200.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("operation", "dtype", "mean", "worst"),
+    [
+        ("matvec", "float32", 0.02, 0.10),
+        ("matvec", "float64", 0.02, 0.10),
+        ("matmul", "float32", 0.02, 0.10),
+        ("convolve2d", "float32", 0.04, 0.12),
+        ("convolve2d", "float64", 0.04, 0.12),
+    ],
+)
+def test_derived_blocks_keep_their_distance_from_the_best(operation, dtype, mean, worst):
+    """On an H200: [x, y, elements, microseconds] of the fastest legal shapes of each problem."""
+    card, behind = cards.card(BLOCKS["card"]), []
+    for name, type_, problem, times in BLOCKS["problems"]:
+        if (name, type_) == (operation, dtype):
+            sizes = problem if name != "convolve2d" else [*problem[:2], tuple(problem[2:])]
+            shape = getattr(derive, operation)(card, dtype, *sizes)
+            measured = {(x, y, elements): time for x, y, elements, time in times}
+            assert shape in measured, f"{problem}: {shape} is not among the fastest"
+            behind.append(measured[shape] / min(measured.values()) - 1)
+    assert len(behind) >= 10
+    assert sum(behind) / len(behind) <= mean
+    assert max(behind) <= worst

@@ -12,7 +12,7 @@ import pytest
 
 from hetero.devices.cards import of_attributes, of_limits
 from hetero.kernels.procedure import card as cards
-from hetero.kernels.procedure import derive, metrics
+from hetero.kernels.procedure import derive, metrics, reckon
 from hetero.kernels.procedure.reads import wavefronts
 
 T10 = cards.T10
@@ -205,7 +205,7 @@ BLOCKS = json.loads((Path(__file__).parent / "blocks_h200.json").read_text("utf-
 )
 def test_derived_blocks_keep_their_distance_from_the_best(operation, dtype, mean, worst):
     """On an H200: [x, y, elements, microseconds] of the fastest legal shapes of each problem."""
-    card, behind = cards.card(BLOCKS["card"]), []
+    card, item, behind = cards.card(BLOCKS["card"]), {"float32": 4, "float64": 8}[dtype], []
     for name, type_, problem, times in BLOCKS["problems"]:
         if (name, type_) == (operation, dtype):
             sizes = problem if name != "convolve2d" else [*problem[:2], tuple(problem[2:])]
@@ -213,6 +213,8 @@ def test_derived_blocks_keep_their_distance_from_the_best(operation, dtype, mean
             measured = {(x, y, elements): time for x, y, elements, time in times}
             assert shape in measured, f"{problem}: {shape} is not among the fastest"
             behind.append(measured[shape] / min(measured.values()) - 1)
+            seconds = getattr(reckon, operation)(card, item, shape, *problem)
+            assert 0.4 < seconds * 1e6 / measured[shape] < 1.3, (problem, shape)
     assert len(behind) >= 10
     assert sum(behind) / len(behind) <= mean
     assert max(behind) <= worst

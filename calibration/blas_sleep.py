@@ -24,8 +24,8 @@ from hetero.runtime.cases import Case, Dims, Passes, TimedSolves
 SECONDS = 1.0  # in all
 _POINTS = (3e-4, 1e-3, 3e-3)  # seconds of the loops that are tried
 _NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part of it
-_DUELS, _TURNS = 7, 4  # of products and loops in turn, in each half of a duel
-_WIN, _GAIN = 0.95, 0.85  # of the time with threads that spin: in each duel, in the median
+_DUELS, _TURNS = 9, 4  # of products and loops in turn, in each half of a duel
+_GAIN, _LOSS = 0.85, 1.05  # times that with threads that spin: to be worth it, to be too much
 _EXTENT = 600  # of the product: all threads have part in it
 
 
@@ -50,10 +50,12 @@ def least_work(measured: Iterable[Measured]) -> float | None:
         A @ A
 
     bench, end, found = Bench(), time.perf_counter() + SECONDS, None
-    for seconds, loop in reversed(_loops(measured, bench)):  # the longest gains most
-        if not repays(loop, product, blas_spin.quiet, blas_spin.usual, end=end):
+    for seconds, loop in reversed(_loops(measured, bench)):
+        ratio = compared(loop, product, blas_spin.quiet, blas_spin.usual, end=end)
+        if ratio > _LOSS:
             break
-        found = seconds / math.sqrt(_NEAR)
+        if ratio < _GAIN:  # longer loops gain less in proportion
+            found = seconds / math.sqrt(_NEAR)
     return found
 
 
@@ -87,15 +89,15 @@ def _timed(case: Case, samples: dict[Dims, float]) -> Iterator[tuple[Dims, float
             yield dims, samples[known]
 
 
-def repays(
+def compared(
     loop: Callable[[], object],
     product: Callable[[], object],
     quiet: Callable[[], object],
     usual: Callable[[], object],
     clock: Callable[[], float] = time.perf_counter,
     end: float = math.inf,
-) -> bool:
-    """Whether products and loops in turn take less time if BLAS's threads sleep during the loops.
+) -> float:
+    """Seconds of products and loops in turn with threads that sleep over those with ones that spin.
 
     Parameters
     ----------
@@ -106,7 +108,13 @@ def repays(
     clock : callable
         Seconds.
     end : float
-        By the clock; False if it is not decided by then.
+        By the clock; infinite if it is not known by then.
+
+    Returns
+    -------
+    float
+        The median of several duels, or the ratio of all their time if that is larger: a product
+        that is late now and then counts by what it costs.
     """
 
     def seconds(asleep: bool) -> float:
@@ -122,12 +130,11 @@ def repays(
             product()
         return clock() - begin
 
-    ratios = []
+    asleep, spinning = [], []
     for turn in range(_DUELS):
-        took = {
-            asleep: seconds(asleep) for asleep in ((True, False) if turn % 2 else (False, True))
-        }
-        ratios.append(took[True] / took[False])
-        if ratios[-1] > _WIN or clock() > end:
-            return False
-    return median(ratios) < _GAIN
+        for is_asleep in (True, False) if turn % 2 else (False, True):
+            (asleep if is_asleep else spinning).append(seconds(is_asleep))
+        if clock() > end:
+            return math.inf
+    ratios = [a / b for a, b in zip(asleep, spinning, strict=True)]
+    return max(median(ratios), sum(asleep) / sum(spinning))

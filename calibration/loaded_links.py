@@ -82,8 +82,7 @@ def after_product(copies: Copies) -> Take:
 def all_at_once(devices: Sequence[Device], largest: int) -> Times:
     """How many times as long copies of several devices take, together, as one of the first's."""
     lengths = sizes(largest, at_once.LEAST)
-    with devices[0].active():
-        ways = overheads.ways(devices[0])
+    ways = overheads.ways(devices[0])
     return compared(*side_by_side(devices, lengths[0]), lengths, ways=ways)
 
 

@@ -102,7 +102,9 @@ class Copies:
 
 def ways(device: Device) -> tuple[tuple[str, str], ...]:
     """Directions and kinds of memory that can be copied to and from a device."""
-    if device.stages and device.ring() is not None:
+    with device.active():
+        is_staged = device.stages and device.ring() is not None
+    if is_staged:
         return (*Copies.WAYS, *((way, STAGED) for way in _DIRECTIONS))
     return Copies.WAYS
 

@@ -1,5 +1,6 @@
 """From how much work on BLAS's threads are put to sleep, on machines with a clock of their own."""
 
+import math
 import random
 import threading
 import time
@@ -38,43 +39,63 @@ class Machine:
     def usual(self):
         self.is_cut = False
 
-    def repays(self, **more):
-        return blas_sleep.repays(
+    def compared(self, **more):
+        return blas_sleep.compared(
             self.loop, self.product, self.quiet, self.usual, lambda: self.now, **more
         )
 
 
 @pytest.mark.parametrize(
-    ("beside", "waking", "repaid"),
-    [
-        (1e-3, 5e-5, True),  # own processors
-        (3e-4, 4e-3, False),  # processors that other machines use as well
-        (0.0, 0.0, False),
-        (1e-4, 5e-5, False),  # too little to be sure of
-    ],
+    ("beside", "waking"),
+    [(1e-3, 5e-5), (3e-4, 4e-3), (0.0, 0.0), (1e-4, 5e-5)],
 )
-def test_what_takes_less_time_in_turn_decides(beside, waking, repaid):
+def test_the_ratio_is_that_of_both_in_turn(beside, waking):
     machine = Machine(beside, waking)
-    assert machine.repays() is repaid
+    asleep = machine.of_loop + machine.of_product + waking
+    spinning = machine.of_loop + beside + machine.of_product
+    assert machine.compared() == pytest.approx(asleep / spinning, rel=0.02)
     assert not machine.is_cut  # whatever came out, threads are as they were
 
 
-def test_a_product_that_is_late_now_and_then_decides():
+def test_a_product_that_is_late_now_and_then_counts():
     machine = Machine(1e-3, 5e-5)
-    assert machine.repays()
+    usual = machine.compared()
     product, woken = machine.product, []
 
     def late():
         woken.extend([] if machine.spins else [machine.now])
-        machine.takes(1e-2 if len(woken) == 10 else 0.0)  # in one of seven duels
+        machine.takes(0.05 if len(woken) == 10 and not machine.spins else 0.0)
         product()
 
     machine.product = late
-    assert not machine.repays()
+    assert machine.compared() > 1.2 > 0.85 > usual
 
 
-def test_what_is_not_decided_in_time_is_left():
-    assert not Machine(1e-3, 5e-5).repays(end=1e-3)
+def test_what_is_not_known_in_time_is_left():
+    assert Machine(1e-3, 5e-5).compared(end=1e-3) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("ratios", "least"),
+    [
+        ((0.5, 0.8, 0.95), 3e-4),  # of the shortest, the next, the longest loop
+        ((0.9, 0.8, 0.95), 1e-3),
+        ((0.5, 0.8, 1.2), None),  # the longest loses
+        ((0.5, 1.2, 0.8), 3e-3),
+        ((0.9, 0.9, 0.9), None),
+        ((math.inf, math.inf, 0.8), 3e-3),  # no time was left
+    ],
+)
+def test_from_the_shortest_loop_on_that_is_worth_it(ratios, least, monkeypatch):
+    of = dict(zip(blas_sleep._POINTS, ratios, strict=True))
+    loops = [(seconds, seconds) for seconds in blas_sleep._POINTS]
+    monkeypatch.setattr(blas_sleep, "_loops", lambda measured, bench: loops)
+    monkeypatch.setattr(blas_sleep, "compared", lambda loop, *_, **__: of[loop])
+    monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
+    found = blas_sleep.least_work([])
+    assert found == (least and pytest.approx(least / 2**0.5))
+    monkeypatch.setattr(blas_spin, "is_cut", lambda: False)
+    assert blas_sleep.least_work([]) is None
 
 
 @pytest.mark.parametrize(
@@ -131,5 +152,5 @@ def test_a_failing_loop_leaves_threads_as_they_were():
 
     machine.loop = fails
     with pytest.raises(ZeroDivisionError):
-        machine.repays()
+        machine.compared()
     assert not machine.is_cut

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -17,9 +19,15 @@ class Slowly:
     """Copies at one rate, but some are slow: (direction, bytes, number of that copy) -> times."""
 
     def __init__(self, slow):
-        self.now, self.slow, self.asked = 0.0, slow, []
+        self.now, self.slow, self.asked, self.is_active = 0.0, slow, [], 0
 
     stages = False
+
+    @contextlib.contextmanager
+    def active(self):
+        self.is_active += 1
+        yield
+        self.is_active -= 1
 
     def copy_plainly(self, direction, array, buffer):
         self._copy(direction, array.nbytes)
@@ -80,6 +88,7 @@ class Staging(Slowly):
     stages = True
 
     def ring(self):
+        assert self.is_active, "a device has its ring where it is active"
         return self
 
     def record(self):
@@ -101,8 +110,10 @@ def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monk
     clock = {**overheads.measure.__kwdefaults__, "clock": lambda: device.now}
     monkeypatch.setattr(overheads.measure, "__kwdefaults__", clock)
     sizes = [1 << n for n in range(12, 29)]
-    found = transfers(device, sizes, 0.01)
+    with device.active():
+        found = transfers(device, sizes, 0.01)
     assert set(found) == {*Copies.WAYS, ("upload", "staged"), ("download", "staged")}
+    assert set(overheads.ways(device)) == set(found), "whether the device is active or not"
     assert list(found["download", "staged"]) == [n for n in sizes if n >= 1 << 18]
     assert list(found["download", "pinned"]) == sizes
     links = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import threading
 import time
@@ -130,6 +131,20 @@ def test_what_is_copied_is_right_and_nothing_else_is_written(made, kind, past):
         np.testing.assert_array_equal(hole, part)
         hole[...] = 0
         assert not target.any()
+
+
+@pytest.mark.skipif(team._mincore is None, reason="the system does not tell of pages")
+def test_new_pages_are_not_stored_past_the_caches():
+    memory = np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8)
+    rows = memory.reshape(16, -1)[:, : 1 << 15]
+    for array in (memory, rows):
+        assert team.cut("download", array, 1 << 20)["past"] == team._NEVER
+    memory[: 1 << 18] = memory[-(1 << 18) :] = 1  # as much as the begin tells nothing
+    assert team.cut("download", memory, 1 << 20)["past"] == team._NEVER
+    memory[...] = 1
+    for array in (memory, rows):
+        assert team.cut("download", array, 1 << 20)["past"] == team._PAST["download"] < team._NEVER
+        assert team.cut("upload", array, 1 << 20)["past"] == team._NEVER
 
 
 def test_slices_begin_where_pages_do(made, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import mmap
 import os
 import threading
 from typing import Any
@@ -30,9 +31,16 @@ _CHUNK = 256 << 10  # bytes that a thread copies at once
 _LEAST_CHUNK = 64 << 10
 _CHUNKS = 32  # of what is small: several for each thread
 _LARGE = 64 << 20  # bytes of a download from which on each thread touches huge pages of its own
-# Bytes of a row, see `lane_task.FIELDS`. What is stored past the caches is not read before; buffers
-# stay in caches, from which they are sent.
-_PAST = {"upload": 1 << 62, "download": 4096}
+# Bytes of a row, see `lane_task.FIELDS`. What is stored past the caches is not read before; but
+# buffers stay in caches, from which they are sent, and new pages come there when they are cleared.
+_NEVER = 1 << 62
+_PAST = {"upload": _NEVER, "download": 4096}
+
+
+try:
+    _mincore: Any = ctypes.CDLL(None).mincore
+except (AttributeError, TypeError, OSError):  # another system
+    _mincore = None
 
 
 class Team:
@@ -151,6 +159,7 @@ def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
         Bytes that all buffers have together.
     """
     nbytes, host = array.nbytes, array.__array_interface__["data"][0]
+    past = _PAST[direction]
     row = pitch = nbytes
     if not array.flags.c_contiguous:
         row, pitch = array.shape[1] * array.itemsize, array.strides[0]
@@ -174,5 +183,18 @@ def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
         "slice": size,
         "chunk": chunk,
         "buffers": max(min(region // size, lane_task.BUFFERS, -(-(nbytes + lead) // size)), 1),
-        "past": _PAST[direction],
+        "past": _NEVER if direction == "download" and _is_new(host, pitch, row, nbytes) else past,
     }
+
+
+def _is_new(host: int, pitch: int, row: int, nbytes: int) -> bool:
+    """Whether memory has no pages yet, as far as two places in it tell (on Linux)."""
+    if _mincore is None:
+        return False
+    rows, found = nbytes // row, ctypes.c_ubyte(1)
+    for share in (2, 4):
+        place = host + (rows // share * pitch if rows > 1 else nbytes // share)
+        page = ctypes.c_void_p(place // mmap.PAGESIZE * mmap.PAGESIZE)
+        if _mincore(page, ctypes.c_size_t(1), ctypes.byref(found)) or not found.value & 1:
+            return True
+    return False

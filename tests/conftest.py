@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -107,6 +108,13 @@ def optimised(request):
     if not request.node.get_closest_marker("optimised"):
         yield
         return
+    with optimising():
+        yield
+
+
+@contextlib.contextmanager
+def optimising():
+    """Let OpenCL programs be optimised, unless the user of the tests said how they are built."""
     with pytest.MonkeyPatch.context() as patch:
         if os.environ["PYOPENCL_BUILD_OPTIONS"] == PLAIN:
             patch.delenv("PYOPENCL_BUILD_OPTIONS")
@@ -203,6 +211,8 @@ def small_demo(monkeypatch, hasty):
     """What `hetero demo` computes is small; `make demo` runs it as it is."""
     for operation, side in (("convolve2d", 256), ("kmeans", 128), ("poisson", 64)):
         monkeypatch.setattr(f"hetero.ops.{operation}.demonstration._SIDE", side)
+    with optimising():  # its products are as large as ever
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -149,6 +149,16 @@ def test_what_cannot_be_climbed_is_said(device):
         ladder.ladder(MATMUL, device="cuda:7")
 
 
+def test_a_size_at_which_it_is_another_operation_is_left_out(device):
+    found = ladder.ladder(MATMUL, sizes=(1, 1), device=device)
+    rows = [row for row in found["rows"] if row["method"] == "naive"]
+    assert [row["reason"] for row in rows] == ["such a matmul is a matvec"]
+    assert not [row for row in found["rows"] if "seconds" in row]
+    assert "tiled is left out: such a matmul is a matvec" in ladder.text(found)
+    with pytest.raises(ValueError, match="naive cannot be swept at size 1: such a matmul is a"):
+        sweep.sweep(MATMUL, "naive", 1, device=device)
+
+
 def above_rungs(operation):
     rows = registry.considered(operation.name)
     return [i for i in rows if i.kind == "opencl" and i.method in operation.ladder]

@@ -34,11 +34,29 @@ def test_fields_that_are_missing_are_named():
         ({"colour": "red"}, "got colour"),
         ({"threads": 0, "clock": -1.0}, "got threads 0, clock -1.0"),
         ({"transactions": (64, 32)}, r"got transactions \(64, 32\)"),
+        ({"transactions": 32}, "got transactions 32"),
+        ({"cache": -1, "shared_reserved": None}, "got cache -1, shared_reserved None"),
+        ({"register_unit": 0, "shared_unit": 0}, "got register_unit 0, shared_unit 0"),
+        ({"partition_bytes": 0}, "got partition_bytes 0"),
     ],
 )
 def test_fields_that_are_wrong_are_named(changed, message):
     with pytest.raises(ValueError, match=message):
         cards.card({**T10._asdict(), **changed})
+
+
+@pytest.mark.parametrize(
+    "changed", [{"block_shared": 8}, {"block_threads": 4}, {"transactions": (1 << 20,)}]
+)
+@pytest.mark.parametrize("kernel", ["matvec", "matmul", "convolve2d"])
+def test_a_card_that_takes_no_block_is_named(kernel, changed):
+    with pytest.raises(ValueError, match="Tesla T10 takes no block of the kernel: "):
+        getattr(derive, f"shapes_{kernel}")(T10._replace(**changed), "float32")
+
+
+def test_a_sector_may_be_smaller_than_an_element():
+    shape = derive.matvec(T10._replace(transactions=(4,)), "float64", 100, 100)
+    assert shape.x * shape.y >= T10.warp
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -146,6 +149,27 @@ def test_many_threads(kept):
         thread.join()
     assert not wrong
     assert 1 <= len(kept) <= 8  # two of each thread
+
+
+ENDING = """
+import os, sys
+import numpy as np
+from hetero.arrays import reused
+reused.open_()
+if os.fork() == 0:
+    np.last = reused.empty((1025, 1024), np.float32)  # lives longer than hetero's modules
+    sys.exit(0)
+assert os.wait()[1] == 0
+reused.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_ends_quietly_with_an_array():
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):

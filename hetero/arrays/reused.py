@@ -13,6 +13,8 @@ import contextlib
 import functools
 import mmap
 import os
+import sys
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -62,8 +64,11 @@ class Lent:
             "version": 3,
         }
 
-    def __del__(self) -> None:
-        # Any thread may be here, between any two steps of another: no lock is taken.
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Any thread may be here, between any two steps of another: no lock is taken. At the
+        # interpreter's end the names of this file may be gone.
+        if is_ending():
+            return
         if _state["open"] and os.getpid() == self._process:
             self._block.rest()
             _kept.append(self._block)

@@ -87,7 +87,10 @@ class Ground:
 
         It is tried at sizes that double, so that each tells how long the next one takes.
         """
-        reason = row.excludes(self.problem(row, size), self.place.info)
+        problem = self.problem(row, size)
+        if problem.operation != row.operation:
+            return f"such a {row.operation} is a {problem.operation}"
+        reason = row.excludes(problem, self.place.info)
         if self.place.kind == CPU and [*self.problem(row, size).dims] != self.shown(size):
             reason = "is for other problems than the first one"
         tried = min(size, _FIRST)

@@ -63,6 +63,7 @@ def ladder(
     place = climbing.place_of(device)
     usual = benchmark.of(operation, "CLIMBED", {})
     sizes = sizes or usual.get(place.kind) or _SIZES.get(place.kind, _SIZES_OTHERS)
+    sizes = [*dict.fromkeys(sizes)]
     with climbing.ground(operation, place, dtype, limit) as ground:
         methods = climbing.rows(operation, ground)
         above = _roof(ground)

@@ -89,8 +89,22 @@ def card(description: Mapping[str, Any]) -> Card:
         if field != "transactions" and not _positive(description[field])
     ]
     sizes = description["transactions"]
-    if not sizes or any(not _positive(size) for size in sizes) or list(sizes) != sorted(sizes):
+    if not (
+        isinstance(sizes, list | tuple)
+        and sizes
+        and all(map(_positive, sizes))
+        and list(sizes) == sorted(sizes)
+    ):
         wrong.append(f"transactions {sizes!r}")
+    # What a device may not have: 0 is right where nothing is divided by it.
+    given = {**Card._field_defaults, **description}
+    divides = ["partitions", "register_unit", "shared_unit"]
+    divides += ["partition_bytes"] if given["partitions"] != 1 else []
+    wrong += [
+        f"{field} {given[field]!r}"
+        for field in Card._field_defaults
+        if not (_positive(given[field]) or (given[field] == 0 and field not in divides))
+    ]
     if wrong:
         raise ValueError(f"a device description has positive numbers, got {', '.join(wrong)}")
     return Card(**{**description, "transactions": tuple(sizes)})

@@ -74,31 +74,53 @@ def convolve2d(card: Card, dtype: str, rows: int, columns: int, taps: tuple[int,
 def shapes_matvec(card: Card, dtype: str) -> tuple[Shape, ...]:
     """Every legal block: a row fills a sector, y <= x, the tile fits in shared memory."""
     item = check_dtype(dtype)
-    return tuple(
-        Shape(x, y)
-        for x, y in _blocks(card, item)
-        if y <= x and (x * x + x) * item <= card.block_shared
+    return _some(
+        card,
+        [
+            Shape(x, y)
+            for x, y in _blocks(card, item)
+            if y <= x and (x * x + x) * item <= card.block_shared
+        ],
     )
 
 
 def shapes_matmul(card: Card, dtype: str) -> tuple[Shape, ...]:
     """Every legal block, with 1 to 16 results of a thread, whose registers suffice."""
     item = check_dtype(dtype)
-    return tuple(
-        Shape(x, y, elements)
-        for x, y in _blocks(card, item)
-        for elements in _powers(1, _MOST_ELEMENTS)
-        if elements * x * item <= card.block_shared
-        and x * y * reckon.least_registers(item, elements) <= card.registers
+    return _some(
+        card,
+        [
+            Shape(x, y, elements)
+            for x, y in _blocks(card, item)
+            for elements in _powers(1, _MOST_ELEMENTS)
+            if elements * x * item <= card.block_shared
+            and x * y * reckon.least_registers(item, elements) <= card.registers
+        ],
     )
 
 
 def shapes_convolve2d(card: Card, dtype: str) -> tuple[Shape, ...]:
     """Every legal block."""
     item = check_dtype(dtype)
-    return tuple(
-        Shape(x, y) for x, y in _blocks(card, item) if (2 * x * y + x) * item <= card.block_shared
+    return _some(
+        card,
+        [
+            Shape(x, y)
+            for x, y in _blocks(card, item)
+            if (2 * x * y + x) * item <= card.block_shared
+        ],
     )
+
+
+def _some(card: Card, shapes: list[Shape]) -> tuple[Shape, ...]:
+    """The shapes, of which there must be one."""
+    if not shapes:
+        raise ValueError(
+            f"{card.name} takes no block of the kernel: {card.block_threads} threads and "
+            f"{card.block_shared} bytes of shared memory are its most, {card.warp} threads go "
+            f"together and {card.transactions[0]} bytes are read at least"
+        )
+    return tuple(shapes)
 
 
 def _blocks(card: Card, item: int) -> list[tuple[int, int]]:
@@ -106,7 +128,7 @@ def _blocks(card: Card, item: int) -> list[tuple[int, int]]:
     most = card.block_threads
     return [
         (x, y)
-        for x in _powers(card.transactions[0] // item, most)
+        for x in _powers(max(card.transactions[0] // item, 1), most)
         for y in _powers(1, most // x)
         if x * y >= card.warp
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 import shutil
 import subprocess
@@ -32,6 +33,13 @@ TILES = {
 }
 LAYOUTS = [{"A_K": a, "B_K": b, "ALIGNED": v} for a in (0, 1) for b in (0, 1) for v in (0, 1)]
 CASES = [(source, tile) for source, tiles in TILES.items() for tile in tiles]
+# Every tile with each pair of what makes a layout, and every second tile with all three alike.
+LAID = [
+    (*case, layout)
+    for turn, case in enumerate(CASES)
+    for layout in LAYOUTS
+    if sum(layout.values()) % 2 == turn % 2
+]
 
 LAUNCH = """
 static long long *given;
@@ -126,8 +134,14 @@ def errors(launch, source, tile, layout):
     return np.nan_to_num(found, nan=np.inf)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize(("source", "tile"), CASES, ids=str)
+def test_pairs_are_complete():
+    for case in CASES:
+        laid = [layout for *which, layout in LAID if tuple(which) == case]
+        for first, second in itertools.combinations(LAYOUTS[0], 2):
+            assert len({(layout[first], layout[second]) for layout in laid}) == 4
+
+
+@pytest.mark.parametrize(("source", "tile", "layout"), LAID, ids=str)
 def test_products(source, tile, layout, tmp_path):
     launch = emulated(source, {**tile, **layout}, tmp_path)
     assert max(errors(launch, source, tile, layout)) < 1.0

@@ -17,6 +17,7 @@ from hetero.arrays import reused
 from hetero.arrays.kept import find as described
 from hetero.devices import staging
 
+pytestmark = pytest.mark.optimised  # large products
 SHAPE = (1025, 1024)  # of float32: more than 4 MiB
 PAGE = reused._PAGE
 

@@ -28,7 +28,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def small(monkeypatch, hasty):
+def small(monkeypatch, small_demo):
     """Benches of a single small case each."""
     monkeypatch.setattr(matvec, "SHAPES", [(64, 64)])
     monkeypatch.setattr(convolve2d, "ON_CPU", ((32, 3),))

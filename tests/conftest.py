@@ -116,7 +116,7 @@ def optimised(request):
 def optimising():
     """Let OpenCL programs be optimised, unless the user of the tests said how they are built."""
     with pytest.MonkeyPatch.context() as patch:
-        if os.environ["PYOPENCL_BUILD_OPTIONS"] == PLAIN:
+        if os.environ.get("PYOPENCL_BUILD_OPTIONS") == PLAIN:
             patch.delenv("PYOPENCL_BUILD_OPTIONS")
         forget_programs()
         yield

@@ -140,13 +140,16 @@ def test_a_download_does_not_wait_for_what_follows(cupy):
     hetero.to_host(large)
     spin((1,), (1,), (1,))
     cupy.cuda.runtime.deviceSynchronize()
-    pending = hetero.to_host(large, wait=False)
-    spin((1,), (1,), (cycles,))
-    begin = time.perf_counter()
-    got = pending.wait()
-    seconds = time.perf_counter() - begin
-    assert not cupy.cuda.Stream.null.done, "the kernel still runs"
-    assert seconds < 0.15
+    took = []
+    for _ in range(3):  # a busy host may be late once
+        pending = hetero.to_host(large, wait=False)
+        spin((1,), (1,), (cycles,))
+        begin = time.perf_counter()
+        got = pending.wait()
+        took.append(time.perf_counter() - begin)
+        assert not cupy.cuda.Stream.null.done, "the kernel still runs"
+        cupy.cuda.runtime.deviceSynchronize()
+    assert min(took) < 0.15
     np.testing.assert_array_equal(got, large.get())
 
 

@@ -215,6 +215,25 @@ def test_where_no_thread_starts_the_caller_copies(device, monkeypatch):
     ring.close()
 
 
+@pytest.mark.parametrize("waited", [True, False])
+def test_only_a_long_copy_puts_blas_to_sleep(device, ring, waited, monkeypatch):
+    """A product that comes next must wake its threads, which costs more than a short copy gains."""
+    told = []
+    monkeypatch.setattr(copy_jobs.blas_spin, "quiet", lambda: told.append("quiet"))
+    monkeypatch.setattr(copy_jobs.blas_spin, "usual", lambda: told.append("usual"))
+    array = rng.random(1 << 16)
+    buffer, owner = device.allocate(array.nbytes)
+    for longest, expected in ((array.nbytes + 1, []), (array.nbytes, ["quiet", "usual"])):
+        monkeypatch.setattr(copy_jobs, "LONG_BYTES", longest)
+        copy = ring.start("upload", array, buffer)
+        if waited:
+            copy.wait()
+        del copy
+        gc.collect()
+        assert told == expected
+    del owner
+
+
 @pytest.fixture(name="slow")
 def _slow(device, monkeypatch):
     """A device on which each slice takes 10 ms; tells how many are under way, and how many were."""

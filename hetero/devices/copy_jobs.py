@@ -20,6 +20,7 @@ from hetero.errors import DeviceError
 from hetero.kernels.cpu import blas_spin
 
 UPLOAD, DOWNLOAD = "upload", "download"
+LONG_BYTES = 1 << 26  # of a copy that BLAS's threads hold up while they spin: 10 ms by the driver
 
 log = logging.getLogger("hetero")
 
@@ -163,25 +164,31 @@ class Job:
 class Staged(Copy):
     """A copy that goes through a ring. Dropped without having been waited for, it is cancelled."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, nbytes: int) -> None:
         self._job: Job | None = job
         self._error: BaseException | None = None
-        blas_spin.quiet()  # or the threads that copy wait for cores on which BLAS's spin
+        self._is_long = nbytes >= LONG_BYTES
+        if self._is_long:
+            blas_spin.quiet()
 
     def wait(self) -> None:
         job = self._job
         if job is not None:
             job.wait()
-            blas_spin.usual()
+            self._end()
             self._job, self._error = None, job.error
         if self._error is not None:
             raise self._error
+
+    def _end(self) -> None:
+        if self._is_long:
+            blas_spin.usual()
 
     def __del__(self) -> None:
         job = getattr(self, "_job", None)
         if job is not None:
             job.stop()
-            blas_spin.usual()
+            self._end()
 
 
 class Direct(Copy):

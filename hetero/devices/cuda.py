@@ -24,7 +24,7 @@ import numpy as np
 from hetero.arrays.pinned import holds, known
 from hetero.devices import budget, cards, cubin, cuda_rows, install, pinned, team
 from hetero.devices.base import Device
-from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, here
+from hetero.devices.copy_jobs import DOWNLOAD, LONG_BYTES, UPLOAD, here
 from hetero.devices.cuda_state import Lent
 from hetero.devices.cuda_streams import CudaStreams
 from hetero.devices.lanes import PURPOSE
@@ -35,13 +35,12 @@ from hetero.kernels.procedure.card import Card
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
 _COPY_BYTES = 1 << 30  # PyCUDA counts the bytes of a copy within a device in 32 bits
-_LONG_BYTES = 1 << 26  # of a copy that threads which spin hold up: 10 ms and more
 log = logging.getLogger("hetero")
 
 
 def _undisturbed(array: np.ndarray) -> Any:
     """A context in which a BLAS leaves the cores to the copy of a host array, if that is long."""
-    return blas_spin.asleep() if array.nbytes >= _LONG_BYTES else contextlib.nullcontext()
+    return blas_spin.asleep() if array.nbytes >= LONG_BYTES else contextlib.nullcontext()
 
 
 def find() -> tuple[list[Device], list[str]]:

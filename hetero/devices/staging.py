@@ -133,7 +133,9 @@ class Ring:
             after = None
         reused.open_()
         job = Job(direction, array, buffer, offset, after, most, is_whole)
-        started = Staged(job)  # whatever comes in between, it sees to it that nothing stays begun
+        started = Staged(
+            job, array.nbytes
+        )  # whatever comes, it sees to it that nothing stays begun
         way = Way(direction, is_whole)
         with self._lock:
             wanted = min(job.count, self.lanes)

@@ -50,10 +50,10 @@ _SOURCES = {
 _KERNELS = {"rows2": "rows", "rows4": "rows", "rotated": "column", "tuned": "column"}
 _SHAPES = {
     "sequential": Shape(1, 1),
-    "naive": Shape(32, 8),  # a row of a warp each: what one thread reads of A all do
-    "rows2": Shape(32, 8, 2),
-    "rows4": Shape(32, 8, 4),
-    "shared": Shape(32, 8, 4),
+    "naive": Shape(32, 4),  # a row of a warp each: what one thread reads of A all do
+    "rows2": Shape(32, 4, 2),
+    "rows4": Shape(32, 4, 4),
+    "shared": Shape(32, 16, 4),
     "column": Shape(32, 8, 16),
 }
 _SHAPES |= {"rotated": _SHAPES["column"], "tuned": _SHAPES["column"]}

@@ -40,14 +40,17 @@ def moments(device: Device, X: Any, n: int, d: int, dtype: np.dtype) -> tuple[np
     first, found = np.empty(d, dtype), np.empty((sums.grid, 2, d))
     device.download(X, first)
     device.download(columns, found)
-    apart, squares = found.sum(axis=0) / n
-    return first + apart, float(np.mean(np.maximum(squares - apart * apart, 0.0)))
+    with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
+        apart, squares = found.sum(axis=0) / n
+        return first + apart, float(np.mean(np.maximum(squares - apart * apart, 0.0)))
 
 
 def subtracted(means: np.ndarray, variance: float, dtype: np.dtype) -> np.ndarray:
     """What is subtracted of rows for accurate distances: their mean, or zeros where that is near
     enough to zero."""
-    if np.mean(means * means) > _FAR * variance:
+    with np.errstate(over="ignore"):  # infinite is far
+        is_far = np.mean(means * means) > _FAR * variance
+    if is_far:
         return means.astype(dtype)
     return np.zeros(len(means), dtype)
 

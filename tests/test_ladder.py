@@ -343,3 +343,13 @@ def test_a_roof_is_the_longer_of_two_times():
     above = roof.Roof(1e12, 1e11, "")
     assert above.seconds(2e12, 1e11) == 2.0
     assert above.seconds(1e12, 3e11) == 3.0
+
+
+@pytest.mark.parametrize("command", ["ladder matmul", "sweep matmul --method tuned"])
+def test_without_a_device_it_is_said_what_to_install(command, monkeypatch, capsys):
+    monkeypatch.setattr(climbing.benchmark, "cuda_device", lambda: None)
+    monkeypatch.setattr(climbing.devices, "proven", dict)
+    monkeypatch.setattr(climbing.devices, "missing", lambda: ["cuda: pip install pycuda"])
+    assert cli.main(command.split()) == cli.USAGE
+    told = capsys.readouterr().err
+    assert "rungs need a GPU or an OpenCL device, and none is here: cuda: pip install" in told

@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from hetero import devices
 from hetero.calibration import budgets, measure, solving
 from hetero.calibration.workbench import Bench
+from hetero.errors import DeviceNotAvailable
 from hetero.runtime import benchmark, inventory, pricing, registry
 from hetero.runtime.cases import Case, Dims, Place, TimedSolves, forget_numbers
 from hetero.runtime.plan import CPU
@@ -156,7 +157,10 @@ def place_of(device: str | None) -> Place:
     if device == CPU:
         return Place(CPU, inventory.devices()[CPU])
     if device is None:
-        device = benchmark.cuda_device() or next(iter(devices.proven()), "cuda")
+        device = benchmark.cuda_device() or next(iter(devices.proven()), None)
+    if device is None:
+        why = "; ".join(devices.missing())
+        raise DeviceNotAvailable(f"rungs need a GPU or an OpenCL device, and none is here: {why}")
     found = devices.get(device)
     return Place(found.name, inventory.devices()[found.name], (found,))
 

@@ -11,9 +11,10 @@ import numpy as np
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution.rungs import RUNGS, Shape, chosen, plan_rung, shapes
 from hetero.kernels.procedure.card import Card
+from hetero.ops import rungs
 from hetero.ops.convolve2d.window import Window
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation, Shaping
+from hetero.runtime.registry import Arguments, Implementation
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -60,37 +61,20 @@ def _launch(
     del owner
 
 
-def _running(rung: str) -> Callable[..., None]:
-    """``run`` of a rung's rows."""
-
-    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        _launch(rung, devices[0], problem, arguments)
-
-    return run
-
-
-def _shaping(rung: str) -> Callable[[Device, Problem], Shaping]:
-    """``shaping`` of a rung's rows."""
-
-    def shaping(device: Device, problem: Problem) -> Shaping:
-        def run(shape: Shape, arguments: Arguments) -> None:
-            _launch(rung, device, problem, arguments, shape)
-
-        w, card, dtype = problem.options, device.card(), problem.dtype
-        taps = w.filter_height, w.filter_width
-        own = chosen(rung, dtype, problem.batch * w.out_height, w.out_width, taps, card)
-        return Shaping(shapes(rung, dtype, card), own, run)
-
-    return shaping
+def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, ...], Shape]:
+    w, card, dtype = problem.options, device.card(), problem.dtype
+    taps = w.filter_height, w.filter_width
+    own = chosen(rung, dtype, problem.batch * w.out_height, w.out_width, taps, card)
+    return shapes(rung, dtype, card), own
 
 
 def rows(operation: str, excludes: Callable[..., Any], work: Callable[..., Any]) -> list[Any]:
     """The rungs' rows for an operation."""
     return [
         Implementation(
-            *(operation, name, kind, excludes, work, _running(name)),
+            *(operation, name, kind, excludes, work),
+            **rungs.fields(name, _launch, _blocks),
             rung=rung,
-            shaping=_shaping(name),
         )
         for kind in ("cuda", "opencl")
         for name, rung in RUNGS.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +18,11 @@ from hetero.kernels.matvec.rungs import (
     shapes,
 )
 from hetero.kernels.procedure.card import Card
+from hetero.ops import rungs
 from hetero.ops.products import operands
 from hetero.runtime import registry
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation, Shaping
+from hetero.runtime.registry import Arguments, Implementation
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -67,27 +67,10 @@ def _launch(
         device.run_launches(planned, buffers, itemsize)
 
 
-def _running(rung: str) -> Callable[..., None]:
-    """``run`` of a rung's rows."""
-
-    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        _launch(rung, devices[0], problem, arguments)
-
-    return run
-
-
-def _shaping(rung: str) -> Callable[[Device, Problem], Shaping]:
-    """``shaping`` of a rung's rows."""
-
-    def shaping(device: Device, problem: Problem) -> Shaping:
-        def run(shape: Shape, arguments: Arguments) -> None:
-            _launch(rung, device, problem, arguments, shape)
-
-        (m, k), card, dtype = problem.dims, device.card(), problem.dtype
-        own = chosen(rung, dtype, m * problem.batch, k, card)
-        return Shaping(shapes(rung, dtype, card), own, run)
-
-    return shaping
+def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, ...], Shape]:
+    (m, k), card, dtype = problem.dims, device.card(), problem.dtype
+    own = chosen(rung, dtype, m * problem.batch, k, card)
+    return shapes(rung, dtype, card), own
 
 
 def run_held(device: Device, planned: HeldPlan, buffers: dict[str, Any], itemsize: int) -> None:
@@ -111,9 +94,9 @@ def rows(operation: str) -> list[Implementation]:
     """The rungs' rows for an operation."""
     return [
         Implementation(
-            *(operation, name, kind, registry.no_obstacle, operands.gpu_work, _running(name)),
+            *(operation, name, kind, registry.no_obstacle, operands.gpu_work),
+            **rungs.fields(name, _launch, _blocks),
             rung=rung,
-            shaping=_shaping(name),
         )
         for kind in ("cuda", "opencl")
         for name, rung in RUNGS.items()

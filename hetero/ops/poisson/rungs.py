@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from hetero.kernels import Launch
 from hetero.kernels.jacobi.plan import GridSlab
 from hetero.kernels.jacobi.rungs import RUNGS, Shape, chosen, shapes, sweep_rung
+from hetero.ops import rungs
 from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation, Shaping
+from hetero.runtime.registry import Arguments, Implementation
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -30,38 +31,22 @@ def sweeper(rung: str, shape: Shape | None = None) -> Sweeper:
     return sweep
 
 
-def _solve(device: Device, problem: Problem, arguments: Arguments, sweep: Sweeper) -> Outcome:
+def _solve(
+    rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
+) -> Outcome:
     from hetero.ops.poisson import jacobi_device
 
     (f,), u, solve = arguments
     limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
     if solve.exactly:
         limits |= {"rtol": None, "sweeps": solve.maxiter}
-    return jacobi_device.solve(
-        (device,), solve.system, f, u, dtype=problem.dtype, sweeper=sweep, **limits
-    )
+    dtype, sweep = problem.dtype, sweeper(rung, shape)
+    return jacobi_device.solve((device,), solve.system, f, u, dtype=dtype, sweeper=sweep, **limits)
 
 
-def _running(rung: str) -> Callable[..., Outcome]:
-    """``run`` of a rung's rows."""
-
-    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> Outcome:
-        return _solve(devices[0], problem, arguments, sweeper(rung))
-
-    return run
-
-
-def _shaping(rung: str) -> Callable[[Device, Problem], Shaping]:
-    """``shaping`` of a rung's rows."""
-
-    def shaping(device: Device, problem: Problem) -> Shaping:
-        def run(shape: Shape, arguments: Arguments) -> None:
-            _solve(device, problem, arguments, sweeper(rung, shape))
-
-        there = shapes(rung, problem.dtype, device.card())
-        return Shaping(there, chosen(rung, problem.dtype, device.card()), run)
-
-    return shaping
+def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, ...], Shape]:
+    card, dtype = device.card(), problem.dtype
+    return shapes(rung, dtype, card), chosen(rung, dtype, card)
 
 
 def rows(
@@ -84,10 +69,9 @@ def rows(
             *(operation, name, kind),
             too_long if name == "sequential" else obstacle("jacobi"),
             working("jacobi"),
-            _running(name),
+            **rungs.fields(name, _solve, _blocks),
             falls_short=falls_short("jacobi"),
             rung=rung,
-            shaping=_shaping(name),
         )
         for kind in ("cuda", "opencl")
         for name, rung in RUNGS.items()

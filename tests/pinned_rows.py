@@ -1,4 +1,4 @@
-"""Matrices in pinned memory whose rows lie apart, copied by the driver alone.
+"""Arrays in pinned memory, copied by the driver alone: in parts, and rows that lie apart.
 
 Run by test_failing_driver.py.
 """
@@ -60,5 +60,43 @@ with device.active():
     except DeviceError as error:
         said = str(error)
     assert "a pinned upload failed" in said, said
+    failing_driver.driver.fail(0)
     del owner
+
+
+def in_parts(most: int) -> None:
+    """Arrays of about as many bytes as go at once, and of several times as many."""
+    rng = np.random.default_rng(2)
+    flat = hetero.empty_pinned((4 * most + 9,), np.uint8)
+    wide = hetero.empty_pinned((41, 400), np.uint8)
+    buffer, _owner = device.allocate(flat.nbytes + wide.nbytes + 8)
+    lengths = [0, 1, most - 1, most, most + 1, 2 * most, 4 * most + 1]
+    moved = [flat[3 : 3 + n] for n in lengths]
+    moved += [wide[:, 5:305], wide[::2, :300], wide[None, :, 9:], wide[:3, :257]]
+    for array in moved:
+        array[...] = expected = rng.integers(0, 255, array.shape, np.uint8)
+        count = -(-array.nbytes // most)
+        views = [part for part, _ in cuda_rows.parts(array)]
+        assert len(views) >= count, (array.shape, len(views))
+        assert all(part.nbytes <= most for part in views)
+        device.start_upload(array, buffer, 5).wait()
+        array[...] = 0
+        device.start_download(buffer, array, 5).wait()
+        np.testing.assert_array_equal(array, expected)
+    for name in ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"):
+        for k in range(1, 6):
+            failing_driver.driver.fail(k, name, good=True)
+            said = ""
+            try:
+                device.start_upload(flat, buffer).wait()
+                device.start_download(buffer, flat).wait()
+            except (DeviceError, *device.errors) as error:
+                said = str(error)
+            assert "planted failure" in said, (name, k, said)
+    failing_driver.driver.fail(0)
+
+
+with device.active():
+    for cuda_rows._SENT in (1000, 1024, 4096):
+        in_parts(cuda_rows._SENT)
 print("right")

@@ -269,12 +269,15 @@ class CudaDevice(CudaStreams):
         return state.ring
 
     def send(self, direction: str, array: np.ndarray, buffer: int, offset: int, stream: Any) -> Any:
-        if not array.flags.c_contiguous:
-            cuda_rows.send(direction, array, buffer + offset, stream.handle)
-        elif direction == UPLOAD:
-            self.driver.memcpy_htod_async(buffer + offset, array, stream.raw)
-        else:
-            self.driver.memcpy_dtoh_async(array, buffer + offset, stream.raw)
+        # One mark for all parts: the bus rests for 10 us where a stream comes past one.
+        for part, begin in cuda_rows.parts(array):
+            to = buffer + offset + begin
+            if not part.flags.c_contiguous:
+                cuda_rows.send(direction, part, to, stream.handle)
+            elif direction == UPLOAD:
+                self.driver.memcpy_htod_async(to, part, stream.raw)
+            else:
+                self.driver.memcpy_dtoh_async(part, to, stream.raw)
         flags = self.driver.event_flags
         asleep = flags.DISABLE_TIMING | flags.BLOCKING_SYNC
         mark = Lent(self.state().copied, lambda: self.driver.Event(asleep))

@@ -1,17 +1,23 @@
-"""Copies of pinned matrices whose rows lie apart: the bus takes row after row, the host nothing."""
+"""Copies of pinned arrays: in parts, and of matrices whose rows lie apart.
+
+Of those the bus takes row after row, the host nothing.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 
 import numpy as np
 
 from hetero.devices import pinned
 from hetero.devices.copy_jobs import UPLOAD
+from hetero.devices.pieces import pieces
 from hetero.errors import DeviceError
 
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
 _LEAST = 256  # bytes of a row; the bus is slow with less
+_SENT = 64 << 20  # bytes that are copied at once: both directions then share the bus better
 
 
 class _Copy(ctypes.Structure):
@@ -46,6 +52,16 @@ def rows(array: np.ndarray) -> tuple[int, int, int] | None:
     if array.strides[-1] != array.itemsize or pitch < nbytes or nbytes < _LEAST:
         return None
     return number, nbytes, pitch
+
+
+def parts(array: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+    """What an array is copied in, one after the other, and the packed bytes before each."""
+    if array.nbytes <= _SENT:
+        yield array, 0
+        return
+    count, piece = pieces(array, _SENT)
+    for number in range(count):
+        yield piece(number)
 
 
 def send(direction: str, array: np.ndarray, address: int, stream: int) -> None:

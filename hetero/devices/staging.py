@@ -37,7 +37,6 @@ _SLICE = 4 << 20  # bytes of a buffer of a thread of its own
 _LEAST_SLICE = 1 << 20  # bytes: waking another thread takes longer than copying less
 _BUFFERS = 2  # of a thread
 _REGION = 32 << 20  # bytes of all buffers of one that leads
-_SENT = 16 << 20  # bytes of pinned memory at once: both directions share the bus better
 _LEADERS = 2  # for each direction
 _MOST_LANES = 8
 _MOST_HELPERS = 8  # for each ring
@@ -159,13 +158,8 @@ class Ring:
             stream = self._streams[direction]
         if after is not None:
             self.device.wait(after, stream)
-        parts = [(array, 0)]
-        if array.nbytes > _SENT and array.flags.c_contiguous:
-            flat = array.reshape(-1).view(np.uint8)
-            parts = [(flat[at : at + _SENT], at) for at in range(0, flat.nbytes, _SENT)]
         try:
-            for part, begin in parts:
-                mark = self.device.send(direction, part, buffer, offset + begin, stream)
+            mark = self.device.send(direction, array, buffer, offset, stream)
         except BaseException:
             self.device.synchronize(stream)  # of the parts before
             raise

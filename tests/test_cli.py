@@ -581,6 +581,8 @@ def test_the_largest_arrays_have_a_plan_at_once(run, words):
         (("demo", "--picture", ""), ("--picture", "''")),
         (("demo", "--picture", "a\0b"), ("--picture", "a")),
         (("calibrate", "--path", "\0"), ("--path", "file")),
+        (("report", ""), ("FILE", "must name a file", "''")),
+        (("report", "page.html", "--profile", ""), ("--profile", "''")),
         (("calibrate", "--device", ""), ("'cpu'", "''")),
         (("verify", "--on", "\0"), ("'cpu'", "x00")),
         (("verify", "\0"), ("'matvec'", "x00")),

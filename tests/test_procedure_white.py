@@ -251,3 +251,26 @@ def test_5_19():
         y = max(64 // x, 1)
         for n in (*SIZES, *range(1536, 16384, 2560)):
             assert white.convolution_parameters(n, fs) == Launch(n // x, n // y, x, y)
+
+
+PARAMETERS = {
+    "matvec": white.matvec_parameters,
+    "matmul": white.matmul_parameters,
+    "convolve2d": lambda n, card: white.convolution_parameters(n, 3, card),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("field", ["blocks", "threads", "registers", "shared", "block_threads"])
+def test_a_card_that_holds_no_block_is_told_what_it_lacks(name, field):
+    card = T10._replace(**{field: 0})
+    with pytest.raises(ValueError, match=r"no block of the kernel fits on Tesla T10: .*\b0 "):
+        PARAMETERS[name](1024, card)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_size_below_1_is_refused(name):
+    with pytest.raises(ValueError, match="n must be at least 1, got 0"):
+        PARAMETERS[name](0, T10)
+    with pytest.raises(ValueError, match="taps must be at least 1, got -1"):
+        white.convolution_parameters(8, -1)

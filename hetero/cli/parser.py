@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hetero
-from hetero.cli import commands, ladder, report, sweep, transfer
+from hetero.cli import commands, ladder, report, sweep, transfer, values
 
 
 class _Command(argparse.ArgumentParser):
@@ -104,7 +104,9 @@ def _calibrate(sub: argparse.ArgumentParser) -> None:
         help="10 to 20 seconds instead of about a minute, less exact",
     )
     sub.add_argument(
-        "--path", type=_file, help="file to write (default: HETERO_PROFILE, or the user's cache)"
+        "--path",
+        type=values.file,
+        help="file to write (default: HETERO_PROFILE, or the user's cache)",
     )
     sub.add_argument(
         "--device",
@@ -144,7 +146,9 @@ def _explain(sub: argparse.ArgumentParser) -> None:
     operations = _operations()
     forms = " | ".join(f"{o.function} {' or '.join(o.dims)}{o.dims_note}" for o in operations)
     sub.add_argument("operation", help=forms)
-    sub.add_argument("dims", nargs="+", type=_whole, metavar="DIM", help="extents, 1 or more each")
+    sub.add_argument(
+        "dims", nargs="+", type=values.whole, metavar="DIM", help="extents, 1 or more each"
+    )
     sub.add_argument("--dtype", default="float64", help="of the operands (default: float64)")
     for name in dict.fromkeys(name for o in operations for name in o.options):
         texts = (
@@ -161,7 +165,7 @@ def _explain(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--method", help=f"only this method: {', '.join(methods)}")
     sub.add_argument(
         "--profile",
-        type=_file,
+        type=values.file,
         metavar="NAME|FILE",
         help="answer for another machine, by its constants: tesla-t10, h100, h200, or a profile's "
         "file",
@@ -182,14 +186,18 @@ def _verify(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("operation", nargs="*", help=f"{every} (default: {' and '.join(usual)})")
     sub.add_argument("--on", default="host", help="where the operands lie: host, cuda:0")
     sub.add_argument(
-        "--count", type=_whole, default=100, help="problems for each operation (default: 100)"
+        "--count", type=values.whole, default=100, help="problems for each operation (default: 100)"
     )
     sub.add_argument(
         "--seconds", type=float, default=60.0, help="stop drawing after this time (default: 60)"
     )
-    sub.add_argument("--seed", type=_whole, default=0, help="of the random problems (default: 0)")
     sub.add_argument(
-        "--largest", type=_whole, help="largest extent of a matrix (default: 4096; 16384 on a GPU)"
+        "--seed", type=values.whole, default=0, help="of the random problems (default: 0)"
+    )
+    sub.add_argument(
+        "--largest",
+        type=values.whole,
+        help="largest extent of a matrix (default: 4096; 16384 on a GPU)",
     )
 
 
@@ -224,7 +232,7 @@ def _bench(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument(
         "--timeline",
-        type=_file,
+        type=values.file,
         metavar="FILE",
         help="with movement: save a picture (SVG) of one product whose blocks move while others "
         "are computed, and nothing else",
@@ -240,23 +248,9 @@ def _with_option(name: str) -> str:
 
 
 def _demo(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--largest", type=_whole, help="largest extent (default: 4096; 8192 on a GPU)")
     sub.add_argument(
-        "--picture", type=_file, metavar="FILE", help="save the filtered photograph (PGM)"
+        "--largest", type=values.whole, help="largest extent (default: 4096; 8192 on a GPU)"
     )
-
-
-def _whole(text: str) -> int:
-    """A whole number from an argument."""
-    try:
-        return int(text)
-    except ValueError:  # not a number, or of thousands of digits
-        shown = text if len(text) < 40 else f"{text[:20]}... ({len(text)} characters)"
-        raise argparse.ArgumentTypeError(f"must be a whole number, got {shown!r}") from None
-
-
-def _file(text: str) -> str:
-    """A file's name from an argument."""
-    if not text or "\0" in text:
-        raise argparse.ArgumentTypeError(f"must name a file, got {text[:40]!r}")
-    return text
+    sub.add_argument(
+        "--picture", type=values.file, metavar="FILE", help="save the filtered photograph (PGM)"
+    )

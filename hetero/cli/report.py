@@ -7,15 +7,17 @@ import json
 from pathlib import Path
 
 from hetero import terminal
+from hetero.cli import values
 from hetero.cli.exit_codes import DONE
 from hetero.terminal import progress_bar
 
 
 def options(sub: argparse.ArgumentParser) -> None:
     """Add them to the command."""
-    sub.add_argument("file", metavar="FILE", help="to write, such as report.html")
+    sub.add_argument("file", type=values.file, metavar="FILE", help="to write, such as report.html")
     sub.add_argument(
         "--profile",
+        type=values.file,
         metavar="NAME|FILE",
         help="of another machine: tesla-t10, h100, h200, or a profile's file (default: this one)",
     )

@@ -131,7 +131,14 @@ class _Candidate(NamedTuple):
 
 
 def matvec_parameters(n: int, card: Card = T10) -> Launch:
-    """The launch of `matvec_padded` (equation 4.24)."""
+    """The launch of `matvec_padded` (equation 4.24).
+
+    Raises
+    ------
+    ValueError
+        For n < 1, or a card that holds no block of the kernel; so of the other two.
+    """
+    _check(n=n)
 
     def candidates(rows: int) -> list[_Candidate]:
         return [
@@ -146,6 +153,7 @@ def matvec_parameters(n: int, card: Card = T10) -> Launch:
 
 def matmul_parameters(n: int, card: Card = T10) -> tuple[Launch, int]:
     """The launch of `matmul_column`, and the elements of a thread (equation 4.41)."""
+    _check(n=n)
     powers = [1 << i for i in range(_MOST_ELEMENTS.bit_length())]
     made = {
         matmul_column(n, x, y, elements): elements for x, y in _blocks(card) for elements in powers
@@ -168,6 +176,7 @@ def _matmul_registers(x: int, y: int) -> int:
 
 def convolution_parameters(n: int, taps: int, card: Card = T10) -> Launch:
     """The launch of `convolution_row` (equation 5.19)."""
+    _check(n=n, taps=taps)
     candidates = []
     for x, y in _blocks(card):
         work = convolution_row(n, taps, x, y)
@@ -189,7 +198,22 @@ def _active(card: Card, candidate: _Candidate) -> int:
 
 
 def _fitting(card: Card, candidates: Sequence[_Candidate]) -> list[_Candidate]:
-    return [candidate for candidate in candidates if _active(card, candidate)]
+    """The candidates of which a multiprocessor holds at least one block; there must be some."""
+    fitting = [candidate for candidate in candidates if _active(card, candidate)]
+    if not fitting:
+        raise ValueError(
+            f"no block of the kernel fits on {card.name}: a multiprocessor holds {card.blocks} "
+            f"blocks, {card.threads} threads, {card.registers} registers and {card.shared} bytes "
+            f"of shared memory, a block at most {card.block_threads} threads and "
+            f"{card.block_shared} bytes, and reads {card.transactions[0]} bytes at least"
+        )
+    return fitting
+
+
+def _check(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
 
 
 def _five_steps(card: Card, candidates: Sequence[_Candidate], saturating: int) -> Work:

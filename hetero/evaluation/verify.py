@@ -13,10 +13,10 @@ import numpy as np
 from hetero import devices as backends
 from hetero.arrays import HOST
 from hetero.calibration.fit import residuals
-from hetero.calibration.measure import center
 from hetero.errors import MethodNotAvailable
-from hetero.evaluation import draws
+from hetero.evaluation import draws, turns
 from hetero.evaluation.left_out import leaving_out
+from hetero.kernels.cpu import limits
 from hetero.runtime import benchmark, planner, registry
 from hetero.runtime.benchmark import Trial
 from hetero.runtime.plan import Plan
@@ -141,30 +141,16 @@ def measure_candidates(
         return None
     arrays, options = memory.of(trial), trial.options
     calls: dict[tuple[str, str], Callable[[], object]] = {}
-    samples: dict[tuple[str, str], list[float]] = {}
     failed: dict[tuple[str, str], str] = {}
+    spinning = set()
     for name in (*predicted, *also):
         with leaving_out(name, failed):
-            calls[name] = _caller(operation, arrays, options, *name)
-            calls[name]()
-            samples[name] = []
-    begin = time.perf_counter()
-    draw = random.Random(0)
-    while True:  # in turn, so that a slower spell of the machine hits all alike
-        order = [name for name in calls if name not in failed]
-        draw.shuffle(order)  # threads that still spin after a call on the CPU hit all alike
-        for name in order:
-            with leaving_out(name, failed):
-                call = calls[name]
-                call()  # not counted: the one before ran elsewhere, caches and threads went cold
-                for _ in range(3):
-                    start = time.perf_counter()
-                    call()
-                    samples[name].append(time.perf_counter() - start)
-        done = max([len(values) for values in samples.values()], default=15)
-        if done >= 15 or time.perf_counter() - begin > budget * len(calls):
-            break
-    measured = {name: center(samples[name]) for name in calls if name not in failed}
+            calls[name], uses = _caller(operation, arrays, options, *name)
+            spinning |= {name} if limits.BLAS in uses else set()
+    chosen = min(predicted, key=lambda name: predicted[name])
+    measured = turns.timed(
+        calls, budget=budget, failed=failed, chosen=chosen, spinning=frozenset(spinning)
+    )
     predicted = {name: seconds for name, seconds in predicted.items() if name in measured}
     if not predicted:
         return None
@@ -190,8 +176,8 @@ def _caller(
     options: Mapping[str, Any],
     device: str,
     method: str,
-) -> Callable[[], object]:
-    """A call by one candidate that waits until the result is there.
+) -> tuple[Callable[[], object], tuple[str, ...]]:
+    """A call by one candidate that waits until the result is there, and what it uses.
 
     Raises
     ------
@@ -202,6 +188,9 @@ def _caller(
     if (plan.chosen.device, plan.chosen.method) != (device, method):
         raise MethodNotAvailable(backends.disabled(device) or f"{device} cannot run it now")
     run = benchmark.placed_call(operation, arrays, options, device, method)
+    uses = () if plan.chosen.implementation is None else plan.chosen.implementation.uses
+    if plan.problem.output.location == HOST:  # and there when the call returns
+        return run, uses
     places = {o.location for o in plan.problem.inputs} | {device}
     used = [backends.get(name) for name in places & backends.available().keys()]
 
@@ -211,7 +200,7 @@ def _caller(
             with one.active():
                 one.synchronize()
 
-    return call
+    return call, uses
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:

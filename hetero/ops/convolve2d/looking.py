@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +13,15 @@ from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.problem import Problem
 
 TERM = "look"
-# Seconds: of a core for a byte of the image, and of one thread for a block of it. 16 cores of an
+# Seconds: of a look; of a core for a byte of the image; of one thread for a block. 16 cores of an
 # H100's host go over 8192 x 8192 numbers of float32 in 8 ms, and over their 2 x 2 blocks in 0.27 s.
-_BYTE, _BLOCK = 4.5e-10, 1.6e-8
+_CALL, _BYTE, _BLOCK = 7e-5, 4.5e-10, 1.6e-8
 _MOST_CORES = 16  # more are not faster than the memory
 
 
-def seconds(problem: Problem, machine: dict[str, dict[str, Any]]) -> float:
+def seconds(
+    problem: Problem, machine: dict[str, dict[str, Any]], finite_only: bool = False
+) -> float:
     """What `hetero.ops.convolve2d.ranges.wide` takes for the image of a problem.
 
     Parameters
@@ -26,23 +29,28 @@ def seconds(problem: Problem, machine: dict[str, dict[str, Any]]) -> float:
     problem : Problem
     machine : dict
         Device name -> description.
+    finite_only : bool
+        Whether it is just looked for values that are not finite, as where the method is named.
     """
     w = problem.options
     cores = min(machine.get(CPU, {}).get("cores") or 1, _MOST_CORES)
     pixels = problem.batch * w.height * w.width
+    look = pixels * np.dtype(problem.dtype).itemsize * _BYTE / cores
+    if finite_only:
+        return look
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
     blocks = problem.batch * -(-w.height // rows) * -(-w.width // columns)
-    return pixels * np.dtype(problem.dtype).itemsize * _BYTE / cores + blocks * _BLOCK
+    return _CALL + look + blocks * _BLOCK
 
 
-def priced(plan: Plan, look: float) -> Plan:
-    """A plan whose candidates by transforms take so many seconds more; the cheapest is first."""
+def priced(plan: Plan, look: float, methods: Container[str] = TRANSFORMS) -> Plan:
+    """A plan whose candidates by some methods take so many seconds more; the cheapest is first."""
     known = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
-    if not any(c.method in TRANSFORMS for c in known):
+    if not any(c.method in methods for c in known):
         return plan
     dearer = []
     for c in known:
-        if c.method in TRANSFORMS:
+        if c.method in methods:
             otherwise = None if c.otherwise is None else c.otherwise + look
             terms = {TERM: look, **c.terms}
             c = c._replace(seconds=c.seconds + look, terms=terms, otherwise=otherwise)

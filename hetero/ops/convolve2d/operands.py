@@ -29,6 +29,7 @@ log = logging.getLogger("hetero")
 
 NAME = "convolve2d"
 _NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, may be an image in colour
+_PART = 1 << 20  # values that several threads look at
 LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
 
 
@@ -267,7 +268,13 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") ->
 
 def are_finite(*arrays: np.ndarray | None) -> bool:
     """Whether arrays whose values are known hold neither NaN nor infinity."""
-    return all(bool(np.isfinite(x).all()) for x in arrays if x is not None)
+    return all(_is_finite(x) for x in arrays if x is not None)
+
+
+def _is_finite(x: np.ndarray) -> bool:
+    if x.size <= _PART or x.ndim < 2 or x.dtype.char not in "fd":
+        return bool(np.isfinite(x).all())
+    return _looking().all_finite(x)
 
 
 def is_wide(
@@ -276,15 +283,15 @@ def is_wide(
     """Whether a transform would lose small values; see `hetero.ops.convolve2d.ranges`."""
     if filter.array is None:
         return False
-    return _wide()(image, filter, found, fillvalue)
+    return _looking().wide(image, filter, found, fillvalue)
 
 
 @cache
-def _wide() -> Any:
+def _looking() -> Any:
     """Loaded once, with compiled loops: at the interpreter's end nothing can be."""
-    from hetero.ops.convolve2d.ranges import wide
+    from hetero.ops.convolve2d import ranges
 
-    return wide
+    return ranges
 
 
 def filter_of(kernel: np.ndarray, dtype: np.dtype | None = None) -> Filter:

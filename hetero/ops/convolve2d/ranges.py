@@ -20,6 +20,7 @@ from hetero.ops.convolve2d.window import Window
 
 # By how many eps of the sum of the products' absolute values a transform may be off.
 _LOST = 1e3
+_ROWS = 64  # that a thread looks at, at a time
 _LARGEST = 32  # one in so many of a filter's values may be as large as it likes
 
 
@@ -66,6 +67,14 @@ def size_of(filter: np.ndarray) -> Size:
 @functools.lru_cache(maxsize=256)
 def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> Size:
     return size_of(np.frombuffer(content, dtype).reshape(shape))
+
+
+@np.errstate(all="ignore")
+def all_finite(image: np.ndarray) -> bool:
+    """Whether a large image, float32 or float64, holds neither NaN nor infinity."""
+    planes = as_loops_take(image).reshape(-1, *image.shape[-2:])
+    sums, _, _ = loops.ranges_serving(planes.dtype).block_sums(planes, _ROWS, planes.shape[-1])
+    return bool(np.isfinite(sums).all() or np.isfinite(image).all())  # sums may overflow
 
 
 @np.errstate(all="ignore")

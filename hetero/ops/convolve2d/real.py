@@ -138,8 +138,10 @@ def _plan_of(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
         if call.stays:
             problem = results.staying(problem, call.device)
         plan = call.machine.plan(problem, call.device, call.method)
-        if a.location == HOST and call.method is None:
-            plan = looking.priced(plan, looking.seconds(problem, call.machine.devices()))
+        if a.location == HOST:
+            named, devices = call.method is not None, call.machine.devices()
+            look = looking.seconds(problem, devices, finite_only=named)
+            plan = looking.priced(plan, look, SPREADING if named else TRANSFORMS)
         best = plan.candidates[0]
         if (best.device, best.method) != (CPU, "direct") and are_few(call):
             plan = call.machine.plan(problem, CPU, "direct")  # as the remembered call will be done

@@ -1,0 +1,115 @@
+"""Candidates timed in turn, each as in a program that makes the same call again and again.
+
+What ran before a call decides what it takes: threads that sleep must be woken, caches are cold, and
+BLAS's idle threads, which spin for 0.1 s after a product, hold the cores that loops and copies
+want. A candidate that is timed right after another one pays for that one, and which pays most
+depends on what they are. So a turn begins with BLAS's threads asleep and calls that do not count;
+then some calls in a row do. Turns go round, so that a slower spell of the machine hits all alike.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
+
+from hetero.calibration.measure import center
+from hetero.evaluation.left_out import leaving_out
+from hetero.kernels.cpu import blas_spin
+from hetero.runtime import blas_use
+
+_WARM, _MOST_WARM = 1e-3, 20  # seconds of calls that do not count, and how many
+_TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
+_LONG = 0.02  # seconds of a call whose turn has fewer that count
+_ENOUGH = 15  # samples
+_ROUNDS = 3  # of candidates that may be the best, whatever time is left
+_FAR = 3.0  # times the fastest: what takes longer is timed in one round, and may have no more calls
+_clock, _sleep = time.perf_counter, time.sleep
+Name = TypeVar("Name", bound=Hashable)
+
+
+def settle() -> None:
+    """Wait until BLAS's idle threads sleep."""
+    blas_spin.rest()
+    if not blas_spin.is_cut():
+        _sleep(blas_use.SPINS)
+
+
+def timed(
+    calls: Mapping[Name, Callable[[], object]],
+    *,
+    budget: float,
+    failed: dict[Name, str],
+    chosen: Name | None = None,
+    spinning: frozenset[Name] = frozenset(),
+) -> dict[Name, float]:
+    """Seconds of each call, the median of those that count; of those that do not fail.
+
+    Parameters
+    ----------
+    calls : mapping
+        Name -> a call that returns when its work is done.
+    budget : float
+        Seconds for each, about; three rounds are made of what may be the best.
+    failed : dict
+        Name -> why; what fails is added.
+    chosen : optional
+        What is timed as well as the fastest one, however slow.
+    spinning : frozenset
+        The names after which threads of BLAS spin.
+    """
+    samples: dict[Name, list[float]] = {}
+    lengths: dict[Name, float] = {}  # of the last call, whether it counted or not
+
+    def once(name: Name) -> float:
+        begin = _clock()
+        calls[name]()
+        lengths[name] = _clock() - begin
+        return lengths[name]
+
+    for name in calls:  # whatever is compiled, loaded or allocated once
+        with leaving_out(name, failed):
+            once(name)
+            samples[name] = []
+    draw, begin, number = random.Random(0), _clock(), 0
+    after = bool(spinning)
+    while samples:
+        least = min(min(found, default=lengths[name]) for name, found in samples.items())
+        order = [
+            name
+            for name, found in samples.items()
+            if not found or name == chosen or min(found) <= _FAR * least
+        ]
+        draw.shuffle(order)
+        for name in order:
+            if after:
+                settle()
+            after = name in spinning
+            with leaving_out(name, failed):
+                _turn(lambda name=name: once(name), samples[name], lengths[name], _FAR * least)
+            if name in failed:
+                del samples[name], lengths[name]
+        number += 1
+        near = [len(samples[name]) for name in order if name in samples]
+        late = _clock() - begin > budget * len(calls)
+        if number >= _ROUNDS and (late or min(near, default=_ENOUGH) >= _ENOUGH):
+            break
+    if after:
+        settle()  # for whatever comes next
+    return {name: center(found) for name, found in samples.items()}
+
+
+def _turn(once: Callable[[], float], found: list[float], length: float, far: float) -> None:
+    """One turn of a candidate; of what is far from the fastest fewer calls are enough."""
+    if length <= far or length <= _LONG:
+        begin = _clock()
+        for _ in range(_MOST_WARM):
+            length = once()
+            if _clock() - begin >= _WARM:
+                break
+    enough = _LEAST if length <= _LONG else 2 if length <= far else 1
+    begin, number = _clock(), 0
+    while number < enough or (number < _MOST and _clock() - begin < _TURN):
+        found.append(once())
+        number += 1

@@ -1,0 +1,94 @@
+"""Candidates are timed as a program's calls are, not by what the one before them left behind."""
+
+from collections import Counter
+
+import pytest
+
+from hetero.errors import DeviceError
+from hetero.evaluation import turns
+
+
+class Host:
+    """What calls take here: each is slow at first after another one, and loops while BLAS spins."""
+
+    def __init__(self, monkeypatch, is_cut=True):
+        self.now, self.spins, self.last, self.settled = 0.0, False, "", 0
+        self.count = Counter()
+        monkeypatch.setattr(turns, "_clock", lambda: self.now)
+        monkeypatch.setattr(turns, "_sleep", self.sleep)
+        monkeypatch.setattr(turns.blas_spin, "is_cut", lambda: is_cut)
+        monkeypatch.setattr(turns.blas_spin, "rest", lambda: self.rest(is_cut))
+
+    def rest(self, is_cut):
+        self.settled += 1
+        self.spins = self.spins and not is_cut
+        self.now += 1e-3
+
+    def sleep(self, seconds):
+        self.spins = False
+        self.now += seconds
+
+    def call(self, name, seconds, spins=False, cold=8.0):
+        def run():
+            slow = cold if self.last != name else 1.0
+            slow *= 5.0 if self.spins and not spins else 1.0
+            self.now += seconds * slow
+            self.spins, self.last = self.spins or spins, name
+            self.count[name] += 1
+
+        return run
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_what_ran_before_counts_for_nobody(monkeypatch, is_cut):
+    host = Host(monkeypatch, is_cut)
+    calls = {
+        "product": host.call("product", 2e-4, spins=True),
+        "loop": host.call("loop", 1e-4),
+        "device": host.call("device", 1.5e-4),
+    }
+    failed = {}
+    found = turns.timed(calls, budget=0.05, failed=failed, spinning=frozenset({"product"}))
+    assert found == pytest.approx({"product": 2e-4, "loop": 1e-4, "device": 1.5e-4})
+    assert not failed
+    assert not host.spins
+
+
+def test_calls_of_milliseconds_are_warm_too(monkeypatch):
+    host = Host(monkeypatch)
+    calls = {"a": host.call("a", 4e-3), "b": host.call("b", 5e-3)}
+    assert turns.timed(calls, budget=0.05, failed={}) == pytest.approx({"a": 4e-3, "b": 5e-3})
+    assert not host.settled  # nothing of BLAS's: nothing to wait for
+
+
+def test_what_may_be_best_or_was_chosen_has_the_calls(monkeypatch):
+    host = Host(monkeypatch, is_cut=True)
+    seconds = {"best": 0.03, "near": 0.05, "far": 0.2, "chosen": 0.3}
+    calls = {name: host.call(name, s, cold=1.0) for name, s in seconds.items()}
+    found = turns.timed(calls, budget=0.01, failed={}, chosen="chosen")
+    assert found == pytest.approx(seconds)
+    assert host.count["far"] == 2  # of which one counts
+    assert host.count["chosen"] == 1 + turns._ROUNDS
+    assert host.count["near"] == 1 + 3 * turns._ROUNDS  # one to warm up, two that count
+
+
+def test_what_fails_is_left_out_wherever_it_fails(monkeypatch):
+    host = Host(monkeypatch)
+    good = host.call("good", 1e-4)
+    left = {"first": 0, "later": 4}
+
+    def failing(name):
+        def run():
+            if not left[name]:
+                raise DeviceError(f"{name} is broken")
+            left[name] -= 1
+            host.call(name, 1e-4)()
+
+        return run
+
+    failed = {}
+    calls = {"first": failing("first"), "good": good, "later": failing("later")}
+    assert turns.timed(calls, budget=0.05, failed=failed) == {"good": pytest.approx(1e-4)}
+    assert failed == {"first": "first is broken", "later": "later is broken"}
+    failed = {}
+    assert turns.timed({"first": failing("first")}, budget=0.05, failed=failed) == {}

@@ -1,4 +1,8 @@
-"""The interface of a device: describe, allocate, upload, download, build, launch, wait."""
+"""The interface of a device: describe, allocate, build, launch.
+
+Its base `host_copies.HostCopies` has the copies between host and device, that one's base
+`queues.Queues` what orders them.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,25 @@ import abc
 import contextlib
 import ctypes
 import functools
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from hetero import kernels
-from hetero.arrays import pinned
 from hetero.devices import cards, peers
-from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy, plainly
-from hetero.devices.staging import Ring, least
+from hetero.devices.copy_jobs import Copy
+from hetero.devices.host_copies import HostCopies
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.kernels.procedure.card import Card
 
+__all__ = ["Copy", "Device", "kernel_text", "short_host"]
+
 _PROBE_BLOCK = 32  # threads
 
 
-class Device(abc.ABC):
+class Device(HostCopies):
     """A place that computes, other than the CPU.
 
     Everything a backend reports comes as `hetero.errors.DeviceError`,
@@ -41,10 +44,6 @@ class Device(abc.ABC):
     capability: tuple[int, int] | None = None  # compute capability, of CUDA devices
     has_arrays: bool = False  # whether `new_array` gives some, which operands may be
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
-    stages: bool = False  # whether staged copies may be the faster ones
-    # Bytes from which on a copy of ordinary memory goes through the `ring`, by direction, where
-    # that was not measured; infinite: never.
-    least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -65,145 +64,6 @@ class Device(abc.ABC):
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
         """A new array of the backend's own type, and its address."""
         raise DeviceError(f"{self.kind} has no array type with an address")
-
-    @abc.abstractmethod
-    def upload(self, source: np.ndarray, target: Any, offset: int = 0, stream: Any = None) -> None:
-        """Copy a C-contiguous host array to device memory, from byte ``offset`` on.
-
-        Returns when ``source`` may change. With a stream, it may change when the stream has come
-        so far, and only `pinned` memory is copied without holding up the host.
-        """
-
-    @abc.abstractmethod
-    def download(
-        self, source: Any, target: np.ndarray, offset: int = 0, stream: Any = None
-    ) -> None:
-        """Copy device memory, from byte ``offset`` on, to a C-contiguous host array.
-
-        Returns when it is there. With a stream, it is there when the stream has come so far.
-        """
-
-    def start_upload(
-        self, source: np.ndarray, target: Any, offset: int = 0, after: Any = None
-    ) -> Copy:
-        """Begin to copy a host array of any strides, packed in C order, to device memory.
-
-        Until `Copy.wait` returns, the source must not change, and what is begun on the device must
-        not use the target. Copies of one direction go in the order of their start, both directions
-        at once. A copy that is dropped without having been waited for is cancelled. Where the
-        device has no `ring`, the copy is complete at once.
-
-        Parameters
-        ----------
-        source : numpy.ndarray
-        target : buffer
-        offset : int
-            Bytes from the target's begin.
-        after : event, optional
-            What must have come before the target is overwritten, as `record` gives it; default: all
-            that the default queue holds now.
-        """
-        return self._start(UPLOAD, source, target, offset, after)
-
-    def start_download(
-        self, source: Any, target: np.ndarray, offset: int = 0, after: Any = None
-    ) -> Copy:
-        """Begin to copy packed device memory to a host array of any strides.
-
-        Until `Copy.wait` returns, neither may be written to. As for `start_upload`.
-
-        Parameters
-        ----------
-        source : buffer
-        target : numpy.ndarray
-        offset : int
-            Bytes from the source's begin.
-        after : event, optional
-            What must have come before the source is read; default: all that the default queue holds
-            now.
-        """
-        return self._start(DOWNLOAD, target, source, offset, after)
-
-    def _start(
-        self, direction: str, array: np.ndarray, buffer: Any, offset: int, after: Any
-    ) -> Copy:
-        ring = self.ring()
-        if ring is None or not array.nbytes:
-            if after is not None:
-                self.wait(after)
-            self.copy_plainly(direction, array, buffer, offset)
-            return Copy()
-        if after is None:
-            after = self.record()
-        direct = self.is_pinned(array) and (array.flags.c_contiguous or self.sends_rows(array))
-        start = ring.start_pinned if direct else ring.start
-        return start(direction, array, buffer, offset, after)
-
-    def copy_plainly(self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0) -> None:
-        """Copy a host array of any strides, packed in C order, past the `ring`."""
-        if not array.nbytes:
-            return
-        if direction == UPLOAD:
-            with plainly():
-                self.upload(np.ascontiguousarray(array), buffer, offset)
-            return
-        packed = array if array.flags.c_contiguous else np.empty(array.shape, array.dtype)
-        with plainly():
-            self.download(buffer, packed, offset)
-        if packed is not array:
-            array[...] = packed
-
-    def staged(self, direction: str, array: np.ndarray, buffer: Any, offset: int) -> bool:
-        """Copy through the `ring` if that is faster; whether it was done."""
-        if array.nbytes < (least(self.name) or self.least_staged)[direction]:
-            return False
-        ring = self.ring()
-        if ring is None or (array.flags.c_contiguous and self.is_pinned(array)):
-            return False
-        ring.start(direction, array, buffer, offset, self.record()).wait()
-        return True
-
-    def ring(self) -> Ring | None:
-        """What copies go through that are staged; None where there is none, and in its threads."""
-        return None
-
-    def is_pinned(self, array: np.ndarray) -> bool:
-        """Whether the device copies from and to a host array directly."""
-        return pinned.holds(array)
-
-    def send(self, direction: str, array: np.ndarray, buffer: Any, offset: int, stream: Any) -> Any:
-        """Let a stream copy a pinned array; what `await_sent` waits for.
-
-        It is C-contiguous, or a matrix that `sends_rows` takes.
-        """
-        raise DeviceError(f"{self.kind} has only one queue")
-
-    def send_slices(
-        self,
-        direction: str,
-        array: np.ndarray,
-        buffer: Any,
-        offset: int,
-        region: np.ndarray,
-        stream: Any,
-        cancel: Any,
-        helpers: int,
-    ) -> None:
-        """Copy an array, of which the rows are contiguous, through pinned memory, with helpers,
-        until it is done or `cancel` holds a value that is not 0."""
-        raise DeviceError(f"{self.kind} has only one queue")
-
-    def sends_rows(self, array: np.ndarray) -> bool:
-        """Whether `send` takes a matrix whose rows lie apart."""
-        return False
-
-    def sends_slices(self, direction: str) -> bool:
-        """Whether `send_slices` works, which takes the interpreter's lock once."""
-        return False
-
-    def await_sent(self, mark: Any) -> None:
-        """Hold up the host until a copy is complete, asleep if that takes long."""
-        raise DeviceError(f"{self.kind} has only one queue")
 
     def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
         """Set bytes of device memory to zero."""
@@ -300,60 +160,6 @@ class Device(abc.ABC):
         yield self.build(text, kernel, defines), buffer
         del owner
 
-    @abc.abstractmethod
-    def event(self, stream: Any = None) -> Any:
-        """Mark this point of a queue, for `elapsed`."""
-
-    @abc.abstractmethod
-    def elapsed(self, start: Any, end: Any) -> float:
-        """Seconds of device time between two marks; waits for the second."""
-
-    def passed(self, mark: Any) -> bool:
-        """Whether the device has come past a mark; False where that cannot be told."""
-        return False
-
-    @abc.abstractmethod
-    def synchronize(self, stream: Any = None) -> None:
-        """Wait until everything started, or one stream, has finished; errors show up here."""
-
-    def new_stream(self) -> Any:
-        """A queue beside the default one, which stands for None wherever a stream is taken.
-
-        Nothing orders it but `record` and `wait`.
-        """
-        raise DeviceError(f"{self.kind} has only one queue")
-
-    def record(self, stream: Any = None, event: Any = None) -> Any:
-        """An event that comes when all that the stream holds now is done.
-
-        An event that is no longer wanted may be given, to be used again.
-        """
-        raise DeviceError(f"{self.kind} has no events to wait for")
-
-    def wait(self, event: Any, stream: Any = None) -> None:
-        """Let a stream go on only after an event of this or another device of the same kind.
-
-        The default queue cannot be held: for it, and where two devices cannot see each other's
-        events, the host waits.
-        """
-        raise DeviceError(f"{self.kind} has no events to wait for")
-
-    def follow_stream(self, handle: int) -> None:
-        """Let the default queue go on only after what another library's stream holds now.
-
-        Here, and in `precede_stream`, the host waits.
-        """
-        self.synchronize()
-
-    def precede_stream(self, handle: int) -> None:
-        """Let another library's stream go on only after what the default queue holds now."""
-        self.synchronize()
-
-    @property
-    def capturing(self) -> bool:
-        """Whether this thread's work becomes part of a graph (`hetero.graph`)."""
-        return False
-
     def place(self) -> Any:
         """What things that are kept on the device belong to: its context, where it has several."""
         return self
@@ -405,14 +211,6 @@ class Device(abc.ABC):
         """Make the device usable again after failures, as far as its driver lets us."""
         return
 
-    @abc.abstractmethod
-    def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
-        """Host memory (uint8) that the device copies from and to directly, counted by purpose."""
-
-    def staging(self, nbytes: int) -> np.ndarray:
-        """Host memory to copy through, the same at each call; `peers` sees to it that all wait."""
-        return np.empty(nbytes, np.uint8)
-
     def probe(self) -> None:
         """Compile and run a small kernel.
 
@@ -433,7 +231,7 @@ class Device(abc.ABC):
         if not np.array_equal(y.reshape(2, -1), 2 * x.reshape(2, -1)[:, ::-1]):
             raise DeviceError("a kernel ran without an error and made wrong values")
 
-    def compile_ahead(self, wanted: Iterable[tuple[str, Any]]) -> None:  # noqa: B027
+    def compile_ahead(self, wanted: Iterable[tuple[str, Any]]) -> None:
         """Compile kernel files that `build` will be asked for, several at a time where that helps.
 
         Parameters

@@ -1,35 +1,48 @@
 """What the CPU and a device lose to one another while they share a call (`runtime/with_cpu.py`).
 
-A call is cut as a plan by the new constants cuts it. Each range is timed alone and beside the other
-one, in turn. Kept is how many times as long each takes, for each operation that has a size for it
-and for operands in ordinary and in pinned memory.
+A call is cut as a plan by the new constants cuts it. Each range is timed alone, and in the shared
+call itself, in turn: run as any shared call is, so that whatever that takes is in it. Kept is how
+many times as long each range takes, for each operation that has a size for it and for operands in
+ordinary and in pinned memory. Where threads of ours do the device's range, it is measured too with
+fewer of BLAS's threads, and the number that ends soonest is kept.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST
+from hetero.arrays import HOST, describe
 from hetero.calibration.failures import Failure
-from hetero.devices import at_once
 from hetero.devices.base import Device
-from hetero.runtime import inventory, pricing, registry, shares
+from hetero.kernels.cpu import limits
+from hetero.runtime import (
+    beside_cpu,
+    execution,
+    inventory,
+    pricing,
+    registry,
+    shares,
+    with_cpu,
+)
+from hetero.runtime.calls import Call
 from hetero.runtime.cases import Place
-from hetero.runtime.plan import CPU
-from hetero.runtime.profile import PAGEABLE, PINNED, Profile
+from hetero.runtime.failures import without_fallback
+from hetero.runtime.plan import CPU, Plan
+from hetero.runtime.profile import ENQUEUED, PAGEABLE, PINNED, Profile
 from hetero.runtime.registry import Operation
 
-SECONDS = 3.0  # of all of a device, about
+SECONDS = 4.0  # of all of a device, about
 _LONGEST = 0.05  # predicted seconds of a call
 _SMALLEST = 256  # extent
 _ROUNDS = 5
+_SPARED = (1, 2, 4)  # of BLAS's threads
 _DTYPE = "float32"
 
 Task = Callable[[], object]
@@ -80,21 +93,20 @@ def beside_one_another(
     found = {}
     for memory in (PAGEABLE, PINNED):
         with device.active():
-            tasks = _ranges(operation, dims, device, memory, constants)
-        if tasks is not None:
-            own, other = times(*tasks)
-            found[memory] = {CPU: own, "device": other}
+            shared = _shared(operation, dims, device, memory, constants)
+        if shared is not None:
+            found[shared.way] = shared.measured()
     return found
 
 
-def _ranges(
+def _shared(
     operation: Operation,
     dims: tuple[int, ...],
     device: Device,
     memory: str,
     constants: Profile,
-) -> tuple[Task, Task] | None:
-    """What does the CPU's range of a call, and what does the device's."""
+) -> _Shared | None:
+    """A call to measure, of a size that is quick; None where it cannot be cut or has no price."""
     name, here = pricing.WITH_CPU + device.name, inventory.devices()
     while True:
         whole = operation.from_dims(dims, _DTYPE, HOST)
@@ -105,16 +117,57 @@ def _ranges(
             break
         dims = tuple(size // 2 for size in dims)
     arrays = tuple(_filled(o.shape, device if memory == PINNED else None) for o in whole.inputs)
-    out = np.zeros(whole.output.shape, _DTYPE)
     whole = operation.problem(*arrays)
-    plan, cut = shares.price(whole, constants, here, name), registry.cut(whole, 2)
-    tasks = []
-    for share in plan.chosen.shares:
-        begin, end, one = share.begin, share.end, share.plan.chosen
-        part, target = cut.arrays(begin, end, arrays, None), cut.output(begin, end, out)
-        place = {"device": one.device, "method": one.method}
-        tasks.append(partial(operation.call, *part, out=target, **place))
-    return (tasks[0], tasks[1]) if tasks else None
+    plan = shares.price(whole, constants, here, name)
+    if not plan.chosen.shares:
+        return None
+    out = np.zeros(whole.output.shape, _DTYPE)
+    return _Shared(operation, plan, Call(arrays, whole.inputs, out, describe(out)))
+
+
+class _Shared:
+    """A call that the CPU shares with a device.
+
+    Attributes
+    ----------
+    way : str
+        See `Profile.contention`.
+    """
+
+    def __init__(self, operation: Operation, plan: Plan, call: Call) -> None:
+        self._plan, self._call = plan, call
+        own, other = plan.chosen.shares
+        cut = registry.cut(plan.problem, 2)
+        self._alone = []
+        for share in (own, other):
+            begin, end, one = share.begin, share.end, share.plan.chosen
+            part, target = (
+                cut.arrays(begin, end, call.arrays, None),
+                cut.output(begin, end, call.out),
+            )
+            place = {"device": one.device, "method": one.method}
+            self._alone.append(partial(operation.call, *part, out=target, **place))
+        problem, row = other.plan.problem, other.plan.chosen.implementation
+        self.way = with_cpu.way(problem, row)
+        threads = own.plan.chosen.threads
+        self._spared = [0]
+        if self.way != ENQUEUED and threads is not None and limits.most(limits.BLAS):
+            self._spared += [n for n in _SPARED if threads.of > 2 * n]
+
+    def measured(self) -> dict[str, float]:
+        """How many times as long each takes, with as many of BLAS's threads as are best."""
+        alone, beside = times(*self._alone, [partial(self._both, n) for n in self._spared])
+        best = min(range(len(beside)), key=lambda n: max(beside[n]))
+        lost = [max(b / a, 1.0) for a, b in zip(alone, beside[best], strict=True)]
+        found = {CPU: lost[0], "device": lost[1]}
+        return found | ({"spared": self._spared[best]} if best else {})
+
+    def _both(self, spared: int) -> tuple[float, float]:
+        """Seconds of both in one shared call."""
+        plan = with_cpu.spared(self._plan, spared)
+        with beside_cpu.timed() as seconds, without_fallback():
+            execution.run(plan, self._call)
+        return seconds[CPU], seconds[beside_cpu.DEVICE]
 
 
 def _filled(shape: tuple[int, ...], device: Device | None) -> np.ndarray:
@@ -126,29 +179,30 @@ def _filled(shape: tuple[int, ...], device: Device | None) -> np.ndarray:
     return array
 
 
-def times(own: Task, other: Task) -> tuple[float, float]:
-    """How many times as long each of two tasks takes beside the other one; 1 at least.
+def times(
+    own: Task, other: Task, together: Sequence[Callable[[], tuple[float, float]]]
+) -> tuple[list[float], list[list[float]]]:
+    """Seconds of two tasks, each alone, and of both in each way to do them together; medians.
 
     Parameters
     ----------
     own, other : callable
-        The first is run in this thread, the second in another one beside it.
+    together : sequence of callable
+        Each does both, and gives the seconds of either.
     """
-    alone: tuple[list[float], list[float]] = ([], [])
-    beside: tuple[list[float], list[float]] = ([], [])
+    alone: list[list[float]] = [[], []]
+    beside: list[list[tuple[float, float]]] = [[] for _ in together]
     for number in range(_ROUNDS + 1):
         for task, taken in zip((own, other), alone, strict=True):
-            _timed(task, taken)
-        both = zip((own, other), beside, strict=True)
-        at_once.side_by_side([partial(_timed, *one) for one in both])
+            begin = time.perf_counter()
+            task()
+            taken.append(time.perf_counter() - begin)
+        for both, pairs in zip(together, beside, strict=True):
+            pairs.append(both())
         if not number:  # compiled, allocated, and looked up
             for taken in (*alone, *beside):
                 taken.clear()
-    found = [median(b) / median(a) for a, b in zip(alone, beside, strict=True)]
-    return max(found[0], 1.0), max(found[1], 1.0)
-
-
-def _timed(task: Task, taken: list[float]) -> None:
-    begin = time.perf_counter()
-    task()
-    taken.append(time.perf_counter() - begin)
+    return (
+        [median(taken) for taken in alone],
+        [[median(one) for one in zip(*pairs, strict=True)] for pairs in beside],
+    )

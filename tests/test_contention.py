@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import threading
-import time
 
 import pytest
 from test_loaded_links import calibrated  # noqa: F401  # a fixture
@@ -20,38 +18,45 @@ from hetero.runtime import inventory, profile, registry
 from hetero.runtime.cases import Place
 
 
-def test_times_of_tasks_that_slow_one_another():
-    """The first takes 10 ms, twice that while the second runs; the second 20 ms in any case."""
-    busy = threading.Event()
+def test_medians_of_each_alone_and_of_both_in_each_way(monkeypatch):
+    """In turn, so that what comes and goes meets all; the first round is left out."""
+    clock, log = [0.0], []
+    monkeypatch.setattr(contention.time, "perf_counter", lambda: clock[0])
 
-    def own():
-        time.sleep(0.01)
-        if busy.is_set():
-            time.sleep(0.01)
-
-    def other():
-        busy.set()
-        time.sleep(0.02)
-        busy.clear()
-
-    first, second = contention.times(own, other)
-    assert 1.6 < first < 2.6
-    assert 1.0 <= second < 1.4
-
-
-def test_both_are_alone_first_and_then_together():
-    log, lock = [], threading.Lock()
-
-    def task(name):
+    def task(name, seconds):
         def run():
-            with lock:
-                log.append((name, threading.current_thread() is threading.main_thread()))
+            log.append(name)
+            clock[0] += 100.0 if len(log) <= 4 else seconds
 
         return run
 
-    assert all(found >= 1.0 for found in contention.times(task("cpu"), task("device")))
-    assert log[:2] == [("cpu", True), ("device", True)]
-    assert set(log[2:4]) == {("cpu", True), ("device", False)}
+    def both(name, pair):
+        def run():
+            log.append(name)
+            return (99.0, 99.0) if len(log) <= 4 else pair
+
+        return run
+
+    ways = [both("all threads", (4.0, 6.0)), both("fewer", (3.0, 5.0))]
+    found = contention.times(task("cpu", 2.0), task("device", 5.0), ways)
+    assert found == ([2.0, 5.0], [[4.0, 6.0], [3.0, 5.0]])
+    assert log == ["cpu", "device", "all threads", "fewer"] * (contention._ROUNDS + 1)
+
+
+@pytest.mark.parametrize(
+    ("beside", "lost"),
+    [
+        ([[4.0, 6.0], [3.0, 5.5], [3.5, 7.0]], {"cpu": 1.5, "device": 1.1, "spared": 1}),
+        ([[1.0, 5.0], [3.0, 5.5], [9.0, 5.0]], {"cpu": 1.0, "device": 1.0}),
+    ],
+)
+def test_the_number_of_threads_that_ends_soonest_is_kept(opencl, monkeypatch, beside, lost):
+    monkeypatch.setattr(contention, "times", lambda *_: ([2.0, 5.0], beside))
+    operation, device = registry.operation("matmul"), devices.get(opencl)
+    dims = (256, 256, 256)
+    shared = contention._shared(operation, dims, device, "pageable", profile.current())
+    shared._spared = [0, 1, 2]
+    assert shared.measured() == lost
 
 
 def test_of_a_device(opencl, monkeypatch):
@@ -63,14 +68,16 @@ def test_of_a_device(opencl, monkeypatch):
     found = contention.measured([place], registry.operations(), profile.current(), failures)
     assert not failures
     assert found[opencl].keys() == {"matvec", "matmul"}
-    for kinds in found[opencl].values():
-        assert kinds.keys() == {"pageable", "pinned"}
-        assert all(1.0 <= times < math.inf for one in kinds.values() for times in one.values())
+    for ways in found[opencl].values():
+        assert {"pageable"} < ways.keys() <= {"pageable", "pinned", "enqueued"}
+        for one in ways.values():
+            assert all(1.0 <= one[place] < math.inf for place in ("cpu", "device"))
     data = copy.deepcopy(profile.shipped("conservative").data)
     data["host"]["contention"] = found
     read = profile.parse(profile.encode(data))
-    times = found[opencl]["matmul"]["pinned"]
-    assert read.contention(opencl, "matmul", "pinned") == (times["cpu"], times["device"])
+    times = found[opencl]["matmul"]["pageable"]
+    lost = read.contention(opencl, "matmul", "pageable")
+    assert lost == (times["cpu"], times["device"], times.get("spared", 0))
 
 
 def test_of_no_device_that_is_this_cpu_and_of_no_several(opencl):
@@ -82,7 +89,7 @@ def test_of_no_device_that_is_this_cpu_and_of_no_several(opencl):
 
 
 def test_what_fails_is_left_out(opencl, monkeypatch):
-    monkeypatch.setattr(contention, "times", lambda *tasks: 1 / 0)
+    monkeypatch.setattr(contention, "times", lambda *_: 1 / 0)
     monkeypatch.setattr(contention, "_LONGEST", 2e-4)
     place = Place(opencl, {}, (devices.get(opencl),))
     failures = []
@@ -118,9 +125,13 @@ def test_times_below_one_are_no_profile():
 
 def test_the_report_of_a_calibration_tells_of_it():
     data = machine().data
-    data["host"]["contention"] = {"cuda:0": {"matmul": {"pinned": {"cpu": 1.5, "device": 1.25}}}}
+    known = {"pinned": {"cpu": 1.5, "device": 1.25}}
+    known["pageable"] = known["pinned"] | {"spared": 2}
+    data["host"]["contention"] = {"cuda:0": {"matmul": known}}
     told = report.calibration(profile.Profile(data))
-    assert "matmul shared by cpu and cuda:0, pinned: times as long cpu 1.50 and device 1.25" in told
+    for way, more in (("pinned", ""), ("pageable", ", 2 of BLAS's threads spared")):
+        line = f"matmul shared by cpu and cuda:0, {way}: times as long cpu 1.50 and device 1.25"
+        assert line + more + "\n" in told
 
 
 def test_a_full_calibration_keeps_it(calibrated, monkeypatch):  # noqa: F811
@@ -128,7 +139,7 @@ def test_a_full_calibration_keeps_it(calibrated, monkeypatch):  # noqa: F811
     monkeypatch.setattr(contention, "measured", lambda *_: known)
     found, _ = calibrated()
     assert found.data["host"]["contention"] == known
-    assert profile.current().contention("toy:0", "matvec", "pinned") == (1.5, 1.25)
+    assert profile.current().contention("toy:0", "matvec", "pinned") == (1.5, 1.25, 0)
     monkeypatch.setattr(contention, "measured", lambda *_: 1 / 0)  # not asked
     again, _ = calibrated(only=["matvec"])
     assert again.data["host"]["contention"] == known

@@ -83,6 +83,7 @@ class CudaDevice(CudaStreams):
     dialect = "cuda"
     stages = True
     has_arrays = True
+    enqueues = True
     least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
     def __init__(self, ordinal: int) -> None:
@@ -164,6 +165,9 @@ class CudaDevice(CudaStreams):
                     self.driver.memcpy_dtoh(target, source + offset)
         else:
             self.driver.memcpy_dtoh_async(target, source + offset, stream.raw)
+
+    def enqueue_upload(self, source: np.ndarray, target: int) -> None:
+        self.driver.memcpy_htod_async(target, source)
 
     def fill(self, buffer: int, nbytes: int, offset: int = 0, stream: Any = None) -> None:
         queue = self._queue(stream)

@@ -64,12 +64,13 @@ def calibration(profile: Profile) -> str:
             f"operands there: {readable(profile.dispatch(device, 'device'))}"
         )
     for device, operations in profile.data["host"].get("contention", {}).items():
-        for operation, kinds in operations.items():
-            for memory, times in kinds.items():
-                told = " and ".join(f"{name} {value:.2f}" for name, value in times.items())
-                lines.append(
-                    f"{operation} shared by {CPU} and {device}, {memory}: times as long {told}"
-                )
+        for operation, ways in operations.items():
+            for way in ways:
+                lost = profile.contention(device, operation, way)
+                told = f"times as long {CPU} {lost.cpu:.2f} and device {lost.device:.2f}"
+                if lost.spared:
+                    told += f", {lost.spared} of BLAS's threads spared"
+                lines.append(f"{operation} shared by {CPU} and {device}, {way}: {told}")
     lines.append(
         f"{'error of the fit at shapes not fitted':<52} {'mean':>7} {'p95':>7} {'worst':>7}"
     )

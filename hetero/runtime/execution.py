@@ -22,6 +22,7 @@ from hetero.devices.base import Device
 from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
 from hetero.kernels.cpu import limits
 from hetero.runtime import (
+    beside_cpu,
     blas_use,
     candidate_pricing,
     compiling,
@@ -91,6 +92,11 @@ def _shared(plan: Plan, call: Call, begun: int) -> Done:
     def attempt(device: Device, part: Plan, share: Share) -> None:
         _attempt((device,), part, call.range(cut, share.begin, share.end, out))
 
+    def begin(device: Device, part: Plan, share: Share) -> beside_cpu.Enqueued | None:
+        row = part.candidates[0].implementation
+        of_range = call.range(cut, share.begin, share.end, out)
+        return beside_cpu.enqueued(device, part.problem, row, of_range)
+
     def by_cpu(share: Share) -> None:
         part, own = share.plan.problem, share.plan.candidates[0]
         of_range = part, call.range(cut, share.begin, share.end, out)
@@ -100,7 +106,7 @@ def _shared(plan: Plan, call: Call, begun: int) -> Done:
             compiling.see_to(share.plan, own)
             _by_host((), own.implementation, *of_range, own.threads, own.seconds)
 
-    share_out.run(shares, attempt, by_cpu, begun)
+    share_out.run(shares, attempt, begin, by_cpu, begun)
     return Done(_returned(call, out), None, chosen.device, chosen.method)
 
 

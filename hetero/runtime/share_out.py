@@ -9,15 +9,21 @@ from hetero import devices
 from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.runtime import failures
+from hetero.runtime import beside_cpu, failures
+from hetero.runtime.beside_cpu import Enqueued
 from hetero.runtime.plan import CPU, Plan, Share
 from hetero.runtime.ranges import moved
 
 Attempt = Callable[[Device, Plan, Share], None]
+Begin = Callable[[Device, Plan, Share], Enqueued | None]
 
 
 def run(
-    shares: tuple[Share, ...], attempt: Attempt, by_cpu: Callable[[Share], None], begun: int
+    shares: tuple[Share, ...],
+    attempt: Attempt,
+    begin: Begin,
+    by_cpu: Callable[[Share], None],
+    begun: int,
 ) -> None:
     """Do all shares; returns when none is under way any longer.
 
@@ -27,9 +33,11 @@ def run(
     Parameters
     ----------
     shares : tuple of Share
-        One of them may be the CPU's, which works beside the devices.
+        One of them may be the CPU's, which works beside the other one.
     attempt : callable
         ``attempt(device, plan, share)`` does one there; it raises `DeviceError`.
+    begin : callable
+        ``begin(device, plan, share)`` puts one on a device's queue, as `beside_cpu.enqueued` does.
     by_cpu : callable
         Does one on the CPU, its own or another's.
     begun : int
@@ -49,14 +57,14 @@ def run(
 
         return do
 
-    tasks = [task(number) for number in range(len(shares))]
-    if own and at_once.independent(used):
-        at_once.side_by_side([*(partial(by_cpu, share) for share in own), *tasks])
+    if own:
+        whole = used[0], shares[0].plan, shares[0]
+        steps = partial(by_cpu, own[0]), partial(begin, *whole), partial(attempt, *whole)
+        if (error := beside_cpu.together(used[0], *steps)) is not None:
+            errors[0] = error
     else:
-        nbytes = min(moved(share.plan.problem) for share in shares)
-        at_once.run(used, tasks, nbytes)
-        for share in own:
-            by_cpu(share)
+        tasks = [task(number) for number in range(len(shares))]
+        at_once.run(used, tasks, min(moved(share.plan.problem) for share in shares))
     sound = [device for number, device in enumerate(used) if number not in errors]
     for number, error in sorted(errors.items()):
         share = shares[number]

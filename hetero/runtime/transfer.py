@@ -40,7 +40,7 @@ def staged_copy(device: Device, array: np.ndarray, operand: Operand) -> tuple[An
 def _moved(device: Device, array: np.ndarray) -> tuple[Any, Any]:
     """(buffer, owner) of a copy of a host array."""
     buffer, owner = device.allocate(max(array.nbytes, 1))
-    dense = _as_dense(array)
+    dense = as_dense(array)
     if not device.staged(UPLOAD, dense, buffer, 0):
         device.upload(np.ascontiguousarray(dense), buffer)
     return buffer, owner
@@ -57,7 +57,7 @@ def stage_all(
     return [found[id(array)] for array in arrays]
 
 
-def _as_dense(array: np.ndarray) -> np.ndarray:
+def as_dense(array: np.ndarray) -> np.ndarray:
     """A C-contiguous view of the array's memory, or the array if its memory is not dense."""
     if array.flags.c_contiguous:
         return array

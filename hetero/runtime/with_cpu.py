@@ -3,25 +3,38 @@
 White chooses for each computation whether the CPU or the GPU does it (2013, section 4.6, listing
 4.18). Here one computation is cut in two, so that both end at the same time. While both work they
 contend: the threads that copy for the device take cores and memory from BLAS, and BLAS from them.
-How many times as long each takes then is measured (`Profile.contention`); where it was not, the
-price is twice both, and with that a shared call never wins.
+How many times as long each takes then is measured (`Profile.contention`), and how many threads BLAS
+had better do without; where it was not, the price is twice both, and with that a shared call never
+wins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from hetero.runtime import candidate_pricing, pricing, ranges, registry
+from hetero.kernels.cpu import limits
+from hetero.runtime import (
+    beside_cpu,
+    candidate_pricing,
+    pricing,
+    ranges,
+    registry,
+    thread_counts,
+)
 from hetero.runtime.plan import CPU, Candidate, Plan, Share
 from hetero.runtime.problem import Problem
-from hetero.runtime.profile import PAGEABLE, PINNED, Profile
+from hetero.runtime.profile import ENQUEUED, PAGEABLE, PINNED, Profile
+from hetero.runtime.profile.constants import UNKNOWN_CONTENTION, Contention
 from hetero.runtime.registry import Cut, Implementation
 
 Devices = dict[str, dict[str, Any]]
 TERM = "contention"
-HANDOVER = 1e-4  # seconds to start the device's thread and to wait for its end
-_WORTH_IT = 0.95  # of what the best one alone takes: prices err by more than is gained above that
+HANDOVER = 1e-4  # seconds to begin the device's range and to wait for its end
+# Of what the best one alone takes. Two prices, each about 10 % wrong, and what was measured of both
+# together, decide; a call that is shared for nothing keeps the device and the bus from others.
+WORTH_IT = 0.85
 _ALIKE = 0.02  # by which the times of both differ at most where no better ranges are looked for
 _ROUNDS = 4  # of finding the range that lets both end together
 
@@ -67,9 +80,10 @@ def among(
     cpu, cut = best.pop(CPU, None), None
     if cpu is None:
         return
-    most = _WORTH_IT * plan.candidates[0].seconds
+    most = WORTH_IT * plan.candidates[0].seconds
     for name, other in best.items():
-        times = constants.contention(name, problem.operation, _memory(problem))
+        how = way(problem, other.implementation)
+        times = constants.contention(name, problem.operation, how)[:2]
         rates = [1.0 / (t * c.seconds) for t, c in zip(times, (cpu, other), strict=True)]
         # A part of a call takes at least that part of its time.
         if HANDOVER + 1.0 / sum(rates) >= most:
@@ -90,10 +104,32 @@ def _cut(problem: Problem) -> Cut | None:
     return found if found is not None and found.extent > 1 else None
 
 
-def _memory(problem: Problem) -> str:
-    """The kind of host memory that most of what is moved lies in."""
-    largest = max(problem.inputs, key=lambda o: o.nbytes)
+def way(problem: Problem, row: Implementation) -> str:
+    """How a device's range of a call is done, as `Profile.contention` has it."""
+    if beside_cpu.suits(problem, row):
+        return ENQUEUED
+    largest = max(problem.inputs, key=lambda o: o.nbytes)  # most of what is moved
     return PINNED if largest.pinned else PAGEABLE
+
+
+def spared(plan: Plan, number: int) -> Plan:
+    """A plan by which the CPU does its range on so many of BLAS's threads fewer."""
+    first = plan.chosen
+    own, other = first.shares
+    shares = own._replace(plan=_spared(own.plan, number)), other
+    return replace(plan, candidates=(first._replace(shares=shares), *plan.candidates[1:]))
+
+
+def _spared(own: Plan, number: int) -> Plan:
+    """The CPU's range on so many of BLAS's threads fewer, where they can be limited now."""
+    first = own.candidates[0]
+    if not number or first.threads is None or own.blas is None or not own.blas.alone:
+        return own
+    if thread_counts.pool(first.implementation) != limits.BLAS:
+        return own
+    left = max(min(first.threads.number, first.threads.of - number), 1)
+    threads = first.threads._replace(number=left, wanted=left)
+    return replace(own, candidates=(first._replace(threads=threads), *own.candidates[1:]))
 
 
 class _Pair:
@@ -113,7 +149,6 @@ class _Pair:
         self._name, self._row = name, implementation
         # Priced as itself, whether or not it equals another one.
         self._info = {key: value for key, value in devices[name].items() if key != "same_as"}
-        self._times = constants.contention(name, problem.operation, _memory(problem))
 
     def candidate(self, asked_for: bool, weights: Sequence[float] = (1.0, 1.0)) -> Candidate:
         """Both, each with its range; of some ranges those that end soonest."""
@@ -140,8 +175,14 @@ class _Pair:
 
     def _seconds(self, shares: Sequence[Share]) -> list[float]:
         """Of each range while the other one is computed; 0 where it has no price."""
-        chosen = (share.plan.candidates[0] for share in shares)
-        return [t * (c.seconds or 0.0) for t, c in zip(self._times, chosen, strict=True)]
+        own, other = (share.plan.candidates[0] for share in shares)
+        lost = self._lost(shares[1].plan.problem)
+        if lost.spared and (own.threads is None or not own.threads.wanted):
+            lost = UNKNOWN_CONTENTION  # it was measured with threads fewer
+        return [lost.cpu * (own.seconds or 0.0), lost.device * (other.seconds or 0.0)]
+
+    def _lost(self, rest: Problem) -> Contention:
+        return self._constants.contention(self._name, rest.operation, way(rest, self._row))
 
     def _without_price(self, shares: tuple[Share, ...], asked_for: bool) -> Candidate:
         reasons = (share.plan.candidates[0].reason for share in shares)
@@ -160,6 +201,7 @@ class _Pair:
         constants, beside = self._constants, self._beside
         first, rest = self._cut.problem(0, middle), self._cut.problem(middle, end)
         own = pricing.price(first, constants, self._devices, CPU, None, beside)
+        own = _spared(own, self._lost(rest).spared)
         row = rest, self._row, self._name, self._info, constants, asked_for, beside
         one = ranges.fetched(ranges.priced(*row), rest, constants)
         others = Plan(rest, (one,), constants.name, beside=beside)

@@ -14,8 +14,9 @@ A profile is one JSON file::
                      bytes each. What is not there is as it is alone
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
                      host's memory, and the host's work around one call on a device; optional:
-                     "contention", device -> operation -> kind of memory -> {"cpu", "device"}: how
-                     many times as long each takes while both share a call
+                     "contention", device -> operation -> kind of memory, or "enqueued" (see
+                     `hetero.runtime.beside_cpu`) -> {"cpu", "device"}: how many times as long each
+                     takes while both share a call; "spared": of BLAS's threads, without which
     models           "device|operation|method|dtype|layout" -> model
     kernels          optional: card -> tuning table of its kernels (`hetero.kernels.common.tuning`)
     unfinished       optional: why not all was measured; conservative constants serve for the rest
@@ -38,7 +39,7 @@ is a text: all of them packed, without samples (`hetero.runtime.packing`).
 =============  =================================================================================
 """
 
-from hetero.runtime.profile.constants import PAGEABLE, PINNED, STAGED, Profile
+from hetero.runtime.profile.constants import ENQUEUED, PAGEABLE, PINNED, STAGED, Profile
 from hetero.runtime.profile.encoding import LARGEST, SCHEMA_VERSION, UNITS, digest, encode
 from hetero.runtime.profile.finding import (
     Stored,
@@ -54,6 +55,7 @@ from hetero.runtime.profile.reading import believed, named, parse, read, shipped
 from hetero.runtime.profile.validity import changes, holding, kind_of
 
 __all__ = [
+    "ENQUEUED",
     "LARGEST",
     "PAGEABLE",
     "PINNED",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero import paths
 from hetero.kernels.cpu import blas_spin
@@ -18,9 +18,28 @@ from hetero.runtime.thread_counts import Threads
 
 CPU = "cpu"
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
-# Two that end together by their prices alone then take as long as the faster one by itself.
-UNKNOWN_CONTENTION = 2.0, 2.0
+ENQUEUED = "enqueued"  # a way to share a call, see `hetero.runtime.beside_cpu`
 _STAGED_SIZES = [round(2.0 ** (step / 4)) for step in range(4 * 18, 4 * 31 + 1)]  # bytes
+
+
+class Contention(NamedTuple):
+    """What the CPU and a device that share a call lose to one another.
+
+    Attributes
+    ----------
+    cpu, device : float
+        How many times as long each takes for its range as it takes alone.
+    spared : int
+        How many of BLAS's threads the CPU's range does without.
+    """
+
+    cpu: float
+    device: float
+    spared: int = 0
+
+
+# Two that end together by their prices alone then take as long as the faster one by itself.
+UNKNOWN_CONTENTION = Contention(2.0, 2.0)
 
 
 class Profile:
@@ -250,25 +269,25 @@ class Profile:
                 return float(known[name].get(case, 0.0))
         return 0.0
 
-    def contention(self, device: str, operation: str, memory: str) -> tuple[float, float]:
-        """How many times as long the CPU takes for its range of a call, and a device for its own,
-        while both work at the same time.
+    def contention(self, device: str, operation: str, way: str) -> Contention:
+        """What the CPU and a device that share a call lose to one another.
 
         Parameters
         ----------
         device, operation : str
-        memory : {"pageable", "pinned"}
-            What the device's operands lie in.
+        way : {"pageable", "pinned", "enqueued"}
+            What the device's operands lie in, where a thread does its range; else `ENQUEUED`.
 
         Returns
         -------
-        tuple of float
+        Contention
             `UNKNOWN_CONTENTION` where it was not measured.
         """
         known = self.data["host"].get("contention", {})
         for name in self._names(device, device.partition(":")[0]):
-            if (found := known.get(name, {}).get(operation, {}).get(memory)) is not None:
-                return float(found[CPU]), float(found["device"])
+            if (found := known.get(name, {}).get(operation, {}).get(way)) is not None:
+                times = float(found[CPU]), float(found["device"])
+                return Contention(*times, int(found.get("spared", 0)))
         return UNKNOWN_CONTENTION
 
     def blas_sleep(self) -> float:

@@ -111,10 +111,10 @@ def _try_out(data: dict[str, Any]) -> None:
         raise ValueError("blas_sleep")
     for device, operations in data["host"].get("contention", {}).items():
         for operation, kinds in operations.items():
-            for memory in kinds:
-                times = profile.contention(device, operation, memory)
-                if not all(1.0 <= one < math.inf for one in times):
-                    raise ValueError(f"contention of {operation} with {device}: {times}")
+            for way in kinds:
+                lost = profile.contention(device, operation, way)
+                if not all(1.0 <= t < math.inf for t in lost[:2]) or lost.spared < 0:
+                    raise ValueError(f"contention of {operation} with {device}: {lost}")
     if not 0.0 <= profile.pack(2**20) < math.inf:
         raise ValueError("pack")
     for table in data.get("kernels", {}).values():

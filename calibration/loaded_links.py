@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.calibration import fit, overheads
+from hetero.calibration import fit_link, overheads
 from hetero.calibration.failures import Failure
 from hetero.calibration.overheads import Copies
 from hetero.devices import at_once
@@ -227,7 +227,7 @@ def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
         logs = np.interp(
             np.log(samples["bytes"]), np.log(lengths), [math.log(of_way[n]) for n in lengths]
         )
-        model = fit.segments(samples["bytes"], np.multiply(samples["seconds"], np.exp(logs)))
+        model = fit_link.segments(samples["bytes"], np.multiply(samples["seconds"], np.exp(logs)))
         model["samples"] = {"bytes": lengths, "times": [of_way[n] for n in lengths]}
         found.setdefault(direction, {})[memory] = model
     return found

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.calibration import fit
+from hetero.calibration import fit_link
 from hetero.calibration.measure import center, measure
 from hetero.calibration.workbench import Bench
 from hetero.devices.base import Device
@@ -165,7 +165,7 @@ def links(device: Device, budget: Budget) -> dict[str, Any]:
     sizes = [size // 8 * 8 for size in sizes]  # whole float64s
     found: dict[str, Any] = {"upload": {}, "download": {}}
     for (direction, memory), seconds in transfers(device, sizes, 3 * budget.point).items():
-        found[direction][memory] = fit.segments([*seconds], [*seconds.values()])
+        found[direction][memory] = fit_link.segments([*seconds], [*seconds.values()])
     return found
 
 
@@ -179,7 +179,7 @@ def pack(budget: Budget) -> dict[str, Any]:
         seconds.append(
             measure(lambda view=view: np.ascontiguousarray(view), budget=budget.point).seconds
         )
-    return fit.segments(sizes, seconds)
+    return fit_link.segments(sizes, seconds)
 
 
 def of_calls(

@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from hetero.calibration import fit
+from hetero.calibration import fit, fit_link
+from hetero.calibration.residuals import residuals
 from hetero.runtime.models import Work, bind, bind_link
 
 SIZES = [2**i for i in range(10, 31)]
@@ -40,7 +41,7 @@ def slopes(model):
 
 @pytest.mark.parametrize("noise", [0.0, 0.005])
 def test_segments_find_planted_breakpoints(noise):
-    model = fit.segments(SIZES, noisy([planted(s) for s in SIZES], noise))
+    model = fit_link.segments(SIZES, noisy([planted(s) for s in SIZES], noise))
     first, second, last = ends(model)
     assert 2**17 < first <= 2**18
     assert 2**22 < second <= 2**23
@@ -53,7 +54,7 @@ def test_segments_find_planted_breakpoints(noise):
 
 
 def test_one_line_is_one_segment():
-    model = fit.segments(SIZES, [2e-6 + s / 5e9 for s in SIZES])
+    model = fit_link.segments(SIZES, [2e-6 + s / 5e9 for s in SIZES])
     assert ends(model) == [None]
     assert model["constants"][0]["seconds"] == pytest.approx(2e-6, rel=1e-6)
     assert slopes(model) == pytest.approx([1 / 5e9], rel=1e-6)
@@ -65,10 +66,10 @@ def test_a_fifth_of_the_points_a_hundred_times_too_long(seed):
     draw = random.Random(seed)
     spiked = set(draw.sample(range(len(SIZES)), len(SIZES) // 5))
     seconds = [(2e-6 + s / 5e9) * (100 if i in spiked else 1) for i, s in enumerate(SIZES)]
-    slope, intercept, _ = fit.line(np.array(SIZES, float), np.array(seconds))
+    slope, intercept, _ = fit_link.line(np.array(SIZES, float), np.array(seconds))
     assert slope == pytest.approx(1 / 5e9, rel=1e-3)
     assert intercept == pytest.approx(2e-6, rel=1e-3)
-    link = bind_link(fit.segments(SIZES, seconds))
+    link = bind_link(fit_link.segments(SIZES, seconds))
     for i, size in enumerate(SIZES):
         if i not in spiked:
             assert link(size) == pytest.approx(2e-6 + size / 5e9, rel=0.1)
@@ -77,7 +78,7 @@ def test_a_fifth_of_the_points_a_hundred_times_too_long(seed):
 def test_segments_never_fall_with_size_nor_below_zero():
     falling = [1e-3 / (1 + i) for i in range(len(SIZES))]
     for seconds in (falling, noisy([1e-5] * len(SIZES), 0.3), [s / 1e9 for s in SIZES]):
-        model = fit.segments(SIZES, seconds)
+        model = fit_link.segments(SIZES, seconds)
         link = bind_link(model)
         assert all(link(size) >= 0 for size in (0, 1, *SIZES, 2**40))
         assert all(slope >= -1e-15 for slope in slopes(model))
@@ -85,7 +86,7 @@ def test_segments_never_fall_with_size_nor_below_zero():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_segments_of_few_points(count):
-    model = fit.segments(SIZES[:count], [planted(s) for s in SIZES[:count]])
+    model = fit_link.segments(SIZES[:count], [planted(s) for s in SIZES[:count]])
     link = bind_link(model)
     for size in SIZES[:count]:
         assert link(size) == pytest.approx(planted(size), rel=1e-6)
@@ -93,14 +94,14 @@ def test_segments_of_few_points(count):
 
 def test_segments_keep_their_samples():
     seconds = [planted(s) for s in SIZES]
-    assert fit.segments(SIZES, seconds)["samples"] == {"bytes": SIZES, "seconds": seconds}
+    assert fit_link.segments(SIZES, seconds)["samples"] == {"bytes": SIZES, "seconds": seconds}
 
 
 # -- Residuals -----------------------------------------------------------------------------------
 
 
 def test_residuals():
-    found = fit.residuals([1.1, 0.8, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0])
+    found = residuals([1.1, 0.8, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0])
     assert found["mean"] == pytest.approx(0.075)
     assert found["worst"] == pytest.approx(0.2)
     assert found["p95"] == pytest.approx(0.1 + 0.85 * 0.1)

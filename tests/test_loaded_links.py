@@ -18,7 +18,7 @@ from test_profiles import measured as measured_profile
 
 import hetero
 from hetero import cli, devices
-from hetero.calibration import fit, loaded_links, loop, modelling, overheads, sampling, twins
+from hetero.calibration import fit_link, loaded_links, loop, modelling, overheads, sampling, twins
 from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration.failures import Failure
 from hetero.calibration.loop import Measured
@@ -66,7 +66,7 @@ def test_the_ratio_is_found_and_noise_is_not(seed, spikes):
     )
     assert times.keys() == set(WAYS)
     quiet = [2**n for n in range(12, 31)]
-    model = fit.segments(quiet, [quiet_seconds(n) for n in quiet])
+    model = fit_link.segments(quiet, [quiet_seconds(n) for n in quiet])
     kinds = {"pageable": model, "pinned": model}
     found = loaded_links.curves({"upload": kinds, "download": kinds}, times)
     assert all(times[way][n] == 1.0 for way in WAYS[1::2] for n in lengths) or spikes
@@ -81,7 +81,7 @@ def test_the_ratio_is_found_and_noise_is_not(seed, spikes):
 def test_what_hardly_differs_is_not_kept():
     times = {way: dict.fromkeys((2**20, 2**24), 1.0) for way in WAYS}
     times["upload", "pageable"][2**24] = 1.2
-    model = fit.segments([2**20, 2**22, 2**24], [1e-4, 4e-4, 16e-4])
+    model = fit_link.segments([2**20, 2**22, 2**24], [1e-4, 4e-4, 16e-4])
     kinds = {"pageable": model, "pinned": model}
     found = loaded_links.beside({"upload": kinds, "download": kinds}, times)
     assert found["upload"].keys() == {"pageable", "pinned", f"pageable {BESIDE}"}

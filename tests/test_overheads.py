@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from hetero.calibration import fit, overheads
+from hetero.calibration import fit_link, overheads
 from hetero.calibration.overheads import Copies, transfers
 from hetero.runtime import profile
 
@@ -117,7 +117,11 @@ def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monk
     assert list(found["download", "staged"]) == [n for n in sizes if n >= 1 << 18]
     assert list(found["download", "pinned"]) == sizes
     links = {
-        way: {kind: fit.segments([*t], [*t.values()]) for (w, kind), t in found.items() if w == way}
+        way: {
+            kind: fit_link.segments([*t], [*t.values()])
+            for (w, kind), t in found.items()
+            if w == way
+        }
         for way in ("upload", "download")
     }
     data = {**profile.shipped("conservative").data, "links": {"cuda:0": links}}

@@ -10,8 +10,8 @@ from statistics import median
 
 from hetero import devices as backends
 from hetero.calibration import loaded_links, overheads
-from hetero.calibration.fit import residuals
 from hetero.calibration.overheads import Copies
+from hetero.calibration.residuals import residuals
 from hetero.devices import at_once
 from hetero.errors import DeviceError
 from hetero.runtime import blas_use, inventory, pricing, profile

@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero import devices as backends
 from hetero.arrays import HOST
-from hetero.calibration.fit import residuals
+from hetero.calibration.residuals import residuals
 from hetero.errors import MethodNotAvailable
 from hetero.evaluation import draws, turns
 from hetero.evaluation.left_out import leaving_out

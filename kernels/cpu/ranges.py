@@ -21,8 +21,12 @@ def _block_sums(planes, sums, peaks):  # type: ignore
             for column in range(width):
                 total[column] += np.float64(abs(line[column]))
         peaks[b, i] = total.max()
+        end = 0
         for j in range(across):
-            sums[b, i, j] = total[j * width // across : (j + 1) * width // across].sum()
+            begin, end, value = end, (j + 1) * width // across, 0.0
+            for column in range(begin, end):
+                value += total[column]
+            sums[b, i, j] = value
 
 
 def block_sums(

@@ -21,6 +21,7 @@ from hetero.ops.convolve2d.window import Window
 # By how many eps of the sum of the products' absolute values a transform may be off.
 _LOST = 1e3
 _ROWS = 64  # that a thread looks at, at a time
+_AT_A_TIME = 1 << 15  # blocks
 _LARGEST = 32  # one in so many of a filter's values may be as large as it likes
 
 
@@ -118,19 +119,20 @@ def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: fl
     planes = as_loops_take(image).reshape(-1, *image.shape[-2:])
     cpu_ranges = loops.ranges_serving(planes.dtype)
     sums, areas, peaks = cpu_ranges.block_sums(planes, rows, columns)
-    if not np.isfinite(sums).all():
+    found = _seen(sums, areas)
+    if found is None:
         return None
+    means, least, has_zeros = found
     fill = abs(fillvalue) if window.filled else 0.0
-    means = np.maximum((sums / areas).max(axis=(1, 2)), fill)
+    means = np.maximum(means, fill)
     errors = size.norm * np.sqrt(np.maximum(peaks, fill)) * np.sqrt(means)
-    least = np.where(sums > 0.0, sums, np.inf).min(axis=(1, 2))
     if (errors > _LOST * taps * least).any():
         return True
+    if not (has_zeros & (means > 0.0)).any():
+        return False
     down, across = areas.shape
     zero = np.pad(sums == 0.0, ((0, 0), (1, 1), (1, 1)))
     zero &= (means > 0.0)[:, None, None]
-    if not zero.any():
-        return False
     beside = zero[:, :-2] | zero[:, 1:-1] | zero[:, 2:]
     beside = beside[:, :, :-2] | beside[:, :, 1:-1] | beside[:, :, 2:]
     blocks = np.argwhere(beside & (sums > 0.0))
@@ -138,3 +140,24 @@ def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: fl
     largest = np.maximum(planes.max(axis=(1, 2)), -planes.min(axis=(1, 2))).astype(np.float64)
     errors = size.norm * np.sqrt(np.maximum(largest, fill)) * np.sqrt(means)  # less than before
     return bool((errors[blocks[:, 0]] > _LOST * size.small * lines).any())
+
+
+def _seen(sums: np.ndarray, areas: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Of each plane's blocks: the largest mean, the least sum that is not zero, whether some are
+    zero. None where a sum is not finite.
+
+    Some rows of blocks at a time, so that what NumPy makes of them stays in a cache.
+    """
+    batch, down, across = sums.shape
+    each = max(_AT_A_TIME // across, 1)
+    means, least = np.zeros(batch), np.full(batch, np.inf)
+    has_zeros = np.zeros(batch, bool)
+    for begin in range(0, down, each):
+        part = sums[:, begin : begin + each]
+        means = np.maximum(means, (part / areas[begin : begin + each]).max(axis=(1, 2)))
+        smallest = part.min(axis=(1, 2))
+        has_zeros |= smallest == 0.0
+        if has_zeros.any():
+            smallest = np.where(part > 0.0, part, np.inf).min(axis=(1, 2))
+        least = np.minimum(least, smallest)
+    return (means, least, has_zeros) if np.isfinite(means).all() else None

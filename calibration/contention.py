@@ -41,7 +41,8 @@ from hetero.runtime.registry import Operation
 SECONDS = 4.0  # of all of a device, about
 _LONGEST = 0.05  # predicted seconds of a call
 _SMALLEST = 256  # extent
-_ROUNDS = 5
+_ROUNDS = (3, 7)  # at least, at most
+_ENOUGH = 1.0  # seconds, after which no further round begins
 _SPARED = (1, 2, 4)  # of BLAS's threads
 _DTYPE = "float32"
 
@@ -141,12 +142,10 @@ class _Shared:
         self._alone = []
         for share in (own, other):
             begin, end, one = share.begin, share.end, share.plan.chosen
-            part, target = (
-                cut.arrays(begin, end, call.arrays, None),
-                cut.output(begin, end, call.out),
-            )
+            part = cut.arrays(begin, end, call.arrays, None)
             place = {"device": one.device, "method": one.method}
-            self._alone.append(partial(operation.call, *part, out=target, **place))
+            place["out"] = cut.output(begin, end, call.out)
+            self._alone.append(partial(operation.call, *part, **place))
         problem, row = other.plan.problem, other.plan.chosen.implementation
         self.way = with_cpu.way(problem, row)
         threads = own.plan.chosen.threads
@@ -192,7 +191,11 @@ def times(
     """
     alone: list[list[float]] = [[], []]
     beside: list[list[tuple[float, float]]] = [[] for _ in together]
-    for number in range(_ROUNDS + 1):
+    least, most = _ROUNDS
+    start = time.perf_counter()
+    for number in range(most + 1):
+        if number > least and time.perf_counter() - start > _ENOUGH:
+            break
         for task, taken in zip((own, other), alone, strict=True):
             begin = time.perf_counter()
             task()

@@ -18,9 +18,11 @@ from hetero.runtime import inventory, profile, registry
 from hetero.runtime.cases import Place
 
 
-def test_medians_of_each_alone_and_of_both_in_each_way(monkeypatch):
+@pytest.mark.parametrize("slow", [False, True])
+def test_medians_of_each_alone_and_of_both_in_each_way(monkeypatch, slow):
     """In turn, so that what comes and goes meets all; the first round is left out."""
     clock, log = [0.0], []
+    monkeypatch.setattr(contention, "_ENOUGH", 1.0 if slow else 1e6)
     monkeypatch.setattr(contention.time, "perf_counter", lambda: clock[0])
 
     def task(name, seconds):
@@ -40,7 +42,7 @@ def test_medians_of_each_alone_and_of_both_in_each_way(monkeypatch):
     ways = [both("all threads", (4.0, 6.0)), both("fewer", (3.0, 5.0))]
     found = contention.times(task("cpu", 2.0), task("device", 5.0), ways)
     assert found == ([2.0, 5.0], [[4.0, 6.0], [3.0, 5.0]])
-    assert log == ["cpu", "device", "all threads", "fewer"] * (contention._ROUNDS + 1)
+    assert log == ["cpu", "device", "all threads", "fewer"] * (contention._ROUNDS[not slow] + 1)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_the_number_of_threads_that_ends_soonest_is_kept(opencl, monkeypatch, be
 def test_of_a_device(opencl, monkeypatch):
     """Every operation that has a size for it, in both kinds of memory; sizes that are quick."""
     monkeypatch.setattr(contention, "_LONGEST", 2e-4)
-    monkeypatch.setattr(contention, "_ROUNDS", 1)
+    monkeypatch.setattr(contention, "_ROUNDS", (1, 1))
     place = Place(opencl, {"is_host_cpu": False}, (devices.get(opencl),))
     failures = []
     found = contention.measured([place], registry.operations(), profile.current(), failures)

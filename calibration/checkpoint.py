@@ -29,7 +29,7 @@ log = logging.getLogger("hetero")
 
 
 class Around(NamedTuple):
-    """What a call on a device costs beside computing; of several together the links alone.
+    """What a call on a device costs beside computing; of several together, to begin on all.
 
     Attributes
     ----------

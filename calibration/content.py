@@ -46,7 +46,11 @@ def profile_of(
             "pack": pack or profile.shipped("conservative").data["host"]["pack"],
             "dispatch": {
                 **stays["host"].get("dispatch", {}),
-                **{name: found.dispatch for name, found in kept.around.items() if "*" not in name},
+                **{
+                    name: found.dispatch
+                    for name, found in kept.around.items()
+                    if found.dispatch or "*" not in name
+                },
             },
         },
         "models": {str(key): model for key, model in models.items()},

@@ -1,4 +1,4 @@
-"""Links in company: right after a product of the CPU, and while all GPUs copy at once.
+"""Links in company: right after a product of the CPU.
 
 Copies are timed in turn alone and so, in rounds, and what is kept is how many times as long one
 takes then. Multiplied with the curve of the quiet link that gives another curve, which keeps its
@@ -20,7 +20,6 @@ import numpy as np
 from hetero.calibration import fit_link, overheads
 from hetero.calibration.failures import Failure
 from hetero.calibration.overheads import Copies
-from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.kernels.cpu import blas_spin
 from hetero.runtime import blas_use, inventory
@@ -39,8 +38,9 @@ _LEAST = 0.05  # by which two times must differ
 _FAR = 2.0  # times the least sample: what takes longer met something else
 _PRODUCT = 600  # rows and columns
 
-Times = dict[tuple[str, str], dict[int, float]]  # direction and kind of memory -> bytes -> times
-Take = Callable[[tuple[str, str], int], float]
+Way = tuple[str, str]  # direction and kind of memory
+Times = dict[Way, dict[int, float]]  # bytes -> times
+Take = Callable[[Way, int], float]
 
 
 def beside_blas(device: Device, largest: int) -> Times:
@@ -63,7 +63,7 @@ def beside_blas(device: Device, largest: int) -> Times:
         )
 
 
-def timed(copies: Copies, way: tuple[str, str], nbytes: int) -> float:
+def timed(copies: Copies, way: Way, nbytes: int) -> float:
     """Seconds of a copy."""
     return _seconds(partial(copies, *way, nbytes))
 
@@ -72,39 +72,11 @@ def after_product(copies: Copies) -> Take:
     """Times a copy right after a product by NumPy."""
     a = np.ones((_PRODUCT, _PRODUCT), np.float32)
 
-    def take(way: tuple[str, str], nbytes: int) -> float:
+    def take(way: Way, nbytes: int) -> float:
         _ = a @ a
         return timed(copies, way, nbytes)
 
     return take
-
-
-def all_at_once(devices: Sequence[Device], largest: int) -> Times:
-    """How many times as long copies of several devices take, together, as one of the first's."""
-    lengths = sizes(largest, at_once.LEAST)
-    ways = overheads.ways(devices[0])
-    return compared(*side_by_side(devices, lengths[0]), lengths, ways=ways)
-
-
-def side_by_side(devices: Sequence[Device], largest: int) -> tuple[Take, Take]:
-    """What times copies of the first device, and of all at once."""
-    copies = []
-    for device in devices:
-        with device.active():
-            copies.append(Copies(device, largest))
-
-    def task(number: int, way: tuple[str, str], nbytes: int) -> None:
-        with devices[number].active():
-            copies[number](*way, nbytes)
-
-    def quiet(way: tuple[str, str], nbytes: int) -> float:
-        return _seconds(partial(task, 0, way, nbytes))
-
-    def loaded(way: tuple[str, str], nbytes: int) -> float:
-        tasks = [partial(task, number, way, nbytes) for number in range(len(devices))]
-        return _seconds(partial(at_once.run, devices, tasks, nbytes))
-
-    return quiet, loaded
 
 
 def after_products(
@@ -115,24 +87,14 @@ def after_products(
     for place in places:
         if len(place.devices) == 1:
             try:
-                found[place.name] = beside_blas(place.devices[0], _largest(place, budget))
+                found[place.name] = beside_blas(place.devices[0], largest(place, budget))
             except Exception as error:
                 failures.append(Failure("links", place.name, "after products", error))
     return found
 
 
-def together(
-    place: Place, links: dict[str, Any], budget: Budget, failures: list[Failure]
-) -> dict[str, Any]:
-    """The links of all equal devices at once, by those of the first of them."""
-    try:
-        return curves(links, all_at_once(place.devices, _largest(place, budget)))
-    except Exception as error:
-        failures.append(Failure("links", place.name, "at once", error))
-        return {}
-
-
-def _largest(place: Place, budget: Budget) -> int:
+def largest(place: Place, budget: Budget) -> int:
+    """Bytes of the largest copy that each device of a place has room for."""
     memory = min(int(device.describe()["memory_bytes"]) for device in place.devices)
     return min(budget.largest_transfer, memory // 4)
 
@@ -151,7 +113,7 @@ def compared(
     lengths: Sequence[int],
     rest: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
-    ways: Sequence[tuple[str, str]] = Copies.WAYS,
+    ways: Sequence[Way] = Copies.WAYS,
 ) -> Times:
     """How many times as long the second takes as the first one; 1 where that is noise.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero.calibration import loaded_links, overheads, selection
+from hetero.calibration import links_at_once, loaded_links, overheads, selection
 from hetero.calibration.checkpoint import Around, Checkpoint
 from hetero.calibration.failures import Failure
 from hetero.calibration.portions import Portion
@@ -116,8 +116,8 @@ class Surroundings:
         links = kept.around[first].links if first in kept.around else {}
         links = links or (self._wanted.base or {}).get("links", {}).get(first, {})
         self._schedule.begin("company", loaded_links.SECONDS, f"links of {place.name} at once")
-        at_once = loaded_links.together(place, links, self._wanted.budget, self._failures)
-        kept.around[place.name] = Around(at_once, {}, {})
+        found = links_at_once.together(place, links, self._wanted.budget, self._failures)
+        kept.around[place.name] = Around(*found, {})
 
 
 def around(

@@ -18,7 +18,16 @@ from test_profiles import measured as measured_profile
 
 import hetero
 from hetero import cli, devices
-from hetero.calibration import fit_link, loaded_links, loop, modelling, overheads, sampling, twins
+from hetero.calibration import (
+    fit_link,
+    links_at_once,
+    loaded_links,
+    loop,
+    modelling,
+    overheads,
+    sampling,
+    twins,
+)
 from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration.failures import Failure
 from hetero.calibration.loop import Measured
@@ -154,8 +163,8 @@ def test_no_more_than_fits():
         )
 
     budget = SimpleNamespace(largest_transfer=1000)
-    assert loaded_links._largest(place([8000, 2000]), budget) == 500
-    assert loaded_links._largest(place([8000, 9000]), budget) == 1000
+    assert loaded_links.largest(place([8000, 2000]), budget) == 500
+    assert loaded_links.largest(place([8000, 9000]), budget) == 1000
 
 
 class Timed(FakeCuda):
@@ -232,18 +241,6 @@ def test_a_spin_that_the_user_wants_long_is_not_short(monkeypatch):
     assert not blas_spin.is_cut()
 
 
-def test_all_at_once(monkeypatch):
-    monkeypatch.setattr(at_once, "LEAST", 2**12)
-    done = []
-    used = [Timed(0, done), Timed(1, done)]
-    times = loaded_links.all_at_once(used, 2**14)
-    assert set(times["upload", "pageable"]) == {2**14, 2**12}
-    assert [device.largest for device in used] == [2**14, 2**14]
-    number = {what: done.count(what) for what in set(done)}
-    assert number["upload to 0"] == 2 * number["upload to 1"] > 0
-    assert number["download from 0"] == 2 * number["download from 1"] > 0
-
-
 def test_a_device_that_fails_is_named(calm):
     class Broken(FakeCuda):
         def pinned(self, nbytes):
@@ -253,8 +250,7 @@ def test_a_device_that_fails_is_named(calm):
     failures: list[Failure] = []
     budget = SimpleNamespace(largest_transfer=2**14)
     assert loaded_links.after_products([place], budget, failures) == {}
-    assert loaded_links.together(place, {}, budget, failures) == {}
-    assert [f.what for f in failures] == ["after products", "at once"]
+    assert [f.what for f in failures] == ["after products"]
 
 
 # -- Pricing ---------------------------------------------------------------------------------------
@@ -549,6 +545,7 @@ def calibrated(monkeypatch, hasty, profile_file):
     """Calibrates two equal toys; and what was measured of links, in order."""
     order = []
     times = {way: {2**12: 1.5, 2**28: 1.5} for way in WAYS}
+    slow = {way: {n: 1.5 * (1e-5 + n / 1e10) for n in (2**12, 2**28)} for way in WAYS}
 
     def planted(name, result):
         def measure(*given):
@@ -576,7 +573,9 @@ def calibrated(monkeypatch, hasty, profile_file):
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: LINE)
         patch.setattr(loaded_links, "beside_blas", planted("after products", times))
-        patch.setattr(loaded_links, "all_at_once", planted("at once", times))
+        patch.setattr(links_at_once, "_SIZES", (2**12,))  # of what toys have room for
+        patch.setattr(links_at_once, "Together", planted("at once", None))
+        patch.setattr(links_at_once, "measured", lambda *_: links_at_once.Found(slow, 3e-4))
         inventory.changed()
 
         def calibrate(quick=False, **options):
@@ -599,14 +598,15 @@ def test_a_full_calibration_measures_links_in_company(calibrated):
         for loaded in (found.link("toy:1", way, beside=BESIDE), found.link("toy*2", way)):
             for nbytes in (2**12, 2**28):
                 assert loaded(nbytes) == pytest.approx(1.5 * alone(nbytes), rel=0.01)
-    assert found.data["host"]["dispatch"].keys() == {"toy:0"}
+    assert found.data["host"]["dispatch"] == {"toy:0": {"host": 1e-5}, "toy*2": {"host": 3e-4}}
+    assert "toy*2 to begin on all of them: 300 us" in report.calibration(found)
     assert profile.current().data["links"] == found.data["links"]
 
 
 def test_a_quick_one_does_not(calibrated):
     found, order = calibrated(True)
     assert order == ["find", "quiet"]
-    assert found.data["links"].keys() == {"toy:0"}
+    assert found.data["links"].keys() == {"toy:0"} == found.data["host"]["dispatch"].keys()
     assert not found.has_links(BESIDE)
 
 
@@ -640,7 +640,8 @@ def verified(two, monkeypatch):
 
     monkeypatch.setattr(overheads, "transfers", transfers)
     monkeypatch.setattr(loaded_links, "after_product", lambda copies: seconds(1.25))
-    monkeypatch.setattr(loaded_links, "side_by_side", lambda *_: (None, seconds(1.5)))
+    at_once = SimpleNamespace(once=lambda way, nbytes: 2e-3 + seconds(1.5)(way, nbytes))
+    monkeypatch.setattr(evaluated, "Together", lambda *_: at_once)
     none = type("Copies", (), {"WAYS": WAYS, "__init__": lambda *_: None})
     monkeypatch.setattr(evaluated, "Copies", none)
     monkeypatch.setattr(blas_spin, "_told", {})
@@ -652,6 +653,7 @@ def verified(two, monkeypatch):
     }
     kinds = data["links"]["cuda:0"]["upload"]
     kinds[f"pageable {BESIDE}"] = straight(1e-5, 1e9)["pageable"]  # off by a fifth
+    data["host"]["dispatch"]["cuda*2"] = {"host": 2e-3}
     profile.set_current(profile.parse(profile.encode(data)))
     yield evaluated.verified
     inventory.changed()

@@ -684,6 +684,54 @@ def test_streams_of_all_devices_share_what_the_host_copies():
     assert found.seconds == pytest.approx(sum(found.terms.values()))
 
 
+def test_pinned_streams_of_all_devices_go_both_ways_at_once():
+    """What is copied by no threads of the host adds up in one direction only."""
+    n = 8192
+    nbytes = 4.0 * n * n
+    rates = {"upload": 1.5e9, "download": 1e9}
+
+    def of(memory):
+        return {way: {memory: link(0.0, rates[way])["pageable"]} for way in rates}
+
+    kinds = {way: {**of("pinned")[way], **of("staged")[way], **BUS[way]} for way in rates}
+    constants = machine(links={"cuda:*": kinds, "cuda*2": kinds})
+    problem = square(n)
+    pinned = tuple(operand._replace(pinned=True) for operand in problem.inputs)
+    both = {"inputs": pinned, "output": problem.output._replace(pinned=True)}
+    up, down = 1.5 * nbytes / rates["upload"], 0.5 * nbytes / rates["download"]
+    for changed, copies in ((both, max(up, down)), ({"inputs": pinned}, max(up, down))):
+        found = shared(
+            priced(dataclasses.replace(problem, **changed), constants=constants), "streamed"
+        )
+        compute = found.terms["compute"]
+        expected = max(copies, compute) + min(copies, compute) / 2
+        assert found.seconds == pytest.approx(expected), changed.keys()
+    staged = shared(priced(problem, constants=constants), "streamed")
+    expected = max(up + down, compute) + min(up + down, compute) / 2
+    assert staged.seconds == pytest.approx(expected)
+
+
+def test_to_begin_on_all_of_them_counts_once():
+    n = 4096
+    without = machine(links={"cuda:*": BUS, "cuda*2": TOGETHER})
+    constants = profile.Profile(
+        {
+            **without.data,
+            "host": {
+                **without.data["host"],
+                "dispatch": {**without.data["host"].get("dispatch", {}), "cuda*2": {"host": 4e-4}},
+            },
+        }
+    )
+    before, after = (shared(priced(square(n), constants=c)) for c in (without, constants))
+    assert after.terms["overhead"] == pytest.approx(before.terms["overhead"] + 4e-4)
+    assert after.seconds == pytest.approx(before.seconds + 4e-4)
+    little = [
+        shared(priced(square(64), constants=c, device=ALL)).seconds for c in (without, constants)
+    ]
+    assert little[0] == little[1], "it is done one after the other"
+
+
 def test_copies_of_operands_that_do_not_change_are_none_of_the_parts(two):
     """They hold the whole operand, and a range is another one."""
     A, B = values(400, 300), hetero.keep(values(300, 200), uses=100)

@@ -10,6 +10,7 @@ from statistics import median
 
 from hetero import devices as backends
 from hetero.calibration import loaded_links, overheads
+from hetero.calibration.links_at_once import Together
 from hetero.calibration.overheads import Copies
 from hetero.calibration.residuals import residuals
 from hetero.devices import at_once
@@ -98,8 +99,12 @@ def together(place: str, members: Sequence[str], seed: int = 0) -> Errors:
     if not ways or largest <= at_once.LEAST:
         return {}
     sizes = drawn(seed, _COUNT_IN_COMPANY, at_once.LEAST, largest)
-    _, take = loaded_links.side_by_side([backends.get(name) for name in members], sizes[-1])
-    return {", ".join(way): _errors(take, way, sizes, constants.curve(place, *way)) for way in ways}
+    take = Together([backends.get(name) for name in members], sizes[-1]).once
+    begin, found = constants.dispatch(place, "host"), {}
+    for way in ways:
+        curve = constants.curve(place, *way)
+        found[", ".join(way)] = _errors(take, way, sizes, lambda n, curve=curve: begin + curve(n))
+    return found
 
 
 def drawn(seed: int, count: int, smallest: int, largest: int) -> list[int]:

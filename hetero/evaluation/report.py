@@ -58,6 +58,8 @@ def calibration(profile: Profile) -> str:
                     f"{device} {direction}, {memory}: {readable(floor)} + bytes at {rate:.1f} GB/s"
                 )
         if "*" in device.removesuffix(":*"):  # several at once
+            if begin := profile.dispatch(device, "host"):
+                lines.append(f"{device} to begin on all of them: {readable(begin)}")
             continue
         lines.append(
             f"{device} host work around a call: {readable(profile.dispatch(device, 'host'))}, "

@@ -170,7 +170,9 @@ class _Together:
         }
         self._twin = {name: devices[name].get("same_as", name) for name in members}
         self._alone, self._beside = constants, beside
-        self._at_once = constants.at_once(f"{kind}*{len(members)}")
+        group = f"{kind}*{len(members)}"
+        self._at_once = constants.at_once(group)
+        self._begin = constants.dispatch(group, "host")
 
     def candidate(self, problem: Problem, cut: Cut, implementation: Implementation) -> Candidate:
         """All of them, each with its range, by one method."""
@@ -192,7 +194,7 @@ class _Together:
                 (share.end - share.begin) / seconds
                 for share, seconds in zip(shares, times, strict=True)
             ]
-        return _all(name, implementation, chosen, shares, self._asked_for)
+        return _all(name, implementation, chosen, shares, self._asked_for, self._begin)
 
     def _shares(
         self, cut: Cut, implementation: Implementation, members: list[str], weights: list[float]
@@ -229,19 +231,24 @@ def _contended(
 ) -> Candidate:
     """A method that moves blocks both ways while it computes, on one of several that all do.
 
-    Uploads and downloads of all devices share what the host can copy, so that they add up. Blocks
-    are halves of the operands at most, and half of what takes less time goes on beside the rest.
+    What the host's threads copy for all devices adds up, up and down. Pinned memory needs none of
+    them, and goes both ways at once. Blocks are halves of the operands at most, and half of what
+    takes less time, copies or computing, goes on beside the rest.
     """
     moves = [(o, "upload") for o in part.inputs] + [(part.output, "download")]
     compute = found.terms.get("compute", 0.0)
+    staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
     try:
-        copies = sum(
-            2 * constants.link(member, way, o.memory, beside)(o.nbytes // 2) for o, way in moves
-        )
+        for operand, way in moves:
+            link = constants.link(member, way, operand.memory, beside)
+            seconds = 2 * link(operand.nbytes // 2)
+            by_way[way] += seconds
+            staged += 0.0 if operand.pinned else seconds
     except KeyError:
         return found
     if found.seconds is None:
         return found
+    copies = max(staged, *by_way.values())
     more = max(copies, compute) + min(copies, compute) / 2 - found.seconds
     return found if more <= 0 else with_terms(found, {"upload": more})
 
@@ -252,8 +259,12 @@ def _all(
     chosen: list[Candidate],
     shares: tuple[Share, ...],
     asked_for: bool,
+    begin: float,
 ) -> Candidate:
-    """What several devices do at once, as one candidate: the slowest, or all one by one."""
+    """What several devices do at once, as one candidate: the slowest, or all one by one.
+
+    To begin on all of them takes ``begin`` seconds longer than on one.
+    """
     method = implementation.method
     reason = next((c.reason for c in chosen if c.reason is not None), None)
     unpriced = any(c.seconds is None for c in chosen)
@@ -272,6 +283,7 @@ def _all(
     seconds, otherwise = sum(terms.values()), None
     if any(c.otherwise for c in chosen):
         otherwise = whole(c.otherwise or c.seconds for c in chosen)
-    return Candidate(
+    found = Candidate(
         name, method, seconds, terms, None, implementation, None, links, otherwise, shares
     )
+    return with_terms(found, {"overhead": begin}) if links and begin else found

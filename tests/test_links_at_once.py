@@ -1,0 +1,270 @@
+"""Links of several devices at once: what is counted of rows of copies, and what beginning takes."""
+
+from __future__ import annotations
+
+import random
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fakes import FakeCuda
+from test_loaded_links import Timed
+
+from hetero.calibration import fit_link, links_at_once, loaded_links, overheads
+from hetero.calibration.failures import Failure
+from hetero.calibration.links_at_once import Together, is_made, measured, steady, times
+from hetero.devices import at_once
+from hetero.devices.staging import DOWNLOAD, UPLOAD
+from hetero.runtime.profile import PAGEABLE, PINNED, STAGED, Profile
+
+SIZES = links_at_once._SIZES
+WAYS = overheads.Copies.WAYS
+RATE = 4e10
+
+
+class Bus:
+    """Two devices whose copies take ``ratio`` times as long while both copy; one begins later."""
+
+    ways = (*WAYS, (UPLOAD, STAGED), (DOWNLOAD, STAGED))
+
+    def __init__(self, ratio=1.0, late=0.0, seed=0, noise=0.0, spikes=0.0, rate=RATE):
+        self.ratio, self.late, self.rate = ratio, late, rate
+        self.noise, self.spikes = noise, spikes
+        self.draw, self.now = random.Random(seed), 0.0
+        self.rows, self.renewed = [], 0
+
+    def renew(self):
+        self.renewed += 1
+
+    def alone(self, nbytes):
+        return 1e-5 + nbytes / self.rate
+
+    def _work(self, nbytes):
+        far = self.draw.uniform(3.0, 10.0) if self.draw.random() < self.spikes else 1.0
+        return self.alone(nbytes) * far * self.draw.uniform(1.0, 1.0 + self.noise)
+
+    def _run(self, nbytes, number):
+        """Event by event: when each device began and ended its copies."""
+        begins = [self.now, self.now + self.late]
+        marks = [[begin] for begin in begins]
+        left = [self._work(nbytes) for _ in begins]
+        now = self.now
+        while any(len(each) <= number for each in marks):
+            busy = [d for d in (0, 1) if begins[d] <= now and len(marks[d]) <= number]
+            pace = 1.0 / self.ratio if len(busy) == 2 else 1.0
+            step = min([left[d] / pace for d in busy] + [b - now for b in begins if b > now])
+            now += step
+            for d in busy:
+                left[d] -= step * pace
+                if left[d] <= 1e-12:
+                    marks[d].append(now)
+                    left[d] = self._work(nbytes)
+        self.now = now
+        return marks
+
+    def row(self, way, nbytes, number):
+        self.rows.append((way, nbytes, number))
+        return self._run(nbytes, number)
+
+    def once(self, way, nbytes):
+        begin = self.now
+        self._run(nbytes, 1)
+        return self.now - begin
+
+
+def any_way(way, nbytes):
+    return way in ((UPLOAD, PINNED), (DOWNLOAD, STAGED))
+
+
+@pytest.mark.parametrize("spikes", [0.0, 0.1])
+@pytest.mark.parametrize("late", [0.0, 4e-4])
+@pytest.mark.parametrize("ratio", [1.0, 1.3, 1.9])
+def test_single_copies_are_predicted(ratio, late, spikes):
+    """By what a copy of a row takes, and once what beginning takes."""
+    bus = Bus(ratio, late, noise=0.03, spikes=spikes)
+    found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
+    assert bus.renewed == links_at_once._ROUNDS - 1, "each round has other memory"
+    quiet = Bus(late=late)
+    for way in ((UPLOAD, PINNED), (DOWNLOAD, STAGED)):
+        assert tuple(found.seconds[way]) == SIZES
+        for n in SIZES:
+            assert found.seconds[way][n] == pytest.approx(ratio * quiet.alone(n), rel=0.05)
+    assert found.seconds[UPLOAD, PAGEABLE] == {}
+    samples = [2**n for n in range(10, 31)]
+    model = {"samples": {"bytes": samples, "seconds": [quiet.alone(n) for n in samples]}}
+    links = {way: {PINNED: model, STAGED: model} for way in (UPLOAD, DOWNLOAD)}
+    kept = loaded_links.curves(links, times(links, found.seconds))
+    constants = Profile(
+        {"name": "", "devices": {}, "links": {"cuda:0": _drawn(links), "cuda*2": kept}}
+    )
+    sharp = Bus(ratio, late)
+    for n in (11_000_000, 45_000_000, 100_000_000, 180_000_000, 400_000_000):
+        predicted = found.begin + constants.link("cuda*2", UPLOAD, PINNED)(n)
+        assert predicted == pytest.approx(sharp.once((UPLOAD, PINNED), n), rel=0.1)
+
+
+def _drawn(links):
+    """Link models of samples."""
+    return {
+        way: {
+            memory: fit_link.segments(*model["samples"].values()) for memory, model in kinds.items()
+        }
+        for way, kinds in links.items()
+    }
+
+
+def test_single_copies_alone_would_tell_something_else():
+    """What it takes to begin is as long as a copy of 16 MiB: no bus is halved by it."""
+    bus = Bus(ratio=1.1, late=4e-4)
+    n = 1 << 24
+    assert bus.once((UPLOAD, PINNED), n) > 1.85 * bus.alone(n)
+    found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
+    assert found.seconds[UPLOAD, PINNED][n] == pytest.approx(1.1 * bus.alone(n), rel=1e-6)
+    assert found.begin == pytest.approx(0.9 * 4e-4, rel=0.05)
+
+
+# When two devices began, and ended their copies -> seconds of a copy on each.
+MARKS = {
+    "together": ([[0, 2, 4, 6, 8], [0, 2, 4, 6, 8]], 2.0),
+    "the second begins late": ([[0, 1, 2, 4, 6, 8], [2, 4, 6, 8, 9, 10]], 2.0),
+    "one is held up once": ([[*range(0, 18, 2)], [0, 2, 9, 11, 13, 15, 17]], 2.0),
+    "one is faster": ([[0, 1, 2, 3, 4, 5, 6], [0, 2, 4, 6, 8]], 4.0 / 3.0),
+    "never both": ([[0, 2, 4, 6], [6, 9, 12, 15]], 5.0),
+    "hardly both": ([[0, 2, 4, 6], [4, 5.5, 8.5, 11.5]], 2 / (1 / 2 + 1 / 3)),
+}
+
+
+@pytest.mark.parametrize("case", MARKS)
+def test_what_is_counted_of_a_row(case):
+    marks, expected = MARKS[case]
+    assert steady([marks]) == pytest.approx(expected)
+    assert steady([marks[::-1]]) == pytest.approx(expected)
+    held_up = [[9.0 * mark for mark in each] for each in marks]
+    assert steady([marks, held_up, marks, marks]) == pytest.approx(expected), "most rounds decide"
+
+
+@pytest.mark.parametrize("rate", [1e8, 1e9, 5e9, 4e10])
+def test_the_time_is_kept_to(rate):
+    """Slow links are measured at fewer sizes, and in fewer rounds."""
+    bus = Bus(ratio=1.2, rate=rate)
+    found = measured(bus, SIZES, lambda way, nbytes: True, clock=lambda: bus.now)
+    sizes = tuple(found.seconds[UPLOAD, PAGEABLE])
+    assert sizes == SIZES[: len(sizes)]
+    fewest = links_at_once._LEAST_ROW + links_at_once._SAMPLES  # of the smallest, each way
+    smallest = fewest * len(Bus.ways) * 1.2 * bus.alone(SIZES[0])
+    assert bus.now <= max(1.3 * loaded_links.SECONDS, 1.01 * smallest)
+    assert (sizes == SIZES) == (rate > 1e10)
+
+
+def test_rows_are_long_where_copies_are_short():
+    bus = Bus(ratio=1.2)
+    measured(bus, SIZES, any_way, clock=lambda: bus.now)
+    least, row, long = links_at_once._LEAST_ROW, links_at_once._ROW, links_at_once._LONG
+    for _, nbytes, number in bus.rows:
+        assert least <= number <= max(row // nbytes, least)
+        if number > least:
+            assert number * 1.2 * bus.alone(nbytes) <= long
+        if least < number < row // nbytes:
+            assert (number + 1) * 1.2 * bus.alone(nbytes) > long
+    assert {number * nbytes for _, nbytes, number in bus.rows} == {row, 4 * SIZES[-1]}
+
+
+def segments(floor, rate):
+    """A curve, as a profile has it."""
+    sizes = [2**n for n in range(10, 30)]
+    return fit_link.segments(sizes, [floor + n / rate for n in sizes])
+
+
+def test_what_calls_copy_is_measured():
+    plain, staged = segments(1e-5, 5e9), segments(1e-3, 2e10)  # from 6.6 MB on
+    late = segments(1e-2, 2e10)  # from 66 MB on
+    kinds = {PAGEABLE: plain, PINNED: segments(1e-5, 5e10)}
+    asked = is_made({UPLOAD: kinds | {STAGED: staged}, DOWNLOAD: kinds | {STAGED: late}})
+    for n in SIZES:
+        assert asked((UPLOAD, PINNED), n)
+        assert asked((DOWNLOAD, PINNED), n)
+        assert asked((UPLOAD, STAGED), n)
+        assert not asked((UPLOAD, PAGEABLE), n)
+        assert asked((DOWNLOAD, STAGED), n) == (n > 66e6)
+        assert asked((DOWNLOAD, PAGEABLE), n) == (n < 66e6)
+    asked = is_made({UPLOAD: kinds, DOWNLOAD: kinds})
+    assert asked((UPLOAD, PAGEABLE), 2**28)
+    assert not asked((UPLOAD, STAGED), 2**28)
+
+
+def test_times_as_long():
+    kinds = {PINNED: segments(0.0, 1e10)}
+    seconds = {(UPLOAD, PINNED): {2**24: 1.5 * 2**24 / 1e10, 2**26: 0.9 * 2**26 / 1e10}}
+    seconds[UPLOAD, STAGED] = {2**24: 1.0}
+    seconds[UPLOAD, PINNED][3 << 24] = 1.04 * (3 << 24) / 1e10  # no knot, and noise
+    found = times({UPLOAD: kinds}, seconds)
+    assert found == {(UPLOAD, PINNED): {2**24: pytest.approx(1.5), 2**26: 1.0, 3 << 24: 1.0}}
+
+
+# -- On devices ------------------------------------------------------------------------------------
+
+
+class Both(Timed):
+    """A device whose copies wait for one of the other."""
+
+    meeting = threading.Barrier(2, timeout=10)
+
+    def same_in_threads(self):
+        return True
+
+    def upload(self, *given, **options):
+        super().upload(*given, **options)
+        self.meeting.wait()
+
+    def download(self, *given, **options):
+        super().download(*given, **options)
+        self.meeting.wait()
+
+
+def test_copies_of_a_row_are_at_once(monkeypatch):
+    monkeypatch.setattr(at_once, "LEAST", 2**12)
+    done = []
+    found = Together([Both(0, done), Both(1, done)], 2**13)
+    assert found.ways == WAYS
+    for way in WAYS:
+        marks = found.row(way, 2**12, 5)
+        assert [len(each) for each in marks] == [6, 6]
+        assert all(np.diff(each).min() >= 0.0 for each in marks)
+        assert found.once(way, 2**13) > 0.0
+    assert sorted(done) == sorted(
+        12 * ["upload to 0", "upload to 1", "download from 0", "download from 1"]
+    )
+
+
+def test_devices_that_depend_on_each_other_take_turns():
+    """As they do in calls."""
+    done = []
+    found = Together([Timed(0, done), Timed(1, done)], 2**13)
+    marks = found.row((UPLOAD, PINNED), 2**12, 4)
+    assert done == 4 * ["upload to 0"] + 4 * ["upload to 1"]
+    assert marks[0][-1] <= marks[1][0]
+
+
+def test_other_memory(monkeypatch):
+    found = Together([FakeCuda(0), FakeCuda(1)], 2**13)
+    before = [copies._pageable for copies in found._copies]
+    found.renew()
+    assert not any(
+        copies._pageable is old for copies, old in zip(found._copies, before, strict=True)
+    )
+
+
+class Broken(FakeCuda):
+    def pinned(self, nbytes):
+        raise RuntimeError("no memory")
+
+
+def test_a_device_that_fails_is_named():
+    place = SimpleNamespace(name="cuda*2", devices=(Broken(), Broken(1)))
+    failures: list[Failure] = []
+    budget = SimpleNamespace(largest_transfer=2**28)
+    assert links_at_once.together(place, {}, budget, failures) == ({}, {})
+    assert [(f.place, f.what) for f in failures] == [("cuda*2", "at once")]
+    budget.largest_transfer = at_once.LEAST - 1  # which is never copied at once
+    assert links_at_once.together(place, {}, budget, []) == ({}, {})

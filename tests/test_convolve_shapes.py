@@ -18,7 +18,7 @@ import hetero
 from hetero import devices
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.common import tuning
-from hetero.kernels.convolution import plan as plan_convolve
+from hetero.kernels.convolution import plan_tiled
 from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.ops.convolve2d import fft_device, tiles_cpu, tiles_device
 from hetero.ops.convolve2d.operands import swapped
@@ -40,11 +40,11 @@ def thresholds(kind):
         rows |= {cpu_convolve._ROWS, cpu_convolve._TILE_ROWS}
     else:
         columns |= {
-            *plan_convolve._LANES,
+            *plan_tiled._LANES,
             tuning.default()["convolution.stage_columns"],
-            plan_convolve._CHUNK,
+            plan_tiled._CHUNK,
         }
-        rows |= {*plan_convolve._ROWS}
+        rows |= {*plan_tiled._ROWS}
         if kind == "cuda":
             columns |= {256}
             rows |= {256}

@@ -10,7 +10,9 @@ from ..common import refit as common
 from ..common.launch import ELEMENT_BYTES, Launch, LaunchPlan
 from ..common.refit import Clock, Limits, RefitCase, Search, Timer
 from ..common.tuning import Table
-from .plan import DEPTHS, GridSlab, blocked, default_depth, sweep
+from .grid_slab import GridSlab
+from .plan import sweep
+from .plan_blocked import DEPTHS, blocked, default_depth
 
 __all__ = ["candidates", "refit"]
 

@@ -8,7 +8,7 @@ from ..common.launch import REAL, Launch, ceil_div, check_dtype
 from ..common.rungs import Rung
 from ..procedure.card import Card
 from ..procedure.derive import Shape
-from .plan import GridSlab
+from .grid_slab import GridSlab
 
 __all__ = ["RUNGS", "Shape", "chosen", "shapes", "sweep_rung"]
 

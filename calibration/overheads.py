@@ -103,7 +103,9 @@ class Copies:
 def ways(device: Device) -> tuple[tuple[str, str], ...]:
     """Directions and kinds of memory that can be copied to and from a device."""
     with device.active():
-        is_staged = device.stages and device.ring() is not None
+        ring = device.ring() if device.stages else None
+        if is_staged := ring is not None:
+            ring.prepare()
     if is_staged:
         return (*Copies.WAYS, *((way, STAGED) for way in _DIRECTIONS))
     return Copies.WAYS

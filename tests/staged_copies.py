@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 
 import fake_cuda
 import numpy as np
@@ -118,6 +119,93 @@ def failures() -> None:
     gc.collect()
 
 
+def until(condition) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(1e-3)
+
+
+def in_a_fresh_process() -> None:
+    """While the loops are compiled the driver copies, and then the rest of that copy is staged."""
+    sliced, plain, kept = [], [], lanes._PLAIN
+    lanes._PLAIN = 1 << 12
+    really, uploads = device.send_slices, device.upload
+
+    def noted(direction, array, *others):
+        sliced.append((direction, array.nbytes))
+        really(direction, array, *others)
+
+    def uploaded(view, *others):
+        plain.append(view.nbytes)
+        uploads(view, *others)
+        if len(plain) == 3:
+            lane._compiled = compiled
+            lane.settled.set()
+            until(lambda: not used.regions.is_coming("upload"))
+
+    device.send_slices = noted
+    compiled = lane._compiled
+    for array in (
+        rng.random(5000),
+        rng.random((50, 300))[::2, 3:200],
+        rng.random((9, 2000))[:, 5:],
+    ):
+        lane._compiled = {}
+        lane.settled.clear()
+        sliced.clear(), plain.clear()
+        used = staging.Ring(device, 3, 1 << 14, 1 << 12, helpers=2, region_bytes=REGION, ahead=True)
+        buffer, _owner = device.allocate(array.nbytes)
+        assert not used.is_worth_it("upload", array)
+        if array.flags.c_contiguous:
+            device.upload = uploaded
+        else:
+            lane._compiled = compiled
+            lane.settled.set()
+        copy = used.start("upload", array, buffer)
+        copy.wait()
+        device.__dict__.pop("upload", None)
+        assert used.is_worth_it("upload", array)
+        if array.flags.c_contiguous:
+            assert plain == [1 << 12] * 3
+            assert sliced == [("upload", array.nbytes - 3 * (1 << 12))]
+        until(lambda used=used: not used.regions.is_coming("upload"))
+        found = np.zeros(array.shape)
+        device.copy_plainly("download", found, buffer)
+        np.testing.assert_array_equal(found, array)
+        before = len(sliced)
+        used.start("upload", array, buffer).wait()
+        assert sliced[before:] == [("upload", array.nbytes)]
+        found[...] = 0
+        used.start("download", found, buffer).wait()
+        np.testing.assert_array_equal(found, array)
+        used.close()
+        gc.collect()
+        assert not pinned.sizes()
+    # Nobody copies any more when all is there: it is given back all the same.
+    used = staging.Ring(device, 3, 1 << 14, 1 << 12, helpers=2, region_bytes=REGION, ahead=True)
+    idle, lanes._IDLE = lanes._IDLE, 0.2
+    for _ in range(2):
+        used.regions.ask("download", 1, REGION)
+        until(lambda: not used.is_idle())
+        assert pinned.sizes()[lanes.PURPOSE] == REGION
+        until(used.is_idle)
+        until(lambda: not pinned.sizes())
+    lanes._IDLE = idle
+    used.regions.ask("upload", 1, REGION)
+    used.close()
+    gc.collect()
+    assert not pinned.sizes(), pinned.sizes()
+    # There is no pinned memory: the driver copies.
+    used = staging.Ring(device, 3, 1 << 14, 1 << 12, helpers=2, region_bytes=REGION, ahead=True)
+    driver.fail(1, "cuMemHostRegister_v2", good=True)
+    there_and_back(used, rng.random((30, 400)))
+    driver.fail(0)
+    used.close()
+    lanes._PLAIN = kept
+    del device.send_slices
+
+
 def lost_context() -> None:
     """Pinned arrays stay what they are when their context is given up."""
     with device.active():
@@ -139,6 +227,8 @@ with device.active():
     sizes_and_layouts()
     leaders_are_few()
     failures()
+    gc.collect()
+    in_a_fresh_process()
     gc.collect()
     threads, before = threading.active_count(), driver.live()
     used = ring()

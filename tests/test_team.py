@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 import threading
 import time
 import types
@@ -329,5 +330,9 @@ def test_a_system_without_what_the_loops_call_does_without_them(monkeypatch):
     lane.compile_ahead()
     assert lane.ready("serve") is None
     monkeypatch.undo()
+    before = sys.getswitchinterval()
+    lane.settled.clear()
     lane.compile_ahead()
+    assert lane.settled.is_set()
     assert lane.ready("serve") is not None
+    assert sys.getswitchinterval() == before

@@ -67,6 +67,7 @@ class Device(Protocol):
     synchronize: Callable[..., None]
     passed: Callable[[Any], bool]
     sends_slices: Callable[[str], bool]
+    will_send_slices: Callable[[str], bool]
     send_slices: Callable[..., None]
     copy_plainly: Callable[..., None]
 

@@ -269,7 +269,7 @@ class CudaDevice(CudaStreams):
             with self._lock:
                 if state.ring is None:
                     compile_ahead()
-                    state.ring = Ring(self)
+                    state.ring = Ring(self, ahead=True)
         return state.ring
 
     def send(self, direction: str, array: np.ndarray, buffer: int, offset: int, stream: Any) -> Any:
@@ -293,6 +293,9 @@ class CudaDevice(CudaStreams):
 
     def sends_slices(self, direction: str) -> bool:
         return lane.ready("serve") is not None
+
+    def will_send_slices(self, direction: str) -> bool:
+        return lane.ready("serve") is not None or not lane.settled.is_set()
 
     def send_slices(
         self,

@@ -129,6 +129,8 @@ class HostCopies(Queues):
         ring = self.ring()
         if ring is None or (array.flags.c_contiguous and self.is_pinned(array)):
             return False
+        if not ring.is_worth_it(direction, array):
+            return False
         ring.start(direction, array, buffer, offset, self.record()).wait()
         return True
 
@@ -169,6 +171,10 @@ class HostCopies(Queues):
     def sends_slices(self, direction: str) -> bool:
         """Whether `send_slices` works, which takes the interpreter's lock once."""
         return False
+
+    def will_send_slices(self, direction: str) -> bool:
+        """Whether `send_slices` works, or will soon."""
+        return self.sends_slices(direction)
 
     def await_sent(self, mark: Any) -> None:
         """Hold up the host until a copy is complete, asleep if that takes long."""

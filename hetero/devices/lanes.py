@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Device, Job, here, plainly
-from hetero.devices.pieces import pieces
+from hetero.devices.pieces import behind, pieces
 from hetero.errors import DeviceError
 
 PURPOSE = "pinned buffers of copies"
 _NICE = 10  # the program's own work goes first
-_PLAIN = 16 << 20  # bytes of a strided array that are packed at once where there is no buffer
+_PLAIN = 8 << 20  # bytes that the driver copies where there is no buffer, or not yet
 _IDLE = 60.0  # seconds without a copy after which a thread ends and gives its buffers back
 
 log = logging.getLogger("hetero")
@@ -35,6 +35,7 @@ class Ring(Protocol):
     slice_bytes: int
     region_bytes: int
     helpers: int
+    regions: Any
     leave: Callable[[Way, Any], bool]
     ended: Callable[[Job], None]
 
@@ -146,26 +147,49 @@ class Lane:
         flying.append(Slot(buffer, packed, view, mark))
 
     def _do_whole(self, job: Job, array: np.ndarray, offset: int) -> None:
-        """Do a job with whatever helpers there are, in compiled loops."""
-        region = self._region_for(array.nbytes)
-        if region is not None:
-            self._device.send_slices(
-                *(job.direction, array, job.buffer, offset),
-                *(region, self._stream, job.flag, self._ring.helpers),
-            )
-            return
-        if job.after is not None:
-            self._device.wait(job.after)
+        """Do a job with whatever helpers there are, in compiled loops.
+
+        The driver copies what comes before these and their buffers are there.
+        """
         count, piece = pieces(array, _PLAIN)
         for number in range(count):
             view, begin = piece(number)
+            region = self._region_now(job.direction, array.nbytes)
+            rest = behind(array, begin) if region is not None else None
+            if rest is not None:
+                self._device.send_slices(
+                    *(job.direction, rest, job.buffer, offset + begin),
+                    *(region, self._stream, job.flag, self._ring.helpers),
+                )
+                return
             if not job.is_cancelled:
-                self._device.copy_plainly(job.direction, view, job.buffer, offset + begin)
+                self._plainly(job, view, offset + begin)
+
+    def _plainly(self, job: Job, view: np.ndarray, offset: int) -> None:
+        """Let the driver copy ordinary memory, beside what is computed where it can."""
+        if not view.flags.c_contiguous:
+            if job.after is not None:
+                self._device.wait(job.after)
+            self._device.copy_plainly(job.direction, view, job.buffer, offset)
+            return
+        if job.direction == UPLOAD:
+            self._device.upload(view, job.buffer, offset, self._stream)
+        else:
+            self._device.download(job.buffer, view, offset, self._stream)
+        self._device.synchronize(self._stream)
+
+    def _region_now(self, direction: str, nbytes: int) -> np.ndarray | None:
+        """`_region_for`, if the loops are there; None also as long as a first one is being made."""
+        if self._region is None:
+            self._region = self._ring.regions.take(direction)
+        if self._region is None and self._ring.regions.is_coming(direction):
+            return None
+        return self._region_for(nbytes) if self._device.sends_slices(direction) else None
 
     def _region_for(self, nbytes: int) -> np.ndarray | None:
         """Pinned memory for so many bytes on their way, or what there is."""
         most = self._ring.region_bytes
-        wanted = min(max(1 << (nbytes - 1).bit_length(), most // 8), most)
+        wanted = wanted_region(nbytes, most)
         held, tried = 0 if self._region is None else self._region.nbytes, wanted
         while self._may_grow and held < tried:
             try:
@@ -206,6 +230,11 @@ class Lane:
             log.debug("%s: a slice did not arrive: %s", self._device.name, error)
         self._free += [slot.buffer for slot in flying]
         flying.clear()
+
+
+def wanted_region(nbytes: int, most: int) -> int:
+    """Bytes of pinned memory for a copy of so many, and for others of about that size."""
+    return min(max(1 << (nbytes - 1).bit_length(), most // 8), most)
 
 
 def _refused(name: str, error: Exception) -> None:

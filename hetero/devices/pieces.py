@@ -31,6 +31,14 @@ def in_rows(array: np.ndarray) -> tuple[np.ndarray] | tuple[()]:
     return (np.lib.stride_tricks.as_strided(array, shape, (outer[-1][1], array.itemsize)),)
 
 
+def behind(array: np.ndarray, nbytes: int) -> np.ndarray | None:
+    """What follows so many bytes of an array that `in_rows` made; None within a row."""
+    if array.flags.c_contiguous:
+        return array.reshape(-1).view(np.uint8)[nbytes:]
+    row = array.shape[1] * array.itemsize
+    return None if nbytes % row else array[nbytes // row :]
+
+
 def pieces(array: np.ndarray, most: int) -> tuple[int, Callable[[int], tuple[np.ndarray, int]]]:
     """An array in parts that follow each other in C order.
 

@@ -29,8 +29,9 @@ from hetero import locks
 from hetero.arrays import reused
 from hetero.devices import team
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy, Device, Direct, Job, Staged, here
-from hetero.devices.lanes import Lane, Way, be_nice
+from hetero.devices.lanes import Lane, Way, be_nice, wanted_region
 from hetero.devices.pieces import in_rows
+from hetero.devices.warming import Regions
 from hetero.kernels.cpu import blas_spin, lane
 
 _SLICE = 4 << 20  # bytes of a buffer of a thread of its own
@@ -38,6 +39,7 @@ _LEAST_SLICE = 1 << 20  # bytes: waking another thread takes longer than copying
 _BUFFERS = 2  # of a thread
 _REGION = 32 << 20  # bytes of all buffers of one that leads
 _LEADERS = 2  # for each direction
+_LONG = 256 << 20  # bytes that the driver copies in about as long as what copies need is made
 _MOST_LANES = 8
 _MOST_HELPERS = 8  # for each ring
 _WAYS = [Way(direction, leads) for direction in (UPLOAD, DOWNLOAD) for leads in (False, True)]
@@ -80,6 +82,8 @@ class Ring:
         Threads that help, of all rings together. Default: see `usual_helpers`.
     region_bytes : int, optional
         Of the buffers of a thread with helpers.
+    ahead : bool, optional
+        Whether these are made by a thread of its own while the driver copies.
     """
 
     def __init__(
@@ -91,12 +95,14 @@ class Ring:
         buffers: int = _BUFFERS,
         helpers: int | None = None,
         region_bytes: int = _REGION,
+        ahead: bool = False,
     ) -> None:
         self.device, self.place = device, device.place()
         self.lanes = lanes or usual_lanes()
         self.slice_bytes, self.least_bytes, self.buffers = slice_bytes, least_bytes, buffers
         self._helpers = helpers
         self.region_bytes = region_bytes
+        self.regions, self._ahead = Regions(device, self.place, self._warm), ahead
         self._lock = locks.new()
         self._led = {UPLOAD: 0, DOWNLOAD: 0}  # jobs under way
         self._queues = {way: queue.SimpleQueue() for way in _WAYS}
@@ -125,7 +131,7 @@ class Ring:
         share = -(-array.nbytes // (self.lanes * self.buffers)) + 4095 & ~4095
         most = min(max(share, self.least_bytes), self.slice_bytes)
         is_whole = False
-        if self.device.sends_slices(direction) and (rows := in_rows(array)):
+        if self._takes_rows(direction) and (rows := in_rows(array)):
             (array,) = rows
             most, is_whole = array.nbytes, True
         if after is not None and self.device.passed(after):
@@ -141,12 +147,43 @@ class Ring:
             if is_whole:
                 wanted = min(self._led[direction], _LEADERS - 1) + 1
                 self._led[direction] += 1
+                if self._ahead:
+                    size = wanted_region(array.nbytes, self.region_bytes)
+                    wanted = min(wanted, max(self.regions.ask(direction, wanted, size), 1))
             workers = self._started(way, wanted)
             for _ in range(min(job.count, workers)):
                 self._queues[way].put(job)
         if not workers:
             Lane(self, None).do(job, buffered=False)
         return started
+
+    def _takes_rows(self, direction: str) -> bool:
+        """Whether an array in rows goes in slices, or will before it is copied."""
+        able = self.device.will_send_slices if self._ahead else self.device.sends_slices
+        return able(direction)
+
+    def is_worth_it(self, direction: str, array: np.ndarray) -> bool:
+        """Whether a copy that is waited for at once is faster by `start` than by the driver.
+
+        Not while the loops are compiled, which is begun with the first copy.
+        """
+        if not self._ahead or array.nbytes >= _LONG or self.device.sends_slices(direction):
+            return True
+        if not (self.device.will_send_slices(direction) and in_rows(array)):
+            return True
+        self.regions.ask(direction, 1, wanted_region(array.nbytes, self.region_bytes))
+        return False
+
+    def _warm(self, direction: str, when: Any) -> None:
+        """Start the threads of copies whose buffers are there; these end if there are none."""
+        with self._lock:
+            if self.regions.is_wanted(when) and self._started(Way(direction, True), 1):
+                team.current(self.helpers)
+
+    def prepare(self) -> None:
+        """Return when copies are as fast as they will be."""
+        if self._ahead:
+            lane.settled.wait()
 
     def start_pinned(
         self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0, after: Any = None
@@ -194,6 +231,8 @@ class Ring:
             own_thread = threading.current_thread()
             if own_thread in self._threads[way]:
                 self._threads[way].remove(own_thread)
+            if self.is_idle():
+                self.regions.forget()
         _end_team()
         return True
 
@@ -213,8 +252,8 @@ class Ring:
 
         The next copy starts anew.
         """
-        ending = []
         with self._lock:
+            ending = self.regions.end()
             for way, threads in self._threads.items():
                 for _ in threads:
                     self._queues[way].put(None)
@@ -257,8 +296,11 @@ def compile_ahead() -> threading.Thread:
             blas_spin.find()
 
     compiler = threading.Thread(target=prepare, name=f"{_NAME} compiler", daemon=True)
-    with contextlib.suppress(RuntimeError):  # it starts no threads any more: done without
+    try:
         compiler.start()
+    except RuntimeError:  # the interpreter starts no threads any more: done without
+        lane.settled.set()
+    else:
         _at_exit(compiler.join)
     return compiler
 

@@ -19,15 +19,19 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from .lane_task import LOOPS
 
-__all__ = ["address", "compile_ahead", "functions", "loop", "ready"]
+__all__ = ["address", "compile_ahead", "functions", "loop", "ready", "settled"]
 
 log = logging.getLogger("hetero")
 _compiled: dict[str, Callable[[Any], int]] = {}
+_SWITCH = 5e-4  # seconds
+settled = threading.Event()  # once `compile_ahead` has finished or failed
 
 
 def address(function: Any) -> int:
@@ -56,7 +60,14 @@ def ready(name: str) -> Callable[[Any], int] | None:
 
 
 def compile_ahead() -> None:
-    """Compile the loops; who asks for them meanwhile does without."""
+    """Compile the loops; who asks for them meanwhile does without.
+
+    That is 40 ms of Python. Whoever wants the interpreter meanwhile, as each copy does at its end,
+    would wait for its usual 5 ms.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH))
+    here = sys.getswitchinterval()
     try:
         system = ctypes.CDLL(None)
         for name in ("memcpy", "sched_yield", "sem_init", "sem_post", "sem_wait"):
@@ -66,6 +77,10 @@ def compile_ahead() -> None:
         log.info("copies do without a compiled loop: %s", error)
     else:
         _compiled.update(found)
+    finally:
+        if sys.getswitchinterval() == here:  # nobody else has set it
+            sys.setswitchinterval(before)
+        settled.set()
 
 
 def loop(name: str) -> Callable[[Any], int]:

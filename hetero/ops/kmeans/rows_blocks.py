@@ -16,7 +16,8 @@ from hetero.devices.base import Device
 from hetero.errors import DeviceMemoryError
 from hetero.ops.kmeans import columns_device
 from hetero.ops.kmeans.rows_numpy import PlainSeeding
-from hetero.ops.kmeans.rows_parts import Part, PartedRows, combined, cut_of
+from hetero.ops.kmeans.rows_part import Part, combined
+from hetero.ops.kmeans.rows_parts import PartedRows
 from hetero.ops.linear_systems.partition import split
 from hetero.runtime import failures, pipeline
 from hetero.runtime.pipeline import Load, Slot, Step
@@ -74,14 +75,7 @@ class BlockRows(PartedRows):
         n = len(self._X)
         self._rows = min(rows, n)
         self._parts = [
-            Part(
-                self._device,
-                self._problem,
-                self._X[slice(*cut)],
-                cut_of(self._weights, cut),
-                cut[0],
-                self._method,
-            )
+            Part(self._device, self._problem, self._X, self._weights, cut, self._method)
             for cut in split(n, -(-n // self._rows))
         ]
         # A copy less the mean, labels and what an iteration makes beside; of those that stay only.

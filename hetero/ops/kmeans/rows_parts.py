@@ -9,19 +9,18 @@ the parts of one device.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hetero.devices import at_once
 from hetero.devices.base import Device
-from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError
 from hetero.ops.kmeans import columns_device, initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import lloyd
+from hetero.ops.kmeans.rows_part import Part, combined
 from hetero.ops.linear_systems.partition import split
 from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.runtime.problem import Problem
@@ -54,7 +53,7 @@ class PartedRows:
     ) -> None:
         self._begin(X, weights)
         self._parts = [
-            Part(device, problem, X[slice(*cut)], cut_of(weights, cut), cut[0], method)
+            Part(device, problem, X, weights, cut, method)
             for device, cut in zip(devices, split(len(X), len(devices)), strict=False)
         ]
         used = [part.device for part in self._parts]
@@ -157,122 +156,6 @@ class PartedRows:
         return sum(part.inertia(centroids) for part in self._parts)
 
 
-class Part:
-    """Some of the rows, on a device while they are loaded, less the mean of all."""
-
-    def __init__(
-        self,
-        device: Device,
-        problem: Problem,
-        X: np.ndarray,
-        weights: np.ndarray | None,
-        first: int,
-        method: str,
-    ) -> None:
-        self.device, self.X, self.first = device, X, first
-        self.arrays = (X,) if weights is None else (X, weights)
-        self.nbytes = X.nbytes
-        self._problem = replace(problem, dims=(len(X), *problem.dims[1:]))
-        self._method = method
-        self._buffers: tuple[Any, ...] = ()
-        self._rows: Any = None
-        self._space: Any = None
-        self._seeding: Any = None
-
-    @property
-    def loaded(self) -> bool:
-        """Whether the rows are on the device."""
-        return bool(self._buffers)
-
-    def load(self) -> None:
-        """Bring the rows to the device."""
-        with self.device.active():
-            self._space = Workspace(self.device, "kmeans")
-            self.take([self._space.upload(array) for array in self.arrays])
-
-    def take(self, buffers: Sequence[Any]) -> None:
-        """The rows, and perhaps the weights, are in these buffers of the device."""
-        self._buffers = tuple(buffers)
-
-    def moments(self) -> tuple[int, np.ndarray, float]:
-        """How many rows, their columns' means, and the mean of the columns' variances."""
-        with self.device.active():
-            n, d, _ = self._problem.dims
-            where = self.device, self._buffers[0], n, d, self.X.dtype
-            return n, *columns_device.moments(*where)
-
-    def lay_out(self, mean: np.ndarray) -> None:
-        """Be ready for iterations on the rows less a mean."""
-        from hetero.ops.kmeans.lloyd_device import DeviceRows
-
-        if self._rows is None:
-            X, weights = (*self._buffers, None)[:2]
-            with self.device.active():
-                self._rows = DeviceRows(
-                    self.device, self._problem, X, weights, self._method, mean=mean
-                )
-
-    def leave(self) -> None:
-        """Give back what was made of the rows; the device is active."""
-        self._rows = self._seeding = self._space = None
-        self._buffers = ()
-
-    def begin(self, centroids: np.ndarray) -> None:
-        """Start an iteration: labels and sums."""
-        with self.device.active():
-            self._rows.begin_step(centroids)
-
-    def end(self) -> tuple[np.ndarray, np.ndarray]:
-        """Wait for an iteration; sums of rows and of weights."""
-        with self.device.active():
-            return self._rows.sums()
-
-    def changed(self) -> bool:
-        """Whether the iteration changed a label."""
-        with self.device.active():
-            return self._rows.changed()
-
-    def fetch(self, labels: np.ndarray) -> None:
-        """Bring the labels to the host."""
-        with self.device.active():
-            self.device.download(self._rows.labels, labels)
-
-    def of(self, labels: np.ndarray) -> np.ndarray:
-        """The part's own of the labels of all rows."""
-        return labels[self.first :][: len(self.X)]
-
-    def give(self, labels: np.ndarray) -> None:
-        """Bring labels from the host."""
-        with self.device.active():
-            self.device.upload(labels, self._rows.labels)
-
-    def distances(self, centroids: np.ndarray) -> np.ndarray:
-        """Squared distances of the rows from the centroids of their labels."""
-        with self.device.active():
-            self._rows.upload(centroids)
-            return self._rows.distances(False)
-
-    def inertia(self, centroids: np.ndarray) -> float:
-        """The weighted sum of these."""
-        with self.device.active():
-            self._rows.upload(centroids)
-            return self._rows.inertia(False)
-
-    def seeding(self) -> Any:
-        """Distances for k-means++."""
-        if self._seeding is None:
-            self._seeding = self._rows.seeding()
-        return self._seeding
-
-
-def combined(moments: Iterable[tuple[int, np.ndarray, float]]) -> tuple[np.ndarray, float]:
-    """The columns' means, and the mean of their variances, of all rows from those of parts."""
-    numbers, means, variances = zip(*moments, strict=True)
-    mean = np.average(means, axis=0, weights=numbers)
-    between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
-    return mean, float(np.average(variances + between, weights=numbers))
-
-
 class _PartedSeeding:
     """`hetero.ops.kmeans.initial.Seeding` of parts that stay on their devices."""
 
@@ -319,8 +202,3 @@ class _PartedSeeding:
             with part.device.active():
                 found.append(part.seeding().end())
         self._tried = np.stack(found)
-
-
-def cut_of(weights: np.ndarray | None, cut: tuple[int, int]) -> np.ndarray | None:
-    """The weights of some rows."""
-    return None if weights is None else weights[slice(*cut)]

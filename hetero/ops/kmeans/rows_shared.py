@@ -11,7 +11,8 @@ from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.errors import DeviceMemoryError
 from hetero.ops.kmeans.rows_blocks import BlockRows
-from hetero.ops.kmeans.rows_parts import PartedRows, combined, cut_of
+from hetero.ops.kmeans.rows_part import combined, cut_of
+from hetero.ops.kmeans.rows_parts import PartedRows
 from hetero.ops.linear_systems.partition import split
 from hetero.runtime import failures, memory_limit
 from hetero.runtime.problem import Problem

@@ -290,8 +290,8 @@ def compile_ahead() -> threading.Thread:
     """Compile the loops beside what the program does, once."""
 
     def prepare() -> None:
-        be_nice()
-        lane.compile_ahead()
+        # Not nice as long as it may hold the interpreter, which the program waits for.
+        lane.compile_ahead(be_nice)
         if blas_spin.is_due():
             blas_spin.find()
 

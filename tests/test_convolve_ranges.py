@@ -13,6 +13,8 @@ from scipy.signal import convolve2d
 
 import hetero
 from hetero.kernels.cpu import ranges as cpu_ranges
+from hetero.kernels.cpu import ranges_numpy
+from hetero.ops.convolve2d import operands as checks
 from hetero.ops.convolve2d import ranges
 from hetero.ops.convolve2d.factors import low_rank
 from hetero.ops.convolve2d.filters import Filter
@@ -335,3 +337,27 @@ def test_filters_whose_products_cancel_are_still_of_low_rank():
     for filter in (laplacian, np.outer(GAUSS, GAUSS) - np.outer(GAUSS**2, GAUSS**2)):
         for dtype in DTYPES:
             assert len(low_rank(filter.astype(dtype))[0]) == 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("by", [cpu_ranges, ranges_numpy])
+def test_all_finite(by, dtype):
+    planes = rng.standard_normal((2, 70, 90)).astype(dtype)
+    assert by.all_finite(planes)
+    planes[1, 69, 89] = np.finfo(dtype).max
+    planes[1, 69, :9] = np.finfo(dtype).max  # whose sum is infinite in float64
+    assert by.all_finite(planes)
+    for value in (np.nan, np.inf, -np.inf):
+        planes[0, 64, 3] = value
+        assert not by.all_finite(planes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_operands_are_looked_at_by_loops(dtype, monkeypatch):
+    monkeypatch.setattr(checks, "_PART", 1000)
+    image = rng.standard_normal((2, 40, 50)).astype(dtype)
+    for x in (image, image[:, ::-1, ::2], image.transpose(0, 2, 1), image.astype(int)):
+        assert checks.are_finite(x, None, x[0, :3, :3])
+    image[1, 2, 4] = np.inf
+    assert not checks.are_finite(image.transpose(2, 1, 0))
+    assert checks.are_finite(image[:1])

@@ -63,13 +63,14 @@ def test_calls_of_milliseconds_are_warm_too(monkeypatch):
 
 def test_what_may_be_best_or_was_chosen_has_the_calls(monkeypatch):
     host = Host(monkeypatch, is_cut=True)
-    seconds = {"best": 0.03, "near": 0.05, "far": 0.2, "chosen": 0.3}
+    seconds = {"best": 0.03, "near": 0.04, "slow": 0.05, "far": 0.2, "chosen": 0.3}
     calls = {name: host.call(name, s, cold=1.0) for name, s in seconds.items()}
     found = turns.timed(calls, budget=0.01, failed={}, chosen="chosen")
     assert found == pytest.approx(seconds)
     assert host.count["far"] == 2  # of which one counts
     assert host.count["chosen"] == 1 + turns._ROUNDS
     assert host.count["near"] == 1 + 3 * turns._ROUNDS  # one to warm up, two that count
+    assert host.count["slow"] == 1 + 3
 
 
 def test_what_fails_is_left_out_wherever_it_fails(monkeypatch):

@@ -24,7 +24,8 @@ _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how 
 _LONG = 0.02  # seconds of a call whose turn has fewer that count
 _ENOUGH = 15  # samples
 _ROUNDS = 3  # of candidates that may be the best, whatever time is left
-_FAR = 3.0  # times the fastest: what takes longer is timed in one round, and may have no more calls
+_NEAR = 1.5  # times the fastest: what takes longer is timed in one round
+_FAR = 3.0  # times the fastest, of which one long call is enough
 _clock, _sleep = time.perf_counter, time.sleep
 Name = TypeVar("Name", bound=Hashable)
 
@@ -79,7 +80,7 @@ def timed(
         order = [
             name
             for name, found in samples.items()
-            if not found or name == chosen or min(found) <= _FAR * least
+            if not found or name == chosen or min(found) <= _NEAR * least
         ]
         draw.shuffle(order)
         for name in order:

@@ -6,7 +6,9 @@ import numpy as np
 
 from .threads import inlined, prange, shared, threaded
 
-__all__ = ["block_sums", "least_lines"]
+__all__ = ["all_finite", "block_sums", "least_lines"]
+
+_ROWS = 64  # of a block whose values are looked at for one that is not finite
 
 
 @threaded
@@ -53,6 +55,12 @@ def block_sums(
     planes = np.ascontiguousarray(planes)  # a layout more would be compiled again, for seconds
     shared(planes.size, _block_sums, planes, sums, peaks)
     return sums, np.outer(_extents(height, down), _extents(width, across)), peaks.max(axis=1)
+
+
+def all_finite(planes: np.ndarray) -> bool:
+    """Whether planes as for `block_sums` hold neither NaN nor infinity."""
+    sums, _, _ = block_sums(planes, _ROWS, planes.shape[2])
+    return bool(np.isfinite(sums).all() or np.isfinite(planes).all())  # a sum may overflow
 
 
 def _extents(size: int, count: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["block_sums", "least_lines"]
+__all__ = ["all_finite", "block_sums", "least_lines"]
 
 
 def _edges(size: int, count: int) -> np.ndarray:
@@ -27,6 +27,11 @@ def block_sums(
             peaks[b, i] = band.max()
             sums[b, i] = np.add.reduceat(band, wide[:-1])
     return sums, np.outer(np.diff(tall), np.diff(wide)), peaks.max(axis=1)
+
+
+def all_finite(planes: np.ndarray) -> bool:
+    """As `ranges.all_finite`."""
+    return bool(np.isfinite(planes).all())
 
 
 class _Lines(NamedTuple):

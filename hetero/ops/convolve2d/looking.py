@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.ops.convolve2d import loops
 from hetero.ops.convolve2d.window import TRANSFORMS
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.problem import Problem
@@ -33,9 +34,11 @@ def seconds(
         Whether it is just looked for values that are not finite, as where the method is named.
     """
     w = problem.options
-    cores = min(machine.get(CPU, {}).get("cores") or 1, _MOST_CORES)
-    pixels = problem.batch * w.height * w.width
-    look = pixels * np.dtype(problem.dtype).itemsize * _BYTE / cores
+    dtype, cpu = np.dtype(problem.dtype), machine.get(CPU, {})
+    cores = min(cpu.get("cores") or 1, _MOST_CORES)
+    if not (cpu.get("elsewhere") or loops.looks_by_loops(dtype)):
+        cores = 1
+    look = problem.batch * w.height * w.width * dtype.itemsize * _BYTE / cores
     if finite_only:
         return look
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2

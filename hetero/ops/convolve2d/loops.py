@@ -18,6 +18,11 @@ ranges_serving = loop_compiler.Serving(
 )
 
 
+def looks_by_loops(dtype: np.dtype) -> bool:
+    """Whether the loops that look at an image are there; NumPy does it with one thread else."""
+    return loops.is_ready(_RANGES.of(dtype))
+
+
 def are_few(window: Window, batch: int, dtype: np.dtype) -> bool:
     """Whether the direct sum is SciPy's: there are few products."""
     return window.has_few(dtype.char) and batch == 1 and mode_of(window) is not None

@@ -20,7 +20,6 @@ from hetero.ops.convolve2d.window import Window
 
 # By how many eps of the sum of the products' absolute values a transform may be off.
 _LOST = 1e3
-_ROWS = 64  # that a thread looks at, at a time
 _AT_A_TIME = 1 << 15  # blocks
 _LARGEST = 32  # one in so many of a filter's values may be as large as it likes
 
@@ -74,8 +73,7 @@ def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> Size:
 def all_finite(image: np.ndarray) -> bool:
     """Whether a large image, float32 or float64, holds neither NaN nor infinity."""
     planes = as_loops_take(image).reshape(-1, *image.shape[-2:])
-    sums, _, _ = loops.ranges_serving(planes.dtype).block_sums(planes, _ROWS, planes.shape[-1])
-    return bool(np.isfinite(sums).all() or np.isfinite(image).all())  # sums may overflow
+    return loops.ranges_serving(planes.dtype).all_finite(planes)
 
 
 @np.errstate(all="ignore")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -167,6 +168,34 @@ def opencl():
     import runtimes
 
     return runtimes.opencl_device().name
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process: (exit code, standard output, standard error)."""
+    from hetero import cli
+
+    def command(*arguments):
+        try:
+            code = cli.main([str(a) for a in arguments])
+        except SystemExit as stop:  # argparse's way
+            code = stop.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return command
+
+
+@pytest.fixture
+def data(run):
+    """Run a command with --json that must do: its output."""
+
+    def command(*arguments):
+        code, out, err = run(*arguments, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    return command
 
 
 @pytest.fixture

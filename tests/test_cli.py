@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import cli, devices, errors, terminal
+from hetero import devices, errors, terminal
 from hetero.calibration import budgets
 from hetero.cli import commands
 from hetero.devices import cpu
@@ -29,33 +29,6 @@ OK, FAILED, USAGE, NO_CHOICE = 0, 1, 2, 3
 @pytest.fixture(autouse=True)
 def short(hasty):
     """Calibrating takes a second here."""
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command: (exit code, standard output, standard error)."""
-
-    def command(*arguments):
-        try:
-            code = cli.main([str(a) for a in arguments])
-        except SystemExit as stop:  # argparse's way
-            code = stop.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return command
-
-
-@pytest.fixture
-def data(run):
-    """Run a command with --json that must do: its output."""
-
-    def command(*arguments):
-        code, out, err = run(*arguments, "--json")
-        assert code == OK, err
-        return json.loads(out)
-
-    return command
 
 
 def refused(run, *arguments, naming, code=USAGE):

@@ -289,7 +289,7 @@ def test_commands(device, capsys, tmp_path, monkeypatch, climbed, swept):
         assert "must end in one of" in capsys.readouterr().err
 
 
-def test_commands_with_bad_input(capsys):
+def test_commands_with_bad_input(run):
     for words, message in (
         (["ladder", "nonsense"], "operation must be one of"),
         (["ladder", "matmul", "--sizes", "4,x"], "must be whole numbers, such as 512,4096"),
@@ -297,12 +297,9 @@ def test_commands_with_bad_input(capsys):
         (["sweep", "matmul"], "--method"),
         (["ladder", "matmul", "--device", "cuda:99"], "cuda:99"),
     ):
-        try:
-            code = cli.main(words)
-        except SystemExit as stop:
-            code = stop.code
+        code, _, err = run(*words)
         assert code == cli.USAGE, words
-        assert message in capsys.readouterr().err
+        assert message in err
 
 
 # -- The roof --------------------------------------------------------------------------------------
@@ -346,10 +343,10 @@ def test_a_roof_is_the_longer_of_two_times():
 
 
 @pytest.mark.parametrize("command", ["ladder matmul", "sweep matmul --method tuned"])
-def test_without_a_device_it_is_said_what_to_install(command, monkeypatch, capsys):
+def test_without_a_device_it_is_said_what_to_install(command, monkeypatch, run):
     monkeypatch.setattr(climbing.benchmark, "cuda_device", lambda: None)
     monkeypatch.setattr(climbing.devices, "proven", dict)
     monkeypatch.setattr(climbing.devices, "missing", lambda: ["cuda: pip install pycuda"])
-    assert cli.main(command.split()) == cli.USAGE
-    told = capsys.readouterr().err
+    code, _, told = run(*command.split())
+    assert code == cli.USAGE
     assert "rungs need a GPU or an OpenCL device, and none is here: cuda: pip install" in told

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from itertools import pairwise
 
 import pytest
 
-from hetero import cli
 from hetero.evaluation import pictures, transfer
 from hetero.evaluation.break_even import BreakEven, break_even, calls_from, extents, scaled
 from hetero.evaluation.work import Call, Given
@@ -19,28 +19,9 @@ MB = 1 << 20
 
 
 @pytest.fixture
-def run(capsys):
-    """Run the command: (exit code, standard output, standard error)."""
-
-    def command(*arguments):
-        try:
-            code = cli.main(["transfer", *map(str, arguments)])
-        except SystemExit as stop:  # argparse's way
-            code = stop.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return command
-
-
-@pytest.fixture
-def data(run):
-    def command(*arguments):
-        code, out, err = run(*arguments, "--json")
-        assert code == OK, err
-        return json.loads(out)
-
-    return command
+def run(run):
+    """Run `hetero transfer`."""
+    return functools.partial(run, "transfer")
 
 
 # -- the arithmetic ------------------------------------------------------------------------------

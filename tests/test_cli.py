@@ -567,9 +567,16 @@ def test_refused_at_the_door(run, arguments, naming):
     refused(run, *arguments, naming=naming)
 
 
-def test_a_picture_that_cannot_be_saved_is_refused_before_anything_runs(run, tmp_path):
-    path = tmp_path / "nowhere" / "picture.pgm"
-    refused(run, "demo", "--picture", path, naming=(str(path),), code=FAILED)
+PICTURES = [
+    *(("demo", "--picture"), ("bench", "movement", "--timeline"), ("ladder", "matmul", "--plot")),
+    *(("transfer", "1MiB", "1MiB", "--plot"), ("report",)),
+]
+
+
+@pytest.mark.parametrize("command", PICTURES)
+def test_a_picture_that_cannot_be_saved_is_refused_before_anything_runs(run, tmp_path, command):
+    path = tmp_path / "nowhere" / "picture.svg"
+    refused(run, *command, path, naming=("no folder", str(path)), code=FAILED)
     refused(run, "demo", "--picture", tmp_path, naming=(str(tmp_path), "folder"), code=FAILED)
     refused(run, "calibrate", "--path", tmp_path, naming=(str(tmp_path), "folder"), code=FAILED)
 

@@ -15,6 +15,7 @@ import hetero.ops
 from hetero import devices
 from hetero.arrays import spec
 from hetero.calibration import queue
+from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, draws, movement, report, timeline, verify
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
@@ -209,6 +210,15 @@ def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):
     assert "| both at once, pinned |" in text
     assert "| | 4 KiB | 16 KiB |" in text
     assert "a case (call)" in text
+
+
+def test_without_a_gpu_movement_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(movement.benchmark, "cuda_device", lambda: None)
+    monkeypatch.setattr(movement.devices, "missing", lambda: ["cuda: this; do that"])
+    for proven, end in (({}, "do that"), ({"x:1": None}, "do that; --device takes x:1")):
+        monkeypatch.setattr(movement.devices, "proven", lambda proven=proven: proven)
+        with pytest.raises(DeviceNotAvailable, match=f"no GPU is here: cuda: this; {end}$"):
+            movement.movement()
 
 
 def test_the_timeline_of_a_product_in_blocks(opencl, monkeypatch):

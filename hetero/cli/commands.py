@@ -21,9 +21,14 @@ from hetero.terminal import progress_bar
 MOVEMENT = "movement"  # what bench takes beside operations
 
 
-def _check_file(option: str, path: str) -> None:
-    """Raise OSError, before anything is measured, if the file cannot be written."""
+def _check_file(option: str, path: str, folder: bool = True) -> None:
+    """Raise OSError, before anything is measured, if the file cannot be written.
+
+    Without ``folder`` whoever writes it makes its folder.
+    """
     target = Path(path)
+    if folder and not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder for {option} {path}")
     if target.is_dir():
         raise IsADirectoryError(f"{option} must name a file, {path} is a folder")
     if target.exists() and not os.access(target, os.W_OK):
@@ -59,7 +64,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     from hetero.runtime.profile import default_path
 
     if arguments.path is not None:
-        _check_file("--path", arguments.path)
+        _check_file("--path", arguments.path, folder=False)
     with _ended_like_an_interrupt():
         found, is_new = outcome(
             arguments.quick,
@@ -281,6 +286,7 @@ def _bench_movement(arguments: argparse.Namespace) -> int:
     from hetero.evaluation import movement, report
     from hetero.runtime import registry
 
+    movement.place(arguments.device)  # or there is nothing to compile for
     _compile_first(registry.operations())
     found = movement.movement(arguments.dtype, device=arguments.device, progress=progress_bar())
     terminal.clear()
@@ -292,14 +298,12 @@ def _bench_movement(arguments: argparse.Namespace) -> int:
 
 
 def _timeline(arguments: argparse.Namespace) -> int:
-    from hetero import devices as backends
-    from hetero.evaluation import timeline
-    from hetero.runtime import benchmark
+    from hetero.evaluation import movement, timeline
 
     if arguments.operation != MOVEMENT:
         raise ValueError(f"--timeline is of {MOVEMENT}, not of {arguments.operation}")
     _check_file("--timeline", arguments.timeline)
-    device = backends.get(arguments.device or benchmark.cuda_device() or "cuda")
+    device = movement.place(arguments.device)
     title, spans = timeline.pictured(device)
     Path(arguments.timeline).write_text(timeline.svg(title, spans), "utf-8")
     if arguments.json:
@@ -316,8 +320,6 @@ def demo(arguments: argparse.Namespace) -> int:
     _check("--largest", arguments.largest, 16, 2**24)
     if arguments.picture is not None:
         _check_file("--picture", arguments.picture)
-        if not Path(arguments.picture).parent.is_dir():
-            raise FileNotFoundError(f"there is no folder for --picture {arguments.picture}")
     rows, found = demo.demo(
         largest=arguments.largest,
         picture=arguments.picture,

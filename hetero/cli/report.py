@@ -38,8 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
     from hetero.runtime import registry
 
     _check_file("FILE", arguments.file)
-    if not Path(arguments.file).parent.is_dir():
-        raise FileNotFoundError(f"there is no folder for {arguments.file}")
     progress = progress_bar()
     climbed = [registry.operation(name) for name in arguments.ladder]
     if climbed and arguments.profile is not None:

@@ -17,6 +17,7 @@ import numpy as np
 from hetero import devices
 from hetero.arrays import reused
 from hetero.devices.base import Device
+from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, left_out
 from hetero.runtime import benchmark, registry
 
@@ -58,8 +59,7 @@ def movement(
     DeviceNotAvailable
         If there is no such device, or no GPU and none was named.
     """
-    name = device or benchmark.cuda_device() or "cuda"
-    where = devices.get(name)
+    where = place(device)
     say = progress or (lambda share, text: None)
     room = int(where.describe()["memory_bytes"]) // 4
     copies = []
@@ -77,6 +77,22 @@ def movement(
             rows.append(row)
     left_out.warn(failed)
     return {"device": where.name, "copies": copies, "beside": beside, "calls": rows}
+
+
+def place(device: str | None) -> Device:
+    """The device that is named, else the first GPU.
+
+    Raises
+    ------
+    DeviceNotAvailable
+        If there is none, which says what is missing.
+    """
+    name = device or benchmark.cuda_device()
+    if name is not None:
+        return devices.get(name)
+    others = ", ".join(devices.proven())
+    ask = f"; --device takes {others}" if others else ""
+    raise DeviceNotAvailable(f"no GPU is here: {'; '.join(devices.missing())}{ask}")
 
 
 def _moved(operation: registry.Operation, dtype: str | None) -> Iterator[benchmark.Benchmark]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -91,12 +92,13 @@ def beside_one_another(
     dims = getattr(importlib.import_module(operation.cases), "SHARED", None)
     if dims is None:
         return {}
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for memory in (PAGEABLE, PINNED):
         with device.active():
-            shared = _shared(operation, dims, device, memory, constants)
-        if shared is not None:
-            found[shared.way] = shared.measured()
+            calls = _shared(operation, dims, device, memory, constants)
+        for call in calls:
+            if call.way not in found:
+                found[call.way] = call.measured()
     return found
 
 
@@ -106,24 +108,29 @@ def _shared(
     device: Device,
     memory: str,
     constants: Profile,
-) -> _Shared | None:
-    """A call to measure, of a size that is quick; None where it cannot be cut or has no price."""
+) -> list[_Shared]:
+    """A call to measure for each way to do the device's range, of a size that is quick; none where
+    it cannot be cut or has no price."""
     name, here = pricing.WITH_CPU + device.name, inventory.devices()
     while True:
         whole = operation.from_dims(dims, _DTYPE, HOST)
         plan = shares.price(whole, constants, here, name)
         if not plan.chosen.shares or plan.seconds is None:
-            return None
+            return []
         if plan.seconds <= _LONGEST or max(dims) <= _SMALLEST:
             break
         dims = tuple(size // 2 for size in dims)
     arrays = tuple(_filled(o.shape, device if memory == PINNED else None) for o in whole.inputs)
     whole = operation.problem(*arrays)
     plan = shares.price(whole, constants, here, name)
-    if not plan.chosen.shares:
-        return None
     out = np.zeros(whole.output.shape, _DTYPE)
-    return _Shared(operation, plan, Call(arrays, whole.inputs, out, describe(out)))
+    call = Call(arrays, whole.inputs, out, describe(out))
+    found: dict[str, _Shared] = {}
+    for candidate in plan.candidates:  # the cheapest first
+        if candidate.reason is None and candidate.shares:
+            one = _Shared(operation, replace(plan, candidates=(candidate,)), call)
+            found.setdefault(one.way, one)
+    return list(found.values())
 
 
 class _Shared:
@@ -156,17 +163,20 @@ class _Shared:
     def measured(self) -> dict[str, float]:
         """How many times as long each takes, with as many of BLAS's threads as are best."""
         alone, beside = times(*self._alone, [partial(self._both, n) for n in self._spared])
-        best = min(range(len(beside)), key=lambda n: max(beside[n]))
-        lost = [max(b / a, 1.0) for a, b in zip(alone, beside[best], strict=True)]
-        found = {CPU: lost[0], "device": lost[1]}
+        best = min(range(len(beside)), key=lambda n: beside[n][2])
+        own, other, total = beside[best]
+        found = {CPU: max(own / alone[0], 1.0), "device": max(other / alone[1], 1.0)}
+        found["handover"] = max(total - max(own, other), 0.0)
         return found | ({"spared": self._spared[best]} if best else {})
 
-    def _both(self, spared: int) -> tuple[float, float]:
-        """Seconds of both in one shared call."""
+    def _both(self, spared: int) -> tuple[float, float, float]:
+        """Seconds of either range, and of the call, when it is shared."""
         plan = with_cpu.spared(self._plan, spared)
         with beside_cpu.timed() as seconds, without_fallback():
+            begin = time.perf_counter()
             execution.run(plan, self._call)
-        return seconds[CPU], seconds[beside_cpu.DEVICE]
+            total = time.perf_counter() - begin
+        return seconds[CPU], seconds[beside_cpu.DEVICE], total
 
 
 def _filled(shape: tuple[int, ...], device: Device | None) -> np.ndarray:
@@ -179,33 +189,38 @@ def _filled(shape: tuple[int, ...], device: Device | None) -> np.ndarray:
 
 
 def times(
-    own: Task, other: Task, together: Sequence[Callable[[], tuple[float, float]]]
+    own: Task, other: Task, together: Sequence[Callable[[], tuple[float, ...]]]
 ) -> tuple[list[float], list[list[float]]]:
-    """Seconds of two tasks, each alone, and of both in each way to do them together; medians.
+    """Seconds of two tasks, each alone, and what each way to do both gives; medians.
+
+    In turn, so that what comes and goes meets all of them. Each is done twice and the second time
+    counts, as in a program that repeats a call: threads of the one before may be awake still.
 
     Parameters
     ----------
     own, other : callable
     together : sequence of callable
-        Each does both, and gives the seconds of either.
+        Each does both, and gives the seconds of either, and others.
     """
     alone: list[list[float]] = [[], []]
-    beside: list[list[tuple[float, float]]] = [[] for _ in together]
+    beside: list[list[tuple[float, ...]]] = [[] for _ in together]
     least, most = _ROUNDS
     start = time.perf_counter()
     for number in range(most + 1):
         if number > least and time.perf_counter() - start > _ENOUGH:
             break
         for task, taken in zip((own, other), alone, strict=True):
+            task()
             begin = time.perf_counter()
             task()
             taken.append(time.perf_counter() - begin)
-        for both, pairs in zip(together, beside, strict=True):
-            pairs.append(both())
+        for both, every in zip(together, beside, strict=True):
+            both()
+            every.append(both())
         if not number:  # compiled, allocated, and looked up
             for taken in (*alone, *beside):
                 taken.clear()
     return (
         [median(taken) for taken in alone],
-        [[median(one) for one in zip(*pairs, strict=True)] for pairs in beside],
+        [[median(one) for one in zip(*every, strict=True)] for every in beside],
     )

@@ -32,13 +32,15 @@ from hetero.runtime.profile.constants import UNKNOWN_CONTENTION
 
 BOTH = "cpu+cuda:0"
 NAMES = ("matmul", "matvec")
+HANDOVER = 1e-4
 SIZES = [2**n for n in range(4, 15)]
 
 
 def contending(constants, cpu, device, way="pageable", spared=0):
     """A profile in which both were measured to take so many times as long together."""
     data = copy.deepcopy(constants.data)
-    known = {name: {way: {"cpu": cpu, "device": device, "spared": spared}} for name in NAMES}
+    lost = {"cpu": cpu, "device": device, "spared": spared, "handover": HANDOVER}
+    known = {name: {way: lost} for name in NAMES}
     data["host"]["contention"] = {"cuda:*": known}
     return profile.parse(profile.encode(data))
 
@@ -394,9 +396,9 @@ def test_the_cpus_range_on_threads_fewer(monkeypatch, others):
     found = both(priced(square(4096), constants, here, device=BOTH))
     own, other = (share.plan.chosen for share in found.shares)
     assert (own.threads.number, own.threads.of) == (16 if others else 12, 16)
-    times = UNKNOWN_CONTENTION if others else (1.2, 1.1)
-    slower = max(times[0] * own.seconds, times[1] * other.seconds)
-    assert found.seconds == pytest.approx(with_cpu.HANDOVER + slower)
+    lost = UNKNOWN_CONTENTION if others else (1.2, 1.1, 4, HANDOVER)
+    slower = max(lost[0] * own.seconds, lost[1] * other.seconds)
+    assert found.seconds == pytest.approx(lost[3] + slower)
 
 
 # -- By itself ------------------------------------------------------------------------------------
@@ -536,7 +538,7 @@ def test_prices_by_hand():
     assert own.plan.seconds == pytest.approx(flops / 2 / 1.25e12)
     assert other.plan.seconds == pytest.approx(7e-6 + flops / 2 / 1e12, rel=1e-4)  # the longer one
     assert found.terms["contention"] == pytest.approx(0.2 * other.plan.seconds)
-    assert found.seconds == pytest.approx(with_cpu.HANDOVER + 1.2 * other.plan.seconds)
+    assert found.seconds == pytest.approx(HANDOVER + 1.2 * other.plan.seconds)
     assert found.seconds == pytest.approx(sum(found.terms.values()))
 
 
@@ -552,7 +554,7 @@ def test_both_end_together(operation, n, times):
     seconds = [t * s.plan.seconds for t, s in zip(times, found.shares, strict=True)]
     step = 64 * max(s / (r.end - r.begin) for s, r in zip(seconds, found.shares, strict=True))
     assert abs(seconds[0] - seconds[1]) <= max(2 * step, 0.05 * max(seconds))
-    assert found.seconds == pytest.approx(with_cpu.HANDOVER + max(seconds))
+    assert found.seconds == pytest.approx(HANDOVER + max(seconds))
 
 
 @pytest.mark.parametrize("name", ["tesla-t10", "h100", "h200"])
@@ -596,7 +598,7 @@ def test_contention_of_a_device_by_operation_and_memory():
     constants = machine()
     assert constants.contention("cuda:0", "matmul", "pageable") == UNKNOWN_CONTENTION
     known = contending(constants, 1.5, 1.25, "pinned", 2)
-    assert known.contention("cuda:1", "matmul", "pinned") == (1.5, 1.25, 2)
+    assert known.contention("cuda:1", "matmul", "pinned") == (1.5, 1.25, 2, HANDOVER)
     assert known.contention("cuda:1", "matmul", "pageable") == UNKNOWN_CONTENTION
     assert known.contention("cuda:1", "convolve2d", "pinned") == UNKNOWN_CONTENTION
     assert known.contention("opencl:0", "matmul", "pinned") == UNKNOWN_CONTENTION
@@ -623,6 +625,21 @@ def test_what_most_of_it_lies_in_and_how_tell_the_contention_that_counts(where, 
         constants = contending(profile.shipped("h100"), 1.0, 1.0, known)
         plan = priced(problem, constants, constants.machine(), device=BOTH)
         assert (both(plan).terms["contention"] == 0.0) == (known == way)
+
+
+def test_of_each_way_the_best_method_alone_is_tried():
+    """A method that is enqueued may end sooner with the CPU than a faster one by a thread."""
+    problem = matvec.problem(Spec((16384, 16384), "float32"), Spec((16384,), "float32"))
+    inputs = tuple(operand._replace(pinned=True) for operand in problem.inputs)
+    problem = dataclasses.replace(problem, inputs=inputs)
+    here = profile.shipped("h100")
+    chosen = {
+        way: priced(problem, contending(here, 1.0, 1.0, way), here.machine()).chosen
+        for way in ("enqueued", "pinned", "pageable")
+    }
+    assert (chosen["enqueued"].device, chosen["pinned"].device) == (BOTH, BOTH)
+    assert chosen["pageable"].device == "cpu"
+    assert chosen["enqueued"].method != "streamed" == chosen["pinned"].method
 
 
 def test_of_ranges_that_are_tried_those_that_end_soonest_are_taken(monkeypatch):

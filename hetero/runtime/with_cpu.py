@@ -31,7 +31,6 @@ from hetero.runtime.registry import Cut, Implementation
 
 Devices = dict[str, dict[str, Any]]
 TERM = "contention"
-HANDOVER = 1e-4  # seconds to begin the device's range and to wait for its end
 # Of what the best one alone takes. Two prices, each about 10 % wrong, and what was measured of both
 # together, decide; a call that is shared for nothing keeps the device and the bus from others.
 WORTH_IT = 0.85
@@ -68,25 +67,28 @@ def named(
 def among(
     plan: Plan, constants: Profile, devices: Devices, method: str | None, beside: str
 ) -> Iterator[Candidate]:
-    """The CPU with each device, by the method that is the best one there alone, where both together
-    are clearly faster than what a plan chose."""
+    """The CPU with each device, by the method that is the best one there alone for each way to do
+    its range, where both together are clearly faster than what a plan chose."""
     problem = plan.problem
     if problem.device is not None or method is not None:
         return
-    best: dict[str, Candidate] = {}
+    cpu: Candidate | None = None
+    best: dict[tuple[str, str], Candidate] = {}
     for c in plan.candidates:  # the cheapest first
-        if c.reason is None and c.seconds and c.device in devices:
-            best.setdefault(c.device, c)
-    cpu, cut = best.pop(CPU, None), None
+        if c.reason is not None or not c.seconds or c.device not in devices:
+            continue
+        if c.device == CPU:
+            cpu = cpu or c
+        else:
+            best.setdefault((c.device, way(problem, c.implementation)), c)
     if cpu is None:
         return
-    most = WORTH_IT * plan.candidates[0].seconds
-    for name, other in best.items():
-        how = way(problem, other.implementation)
-        times = constants.contention(name, problem.operation, how)[:2]
-        rates = [1.0 / (t * c.seconds) for t, c in zip(times, (cpu, other), strict=True)]
+    most, cut = WORTH_IT * plan.candidates[0].seconds, None
+    for (name, how), other in best.items():
+        lost = constants.contention(name, problem.operation, how)
+        rates = 1.0 / (lost.cpu * cpu.seconds), 1.0 / (lost.device * other.seconds)
         # A part of a call takes at least that part of its time.
-        if HANDOVER + 1.0 / sum(rates) >= most:
+        if lost.handover + 1.0 / sum(rates) >= most:
             continue
         cut = cut or _cut(problem)
         if cut is None:
@@ -168,7 +170,8 @@ class _Pair:
         both = [share.plan.candidates[0] for share in shares]
         one = both[self._seconds(shares).index(slowest)]
         terms = dict(one.terms)
-        terms["overhead"] = terms.get("overhead", 0.0) + HANDOVER
+        handover = self._lost(shares).handover
+        terms["overhead"] = terms.get("overhead", 0.0) + handover
         terms[TERM] = slowest - one.seconds
         total = sum(terms.values())
         return self._found(seconds=total, terms=terms, links=both[1].links, shares=shares)
@@ -176,12 +179,17 @@ class _Pair:
     def _seconds(self, shares: Sequence[Share]) -> list[float]:
         """Of each range while the other one is computed; 0 where it has no price."""
         own, other = (share.plan.candidates[0] for share in shares)
-        lost = self._lost(shares[1].plan.problem)
-        if lost.spared and (own.threads is None or not own.threads.wanted):
-            lost = UNKNOWN_CONTENTION  # it was measured with threads fewer
+        lost = self._lost(shares)
         return [lost.cpu * (own.seconds or 0.0), lost.device * (other.seconds or 0.0)]
 
-    def _lost(self, rest: Problem) -> Contention:
+    def _lost(self, shares: Sequence[Share]) -> Contention:
+        """What they lose to one another; not known where threads cannot be spared as measured."""
+        threads = shares[0].plan.candidates[0].threads
+        lost = self._contention(shares[1].plan.problem)
+        without = threads is None or not threads.wanted
+        return UNKNOWN_CONTENTION if lost.spared and without else lost
+
+    def _contention(self, rest: Problem) -> Contention:
         return self._constants.contention(self._name, rest.operation, way(rest, self._row))
 
     def _without_price(self, shares: tuple[Share, ...], asked_for: bool) -> Candidate:
@@ -201,7 +209,7 @@ class _Pair:
         constants, beside = self._constants, self._beside
         first, rest = self._cut.problem(0, middle), self._cut.problem(middle, end)
         own = pricing.price(first, constants, self._devices, CPU, None, beside)
-        own = _spared(own, self._lost(rest).spared)
+        own = _spared(own, self._contention(rest).spared)
         row = rest, self._row, self._name, self._info, constants, asked_for, beside
         one = ranges.fetched(ranges.priced(*row), rest, constants)
         others = Plan(rest, (one,), constants.name, beside=beside)

@@ -15,8 +15,7 @@ A profile is one JSON file::
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
                      host's memory, and the host's work around one call on a device; optional:
                      "contention", device -> operation -> kind of memory, or "enqueued" (see
-                     `hetero.runtime.beside_cpu`) -> {"cpu", "device"}: how many times as long each
-                     takes while both share a call; "spared": of BLAS's threads, without which
+                     `hetero.runtime.beside_cpu`) -> the fields of a `Contention`
     models           "device|operation|method|dtype|layout" -> model
     kernels          optional: card -> tuning table of its kernels (`hetero.kernels.common.tuning`)
     unfinished       optional: why not all was measured; conservative constants serve for the rest

@@ -31,11 +31,14 @@ class Contention(NamedTuple):
         How many times as long each takes for its range as it takes alone.
     spared : int
         How many of BLAS's threads the CPU's range does without.
+    handover : float
+        Seconds that the call takes beside the range that takes longer.
     """
 
     cpu: float
     device: float
     spared: int = 0
+    handover: float = 2e-4
 
 
 # Two that end together by their prices alone then take as long as the faster one by itself.
@@ -286,8 +289,7 @@ class Profile:
         known = self.data["host"].get("contention", {})
         for name in self._names(device, device.partition(":")[0]):
             if (found := known.get(name, {}).get(operation, {}).get(way)) is not None:
-                times = float(found[CPU]), float(found["device"])
-                return Contention(*times, int(found.get("spared", 0)))
+                return Contention(**found)
         return UNKNOWN_CONTENTION
 
     def blas_sleep(self) -> float:

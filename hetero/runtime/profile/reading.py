@@ -113,7 +113,8 @@ def _try_out(data: dict[str, Any]) -> None:
         for operation, kinds in operations.items():
             for way in kinds:
                 lost = profile.contention(device, operation, way)
-                if not all(1.0 <= t < math.inf for t in lost[:2]) or lost.spared < 0:
+                right = all(1.0 <= t < math.inf for t in (lost.cpu, lost.device))
+                if not (right and lost.spared >= 0 and 0.0 <= lost.handover < math.inf):
                     raise ValueError(f"contention of {operation} with {device}: {lost}")
     if not 0.0 <= profile.pack(2**20) < math.inf:
         raise ValueError("pack")

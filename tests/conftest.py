@@ -86,8 +86,10 @@ def reset():
     """Forget plans, failures of devices and the profile; take the conservative constants."""
     import hetero.ops  # noqa: F401  registers every operation
     from hetero import devices
+    from hetero.devices import at_once
     from hetero.runtime import inventory, profile
 
+    at_once.close()
     devices.here.first_failure.clear()
     devices.here.reasons.clear()
     devices.here.short.clear()

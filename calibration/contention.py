@@ -163,20 +163,21 @@ class _Shared:
     def measured(self) -> dict[str, float]:
         """How many times as long each takes, with as many of BLAS's threads as are best."""
         alone, beside = times(*self._alone, [partial(self._both, n) for n in self._spared])
-        best = min(range(len(beside)), key=lambda n: beside[n][2])
-        own, other, total = beside[best]
+        best = min(range(len(beside)), key=lambda n: max(beside[n][:2]) + beside[n][2])
+        own, other, more = beside[best]
         found = {CPU: max(own / alone[0], 1.0), "device": max(other / alone[1], 1.0)}
-        found["handover"] = max(total - max(own, other), 0.0)
+        found["handover"] = more
         return found | ({"spared": self._spared[best]} if best else {})
 
     def _both(self, spared: int) -> tuple[float, float, float]:
-        """Seconds of either range, and of the call, when it is shared."""
+        """Seconds of either range in a shared call, and of the call beside the longer one."""
         plan = with_cpu.spared(self._plan, spared)
         with beside_cpu.timed() as seconds, without_fallback():
             begin = time.perf_counter()
             execution.run(plan, self._call)
             total = time.perf_counter() - begin
-        return seconds[CPU], seconds[beside_cpu.DEVICE], total
+        both = seconds[CPU], seconds[beside_cpu.DEVICE]
+        return (*both, max(total - max(both), 0.0))
 
 
 def _filled(shape: tuple[int, ...], device: Device | None) -> np.ndarray:

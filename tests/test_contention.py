@@ -49,9 +49,9 @@ def test_medians_of_each_alone_and_of_both_in_each_way(monkeypatch, slow):
 @pytest.mark.parametrize(
     ("beside", "lost"),
     [
-        ([[4, 6, 7], [3, 5.5, 6], [3.5, 7, 8]], {"cpu": 1.5, "device": 1.1, "spared": 1}),
-        ([[1, 5, 6], [3, 5.5, 7], [9, 5, 9]], {"cpu": 1.0, "device": 1.0, "handover": 1.0}),
-        ([[7, 5, 6]], {"cpu": 3.5, "device": 1.0, "handover": 0.0}),
+        ([[4, 6, 1], [3, 5.5, 0.5], [3.5, 7, 0]], {"cpu": 1.5, "device": 1.1, "spared": 1}),
+        ([[1, 5, 1], [3, 5.5, 1], [9, 5, 0]], {"cpu": 1.0, "device": 1.0, "handover": 1.0}),
+        ([[7, 5, 0]], {"cpu": 3.5, "device": 1.0, "handover": 0}),
     ],
 )
 def test_the_number_of_threads_that_ends_soonest_is_kept(opencl, monkeypatch, beside, lost):

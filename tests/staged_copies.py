@@ -14,7 +14,7 @@ driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned  # noqa: E402
-from hetero.devices import lanes, pieces, staging, team  # noqa: E402
+from hetero.devices import lanes, pieces, scheduling, staging, team  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.kernels.cpu import lane  # noqa: E402
 
@@ -82,7 +82,7 @@ def leaders_are_few() -> None:
         for way, threads in used._threads.items()
         for thread in threads
     ]
-    assert set(found) == {(True, 0), (False, lanes._NICE)}, found
+    assert set(found) == {(True, 0), (False, scheduling._NICE)}, found
     assert 1 <= found.count((True, 0)) <= 4
     used.close()
 

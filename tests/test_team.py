@@ -13,7 +13,7 @@ import types
 import numpy as np
 import pytest
 
-from hetero.devices import lanes, staging, team
+from hetero.devices import scheduling, staging, team
 from hetero.kernels.cpu import lane, lane_task
 
 rng = np.random.default_rng(3)
@@ -132,6 +132,38 @@ def test_what_is_copied_is_right_and_nothing_else_is_written(made, kind, past):
         np.testing.assert_array_equal(hole, part)
         hole[...] = 0
         assert not target.any()
+
+
+@pytest.mark.parametrize("direction", ["upload", "download"])
+def test_in_a_long_copy_the_leader_sleeps_and_does_what_nobody_else_does(made, direction):
+    naps = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, WORD)
+    def nap(microseconds):
+        naps.append(microseconds)
+        return 0
+
+    memory, there = rng.integers(1, 255, 70_000, np.uint8), np.zeros(70_000, np.uint8)
+    if direction == "download":
+        there[...] = rng.integers(1, 255, 70_000, np.uint8)
+    chunks = 70_000 // team.cut(direction, memory, 1 << 15)["chunk"]
+    for rest, patience in ((7, 0), (9, 3)):
+        naps.clear()
+        slept = {"rest": rest, "patience": patience, "nap": lane.address(nap)}
+        assert copied(made, direction, memory, there, Driver(), **slept) == 0
+        np.testing.assert_array_equal(memory, there)
+        assert set(naps) <= {rest}
+        if not made._threads:
+            assert len(naps) >= patience * chunks
+    naps.clear()
+    copied(made, direction, memory, there, Driver(), nap=lane.address(nap))
+    assert not naps  # it is short
+
+
+def test_the_leader_of_long_copies_sleeps(monkeypatch):
+    monkeypatch.setattr(team, "_LONG", 1000)
+    rests = [team.cut("upload", np.empty(n, np.uint8), 1 << 15)["rest"] for n in (999, 1000)]
+    assert rests == [0, team._REST]
 
 
 @pytest.mark.skipif(team._mincore is None, reason="the system does not tell of pages")
@@ -275,11 +307,11 @@ def test_helpers_that_a_nice_thread_starts_are_no_nicer(monkeypatch):
     found = []
 
     def serve(self):
-        lanes.be_nice()
+        scheduling.be_nice()
         found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 
     def lead():
-        lanes.be_nice()
+        scheduling.be_nice()
         team.Team().start(1)
 
     monkeypatch.setattr(team.Team, "_serve", serve)
@@ -288,7 +320,7 @@ def test_helpers_that_a_nice_thread_starts_are_no_nicer(monkeypatch):
     thread.join()
     while not found:
         time.sleep(0.001)
-    assert found == [min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + lanes._NICE, 19)]
+    assert found == [min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + scheduling._NICE, 19)]
 
 
 def test_two_rings_have_more_helpers_where_there_are_cores(monkeypatch):

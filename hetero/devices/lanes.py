@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import logging
-import os
 import queue
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -16,10 +12,10 @@ import numpy as np
 
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Device, Job, here, plainly
 from hetero.devices.pieces import behind, pieces
+from hetero.devices.scheduling import be_nice, be_punctual
 from hetero.errors import DeviceError
 
 PURPOSE = "pinned buffers of copies"
-_NICE = 10  # the program's own work goes first
 _PLAIN = 8 << 20  # bytes that the driver copies where there is no buffer, or not yet
 _IDLE = 60.0  # seconds without a copy after which a thread ends and gives its buffers back
 
@@ -71,7 +67,9 @@ class Lane:
     def run(self, way: Way) -> None:
         """Do one job after the other until the ring closes, or there are none for long."""
         here.is_lane = True
-        if not way.leads:  # a program waits for the one who does, and it is one
+        if way.leads:  # a program waits for it, and it is one
+            be_punctual()
+        else:
             be_nice()
         while True:
             try:
@@ -246,11 +244,3 @@ def _refused(name: str, error: Exception) -> None:
 
 
 _is_told = False
-
-
-def be_nice() -> None:
-    """Let the program's own threads go first on busy cores (Linux has it for each thread)."""
-    if hasattr(os, "setpriority") and sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            now = os.getpriority(os.PRIO_PROCESS, os.getpid())  # of the thread that began it all
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(now + _NICE, 19))

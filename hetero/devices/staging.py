@@ -29,8 +29,9 @@ from hetero import locks
 from hetero.arrays import reused
 from hetero.devices import team
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy, Device, Direct, Job, Staged, here
-from hetero.devices.lanes import Lane, Way, be_nice, wanted_region
+from hetero.devices.lanes import Lane, Way, wanted_region
 from hetero.devices.pieces import in_rows
+from hetero.devices.scheduling import be_nice
 from hetero.devices.warming import Regions
 from hetero.kernels.cpu import blas_spin, lane
 

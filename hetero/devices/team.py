@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.devices import lanes
+from hetero.devices import scheduling
 from hetero.kernels.cpu import lane, lane_task
 
 _NAME = "hetero-copy helper"  # begins as all threads of ours that never call BLAS
@@ -30,6 +30,9 @@ _IN_CALLS = 400 << 10  # bytes that are sent in the time of the calls for a slic
 _CHUNK = 256 << 10  # bytes that a thread copies at once
 _LEAST_CHUNK = 64 << 10
 _CHUNKS = 32  # of what is small: several for each thread
+_LONG = 16 << 20  # bytes from which on the one who leads sleeps while others copy
+_REST = 40  # microseconds
+_PATIENCE = 4  # rests while nobody else copies
 _LARGE = 64 << 20  # bytes of a download from which on each thread touches huge pages of its own
 # Bytes of a row, see `lane_task.FIELDS`. What is stored past the caches is not read before; but
 # buffers stay in caches, from which they are sent, and new pages come there when they are cleared.
@@ -61,6 +64,7 @@ class Team:
             "memcpy": lane.address(self._system.memcpy),
             "yield": lane.address(self._system.sched_yield),
             "post": lane.address(self._system.sem_post),
+            "nap": lane.address(self._system.usleep),
         }
         self._tell("looks", _LOOKS)
         self._tell("sleep", lane.address(self._system.sem_wait))
@@ -87,7 +91,7 @@ class Team:
                 self._threads.append(thread)
 
     def _serve(self) -> None:
-        lanes.be_nice()
+        scheduling.be_nice()
         lane.loop("serve")(self._begin)
 
     def run(self, direction: str, told: dict[str, int]) -> int:
@@ -159,7 +163,7 @@ def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
         Bytes that all buffers have together.
     """
     nbytes, host = array.nbytes, array.__array_interface__["data"][0]
-    past = _PAST[direction]
+    past, rest = _PAST[direction], _REST if nbytes >= _LONG else 0
     row = pitch = nbytes
     if not array.flags.c_contiguous:
         row, pitch = array.shape[1] * array.itemsize, array.strides[0]
@@ -180,6 +184,8 @@ def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
         "row": row,
         "pitch": pitch,
         "lead": lead,
+        "rest": rest,
+        "patience": _PATIENCE,
         "slice": size,
         "chunk": chunk,
         "buffers": max(min(region // size, lane_task.BUFFERS, -(-(nbytes + lead) // size)), 1),

@@ -16,7 +16,8 @@ import numpy as np
 
 from hetero import locks
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Device
-from hetero.devices.lanes import PURPOSE, be_nice
+from hetero.devices.lanes import PURPOSE
+from hetero.devices.scheduling import be_nice
 from hetero.errors import DeviceError
 from hetero.kernels.cpu import lane
 
@@ -61,7 +62,7 @@ class Regions:
             self._asked[direction] += 1
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             thread = threading.Thread(
-                target=self._make, args=(direction, nbytes), name=_NAME, daemon=True
+                target=self._make, args=(direction, nbytes, self._asked), name=_NAME, daemon=True
             )
             try:
                 thread.start()
@@ -92,9 +93,8 @@ class Regions:
         """Whether nothing was given back since."""
         return when is self._asked
 
-    def _make(self, direction: str, nbytes: int) -> None:
+    def _make(self, direction: str, nbytes: int, asked: Any) -> None:
         be_nice()
-        asked = self._asked
         lane.settled.wait()
         made = None
         if lane.ready("serve") is not None:

@@ -4,7 +4,9 @@ A driver's calls from several threads go one after the other, and a thread that 
 interpreter's lock between any two steps waits for it longer than it copies. So one thread leads: it
 alone calls the driver, for slices of a few MiB, each in a buffer of pinned memory. Any number of
 others help: they take chunks of the slices and copy them, and know of no driver. The one who leads
-does so too while there is nothing to send. What they share is a task (`lane_task`).
+does so too while there is nothing to send; in a long copy it sleeps for moments instead, so that it
+takes no core from the program, and copies only what nobody else takes. What they share is a task
+(`lane_task`).
 
     upload:    chunks of a slice may be copied when its buffer is free; the slice is sent when all
                of them were, and its buffer is free when it has arrived
@@ -70,7 +72,7 @@ def compile_ahead(begins: Callable[[], object] = lambda: None) -> None:
     here = sys.getswitchinterval()
     try:
         system = ctypes.CDLL(None)
-        for name in ("memcpy", "sched_yield", "sem_init", "sem_post", "sem_wait"):
+        for name in ("memcpy", "sched_yield", "sem_init", "sem_post", "sem_wait", "usleep"):
             address(getattr(system, name))
         _text()
         begins()

@@ -32,6 +32,9 @@ class _Leader(Code):
         self.of_last = self.quotient(at.sub(self.end, before), self.chunk)
         self.status = self.variable(I32(0))
         self.idle = self.variable(I64(0))  # looks since there was something to do
+        self.rest, self.patience = self.field(task, "rest"), self.field(task, "patience")
+        self.seen = self.variable(I64(0))  # chunks that were taken, as of the last look
+        self.alone = self.variable(I64(0))  # looks since others took one
 
     def allow(self, slices: Any) -> None:
         """Let the chunks of so many slices be taken."""
@@ -102,13 +105,27 @@ class _Leader(Code):
         return self.holds(self.status.get(), "!=", 0)
 
     def help(self, again: Any) -> None:
-        """Copy a chunk, if there is one to be taken, else let others use the core."""
-        number = self.at.call(self.module.get_global("take"), [self.task])
-        with self.when(self.holds(number, ">=", 0), then=again):
-            self.at.call(self.module.get_global("copy"), [self.task, number])
-            self.idle.set(I64(0))
+        """Copy a chunk, if there is one to be taken and nobody else does; then leave the core."""
+        at = self.at
+        taken = self.read(self.task, lane_task.NEXT)
+        with self.when(self.holds(taken, "!=", self.seen.get())):
+            self.seen.set(taken)
+            self.alone.set(I64(0))
+        looks = at.select(self.holds(self.rest, "==", 0), I64(0), self.patience)
+        with self.when(self.holds(self.alone.get(), ">=", looks)):
+            number = at.call(self.module.get_global("take"), [self.task])
+            with self.when(self.holds(number, ">=", 0), then=again):
+                at.call(self.module.get_global("copy"), [self.task, number])
+                self.idle.set(I64(0))
+                self.alone.set(I64(0))
+                self.seen.set(at.add(number, I64(1)))
+        self.alone.add(1)
         self.idle.add(1)
-        self.call(self.field(self.task, "yield"), I32)
+        with at.if_else(self.holds(self.rest, "==", 0)) as (looks_again, sleeps):
+            with looks_again:
+                self.call(self.field(self.task, "yield"), I32)
+            with sleeps:
+                self.call(self.field(self.task, "nap"), I32, self.rest)
 
     def sleep(self, number: Any) -> None:
         """Wait for a slice, asleep, if nothing has come for long."""

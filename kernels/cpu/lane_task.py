@@ -18,13 +18,16 @@ _LINE = 8  # words of a cache line; what several threads write lies in lines of 
 # from one to the next on the host. Lead: bytes that the first slice lacks, so that others begin
 # where pages do. Base: of the buffers, one after the other. Cancel: address of a word, not 0 when
 # nobody wants the copy any longer. Team: address of `SHARED`. Past: bytes of a row from which on
-# what is stored goes past the caches. Download: 0 or 1.
+# what is stored goes past the caches. Download: 0 or 1. Rest: microseconds that the one who leads
+# sleeps where there is nothing to send, 0: it copies chunks and looks again; patience: how often it
+# does so while nobody takes a chunk, before it copies one.
 OPEN, USERS, NEXT, LIMIT, DONE = (_LINE * line for line in range(5))
 _FIRST = DONE + BUFFERS
 _NAMES = (
-    *("memcpy", "send", "record", "query", "await", "drain", "yield", "post"),
+    *("memcpy", "send", "record", "query", "await", "drain", "yield", "post", "nap"),
     *("host", "device", "bytes", "lead", "slice", "chunk", "stream", "row", "pitch"),
     *("base", "buffers", "cancel", "team", "past", "download"),
+    *("rest", "patience"),
     *(f"event {number}" for number in range(BUFFERS)),
 )
 FIELDS = {name: _FIRST + at for at, name in enumerate(_NAMES)}

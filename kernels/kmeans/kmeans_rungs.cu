@@ -5,8 +5,9 @@
 //   coalesced  the same kernel, with the elements of neighbouring points together (1, n)
 //   shared     centroids come to shared memory, CENTROIDS elements at a time
 //   reduction  sums of clusters by parts of the rows, which are added up afterwards
-//   occupancy  less shared memory, larger blocks, and registers for a number of them: as many threads as
-//              a multiprocessor can have without spilling
+//   occupancy  blocks of 512 threads: fewer copies of the centroids, fewer reads of the labels. More threads
+//              than want all the registers do not help: the first cache, which has a point's elements for
+//              the next centroid, no longer holds those of all
 
 #ifndef REAL
 #define REAL float
@@ -17,9 +18,6 @@
 #ifndef CENTROIDS
 #define CENTROIDS 1024
 #endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 #ifndef WEIGHTED
 #define WEIGHTED 0
 #endif
@@ -28,7 +26,7 @@
 
 // naive, coalesced: the nearest centroid of a point. Per point: 3 d k flops, d k elements of X and of the
 // centroids asked of memory or a cache.
-KERNEL(THREADS, RESIDENT)
+KERNEL(THREADS, 1)
 assign_points(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT centroids,
               GLOBAL int *RESTRICT labels, GLOBAL int *RESTRICT state, index_t n, index_t d, index_t k,
               index_t x_row, index_t x_column)
@@ -55,7 +53,7 @@ assign_points(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT centroi
 // shared, occupancy: as many whole centroids at a time as CENTROIDS elements hold; of a longer one, so
 // many of its elements. Per point: 3 d k flops, d k elements of X asked of memory or a cache; per
 // block: d k elements of the centroids.
-KERNEL(THREADS, RESIDENT)
+KERNEL(THREADS, 1)
 assign_shared(GLOBAL const REAL *RESTRICT X, GLOBAL const REAL *RESTRICT centroids,
               GLOBAL int *RESTRICT labels, GLOBAL int *RESTRICT state, index_t n, index_t d, index_t k,
               index_t x_row, index_t x_column)

@@ -17,7 +17,7 @@ RUNGS = {
     ),
     "shared": Rung(
         3,
-        "centroids come to shared memory, some thousand elements at a time",
+        "centroids come to shared memory, 4 KB at a time",
         "each is read from memory once for a block, not once for a point",
     ),
     "reduction": Rung(
@@ -27,16 +27,14 @@ RUNGS = {
     ),
     "occupancy": Rung(
         5,
-        "less shared memory, larger blocks, registers for a number of them",
-        "as many threads as a multiprocessor can have without spilling",
+        "blocks of 512 threads, with all the registers they want",
+        "centroids are copied for four times as many points, labels read by as many at once",
     ),
 }
 
 _THREADS = 128
-_MORE_THREADS = 256
-_MANY_CENTROIDS = 4096  # elements in shared memory
-_FEW_CENTROIDS = 1024
-_RESIDENT = {"float32": 6, "float64": 5}  # blocks: so many have the registers they want
+_MORE_THREADS = 512
+_HELD_BYTES = 4096  # of centroids in shared memory: what it takes is missing in the first cache
 _PART = 1024  # rows that are added up by one thread
 
 
@@ -51,10 +49,8 @@ def plan(
     turned = rung != "naive"
     x, *strides = ("turned", 1, n) if turned else ("X", d, 1)
     defines = [real, ("THREADS", threads)]
-    if rung == "occupancy":
-        defines += [("CENTROIDS", _FEW_CENTROIDS), ("RESIDENT", _RESIDENT[dtype])]
-    elif rung != "naive" and rung != "coalesced":
-        defines += [("CENTROIDS", _MANY_CENTROIDS * 4 // ELEMENT_BYTES[dtype])]
+    if rung != "naive" and rung != "coalesced":
+        defines += [("CENTROIDS", _HELD_BYTES // ELEMENT_BYTES[dtype])]
     assign = Launch(
         source="kmeans_rungs.cu",
         kernel="assign_points" if rung in ("naive", "coalesced") else "assign_shared",

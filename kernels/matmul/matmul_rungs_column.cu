@@ -28,6 +28,9 @@
 #define ROTATED 0
 #endif
 #define PARTITION_BYTES 256
+#ifndef RESIDENT  // blocks that find registers on a multiprocessor
+#define RESIDENT 1
+#endif
 #ifndef STEP  // columns of a tile of A whose products are written out; divides BX
 #define STEP (BX < 8 ? BX : 8)
 #endif
@@ -35,7 +38,7 @@
 #include "matmul_rungs_arguments.cu"
 
 // Per element of C: 2 k flops, k / ROWS elements of B and k / (BX BY) of A asked of memory or a cache.
-KERNEL(BX *BY, 1)
+KERNEL(BX *BY, RESIDENT)
 matmul_column(MATRICES)
 {
     SHARED REAL held[ROWS * BX] __attribute__((aligned(16)));  // for reads of 16 bytes

@@ -5,15 +5,16 @@
 //           again comes at fixed distances, without an address of 64 bits to reckon. As in rows4 a thread has
 //           ROWS elements of C, and reads several elements of a row of A at once.
 //
-// The tile of A has ROWS BY rows and DEPTH columns (and one more, so that threads of a warp in different rows
-// read different banks), that of B DEPTH rows and BX columns. Two barriers a step: the tile is there, it is no
-// longer needed.
+// The tile of A has ROWS BY rows and DEPTH columns (and 16 bytes more, so that threads of a warp in different
+// rows read different banks), that of B DEPTH rows and BX columns. Two barriers a step: the tile is there, it
+// is no longer needed. Between them a block waits for memory or for its last warp, and only other blocks of the
+// multiprocessor multiply: RESIDENT of them must find registers there.
 
 #ifndef REAL
 #define REAL float
 #endif
 #ifndef BX
-#define BX 32
+#define BX 64
 #endif
 #ifndef BY
 #define BY 8
@@ -24,13 +25,17 @@
 #ifndef DEPTH
 #define DEPTH 32
 #endif
-#define PITCH (DEPTH + 1)
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
+#define THREADS (BX * BY)
+#define PITCH (DEPTH + 16 / (int)sizeof(REAL))
 
 #include "matmul_rungs_arguments.cu"
 
 // Per element of C: 2 k flops, k / BX elements of A and k / (ROWS BY) of B asked of memory or a cache,
 // (1 / 4 + 1 / ROWS) k reads of shared memory in float32, (1 / 2 + 1 / ROWS) k in float64.
-KERNEL(BX *BY, 1)
+KERNEL(THREADS, RESIDENT)
 matmul_shared(MATRICES)
 {
     SHARED REAL held_a[ROWS * BY * PITCH] __attribute__((aligned(16)));  // for reads of 16 bytes
@@ -39,28 +44,34 @@ matmul_shared(MATRICES)
     const index_t item = blockIdx.x / (across * down), block = blockIdx.x % (across * down);
     const index_t top = block / across * (ROWS * BY), left = block % across * BX;
     const int thread = (int)threadIdx.x, x = thread % BX, y = thread / BX * ROWS;
+    GLOBAL const REAL *a = &AT(A, a, item, top, 0), *b = &AT(B, b, item, 0, left);
+    const int rows = m - top < ROWS * BY ? (int)(m - top) : ROWS * BY;
+    const int columns = n - left < BX ? (int)(n - left) : BX;
     REAL sums[ROWS];
     UNROLL
     for (int r = 0; r < ROWS; ++r) sums[r] = 0;
-    for (index_t first = 0; first < k; first += DEPTH) {
-        for (int at = thread; at < ROWS * BY * DEPTH; at += BX * BY) {
-            const index_t i = top + at / DEPTH, l = first + at % DEPTH;
-            held_a[at / DEPTH * PITCH + at % DEPTH] = i < m && l < k ? AT(A, a, item, i, l) : (REAL)0;
+    for (index_t first = 0; first < k; first += DEPTH, a += DEPTH * a_column, b += DEPTH * b_row) {
+        const int length = k - first < DEPTH ? (int)(k - first) : DEPTH;
+        for (int begin = 0; begin < ROWS * BY * DEPTH; begin += THREADS) {
+            const int r = (begin + thread) / DEPTH, l = (begin + thread) % DEPTH;
+            if (r < ROWS * BY)
+                held_a[r * PITCH + l] = r < rows && l < length ? a[r * a_row + l * a_column] : (REAL)0;
         }
-        for (int at = thread; at < DEPTH * BX; at += BX * BY) {
-            const index_t l = first + at / BX, j = left + at % BX;
-            held_b[at] = l < k && j < n ? AT(B, b, item, l, j) : (REAL)0;
+        for (int begin = 0; begin < DEPTH * BX; begin += THREADS) {
+            const int l = (begin + thread) / BX;
+            if (l < DEPTH)
+                held_b[begin + thread] = l < length && x < columns ? b[l * b_row + x * b_column] : (REAL)0;
         }
         __syncthreads();
         UNROLL
         for (int l = 0; l < DEPTH; ++l) {
-            const REAL b = held_b[l * BX + x];
+            const REAL factor = held_b[l * BX + x];
             UNROLL
-            for (int r = 0; r < ROWS; ++r) sums[r] += held_a[(y + r) * PITCH + l] * b;
+            for (int r = 0; r < ROWS; ++r) sums[r] += held_a[(y + r) * PITCH + l] * factor;
         }
         __syncthreads();
     }
     UNROLL
     for (int r = 0; r < ROWS; ++r)
-        if (top + y + r < m && left + x < n) AT(C, c, item, top + y + r, left + x) = sums[r];
+        if (y + r < rows && x < columns) AT(C, c, item, top + y + r, left + x) = sums[r];
 }

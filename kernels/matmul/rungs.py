@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..common.launch import REAL, Launch, LaunchPlan, ceil_div, check_dtype
+from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from ..common.rungs import Rung
 from ..procedure import derive, reckon
 from ..procedure.card import Card
@@ -24,7 +24,7 @@ RUNGS = {
     "shared": Rung(
         5,
         "tiles of A and B in shared memory",
-        "an element is asked of memory once for 32 uses; 1.25 reads of a product become 0.5",
+        "an element is asked of memory once for 32 uses or 64; 1.25 reads of a product become 0.5",
     ),
     "column": Rung(
         6,
@@ -53,7 +53,7 @@ _SHAPES = {
     "naive": Shape(32, 4),  # a row of a warp each: what one thread reads of A all do
     "rows2": Shape(32, 4, 2),
     "rows4": Shape(32, 4, 4),
-    "shared": Shape(32, 16, 4),
+    "shared": Shape(64, 8, 4),
     "column": Shape(32, 8, 16),
 }
 _SHAPES |= {"rotated": _SHAPES["column"], "tuned": _SHAPES["column"]}
@@ -61,6 +61,7 @@ _DEPTH = 32  # columns of a tile of A in shared memory
 _PARTITIONS = 8  # of the Tesla T10's memory
 _THREADS = 1024  # of a block: OpenCL's CPUs take more, for nothing
 _ROOMY = 256  # threads of a block that have all registers there are for one
+_SHARED_REGISTERS = 40  # of a thread of "shared": all it needs, and three blocks of 512 fit
 _STATIC_BYTES = 48 << 10  # of arrays whose size is in the source
 
 
@@ -83,17 +84,17 @@ def shapes(rung: str, dtype: str, card: Card) -> tuple[Shape, ...]:
         shape
         for shape in some
         if card.warp <= shape.x * shape.y <= min(card.block_threads, _THREADS)
-        and _shared_elements(rung, shape) * item <= most
+        and _shared_bytes(rung, shape, item) <= most
         and shape.x * shape.y * reckon.least_registers(item, shape.elements) <= card.registers
     )
 
 
-def _shared_elements(rung: str, shape: Shape) -> int:
+def _shared_bytes(rung: str, shape: Shape, item: int) -> int:
     """Of the arrays in shared memory."""
     x, y, elements = shape
     if rung == "shared":
-        return elements * y * (_DEPTH + 1) + _DEPTH * x
-    return elements * x if rung in _COLUMNS else 0
+        return elements * y * (_DEPTH * item + VECTOR_BYTES) + _DEPTH * x * item
+    return elements * x * item if rung in _COLUMNS else 0
 
 
 def plan_rung(
@@ -140,11 +141,18 @@ def plan_rung(
     if elements > 1 or rung == "tuned":
         defines.append(("ROWS", elements))
     if rung == "shared":
-        defines.append(("DEPTH", _DEPTH))
+        # Blocks of other shapes bring more of the tiles a thread, and want registers for that.
+        enough = card.warp <= x <= 2 * card.warp and x * y >= _ROOMY
+        blocks = card.registers // (_SHARED_REGISTERS * x * y) if enough else 1
+        defines += [("DEPTH", _DEPTH), ("RESIDENT", max(1, blocks))]
     if rung == "rotated":
         defines.append(("ROTATED", _PARTITIONS))
-    if rung in _COLUMNS and (dtype, elements) == ("float64", 16) and x * y > _ROOMY:
-        defines.append(("STEP", 4))  # for eight loads at once the registers do not suffice
+    if rung in _COLUMNS and (dtype, elements) == ("float64", 16):
+        # Fewer loads at once where registers do not suffice for eight, or for a second block.
+        if x * y > _ROOMY:
+            defines.append(("STEP", 4))
+        elif x * y == _ROOMY and rung != "tuned":
+            defines += [("STEP", 4), ("RESIDENT", 2)]
     columns, rows = (x * y, elements) if rung in _COLUMNS else (x, y * elements)
     grid = ceil_div(m, rows) * ceil_div(n, columns) * batch
     strides = (*a_strides, *b_strides, *c_strides)

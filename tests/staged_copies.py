@@ -14,9 +14,9 @@ driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned  # noqa: E402
-from hetero.devices import lanes, pieces, scheduling, staging, team  # noqa: E402
+from hetero.devices import copy_jobs, cuda, lanes, pieces, scheduling, staging, team  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
-from hetero.kernels.cpu import lane  # noqa: E402
+from hetero.kernels.cpu import blas_spin, lane  # noqa: E402
 
 del devices.here.kinds["opencl"]
 pieces._LEAST_ROW = 8
@@ -206,6 +206,23 @@ def in_a_fresh_process() -> None:
     del device.send_slices
 
 
+def blas_is_looked_at_beside() -> None:
+    """The first long copy does not wait until it is found how BLAS's threads are put to sleep."""
+    asked = []
+    due, beside, long = blas_spin.is_due, blas_spin._find_beside, cuda.LONG_BYTES
+    find = blas_spin.find
+    blas_spin.is_due, blas_spin._find_beside = lambda: True, lambda: asked.append(1)
+    blas_spin.find, cuda.LONG_BYTES = None, 1000
+    array = rng.random(500)
+    buffer, _owner = device.allocate(array.nbytes)
+    with copy_jobs.plainly():
+        device.upload(array, buffer)
+        device.download(buffer, array)
+    blas_spin.is_due, blas_spin._find_beside, blas_spin.find = due, beside, find
+    cuda.LONG_BYTES = long
+    assert len(asked) == 2
+
+
 def lost_context() -> None:
     """Pinned arrays stay what they are when their context is given up."""
     with device.active():
@@ -230,6 +247,7 @@ with device.active():
     gc.collect()
     in_a_fresh_process()
     gc.collect()
+    blas_is_looked_at_beside()
     threads, before = threading.active_count(), driver.live()
     used = ring()
     for _ in range(200):

@@ -12,16 +12,27 @@ import ctypes
 import functools
 import mmap
 import os
+import sys
 from typing import Any
 
 import numpy as np
 
+from hetero.devices import at_once
 from hetero.errors import DeviceError, DeviceMemoryError
 
 _HUGE_PAGE = 2 << 20  # bytes
+_TOUCHED = 4 << 20  # bytes for each thread that touches pages, at least
+_MOST_THREADS = 8
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, from Linux 5.14 on
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context
 _BLOCKING_SYNC, _NO_TIMING = 1, 2  # CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING
 _MEMORY_TYPE, _HOST = 2, 1  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_HOST
+
+
+try:
+    _advise: Any = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
+except (AttributeError, TypeError, OSError):
+    _advise = None
 
 
 def driver_knows(array: np.ndarray) -> bool:
@@ -73,6 +84,7 @@ class _CudaPages(mmap.mmap):
         address = np.frombuffer(made, np.uint8).__array_interface__["data"][0]
         made.offset = -address % _HUGE_PAGE if room > nbytes else 0
         address += made.offset
+        _touch(address, nbytes)
         status = driver().cuMemHostRegister_v2(
             ctypes.c_void_p(address), ctypes.c_size_t(nbytes), _PORTABLE
         )
@@ -95,6 +107,26 @@ class _CudaPages(mmap.mmap):
             _twice(library.cuMemHostUnregister, ctypes.c_void_p(self._address))
             _twice(library.cuCtxPopCurrent_v2, ctypes.byref(ctypes.c_void_p()))
         _twice(library.cuDevicePrimaryCtxRelease_v2, device)
+
+
+def _touch(address: int, nbytes: int) -> None:
+    """Have the system find and clear pages, by several threads; the driver does what is left.
+
+    It would do so with one, and nobody else could copy meanwhile.
+    """
+    if _advise is None:
+        return
+    count = min(nbytes // _TOUCHED, _MOST_THREADS, len(os.sched_getaffinity(0)) // 2)
+    if count < 2:
+        return
+    part = -(-nbytes // count // _HUGE_PAGE) * _HUGE_PAGE
+    begins = range(0, nbytes, part)
+
+    def touch(begin: int) -> None:
+        size = min(part, nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+        _advise(ctypes.c_void_p(address + begin), ctypes.c_size_t(size), _POPULATE_WRITE)
+
+    at_once.side_by_side([functools.partial(touch, begin) for begin in begins])
 
 
 def _twice(function: Any, argument: Any) -> None:

@@ -311,6 +311,13 @@ def test_an_operand_given_twice_is_copied_once_and_out_may_be_anything(alone):
     np.testing.assert_array_equal(A, expected)
 
 
+def test_an_operation_with_options(alone):
+    image, filter = in_pinned(values(41, 30)), values(4, 3)
+    found = hetero.convolve2d(image, filter, device=BOTH, method="direct")
+    np.testing.assert_array_equal(found, signal.convolve2d(image, filter))
+    assert any(line.startswith("enqueue") for line in steps(alone))
+
+
 def test_what_a_thread_does_all_the_same(enqueuing, monkeypatch):
     """Operands in ordinary memory, with gaps, in blocks, under a limit, on a device without."""
     called = []

@@ -300,6 +300,32 @@ def test_copies_and_kernel_are_on_the_queue_before_the_cpu_begins(alone, timed):
     assert all(0.0 < taken < 1.0 for taken in seconds.values())
 
 
+def test_each_range_is_timed_by_itself(alone, monkeypatch):
+    """The device's by its own clock, and with the way home, which begins when the CPU is done."""
+    clock = [0.0]
+
+    def taking(seconds, function):
+        def run(*arguments, **options):
+            clock[0] += seconds
+            return function(*arguments, **options)
+
+        return run
+
+    for name, seconds in (("allocate", 100.0), ("enqueue_upload", 2.0), ("download", 5.0)):
+        monkeypatch.setattr(alone, name, taking(seconds, getattr(alone, name)))
+    monkeypatch.setattr(alone, "event", lambda: clock[0])
+    rows = [
+        dataclasses.replace(i, run=taking(30.0, i.run)) if i.kind == "cpu" else i
+        for i in registry.lookup("matvec")
+    ]
+    monkeypatch.setitem(registry._implementations, "matvec", rows)
+    inventory.changed()
+    monkeypatch.setattr(beside_cpu.time, "perf_counter", lambda: clock[0])
+    with beside_cpu.timed() as seconds:
+        hetero.matvec(in_pinned(values(300, 200)), values(200), device=BOTH)
+    assert seconds == {"cpu": 30.0, "device": 3 * 100.0 + 2 * 2.0 + 5.0}
+
+
 def test_an_operand_given_twice_is_copied_once_and_out_may_be_anything(alone):
     A = in_pinned(values(60, 60))
     out = np.zeros((120, 60), np.float32)[::2]
@@ -395,16 +421,18 @@ def test_a_device_without_room_makes_some(enqueuing, monkeypatch):
 # -- Threads of BLAS ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("others", [False, True])
-def test_the_cpus_range_on_threads_fewer(monkeypatch, others):
+@pytest.mark.parametrize("case", ["alone", "others run", "number unknown", "another BLAS"])
+def test_the_cpus_range_on_threads_fewer(monkeypatch, case):
     """As it was measured; where they cannot be spared, it counts as not measured."""
-    monkeypatch.setattr(limits, "state", lambda: limits.State(not others, 16))
-    here = {**TWO, "cpu": {**CPU, "blas_threads": 16}}
+    state = None if case == "another BLAS" else limits.State(case != "others run", 16)
+    monkeypatch.setattr(limits, "state", lambda: state)
+    cpu = CPU if case == "number unknown" else {**CPU, "blas_threads": 16}
     constants = contending(machine(), 1.2, 1.1, spared=4)
-    found = both(priced(square(4096), constants, here, device=BOTH))
+    found = both(priced(square(4096), constants, {**TWO, "cpu": cpu}, device=BOTH))
     own, other = (share.plan.chosen for share in found.shares)
-    assert (own.threads.number, own.threads.of) == (16 if others else 12, 16)
-    lost = UNKNOWN_CONTENTION if others else (1.2, 1.1, 4, HANDOVER)
+    if case != "number unknown":
+        assert (own.threads.number, own.threads.of) == (12 if case == "alone" else 16, 16)
+    lost = (1.2, 1.1, 4, HANDOVER) if case == "alone" else UNKNOWN_CONTENTION
     slower = max(lost[0] * own.seconds, lost[1] * other.seconds)
     assert found.seconds == pytest.approx(lost[3] + slower)
 

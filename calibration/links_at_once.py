@@ -111,18 +111,17 @@ def steady(rows: Sequence[Sequence[Sequence[float]]]) -> float:
     Parameters
     ----------
     rows : sequence
-        Each as `Together.row` gives it, of three copies at least.
+        Each as `Together.row` gives it.
     """
     inside: list[list[float]] = [[] for _ in rows[0]]
     every: list[list[float]] = [[] for _ in rows[0]]
     at_once = False
     for marks in rows:
-        begin, end = max(each[1] for each in marks), min(each[-1] for each in marks)
+        begin, end = max(each[0] for each in marks), min(each[-1] for each in marks)
         at_once = at_once or begin < end
         for number, each in enumerate(marks):
-            pairs = [*pairwise(each)][1:]
-            every[number] += [b - a for a, b in pairs]
-            inside[number] += [b - a for a, b in pairs if begin <= a and b <= end]
+            every[number] += [b - a for a, b in pairwise(each)]
+            inside[number] += [b - a for a, b in pairwise(each) if begin <= a and b <= end]
     found = [median(part or whole) for part, whole in zip(inside, every, strict=True)]
     return len(found) / sum(1.0 / seconds for seconds in found) if at_once else sum(found)
 

@@ -131,7 +131,8 @@ MARKS = {
     "one is held up once": ([[*range(0, 18, 2)], [0, 2, 9, 11, 13, 15, 17]], 2.0),
     "one is faster": ([[0, 1, 2, 3, 4, 5, 6], [0, 2, 4, 6, 8]], 4.0 / 3.0),
     "never both": ([[0, 2, 4, 6], [6, 9, 12, 15]], 5.0),
-    "hardly both": ([[0, 2, 4, 6], [4, 5.5, 8.5, 11.5]], 2 / (1 / 2 + 1 / 3)),
+    "hardly both": ([[0, 2, 4, 6], [3, 5.5, 8, 11.5]], 2 / (1 / 2 + 1 / 2.5)),
+    "one is never done meanwhile": ([[0, 2, 4, 6], [3, 7, 11]], 2 / (1 / 2 + 1 / 4)),
 }
 
 
@@ -168,6 +169,14 @@ def test_rows_are_long_where_copies_are_short():
         if least < number < row // nbytes:
             assert (number + 1) * 1.2 * bus.alone(nbytes) > long
     assert {number * nbytes for _, nbytes, number in bus.rows} == {row, 4 * SIZES[-1]}
+
+
+def test_one_that_was_held_up_makes_no_row_short():
+    bus, once = Bus(), Bus.once
+    held_up = iter([1.0] + [0.0] * 10_000)
+    bus.once = lambda *given: once(bus, *given) + next(held_up)
+    measured(bus, SIZES[:1], any_way, clock=lambda: bus.now)
+    assert {number * nbytes for _, nbytes, number in bus.rows} == {links_at_once._ROW}
 
 
 def segments(floor, rate):

@@ -526,9 +526,11 @@ def test_another_blas_puts_aside_what_was_measured_beside_it(cuda):
     data = measured_profile()
     data["links"]["cuda:0"]["upload"][f"pageable {BESIDE}"] = kinds["pageable"]
     data["links"]["cuda*2"] = links_of(1e-3)
+    data["host"]["dispatch"]["cuda*2"] = {"host": 3e-4}
     holding = validity.holding(data)
     assert f"pageable {BESIDE}" in holding.data["links"]["cuda:0"]["upload"]
     assert "cuda*2" not in holding.data["links"], "one device is here"
+    assert "cuda*2" not in holding.data["host"]["dispatch"]
     assert not holding.aside
 
 

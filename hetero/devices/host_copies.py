@@ -124,15 +124,23 @@ class HostCopies(Queues):
 
     def staged(self, direction: str, array: np.ndarray, buffer: Any, offset: int) -> bool:
         """Copy through the `ring` if that is faster; whether it was done."""
+        copy = self.begin_staged(direction, array, buffer, offset)
+        if copy is not None:
+            copy.wait()
+        return copy is not None
+
+    def begin_staged(
+        self, direction: str, array: np.ndarray, buffer: Any, offset: int = 0
+    ) -> Copy | None:
+        """Begin to copy through the `ring` if that is faster; None where it is not."""
         if array.nbytes < (least(self.name) or self.least_staged)[direction]:
-            return False
+            return None
         ring = self.ring()
         if ring is None or (array.flags.c_contiguous and self.is_pinned(array)):
-            return False
+            return None
         if not ring.is_worth_it(direction, array):
-            return False
-        ring.start(direction, array, buffer, offset, self.record()).wait()
-        return True
+            return None
+        return ring.start(direction, array, buffer, offset, self.record())
 
     def ring(self) -> Ring | None:
         """What copies go through that are staged; None where there is none, and in its threads."""

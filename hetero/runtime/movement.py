@@ -24,6 +24,7 @@ def of(problem: Problem, name: str, constants: Profile, beside: str = "") -> tup
     after: Terms = upload_next(problem, constants, beside) if here == HOST else {}
     if here == HOST and problem.device is None:
         return before, after
+    staged: list[tuple[int, float]] = []  # bytes, and seconds alone
 
     def move(terms: dict[str, float], operand: Operand, source: str, target: str) -> None:
         if source == target or target in operand.copies:
@@ -36,15 +37,21 @@ def of(problem: Problem, name: str, constants: Profile, beside: str = "") -> tup
             is_packed = source == HOST and terms is before and not operand.is_dense()
             memory = PAGEABLE if is_packed or source != HOST else operand.memory
             term = constants.link(target, "upload", memory, beside)(operand.nbytes)
+            is_staged = operand.nbytes >= constants.least_staged(target, "upload")
+            if is_staged and memory == PAGEABLE and terms is before:
+                staged.append((operand.nbytes, term))
             if is_packed:
                 packing = constants.pack(operand.nbytes)
-                if operand.nbytes >= constants.least_staged(target, "upload"):  # on the way
+                if is_staged:  # on the way
                     packing = max(packing / staging.usual_lanes() - term, 0.0)
                 terms["pack"] = terms.get("pack", 0.0) + packing
             terms["upload"] = terms.get("upload", 0.0) + term
 
     for operand in problem.inputs:
         move(before, operand, operand.location, here)
+    if len(staged) > 1:  # at once: between one after the other and one copy of them all
+        together = constants.link(here, "upload", PAGEABLE, beside)(sum(n for n, _ in staged))
+        before["upload"] += 0.5 * min(together - sum(seconds for _, seconds in staged), 0.0)
     if problem.next_device is None:
         move(after, problem.output, here, problem.output.location)
     return before, after

@@ -138,7 +138,7 @@ def run(device: Device, steps: Iterable[Step]) -> None:
             _stored(slot)
     except BaseException:
         copies = [copy for _, copies in begun for copy in copies]
-        _settle(device, copies + [copy for slot in stored for copy in slot.leaving])
+        settle(device, copies + [copy for slot in stored for copy in slot.leaving])
         raise
 
 
@@ -164,7 +164,7 @@ def _stored(slot: Slot) -> None:
         del slot.leaving[0]
 
 
-def _settle(device: Device, copies: list[Copy]) -> None:
+def settle(device: Device, copies: list[Copy]) -> None:
     """Wait for all that is in flight, whatever becomes of it; one error is enough."""
     for wait in [copy.wait for copy in copies] + [device.synchronize]:
         while True:

@@ -8,8 +8,8 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, describe, library_of, reused
 from hetero.devices.base import Device
-from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD
-from hetero.runtime import failures, keeping, streams
+from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy
+from hetero.runtime import failures, keeping, pipeline, streams
 
 
 def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
@@ -29,6 +29,13 @@ def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
     return _moved(device, array)
 
 
+def _begun(device: Device, array: Any, operand: Operand) -> tuple[Any, Any, Copy | None]:
+    """As `stage`, and the copy that is under way, if one is."""
+    if operand.location != HOST or operand.kept is not None:
+        return *stage(device, array, operand), None
+    return _begin(device, array)
+
+
 def staged_copy(device: Device, array: np.ndarray, operand: Operand) -> tuple[Any, Any] | None:
     """(buffer, owner) of the copy that a device holds of an operand for later calls, None without.
 
@@ -39,21 +46,39 @@ def staged_copy(device: Device, array: np.ndarray, operand: Operand) -> tuple[An
 
 def _moved(device: Device, array: np.ndarray) -> tuple[Any, Any]:
     """(buffer, owner) of a copy of a host array."""
+    buffer, owner, copy = _begin(device, array)
+    if copy is not None:
+        copy.wait()
+    return buffer, owner
+
+
+def _begin(device: Device, array: np.ndarray) -> tuple[Any, Any, Copy | None]:
+    """(buffer, owner, copy) of a host array, None where it has been copied."""
     buffer, owner = device.allocate(max(array.nbytes, 1))
     dense = as_dense(array)
-    if not device.staged(UPLOAD, dense, buffer, 0):
+    copy = device.begin_staged(UPLOAD, dense, buffer)
+    if copy is None:
         device.upload(np.ascontiguousarray(dense), buffer)
-    return buffer, owner
+    return buffer, owner, copy
 
 
 def stage_all(
     device: Device, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
 ) -> list[tuple[Any, Any]]:
-    """`stage` for each operand; one that is given twice is moved once."""
+    """`stage` for each operand, staged copies at once; one that is given twice is moved once."""
     found: dict[int, tuple[Any, Any]] = {}
-    for array, operand in zip(arrays, operands, strict=True):
-        if id(array) not in found:
-            found[id(array)] = stage(device, array, operand)
+    under_way: list[Copy] = []
+    try:
+        for array, operand in zip(arrays, operands, strict=True):
+            if id(array) not in found:
+                buffer, owner, copy = _begun(device, array, operand)
+                found[id(array)] = buffer, owner
+                under_way += () if copy is None else (copy,)
+        for copy in under_way:
+            copy.wait()
+    except BaseException:
+        pipeline.settle(device, under_way)  # before the buffers are somebody else's
+        raise
     return [found[id(array)] for array in arrays]
 
 

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
 _LIMIT = 0.95  # of a limit: what computes a tile may take some, too
-_STEP = 2e-5  # seconds of the host for each copy or product that is begun
+_CALL = 4e-4  # seconds of the host for the whole, beside what any call takes; H100, 16 cores
+_STEP = 2e-5  # for each copy or product that is begun
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
 _MOST_TILES = 4096  # more take longer to plan and to begin than the CPU takes for the product
 
@@ -274,10 +275,9 @@ def _timed(
     )
     seconds = tile.chosen.seconds
     rates = _rates(problem, name, constants, seconds, beside)
-    times = predicted(made, (rates or _UNKNOWN)._replace(at_once=True))
-    if rates is None:
-        return Choice(made, times.whole, None, tile)
-    return Choice(made, times.whole, times if rates.at_once else predicted(made, rates), tile)
+    # Tilings are compared as if no copy gained by another one, which many small ones do least.
+    whole = predicted(made, (rates or _UNKNOWN)._replace(at_once=True, together=False)).whole
+    return Choice(made, whole, rates and predicted(made, rates), tile)
 
 
 def _rates(
@@ -287,14 +287,15 @@ def _rates(
     if product is None:
         return None
     moved = [(o, "upload") for o in problem.inputs] + [(problem.output, "download")]
-    around = constants.dispatch(name, "host"), _STEP
+    around = constants.dispatch(name, "host") + _CALL, _STEP
     try:
         links = [
             constants.link(name, way, "pinned" if o.pinned else "staged", beside)
             for o, way in moved
         ]
         shared = not problem.output.pinned and not all(o.pinned for o in problem.inputs)
-        return Rates(*links, product, *around, at_once=True, shared=shared)
+        together = not any(o.pinned for o in problem.inputs)
+        return Rates(*links, product, *around, True, shared, together)
     except KeyError:
         pass
     try:  # a byte costs what it costs the plain way, not to gain by mere parts

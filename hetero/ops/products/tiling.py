@@ -266,6 +266,9 @@ class Rates(NamedTuple):
         Whether copies go on while the device computes.
     shared : bool
         Whether the same threads of the host do copies of both directions.
+    together : bool
+        Whether copies up that follow one another take less than alone: one is begun while the one
+        before waits for the bus.
     """
 
     a: Callable[[float], float]
@@ -276,6 +279,7 @@ class Rates(NamedTuple):
     step: float
     at_once: bool
     shared: bool = False
+    together: bool = False
 
 
 class Times(NamedTuple):
@@ -312,7 +316,7 @@ def predicted(tiling: Tiling, rates: Rates) -> Times:
     a_bytes, b_bytes, c_bytes = tiling.grid.panel_bytes
     by_item, by_row, by_column = _parts(tiling.grid)
     a_free, b_free = ([0.0] * number for number in tiling.slots[:2])
-    bus = _Bus(rates.shared)
+    bus = _Bus(rates.shared, rates.together)
     computed = uploads = compute = downloads = 0.0
     overhead = rates.call
     for visit in tiling.visits():
@@ -324,7 +328,7 @@ def predicted(tiling: Tiling, rates: Rates) -> Times:
             (visit.load_b, b_bytes * items * columns, rates.b, b_free[visit.b]),
         ):
             if load and rates.at_once:
-                loaded = bus.load(free, link(nbytes))
+                loaded = bus.load(free, link, nbytes)
             elif load:
                 uploads += link(nbytes)
             overhead += rates.step * load
@@ -350,18 +354,27 @@ class _Bus:
     ----------
     shared : bool
         Whether those of both directions go one after another.
+    together : bool
+        As `Rates` has it.
     """
 
-    def __init__(self, shared: bool) -> None:
-        self._shared = shared
+    def __init__(self, shared: bool, together: bool) -> None:
+        self._shared, self._together = shared, together
+        self._row = 0.0  # bytes of loads that follow one another
         self._up = self._down = 0.0
         self._waiting: deque[tuple[int, float, float]] = deque()  # slot, from when on, how long
         self._done: dict[int, float] = {}
 
-    def load(self, free: float, seconds: float) -> float:
-        """When a load is complete that may begin from ``free`` on."""
+    def load(self, free: float, link: Callable[[float], float], nbytes: float) -> float:
+        """When a load of so many bytes is complete that may begin from ``free`` on."""
         while self._waiting and self._waiting[0][1] <= self._up:
             self._next(_BESIDE if self._shared else 1.0)
+        seconds = link(nbytes)
+        if self._together:
+            before = self._row if free <= self._up else 0.0
+            if before:
+                seconds = 0.5 * (seconds + max(link(before + nbytes) - link(before), 0.0))
+            self._row = before + nbytes
         self._up = max(self._up, free) + seconds
         return self._up
 

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
 _LIMIT = 0.95  # of a limit: what computes a tile may take some, too
-_CALL = 4e-4  # seconds of the host for the whole, beside what any call takes; H100, 16 cores
+# Seconds of the host for the whole where threads copy, beside what any call takes; H100, 16 cores.
+_CALL = 4e-4
 _STEP = 2e-5  # for each copy or product that is begun
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
 _MOST_TILES = 4096  # more take longer to plan and to begin than the CPU takes for the product
@@ -287,7 +288,7 @@ def _rates(
     if product is None:
         return None
     moved = [(o, "upload") for o in problem.inputs] + [(problem.output, "download")]
-    around = constants.dispatch(name, "host") + _CALL, _STEP
+    call = constants.dispatch(name, "host")
     try:
         links = [
             constants.link(name, way, "pinned" if o.pinned else "staged", beside)
@@ -295,7 +296,7 @@ def _rates(
         ]
         shared = not problem.output.pinned and not all(o.pinned for o in problem.inputs)
         together = not any(o.pinned for o in problem.inputs)
-        return Rates(*links, product, *around, True, shared, together)
+        return Rates(*links, product, call + _CALL, _STEP, True, shared, together)
     except KeyError:
         pass
     try:  # a byte costs what it costs the plain way, not to gain by mere parts
@@ -305,7 +306,7 @@ def _rates(
     except KeyError:
         return None
     parts = (partial(mul, each) for each in seconds)
-    return Rates(*parts, product, *around, at_once=False)
+    return Rates(*parts, product, call, _STEP, at_once=False)
 
 
 # -- One call --------------------------------------------------------------------------------------

@@ -39,12 +39,12 @@ from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.profile import ENQUEUED, PAGEABLE, PINNED, Profile
 from hetero.runtime.registry import Operation
 
-SECONDS = 4.0  # of all of a device, about
+SECONDS = 5.0  # of all of a device, about
 _LONGEST = 0.05  # predicted seconds of a call
 _SMALLEST = 256  # extent
 _ROUNDS = (3, 7)  # at least, at most
-_ENOUGH = 1.0  # seconds, after which no further round begins
-_SPARED = (1, 2, 4)  # of BLAS's threads
+_ENOUGH = 0.6  # seconds, after which no further round begins
+_SPARED = (2, 4)  # of BLAS's threads
 _DTYPE = "float32"
 
 Task = Callable[[], object]
@@ -158,7 +158,7 @@ class _Shared:
         threads = own.plan.chosen.threads
         self._spared = [0]
         if self.way != ENQUEUED and threads is not None and limits.most(limits.BLAS):
-            self._spared += [n for n in _SPARED if threads.of > 2 * n]
+            self._spared += [n for n in _SPARED if threads.of >= 2 * n]
 
     def measured(self) -> dict[str, float]:
         """How many times as long each takes, with as many of BLAS's threads as are best."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 from ..common.boundaries import BOUNDARIES
 from ..common.launch import ceil_div, check_dtype
@@ -11,6 +11,8 @@ __all__ = [
     "SHARED_BYTES",
     "WARP",
     "Correlation",
+    "Sizes",
+    "TapSizes",
     "correlation",
     "count_blocks",
     "fetch_rows",
@@ -51,32 +53,84 @@ class Correlation(NamedTuple):
         )
 
 
+class Sizes(TypedDict):
+    """What every plan of a correlation is given, as `correlation` takes it."""
+
+    batch: int
+    height: int
+    width: int
+    filter_height: int
+    filter_width: int
+    out_height: int
+    out_width: int
+    top: int
+    left: int
+    boundary: str
+    dtype: str
+    image_strides: tuple[int, int, int]
+    out_strides: tuple[int, int, int]
+
+
+class TapSizes(Sizes):
+    """With the strides of the taps, where these may be anything."""
+
+    tap_strides: NotRequired[tuple[int, int] | None]
+
+
 def correlation(
+    *,
     batch: int,
-    extents: tuple[int, int],
-    taps: tuple[int, int],
-    outs: tuple[int, int],
-    before: tuple[int, int],
+    height: int,
+    width: int,
+    filter_height: int,
+    filter_width: int,
+    out_height: int,
+    out_width: int,
+    top: int,
+    left: int,
     boundary: str,
     dtype: str,
-    image: tuple[int, int, int],
-    out: tuple[int, int, int],
+    image_strides: tuple[int, int, int],
+    out_strides: tuple[int, int, int],
     tap_strides: tuple[int, int] | None = None,
 ) -> Correlation:
-    """Check the arguments, and transpose them where columns lie in memory."""
-    tap_strides = tap_strides or (taps[1], 1)
+    """Check the problem of a plan, and transpose it where columns lie in memory.
+
+    Parameters
+    ----------
+    batch, height, width : int
+        Of the images, each at least 1.
+    filter_height, filter_width : int
+        Of the taps; each at least 1, in any proportion to the image.
+    out_height, out_width : int
+        Of the outputs, each at least 1.
+    top, left : int
+        Rows and columns of the filter that lie outside of the image at the first output; at least
+        0.
+    boundary : {"fill", "wrap", "symm"}
+        Of the extension: a constant; periodic; mirrored, with the edge repeated.
+    dtype : {"float32", "float64"}
+        Of all operands; sums are kept in it too.
+    image_strides, out_strides : tuple of int
+        (batch, row, column), in elements, of any sign; those of the image may be 0.
+    tap_strides : tuple of int, optional
+        (row, column) of the taps, in elements, of any sign. Default: contiguous.
+    """
     check_dtype(dtype)
     if boundary not in BOUNDARIES:
         valid = ", ".join(BOUNDARIES)
         raise ValueError(f"boundary must be one of {valid}, got {boundary!r}")
-    transposed = extents[0] > 1 and (extents[1] == 1 or abs(image[1]) < abs(image[2]))
+    image, out, taps = image_strides, out_strides, tap_strides or (filter_width, 1)
+    pairs = [(height, width), (filter_height, filter_width), (out_height, out_width), (top, left)]
+    transposed = height > 1 and (width == 1 or abs(image[1]) < abs(image[2]))
     if transposed:
-        extents, taps, outs, before = extents[::-1], taps[::-1], outs[::-1], before[::-1]
+        pairs = [(across, down) for down, across in pairs]
         image, out = (image[0], image[2], image[1]), (out[0], out[2], out[1])
-        tap_strides = tap_strides[::-1]
+        taps = taps[::-1]
+    extents = [extent for pair in pairs for extent in pair]
     where = BOUNDARIES.index(boundary)
-    strides = tuple(image), tuple(out), tuple(tap_strides)
-    return Correlation(batch, *extents, *taps, *outs, *before, where, dtype, *strides, transposed)
+    strides = tuple(image), tuple(out), tuple(taps)
+    return Correlation(batch, *extents, where, dtype, *strides, transposed)
 
 
 def fetch_rows(columns: int) -> int:

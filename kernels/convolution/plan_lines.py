@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Unpack
 
 from ..common import tuning as tables
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
@@ -10,6 +11,7 @@ from .correlation import (
     SHARED_BYTES,
     WARP,
     Correlation,
+    Sizes,
     correlation,
     count_blocks,
     fetch_rows,
@@ -40,19 +42,6 @@ def separable_limit(*, dtype: str, shared_limit: int = 32768) -> int:
 
 def separable(
     *,
-    batch: int,
-    height: int,
-    width: int,
-    filter_height: int,
-    filter_width: int,
-    out_height: int,
-    out_width: int,
-    top: int,
-    left: int,
-    boundary: str,
-    dtype: str,
-    image_strides: tuple[int, int, int],
-    out_strides: tuple[int, int, int],
     rank: int,
     multiprocessors: int,
     alignment: int,
@@ -60,6 +49,7 @@ def separable(
     block_limit: int = 1024,
     shared_limit: int = 32768,
     tuning: tables.Table | None = None,
+    **sizes: Unpack[Sizes],
 ) -> LaunchPlan:
     """Plan what `direct` does for the taps sum over r of outer(columns[r], rows[r]).
 
@@ -67,10 +57,10 @@ def separable(
     ----------
     rank : int
         Terms of the sum.
-    batch, height, width, filter_height, filter_width, out_height, out_width, top, left, boundary, \
-dtype, image_strides, out_strides, multiprocessors, alignment, cuda, block_limit, shared_limit, \
-tuning
-        As for `hetero.kernels.convolution.plan.direct`; the filter's sides are at most
+    multiprocessors, alignment, cuda, block_limit, shared_limit, tuning
+        As for `hetero.kernels.convolution.plan.direct`.
+    **sizes
+        See `hetero.kernels.convolution.correlation.correlation`; the filter's sides are at most
         `separable_limit`.
 
     Returns
@@ -79,24 +69,14 @@ tuning
         On the buffers ``"image"``, ``"columns"`` of (rank, filter_height) taps, ``"rows"`` of
         (rank, filter_width), and ``"out"``, and the float ``"fillvalue"``.
     """
-    problem = correlation(
-        batch,
-        (height, width),
-        (filter_height, filter_width),
-        (out_height, out_width),
-        (top, left),
-        boundary,
-        dtype,
-        image_strides,
-        out_strides,
-    )
+    problem = p = correlation(**sizes)
     if block_limit < WARP:
         raise ValueError(f"block_limit must be at least {WARP}, got {block_limit}")
-    limit = separable_limit(dtype=dtype, shared_limit=shared_limit)
-    if max(filter_height, filter_width) > limit:
+    limit = separable_limit(dtype=p.dtype, shared_limit=shared_limit)
+    if max(p.filter_height, p.filter_width) > limit:
         raise ValueError(
             f"a separable filter must have at most {limit} taps a side, "
-            f"got {filter_height} x {filter_width}"
+            f"got {sizes['filter_height']} x {sizes['filter_width']}"
         )
     tuning = tuning or tables.default()
     return _lines(problem, rank, multiprocessors, alignment, block_limit, shared_limit, tuning)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Unpack
 
 from ..common.launch import ELEMENT_BYTES, REAL, Launch, LaunchPlan, ceil_div, check_dtype
 from ..common.rungs import Rung
 from ..procedure import derive, reckon
 from ..procedure.card import Card
 from ..procedure.derive import Shape
-from .correlation import SHARED_BYTES, Correlation, correlation, count_blocks
+from .correlation import SHARED_BYTES, Correlation, TapSizes, correlation, count_blocks
 
 __all__ = ["RUNGS", "Shape", "chosen", "plan_rung", "shapes"]
 
@@ -79,56 +79,32 @@ def _own(rung: str, dtype: str, card: Card) -> Shape:
 def plan_rung(
     rung: str,
     *,
-    batch: int,
-    height: int,
-    width: int,
-    filter_height: int,
-    filter_width: int,
-    out_height: int,
-    out_width: int,
-    top: int,
-    left: int,
-    boundary: str,
-    dtype: str,
-    image_strides: tuple[int, int, int],
-    out_strides: tuple[int, int, int],
-    tap_strides: tuple[int, int] | None = None,
     card: Card,
     shape: Shape | None = None,
+    **sizes: Unpack[TapSizes],
 ) -> LaunchPlan:
     """Plan a correlation by one of `RUNGS`.
 
     Parameters
     ----------
     rung : str
-    batch, height, ..., tap_strides
-        As for `hetero.kernels.convolution.plan.direct`.
     card : Card
         The device; "tuned" derives its shape from it.
     shape : Shape, optional
         Threads of a block, along a row of the result and along a column; one of `shapes`.
         Default: the rung's own.
+    **sizes
+        See `hetero.kernels.convolution.correlation.correlation`.
 
     Returns
     -------
     LaunchPlan
         On the buffers ``"image"``, ``"taps"`` and ``"out"``, and the float ``"fillvalue"``.
     """
-    problem = correlation(
-        batch,
-        (height, width),
-        (filter_height, filter_width),
-        (out_height, out_width),
-        (top, left),
-        boundary,
-        dtype,
-        image_strides,
-        out_strides,
-        tap_strides,
-    )
-    p, taps = problem, (problem.filter_height, problem.filter_width)
+    problem = p = correlation(**sizes)
+    taps, dtype = (p.filter_height, p.filter_width), p.dtype
     if shape is None:
-        shape = chosen(rung, dtype, batch * p.out_height, p.out_width, taps, card)
+        shape = chosen(rung, dtype, p.batch * p.out_height, p.out_width, taps, card)
     elif shape not in (there := shapes(rung, dtype, card)):
         valid = ", ".join(f"{one.x}x{one.y}" for one in there)
         raise ValueError(f"shape must be one of {valid}, got {shape[0]}x{shape[1]}")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -196,3 +197,83 @@ def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):
     del again
     staging.close_all()  # as the last thread that copies does when it ends
     assert not reused.sizes()
+
+
+# -- Results of the CPU ----------------------------------------------------------------------------
+
+
+@pytest.fixture(name="results")
+def _results(monkeypatch):
+    """Results from 4 MiB on, which are kept for half a second; nothing is copied."""
+    monkeypatch.setattr(reused, "_MALLOC", 4 << 20)
+    monkeypatch.setattr(reused, "_IDLE", 0.5)
+    reused.close()
+    yield
+    until(lambda: reused._state["thread"] is None)
+    assert not reused._users
+
+
+def result(shape, dtype):
+    return reused.maker(np.prod(shape) * np.dtype(dtype).itemsize)(shape, dtype)
+
+
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_memory_of_results_of_the_cpu_is_kept_until_there_were_none_for_long(results, kept):
+    assert result((4, 1 << 20), np.uint8).flags.owndata
+    assert not reused._users
+    first = result(SHAPE, np.float32)
+    place = address(first)
+    del first
+    assert address(result(SHAPE, np.float32)) == place
+    reused.open_()
+    reused.close()  # copies have ended
+    assert len(kept) == 1
+    until(lambda: not kept)
+    assert reused._state["thread"] is None
+    assert not result((5, 5), np.float32).base
+    again = result(SHAPE, np.float32)
+    assert [thread.name for thread in threading.enumerate()].count("hetero-results") == 1
+    until(lambda: reused._state["thread"] is None)
+    again[...] = 1.0
+    del again
+    assert not kept
+
+
+def test_without_another_thread_results_are_new(results, monkeypatch):
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert result(SHAPE, np.float32).flags.owndata
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_keeps_its_own(results):
+    array = result(SHAPE, np.float32)
+    child = os.fork()
+    if child == 0:
+        right = reused._state["thread"] is None and not reused._users
+        del array
+        array = result(SHAPE, np.float32)
+        os._exit(0 if right and reused._state["thread"] is not None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    del array
+
+
+def test_results_of_calls_on_the_cpu_use_it(results, kept):
+    image, taps = np.ones((1100, 1000), np.float32), np.ones((3, 3), np.float32)
+    with hetero.use(device="cpu"):
+        hetero.convolve2d(image, taps)  # compiles
+        place = address(hetero.convolve2d(image, taps))
+        assert len(kept) == 1
+        for _ in range(3):  # also when it is remembered
+            found = hetero.convolve2d(image, taps)
+            assert address(found) == place
+            assert found[5, 5] == 9.0
+            del found

@@ -1,10 +1,11 @@
 """Memory of large results that is used again: its pages are there already.
 
 A new array of 1 GiB has no pages. Whoever writes to it first waits for the system to find and to
-clear them, which takes longer than bringing the values from a device. So the memory of a large
-array that was made here is kept when the array and all its views are gone, for the next one of
-about that size: as long as large copies are made, and no more than a share of the machine's memory.
-The system may take the pages back meanwhile if it runs short of memory (``MADV_FREE``).
+clear them, which takes longer than bringing the values from a device, or than computing them where
+that is little. So the memory of a large array that was made here is kept when the array and all its
+views are gone, for the next one of about that size: as long as large copies or results are made,
+and no more than a share of the machine's memory. The system may take the pages back meanwhile if it
+runs short of memory (``MADV_FREE``).
 """
 
 from __future__ import annotations
@@ -14,22 +15,31 @@ import functools
 import mmap
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
-__all__ = ["PURPOSE", "Lent", "clear", "close", "empty", "open_", "sizes"]
+from hetero import locks
+
+__all__ = ["PURPOSE", "Lent", "clear", "close", "empty", "maker", "open_", "sizes"]
 
 PURPOSE = "for results, used before"
 _LEAST = 4 << 20  # bytes; malloc keeps what is smaller by itself
+_MALLOC = 32 << 20  # bytes that malloc keeps at most, in a program that asks for them again
+_IDLE = 60.0  # seconds without a large result of the CPU's after which none is kept for another
 _SHARE = 1 / 16  # of the machine's memory, at most
 _SPARE = 1.25  # times what is asked for, at most
 _PAGE = 2 << 20  # bytes of a huge page
 
 _kept: list[_Block] = []  # the one that was used last comes last; each change is one step
-_state = {"open": False}
+_users: set[str] = set()  # who makes large arrays; nothing is kept where there are none
+_COPIES, _RESULTS = "copies", "results"
+_state: dict[str, Any] = {"asked": 0.0, "thread": None}  # for a result, in seconds; what waits
+_lock = locks.new()
 
 
 class _Block:
@@ -69,7 +79,7 @@ class Lent:
         # interpreter's end the names of this file may be gone.
         if is_ending():
             return
-        if _state["open"] and os.getpid() == self._process:
+        if _users and os.getpid() == self._process:
             self._block.rest()
             _kept.append(self._block)
             _shrink(_most())
@@ -82,7 +92,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """
     dtype = np.dtype(dtype)
     nbytes = prod(shape) * dtype.itemsize
-    if nbytes < _LEAST or not _state["open"] or dtype.hasobject or dtype.fields is not None:
+    if nbytes < _LEAST or not _users or dtype.hasobject or dtype.fields is not None:
         return np.empty(shape, dtype)
     wanted = -(-nbytes // _PAGE) * _PAGE
     block = _taken(wanted)
@@ -92,6 +102,49 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         except (OSError, ValueError):  # NumPy says what is missing
             return np.empty(shape, dtype)
     return np.asarray(Lent(block, tuple(map(int, shape)), dtype))
+
+
+def maker(nbytes: int) -> Callable[..., np.ndarray]:
+    """What makes arrays of so many bytes that the CPU computes: ``np.empty``, or as `empty`."""
+    return np.empty if nbytes <= _MALLOC else _result
+
+
+def _result(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    _state["asked"] = time.monotonic()
+    if _state["thread"] is None:
+        with _lock:
+            if _state["thread"] is None:
+                _watch()
+    return empty(shape, dtype)
+
+
+def _watch() -> None:
+    """Keep memory of results until there were none for long."""
+    thread = threading.Thread(target=_wait, name="hetero-results", daemon=True)
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
+        thread.start()
+        _state["thread"] = thread
+        open_(_RESULTS)
+
+
+def _wait() -> None:
+    while True:
+        while (left := _state["asked"] + _IDLE - time.monotonic()) > 0:
+            time.sleep(left)
+        with _lock:
+            if _state["asked"] + _IDLE <= time.monotonic():
+                _state["thread"] = None
+                return close(_RESULTS)
+
+
+def _after_fork() -> None:
+    """The thread is not there in a forked child."""
+    _state["thread"] = None
+    _users.discard(_RESULTS)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _taken(nbytes: int) -> _Block | None:
@@ -120,15 +173,16 @@ def _most() -> float:
         return 0.0
 
 
-def open_() -> None:
-    """From now on memory is kept; large copies are being made."""
-    _state["open"] = True
+def open_(user: str = _COPIES) -> None:
+    """From now on memory is kept; large copies are being made, or what else ``user`` names."""
+    _users.add(user)
 
 
-def close() -> None:
-    """Keep none any longer, and give back what there is."""
-    _state["open"] = False
-    clear()
+def close(user: str = _COPIES) -> None:
+    """Keep none any longer, unless for another user, and give back what there is."""
+    _users.discard(user)
+    if not _users:
+        clear()
 
 
 def clear() -> None:

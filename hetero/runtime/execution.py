@@ -275,7 +275,8 @@ def _by_host(
     elif used:  # the operands stay as they are, for the CPU
         out = _apart(call, result)
     else:
-        out = np.empty(result.shape, result.dtype) if call.out is None else call.out
+        empty = reused.maker(result.nbytes)
+        out = empty(result.shape, result.dtype) if call.out is None else call.out
     if isinstance(call.start, np.ndarray):
         out[...] = call.start.reshape(out.shape)
     elif call.start is not None:

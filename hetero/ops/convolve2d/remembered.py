@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, dense
+from hetero.arrays import HOST, dense, reused
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import (
     CheckedCall,
@@ -182,14 +182,14 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     least = profile.current().blas_sleep()
     compute = blas_use.undisturbed(row, chosen.seconds, compute, least)
     shape, dtype = found.output.shape, found.output.dtype
-    transform = chosen.method in TRANSFORMS
+    empty, transform = reused.maker(found.output.nbytes), chosen.method in TRANSFORMS
 
     def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
         if plan.keepable and not image.flags.writeable:
             return None
         if transform and is_wide(image, filter, found.options, 0.0) is not False:
             return None
-        out = np.empty(shape, dtype)
+        out = empty(shape, dtype)
         compute((), found, Arguments((image,), out, FilterOptions(filter, 0.0)))
         return out
 

@@ -3,7 +3,8 @@
     python tests/together.py              loops right after products, products right after loops
     python tests/together.py --products   products of several sizes, back to back and after pauses
     python tests/together.py --busy       beside two busy processes on two cores, against SciPy
-    python tests/together.py --turns 0 16 18     both, a process for each `HETERO_BLAS_TIMEOUT`
+    python tests/together.py --turns 0 10 10,0   both, a process for each `HETERO_BLAS_TIMEOUT`;
+                                                 "10,0" is one with `HETERO_BIND_LOOPS=0` as well
 
 The processes of ``--turns`` take turns of a fraction of a second, so that what the host does beside
 hits all alike. Prints medians and tails, microseconds, and whether they keep within what is asked
@@ -165,7 +166,8 @@ def turns(exponents: list[str], seconds: float) -> None:
     pipes: dict[str, int | bool] = {"stdin": -1, "stdout": -1, "text": True}
     servers = {}
     for exponent in exponents:  # one after the other: the first one compiles
-        environment = {**os.environ, "HETERO_BLAS_TIMEOUT": exponent}
+        timeout, _, bind = exponent.partition(",")
+        environment = {**os.environ, "HETERO_BLAS_TIMEOUT": timeout, "HETERO_BIND_LOOPS": bind}
         servers[exponent] = server = subprocess.Popen(command, env=environment, **pipes)
         while server.stdout.readline().strip() != "ready":
             if server.poll() is not None:
@@ -273,7 +275,13 @@ def main() -> None:
 
         layer, number = numba.threading_layer(), numba.get_num_threads()
         print(f"{layer}, {number} threads, {os.cpu_count()} cores")
-        print({key: value for key, value in hetero.machine()["cpu"].items() if "blas" in key})
+        print(
+            {
+                key: value
+                for key, value in hetero.machine()["cpu"].items()
+                if key.startswith(("blas", "loop"))
+            }
+        )
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(found, file)

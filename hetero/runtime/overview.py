@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero import devices
-from hetero.kernels.cpu import blas_spin, layer
+from hetero.kernels.cpu import blas_spin, layer, workers
 from hetero.runtime import inventory, pricing, profile, tuning
 
 
@@ -37,7 +37,8 @@ def machine() -> Inventory:
     Returns
     -------
     Inventory
-        ``cpu`` (among it ``loop_threads``: whose threads run the loops, and why not TBB's; and
+        ``cpu`` (among it ``loop_threads``: whose threads run the loops, and why not TBB's;
+        ``loop_cores``: where these run; and
         ``blas_timeout``: how long the idle threads of each BLAS spin), ``devices`` (name ->
         description), ``links`` (device -> GB/s of large transfers by direction and memory, as
         calibrated; where that differs also "beside BLAS", right after a product of the CPU, and
@@ -72,6 +73,7 @@ def machine() -> Inventory:
         cpu={
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
             "loop_threads": layer.describe(),
+            "loop_cores": workers.describe(),
             "blas_timeout": blas_spin.describe(constants.blas_sleep()),
         },
         devices={name: info for name, info in here.items() if name != "cpu"},

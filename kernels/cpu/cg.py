@@ -30,7 +30,7 @@ import numba
 import numpy as np
 
 from .csr import CHUNK, block_times
-from .threads import prange, serial, threaded, unshared
+from .threads import prange, serial, thread_count, threaded, unshared
 
 __all__ = [
     "CHUNK",
@@ -57,7 +57,7 @@ def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
         threads = arguments[vector].size // SHARE
         if threads < 2:
             return alone(*arguments)
-        most = numba.get_num_threads()
+        most = thread_count()
         if threads >= most:
             return kernel(*arguments)
         numba.set_num_threads(threads)

@@ -15,14 +15,13 @@ from __future__ import annotations
 import math
 
 import llvmlite.binding
-import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from ..common.boundaries import FILL, SYMM, WRAP
-from .threads import prange, serial, shared, threaded
+from .threads import prange, serial, shared, thread_count, threaded
 
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 
@@ -321,7 +320,7 @@ def _bands(rows: int, most: int, each: int) -> int:
 
     A band has ``each`` tiles.
     """
-    threads = numba.get_num_threads()
+    threads = thread_count()
     fair = threads // math.gcd(each, threads)
     bands = -(-rows // most)
     if bands * each < _MANY * threads:
@@ -373,7 +372,7 @@ def _run(
         deep, most = -(-tall // (down * _ROWS)) * _ROWS + height, -(-wide // across) * size
         # Rows begin on lines of the cache, an odd number of lines apart.
         pitch = (most + _BLOCK + width * size) // 128 * 128 + 192
-        bands = min(numba.get_num_threads(), down * across * batch)
+        bands = min(thread_count(), down * across * batch)
         # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
         make = np.zeros if most < _BLOCK else np.empty
         room = make((bands, 64 + _ROWS * _BLOCK + deep * (1 + terms) * pitch), np.uint8)

@@ -26,9 +26,18 @@ from llvmlite.binding import ffi
 from numba.core import compiler_lock
 from numba.np.ufunc import parallel as layers
 
-from . import layer, numba_cache
+from . import layer, numba_cache, workers
 
-__all__ = ["capped", "inlined", "prange", "serial", "shared", "threaded", "unshared"]
+__all__ = [
+    "capped",
+    "inlined",
+    "prange",
+    "serial",
+    "shared",
+    "thread_count",
+    "threaded",
+    "unshared",
+]
 
 prange = numba.prange
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
@@ -48,16 +57,25 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
             return _unthreaded(function)(*arguments)
         if _state["turns"] is None:
             with _lock:
-                _state["started"] = True  # before the threads do
+                thread_count()
                 result = parallel(*arguments)
                 _state["turns"] = numba.threading_layer() == "workqueue"
                 return result
         if _state["turns"]:
             with _lock:
                 return parallel(*arguments)
-        return parallel(*arguments)
+        return workers.run(parallel, *arguments)
 
     return call
+
+
+def thread_count() -> int:
+    """How many threads loops run on at most, by the caller's choice; starts them."""
+    if not _state["started"]:
+        with _lock:
+            _state["started"] = True  # before the threads do
+            return workers.launch()
+    return int(numba.get_num_threads())
 
 
 def shared(elements: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -72,7 +90,7 @@ def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: 
     when it enters a function of its own, and the threading layer's is none, nor is a ``with`` in
     between. `numba.set_num_threads` would be one; compiled, it takes 0.3 s of every process.
     """
-    before = numba.get_num_threads()  # starts the threads: the layer's function is there then
+    before = thread_count()  # starts the threads: the layer's function is there then
     set_threads = layers._set_num_threads
     try:
         set_threads(min(before, most))

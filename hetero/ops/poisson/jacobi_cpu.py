@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from itertools import chain, repeat
 
-import numba
 import numpy as np
 
 from hetero.kernels.cpu import jacobi as cpu_jacobi
@@ -91,10 +90,10 @@ class _CpuSolve:
         self.sweeps = 0
         rows, lines, columns = shape
         plane = lines * columns * f.itemsize
-        threads = numba.get_num_threads()
-        fits = min(_MOST, _CACHE // (4 * plane), rows // (threads * _ROWS_PER_SWEEP))
+        count = threads.thread_count()
+        fits = min(_MOST, _CACHE // (4 * plane), rows // (count * _ROWS_PER_SWEEP))
         self._depth = blocking or max(1, fits)
-        bands = max(1, min(threads, rows // (_ROWS_PER_SWEEP * self._depth)))
+        bands = max(1, min(count, rows // (_ROWS_PER_SWEEP * self._depth)))
         self._bands = bands
         self._room = np.zeros((bands * self._depth, 3, lines + 2, columns + 2), f.dtype)
 

@@ -1,0 +1,228 @@
+"""TBB's threads beside threads that spin: each has a core, gets it at once and leaves it at once.
+
+Idle threads of a BLAS spin on their cores for 0.1 s. Where no core is idle, Linux puts a thread
+that wakes on the core of the one that woke it, the caller's, or has it wait for the next tick, up
+to 4 ms. So TBB's threads have the shortest slice there is (`slices`), with which they begin at
+once. While BLAS's threads spin (`blas_awake`), they have a core each, none that of the caller:
+where the system has moved the caller, the thread that is bound there takes the core that has become
+free. And they sleep as soon as a loop is done: else they yield their core for 1 ms, and whoever
+spins there keeps it till the next tick. When BLAS's threads sleep, TBB's go where the system puts
+them, and wait for loops a while. Nothing is done to BLAS's threads, and shares stay fair.
+
+It is done where hetero started Numba's threads, they are TBB's and as many as there are cores, and
+the system has slices. ``HETERO_BIND_LOOPS=0`` leaves them as they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import blas_awake, layer, slices
+
+__all__ = ["describe", "launch", "run"]
+
+OPTION = "HETERO_BIND_LOOPS"
+MARK = slices.SHORTEST + 19  # nanoseconds: by this slice our threads are known
+_HOLD = 1_000_000  # nanoseconds for which a thread that has begun leaves other tasks to others
+_PATIENCE, _LOOK = 0.02, 2e-4  # seconds until all have begun, and between two looks
+_SLEEP = {"x86_64": 35, "aarch64": 101}  # the system's call nanosleep
+_TASKS = "/proc/self/task"
+_threads: list[int] = []  # all of them, where they can be bound
+_bound: dict[int, int] = {}  # core -> the thread that is bound there
+_free = [-1]  # the core where none is
+_state = {"ours": False, "ended": False}  # whether hetero started them; a fork has ended them
+_told = [""]  # why they are not bound
+
+
+def launch() -> int:
+    """Start Numba's threads, if nobody has, with slices and cores as above; how many they are."""
+    import numba
+
+    _state["ended"] = False
+    obstacle = _obstacle()
+    if obstacle is not None:
+        _told[0] = obstacle
+        return int(numba.get_num_threads())
+    _state["ours"] = True
+    usual, own = slices.usual(), slices.get()
+    try:
+        slices.put(MARK)  # who is started has the slice of the one that starts it
+        number = int(numba.get_num_threads())
+        if numba.threading_layer() == "tbb":
+            _rouse(numba.config.NUMBA_NUM_THREADS - 1)
+    finally:
+        slices.put(0 if own == usual else own or 0)
+    found = _ours()
+    _told[0] = _hindrance(len(found), len(os.sched_getaffinity(0)))
+    if _told[0]:
+        for thread in found:
+            slices.put(0, thread)
+    else:
+        _threads[:] = found
+    return number
+
+
+def run(loop: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a loop, whose threads are bound while BLAS's spin, none where the caller runs."""
+    if not _threads:
+        if _state["ended"]:
+            launch()
+        return loop(*arguments)
+    if not blas_awake.spins():
+        if _bound:
+            _loosen()
+        return loop(*arguments)
+    here = _core()
+    if not _bound:
+        _bind(here)
+    elif here != _free[0] and here in _bound:
+        _swap(here)
+    hasty = _hasty()
+    if hasty is None:
+        return loop(*arguments)
+    begin, end = hasty
+    control = layer.CONTROL.held
+    try:
+        begin(control)
+        return loop(*arguments)
+    finally:  # an interrupt may come before it has begun, which `end` takes
+        end(control)
+
+
+def describe() -> str:
+    """Where the loops' threads run, and why the system alone decides on it where it does."""
+    obstacle = _told[0] or ("" if _threads else _obstacle())
+    if obstacle:
+        return f"where the system puts them: {obstacle}"
+    return "TBB's with slices of 0.1 ms, and bound to a core each while BLAS's spin"
+
+
+def _obstacle() -> str | None:
+    """Why nothing can be done, as far as that is known before the threads run."""
+    from numba.np.ufunc import parallel
+
+    if os.environ.get(OPTION, "").strip() == "0":
+        return f"{OPTION} says so"
+    if parallel._is_initialized and not _state["ours"]:
+        return "Numba's threads were started before hetero's loops"
+    if platform.machine() not in _SLEEP or slices.usual() is None:
+        return "the system gives threads no slices"
+    return None
+
+
+def _rouse(number: int) -> None:
+    """Have TBB start so many threads: it starts one where a task waits that no other takes."""
+    from numba.np.ufunc import tbbpool
+
+    put = ctypes.PYFUNCTYPE(None, *[ctypes.c_void_p] * 5)(tbbpool.add_task)
+    wait = ctypes.CFUNCTYPE(None)(tbbpool.synchronize)
+    call = ctypes.cast(ctypes.PyDLL(None).syscall, ctypes.c_void_p)
+    hold = (ctypes.c_long * 2)(0, _HOLD)  # seconds, nanoseconds
+    for _ in range(number):
+        put(call, _SLEEP[platform.machine()], ctypes.addressof(hold), None, None)
+    end = time.perf_counter() + _PATIENCE
+    while len(_ours()) < number and time.perf_counter() < end:
+        time.sleep(_LOOK)
+    wait()
+
+
+def _hindrance(found: int, cores: int) -> str:
+    """Why threads of ours, found so many, are not bound to so many cores; else nothing."""
+    import numba
+
+    if numba.threading_layer() != "tbb":
+        return "they are not TBB's"
+    number = numba.config.NUMBA_NUM_THREADS
+    if not found + 1 == number == cores:
+        return f"there are {number}, {found} of them begun, for {cores} cores"
+    return "" if found else "there is none but the caller's"
+
+
+def _bind(here: int) -> None:
+    """Bind each of them to a core, none to this one."""
+    cores = os.sched_getaffinity(0)
+    free = here if here in cores else min(cores)
+    places = sorted(cores - {free})
+    if len(places) != len(_threads):
+        return _forget(f"the process may run on {len(cores)} cores by now")
+    _free[0] = free
+    for core, thread in zip(places, _threads, strict=True):
+        if not _put(thread, {core}):
+            return
+        _bound[core] = thread
+
+
+def _swap(here: int) -> None:
+    """The thread that is bound to this core goes to the one that is free."""
+    thread = _bound.pop(here, None)
+    if thread is not None and _put(thread, {_free[0]}):  # else another caller was faster
+        _bound[_free[0]], _free[0] = thread, here
+
+
+def _loosen() -> None:
+    """They may run on every core."""
+    cores = os.sched_getaffinity(0)
+    for thread in _threads:
+        if not _put(thread, cores):
+            return
+    _bound.clear()
+
+
+def _put(thread: int, cores: set[int]) -> bool:
+    """Let a thread run on these cores alone; where that cannot be, none is bound from now on."""
+    try:
+        os.sched_setaffinity(thread, cores)
+    except OSError as error:
+        _forget(f"the system refused a place: {error.strerror}")
+        return False
+    return True
+
+
+def _forget(reason: str) -> None:
+    _told[0] = reason
+    _threads.clear()
+    _bound.clear()
+
+
+def _ours() -> list[int]:
+    """The threads of this process that have our slice, but for the caller."""
+    others = {int(name) for name in os.listdir(_TASKS)} - {threading.get_native_id()}
+    return sorted(thread for thread in others if slices.get(thread) == MARK)
+
+
+@functools.cache
+def _hasty() -> tuple[Callable[[object], object], Callable[[object], object]] | None:
+    return layer.hasty()
+
+
+@functools.cache
+def _core_of_caller() -> Callable[[], int]:
+    return ctypes.PyDLL(None).sched_getcpu
+
+
+def _core() -> int:
+    """The core where the caller runs, -1 where that is not known."""
+    return _core_of_caller()()
+
+
+def _after_fork_in_parent() -> None:
+    """Numba has ended its threads; the next loop starts others."""
+    if _state["ours"]:
+        _forget("")
+        _state["ended"] = True
+
+
+def _after_fork_in_child() -> None:
+    _forget("")  # loops run on the calling thread
+    _state["ended"] = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

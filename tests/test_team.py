@@ -135,7 +135,10 @@ def test_what_is_copied_is_right_and_nothing_else_is_written(made, kind, past):
 
 
 @pytest.mark.parametrize("direction", ["upload", "download"])
-def test_in_a_long_copy_the_leader_sleeps_and_does_what_nobody_else_does(made, direction):
+def test_in_a_long_copy_the_leader_sleeps_and_does_what_nobody_else_does(
+    made, direction, monkeypatch
+):
+    monkeypatch.setattr(team, "_ENOUGH", 0)
     naps = []
 
     @ctypes.CFUNCTYPE(ctypes.c_int, WORD)
@@ -158,6 +161,9 @@ def test_in_a_long_copy_the_leader_sleeps_and_does_what_nobody_else_does(made, d
     naps.clear()
     copied(made, direction, memory, there, Driver(), nap=lane.address(nap))
     assert not naps  # it is short
+    monkeypatch.setattr(team, "_ENOUGH", 4)
+    copied(made, direction, memory, there, Driver(), **slept)
+    assert not naps  # nobody else would copy
 
 
 def test_the_leader_of_long_copies_sleeps(monkeypatch):

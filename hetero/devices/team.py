@@ -33,6 +33,7 @@ _CHUNKS = 32  # of what is small: several for each thread
 _LONG = 16 << 20  # bytes from which on the one who leads sleeps while others copy
 _REST = 40  # microseconds
 _PATIENCE = 4  # rests while nobody else copies
+_ENOUGH = 4  # who help; fewer would not keep the bus busy without the one who leads
 _LARGE = 64 << 20  # bytes of a download from which on each thread touches huge pages of its own
 # Bytes of a row, see `lane_task.FIELDS`. What is stored past the caches is not read before; but
 # buffers stay in caches, from which they are sent, and new pages come there when they are cleared.
@@ -105,6 +106,8 @@ class Team:
         else:
             begin = self._begin + 8 * (lane_task.TASKS_AT + number * lane_task.TASK)
         told = {**self._fixed, **told, "download": int(direction == "download")}
+        if len(self._threads) < _ENOUGH:
+            told["rest"] = 0
         words = _TASK(*map(told.get, lane_task.FIELDS, itertools.repeat(0)))
         try:
             ctypes.memset(begin + 8 * lane_task.NEXT, 0, _COUNTS)

@@ -361,3 +361,24 @@ def test_large_operands_are_looked_at_by_loops(dtype, monkeypatch):
     image[1, 2, 4] = np.inf
     assert not checks.are_finite(image.transpose(2, 1, 0))
     assert checks.are_finite(image[:1])
+
+
+@pytest.mark.parametrize("spoil", [None, "large", "small", "zero", "nan"])
+def test_parts_of_an_image_are_looked_at_as_the_whole(spoil):
+    """Of large and small values in different parts, of lines that go on, of what is not finite."""
+    image = rng.standard_normal((90, 70))
+    filter = rng.standard_normal((9, 7))
+    window = window_of(image.shape, filter.shape, "valid")
+    if spoil == "large":
+        image[:20] *= 1e17
+    elif spoil == "small":
+        image[50:] *= 1e-17
+    elif spoil == "zero":
+        image[25:60, 10:50] = 0.0
+        image[28:50, 30] = 1e-17
+    elif spoil == "nan":
+        image[88, 3] = np.nan
+    whole = ranges.wide(image, Filter(filter), window, 0.0)
+    assert whole is {None: False, "nan": None}.get(spoil, True)
+    for cut in (1, 30, 45, 89):
+        assert ranges.wide([image[:cut], image[cut:]], Filter(filter), window, 0.0) is whole

@@ -19,7 +19,8 @@ from hetero.evaluation.left_out import leaving_out
 from hetero.kernels.cpu import blas_spin
 from hetero.runtime import blas_use
 
-_WARM, _MOST_WARM = 1e-3, 20  # seconds of calls that do not count, and how many
+_WARM = 1e-3  # seconds of calls that do not count
+_WAKE = 1e-2  # where threads of BLAS were put to sleep: to find cores for them takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
 _LONG = 0.02  # seconds of a call whose turn has fewer that count
 _ENOUGH = 15  # samples
@@ -88,7 +89,10 @@ def timed(
                 settle()
             after = name in spinning
             with leaving_out(name, failed):
-                _turn(lambda name=name: once(name), samples[name], lengths[name], _FAR * least)
+                warm = _WAKE if after else _WARM
+                _turn(
+                    lambda name=name: once(name), samples[name], lengths[name], warm, _FAR * least
+                )
             if name in failed:
                 del samples[name], lengths[name]
         number += 1
@@ -101,13 +105,15 @@ def timed(
     return {name: center(found) for name, found in samples.items()}
 
 
-def _turn(once: Callable[[], float], found: list[float], length: float, far: float) -> None:
+def _turn(
+    once: Callable[[], float], found: list[float], length: float, warm: float, far: float
+) -> None:
     """One turn of a candidate; of what is far from the fastest fewer calls are enough."""
     if length <= far or length <= _LONG:
         begin = _clock()
-        for _ in range(_MOST_WARM):
+        while True:
             length = once()
-            if _clock() - begin >= _WARM:
+            if _clock() - begin >= warm:
                 break
     enough = _LEAST if length <= _LONG else 2 if length <= far else 1
     begin, number = _clock(), 0

@@ -278,7 +278,7 @@ def _is_finite(x: np.ndarray) -> bool:
 
 
 def is_wide(
-    image: np.ndarray | None, filter: Filter, found: Window, fillvalue: float
+    image: np.ndarray | list[np.ndarray] | None, filter: Filter, found: Window, fillvalue: float
 ) -> bool | None:
     """Whether a transform would lose small values; see `hetero.ops.convolve2d.ranges`."""
     if filter.array is None:

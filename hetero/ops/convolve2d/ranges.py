@@ -77,15 +77,18 @@ def all_finite(image: np.ndarray) -> bool:
 
 
 @np.errstate(all="ignore")
-def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: float) -> bool | None:
+def wide(
+    image: np.ndarray | list[np.ndarray] | None, filter: Filter, window: Window, fillvalue: float
+) -> bool | None:
     """Whether a transform may be off by more than 1e3 eps of the sum of absolute products.
 
     None where sums are not finite, so that a transform would spread NaN or infinity.
 
     Parameters
     ----------
-    image : (..., h, w) ndarray of float32 or float64, or None
-        None where its values are not known: then it counts as even.
+    image : (..., h, w) ndarray of float32 or float64, list of these, or None
+        Of several: rows of one image that follow one another. None where its values are not known:
+        then it counts as even.
     filter : Filter
         Its values known.
 
@@ -114,13 +117,20 @@ def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: fl
     if image is None:
         return size.norm > _LOST * taps * array.size
     rows, columns = (window.filter_height + 1) // 2, (window.filter_width + 1) // 2
-    planes = as_loops_take(image).reshape(-1, *image.shape[-2:])
-    cpu_ranges = loops.ranges_serving(planes.dtype)
-    sums, areas, peaks = cpu_ranges.block_sums(planes, rows, columns)
-    found = _seen(sums, areas)
-    if found is None:
+    parts = image if isinstance(image, list) else [image]
+    cpu_ranges = loops.ranges_serving(parts[0].dtype)
+    stacks = [as_loops_take(part).reshape(-1, *part.shape[-2:]) for part in parts]
+    looks = [cpu_ranges.block_sums(planes, rows, columns) for planes in stacks]
+    found = [_seen(sums, areas) for sums, areas, _ in looks]
+    if None in found:
         return None
-    means, least, has_zeros = found
+    means, least, has_zeros = (
+        functools.reduce(merge, values)
+        for merge, values in zip(
+            (np.maximum, np.minimum, np.logical_or), zip(*found, strict=True), strict=True
+        )
+    )
+    peaks = functools.reduce(np.maximum, [peaks for _, _, peaks in looks])
     fill = abs(fillvalue) if window.filled else 0.0
     means = np.maximum(means, fill)
     errors = size.norm * np.sqrt(np.maximum(peaks, fill)) * np.sqrt(means)
@@ -128,6 +138,9 @@ def wide(image: np.ndarray | None, filter: Filter, window: Window, fillvalue: fl
         return True
     if not (has_zeros & (means > 0.0)).any():
         return False
+    if len(parts) > 1:  # a line of one goes on in the next
+        return wide(np.concatenate(parts, axis=-2), filter, window, fillvalue)
+    ((sums, areas, _),), (planes,) = looks, stacks
     down, across = areas.shape
     zero = np.pad(sums == 0.0, ((0, 0), (1, 1), (1, 1)))
     zero &= (means > 0.0)[:, None, None]

@@ -375,19 +375,30 @@ def test_pinned_arrays_are_known_and_go_directly(device):
 
 
 @pytest.mark.parametrize("direction", [copy_jobs.UPLOAD, copy_jobs.DOWNLOAD])
-def test_nothing_of_a_pinned_copy_that_failed_is_still_on_its_way(ring, device, calls, direction):
-    array = device.pinned(5001)
-    array[...] = 7
-    buffer, _owner = device.allocate(array.nbytes)
-    calls.fail("send", 1)
-    with pytest.raises(DeviceError, match="fails"):
-        ring.start_pinned(direction, array, buffer)
-    assert calls.synchronize == 1
-    calls.fail("", 0)
-    ring.start_pinned("upload", array, buffer).wait()
-    array[...] = 0
-    ring.start_pinned("download", array, buffer).wait()
-    assert (array == 7).all()
+def test_nothing_of_a_pinned_copy_that_failed_is_still_on_its_way(
+    ring, device, calls, direction, monkeypatch
+):
+    monkeypatch.setattr(staging, "_AWAKE", 1000)
+    for nbytes, parts in ((999, 1), (1000, 1), (1001, 2), (5001, 2)):
+        array = device.pinned(nbytes + 3)[3:]
+        buffer, _owner = device.allocate(array.nbytes)
+        for number in range(1, parts + 1):
+            calls.fail("send", number)
+            with pytest.raises(DeviceError, match="fails"):
+                ring.start_pinned(direction, array, buffer)
+            assert calls.synchronize == 1
+        array[...] = expected = rng.integers(0, 255, nbytes, np.uint8)
+        calls.fail("await_sent", parts)
+        copy = ring.start_pinned("upload", array, buffer)
+        with pytest.raises(DeviceError, match="fails"):
+            copy.wait()
+        copy.wait()  # what had come is not waited for again
+        assert calls.await_sent == parts + 1
+        calls.fail("", 0)
+        array[...] = 0
+        ring.start_pinned("download", array, buffer).wait()
+        np.testing.assert_array_equal(array, expected)
+        assert calls.send == parts
 
 
 def test_ten_thousand_copies_leave_memory_as_it_was(ring, device):

@@ -198,20 +198,22 @@ class Direct(Copy):
     Parameters
     ----------
     device : Device
-    mark : object
-        As its `send` gives it.
+    marks : list
+        As its `send` gives them, in the order in which they come.
     array : numpy.ndarray
         Kept alive until then.
     """
 
-    def __init__(self, device: Device, mark: Any, array: np.ndarray) -> None:
-        self._device, self._mark, self._array = device, mark, array
+    def __init__(self, device: Device, marks: list[Any], array: np.ndarray) -> None:
+        self._device, self._marks, self._array = device, marks, array
 
     def wait(self) -> None:
-        if self._mark is not None:
+        if self._marks:
             with self._device.active():
-                self._device.await_sent(self._mark)
-            self._mark = self._array = None
+                while self._marks:
+                    self._device.await_sent(self._marks[0])
+                    del self._marks[0]
+            self._array = None
 
     def __del__(self) -> None:
         try:

@@ -273,7 +273,15 @@ class CudaDevice(CudaStreams):
                     state.ring = Ring(self, ahead=True)
         return state.ring
 
-    def send(self, direction: str, array: np.ndarray, buffer: int, offset: int, stream: Any) -> Any:
+    def send(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: int,
+        offset: int,
+        stream: Any,
+        awake: bool = False,
+    ) -> Any:
         # One mark for all parts: the bus rests for 10 us where a stream comes past one.
         for part, begin in cuda_rows.parts(array):
             to = buffer + offset + begin
@@ -283,6 +291,8 @@ class CudaDevice(CudaStreams):
                 self.driver.memcpy_htod_async(to, part, stream.raw)
             else:
                 self.driver.memcpy_dtoh_async(part, to, stream.raw)
+        if awake:
+            return self.record(stream)
         flags = self.driver.event_flags
         asleep = flags.DISABLE_TIMING | flags.BLOCKING_SYNC
         mark = Lent(self.state().copied, lambda: self.driver.Event(asleep))

@@ -150,10 +150,19 @@ class HostCopies(Queues):
         """Whether the device copies from and to a host array directly."""
         return pinned.holds(array)
 
-    def send(self, direction: str, array: np.ndarray, buffer: Any, offset: int, stream: Any) -> Any:
+    def send(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int,
+        stream: Any,
+        awake: bool = False,
+    ) -> Any:
         """Let a stream copy a pinned array; what `await_sent` waits for.
 
-        It is C-contiguous, or a matrix that `sends_rows` takes.
+        It is C-contiguous, or a matrix that `sends_rows` takes. Who waits may stay awake instead of
+        sleeping.
         """
         raise DeviceError(f"{self.kind} has only one queue")
 

@@ -323,7 +323,15 @@ class OpenCLDevice(Device):
                     self._ring = Ring(self)
         return self._ring
 
-    def send(self, direction: str, array: np.ndarray, buffer: Any, offset: int, stream: Any) -> Any:
+    def send(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int,
+        stream: Any,
+        awake: bool = False,
+    ) -> Any:
         copy = self.cl.enqueue_copy
         if direction == UPLOAD:
             sent = copy(stream, buffer, array, dst_offset=offset, is_blocking=False)

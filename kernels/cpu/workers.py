@@ -30,8 +30,8 @@ __all__ = ["describe", "launch", "run"]
 
 OPTION = "HETERO_BIND_LOOPS"
 MARK = slices.SHORTEST + 19  # nanoseconds: by this slice our threads are known
-_HOLD = 1_000_000  # nanoseconds for which a thread that has begun leaves other tasks to others
-_PATIENCE, _LOOK = 0.02, 2e-4  # seconds until all have begun, and between two looks
+_HOLD = 1e-3  # seconds for which a thread that has begun leaves other tasks to others
+_PATIENCE = 0.03  # seconds until all have begun
 _SLEEP = {"x86_64": 35, "aarch64": 101}  # the system's call nanosleep
 _TASKS = "/proc/self/task"
 _threads: list[int] = []  # all of them, where they can be bound
@@ -50,13 +50,13 @@ def launch() -> int:
     if obstacle is not None:
         _told[0] = obstacle
         return int(numba.get_num_threads())
-    _state["ours"] = True
+    _state["ours"], most = True, numba.config.NUMBA_NUM_THREADS
     usual, own = slices.usual(), slices.get()
     try:
         slices.put(MARK)  # who is started has the slice of the one that starts it
         number = int(numba.get_num_threads())
-        if numba.threading_layer() == "tbb":
-            _rouse(numba.config.NUMBA_NUM_THREADS - 1)
+        if numba.threading_layer() == "tbb" and most == len(os.sched_getaffinity(0)):
+            _rouse(most - 1)
     finally:
         slices.put(0 if own == usual else own or 0)
     found = _ours()
@@ -124,12 +124,12 @@ def _rouse(number: int) -> None:
     put = ctypes.PYFUNCTYPE(None, *[ctypes.c_void_p] * 5)(tbbpool.add_task)
     wait = ctypes.CFUNCTYPE(None)(tbbpool.synchronize)
     call = ctypes.cast(ctypes.PyDLL(None).syscall, ctypes.c_void_p)
-    hold = (ctypes.c_long * 2)(0, _HOLD)  # seconds, nanoseconds
-    for _ in range(number):
-        put(call, _SLEEP[platform.machine()], ctypes.addressof(hold), None, None)
+    hold = (ctypes.c_long * 2)(0, round(1e9 * _HOLD))  # seconds, nanoseconds
     end = time.perf_counter() + _PATIENCE
-    while len(_ours()) < number and time.perf_counter() < end:
-        time.sleep(_LOOK)
+    while (missing := number - len(_ours())) > 0 and time.perf_counter() < end:
+        for _ in range(missing):
+            put(call, _SLEEP[platform.machine()], ctypes.addressof(hold), None, None)
+        time.sleep(_HOLD)
     wait()
 
 

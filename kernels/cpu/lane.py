@@ -118,6 +118,6 @@ def _loops() -> dict[str, Callable[[Any], int]]:
     engine.finalize_object()
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
     found = {name: kind(engine.get_function_address(name)) for name in LOOPS}
-    for each in found.values():
-        each.engine = engine  # the code lives as long
+    # The code stays: at the process's end threads may run it, and LLVM's library is gone already.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))
     return found

@@ -40,16 +40,20 @@ def pytest_configure(config):
 
 
 def _keep_programs(cache):
-    """Let OpenCL programs stay where those of other runs are, too: each takes up to two seconds."""
+    """Let what was compiled stay where that of other runs is: each program takes up to two seconds.
+
+    OpenCL's, and what `compiled.remembered` keeps.
+    """
     from hetero import disk_cache, paths
 
-    folder = paths.private_folder("opencl")
-    if folder is None:
-        return
-    disk_cache.write("opencl", "tests", b"")  # makes the key, which files are read with
     os.makedirs(cache, 0o700)
-    shutil.copy(folder.parent / "key", cache)
-    os.symlink(folder, os.path.join(cache, folder.name))
+    for kind in ("opencl", "compiled"):
+        folder = paths.private_folder(kind)
+        if folder is None:
+            return
+        disk_cache.write(kind, "tests", b"")  # makes the key, which files are read with
+        shutil.copy(folder.parent / "key", cache)
+        os.symlink(folder, os.path.join(cache, folder.name))
 
 
 def pytest_sessionstart(session):

@@ -1,4 +1,4 @@
-"""CUDA kernels that copy asynchronously, with no GPU: compiled, and run as fibers on the CPU."""
+"""CUDA kernels that copy asynchronously, with no GPU: run as fibers on the CPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import itertools
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
+import compiled
 import numpy as np
 import pytest
 
@@ -65,6 +67,11 @@ def tile_of(source, tile):
     return m * tile["WARPS_M"], n * tile["WARPS_N"]
 
 
+@cache
+def gpp_version():
+    return subprocess.run(["g++", "-v"], capture_output=True, check=True).stderr
+
+
 def emulated(source, defines, directory, edit=lambda text: text, family="matmul", call=LAUNCH):
     """The kernel as a function of a grid and its arguments."""
     if not shutil.which("g++"):
@@ -76,11 +83,29 @@ def emulated(source, defines, directory, edit=lambda text: text, family="matmul"
         r"extern __shared__ \S+ (\w+) shared\[\];", r"\1 *const shared = (\1 *)shared_memory;", text
     )
     assert found == 1
-    header = Path(__file__).with_name("cuda_on_cpu.h")
-    (directory / "kernel.cpp").write_text(f'#include "{header}"\n{text}\n{call}')
+    header = Path(__file__).with_name("cuda_on_cpu.h").read_text()
     options = [f"-D{name}={value}" for name, value in defines.items()]
-    command = ["g++", "-O1", "-w", "-std=c++17", "-shared", "-fPIC", *options]
-    subprocess.run([*command, "-o", "kernel.so", "kernel.cpp"], cwd=directory, check=True)
+    command = [
+        "g++",
+        "-O1",
+        "-w",
+        "-std=c++17",
+        "-shared",
+        "-fPIC",
+        *options,
+        "-o",
+        "kernel.so",
+        "kernel.cpp",
+    ]
+    text = f"{header}\n{text}\n{call}"
+
+    def make():
+        (directory / "kernel.cpp").write_text(text)
+        subprocess.run(command, cwd=directory, check=True)
+        return (directory / "kernel.so").read_bytes()
+
+    machine_code = compiled.remembered(make, text, command, gpp_version())
+    (directory / "kernel.so").write_bytes(machine_code)
     launch = ctypes.CDLL(str(directory / "kernel.so")).launch
     launch.restype = ctypes.c_char_p
     return launch
@@ -168,20 +193,3 @@ def test_planted_mistakes_show(source, tile, right, wrong, tmp_path):
 
     launch = emulated(source, {**tile, **layout}, tmp_path, edit)
     assert max(errors(launch, source, tile, layout)) > 1.0
-
-
-@pytest.mark.parametrize("layout", [LAYOUTS[5], LAYOUTS[2], LAYOUTS[4]], ids=str)
-@pytest.mark.parametrize(("source", "tile"), CASES, ids=str)
-def test_compiles_without_spills(source, tile, layout):
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
-    del nvrtc
-    from hetero.devices import cubin
-
-    text = kernels.prelude("cuda") + kernels.source(source)
-    options = [f"-D{name}={value}" for name, value in {**tile, **layout}.items()]
-    options.append("--ptxas-options=-v")
-    for architecture in ("sm_80", "sm_90") if layout is LAYOUTS[5] else ("sm_90",):
-        _, log = cubin.nvrtc_compile(text, architecture, tuple(options))
-        spilled = re.findall(r"(\d+) bytes spill stores", log)
-        assert spilled
-        assert set(spilled) == {"0"}, log

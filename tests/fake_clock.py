@@ -139,6 +139,7 @@ def install() -> list[str]:
 
     import hetero.ops  # noqa: F401  # registers them
     from hetero import devices
+    from hetero.arrays import reused
     from hetero.calibration import loaded_links
     from hetero.devices import cpu
     from hetero.devices.base import Device
@@ -146,6 +147,7 @@ def install() -> list[str]:
     from hetero.ops.convolve2d.window import FEW_PRODUCTS
     from hetero.runtime import registry
 
+    reused.maker = lambda nbytes: np.empty  # no thread beside, which sleeps by this clock
     address = iter(range(1 << 40, 1 << 60, 1 << 36))
 
     class Array:

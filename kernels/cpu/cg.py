@@ -30,7 +30,8 @@ import numba
 import numpy as np
 
 from .csr import CHUNK, block_times
-from .threads import prange, serial, thread_count, threaded, unshared
+from .parts import helper, part
+from .threads import thread_count, threaded
 
 __all__ = [
     "CHUNK",
@@ -50,13 +51,13 @@ SHARE = 4096  # unknowns per thread at least
 
 def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
     """Compile for as many threads as argument ``vector`` is long enough for."""
-    kernel, alone = threaded(function), unshared(function)
+    kernel = threaded(function)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         threads = arguments[vector].size // SHARE
         if threads < 2:
-            return alone(*arguments)
+            return kernel.alone(*arguments)
         most = thread_count()
         if threads >= most:
             return kernel(*arguments)
@@ -69,7 +70,7 @@ def _shared(function: Callable[..., Any], vector: int) -> Callable[..., Any]:
     return call
 
 
-@serial
+@helper
 def _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q):
     """q = A p for a chunk of rows; returns its share of p.q."""
     for b in range(first[c], first[c + 1]):
@@ -80,7 +81,7 @@ def _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q):
     return _dot(p[lo:hi], q[lo:hi])
 
 
-@serial
+@helper
 def _line_times(p, q, row, ny, weights):
     """q = A p for one line of the grid: len(q) points, line number ``row`` of nz * ny."""
     nx = q.size
@@ -121,7 +122,7 @@ def _line_times(p, q, row, ny, weights):
             q[i] -= wz * below[i]
 
 
-@serial
+@helper
 def _dot(a, b):
     total = 0.0
     for i in range(a.size):
@@ -129,7 +130,7 @@ def _dot(a, b):
     return total
 
 
-@serial
+@helper
 def _direct(x, p, r, inverse, alpha, beta):
     """x += alpha p, then p = z + beta p."""
     if inverse.size:
@@ -142,13 +143,13 @@ def _direct(x, p, r, inverse, alpha, beta):
             p[i] = r[i] + beta * p[i]
 
 
-@serial
+@helper
 def _step(x, p, alpha):
     for i in range(x.size):
         x[i] += alpha * p[i]
 
 
-@serial
+@helper
 def _reduce(r, q, inverse, alpha):
     """r -= alpha q; returns r.r and r.z."""
     square = 0.0
@@ -164,7 +165,46 @@ def _reduce(r, q, inverse, alpha):
     return square, product
 
 
-@serial
+@part
+def _csr_parts(start, stop, indptr, indices, data, cut, repeats, first, p, q, sums):
+    for c in range(start, stop):
+        sums[c] = _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q)
+
+
+@part
+def _stencil_parts(start, stop, ny, nx, weights, p, q, sums):
+    for row in range(start, stop):
+        lo = row * nx
+        hi = lo + nx
+        _line_times(p, q[lo:hi], row, ny, weights)
+        sums[row] = _dot(p[lo:hi], q[lo:hi])
+
+
+@part
+def _direct_parts(start, stop, size, x, p, r, inverse, alpha, beta):
+    for c in range(start, stop):
+        lo = c * size
+        hi = min(lo + size, x.size)
+        _direct(x[lo:hi], p[lo:hi], r[lo:hi], inverse[lo:hi], alpha, beta)
+
+
+@part
+def _reduce_parts(start, stop, size, r, q, inverse, alpha, sums, sums_z):
+    for c in range(start, stop):
+        lo = c * size
+        hi = min(lo + size, r.size)
+        sums[c], sums_z[c] = _reduce(r[lo:hi], q[lo:hi], inverse[lo:hi], alpha)
+
+
+@part
+def _step_parts(start, stop, size, x, p, alpha):
+    for c in range(start, stop):
+        lo = c * size
+        hi = min(lo + size, x.size)
+        _step(x[lo:hi], p[lo:hi], alpha)
+
+
+@helper
 def _total(sums, n):
     total = 0.0
     for i in range(n):
@@ -173,6 +213,7 @@ def _total(sums, n):
 
 
 def cg_csr(
+    team,
     indptr,
     indices,
     data,
@@ -204,20 +245,10 @@ def cg_csr(
     done = 0
     while done < limit:
         beta = state[2]
-        for c in prange(chunks):
-            lo = c * CHUNK
-            hi = min(lo + CHUNK, n)
-            _direct(
-                x[lo:hi],
-                p[lo:hi],
-                r[lo:hi],
-                inverse[lo:hi],
-                x.dtype.type(alpha),
-                x.dtype.type(beta),
-            )
+        given = CHUNK, x, p, r, inverse, x.dtype.type(alpha), x.dtype.type(beta)
+        _direct_parts(team, chunks, given)
         alpha = 0.0
-        for c in prange(chunks):
-            sums[c] = _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q)
+        _csr_parts(team, chunks, (indptr, indices, data, cut, repeats, first, p, q, sums))
         curvature = _total(sums, chunks)
         if not (math.isfinite(curvature) and math.isfinite(state[1])):
             code = NOT_FINITE
@@ -226,10 +257,7 @@ def cg_csr(
             code = INDEFINITE
             break
         alpha = state[1] / curvature
-        for c in prange(chunks):
-            lo = c * CHUNK
-            hi = min(lo + CHUNK, n)
-            sums[c], sums_z[c] = _reduce(r[lo:hi], q[lo:hi], inverse[lo:hi], x.dtype.type(alpha))
+        _reduce_parts(team, chunks, (CHUNK, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
         square = _total(sums, chunks)
         if not math.isfinite(square):
             alpha = 0.0
@@ -242,14 +270,13 @@ def cg_csr(
             code = CONVERGED
             break
     if alpha != 0.0:
-        for c in prange(chunks):
-            lo = c * CHUNK
-            hi = min(lo + CHUNK, n)
-            _step(x[lo:hi], p[lo:hi], x.dtype.type(alpha))
+        _step_parts(team, chunks, (CHUNK, x, p, x.dtype.type(alpha)))
     return code, done
 
 
-def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bound_squared, limit):
+def cg_stencil(
+    team, nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bound_squared, limit
+):
     """As `cg_csr`, for the 5- or 7-point operator on a grid; ``sums``: a float64 per line."""
     rows = nz * ny
     alpha = 0.0
@@ -257,23 +284,9 @@ def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bo
     done = 0
     while done < limit:
         beta = state[2]
-        for row in prange(rows):
-            lo = row * nx
-            hi = lo + nx
-            _direct(
-                x[lo:hi],
-                p[lo:hi],
-                r[lo:hi],
-                inverse[lo:hi],
-                x.dtype.type(alpha),
-                x.dtype.type(beta),
-            )
+        _direct_parts(team, rows, (nx, x, p, r, inverse, x.dtype.type(alpha), x.dtype.type(beta)))
         alpha = 0.0
-        for row in prange(rows):
-            lo = row * nx
-            hi = lo + nx
-            _line_times(p, q[lo:hi], row, ny, weights)
-            sums[row] = _dot(p[lo:hi], q[lo:hi])
+        _stencil_parts(team, rows, (ny, nx, weights, p, q, sums))
         curvature = _total(sums, rows)
         if not (math.isfinite(curvature) and math.isfinite(state[1])):
             code = NOT_FINITE
@@ -282,12 +295,7 @@ def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bo
             code = INDEFINITE
             break
         alpha = state[1] / curvature
-        for row in prange(rows):
-            lo = row * nx
-            hi = lo + nx
-            sums[row], sums_z[row] = _reduce(
-                r[lo:hi], q[lo:hi], inverse[lo:hi], x.dtype.type(alpha)
-            )
+        _reduce_parts(team, rows, (nx, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
         square = _total(sums, rows)
         if not math.isfinite(square):
             alpha = 0.0
@@ -300,29 +308,22 @@ def cg_stencil(nz, ny, nx, weights, inverse, x, r, p, q, sums, sums_z, state, bo
             code = CONVERGED
             break
     if alpha != 0.0:
-        for row in prange(rows):
-            lo = row * nx
-            hi = lo + nx
-            _step(x[lo:hi], p[lo:hi], x.dtype.type(alpha))
+        _step_parts(team, rows, (nx, x, p, x.dtype.type(alpha)))
     return code, done
 
 
-def csr_times(indptr, indices, data, cut, repeats, first, p, q, sums):
+def csr_times(team, indptr, indices, data, cut, repeats, first, p, q, sums):
     """q = A p; returns p.q. ``sums``: scratch, a float64 per chunk."""
     n = q.size
     chunks = (n + CHUNK - 1) // CHUNK
-    for c in prange(chunks):
-        sums[c] = _chunk_times(indptr, indices, data, cut, repeats, first, c, p, q)
+    _csr_parts(team, chunks, (indptr, indices, data, cut, repeats, first, p, q, sums))
     return _total(sums, chunks)
 
 
-def stencil_times(nz, ny, nx, weights, p, q, sums):
+def stencil_times(team, nz, ny, nx, weights, p, q, sums):
     """q = A p; returns p.q. ``sums``: scratch, a float64 per line of the grid."""
     rows = nz * ny
-    for row in prange(rows):
-        lo = row * nx
-        _line_times(p, q[lo : lo + nx], row, ny, weights)
-        sums[row] = _dot(p[lo : lo + nx], q[lo : lo + nx])
+    _stencil_parts(team, rows, (ny, nx, weights, p, q, sums))
     return _total(sums, rows)
 
 

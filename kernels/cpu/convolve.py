@@ -21,7 +21,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from ..common.boundaries import FILL, SYMM, WRAP
-from .threads import prange, serial, shared, thread_count, threaded
+from .parts import helper, part
+from .threads import shared, thread_count, threaded
 
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 
@@ -184,7 +185,7 @@ def _copy(context, target, source, size):  # type: ignore
     return types.none(types.int64, types.int64, types.int64), generate
 
 
-@serial
+@helper
 def _inside(k, n, boundary):  # type: ignore
     """Which of n rows or columns stands at k, or -1 for the fill."""
     if 0 <= k < n:
@@ -197,7 +198,7 @@ def _inside(k, n, boundary):  # type: ignore
     return k if k < n else 2 * n - 1 - k
 
 
-@serial
+@helper
 def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ignore
     """Copy ``part`` (rows, columns) of the extended image, from its ``corner``, to ``room``."""
     address, stride, height, width = image
@@ -225,7 +226,7 @@ def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ig
             j += 1
 
 
-@serial
+@helper
 def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, bytes, spare, unit):  # type: ignore
     """A tile's sums, block by block; the last blocks overlap those before them.
 
@@ -252,7 +253,7 @@ def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, 
                     _copy(there + r * stride, spare + r * _BLOCK, bytes)
 
 
-@serial
+@helper
 def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size, spare, unit):  # type: ignore
     """A tile from its part of the extended image: directly, or in terms + 1 passes.
 
@@ -277,22 +278,30 @@ def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size,
         )
 
 
-@serial
+@helper
 def _edge(i, rows, down):  # type: ignore
     """The first row of band i of ``down``, each of which has whole blocks of rows."""
     return min(i * -(-rows // _ROWS) // down * _ROWS, rows)
 
 
 @threaded
-def _sum_image(image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
+def _sum_image(team, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room):  # type: ignore
     """All tiles; image and out are (address, strides of two axes, shape)."""
+    given = image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room
+    _sum_bands(team, room.shape[0], given)
+
+
+@part
+def _sum_bands(
+    start, stop, image, out, columns, rows, counts, corner, tiles, boundary, fill, size, room
+):  # type: ignore
     height, width, _ = counts
     down, across, pitch = tiles
     source, source_batch, source_stride, _, source_rows, source_columns = image
     target, target_batch, target_stride, batch, out_rows, out_columns = out
     bands = room.shape[0]
     tasks = batch * down * across
-    for band in prange(bands):
+    for band in range(start, stop):
         spare = (room[band].ctypes.data + 63) // 64 * 64
         part = spare + _ROWS * _BLOCK
         for task in range(band * tasks // bands, (band + 1) * tasks // bands):

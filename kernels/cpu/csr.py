@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .threads import prange, serial, threaded, unshared
+from .parts import helper, part
+from .threads import threaded
 
 __all__ = ["CHUNK", "Blocks", "block_times", "runs"]
 
@@ -41,10 +42,16 @@ class Blocks(NamedTuple):
     first: np.ndarray
 
 
-def _same_as_previous(indptr, indices, data, same):
+@threaded
+def _mark(team, indptr, indices, data, same):
     """Mark the rows that are the row before, one column further."""
+    _same_as_previous(team, (same.size + CHUNK - 1) // CHUNK, (indptr, indices, data, same))
+
+
+@part
+def _same_as_previous(start, stop, indptr, indices, data, same):
     n = same.size
-    for c in prange((n + CHUNK - 1) // CHUNK):
+    for c in range(start, stop):
         for i in range(max(1, c * CHUNK), min(n, c * CHUNK + CHUNK)):
             length = indptr[i + 1] - indptr[i]
             equal = length == indptr[i] - indptr[i - 1]
@@ -54,9 +61,6 @@ def _same_as_previous(indptr, indices, data, same):
                         equal = False
                         break
             same[i] = equal
-
-
-_marked, _marked_alone = threaded(_same_as_previous), unshared(_same_as_previous)
 
 
 def runs(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> Blocks:
@@ -71,7 +75,7 @@ def runs(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> Blocks:
     if n < _FEW:
         return _whole(n)
     same = np.zeros(n, np.bool_)
-    mark = _marked if n > _SHARED else _marked_alone
+    mark = _mark if n > _SHARED else _mark.alone
     mark(indptr, indices, data, same)
     starts = np.flatnonzero(~same)
     ends = np.append(starts[1:], n)
@@ -92,7 +96,7 @@ def _whole(n: int) -> Blocks:
     return Blocks(np.array([0, n]), np.zeros(1, np.bool_), np.array([0, 1]))
 
 
-@serial
+@helper
 def block_times(indptr, indices, data, p, q, lo, repeats):
     """q = A p for the rows lo ... lo + len(q), which are one block.
 

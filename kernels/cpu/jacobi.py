@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .threads import inlined, prange, threaded
+from .parts import helper, inlined, part
+from .threads import threaded
 
 __all__ = ["residual_rows", "sweep_bands"]
 
@@ -27,9 +28,9 @@ def _update(before, centre, after, f, factors, target, shift, lines, columns):  
     along_rows, along_lines, along_columns, scale = factors
     if lines == 1:
         up, here, down = before[1], centre[1], after[1]
-        given, made = f[0], target[shift]
+        given, made = f[0], target[shift, shift:]
         for c in range(columns):
-            made[c + shift] = (
+            made[c] = (
                 scale * given[c]
                 + along_columns * (here[c] + here[c + 2])
                 + along_rows * (up[c + 1] + down[c + 1])
@@ -38,9 +39,9 @@ def _update(before, centre, after, f, factors, target, shift, lines, columns):  
         for line in range(lines):
             up, here, down = before[line + 1], centre[line + 1], after[line + 1]
             above, below = centre[line], centre[line + 2]
-            given, made = f[line], target[line + shift]
+            given, made = f[line], target[line + shift, shift:]
             for c in range(columns):
-                made[c + shift] = (
+                made[c] = (
                     scale * given[c]
                     + along_columns * (here[c] + here[c + 2])
                     + along_lines * (above[c + 1] + below[c + 1])
@@ -48,8 +49,17 @@ def _update(before, centre, after, f, factors, target, shift, lines, columns):  
                 )
 
 
+@helper
+def _clear(plane, lines, columns):  # type: ignore
+    """Zeros within a padded row; an assignment to a slice takes a second to compile."""
+    for line in range(lines):
+        made = plane[line + 1]
+        for c in range(columns):
+            made[c + 1] = 0
+
+
 @threaded
-def sweep_bands(u: Any, f: Any, u_new: Any, factors: Any, room: Any) -> None:
+def sweep_bands(team: int, u: Any, f: Any, u_new: Any, factors: Any, room: Any) -> None:
     """Make several sweeps in one pass over the memory.
 
     Parameters
@@ -61,9 +71,14 @@ def sweep_bands(u: Any, f: Any, u_new: Any, factors: Any, room: Any) -> None:
     room : (bands, sweeps, 3, lines + 2, columns + 2) array of that dtype
         Zero at both ends of the last two axes; sweep s has its last three rows in room[:, s].
     """
+    _sweep_bands(team, room.shape[0], (u, f, u_new, factors, room))
+
+
+@part
+def _sweep_bands(start, stop, u, f, u_new, factors, room):  # type: ignore
     rows, lines, columns = u.shape
     bands, depth = room.shape[0], room.shape[1]
-    for band in prange(bands):
+    for band in range(start, stop):
         begin = band * rows // bands
         end = (band + 1) * rows // bands
         mine = room[band]
@@ -71,9 +86,11 @@ def sweep_bands(u: Any, f: Any, u_new: Any, factors: Any, room: Any) -> None:
             fresh = mine[0, (r + 3 * depth) % 3]
             if 0 <= r < rows:
                 for line in range(lines):
-                    fresh[line + 1, 1 : columns + 1] = u[r, line]
+                    given, made = u[r, line], fresh[line + 1]
+                    for c in range(columns):
+                        made[c + 1] = given[c]
             else:
-                fresh[1 : lines + 1, 1 : columns + 1] = 0
+                _clear(fresh, lines, columns)
             for s in range(depth):
                 q = r - s - 1
                 spare = depth - s - 1
@@ -82,7 +99,7 @@ def sweep_bands(u: Any, f: Any, u_new: Any, factors: Any, room: Any) -> None:
                 phase = q + 3 * depth
                 last = s == depth - 1
                 if q < 0 or q >= rows:
-                    mine[s + 1, phase % 3, 1 : lines + 1, 1 : columns + 1] = 0
+                    _clear(mine[s + 1, phase % 3], lines, columns)
                     continue
                 before, centre = mine[s, (phase - 1) % 3], mine[s, phase % 3]
                 after = mine[s, (phase + 1) % 3]
@@ -92,7 +109,7 @@ def sweep_bands(u: Any, f: Any, u_new: Any, factors: Any, room: Any) -> None:
 
 
 @threaded
-def residual_rows(u: Any, f: Any, weights: Any, sums: Any) -> None:
+def residual_rows(team: int, u: Any, f: Any, weights: Any, sums: Any) -> None:
     """The sums of (f - A u)^2 over each row, in double.
 
     Parameters
@@ -103,11 +120,16 @@ def residual_rows(u: Any, f: Any, weights: Any, sums: Any) -> None:
     sums : (rows,) array of float64
         Gets the sums.
     """
+    _residual_rows(team, u.shape[0], (u, f, weights, sums))
+
+
+@part
+def _residual_rows(start, stop, u, f, weights, sums):  # type: ignore
     rows, lines, columns = u.shape
     along_rows, along_lines, along_columns = weights
     diagonal = 2.0 * (along_rows + along_lines + along_columns)
     nothing = np.zeros(columns, u.dtype)
-    for r in prange(rows):
+    for r in range(start, stop):
         total = 0.0
         for line in range(lines):
             here, given = u[r, line], f[r, line]

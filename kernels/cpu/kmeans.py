@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from .threads import prange, serial, shared, threaded, unshared
+from .parts import part
+from .threads import serial, shared, threaded
 
 __all__ = [
     "BLOCK",
@@ -38,25 +39,30 @@ _SERIAL = 1 << 16  # elements below which one thread is faster
 
 
 def by_work(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call ``function(*arguments)`` on as many threads as an amount of work is worth.
+    """Call ``function(team, *arguments)`` with as many threads as an amount of work is worth.
 
     It is counted in elements that are read and used once, some 1 ns each.
     """
-    many, one = threaded(function), unshared(function)
+    kernel = threaded(function)
 
     def call(work: int, *arguments: Any) -> Any:
         if work < _SERIAL:
-            return one(*arguments)
-        return shared(work, many, *arguments)
+            return kernel.alone(*arguments)
+        return shared(work, kernel, *arguments)
 
     return call
 
 
 @by_work
-def pack(X, mean, packed):
+def pack(team, X, mean, packed):
     """Fill ``packed`` with the rows of X less the mean, and with zeros after the last one."""
+    _pack(team, packed.shape[0], (X, mean, packed))
+
+
+@part
+def _pack(start, stop, X, mean, packed):
     n, d = X.shape
-    for b in prange(packed.shape[0]):
+    for b in range(start, stop):
         block = packed[b]
         begin = b * BLOCK
         m = min(BLOCK, n - begin)
@@ -69,7 +75,7 @@ def pack(X, mean, packed):
 
 
 @by_work
-def assign(packed, doubled, norms, labels, moved, was, numbers):
+def assign(team, packed, doubled, norms, labels, moved, was, numbers):
     """The nearest centroid of each row, of equally near ones the first.
 
     Parameters
@@ -87,14 +93,19 @@ def assign(packed, doubled, norms, labels, moved, was, numbers):
     numbers : (parts,) array of int64
         Gets how many these are.
     """
+    _assign(team, numbers.size, (packed, doubled, norms, labels, moved, was, numbers))
+
+
+@part
+def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers):
     blocks, k = packed.shape[0], doubled.shape[0]
     n, parts = labels.size, numbers.size
     one = packed.dtype.type(1)
-    for p in prange(parts):
+    products = np.empty((min(k, TILE), BLOCK), packed.dtype)
+    least = np.empty(BLOCK, packed.dtype)
+    which = np.empty(BLOCK, packed.dtype)  # as a number of the same width
+    for p in range(start, stop):
         first, last = p * blocks // parts, (p + 1) * blocks // parts
-        products = np.empty((min(k, TILE), BLOCK), packed.dtype)
-        least = np.empty(BLOCK, packed.dtype)
-        which = np.empty(BLOCK, packed.dtype)  # as a number of the same width
         number = 0
         for b in range(first, last):
             for r in range(BLOCK):
@@ -123,7 +134,7 @@ def assign(packed, doubled, norms, labels, moved, was, numbers):
 
 
 @by_work
-def move_rows(X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts):
+def move_rows(team, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts):
     """What changed labels change of the sums: each part of ``sums`` gets that of some rows.
 
     Parameters
@@ -135,8 +146,16 @@ def move_rows(X, mean, weights, labels, moved, was, numbers, blocks, sums, total
     sums, totals, counts : (parts, k, d), (parts, k) arrays of float64, (parts, k) of int64
         Weighted rows, weights, and numbers of rows with a weight.
     """
+    given = X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
+    _move_rows(team, sums.shape[0], given)
+
+
+@part
+def _move_rows(
+    start, stop, X, mean, weights, labels, moved, was, numbers, blocks, sums, totals, counts
+):
     d, parts, lists = X.shape[1], sums.shape[0], numbers.size
-    for p in prange(parts):
+    for p in range(start, stop):
         sum_of, total_of, count_of = sums[p], totals[p], counts[p]
         sum_of[:] = 0.0
         total_of[:] = 0.0
@@ -165,11 +184,15 @@ def move_rows(X, mean, weights, labels, moved, was, numbers, blocks, sums, total
 
 
 @by_work
-def add_parts(whole, parts):
+def add_parts(team, whole, parts):
     """Add parts, (parts, ...), to a whole, (...), one after another; both are contiguous."""
     flat, rows = whole.reshape(whole.size), parts.reshape(parts.shape[0], whole.size)
-    pieces = (flat.size + 4095) // 4096
-    for piece in prange(pieces):
+    _add_parts(team, (flat.size + 4095) // 4096, (flat, rows))
+
+
+@part
+def _add_parts(start, stop, flat, rows):
+    for piece in range(start, stop):
         for p in range(rows.shape[0]):
             line = rows[p]
             for i in range(piece * 4096, min(piece * 4096 + 4096, flat.size)):
@@ -177,15 +200,21 @@ def add_parts(whole, parts):
 
 
 @by_work
-def distances(packed, centroids, labels, found):
+def distances(team, packed, centroids, labels, found):
     """Squared distances of packed rows from their centroids, from differences in double.
 
     Of rows that are not packed the compiler would subtract the mean plus the centroid.
     """
+    _distances(team, packed.shape[0], (packed, centroids, labels, found))
+
+
+@part
+def _distances(start, stop, packed, centroids, labels, found):
     n, d = labels.size, packed.shape[1]
-    for b in prange(packed.shape[0]):
+    total = np.empty(BLOCK)
+    for b in range(start, stop):
         block, begin = packed[b], b * BLOCK
-        total = np.zeros(BLOCK)
+        total[:] = 0.0
         m = min(BLOCK, n - begin)
         for c in range(d):
             line = block[c]
@@ -197,7 +226,7 @@ def distances(packed, centroids, labels, found):
 
 
 @by_work
-def nearest_seed(packed, seed, weights, closest, sums):
+def nearest_seed(team, packed, seed, weights, closest, sums):
     """Let rows that are nearer to a seed than to all before have its distance.
 
     Parameters
@@ -208,10 +237,17 @@ def nearest_seed(packed, seed, weights, closest, sums):
     sums : (blocks,) array of float64
         Gets each block's weighted sum of ``closest``.
     """
-    blocks, d = packed.shape[0], packed.shape[1]
-    for b in prange(blocks):
+    _nearest_seed(team, packed.shape[0], (packed, seed, weights, closest, sums))
+
+
+@part
+def _nearest_seed(start, stop, packed, seed, weights, closest, sums):
+    d = packed.shape[1]
+    found = np.empty(BLOCK, packed.dtype)
+    for b in range(start, stop):
         block, near, weight = packed[b], closest[b], weights[b]
-        found = np.zeros(BLOCK, packed.dtype)
+        for r in range(BLOCK):
+            found[r] = 0
         for c in range(d):
             line, middle = block[c], seed[c]
             for r in range(BLOCK):
@@ -225,7 +261,7 @@ def nearest_seed(packed, seed, weights, closest, sums):
 
 
 @by_work
-def potentials(packed, indices, weights, closest, sums):
+def potentials(team, packed, indices, weights, closest, sums):
     """Each block's weighted sum of the distances from the nearest seed, with each of some more.
 
     Parameters
@@ -236,14 +272,20 @@ def potentials(packed, indices, weights, closest, sums):
     weights, closest : (blocks, BLOCK) arrays
     sums : (blocks, t) array of float64
     """
-    blocks, d = packed.shape[0], packed.shape[1]
+    d = packed.shape[1]
     seeds = np.empty((indices.size, d), packed.dtype)
     for t in range(indices.size):
         for c in range(d):
             seeds[t, c] = packed[indices[t] // BLOCK, c, indices[t] % BLOCK]
-    for b in prange(blocks):
+    _potentials(team, packed.shape[0], (packed, seeds, weights, closest, sums))
+
+
+@part
+def _potentials(start, stop, packed, seeds, weights, closest, sums):
+    d = packed.shape[1]
+    found = np.empty(BLOCK, packed.dtype)
+    for b in range(start, stop):
         block, near, weight = packed[b], closest[b], weights[b]
-        found = np.empty(BLOCK, packed.dtype)
         for t in range(seeds.shape[0]):
             seed = seeds[t]
             for r in range(BLOCK):

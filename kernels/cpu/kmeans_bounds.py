@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .kmeans import BLOCK, TILE, by_work
-from .threads import prange, serial, threaded
+from .parts import helper, part
+from .threads import threaded
 
 __all__ = ["FEW", "assign", "between", "rounding"]
 
@@ -59,7 +60,7 @@ def rounding(d: int, dtype: np.dtype, most: float) -> Rounding:
 
 
 @by_work
-def between(packed, doubled, norms, sizes, reaches, rounded, moves):
+def between(team, packed, doubled, norms, sizes, reaches, rounded, moves):
     """How centroids lie to each other: what the bounds of each cluster's rows lose.
 
     Parameters
@@ -75,16 +76,24 @@ def between(packed, doubled, norms, sizes, reaches, rounded, moves):
         Of each centroid: how far it moved, at least. Gets the longest move of those within reach,
         the distance of the nearest one out of reach, at most, and that of the nearest of all.
     """
+    _between(team, packed.shape[0], (packed, doubled, norms, sizes, reaches, rounded, moves))
+
+
+@part
+def _between(start, stop, packed, doubled, norms, sizes, reaches, rounded, moves):
     k = norms.size
     error, tiny = rounded.error + rounded.error, rounded.tiny
     zero, infinite = packed.dtype.type(0), packed.dtype.type(np.inf)
-    for b in prange(packed.shape[0]):
+    products = np.empty((min(k, TILE), BLOCK), packed.dtype)
+    own = np.zeros((3, BLOCK), packed.dtype)
+    norm, size, reach = own[0], own[1], own[2]
+    drop = np.empty(BLOCK, packed.dtype)
+    apart, nearest = np.empty(BLOCK, packed.dtype), np.empty(BLOCK, packed.dtype)
+    for b in range(start, stop):
         begin, m = b * BLOCK, min(BLOCK, k - b * BLOCK)
-        products = np.empty((min(k, TILE), BLOCK), packed.dtype)
-        own = np.zeros((3, BLOCK), packed.dtype)
-        norm, size, reach = own[0], own[1], own[2]
-        drop = np.zeros(BLOCK, packed.dtype)
-        apart, nearest = np.full(BLOCK, infinite), np.full(BLOCK, infinite)
+        for r in range(BLOCK):
+            drop[r], apart[r], nearest[r] = zero, infinite, infinite
+            norm[r] = size[r] = reach[r] = zero
         for r in range(m):
             norm[r], size[r], reach[r] = norms[begin + r], sizes[begin + r], reaches[begin + r]
         for first in range(0, k, TILE):
@@ -111,7 +120,7 @@ def between(packed, doubled, norms, sizes, reaches, rounded, moves):
             moves[begin + r, 3] = nearest[r]
 
 
-@serial
+@helper
 def _two_nearest(block, doubled, norms, products, found):
     """Of each row of a block the least value, the second one, and which is the least.
 
@@ -137,23 +146,24 @@ def _two_nearest(block, doubled, norms, products, found):
                 second[r] = other if other < second[r] else second[r]
                 least[r] = value if nearer else least[r]
                 which[r] = own if nearer else which[r]
-    found[0], found[1], found[2] = least, second, which
+    for r in range(BLOCK):
+        found[0, r], found[1, r], found[2, r] = least[r], second[r], which[r]
 
 
-@serial
+@helper
 def _error(size, rounded):
     """What a value of `kmeans.assign` may be off by, for a row of that length."""
     return rounded.error * rounded.most * (size + size + rounded.most) + rounded.tiny
 
 
-@serial
+@helper
 def _told(upper, lower, size, rounded):
     """Whether a row's bounds tell its centroid, whatever errors `kmeans.assign` makes."""
     error = _error(size, rounded)
     return lower * lower * rounded.down > upper * upper * rounded.up + (error + error)
 
 
-@serial
+@helper
 def _loosen(first, m, labels, sizes, uppers, lowers, moves, rounded, rows):
     """Change the bounds of m rows by what the centroids moved; which rows they do not tell.
 
@@ -174,7 +184,7 @@ def _loosen(first, m, labels, sizes, uppers, lowers, moves, rounded, rows):
     return count
 
 
-@serial
+@helper
 def _tighten(X, mean, centroids, labels, sizes, uppers, lowers, moves, rounded, line, rows, count):
     """Make the upper bounds of some rows anew; how many are left, which come first then."""
     error, tiny, up, down = rounded.error + rounded.error, rounded.tiny, rounded.up, rounded.down
@@ -198,7 +208,7 @@ def _tighten(X, mean, centroids, labels, sizes, uppers, lowers, moves, rounded, 
     return left
 
 
-@serial
+@helper
 def _label(row, least, second, which, labels, sizes, uppers, lowers, rounded):
     """Take a row's two smallest values, and which the least one is, as its label and bounds."""
     size, error = sizes[row], rounded.error
@@ -210,7 +220,7 @@ def _label(row, least, second, which, labels, sizes, uppers, lowers, rounded):
     labels[row] = np.int32(which)
 
 
-@serial
+@helper
 def _measure(block, sizes, rounded):
     """The lengths of a block's rows, for as many as ``sizes`` has."""
     total = np.zeros(BLOCK)
@@ -222,7 +232,7 @@ def _measure(block, sizes, rounded):
 
 
 @threaded
-def assign(packed, doubled, norms, labels, moved, was, numbers,
+def assign(team, packed, doubled, norms, labels, moved, was, numbers,
            X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned):  # fmt: skip
     """As `kmeans.assign`, of those rows whose bounds do not tell their centroid.
 
@@ -245,9 +255,17 @@ def assign(packed, doubled, norms, labels, moved, was, numbers,
     scanned : (teams,) array of int64
         Gets of how many rows the distances from all centroids were made.
     """
+    lists = packed, doubled, norms, labels, moved, was, numbers
+    rows = X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned
+    _assign(team, scanned.size, lists + rows)
+
+
+@part
+def _assign(start, stop, packed, doubled, norms, labels, moved, was, numbers,
+            X, mean, centroids, rounded, moves, fresh, bounds, reaches, scanned):  # fmt: skip
     blocks, n, d, parts, teams = packed.shape[0], labels.size, mean.size, numbers.size, scanned.size
     sizes, uppers, lowers = bounds[0], bounds[1], bounds[2]
-    for t in prange(teams):
+    for t in range(start, stop):
         begin = t * parts // teams
         first, last = begin * blocks // parts, (t + 1) * parts // teams * blocks // parts
         before = labels[first * BLOCK : last * BLOCK].copy()

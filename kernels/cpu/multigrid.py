@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .threads import prange, serial, threaded
+from .parts import helper, part
+from .threads import serial, threaded
 
 __all__ = ["DOWN", "DOWN_FROM_ZERO", "UP", "UP_WITH_SQUARES", "solve_coarsest", "squares", "sweep"]
 
@@ -30,7 +31,7 @@ _SLOTS = 5  # planes in work at once
 _HALO = 3  # points around a tile that its own depend on
 
 
-@serial
+@helper
 def _zero(plane):
     for color in range(plane.shape[0]):
         for k in range(plane.shape[1]):
@@ -38,7 +39,7 @@ def _zero(plane):
                 plane[color, k, i] = 0
 
 
-@serial
+@helper
 def _split(row, n, plane, even, k, pad):
     """Put x = 2 i and 2 i + 1 of a row apart, into the colors ``even`` and 1 - ``even``."""
     odd = 1 - even
@@ -50,7 +51,7 @@ def _split(row, n, plane, even, k, pad):
         plane[odd, k, n // 2 + pad] = 0
 
 
-@serial
+@helper
 def _merge(plane, even, k, pad, row, n):
     """The reverse of `_split`."""
     odd = 1 - even
@@ -61,7 +62,7 @@ def _merge(plane, even, k, pad, row, n):
         row[n - 1] = plane[even, k, n // 2 + pad]
 
 
-@serial
+@helper
 def _correct(row, n, line, coarse, z, y, mz, my, z_left, z_share, y_left, y_share, x_left, x_share):
     """Add the coarse grid to the row (z, y), interpolated; ``line`` is room for a coarse row."""
     mx = len(line) - 2
@@ -82,7 +83,7 @@ def _correct(row, n, line, coarse, z, y, mz, my, z_left, z_share, y_left, y_shar
         row[x] += line[left] + x_share[x] * (line[left + 1] - line[left])
 
 
-@serial
+@helper
 def _relax(above, here, below, f, color, first_odd, nx, weights, omega):
     """Over-relax the points of one color of a plane; ``first_odd``: whether row 0's have odd x."""
     wz, wy, wx = weights[0], weights[1], weights[2]
@@ -108,7 +109,7 @@ def _relax(above, here, below, f, color, first_odd, nx, weights, omega):
             here[color, k + 1, pairs] = 0
 
 
-@serial
+@helper
 def _residual(above, here, below, f, k, first_odd, nx, weights, r):
     """f - A u in row k of a plane, by color; ``first_odd``: whether color 0 has odd x."""
     wz, wy, wx = weights[0], weights[1], weights[2]
@@ -126,7 +127,7 @@ def _residual(above, here, below, f, k, first_odd, nx, weights, r):
             r[color, 0, pairs - 1] = 0
 
 
-@serial
+@helper
 def _restrict(row, first, taps, out):
     """A row restricted along x."""
     for x in range(len(first)):
@@ -139,7 +140,7 @@ def _restrict(row, first, taps, out):
         )
 
 
-@serial
+@helper
 def _add(sums, side, y, line, share):
     """Add to row y of one side's sums, if it is there."""
     if 0 <= y < sums.shape[1] and share != 0:
@@ -147,7 +148,7 @@ def _add(sums, side, y, line, share):
             sums[side, y, x] += share * line[x]
 
 
-@serial
+@helper
 def _hand_over(sums, coarse, begin, keep):
     """Write the left plane's sums from ``begin`` on, if ``keep``; put the right one's there."""
     rows, mx = sums.shape[1], sums.shape[2]
@@ -159,7 +160,7 @@ def _hand_over(sums, coarse, begin, keep):
             sums[1, y, x] = 0
 
 
-@serial
+@helper
 def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps, tile):
     """A tile's part of `sweep`; returns the squares of the residual that it has met."""
     nz, ny, nx = shapes[0], shapes[1], shapes[2]
@@ -250,7 +251,9 @@ def _tile(u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares,
 
 
 @threaded
-def sweep(u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles):
+def sweep(
+    team, u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, shares, taps, tiles
+):
     """One pass: DOWN, DOWN_FROM_ZERO, UP or UP_WITH_SQUARES.
 
     Per point u and f are read and out is written; 25 flops in 2-D, 32 in 3-D, 10 for transfers.
@@ -277,7 +280,14 @@ def sweep(u, f, out, coarse, sums, shapes, weights, omega, first, mode, lefts, s
     tiles : (tiles, 10) array
         Rows of `hetero.kernels.multigrid.transfers.tiles` for z and y.
     """
-    for tile in prange(len(sums)):
+    given = u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps
+    _sweep(team, len(sums), (sums, tiles, given))
+
+
+@part
+def _sweep(start, stop, sums, tiles, given):
+    u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps = given
+    for tile in range(start, stop):
         sums[tile] = _tile(
             u, f, out, coarse, shapes, weights, omega, first, mode, lefts, shares, taps, tiles[tile]
         )
@@ -295,19 +305,24 @@ def solve_coarsest(inverse, f, u):
 
 
 @threaded
-def squares(u, f, nz, ny, nx, weights, sums):
+def squares(team, u, f, nz, ny, nx, weights, sums):
     """Squares of f - A u and of f, summed row by row into ``sums``, (nz * ny, 2) float64."""
+    _squares(team, nz * ny, (u, f, nz, ny, nx, weights, sums))
+
+
+@part
+def _squares(start, stop, u, f, nz, ny, nx, weights, sums):
     wz, wy, wx = weights[0], weights[1], weights[2]
     diagonal = 2 * (wz + wy + wx)
     nothing = np.zeros(nx, u.dtype)
-    for row in prange(nz * ny):
+    r = np.empty(nx, u.dtype)
+    for row in range(start, stop):
         z, y = row // ny, row % ny
         here, rhs = u[row * nx : (row + 1) * nx], f[row * nx : (row + 1) * nx]
         north = u[(row - 1) * nx : row * nx] if y > 0 else nothing
         south = u[(row + 1) * nx : (row + 2) * nx] if y + 1 < ny else nothing
         above = u[(row - ny) * nx : (row - ny + 1) * nx] if z > 0 else nothing
         below = u[(row + ny) * nx : (row + ny + 1) * nx] if z + 1 < nz else nothing
-        r = np.empty(nx, u.dtype)
         for x in range(nx):
             r[x] = rhs[x] - diagonal * here[x] + wz * (above[x] + below[x])
         for x in range(nx):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .threads import inlined, prange, shared, threaded
+from .parts import helper, part
+from .threads import shared, threaded
 
 __all__ = ["all_finite", "block_sums", "least_lines"]
 
@@ -12,23 +13,32 @@ _ROWS = 64  # of a block whose values are looked at for one that is not finite
 
 
 @threaded
-def _block_sums(planes, sums, peaks):  # type: ignore
-    batch, down, across = sums.shape
-    height, width = planes.shape[1:]
-    for task in prange(batch * down):
+def _block_sums(team, planes, sums, peaks):  # type: ignore
+    _sum_blocks(team, sums.shape[0] * sums.shape[1], (planes, sums, peaks))
+
+
+@part
+def _sum_blocks(start, stop, planes, sums, peaks):  # type: ignore
+    _, down, across = sums.shape
+    _, height, width = planes.shape
+    total = np.empty(width)  # of each column: long loops vectorise
+    for task in range(start, stop):
         b, i = task // down, task % down
-        total = np.zeros(width)  # of each column: long loops vectorise
+        total[:] = 0.0
         for row in range(i * height // down, (i + 1) * height // down):
             line = planes[b, row]
             for column in range(width):
                 total[column] += np.float64(abs(line[column]))
-        peaks[b, i] = total.max()
-        end = 0
+        peak, end = 0.0, 0
         for j in range(across):
-            begin, end, value = end, (j + 1) * width // across, 0.0
-            for column in range(begin, end):
-                value += total[column]
-            sums[b, i, j] = value
+            begin, end = end, (j + 1) * width // across
+            block, inside, most = total[begin:end], 0.0, 0.0
+            for column in range(block.size):
+                inside += block[column]
+                most = block[column] if block[column] > most else most  # a NaN shows in the sums
+            sums[b, i, j] = inside
+            peak = most if most > peak else peak
+        peaks[b, i] = peak
 
 
 def block_sums(
@@ -67,7 +77,7 @@ def _extents(size: int, count: int) -> np.ndarray:
     return np.diff(np.arange(count + 1) * size // count)
 
 
-@inlined
+@helper
 def _line(plane, first, last, place, transposed):  # type: ignore
     """Sum, number and least of the values of a part of a column, or row, that are not zero."""
     total, count, least = 0.0, 0, np.inf
@@ -81,9 +91,14 @@ def _line(plane, first, last, place, transposed):  # type: ignore
 
 
 @threaded
-def _least_lines(planes, blocks, down, across, found):  # type: ignore
-    height, width = planes.shape[1:]
-    for task in prange(len(blocks)):
+def _least_lines(team, planes, blocks, down, across, found):  # type: ignore
+    _find_least(team, len(blocks), (planes, blocks, down, across, found))
+
+
+@part
+def _find_least(start, stop, planes, blocks, down, across, found):  # type: ignore
+    _, height, width = planes.shape
+    for task in range(start, stop):
         plane, result = planes[blocks[task, 0]], np.inf
         for transposed in (False, True):
             along, beside = (2, 1) if transposed else (1, 2)

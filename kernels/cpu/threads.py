@@ -1,10 +1,10 @@
 """Loops for the CPU, compiled by Numba and shared among its threads.
 
-A kernel is a plain function over `numba.prange`, decorated with `threaded`. It is compiled on its
-first call with new types, and kept on disk for the next process. Sums may be reordered so that they
-vectorise; nothing else is relaxed, so that NaN and infinity keep their meaning. A kernel that sums
-in parallel sums in chunks whose bounds do not depend on the number of threads, and adds the chunks
-up in order: results repeat.
+A kernel is a plain function whose loops are `parts.part`, decorated with `threaded`. It is compiled
+on its first call with new types, and kept on disk for the next process. Sums may be reordered so
+that they vectorise; nothing else is relaxed, so that NaN and infinity keep their meaning. A kernel
+that sums in parallel sums in chunks whose bounds do not depend on the number of threads, and adds
+the chunks up in order: results repeat.
 
 The threads are TBB's where it is there (`layer`). Numba's other threads (GNU OpenMP) do not survive
 a fork: using them in the child ends the process. A forked child therefore runs the same loops
@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -27,45 +26,43 @@ from numba.core import compiler_lock
 from numba.np.ufunc import parallel as layers
 
 from . import layer, numba_cache, workers
+from .parts import ALONE, OPTIONS, team
 
-__all__ = [
-    "capped",
-    "inlined",
-    "prange",
-    "serial",
-    "shared",
-    "thread_count",
-    "threaded",
-    "unshared",
-]
+__all__ = ["capped", "serial", "shared", "thread_count", "threaded"]
 
-prange = numba.prange
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
-_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
 _lock = threading.RLock()
 _state = {"started": False, "forked": False, "turns": None}
 layer.prepare()  # before anything here starts Numba's threads
 
 
 def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function whose `prange` loops run on all threads."""
-    parallel = numba_cache.njit(function, parallel=True, **_OPTIONS)
+    """Compile ``function(team, *arguments)``; called without the team, all threads are that.
+
+    Its attribute ``alone`` does the same on the calling thread. Even one thread's share would be
+    another one's, and waited for: on busy cores that takes milliseconds.
+    """
+    kernel = serial(function)
+
+    def together(*arguments: Any) -> Any:
+        return kernel(team(), *arguments)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         if _state["forked"]:
-            return _unthreaded(function)(*arguments)
+            return kernel(ALONE, *arguments)
         if _state["turns"] is None:
             with _lock:
                 thread_count()
-                result = parallel(*arguments)
+                result = together(*arguments)
                 _state["turns"] = numba.threading_layer() == "workqueue"
                 return result
         if _state["turns"]:
             with _lock:
-                return parallel(*arguments)
-        return workers.run(parallel, *arguments)
+                return together(*arguments)
+        return workers.run(together, *arguments)
 
+    call.alone = functools.partial(kernel, ALONE)  # type: ignore[attr-defined]
     return call
 
 
@@ -99,34 +96,9 @@ def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: 
         set_threads(before)
 
 
-@functools.cache
-def _unthreaded(function: Callable[..., Any]) -> Callable[..., Any]:
-    return unshared(function)
-
-
 def serial(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function that runs on the calling thread, for what is too small to share."""
-    return numba_cache.njit(function, **_OPTIONS)
-
-
-def unshared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function with `prange` loops for the calling thread alone.
-
-    Numba hands even one thread's share to another thread of its own and waits for it. On busy cores
-    that takes milliseconds. The function gets a name of its own, for in one process the names of
-    machine code that was read from disk must differ.
-    """
-    name = f"{function.__name__}_unshared"
-    alone = types.FunctionType(
-        function.__code__, function.__globals__, name, function.__defaults__, function.__closure__
-    )
-    alone.__module__, alone.__qualname__ = function.__module__, name
-    return serial(alone)
-
-
-def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a helper that kernels call."""
-    return numba.njit(inline="always", **_OPTIONS)(function)
+    return numba_cache.njit(function, **OPTIONS)
 
 
 def _after_fork() -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from .threads import prange, shared, threaded, unshared
+from .parts import part
+from .threads import shared, threaded
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
@@ -25,46 +26,69 @@ _CHUNK = 4096
 
 
 def _by_size(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call ``function(x, ...)`` on threads if its first vector is long enough."""
-    many, one = threaded(function), unshared(function)
+    """Call ``function(team, x, ...)`` with threads if its first vector is long enough."""
+    kernel = threaded(function)
 
     def call(x: np.ndarray, *arguments: Any) -> Any:
         if x.size < SHARED:
-            return one(x, *arguments)
-        return shared(x.size // _LIGHT, many, x, *arguments)
+            return kernel.alone(x, *arguments)
+        return shared(x.size // _LIGHT, kernel, x, *arguments)
 
     return call
 
 
 @_by_size
-def _dot(x, y):
+def _dot(team, x, y):
     chunks = (x.size + _CHUNK - 1) // _CHUNK
     sums = np.empty(chunks)
-    for c in prange(chunks):
-        a, b = x[c * _CHUNK : (c + 1) * _CHUNK], y[c * _CHUNK : (c + 1) * _CHUNK]
-        part = 0.0
-        for i in range(a.size):
-            part += np.float64(a[i]) * np.float64(b[i])
-        sums[c] = part
+    _products(team, chunks, (x, y, sums))
     total = 0.0
     for c in range(chunks):
         total += sums[c]
     return total
 
 
+@part
+def _products(start, stop, x, y, sums):
+    for c in range(start, stop):
+        a, b = x[c * _CHUNK : (c + 1) * _CHUNK], y[c * _CHUNK : (c + 1) * _CHUNK]
+        total = 0.0
+        for i in range(a.size):
+            total += np.float64(a[i]) * np.float64(b[i])
+        sums[c] = total
+
+
 @_by_size
-def _scale_and_add(y, scale, x):
-    for c in prange((y.size + _CHUNK - 1) // _CHUNK):
+def _scale_and_add(team, y, scale, x):
+    _scaled(team, (y.size + _CHUNK - 1) // _CHUNK, (y, scale, x))
+
+
+@part
+def _scaled(start, stop, y, scale, x):
+    for c in range(start, stop):
         a, b = y[c * _CHUNK : (c + 1) * _CHUNK], x[c * _CHUNK : (c + 1) * _CHUNK]
         for i in range(a.size):
             a[i] = scale * a[i] + b[i]
 
 
 @_by_size
-def _step(x, r, p, q, alpha):
+def _step(team, x, r, p, q, alpha):
     chunks = (x.size + _CHUNK - 1) // _CHUNK
     squares, zeros = np.empty(chunks), np.empty(chunks)
-    for c in prange(chunks):
+    _reduced(team, chunks, (x, r, p, q, alpha, squares, zeros))
+    total, zero = 0.0, 0.0
+    for c in range(chunks):
+        total += squares[c]
+        zero += zeros[c]
+    if not math.isfinite(total) or zero != 0.0:
+        return math.nan
+    _moved(team, chunks, (x, p, alpha))
+    return total
+
+
+@part
+def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
+    for c in range(start, stop):
         to = x[c * _CHUNK : (c + 1) * _CHUNK]
         along = p[c * _CHUNK : (c + 1) * _CHUNK]
         left = r[c * _CHUNK : (c + 1) * _CHUNK]
@@ -77,34 +101,36 @@ def _step(x, r, p, q, alpha):
             square += np.float64(value) * np.float64(value)
             zero += (to[i] + alpha * along[i]) * to.dtype.type(0.0)
         squares[c], zeros[c] = square, zero
-    total, zero = 0.0, 0.0
-    for c in range(chunks):
-        total += squares[c]
-        zero += zeros[c]
-    if not math.isfinite(total) or zero != 0.0:
-        return math.nan
-    for c in prange(chunks):
+
+
+@part
+def _moved(start, stop, x, p, alpha):
+    for c in range(start, stop):
         to = x[c * _CHUNK : (c + 1) * _CHUNK]
         along = p[c * _CHUNK : (c + 1) * _CHUNK]
         for i in range(to.size):
             to[i] += alpha * along[i]
-    return total
 
 
 @_by_size
-def _times_zero(x):
+def _times_zero(team, x):
     chunks = (x.size + _CHUNK - 1) // _CHUNK
     sums = np.empty(chunks)
-    for c in prange(chunks):
-        piece = x[c * _CHUNK : (c + 1) * _CHUNK]
-        part = piece.dtype.type(0.0)
-        for i in range(piece.size):
-            part += piece[i] * piece.dtype.type(0.0)
-        sums[c] = part
+    _zeros(team, chunks, (x, sums))
     total = 0.0
     for c in range(chunks):
         total += sums[c]
     return total
+
+
+@part
+def _zeros(start, stop, x, sums):
+    for c in range(start, stop):
+        piece = x[c * _CHUNK : (c + 1) * _CHUNK]
+        total = piece.dtype.type(0.0)
+        for i in range(piece.size):
+            total += piece[i] * piece.dtype.type(0.0)
+        sums[c] = total
 
 
 def dot(x: np.ndarray, y: np.ndarray) -> float:

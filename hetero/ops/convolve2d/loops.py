@@ -9,8 +9,8 @@ from hetero.ops.convolve2d.window import Window, mode_of
 
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
 
-SUMS = loops.register(loops.Family("convolutions", 9.0, f"{__name__}:sums"))
-_RANGES = loops.register(loops.Family("ranges", 7.0, f"{__name__}:ranges", served=True))
+SUMS = loops.register(loops.Family("convolutions", 3.5, f"{__name__}:sums"))
+_RANGES = loops.register(loops.Family("ranges", 3.0, f"{__name__}:ranges", served=True))
 
 # ``ranges_serving(dtype)`` for float32 or float64.
 ranges_serving = loop_compiler.Serving(

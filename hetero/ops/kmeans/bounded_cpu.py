@@ -36,7 +36,7 @@ class BoundedRows(LoopRows):
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray]:
         """See `hetero.ops.kmeans.fit.Rows`."""
-        self._bounds: _Bounds | None = None
+        self._bounds: Bounds | None = None
         self._below = _MOVED
         self._few = self._worth(*centroids.shape)
         self._moving = 1.0  # part of the rows that changed their label
@@ -60,7 +60,7 @@ class BoundedRows(LoopRows):
         else:
             fresh = self._bounds is None
             if self._bounds is None:
-                self._bounds = _Bounds(n, len(self._numbers), centroids)
+                self._bounds = Bounds(n, len(self._numbers), centroids)
             looked = self._with_bounds(self._bounds, centroids, fresh)
             if not fresh and looked > self._few * n:
                 self._bounds, self._below = None, self._moving / 2
@@ -68,7 +68,7 @@ class BoundedRows(LoopRows):
         self._moving = moved / n
         return moved > 0
 
-    def _with_bounds(self, kept: _Bounds, centroids: np.ndarray, fresh: bool) -> int:
+    def _with_bounds(self, kept: Bounds, centroids: np.ndarray, fresh: bool) -> int:
         """Label the rows; of how many all distances were made."""
         asked = self._asked(centroids)
         kept.move(centroids, *asked[1:3], fresh)
@@ -89,7 +89,7 @@ class AlwaysBounded(BoundedRows):
         return np.inf
 
 
-class _Bounds:
+class Bounds:
     """What is kept of n rows, and of the centroids from which their bounds are."""
 
     def __init__(self, n: int, parts: int, centroids: np.ndarray) -> None:

@@ -5,5 +5,5 @@ from __future__ import annotations
 from hetero.devices import loops
 
 _EXAMPLES = "hetero.ops.kmeans.loop_examples"
-CLUSTERS = loops.register(loops.Family("clusters", 10.0, f"{_EXAMPLES}:clusters"))
-BOUNDS = loops.register(loops.Family("bounds", 10.0, f"{_EXAMPLES}:bounds", served=True))
+CLUSTERS = loops.register(loops.Family("clusters", 6.0, f"{_EXAMPLES}:clusters"))
+BOUNDS = loops.register(loops.Family("bounds", 5.0, f"{_EXAMPLES}:bounds", served=True))

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.kernels.cpu import cg as cpu_cg
 from hetero.kernels.cpu import csr
 from hetero.ops.krylov import cg_cpu
 from hetero.ops.linear_systems.types import Csr, Stencil
 
-_LENGTHS = (64, 3 * cpu_cg.SHARE)  # one thread's, and all threads'
+_N = 64
 
 
 def rows(dtype: np.dtype) -> None:
     """Matrices in compressed rows."""
-    for n in (*_LENGTHS, csr.CHUNK):  # whose runs of rows one thread looks for
+    for n in (_N, csr.CHUNK):  # in which runs of rows are looked for
         indptr = np.arange(n + 1, dtype=np.int32)
         _solve(Csr(indptr, indptr[:-1].copy(), np.full(n, 2.0, dtype)), n, dtype)
 
 
 def stencils(dtype: np.dtype) -> None:
     """Grids."""
-    for n in _LENGTHS:
-        _solve(Stencil((n // 64, 64), (1.0, 1.0)), n, dtype)
+    _solve(Stencil((1, _N), (1.0, 1.0)), _N, dtype)
 
 
 def _solve(system: Csr | Stencil, n: int, dtype: np.dtype) -> None:

@@ -6,5 +6,5 @@ from hetero.devices import loops
 
 _EXAMPLES = "hetero.ops.krylov.cg_examples:"
 
-ROWS = loops.register(loops.Family("rows", 10.0, _EXAMPLES + "rows"))
-STENCILS = loops.register(loops.Family("stencils", 8.0, _EXAMPLES + "stencils"))
+ROWS = loops.register(loops.Family("rows", 4.5, _EXAMPLES + "rows"))
+STENCILS = loops.register(loops.Family("stencils", 4.5, _EXAMPLES + "stencils"))

@@ -7,7 +7,7 @@ import numpy as np
 from hetero.devices import loops
 from hetero.ops.linear_systems.types import Stencil
 
-CYCLES = loops.register(loops.Family("multigrid", 15.0, f"{__name__}:examples"))
+CYCLES = loops.register(loops.Family("multigrid", 6.5, f"{__name__}:examples"))
 
 
 def examples(dtype: np.dtype) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from hetero.devices import loops
 from hetero.ops.linear_systems.types import Stencil
 
-SWEEPS = loops.register(loops.Family("sweeps", 7.0, f"{__name__}:sweeps"))
+SWEEPS = loops.register(loops.Family("sweeps", 3.0, f"{__name__}:sweeps"))
 
 
 def sweeps(dtype: np.dtype) -> None:

@@ -37,7 +37,7 @@ def thresholds(kind):
         for dtype in ("f4", "f8"):
             width = cpu_convolve.block_width(np.dtype(dtype))
             columns |= {width, 2 * width, cpu_convolve._TILE // np.dtype(dtype).itemsize}
-        rows |= {cpu_convolve._ROWS, cpu_convolve._TILE_ROWS}
+        rows |= {cpu_convolve.ROWS, cpu_convolve._TILE_ROWS}
     else:
         columns |= {
             *plan_tiled._LANES,

@@ -3,8 +3,7 @@
 Every thread takes tiles of the output. The part of the extended image that a tile reads is copied
 to a buffer that stays in the cache, and there the boundary is dealt with, whichever it is; from
 then on there are no edges. Blocks of a few rows by a few vectors are summed in registers over all
-taps, which needs one load of the image for several products. Numba's loops don't keep an array of
-sums in registers, so that this one loop is written in LLVM's terms.
+taps, which needs one load of the image for several products: `convolve_blocks` writes that loop.
 
 Each output's products are added in one order wherever it lies: the result depends neither on the
 tiles nor on the number of threads.
@@ -14,26 +13,16 @@ from __future__ import annotations
 
 import math
 
-import llvmlite.binding
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 from ..common.boundaries import FILL, SYMM, WRAP
+from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, store
 from .parts import helper, part
 from .threads import shared, thread_count, threaded
 
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 
 
-# Vectors of 64 bytes where registers have them. A block's sums, and what it multiplies, fill most
-# of the 32 registers there, or of the 16 elsewhere.
-_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
-_VECTOR = 64 if _WIDE else 32  # bytes
-_ROWS = 4 if _WIDE else 3
-_VECTORS = 4
-_BLOCK = _VECTOR * _VECTORS  # bytes of one row of a block
 _TILE_ROWS = 32
 _TILE = 4096  # bytes of one row of a tile, at most
 _DTYPES = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
@@ -43,146 +32,7 @@ _TAPS_PER_ELEMENT = 64  # products that take as long as one of the elements that
 
 def block_width(dtype: np.dtype) -> int:
     """Columns that are summed at a time at least: a rest takes as long as a whole."""
-    return _BLOCK // 2 // dtype.itemsize
-
-
-def _pointer(builder, address, kind):  # type: ignore
-    return builder.inttoptr(address, kind.as_pointer())
-
-
-def _block_of(rows, vectors):  # type: ignore
-    """A function for blocks of so many rows by so many vectors.
-
-    ``block(source, stride, step, taps, height, width, target, target_stride, unit)`` takes
-    addresses and, in bytes, the distances between rows. Row r of the target becomes the sums over
-    u < height and v < width of ``taps[u, v] * source[r * step + u, j + v]``: 2 height width flops
-    for each output. unit is any number of the dtype.
-    """
-
-    @intrinsic
-    def block(context, source, stride, step, taps, height, width, target, target_stride, unit):  # type: ignore
-        def generate(context, builder, signature, arguments):  # type: ignore
-            source, stride, step, taps, height, width, target, target_stride, _ = arguments
-            number = context.get_value_type(unit)
-            size = unit.bitwidth // 8
-            vector = ir.VectorType(number, _VECTOR // size)
-            spread = ir.Constant(ir.VectorType(ir.IntType(32), _VECTOR // size), None)
-
-            def constant(value):  # type: ignore
-                return ir.Constant(ir.IntType(64), value)
-
-            def smaller(a, b):  # type: ignore
-                return builder.select(builder.icmp_signed("<", a, b), a, b)
-
-            def larger(a, b):  # type: ignore
-                return builder.select(builder.icmp_signed("<", a, b), b, a)
-
-            sums = [
-                [
-                    cgutils.alloca_once_value(builder, ir.Constant(vector, None))
-                    for _ in range(vectors)
-                ]
-                for _ in range(rows)
-            ]
-
-            def add(begin, end, used):  # type: ignore
-                """Rows begin to end of the source, to the rows of the block that use them."""
-                with cgutils.for_range_slice(builder, begin, end, constant(1)) as (s, _):
-                    line = builder.add(source, builder.mul(s, stride))
-                    weights = [
-                        builder.add(
-                            taps,
-                            builder.mul(
-                                builder.sub(s, builder.mul(constant(r), step)),
-                                builder.mul(width, constant(size)),
-                            ),
-                        )
-                        for r in used
-                    ]
-                    with cgutils.for_range(builder, width) as loop:
-                        offset = builder.mul(loop.index, constant(size))
-                        at = builder.add(line, offset)
-                        tapped = []
-                        for weight in weights:
-                            pointer = _pointer(builder, builder.add(weight, offset), number)
-                            tap = builder.insert_element(
-                                ir.Constant(vector, ir.Undefined),
-                                builder.load(pointer, align=size),
-                                ir.Constant(ir.IntType(32), 0),
-                            )
-                            tapped.append(
-                                builder.shuffle_vector(
-                                    tap, ir.Constant(vector, ir.Undefined), spread
-                                )
-                            )
-                        for k in range(vectors):
-                            pointer = _pointer(
-                                builder, builder.add(at, constant(k * _VECTOR)), vector
-                            )
-                            x = builder.load(pointer, align=size)
-                            for r, tap in zip(used, tapped, strict=True):
-                                product = builder.fmul(tap, x, flags=("contract",))
-                                total = builder.load(sums[r][k])
-                                builder.store(
-                                    builder.fadd(total, product, flags=("contract",)), sums[r][k]
-                                )
-
-            full = builder.mul(constant(rows - 1), step)
-            for r in range(rows - 1):
-                first = builder.mul(constant(r), step)
-                add(first, smaller(full, builder.add(first, height)), [r])
-            add(full, height, list(range(rows)))
-            for r in range(1, rows):
-                first = builder.mul(constant(r), step)
-                add(larger(full, height), builder.add(first, height), [r])
-            for r in range(rows):
-                line = builder.add(target, builder.mul(constant(r), target_stride))
-                for k in range(vectors):
-                    pointer = _pointer(builder, builder.add(line, constant(k * _VECTOR)), vector)
-                    builder.store(builder.load(sums[r][k]), pointer, align=size)
-            return context.get_dummy_value()
-
-        integers = (types.int64,) * 8
-        return types.none(*integers, unit), generate
-
-    return block
-
-
-_block = _block_of(_ROWS, _VECTORS)
-_half_block = _block_of(_ROWS, _VECTORS // 2)
-_flat_block = _block_of(1, _VECTORS)
-
-
-@intrinsic
-def _load(context, address, unit):  # type: ignore
-    def generate(context, builder, signature, arguments):  # type: ignore
-        number = context.get_value_type(unit)
-        return builder.load(_pointer(builder, arguments[0], number))
-
-    return unit(types.int64, unit), generate
-
-
-@intrinsic
-def _store(context, address, value):  # type: ignore
-    def generate(context, builder, signature, arguments):  # type: ignore
-        address, number = arguments
-        builder.store(number, _pointer(builder, address, number.type))
-        return context.get_dummy_value()
-
-    return types.none(types.int64, value), generate
-
-
-@intrinsic
-def _copy(context, target, source, size):  # type: ignore
-    def generate(context, builder, signature, arguments):  # type: ignore
-        target, source, size = arguments
-        byte = ir.IntType(8)
-        cgutils.raw_memcpy(
-            builder, _pointer(builder, target, byte), _pointer(builder, source, byte), size, 1
-        )
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64), generate
+    return BLOCK // 2 // dtype.itemsize
 
 
 @helper
@@ -211,18 +61,18 @@ def _extend(image, corner, part, boundary, fill, size, room, pitch):  # type: ig
         r = _inside(top + i, height, boundary)
         if r < 0:
             for j in range(columns):
-                _store(line + j * size, fill)
+                store(line + j * size, fill)
             continue
         source = address + r * stride
         if begin < end:
-            _copy(line + begin * size, source + (left + begin) * size, (end - begin) * size)
+            copy(line + begin * size, source + (left + begin) * size, (end - begin) * size)
         j = 0
         while j < columns:
             if j == begin and begin < end:
                 j = end
                 continue
             c = _inside(left + j, width, boundary)
-            _store(line + j * size, _load(source + c * size, fill) if c >= 0 else fill)
+            store(line + j * size, load(source + c * size, fill) if c >= 0 else fill)
             j += 1
 
 
@@ -233,24 +83,24 @@ def _sum_blocks(source, pitch, step, taps, height, width, target, stride, rows, 
     Rows narrower than a block are made in ``spare``. Half a block is enough for the rest of a row
     where that is no more.
     """
-    tall = 1 if height <= step or rows < _ROWS else _ROWS
-    for begin in range(0, bytes, _BLOCK):
-        wide = _BLOCK // 2 if tall > 1 and bytes - begin <= _BLOCK // 2 else _BLOCK
+    tall = 1 if height <= step or rows < ROWS else ROWS
+    for begin in range(0, bytes, BLOCK):
+        wide = BLOCK // 2 if tall > 1 and bytes - begin <= BLOCK // 2 else BLOCK
         narrow = bytes < wide
         at = max(min(begin, bytes - wide), 0)
         for first in range(0, rows, tall):
             i = min(first, rows - tall)
             here, there = source + i * step * pitch + at, target + i * stride + at
-            to, apart = (spare, _BLOCK) if narrow else (there, stride)
+            to, apart = (spare, BLOCK) if narrow else (there, stride)
             if tall == 1:
-                _flat_block(here, pitch, step, taps, height, width, to, apart, unit)
-            elif wide == _BLOCK:
-                _block(here, pitch, step, taps, height, width, to, apart, unit)
+                flat_block(here, pitch, step, taps, height, width, to, apart, unit)
+            elif wide == BLOCK:
+                block(here, pitch, step, taps, height, width, to, apart, unit)
             else:
-                _half_block(here, pitch, step, taps, height, width, to, apart, unit)
+                half_block(here, pitch, step, taps, height, width, to, apart, unit)
             if narrow:
                 for r in range(tall):
-                    _copy(there + r * stride, spare + r * _BLOCK, bytes)
+                    copy(there + r * stride, spare + r * BLOCK, bytes)
 
 
 @helper
@@ -281,7 +131,7 @@ def _sum_tile(source, pitch, columns, rows, counts, target, stride, shape, size,
 @helper
 def _edge(i, rows, down):  # type: ignore
     """The first row of band i of ``down``, each of which has whole blocks of rows."""
-    return min(i * -(-rows // _ROWS) // down * _ROWS, rows)
+    return min(i * -(-rows // ROWS) // down * ROWS, rows)
 
 
 @threaded
@@ -303,7 +153,7 @@ def _sum_bands(
     tasks = batch * down * across
     for band in range(start, stop):
         spare = (room[band].ctypes.data + 63) // 64 * 64
-        part = spare + _ROWS * _BLOCK
+        part = spare + ROWS * BLOCK
         for task in range(band * tasks // bands, (band + 1) * tasks // bands):
             b, i, j = task // (down * across), task // across % down, task % across
             top, left = _edge(i, out_rows, down), j * out_columns // across
@@ -334,7 +184,7 @@ def _bands(rows: int, most: int, each: int) -> int:
     bands = -(-rows // most)
     if bands * each < _MANY * threads:
         bands = -(-bands // fair) * fair
-    return min(bands, -(-rows // _ROWS))
+    return min(bands, -(-rows // ROWS))
 
 
 def _address(array: np.ndarray) -> int:
@@ -378,13 +228,13 @@ def _run(
         deep = max(_TILE_ROWS, 2 * height) if terms else _TILE_ROWS
         across = -(-wide * size // _TILE)
         down = _bands(tall, deep, batch * across)
-        deep, most = -(-tall // (down * _ROWS)) * _ROWS + height, -(-wide // across) * size
+        deep, most = -(-tall // (down * ROWS)) * ROWS + height, -(-wide // across) * size
         # Rows begin on lines of the cache, an odd number of lines apart.
-        pitch = (most + _BLOCK + width * size) // 128 * 128 + 192
+        pitch = (most + BLOCK + width * size) // 128 * 128 + 192
         bands = min(thread_count(), down * across * batch)
         # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
-        make = np.zeros if most < _BLOCK else np.empty
-        room = make((bands, 64 + _ROWS * _BLOCK + deep * (1 + terms) * pitch), np.uint8)
+        make = np.zeros if most < BLOCK else np.empty
+        room = make((bands, 64 + ROWS * BLOCK + deep * (1 + terms) * pitch), np.uint8)
         _sum_image(
             (_address(image), *image.strides[:2], *image.shape),
             (_address(out), *out.strides[:2], *out.shape),

@@ -94,7 +94,7 @@ def _measure(
     beside.copies()
     schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
     told_of = _told_by(schedule)
-    # A GPU's own clock does not mind that the CPU's loops are compiled meanwhile.
+    # A GPU's own clock does not mind what the CPU compiles meanwhile.
     own, rest = by_own_clock(portions)
     compiled = compiling.compile_ahead(portions, wanted.quick, told_of, bool(own))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import dataclasses
 import itertools
 import types
 
@@ -231,7 +233,7 @@ def test_without_a_gpu_all_is_compiled_before(monkeypatch):
     assert compiling.compile_ahead([], True) is None
     assert asked == [(["x in float32"], False), "waited"]
     asked.clear()
-    assert isinstance(compiling.compile_ahead([], True, None, True), Processes)
+    assert isinstance(compiling.compile_ahead([], True, None, True), compiling.Beside)
     assert asked == [(["x in float32"], True)]
 
     def fails(*_):
@@ -241,3 +243,53 @@ def test_without_a_gpu_all_is_compiled_before(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         compiling.compile_ahead([(None, PLACES[1], ())], True, None, True)
     assert asked[-1] == "stopped"
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_kernels_of_what_the_host_times_are_compiled_beside(beside, monkeypatch, tmp_path):
+    """A process of its own gets the list of those that no case of the GPU's clock needs."""
+    done = []
+
+    class Nothing:
+        def __init__(self, *_):
+            pass
+
+        def wait(self, told=None):
+            done.append("waited")
+
+    kernels = {SampleGrid: [("a.cu", (("N", 4),)), ("b.cu", ())], Passes: [("b.cu", ())]}
+    kernels[Passes] += [("c.cu", (("REAL", "float"), ("N", 2))), ("d.cu", ())]
+    device = types.SimpleNamespace(kind="cuda", name="cuda:0", dialect="cuda", arch="sm_90")
+    place = Place("cuda:0", {"kind": "cuda"}, (device,))
+    found = portion("convolve2d", place, SampleGrid(), Passes("surface", {}, {}, 1.0))
+    cases = tuple(dataclasses.replace(case, ahead=True) for case in found.cases)
+    monkeypatch.setattr(loop_compiler, "Processes", Nothing)
+    monkeypatch.setattr(compiling, "_loops", lambda found: [])
+    monkeypatch.setattr(compiling, "Rehearsal", Nothing)
+    monkeypatch.setattr(
+        compiling,
+        "kernels_of",
+        lambda _, cases: [one for case in cases for one in kernels[type(case.how)]],
+    )
+    monkeypatch.setattr(compiling, "compile_kernels", lambda _, wanted: done.append(list(wanted)))
+    # The process does what it is told, but leaves what it would compile in a file.
+    told = tmp_path / "told"
+    monkeypatch.setattr(
+        compiling,
+        "_KERNELS",
+        "from hetero.calibration import compiling\n"
+        "compiling.kernel_text = lambda text, dialect: text + dialect\n"
+        f"compiling.cubin.make_ahead = lambda all: open({str(told)!r}, 'w').write(repr([*all]))\n"
+        + compiling._KERNELS,
+    )
+    left = compiling.compile_ahead([found._replace(cases=cases)], False, None, beside)
+    if not beside:
+        assert left is None
+        assert {*done[0]} == {*kernels[SampleGrid], *kernels[Passes]}
+        return
+    assert done[0] == kernels[SampleGrid]
+    left.wait()
+    assert ast.literal_eval(told.read_text()) == [
+        ("c.cucuda", "sm_90", (("REAL", "float"), ("N", 2))),
+        ("d.cucuda", "sm_90", ()),
+    ]

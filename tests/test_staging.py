@@ -224,7 +224,7 @@ def test_only_a_long_copy_puts_blas_to_sleep(device, ring, waited, monkeypatch):
     array = rng.random(1 << 16)
     buffer, owner = device.allocate(array.nbytes)
     for longest, expected in ((array.nbytes + 1, []), (array.nbytes, ["quiet", "usual"])):
-        monkeypatch.setattr(copy_jobs, "LONG_BYTES", longest)
+        monkeypatch.setattr(copy_jobs, "LONG_STAGED_BYTES", longest)
         copy = ring.start("upload", array, buffer)
         if waited:
             copy.wait()

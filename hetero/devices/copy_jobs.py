@@ -20,7 +20,9 @@ from hetero.errors import DeviceError
 from hetero.kernels.cpu import blas_spin
 
 UPLOAD, DOWNLOAD = "upload", "download"
-LONG_BYTES = 1 << 26  # of a copy that BLAS's threads hold up while they spin: 10 ms by the driver
+# Bytes of a copy that BLAS's threads hold up while they spin: by the driver, which takes 10 ms, and
+# by threads of ours, which wait for their cores.
+LONG_BYTES, LONG_STAGED_BYTES = 1 << 26, 1 << 22
 
 log = logging.getLogger("hetero")
 
@@ -168,7 +170,7 @@ class Staged(Copy):
     def __init__(self, job: Job, nbytes: int) -> None:
         self._job: Job | None = job
         self._error: BaseException | None = None
-        self._is_long = nbytes >= LONG_BYTES
+        self._is_long = nbytes >= LONG_STAGED_BYTES
         if self._is_long:
             blas_spin.quiet()
 

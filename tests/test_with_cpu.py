@@ -42,11 +42,20 @@ def contending(constants, cpu, device, way="pageable", spared=0):
     lost = {"cpu": cpu, "device": device, "spared": spared, "handover": HANDOVER}
     known = {name: {way: lost} for name in NAMES}
     data["host"]["contention"] = {"cuda:*": known}
+    for ways in data["links"].values():
+        for kinds in ways.values():  # profiles of old machines have no other
+            kinds.setdefault("pinned", kinds["pageable"])
     return profile.parse(profile.encode(data))
 
 
 def priced(problem, constants, here=TWO, **forced):
     return planner.price(problem, constants, here, **forced)
+
+
+def pinned_operands(problem):
+    """The problem, its operands in pinned memory."""
+    inputs = tuple(operand._replace(pinned=True) for operand in problem.inputs)
+    return dataclasses.replace(problem, inputs=inputs)
 
 
 def both(plan, method="tiled"):
@@ -446,14 +455,14 @@ def winning(two):  # noqa: F811
     links = {"cuda:*": {way: link(1e-5, 1e10) for way in ("upload", "download")}}
     models = {f"cuda:*|{name}|tiled|float32|*": roofline(1e-6, 4e10, 1e11) for name in NAMES}
     models |= {f"cpu|{name}|blas|float32|*": roofline(1e-6, 2e10, 1e10) for name in NAMES}
-    profile.set_current(contending(machine(models=models, links=links), 1.1, 1.1))
+    profile.set_current(contending(machine(models=models, links=links), 1.1, 1.1, "enqueued"))
     inventory.changed()
     yield two
     profile.set_current(None)
 
 
 def test_taken_without_being_named(winning):
-    A, B = values(700, 400), values(400, 300)
+    A, B = in_pinned(values(700, 400)), in_pinned(values(400, 300))
     plan = hetero.plan("matmul", A, B)
     assert plan.chosen.device == BOTH
     for _ in range(3):
@@ -465,7 +474,7 @@ def test_taken_without_being_named(winning):
 
 def test_an_operand_that_does_not_change_is_moved_to_a_device_all_the_same(winning):
     """Once it lies there the device alone is faster than both are without."""
-    A, x = hetero.keep(values(1500, 1000)), values(1000)
+    A, x = hetero.keep(in_pinned(values(1500, 1000))), values(1000)
     assert hetero.plan("matvec", A, x).chosen.device == BOTH
     for _ in range(60):
         np.testing.assert_array_equal(hetero.matvec(A, x), A @ x)
@@ -475,7 +484,7 @@ def test_an_operand_that_does_not_change_is_moved_to_a_device_all_the_same(winni
 
 
 def test_verify_measures_it_as_any_candidate(winning):
-    trial = Trial((Spec((700, 400), "float32"), Spec((400, 300), "float32")))
+    trial = Trial((in_pinned(values(700, 400)), in_pinned(values(400, 300))))
     row = measure_candidates(registry.operation("matmul"), trial, Arrays("host"))
     assert (BOTH, "tiled") in row.measured
     assert row.chosen == (BOTH, "tiled")
@@ -597,12 +606,12 @@ def test_both_end_together(operation, n, times):
 @pytest.mark.parametrize("operation", [matmul, matvec])
 def test_taken_only_where_it_is_faster_than_either(operation, name):
     """With contention measured as none; and not listed where it cannot win."""
-    constants = contending(profile.shipped(name), 1.0, 1.0)
+    constants = contending(profile.shipped(name), 1.0, 1.0, "enqueued")
     taken = []
     for n in SIZES:
         A = Spec((n, n), "float32")
         problem = operation.problem(A, A if operation is matmul else Spec((n,), "float32"))
-        plan = priced(problem, constants, constants.machine())
+        plan = priced(pinned_operands(problem), constants, constants.machine())
         alone = min(c.seconds for c in plan.candidates if c.seconds and not c.shares)
         assert plan.chosen.seconds <= alone
         if plan.chosen.shares:
@@ -626,7 +635,7 @@ def test_never_taken_where_contention_is_not_known(operation, name, dtype):
     for n in SIZES:
         A = Spec((n, n), dtype)
         problem = operation.problem(A, A if operation is matmul else Spec((n,), dtype))
-        plan = priced(problem, constants, constants.machine() or TWO)
+        plan = priced(pinned_operands(problem), constants, constants.machine() or TWO)
         assert not any(c.device == BOTH for c in plan.candidates)
 
 
@@ -663,19 +672,16 @@ def test_what_most_of_it_lies_in_and_how_tell_the_contention_that_counts(where, 
         assert (both(plan).terms["contention"] == 0.0) == (known == way)
 
 
-def test_of_each_way_the_best_method_alone_is_tried():
-    """A method that is enqueued may end sooner with the CPU than a faster one by a thread."""
+def test_only_what_is_enqueued_is_taken_by_itself():
+    """By a method that may be slower alone; whatever was measured of threads."""
     problem = matvec.problem(Spec((16384, 16384), "float32"), Spec((16384,), "float32"))
-    inputs = tuple(operand._replace(pinned=True) for operand in problem.inputs)
-    problem = dataclasses.replace(problem, inputs=inputs)
     here = profile.shipped("h100")
-    chosen = {
-        way: priced(problem, contending(here, 1.0, 1.0, way), here.machine()).chosen
-        for way in ("enqueued", "pinned", "pageable")
-    }
-    assert (chosen["enqueued"].device, chosen["pinned"].device) == (BOTH, BOTH)
-    assert chosen["pageable"].device == "cpu"
-    assert chosen["enqueued"].method != "streamed" == chosen["pinned"].method
+    for where in (problem, pinned_operands(problem)):
+        for way in ("enqueued", "pinned", "pageable"):
+            plan = priced(where, contending(here, 1.0, 1.0, way), here.machine())
+            wins = way == "enqueued" and where is not problem
+            assert plan.chosen.device == (BOTH if wins else "cpu")
+            assert [c.method for c in plan.candidates if c.shares] == ["tiled"] * wins
 
 
 def test_of_ranges_that_are_tried_those_that_end_soonest_are_taken(monkeypatch):
@@ -698,16 +704,17 @@ def test_beside_all_gpus_together():
     """The pair, all GPUs, and each by itself stand side by side."""
     here = {"cpu": CPU, "cuda:0": GPU, "cuda:1": {**GPU, "same_as": "cuda:0"}}
     models = machine().data["models"] | {"cpu|matmul|blas|float32|*": roofline(0.0, 5e11, 1e12)}
-    constants = contending(machine(models=models), 1.0, 1.0)
-    plan = priced(square(4096), constants, here)
+    constants = contending(machine(models=models), 1.0, 1.0, "enqueued")
+    plan = priced(pinned_operands(square(4096)), constants, here)
     places = [c.device for c in plan.candidates if c.reason is None]
     assert {"cuda:*", BOTH, "cpu", "cuda:0"} == set(places)
     assert places.count(BOTH) == 1
 
 
 def test_results_that_stay_are_not_shared():
-    constants = contending(profile.shipped("tesla-t10"), 1.0, 1.0)
+    constants = contending(profile.shipped("tesla-t10"), 1.0, 1.0, "enqueued")
     problem = matvec.problem(Spec((4096, 4096), "float32"), Spec((4096,), "float32"))
+    problem = pinned_operands(problem)
     assert priced(problem, constants, constants.machine()).chosen.device == BOTH
     stays = dataclasses.replace(problem, next_device="cuda:0")
     plan = priced(stays, constants, constants.machine())
@@ -716,6 +723,6 @@ def test_results_that_stay_are_not_shared():
 
 def test_a_device_that_is_this_cpu_again_is_taken_by_name_only():
     here = {"cpu": CPU, "cuda:0": {**GPU, "is_host_cpu": True}}
-    constants = contending(machine(), 1.0, 1.0)
-    assert both(priced(square(4096), constants, here)) is None
-    assert both(priced(square(4096), constants, here, device=BOTH)).shares
+    constants, problem = contending(machine(), 1.0, 1.0, "enqueued"), pinned_operands(square(4096))
+    assert both(priced(problem, constants, here)) is None
+    assert both(priced(problem, constants, here, device=BOTH)).shares

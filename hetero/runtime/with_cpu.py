@@ -67,25 +67,27 @@ def named(
 def among(
     plan: Plan, constants: Profile, devices: Devices, method: str | None, beside: str
 ) -> Iterator[Candidate]:
-    """The CPU with each device, by the method that is the best one there alone for each way to do
-    its range, where both together are clearly faster than what a plan chose."""
+    """The CPU with each device, by the best method there that is enqueued, where both together are
+    clearly faster than what a plan chose.
+
+    What threads of ours take from BLAS while they do a device's range differs too much from call to
+    call for a price: such a call is made by name only.
+    """
     problem = plan.problem
     if problem.device is not None or method is not None:
         return
-    cpu: Candidate | None = None
-    best: dict[tuple[str, str], Candidate] = {}
+    best: dict[str, Candidate] = {}
     for c in plan.candidates:  # the cheapest first
         if c.reason is not None or not c.seconds or c.device not in devices:
             continue
-        if c.device == CPU:
-            cpu = cpu or c
-        else:
-            best.setdefault((c.device, way(problem, c.implementation)), c)
+        if c.device == CPU or way(problem, c.implementation) == ENQUEUED:
+            best.setdefault(c.device, c)
+    cpu, cut = best.pop(CPU, None), None
     if cpu is None:
         return
-    most, cut = WORTH_IT * plan.candidates[0].seconds, None
-    for (name, how), other in best.items():
-        lost = constants.contention(name, problem.operation, how)
+    most = WORTH_IT * plan.candidates[0].seconds
+    for name, other in best.items():
+        lost = constants.contention(name, problem.operation, ENQUEUED)
         rates = 1.0 / (lost.cpu * cpu.seconds), 1.0 / (lost.device * other.seconds)
         # A part of a call takes at least that part of its time.
         if lost.handover + 1.0 / sum(rates) >= most:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 
 import numpy as np
 import pytest
@@ -138,6 +139,19 @@ def test_methods_of_the_cpu_are_told_from_the_slowest():
         (2, "c", 2.0),
         (3, "a", 2.0),
     ]
+
+
+def test_an_iteration_is_not_what_its_first_call_compiles(device, monkeypatch):
+    """A kernel of a size's own may be compiled in the first solve, which takes long then."""
+    first = [0.25]
+
+    def solve(steps):
+        time.sleep(first.pop() if first else 0.001 * steps)
+
+    monkeypatch.setattr(climbing.solving, "prepared", lambda *_: solve)
+    with climbing.ground(registry.operation("kmeans"), climbing.place_of(device), None) as ground:
+        (row, *_) = climbing.rows(registry.operation("kmeans"), ground)
+        assert 0.0005 < ground.seconds(row, 64) < 0.05
 
 
 def test_what_cannot_be_climbed_is_said(device):

@@ -130,6 +130,8 @@ class Ground:
             return self._bench.seconds(case, self.problem(row, size), _POINT)
         solve = solving.prepared(case, self.dims(size), self._bench)
         first = _seconds(lambda: solve(1))
+        if first > _LONG:  # it may have compiled what this size takes
+            first = min(first, _seconds(lambda: solve(1)))
         if first > _LONG:
             return max(_seconds(lambda: solve(2)) - first, 0.0) or first
         few = measure.measure(lambda: solve(1), budget=_POINT, least=2, most=5)

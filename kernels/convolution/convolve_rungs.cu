@@ -28,6 +28,9 @@
 #ifndef THREADS
 #define THREADS 256
 #endif
+#ifndef RESIDENT  // blocks that find registers on a multiprocessor: at a barrier only other blocks go on
+#define RESIDENT 1
+#endif
 
 #define ARGUMENTS                                                                               \
     index_t height, index_t width, index_t filter_height, index_t filter_width,                 \
@@ -74,7 +77,7 @@ convolve_naive(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT ta
 }
 
 // 2. shared. Per result: 2 FH FW / BY loads of the image.
-KERNEL(BX * BY, 1)
+KERNEL(BX * BY, RESIDENT)
 convolve_shared(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
                 GLOBAL REAL *RESTRICT out, ARGUMENTS)
 {
@@ -100,7 +103,7 @@ convolve_shared(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT t
 }
 
 // 3. row. Per result: 2 FH FW / BX loads of the image.
-KERNEL(BX * BY, 1)
+KERNEL(BX * BY, RESIDENT)
 convolve_row(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
              GLOBAL REAL *RESTRICT out, ARGUMENTS)
 {
@@ -127,7 +130,7 @@ convolve_row(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps
 
 // 4. padded. As row, from the copies that pad_image and pad_taps make: in `padded` the rows of an image are
 // pad_row elements apart, images pad_batch, and the filter's rows lie from pad_taps on, tap_pitch apart.
-KERNEL(BX * BY, 1)
+KERNEL(BX * BY, RESIDENT)
 convolve_padded(GLOBAL const REAL *RESTRICT padded, GLOBAL REAL *RESTRICT out, index_t filter_height,
                 index_t filter_width, index_t out_height, index_t out_width, index_t pad_batch, index_t pad_row,
                 index_t pad_taps, index_t tap_pitch, index_t tiles_down, index_t tiles_across,

@@ -38,6 +38,7 @@ RUNGS = {
     ),
 }
 _SHAPE = Shape(32, 16)
+_REGISTERS = 40  # of a thread: all that the rungs with barriers need
 _COPY_THREADS = 256
 _TAPS_BYTES = 256  # at whose multiples the rows of a padded filter begin
 _STEP = 16  # taps that are unrolled
@@ -111,12 +112,12 @@ def plan_rung(
     threads = min(_COPY_THREADS, card.block_threads)
     x, y, _ = shape
     if rung in ("padded", "tuned"):
-        return _padded(rung, problem, shape, _own("padded", dtype, card), threads)
+        return _padded(rung, problem, shape, _own("padded", dtype, card), threads, card)
     down, across = ceil_div(p.out_height, y), ceil_div(p.out_width, x)
     launch = Launch(
         source="convolve_rungs.cu",
         kernel=f"convolve_{rung}",
-        defines=_defines(dtype, shape, threads),
+        defines=_defines(dtype, shape, threads, card),
         grid=count_blocks(across, down, p.batch),
         block=x * y,
         arguments=(
@@ -128,12 +129,19 @@ def plan_rung(
     return LaunchPlan((launch,), 0, f"{rung}{x}x{y}")
 
 
-def _defines(dtype: str, shape: Shape, threads: int) -> tuple[tuple[str, int | str], ...]:
+def _defines(
+    dtype: str, shape: Shape, threads: int, card: Card
+) -> tuple[tuple[str, int | str], ...]:
     """The macros of convolve_rungs.cu: one binary for all rungs with their own shapes."""
-    return (("REAL", REAL[dtype]), ("BX", shape[0]), ("BY", shape[1]), ("THREADS", threads))
+    x, y, _ = shape
+    resident = max(1, min(card.registers // (_REGISTERS * x * y), card.blocks))
+    own = ("REAL", REAL[dtype]), ("BX", x), ("BY", y)
+    return (*own, ("THREADS", threads), ("RESIDENT", resident))
 
 
-def _padded(rung: str, p: Correlation, shape: Shape, small: Shape, threads: int) -> LaunchPlan:
+def _padded(
+    rung: str, p: Correlation, shape: Shape, small: Shape, threads: int, card: Card
+) -> LaunchPlan:
     """The copies, which cover whole blocks and whole pieces of the filter, and the sums.
 
     ``small``: the shape of "padded", whose binary the copies are in.
@@ -148,7 +156,7 @@ def _padded(rung: str, p: Correlation, shape: Shape, small: Shape, threads: int)
     pad_taps = ceil_div(p.batch * pad_height * pad_row, line) * line
     copies: dict[str, Any] = {
         "source": "convolve_rungs.cu",
-        "defines": _defines(p.dtype, small, threads),
+        "defines": _defines(p.dtype, small, threads, card),
         "block": threads,
     }
     image = Launch(
@@ -169,7 +177,7 @@ def _padded(rung: str, p: Correlation, shape: Shape, small: Shape, threads: int)
             *(pad_taps, tap_pitch),
         ),
     )
-    defines = _defines(p.dtype, shape, threads)
+    defines = _defines(p.dtype, shape, threads, card)
     if rung == "tuned":
         step = min(_STEP, x)
         defines = (*defines[:3], ("STEP", step), ("TAIL", p.filter_width % step))

@@ -27,13 +27,13 @@ def streaming(monkeypatch, opencl):
     monkeypatch.setattr(streamed, "SIZES", (20_000,))
     monkeypatch.setattr(streamed, "_TIMES", ())
     inventory.changed()
-    real, seen = streamed._Ways.compute, []
+    real, seen = streamed._Ways.seen, []
 
-    def compute(self, views, window, *buffers):
+    def noted(self, views, window):
         seen.append((window.height, window.width))
-        return real(self, views, window, *buffers)
+        return real(self, views, window)
 
-    monkeypatch.setattr(streamed._Ways, "compute", compute)
+    monkeypatch.setattr(streamed._Ways, "seen", noted)
     yield seen
     monkeypatch.undo()
     inventory.changed()
@@ -120,7 +120,7 @@ def test_bands_by_transforms_look_at_their_values(streaming, opencl, monkeypatch
     problem = replace(problem, options=problem.options._replace(wide_range=False))
     given = registry.Arguments((a,), out, FilterOptions(Filter(b), 0.0))
     streamed.run((devices.get(opencl),), problem, given)
-    assert used == ["fft", "fft", "fft", "direct"]
+    assert used == ["fft", "fft", "direct", "fft"]
     np.testing.assert_allclose(out, signal.convolve2d(a, b, "same"), rtol=1e-12)
 
 
@@ -210,15 +210,20 @@ def full(self, nbytes):
 def test_an_interrupt_in_the_middle(streaming, opencl, monkeypatch):
     a, b = rng.random((150, 61)), rng.random((6, 5))
     given, kept = a.copy(), hetero.memory()
-    real, seen = streamed._Ways.compute, []
+    real, seen = streamed._Ways.seen, []
 
-    def compute(*given):
-        seen.append(given)
-        if len(seen) == 4:
-            raise KeyboardInterrupt
-        return real(*given)
+    def interrupted(*given):
+        way = real(*given)
 
-    monkeypatch.setattr(streamed._Ways, "compute", compute)
+        def begin(*buffers):
+            seen.append(given)
+            if len(seen) == 4:
+                raise KeyboardInterrupt
+            way(*buffers)
+
+        return begin
+
+    monkeypatch.setattr(streamed._Ways, "seen", interrupted)
     with pytest.raises(KeyboardInterrupt):
         hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
     np.testing.assert_array_equal(a, given)
@@ -226,6 +231,33 @@ def test_an_interrupt_in_the_middle(streaming, opencl, monkeypatch):
     np.testing.assert_allclose(result, signal.convolve2d(a, b, "same"), rtol=1e-13)
     hetero.clear_memory()
     assert sum(hetero.memory()[opencl].values()) <= sum(kept[opencl].values())
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.5, "look"), (0.0, "load")])
+def test_values_are_looked_at_before_anything_moves(streaming, opencl, monkeypatch, share, first):
+    """Beside copies that takes longer; what hardly fits memory is read once only."""
+    said, device = [], devices.get(opencl)
+    start = type(device).start_upload
+
+    def looked(views, *given):
+        said.append("look")
+        return True if len(said) % 2 else None  # by the sum then, either way
+
+    def loaded(*given, **options):
+        said.append("load")
+        return start(*given, **options)
+
+    monkeypatch.setattr(streamed, "TRANSFORMS", ("direct",))
+    monkeypatch.setattr(streamed, "_LOOKED_AHEAD", share)
+    monkeypatch.setattr(streamed, "is_wide", looked)
+    monkeypatch.setattr(type(device), "start_upload", loaded)
+    a, b = rng.random((150, 61)), rng.random((6, 5))
+    result = hetero.convolve2d(a, b, "same", "wrap", device=opencl, method="streamed")
+    np.testing.assert_allclose(result, signal.convolve2d(a, b, "same", "wrap"), rtol=1e-13)
+    looks = said.count("look")
+    assert looks == len(streaming) > 3
+    assert said[0] == first
+    assert (said[:looks] == ["look"] * looks) == (first == "look")
 
 
 def test_another_machine_is_explained_with_its_parts():

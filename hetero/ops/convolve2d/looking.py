@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.convolve2d import loops
+from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
 from hetero.ops.convolve2d.window import TRANSFORMS
 from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.problem import Problem
@@ -17,6 +18,7 @@ TERM = "look"
 # Seconds: of a look; of a core for a byte of the image; of one thread for a block. 16 cores of an
 # H100's host go over 8192 x 8192 numbers of float32 in 5 ms, and over a million blocks in 5.5 ms.
 _CALL, _BYTE, _BLOCK = 7e-5, 2.8e-10, 5.5e-9
+_TAP = 3e-8  # of an element of a filter that is not remembered
 _MOST_CORES = 16  # more are not faster than the memory
 
 
@@ -43,7 +45,8 @@ def seconds(
         return look
     rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
     blocks = problem.batch * -(-w.height // rows) * -(-w.width // columns)
-    return _CALL + look + blocks * _BLOCK
+    taps = w.filter_height * w.filter_width
+    return _CALL + look + blocks * _BLOCK + (taps > LARGEST_REMEMBERED) * taps * _TAP
 
 
 def priced(plan: Plan, look: float, methods: Container[str] = TRANSFORMS) -> Plan:

@@ -55,8 +55,9 @@ def size_of(filter: np.ndarray) -> Size:
     parts = [values[rows, columns] for rows in halves[0] for columns in halves[1]]
 
     def mean(part: np.ndarray) -> float:
-        some = np.sort(part[part > 0.0])
-        return float(some[: some.size - max(some.size // _LARGEST, 1)].sum()) / part.size
+        some = part[part > 0.0]
+        few = some.size - max(some.size // _LARGEST, 1)
+        return float(np.partition(some, few)[:few].sum()) / part.size
 
     norm = float(np.sqrt(np.vdot(values, values)))
     some = values[values > 0.0]

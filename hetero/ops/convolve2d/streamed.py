@@ -7,7 +7,6 @@ Bands by transforms are whole rows of their tiles, so that these are those of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +29,7 @@ from hetero.runtime import (
     profile,
 )
 from hetero.runtime.pipeline import Load, Step, Store
-from hetero.runtime.plan import Plan
+from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments, Price
 
@@ -47,7 +46,11 @@ _STEP = 3e-4  # seconds of the host for a part; H100, 16 cores
 _TOGETHER = 0.7  # of the time of copies up and down one after the other, where both go on at once
 _ALIGNED = 16  # bytes that divide the address of every buffer of a device
 _TIMES = (3, 9, 33)  # likewise, times what a band reads beside its own rows
+_LOOKED_AHEAD = 0.5  # of the host's memory: a larger image is a file, which is read but once
 _LEAST_MOVED = 16 << 20  # bytes below which a call is over before a pipeline is full
+
+
+Way = Callable[[Any, Any], object]  # ``way(part's buffer, result's buffer)`` begins a part
 
 
 class Cut(NamedTuple):
@@ -238,7 +241,8 @@ def _terms(
     except KeyError:
         return None
     share = problem.batch * height / (cut.images * rows)  # of a part in the middle
-    compute = part.chosen.seconds
+    look = part.chosen.terms.get(looking.TERM, 0.0)
+    compute = part.chosen.seconds - look
     pinned = all(o.pinned for o in moved)
     if pinned or all(constants.least_staged(name, way) < inf for way in ways):
         bus = max(up, down) if pinned else _TOGETHER * (up + down)
@@ -247,6 +251,7 @@ def _terms(
     else:
         up, down = up * share, down * share
     return {
+        **({looking.TERM: look * share} if look else {}),
         "upload": up,
         "overhead": _STEP * number + constants.dispatch(name, "host"),
         "compute": compute * share,
@@ -338,22 +343,32 @@ def _stream(
     sources, targets = (pipeline.slots(device, size, number) for size in _nbytes(problem, cut))
     ways = _Ways(device, problem, options._replace(filter=options.filter.held()))
     windows = [_window(problem.options, begin, end) for _, _, begin, end in parts]
-    for (first, last, *_), window in zip(parts, windows, strict=True):
-        ways.of(last - first, window)  # before anything moves: the host schedules alone
+
+    def views(at: int) -> list[np.ndarray]:
+        """What a part reads."""
+        first, last, *rows = parts[at]
+        if windows[at] is problem.options:
+            return [stack[first:last]]
+        return bands.views(stack[first], problem.options, *rows)
+
+    # Before anything moves: beside copies a look takes four times as long.
+    ahead: list[Way] = []
+    if stack.nbytes <= _LOOKED_AHEAD * inventory.devices()[CPU].get("memory_bytes", inf):
+        ahead = [ways.seen(views(at), window) for at, window in enumerate(windows)]
 
     def step(at: int) -> Step:
         (first, last, *rows), window = parts[at], windows[at]
         source, target = sources[at % number], targets[at % number]
-        images, out = stack[first:last], results[first:last, slice(*rows)]
-        views = [images]
-        if window is not problem.options:
-            views = bands.views(images[0], problem.options, *rows)
-        loads, offset = [], 0
-        for view in views:
+        read, loads, offset = views(at), [], 0
+        for view in read:
             loads.append(Load(view, source, offset))
             offset += view.nbytes
-        compute = partial(ways.compute, views, window, source.buffer, target.buffer)
-        return Step(compute, tuple(loads), (Store(target, out),))
+
+        def compute() -> None:
+            way = ahead[at] if ahead else ways.seen(read, window)
+            way(source.buffer, target.buffer)
+
+        return Step(compute, tuple(loads), (Store(target, results[first:last, slice(*rows)]),))
 
     pipeline.run(device, map(step, range(len(parts))))
 
@@ -376,9 +391,9 @@ class _Ways:
 
     def __init__(self, device: Device, problem: Problem, options: FilterOptions) -> None:
         self._device, self._problem, self._options = device, problem, options
-        self._found: dict[tuple[int, Window], tuple[Callable[[Any, Any], object], bool]] = {}
+        self._found: dict[tuple[int, Window], tuple[Way, bool]] = {}
 
-    def of(self, images: int, window: Window) -> tuple[Callable[[Any, Any], object], bool]:
+    def of(self, images: int, window: Window) -> tuple[Way, bool]:
         """``way(part's buffer, result's buffer)``, and whether it is by a transform."""
         key = images, window
         if key not in self._found:
@@ -400,8 +415,8 @@ class _Ways:
             self._found[key] = way, chosen.method in TRANSFORMS
         return self._found[key]
 
-    def compute(self, views: list[np.ndarray], window: Window, source: Any, target: Any) -> None:
-        """Begin to convolve a part; by the sum where a transform would lose small values."""
+    def seen(self, views: list[np.ndarray], window: Window) -> Way:
+        """How a part of these values is convolved: by the sum where a transform would lose some."""
         images = len(views[0]) if views[0].ndim > 2 else 1
         way, transforms = self.of(images, window)
         if transforms:
@@ -410,4 +425,4 @@ class _Ways:
             if wide is not False:
                 seen = window._replace(finite=wide is not None, wide_range=bool(wide))
                 way, _ = self.of(images, seen)
-        way(source, target)
+        return way

@@ -73,7 +73,7 @@ def test_of_a_device(opencl, monkeypatch):
     assert not failures
     assert found[opencl].keys() == {"matvec", "matmul"}
     for ways in found[opencl].values():
-        assert {"pageable"} < ways.keys() <= {"pageable", "pinned", "enqueued"}
+        assert {"pageable"} <= ways.keys() <= {"pageable", "pinned"}  # none is enqueued there
         for one in ways.values():
             assert all(1.0 <= one[place] < math.inf for place in ("cpu", "device"))
     data = copy.deepcopy(profile.shipped("conservative").data)

@@ -684,6 +684,22 @@ def test_only_what_is_enqueued_is_taken_by_itself():
             assert [c.method for c in plan.candidates if c.shares] == ["tiled"] * wins
 
 
+def test_ranges_with_gaps_are_not_enqueued():
+    """Rows of a matrix in Fortran's order."""
+    problem = matvec.problem(Spec((16384, 16384), "float32"), Spec((16384,), "float32"))
+    A, x = pinned_operands(problem).inputs
+    problem = build("matvec", A._replace(strides=COLUMNS), x, None)
+    data = copy.deepcopy(contending(profile.shipped("h100"), 1.0, 1.0, "enqueued").data)
+    ways = data["host"]["contention"]["cuda:*"]["matvec"]
+    ways["pinned"] = ways["enqueued"]
+    data["host"]["pack"] = link(0.0, 1e15)["pageable"]
+    constants = profile.parse(profile.encode(data))
+    plan = priced(problem, constants, constants.machine())
+    assert not any(c.shares for c in plan.candidates)
+    named = both(priced(problem, constants, constants.machine(), device=BOTH))
+    assert named.seconds < with_cpu.WORTH_IT * plan.chosen.seconds
+
+
 def test_of_ranges_that_are_tried_those_that_end_soonest_are_taken(monkeypatch):
     tried, given = [], iter([[10.0, 1.0], [6.0, 5.0], [4.0, 12.0], [3.0, 9.0]])
     known: dict[int, list[float]] = {}

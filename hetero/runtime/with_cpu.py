@@ -4,8 +4,8 @@ White chooses for each computation whether the CPU or the GPU does it (2013, sec
 4.18). Here one computation is cut in two, so that both end at the same time. While both work they
 contend: the threads that copy for the device take cores and memory from BLAS, and BLAS from them.
 How many times as long each takes then is measured (`Profile.contention`), and how many threads BLAS
-had better do without; where it was not, the price is twice both, and with that a shared call never
-wins.
+had better do without; where it was not, the price is twice both. By itself a call is shared only
+where no thread of ours does the device's range (`beside_cpu`).
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ def among(
         cut = cut or _cut(problem)
         if cut is None:
             return
+        if way(cut.problem(1, cut.extent), other.implementation) != ENQUEUED:
+            continue  # what is dense as a whole has gaps in ranges
         pair = _Pair(problem, cut, constants, devices, name, other.implementation, beside)
         found = pair.candidate(asked_for=False, weights=rates)
         if found.seconds is not None and found.seconds < most:

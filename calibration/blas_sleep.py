@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from statistics import median
+from statistics import median, pstdev
 
 import numpy as np
 
@@ -21,10 +21,11 @@ from hetero.kernels.cpu import blas_spin, limits
 from hetero.runtime import thread_counts
 from hetero.runtime.cases import Case, Dims, Passes, TimedSolves
 
-SECONDS = 1.0  # in all
+SECONDS = 1.5  # in all
 _POINTS = (3e-4, 1e-3, 3e-3)  # seconds of the loops that are tried
 _NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part of it
-_DUELS, _TURNS = 9, 4  # of products and loops in turn, in each half of a duel
+_LEAST, _MOST = 9, 60  # duels for a loop; those beyond the least while its share of time lasts
+_TURNS = 4  # of products and loops, in each half of a duel
 _GAIN, _LOSS = 0.85, 1.05  # times that with threads that spin: to be worth it, to be too much
 _EXTENT = 600  # of the product: all threads have part in it
 
@@ -51,7 +52,8 @@ def least_work(measured: Iterable[Measured]) -> float | None:
 
     bench, end, found = Bench(), time.perf_counter() + SECONDS, None
     for seconds, loop in reversed(_loops(measured, bench)):
-        ratio = compared(loop, product, blas_spin.quiet, blas_spin.usual, end=end)
+        share = time.perf_counter() + SECONDS / len(_POINTS)
+        ratio = compared(loop, product, blas_spin.quiet, blas_spin.usual, share=share, end=end)
         if ratio > _LOSS:
             break
         if ratio < _GAIN:  # longer loops gain less in proportion
@@ -95,6 +97,7 @@ def compared(
     quiet: Callable[[], object],
     usual: Callable[[], object],
     clock: Callable[[], float] = time.perf_counter,
+    share: float = -math.inf,
     end: float = math.inf,
 ) -> float:
     """Seconds of products and loops in turn with threads that sleep over those with ones that spin.
@@ -107,14 +110,15 @@ def compared(
         From the one on threads of BLAS that are idle sleep, from the other on they spin.
     clock : callable
         Seconds.
-    end : float
-        By the clock; infinite if it is not known by then.
+    share, end : float
+        By the clock: until when more duels than the least are made; infinite if that is not done.
 
     Returns
     -------
     float
-        The median of several duels, or the ratio of all their time if that is larger: a product
-        that is late now and then counts by what it costs.
+        The median of the duels, or if it is larger the ratio of all their time and its standard
+        error (jackknife): a product that is late now and then counts by what it costs, and by how
+        little is known of that.
     """
 
     def seconds(asleep: bool) -> float:
@@ -131,10 +135,20 @@ def compared(
         return clock() - begin
 
     asleep, spinning = [], []
-    for turn in range(_DUELS):
+    for turn in range(_MOST):
         for is_asleep in (True, False) if turn % 2 else (False, True):
             (asleep if is_asleep else spinning).append(seconds(is_asleep))
-        if clock() > end:
+        now = clock()
+        if now > end:
             return math.inf
+        if turn + 1 >= _LEAST and now > share:
+            break
     ratios = [a / b for a, b in zip(asleep, spinning, strict=True)]
-    return max(median(ratios), sum(asleep) / sum(spinning))
+    return max(median(ratios), sum(asleep) / sum(spinning) + _error(asleep, spinning))
+
+
+def _error(above: list[float], below: list[float]) -> float:
+    """The standard error of the ratio of two sums whose terms belong together."""
+    all_above, all_below = sum(above), sum(below)
+    without = [(all_above - a) / (all_below - b) for a, b in zip(above, below, strict=True)]
+    return math.sqrt(len(without) - 1) * pstdev(without)

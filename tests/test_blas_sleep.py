@@ -71,6 +71,26 @@ def test_a_product_that_is_late_now_and_then_counts():
     assert machine.compared() > 1.2 > 0.85 > usual
 
 
+@pytest.mark.parametrize("late", [0.0, 0.05])
+def test_more_duels_find_what_is_rare(late):
+    """One product in forty is so late that sleeping loses: nine duels often miss it."""
+    found = []
+    for seed in range(40):
+        machine = Machine(1e-3, 5e-5)
+        machine.random = random.Random(seed)
+        product = machine.product
+
+        def sometimes(machine=machine, product=product):
+            is_late = not machine.spins and machine.random.random() < 1 / 40
+            machine.takes(late if is_late else 0.0)
+            product()
+
+        machine.product = sometimes
+        found.append([machine.compared(), machine.compared(share=math.inf)])
+    few, many = (sum(ratio < 0.85 for ratio in ratios) for ratios in zip(*found, strict=True))
+    assert (few, many) == (40, 40) if not late else few > many <= 4
+
+
 def test_what_is_not_known_in_time_is_left():
     assert Machine(1e-3, 5e-5).compared(end=1e-3) == math.inf
 

@@ -66,7 +66,7 @@ def compile_ahead(
                 wanted = kernels_of(device, first)
                 others = [one for one in kernels_of(device, ahead) if one not in wanted]
                 left.add_kernels(device, others)
-                compile_kernels(device, wanted)
+                compile_kernels(device, wanted, meanwhile=loops.load_packages)
         if not beside:
             left.wait(told)
     except BaseException:
@@ -192,7 +192,11 @@ def kernels_of(device: Device, cases: list[Case]) -> list[tuple[str, cubin.Defin
     return list(listing.wanted)
 
 
-def compile_kernels(device: Device, wanted: Iterable[tuple[str, cubin.Defines]]) -> None:
+def compile_kernels(
+    device: Device,
+    wanted: Iterable[tuple[str, cubin.Defines]],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
     """Leave kernels, given by source and macros, in the cache on disk, compiled on all cores."""
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     from concurrent.futures import ThreadPoolExecutor
@@ -202,7 +206,9 @@ def compile_kernels(device: Device, wanted: Iterable[tuple[str, cubin.Defines]])
             device.compiled(*one)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compiled, dict.fromkeys(wanted)))
+        done = pool.map(compiled, dict.fromkeys(wanted))
+        meanwhile()
+        list(done)
 
 
 def _sizes(case: Case) -> list[tuple[int, ...]]:

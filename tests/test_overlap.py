@@ -6,6 +6,7 @@ import ast
 import contextlib
 import dataclasses
 import itertools
+import sys
 import types
 
 import pytest
@@ -14,7 +15,7 @@ from hetero.calibration import compiling, loop, machine, overheads, sampling
 from hetero.calibration.budgets import FULL
 from hetero.calibration.portions import Portion, by_own_clock
 from hetero.calibration.sampling import Samples
-from hetero.devices import loop_compiler
+from hetero.devices import loop_compiler, loops
 from hetero.runtime import registry
 from hetero.runtime.cases import Case, Passes, Place, SampleGrid, TimedSolves
 
@@ -271,7 +272,13 @@ def test_kernels_of_what_the_host_times_are_compiled_beside(beside, monkeypatch,
         "kernels_of",
         lambda _, cases: [one for case in cases for one in kernels[type(case.how)]],
     )
-    monkeypatch.setattr(compiling, "compile_kernels", lambda _, wanted: done.append(list(wanted)))
+
+    def compile_kernels(device, wanted, meanwhile):
+        done.append(list(wanted))
+        meanwhile()
+        assert {*loops._PACKAGES} <= {*sys.modules}
+
+    monkeypatch.setattr(compiling, "compile_kernels", compile_kernels)
     # The process does what it is told, but leaves what it would compile in a file.
     told = tmp_path / "told"
     monkeypatch.setattr(

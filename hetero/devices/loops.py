@@ -31,6 +31,7 @@ from hetero.kernels.cpu import cache_hook, sources
 OFF = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
 _KIND, _CODE = "loops", "numba"  # folders of the lists, and of what they list
 _DTYPES = ("float32", "float64")
+_PACKAGES = "hetero.kernels.cpu.threads", "scipy.signal", "scipy.sparse.linalg", "scipy.fft"
 _LONGEST = 900  # seconds after which a process that compiles is given up
 
 cache_hook.store = disk_cache
@@ -134,6 +135,13 @@ def lock_of(name: str) -> Path | None:
     """The file that a process locks which compiles loops of this name; None without a folder."""
     folder = folder_of_lists()
     return None if folder is None else folder / f"{name.replace(' ', '-')}.lock"
+
+
+def load_packages() -> None:
+    """Import what methods on the CPU import when they are first called, for a second."""
+    for name in _PACKAGES:
+        with contextlib.suppress(ImportError):  # who needs it will say so
+            import_module(name)
 
 
 def compile_here(name: str, examples: str, beside: bool) -> None:

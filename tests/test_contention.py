@@ -6,15 +6,19 @@ import copy
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 from test_loaded_links import calibrated  # noqa: F401  # a fixture
-from test_planner import machine
+from test_planner import link, machine
+from test_shares import several, two  # noqa: F401  # fixtures
 
 from hetero import devices
+from hetero.arrays import pinned
 from hetero.calibration import contention
 from hetero.errors import ProfileError
 from hetero.evaluation import report
-from hetero.runtime import inventory, profile, registry
+from hetero.kernels.cpu import limits
+from hetero.runtime import inventory, profile, registry, with_cpu
 from hetero.runtime.cases import Place
 
 
@@ -82,6 +86,56 @@ def test_of_a_device(opencl, monkeypatch):
     times = found[opencl]["matmul"]["pageable"]
     lost = read.contention(opencl, "matmul", "pageable")
     assert lost._asdict() == {"spared": 0} | times
+
+
+@pytest.fixture
+def enqueuing(two, monkeypatch):  # noqa: F811
+    """A fake GPU with pinned memory that takes copies on its queue, and BLAS with 16 threads."""
+    device = two[0]
+
+    def pinned_memory(nbytes):
+        return pinned.known(np.empty(nbytes, np.uint8), "tests")
+
+    device.enqueues, device.enqueue_upload, device.pinned = True, device.upload, pinned_memory
+    monkeypatch.setattr(contention, "_LONGEST", 2e-4)
+    monkeypatch.setattr(contention, "_ROUNDS", (1, 1))
+    monkeypatch.setattr(limits, "state", lambda: limits.State(True, 16))
+    here = inventory.devices()
+    here = {**here, "cpu": {**here["cpu"], "blas_threads": 16}}
+    monkeypatch.setattr(inventory, "devices", lambda: here)
+    return device
+
+
+def test_of_a_device_that_enqueues(enqueuing, monkeypatch):
+    """Pinned memory that way, and all of BLAS's threads; ordinary memory by threads of ours."""
+    constants, tried = machine(), []
+    links = {"upload": link(1e-5, 1e9), "download": link(2e-5, 5e8)}
+    for kinds in links.values():
+        kinds["pinned"] = kinds["pageable"]
+    constants.data["links"] = {"cuda:*": links}
+    real = contention._Shared.measured
+
+    def measured(self):
+        tried.append((self.way, self._spared))
+        return real(self)
+
+    monkeypatch.setattr(contention._Shared, "measured", measured)
+    found = contention.beside_one_another(registry.operation("matvec"), enqueuing, constants)
+    assert tried == [("pageable", [0, 2, 4]), ("enqueued", [0])]
+    assert all(0.0 < lost["handover"] < 0.1 for lost in found.values())
+    assert all(lost["cpu"] >= 1.0 and lost["device"] >= 1.0 for lost in found.values())
+
+
+def test_of_each_way_its_best_method_is_measured(enqueuing, monkeypatch):
+    monkeypatch.setattr(with_cpu, "way", lambda problem, row: f"by {row.method}")
+    here = inventory.devices()
+    here = {**here, "cuda:0": {**here["cuda:0"], "library": "13.0"}}
+    monkeypatch.setattr(inventory, "devices", lambda: here)
+    operation, dims = registry.operation("matvec"), (64, 64)
+    calls = contention._shared(operation, dims, enqueuing, "pageable", machine())
+    methods = [call._plan.chosen.method for call in calls]
+    assert len(methods) > 1
+    assert [call.way for call in calls] == [f"by {method}" for method in methods]
 
 
 def test_of_no_device_that_is_this_cpu_and_of_no_several(opencl):

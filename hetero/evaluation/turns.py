@@ -22,9 +22,10 @@ from hetero.runtime import blas_use
 _WARM = 1e-3  # seconds of calls that do not count
 _WAKE = 1e-2  # where threads of BLAS were put to sleep: to find cores for them takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
-_LONG = 0.02  # seconds of a call whose turn has fewer that count
+_LONG = 0.02  # seconds of a call whose turn has fewer that count, and of which there are two turns
+_VERY_LONG = 0.1  # of which there is one, and none to warm up
 _ENOUGH = 15  # samples
-_ROUNDS = 3  # of candidates that may be the best, whatever time is left
+_ROUNDS = 3  # of short calls that may be the best, whatever time is left
 _NEAR = 1.5  # times the fastest: what takes longer is timed in one round
 _FAR = 3.0  # times the fastest, of which one long call is enough
 _clock, _sleep = time.perf_counter, time.sleep
@@ -53,7 +54,7 @@ def timed(
     calls : mapping
         Name -> a call that returns when its work is done.
     budget : float
-        Seconds for each, about; three rounds are made of what may be the best.
+        Seconds for each, about; of what is short and may be the best three rounds are made.
     failed : dict
         Name -> why; what fails is added.
     chosen : optional
@@ -72,7 +73,8 @@ def timed(
 
     for name in calls:  # whatever is compiled, loaded or allocated once
         with leaving_out(name, failed):
-            once(name)
+            if once(name) > _LONG:
+                once(name)  # how long it is without that
             samples[name] = []
     draw, begin, number = random.Random(0), _clock(), 0
     after = bool(spinning)
@@ -98,7 +100,8 @@ def timed(
         number += 1
         near = [len(samples[name]) for name in order if name in samples]
         late = _clock() - begin > budget * len(calls)
-        if number >= _ROUNDS and (late or min(near, default=_ENOUGH) >= _ENOUGH):
+        rounds = _ROUNDS if least <= _LONG else 1 + (least <= _VERY_LONG)
+        if number >= rounds and (late or min(near, default=_ENOUGH) >= _ENOUGH):
             break
     if after:
         settle()  # for whatever comes next
@@ -109,7 +112,7 @@ def _turn(
     once: Callable[[], float], found: list[float], length: float, warm: float, far: float
 ) -> None:
     """One turn of a candidate; of what is far from the fastest fewer calls are enough."""
-    if length <= far or length <= _LONG:
+    if length <= _LONG or length <= min(far, _VERY_LONG):
         begin = _clock()
         while True:
             length = once()

@@ -128,8 +128,8 @@ def until(condition) -> None:
 
 def in_a_fresh_process() -> None:
     """While the loops are compiled the driver copies, and then the rest of that copy is staged."""
-    sliced, plain, kept = [], [], lanes._PLAIN
-    lanes._PLAIN = 1 << 12
+    sliced, plain, kept = [], [], (lanes._PLAIN, lanes._PLAINER)
+    lanes._PLAIN = lanes._PLAINER = 1 << 12
     really, uploads = device.send_slices, device.upload
 
     def noted(direction, array, *others):
@@ -202,7 +202,7 @@ def in_a_fresh_process() -> None:
     there_and_back(used, rng.random((30, 400)))
     driver.fail(0)
     used.close()
-    lanes._PLAIN = kept
+    lanes._PLAIN, lanes._PLAINER = kept
     del device.send_slices
 
 

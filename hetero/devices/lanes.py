@@ -17,6 +17,7 @@ from hetero.errors import DeviceError
 
 PURPOSE = "pinned buffers of copies"
 _PLAIN = 8 << 20  # bytes that the driver copies where there is no buffer, or not yet
+_PLAINER = 64 << 20  # while the loops are compiled: between two of these it waits for Python
 _IDLE = 60.0  # seconds without a copy after which a thread ends and gives its buffers back
 
 log = logging.getLogger("hetero")
@@ -149,7 +150,8 @@ class Lane:
 
         The driver copies what comes before these and their buffers are there.
         """
-        count, piece = pieces(array, _PLAIN)
+        is_ready = self._device.sends_slices(job.direction)
+        count, piece = pieces(array, _PLAIN if is_ready else _PLAINER)
         for number in range(count):
             view, begin = piece(number)
             region = self._region_now(job.direction, array.nbytes)

@@ -16,7 +16,7 @@ import threading
 
 __all__ = ["be_nice", "be_punctual"]
 
-_NICE = 10
+_NICE = 15
 _SLICE = 100_000  # nanoseconds, the least that the system takes
 _SLACK = 1_000  # nanoseconds that the system may let a thread oversleep; usually 50 000
 _SET_TIMER_SLACK = 29  # PR_SET_TIMERSLACK

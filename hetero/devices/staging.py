@@ -19,6 +19,7 @@ import functools
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,10 +42,11 @@ _BUFFERS = 2  # of a thread
 _REGION = 32 << 20  # bytes of all buffers of one that leads
 _LEADERS = 2  # for each direction
 _AWAKE = 8 << 20  # bytes of pinned memory, 0.15 ms: to wake a thread takes half as long
-_LONG = 256 << 20  # bytes that the driver copies in about as long as what copies need is made
+_LONG = 1 << 30  # bytes that the driver copies in about as long as what copies need is made
 _MOST_LANES = 8
 _MOST_HELPERS = 8  # for each ring
 _WAYS = [Way(direction, leads) for direction in (UPLOAD, DOWNLOAD) for leads in (False, True)]
+_LATER = 0.02  # seconds; the first copy, if it is short, is alone with the interpreter
 _NAME = "hetero-copy"  # begins as all threads of ours that never call BLAS
 
 _rings: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -179,8 +181,10 @@ class Ring:
     def _warm(self, direction: str, when: Any) -> None:
         """Start the threads of copies whose buffers are there; these end if there are none."""
         with self._lock:
-            if self.regions.is_wanted(when) and self._started(Way(direction, True), 1):
-                team.current(self.helpers)
+            if not self.regions.is_wanted(when) or not self._started(Way(direction, True), 1):
+                return
+        team.current(self.helpers)
+        _end_team()  # if all was given back meanwhile
 
     def prepare(self) -> None:
         """Return when copies are as fast as they will be."""
@@ -300,6 +304,7 @@ def compile_ahead() -> threading.Thread:
     """Compile the loops beside what the program does, once."""
 
     def prepare() -> None:
+        time.sleep(_LATER)
         # Not nice as long as it may hold the interpreter, which the program waits for.
         lane.compile_ahead(be_nice)
         if blas_spin.is_due():

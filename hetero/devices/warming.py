@@ -33,7 +33,8 @@ class Regions:
     place : object
         The device's when the ring was made.
     made : callable
-        Called with the direction when there is some, and with what `is_wanted` takes.
+        Called with the direction when there is some, before anybody can take it, and with what
+        `is_wanted` takes.
     """
 
     def __init__(self, device: Device, place: Any, made: Callable[[str, Any], None]) -> None:
@@ -103,11 +104,10 @@ class Regions:
                     # Where there is none, whoever copies tries again, and tells why.
                     with contextlib.suppress(Exception):
                         made = self._device.pinned(nbytes, PURPOSE)
+                        self._tell(direction, asked)
         with self._lock:
             if not self.is_wanted(asked):
                 return
             if made is not None:
                 self._spare[direction].append(made)
             self._made[direction] += 1
-        if made is not None:
-            self._tell(direction, asked)

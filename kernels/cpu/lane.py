@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -32,7 +34,7 @@ __all__ = ["address", "compile_ahead", "functions", "loop", "ready", "settled"]
 
 log = logging.getLogger("hetero")
 _compiled: dict[str, Callable[[Any], int]] = {}
-_SWITCH = 5e-4  # seconds
+_SWITCH = 1e-4  # seconds
 settled = threading.Event()  # once `compile_ahead` has finished or failed
 
 
@@ -74,6 +76,7 @@ def compile_ahead(begins: Callable[[], object] = lambda: None) -> None:
         system = ctypes.CDLL(None)
         for name in ("memcpy", "sched_yield", "sem_init", "sem_post", "sem_wait", "usleep"):
             address(getattr(system, name))
+        _load()
         _text()
         begins()
         found = {name: loop(name) for name in LOOPS}
@@ -95,6 +98,15 @@ def loop(name: str) -> Callable[[Any], int]:
     those who help, takes the address of `lane_task.SHARED` and returns when that says so.
     """
     return _loops()[name]
+
+
+def _load() -> None:
+    """Have LLVM's library loaded: Python, which will do so, keeps the interpreter for 10 ms."""
+    package = importlib.util.find_spec("llvmlite")
+    for folder in (package and package.submodule_search_locations) or ():
+        path = os.path.join(folder, "binding", "libllvmlite.so")
+        if os.path.exists(path):
+            ctypes.CDLL(None).dlopen(os.fsencode(path), os.RTLD_NOW)
 
 
 @functools.cache

@@ -149,7 +149,6 @@ def test_in_a_long_copy_the_leader_sleeps_and_does_what_nobody_else_does(
     memory, there = rng.integers(1, 255, 70_000, np.uint8), np.zeros(70_000, np.uint8)
     if direction == "download":
         there[...] = rng.integers(1, 255, 70_000, np.uint8)
-    chunks = 70_000 // team.cut(direction, memory, 1 << 15)["chunk"]
     for rest, patience in ((7, 0), (9, 3)):
         naps.clear()
         slept = {"rest": rest, "patience": patience, "nap": lane.address(nap)}
@@ -157,7 +156,7 @@ def test_in_a_long_copy_the_leader_sleeps_and_does_what_nobody_else_does(
         np.testing.assert_array_equal(memory, there)
         assert set(naps) <= {rest}
         if not made._threads:
-            assert len(naps) >= patience * chunks
+            assert len(naps) >= patience  # and then it copies on, as nobody else does
     naps.clear()
     copied(made, direction, memory, there, Driver(), nap=lane.address(nap))
     assert not naps  # it is short

@@ -117,8 +117,7 @@ class _Leader(Code):
             with self.when(self.holds(number, ">=", 0), then=again):
                 at.call(self.module.get_global("copy"), [self.task, number])
                 self.idle.set(I64(0))
-                self.alone.set(I64(0))
-                self.seen.set(at.add(number, I64(1)))
+                self.seen.set(at.add(number, I64(1)))  # and so on, until others take one
         self.alone.add(1)
         self.idle.add(1)
         with at.if_else(self.holds(self.rest, "==", 0)) as (looks_again, sleeps):

@@ -20,7 +20,7 @@ _LINE = 8  # words of a cache line; what several threads write lies in lines of 
 # nobody wants the copy any longer. Team: address of `SHARED`. Past: bytes of a row from which on
 # what is stored goes past the caches. Download: 0 or 1. Rest: microseconds that the one who leads
 # sleeps where there is nothing to send, 0: it copies chunks and looks again; patience: how often it
-# does so while nobody takes a chunk, before it copies one.
+# does so while nobody takes a chunk, before it copies until somebody does.
 OPEN, USERS, NEXT, LIMIT, DONE = (_LINE * line for line in range(5))
 _FIRST = DONE + BUFFERS
 _NAMES = (

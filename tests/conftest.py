@@ -273,12 +273,13 @@ def hasten(patch, again=False):
     """
     import dataclasses
 
-    from hetero.calibration import budgets, load, repeats
+    from hetero.calibration import blas_sleep, budgets, load, repeats
 
     if not again:
         patch.setattr(repeats, "settle", lambda *_: (0, 0, 0))
     patch.setattr(load, "is_loaded", lambda seen: False)  # what else runs is no matter
     patch.setattr(load, "LEFT", 1e9)
+    patch.setattr(blas_sleep, "SECONDS", 0.05)
     quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}
     quick |= {"held_out": 2, "largest_transfer": 2**16}
     patch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **quick))

@@ -200,8 +200,9 @@ def test_calibrate_somewhere_else_and_one_device(run, profile_file, tmp_path, op
     monkeypatch.setattr(registry, "operations", lambda: (one,))
     path = tmp_path / "elsewhere.json"
     arguments = ("--quick", "--path", path, "--device", "cpu", "--device", opencl)
-    code, out, _ = run("calibrate", *arguments)
+    code, out, err = run("calibrate", *arguments)
     assert code == OK
+    assert "\r" not in err, "no bar in a pipe"
     assert str(path) in out
     assert not profile_file.exists()
     stored = profile.read(path)

@@ -188,6 +188,9 @@ def in_a_fresh_process() -> None:
     for _ in range(2):
         used.regions.ask("download", 1, REGION)
         until(lambda: not used.is_idle())
+        (leader,) = used._threads[lanes.Way("download", True)]
+        mine = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, leader.native_id) == mine
         assert pinned.sizes()[lanes.PURPOSE] == REGION
         until(used.is_idle)
         until(lambda: not pinned.sizes())

@@ -17,7 +17,6 @@ import numpy as np
 from hetero import locks
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Device
 from hetero.devices.lanes import PURPOSE
-from hetero.devices.scheduling import be_nice
 from hetero.errors import DeviceError
 from hetero.kernels.cpu import lane
 
@@ -95,7 +94,7 @@ class Regions:
         return when is self._asked
 
     def _make(self, direction: str, nbytes: int, asked: Any) -> None:
-        be_nice()
+        # Not nice: it starts the thread that leads, which would be as nice for ever.
         lane.settled.wait()
         made = None
         if lane.ready("serve") is not None:

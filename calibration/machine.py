@@ -36,7 +36,7 @@ from hetero.runtime.profile import Profile
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
 _COMPILING, _THREADS = (3.0, 8.0), (0.5, 1.0)
-_LOOP = 10.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, others beside it
+_LOOP = 4.0 / (os.cpu_count() or 1)  # of compiling one of the CPU's loops, others beside it
 _AGAIN = 0.1  # of the cases' seconds, for what is measured once more
 
 log = logging.getLogger("hetero")

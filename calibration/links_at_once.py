@@ -1,9 +1,10 @@
-"""Links while all equal GPUs copy: what each copy of a row takes, and what beginning on all takes.
+"""Links while all equal GPUs copy: what a copy on each takes, and what beginning on all takes.
 
 A copy on each of two GPUs, begun by two threads, lasts longer than one alone for two reasons: both
 share the host's memory and its threads, and one of them begins later. The first one counts for each
-copy, the second once for a call. So each device does many copies in a row, and those count that
-begin and end while all others copy; a single copy on all takes longer than that by the second.
+copy, the second once for a call. What beginning takes is told by pinned memory, whose copies need
+no threads: a single one on all takes so much longer than one of a row, of those that begin and end
+while all others copy. Without that, single copies are what calls make: they begin together.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from hetero.runtime.profile import PINNED, STAGED, Profile
 
 _ROUNDS = 3
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 3, 5))  # bytes of a copy, to 256 MiB
+_SAMPLES = 4  # single copies of a size, in each round
+_IN_ROWS = _SIZES[:2]  # bytes of the pinned copies that tell what beginning takes
 _ROW, _LONG = 1 << 28, 0.02  # bytes that each device copies in a row; seconds of it
 _LEAST_ROW = 4  # copies, however long they take
-_SINGLE = _SIZES[:2]  # bytes of the copies that tell what beginning takes
-_SAMPLES = 4  # of them, in each round
+_LEAST = 0.25  # of a copy's time, that is left of it without what beginning takes
 _NOISE = 1.05  # times as long as alone: what is below is as alone
 _HOST = "host"
 
@@ -157,26 +159,24 @@ def measured(
             before = clock()
             for way in (way for way in copies.ways if is_made(way, nbytes)):
                 taken = single.setdefault((way, nbytes), [])
-                samples = _SAMPLES if nbytes in _SINGLE else 1
-                taken.extend(copies.once(way, nbytes) for _ in range(samples))
-                many = min(_ROW // nbytes, int(_LONG / min(taken)))
-                row = copies.row(way, nbytes, max(many, _LEAST_ROW))
-                rows.setdefault((way, nbytes), []).append(row)
+                taken.extend(copies.once(way, nbytes) for _ in range(_SAMPLES))
+                if way[1] == PINNED and nbytes in _IN_ROWS:
+                    many = min(_ROW // nbytes, int(_LONG / min(taken)))
+                    row = copies.row(way, nbytes, max(many, _LEAST_ROW))
+                    rows.setdefault((way, nbytes), []).append(row)
             now = clock()
             larger = next((n for n in sizes if n > nbytes), nbytes)
             following = (now - before) * larger / nbytes
             if not number and (now - start + following) * 2 > SECONDS:
                 sizes = [n for n in sizes if n <= nbytes]
                 break
+    middles = {key: median(loaded_links.near(taken)) for key, taken in single.items()}
+    late = [middles[key] - steady(taken) for key, taken in rows.items()]
+    begin = max(median(late), 0.0) if late else 0.0
     seconds: Times = {way: {} for way in copies.ways}
-    for (way, nbytes), taken in rows.items():
-        seconds[way][nbytes] = steady(taken)
-    late = [
-        median(taken) - seconds[way][nbytes]
-        for (way, nbytes), taken in single.items()
-        if nbytes in _SINGLE
-    ]
-    return Found(seconds, max(median(late), 0.0) if late else 0.0)
+    for (way, nbytes), whole in middles.items():
+        seconds[way][nbytes] = max(whole - begin, _LEAST * whole)
+    return Found(seconds, begin)
 
 
 def is_made(links: dict[str, Any]) -> Callable[[Way, int], bool]:

@@ -160,14 +160,16 @@ def compared(
 
 def _times(quiet: list[float], loaded: list[float]) -> float:
     """The ratio of two times; 1 where they do not differ by more than their samples do."""
-    ranges, middles = [], []
-    for samples in (quiet, loaded):
-        near = [s for s in samples if s <= _FAR * min(samples)]
-        ranges.append(np.percentile(near, (10, 90)))
-        middles.append(median(near))
+    ranges = [np.percentile(near(samples), (10, 90)) for samples in (quiet, loaded)]
+    middles = [median(near(samples)) for samples in (quiet, loaded)]
     ratio = middles[1] / middles[0]
     apart = ranges[1][0] > ranges[0][1] or ranges[1][1] < ranges[0][0]
     return ratio if apart and abs(math.log(ratio)) > _LEAST else 1.0
+
+
+def near(samples: list[float]) -> list[float]:
+    """Those that met nothing else."""
+    return [s for s in samples if s <= _FAR * min(samples)]
 
 
 def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:

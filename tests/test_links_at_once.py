@@ -1,4 +1,4 @@
-"""Links of several devices at once: what is counted of rows of copies, and what beginning takes."""
+"""Links of several devices at once: what single copies on all take, and what beginning takes."""
 
 from __future__ import annotations
 
@@ -81,15 +81,18 @@ def any_way(way, nbytes):
 @pytest.mark.parametrize("late", [0.0, 4e-4])
 @pytest.mark.parametrize("ratio", [1.0, 1.3, 1.9])
 def test_single_copies_are_predicted(ratio, late, spikes):
-    """By what a copy of a row takes, and once what beginning takes."""
+    """By what one takes without beginning, and once that."""
     bus = Bus(ratio, late, noise=0.03, spikes=spikes)
     found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
     assert bus.renewed == links_at_once._ROUNDS - 1, "each round has other memory"
-    quiet = Bus(late=late)
+    assert {way for way, *_ in bus.rows} == {(UPLOAD, PINNED)}
+    quiet, sharp = Bus(late=late), Bus(ratio, late)
+    assert found.begin <= 1.1 * late + 1e-5
     for way in ((UPLOAD, PINNED), (DOWNLOAD, STAGED)):
         assert tuple(found.seconds[way]) == SIZES
         for n in SIZES:
-            assert found.seconds[way][n] == pytest.approx(ratio * quiet.alone(n), rel=0.05)
+            whole = sharp.once(way, n)
+            assert found.begin + found.seconds[way][n] == pytest.approx(whole, rel=0.06)
     assert found.seconds[UPLOAD, PAGEABLE] == {}
     samples = [2**n for n in range(10, 31)]
     model = {"samples": {"bytes": samples, "seconds": [quiet.alone(n) for n in samples]}}
@@ -98,10 +101,9 @@ def test_single_copies_are_predicted(ratio, late, spikes):
     constants = Profile(
         {"name": "", "devices": {}, "links": {"cuda:0": _drawn(links), "cuda*2": kept}}
     )
-    sharp = Bus(ratio, late)
     for n in (11_000_000, 45_000_000, 100_000_000, 180_000_000, 400_000_000):
         predicted = found.begin + constants.link("cuda*2", UPLOAD, PINNED)(n)
-        assert predicted == pytest.approx(sharp.once((UPLOAD, PINNED), n), rel=0.1)
+        assert predicted == pytest.approx(sharp.once((UPLOAD, PINNED), n), rel=0.15)
 
 
 def _drawn(links):
@@ -120,7 +122,7 @@ def test_single_copies_alone_would_tell_something_else():
     n = 1 << 24
     assert bus.once((UPLOAD, PINNED), n) > 1.85 * bus.alone(n)
     found = measured(bus, SIZES, any_way, clock=lambda: bus.now)
-    assert found.seconds[UPLOAD, PINNED][n] == pytest.approx(1.1 * bus.alone(n), rel=1e-6)
+    assert found.seconds[UPLOAD, PINNED][n] == pytest.approx(1.1 * bus.alone(n), rel=0.03)
     assert found.begin == pytest.approx(0.9 * 4e-4, rel=0.05)
 
 
@@ -152,8 +154,8 @@ def test_the_time_is_kept_to(rate):
     found = measured(bus, SIZES, lambda way, nbytes: True, clock=lambda: bus.now)
     sizes = tuple(found.seconds[UPLOAD, PAGEABLE])
     assert sizes == SIZES[: len(sizes)]
-    fewest = links_at_once._LEAST_ROW + links_at_once._SAMPLES  # of the smallest, each way
-    smallest = fewest * len(Bus.ways) * 1.2 * bus.alone(SIZES[0])
+    fewest = links_at_once._SAMPLES * len(Bus.ways) + 2 * links_at_once._LEAST_ROW
+    smallest = fewest * 1.2 * bus.alone(SIZES[0])  # which has to be measured
     assert bus.now <= max(1.3 * loaded_links.SECONDS, 1.01 * smallest)
     assert (sizes == SIZES) == (rate > 1e10)
 
@@ -168,7 +170,8 @@ def test_rows_are_long_where_copies_are_short():
             assert number * 1.2 * bus.alone(nbytes) <= long
         if least < number < row // nbytes:
             assert (number + 1) * 1.2 * bus.alone(nbytes) > long
-    assert {number * nbytes for _, nbytes, number in bus.rows} == {row, 4 * SIZES[-1]}
+    assert {number * nbytes for _, nbytes, number in bus.rows} == {row}
+    assert {nbytes for _, nbytes, _ in bus.rows} == set(SIZES[:2])
 
 
 def test_one_that_was_held_up_makes_no_row_short():

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import numba
 import numpy as np
 import pytest
 
@@ -128,10 +129,13 @@ def found():
     ours = [t for t in threads if slices.get(t) == workers.MARK]
     bound = sorted(map(sorted, map(os.sched_getaffinity, ours)))
     if ours:
-        for pause in (0.3, 0.1):  # until BLAS's sleep, and until that is seen
-            time.sleep(pause)
+        for _ in range(50):  # until BLAS's sleep, and until that is seen
+            time.sleep(0.1)
             loop()
-        assert {*map(frozenset, map(os.sched_getaffinity, ours))} == {frozenset(cores)}
+            if all(os.sched_getaffinity(t) == cores for t in ours):
+                break
+        else:
+            sys.exit("they stay bound")
     return len(ours), bound
 
 loop()
@@ -182,14 +186,27 @@ def test_tbbs_threads_have_slices_and_a_core_each_before_and_after_a_fork():
     [
         ((), {workers.OPTION: "0"}, f"{workers.OPTION} says so"),
         (("numba first",), {}, "Numba's threads were started before hetero's loops"),
-        ((), {"NUMBA_THREADING_LAYER": "workqueue"}, "they are not TBB's"),
-        ((), {"NUMBA_NUM_THREADS": "1"}, "there are 1, 1 of them begun, for "),
     ],
 )
 def test_threads_that_are_not_ours_to_bind_are_left_alone(arguments, environment, told):
     *loops, said = _run(*arguments, **environment)
     assert set(loops) == {"(0, [])"}
     assert said.startswith(f"where the system puts them: {told}")
+
+
+@pytest.mark.parametrize(
+    ("running", "found", "cores", "told"),
+    [
+        ("tbb", 3, 4, ""),
+        ("omp", 3, 4, "they are not TBB's"),
+        ("tbb", 2, 4, "there are 4, 2 of them begun, for 4 cores"),
+        ("tbb", 3, 8, "there are 4, 3 of them begun, for 8 cores"),
+    ],
+)
+def test_each_is_bound_or_none(running, found, cores, told, monkeypatch):
+    monkeypatch.setattr(numba, "threading_layer", lambda: running)
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 4)
+    assert workers._hindrance(found, cores) == told
 
 
 @pytest.fixture

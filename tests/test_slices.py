@@ -218,6 +218,7 @@ def bound(monkeypatch):
     monkeypatch.setattr(workers.blas_awake, "spins", lambda: True)
     monkeypatch.setattr(workers, "_bound", {1: 11, 3: 13})
     monkeypatch.setattr(workers, "_free", [2])
+    monkeypatch.setattr(workers, "_usual", [{1, 2, 3}])
     monkeypatch.setattr(workers, "_hasty", lambda: None)
     monkeypatch.setattr(workers.os, "sched_setaffinity", lambda *what: asked.append(what))
     return asked
@@ -243,24 +244,73 @@ def test_threads_that_have_ended_are_forgotten(bound, monkeypatch):
     assert "refused" in workers.describe()
 
 
-def test_they_are_bound_when_blas_spins_and_loose_when_it_sleeps(bound, monkeypatch):
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda process: {4, 5, 6})
+@pytest.fixture
+def masks(bound, monkeypatch):
+    """Where the system lets threads run: 0 is the caller, none of the others is bound."""
+    known = {0: {4, 5, 6}, 11: {4, 5, 6}, 13: {4, 5, 6}}
+
+    def put(thread, cores):
+        bound.append((thread, cores))
+        known[thread] = cores
+
+    monkeypatch.setattr(workers, "_bound", {})
+    monkeypatch.setattr(workers.os, "sched_getaffinity", known.__getitem__)
+    monkeypatch.setattr(workers.os, "sched_setaffinity", put)
     monkeypatch.setattr(workers, "_core", lambda: 5)
+    return known
+
+
+def _loop(spins, monkeypatch):
+    monkeypatch.setattr(workers.blas_awake, "spins", lambda: spins)
+    workers.run(int)
+
+
+def test_they_are_bound_when_blas_spins_and_loose_when_it_sleeps(masks, bound, monkeypatch):
     for spins, there in (
-        (False, [(11, {4, 5, 6}), (13, {4, 5, 6})]),
         (False, []),
         (True, [(11, {4}), (13, {6})]),
         (True, []),
+        (False, [(11, {4, 5, 6}), (13, {4, 5, 6})]),
+        (False, []),
     ):
-        monkeypatch.setattr(workers.blas_awake, "spins", lambda spins=spins: spins)
-        workers.run(int)
+        _loop(spins, monkeypatch)
         assert bound == there
         bound.clear()
-    monkeypatch.setattr(workers, "_bound", {})
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda process: {4, 5, 6, 7})
-    workers.run(int)
+    masks[13] = {4, 5, 6, 7}
+    _loop(True, monkeypatch)
     assert (bound, workers._threads) == ([], [])
     assert "4 cores by now" in workers.describe()
+
+
+def test_a_caller_that_may_run_on_one_core_does_not_hold_them_there(masks, monkeypatch):
+    masks[0] = {5}
+    _loop(True, monkeypatch)
+    assert (masks[11], masks[13]) == ({4}, {6})
+    masks[0] = {4}
+    _loop(False, monkeypatch)
+    assert masks[11] == masks[13] == {4, 5, 6}
+
+
+def test_a_place_that_somebody_else_gave_a_thread_is_kept(masks, monkeypatch):
+    _loop(True, monkeypatch)
+    masks[13] = {4, 5}
+    _loop(False, monkeypatch)
+    assert (masks[11], masks[13]) == ({4, 5, 6}, {4, 5})
+
+
+def test_where_one_is_refused_none_stays_bound(masks, monkeypatch):
+    put = workers.os.sched_setaffinity
+
+    def refuses(thread, cores):
+        if cores == {6}:
+            raise OSError(22, "Invalid argument")
+        put(thread, cores)
+
+    monkeypatch.setattr(workers.os, "sched_setaffinity", refuses)
+    _loop(True, monkeypatch)
+    assert masks[11] == masks[13] == {4, 5, 6}
+    assert (workers._bound, workers._threads) == ({}, [])
+    assert "refused a place: Invalid argument" in workers.describe()
 
 
 @pytest.mark.parametrize(("spins", "told"), [(True, ["begin", 8, "end"]), (False, [8])])

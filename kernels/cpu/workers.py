@@ -15,6 +15,7 @@ the system has slices. ``HETERO_BIND_LOOPS=0`` leaves them as they are.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -37,6 +38,7 @@ _TASKS = "/proc/self/task"
 _threads: list[int] = []  # all of them, where they can be bound
 _bound: dict[int, int] = {}  # core -> the thread that is bound there
 _free = [-1]  # the core where none is
+_usual: list[set[int]] = [set()]  # where they may run else
 _state = {"ours": False, "ended": False}  # whether hetero started them; a fork has ended them
 _told = [""]  # why they are not bound
 
@@ -147,16 +149,28 @@ def _hindrance(found: int, cores: int) -> str:
 
 def _bind(here: int) -> None:
     """Bind each of them to a core, none to this one."""
-    cores = os.sched_getaffinity(0)
+    threads = tuple(_threads)  # another caller may forget them meanwhile
+    cores = _allowed(threads)
+    if not cores:
+        return
     free = here if here in cores else min(cores)
     places = sorted(cores - {free})
-    if len(places) != len(_threads):
-        return _forget(f"the process may run on {len(cores)} cores by now")
-    _free[0] = free
-    for core, thread in zip(places, _threads, strict=True):
+    if len(places) != len(threads):
+        return _forget(f"they may run on {len(cores)} cores by now")
+    _free[0], _usual[:] = free, [cores]
+    for core, thread in zip(places, threads, strict=True):
         if not _put(thread, {core}):
             return
         _bound[core] = thread
+
+
+def _allowed(threads: tuple[int, ...]) -> set[int]:
+    """The cores where any of them may run, whatever holds for the caller."""
+    try:
+        return set().union(*(os.sched_getaffinity(thread) for thread in threads))
+    except OSError as error:
+        _refused(error)
+        return set()
 
 
 def _swap(here: int) -> None:
@@ -167,12 +181,12 @@ def _swap(here: int) -> None:
 
 
 def _loosen() -> None:
-    """They may run on every core."""
-    cores = os.sched_getaffinity(0)
-    for thread in _threads:
-        if not _put(thread, cores):
-            return
-    _bound.clear()
+    """They may run where they might before, but for those that somebody else has put elsewhere."""
+    for core, thread in list(_bound.items()):
+        _bound.pop(core, None)
+        with contextlib.suppress(OSError):  # the next one that binds them finds out
+            if os.sched_getaffinity(thread) == {core}:
+                os.sched_setaffinity(thread, _usual[0])
 
 
 def _put(thread: int, cores: set[int]) -> bool:
@@ -180,9 +194,16 @@ def _put(thread: int, cores: set[int]) -> bool:
     try:
         os.sched_setaffinity(thread, cores)
     except OSError as error:
-        _forget(f"the system refused a place: {error.strerror}")
+        _loosen()
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(thread, _usual[0])
+        _refused(error)
         return False
     return True
+
+
+def _refused(error: OSError) -> None:
+    _forget(f"the system refused a place: {error.strerror}")
 
 
 def _forget(reason: str) -> None:

@@ -88,6 +88,26 @@ def test_no_more_than_a_share_of_the_memory_is_kept(kept, monkeypatch):
     assert not kept
 
 
+def test_no_more_is_kept_than_a_share_of_what_the_process_may_have(kept, monkeypatch):
+    limits = dict.fromkeys(reused._LIMITS, reused.resource.RLIM_INFINITY)
+    monkeypatch.setattr(reused.resource, "getrlimit", lambda which: (limits[which], -1))
+    assert reused._most() == reused._SHARE * reused._physical()
+    for limit in limits:
+        limits[limit] = 64 * PAGE
+        assert reused._most() == 4 * PAGE
+        arrays = [reused.empty((2 * PAGE,), np.uint8) for _ in range(3)]
+        del arrays
+        assert len(kept) == 2
+        limits[limit] = reused.resource.RLIM_INFINITY
+
+
+def test_a_system_that_does_not_tell_its_memory_keeps_none(monkeypatch):
+    reused.close()
+    monkeypatch.setattr(reused, "_physical", lambda: 0.0)
+    reused.open_()
+    assert reused.empty(SHAPE, np.float32).flags.owndata
+
+
 OTHERS = [((1000,), "f4"), ((), "f8"), ((0, 5), "f8"), (SHAPE, "f4,f4"), (SHAPE, "O")]
 
 
@@ -125,12 +145,16 @@ def test_where_nothing_is_copied_nothing_is_kept(kept):
     assert reused.empty(SHAPE, np.float32).flags.owndata
 
 
-def test_without_memory_numpy_says_so(monkeypatch):
+def test_without_memory_what_is_kept_is_given_back_and_numpy_says_so(kept, monkeypatch):
     def refused(*_):
         raise OSError("none")
 
+    array = reused.empty((8 * PAGE,), np.uint8)
+    del array
+    assert kept
     monkeypatch.setattr(reused, "_Block", refused)
     assert reused.empty(SHAPE, np.float32).flags.owndata
+    assert not kept
     with pytest.raises(MemoryError):
         reused.empty((1 << 55,), np.float64)
 

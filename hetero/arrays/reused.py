@@ -4,14 +4,15 @@ A new array of 1 GiB has no pages. Whoever writes to it first waits for the syst
 clear them, which takes longer than bringing the values from a device, or than computing them where
 that is little. So the memory of a large array that was made here is kept when the array and all its
 views are gone, for the next one of about that size: as long as large copies or results are made,
-and no more than a share of the machine's memory. The system may take the pages back meanwhile if it
-runs short of memory (``MADV_FREE``).
+and no more than a share of the machine's memory, or of what the process may have (``ulimit -v``).
+The system may take the pages back meanwhile if it runs short of memory (``MADV_FREE``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import mmap
 import os
 import sys
@@ -25,6 +26,11 @@ import numpy as np
 
 from hetero import locks
 
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
 __all__ = ["PURPOSE", "Lent", "clear", "close", "empty", "maker", "open_", "sizes"]
 
 PURPOSE = "for results, used before"
@@ -34,6 +40,8 @@ _IDLE = 60.0  # seconds without a large result of the CPU's after which none is 
 _SHARE = 1 / 16  # of the machine's memory, at most
 _SPARE = 1.25  # times what is asked for, at most
 _PAGE = 2 << 20  # bytes of a huge page
+# What a process may have of addresses, and of memory of its own; not on Windows.
+_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA) if resource is not None else ()
 
 _kept: list[_Block] = []  # the one that was used last comes last; each change is one step
 _users: set[str] = set()  # who makes large arrays; nothing is kept where there are none
@@ -99,7 +107,8 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     if block is None:
         try:
             block = _Block(wanted)
-        except (OSError, ValueError):  # NumPy says what is missing
+        except (OSError, ValueError):  # what is kept may be what is missing; else NumPy says so
+            clear()
             return np.empty(shape, dtype)
     return np.asarray(Lent(block, tuple(map(int, shape)), dtype))
 
@@ -164,18 +173,25 @@ def _shrink(most: float) -> None:
             _kept.pop(0)
 
 
-@functools.cache
 def _most() -> float:
-    """Bytes that are kept at most."""
+    """Bytes that are kept at most: pages can be taken back, but the addresses cannot."""
+    limits = (resource.getrlimit(which)[0] for which in _LIMITS)
+    return _SHARE * min(_physical(), *(each for each in limits if each >= 0), math.inf)
+
+
+@functools.cache
+def _physical() -> float:
+    """Bytes that the machine has."""
     try:
-        return _SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # not on Unix
         return 0.0
 
 
 def open_(user: str = _COPIES) -> None:
     """From now on memory is kept; large copies are being made, or what else ``user`` names."""
-    _users.add(user)
+    if _most():
+        _users.add(user)
 
 
 def close(user: str = _COPIES) -> None:

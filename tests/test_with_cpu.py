@@ -385,7 +385,7 @@ def test_the_cpu_does_what_failed_on_the_queue(alone, what, monkeypatch, warning
     monkeypatch.setattr(alone, what, broken("gone"))
     for _ in range(2):
         np.testing.assert_array_equal(hetero.matvec(A, x, device=BOTH), A @ x)
-        # Nothing of it is under way when the CPU has done its own.
+        # Nothing of it is under way when the CPU does what is left.
         assert [line for line in steps(alone) if line != "compute"].count("the CPU") == 2
     first, second = warnings_of()
     assert "cuda:0 failed (gone); the CPU does its rows" in first
@@ -409,6 +409,13 @@ def test_nothing_is_dropped_before_the_device_has_done_with_it(alone, monkeypatc
         with pytest.raises(type(error)):
             hetero.matvec(in_pinned(values(50, 30)), values(30), device=BOTH)
         assert steps(alone)[-3:] == ["compute", "the CPU", "synchronize"]
+
+
+def test_a_result_that_cannot_be_fetched_is_not_under_way_when_the_cpu_makes_it(alone, monkeypatch):
+    monkeypatch.setattr(alone, "download", broken("gone"))
+    A, x = in_pinned(values(50, 30)), values(30)
+    np.testing.assert_array_equal(hetero.matvec(A, x, device=BOTH), A @ x)
+    assert steps(alone)[-4:] == ["compute", "the CPU", "synchronize", "the CPU"]
 
 
 def test_a_device_without_room_makes_some(enqueuing, monkeypatch):

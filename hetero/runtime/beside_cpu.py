@@ -85,10 +85,10 @@ def together(
         raise
     try:
         seconds = started.finish()
-    except DeviceError as error:
-        return error
-    except BaseException:
+    except BaseException as error:
         started.drop()
+        if isinstance(error, DeviceError):
+            return error
         raise
     if (taken := _taken.get()) is not None:
         taken[DEVICE] = seconds

@@ -237,14 +237,17 @@ def test_vectors_by_numpy(dtype, n):
 
 
 @pytest.mark.parametrize("module", [vectors, vectors_numpy], ids=lambda m: m.__name__)
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_a_step_that_is_not_finite_leaves_x(module, value):
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 2, 4096, 4097, 40_000, 1 << 17])
+def test_a_step_that_is_not_finite_leaves_x(module, value, dtype, n):
     for spoiled in ("p", "q"):
-        x, r, p, q = np.ones((4, 40_000))
-        {"p": p, "q": q}[spoiled][30_000] = value
+        x, r, p, q = np.ones((4, n), dtype)
+        {"p": p, "q": q}[spoiled][n * 3 // 4] = value
         assert np.isnan(module.step(x, r, p, q, 0.5))
-        assert np.array_equal(x, np.ones(40_000))
-    x[39_999] = value
+        assert np.array_equal(x, np.ones(n))
+    assert module.times_zero(x) == 0.0
+    x[n - 1] = value
     assert np.isnan(module.times_zero(x))
 
 

@@ -25,8 +25,10 @@ PAGE = reused._PAGE
 
 @pytest.fixture(name="kept", autouse=True)
 def _kept(monkeypatch):
-    """As if large copies were being made; the memory that is kept."""
+    """As if large copies were being made, and nothing else; the memory that is kept."""
     gc.collect()
+    monkeypatch.setattr(reused, "_users", set())  # other tests' calls are users for a minute
+    monkeypatch.setattr(reused, "_state", {"asked": 0.0, "thread": None})
     reused.close()
     reused.open_()
     yield reused._kept

@@ -274,9 +274,10 @@ def _by_host(
         out = (reused.empty if used else np.empty)(result.shape, result.dtype)
     elif used:  # the operands stay as they are, for the CPU
         out = _apart(call, result)
+    elif call.out is None:
+        out = reused.maker(result.nbytes)(result.shape, result.dtype)
     else:
-        empty = reused.maker(result.nbytes)
-        out = empty(result.shape, result.dtype) if call.out is None else call.out
+        out = call.out
     if isinstance(call.start, np.ndarray):
         out[...] = call.start.reshape(out.shape)
     elif call.start is not None:

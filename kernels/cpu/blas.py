@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -19,6 +20,7 @@ def libraries() -> list[dict[str, Any]]:
     return [x for x in threadpoolctl.threadpool_info() if x["user_api"] == "blas"]
 
 
+@functools.cache
 def owner(path: str) -> str:
     """Whose copy a library is: "numpy", "scipy", or its file's name."""
     folder, name = os.path.split(path)

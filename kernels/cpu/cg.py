@@ -22,7 +22,6 @@ calling thread alone. Five-point CSR, float64, one and two threads, us per itera
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +29,7 @@ import numba
 import numpy as np
 
 from .csr import CHUNK, block_times
-from .parts import helper, part
+from .parts import helper, is_finite, part
 from .threads import thread_count, threaded
 
 __all__ = [
@@ -250,7 +249,7 @@ def cg_csr(
         alpha = 0.0
         _csr_parts(team, chunks, (indptr, indices, data, cut, repeats, first, p, q, sums))
         curvature = _total(sums, chunks)
-        if not (math.isfinite(curvature) and math.isfinite(state[1])):
+        if not (is_finite(curvature) and is_finite(state[1])):
             code = NOT_FINITE
             break
         if curvature <= 0.0 or state[1] <= 0.0:  # A, or the preconditioner
@@ -259,7 +258,7 @@ def cg_csr(
         alpha = state[1] / curvature
         _reduce_parts(team, chunks, (CHUNK, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
         square = _total(sums, chunks)
-        if not math.isfinite(square):
+        if not is_finite(square):
             alpha = 0.0
             code = NOT_FINITE
             break
@@ -288,7 +287,7 @@ def cg_stencil(
         alpha = 0.0
         _stencil_parts(team, rows, (ny, nx, weights, p, q, sums))
         curvature = _total(sums, rows)
-        if not (math.isfinite(curvature) and math.isfinite(state[1])):
+        if not (is_finite(curvature) and is_finite(state[1])):
             code = NOT_FINITE
             break
         if curvature <= 0.0 or state[1] <= 0.0:  # A, or the preconditioner
@@ -297,7 +296,7 @@ def cg_stencil(
         alpha = state[1] / curvature
         _reduce_parts(team, rows, (nx, r, q, inverse, x.dtype.type(alpha), sums, sums_z))
         square = _total(sums, rows)
-        if not math.isfinite(square):
+        if not is_finite(square):
             alpha = 0.0
             code = NOT_FINITE
             break

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -23,7 +24,7 @@ from numba.core.compiler import Flags
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-__all__ = ["ALONE", "OPTIONS", "helper", "inlined", "part", "team"]
+__all__ = ["ALONE", "OPTIONS", "helper", "inlined", "is_finite", "part", "team"]
 
 # Sums may be reordered so that they vectorise; nothing else is relaxed.
 OPTIONS: dict[str, Any] = {
@@ -33,6 +34,7 @@ OPTIONS: dict[str, Any] = {
     "no_cfunc_wrapper": True,
 }
 ALONE = 0  # the team of the calling thread
+_LARGEST = sys.float_info.max
 _THREADS = 48  # bits below the number of threads: an address
 _MODULES = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}
 
@@ -189,6 +191,15 @@ def helper(body: Callable[..., Any]) -> Any:
     space: dict[str, Any] = {"made": made}
     exec(f"def {body.__name__}(typing, {names}): return made(typing, ({names},))", space)
     return intrinsic(space[body.__name__])
+
+
+@helper
+def is_finite(value):  # type: ignore
+    """Whether a number is neither infinite nor NaN.
+
+    `math.isfinite` looks at its difference from itself, which sums that may be reordered make 0.
+    """
+    return abs(value) <= _LARGEST
 
 
 class _Unfinished(JITCodeLibrary):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .parts import part
+from .parts import helper, is_finite, part
 from .threads import shared, threaded
 
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
@@ -26,136 +26,157 @@ _CHUNK = 4096
 
 
 def _by_size(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call ``function(team, x, ...)`` with threads if its first vector is long enough."""
+    """Make it ``function(x, ...)``, which takes threads if its first vector is long enough."""
     kernel = threaded(function)
+    alone = kernel.alone  # type: ignore[attr-defined]
 
     def call(x: np.ndarray, *arguments: Any) -> Any:
         if x.size < SHARED:
-            return kernel.alone(x, *arguments)
+            return alone(x, *arguments)
         return shared(x.size // _LIGHT, kernel, x, *arguments)
 
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
     return call
 
 
 @_by_size
-def _dot(team, x, y):
+def dot(team, x, y):
+    """Scalar product ``x, y`` of contiguous vectors of float32 or float64."""
+    if x.size <= _CHUNK:  # without room for sums of chunks, which costs more than short sums do
+        return _product(x, y)
     chunks = (x.size + _CHUNK - 1) // _CHUNK
     sums = np.empty(chunks)
     _products(team, chunks, (x, y, sums))
-    total = 0.0
-    for c in range(chunks):
-        total += sums[c]
-    return total
+    return _total(sums)
 
 
 @part
 def _products(start, stop, x, y, sums):
     for c in range(start, stop):
-        a, b = x[c * _CHUNK : (c + 1) * _CHUNK], y[c * _CHUNK : (c + 1) * _CHUNK]
-        total = 0.0
-        for i in range(a.size):
-            total += np.float64(a[i]) * np.float64(b[i])
-        sums[c] = total
+        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
+        sums[c] = _product(x[lo:hi], y[lo:hi])
+
+
+@helper
+def _product(a, b):
+    total = 0.0
+    for i in range(a.size):
+        total += np.float64(a[i]) * np.float64(b[i])
+    return total
+
+
+@helper
+def _total(sums):
+    total = 0.0
+    for c in range(sums.size):
+        total += sums[c]
+    return total
 
 
 @_by_size
-def _scale_and_add(team, y, scale, x):
+def scale_and_add(team, y, scale, x):
+    """y = scale y + x."""
+    scale = y.dtype.type(scale)
+    if y.size <= _CHUNK:
+        _scale(y, scale, x)
+        return
     _scaled(team, (y.size + _CHUNK - 1) // _CHUNK, (y, scale, x))
 
 
 @part
 def _scaled(start, stop, y, scale, x):
     for c in range(start, stop):
-        a, b = y[c * _CHUNK : (c + 1) * _CHUNK], x[c * _CHUNK : (c + 1) * _CHUNK]
-        for i in range(a.size):
-            a[i] = scale * a[i] + b[i]
+        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
+        _scale(y[lo:hi], scale, x[lo:hi])
+
+
+@helper
+def _scale(a, scale, b):
+    for i in range(a.size):
+        a[i] = scale * a[i] + b[i]
 
 
 @_by_size
-def _step(team, x, r, p, q, alpha):
+def step(team, x, r, p, q, alpha):
+    """r -= alpha q and x += alpha p; returns the square of the new r's 2-norm.
+
+    NaN where the new r or x would not be finite: then x is as before.
+    """
+    alpha = x.dtype.type(alpha)
     chunks = (x.size + _CHUNK - 1) // _CHUNK
+    if chunks <= 1:
+        square, zero = _reduce(x, p, r, q, alpha)
+        if not is_finite(square) or zero != 0.0:
+            return math.nan
+        _move(x, p, alpha)
+        return square
     squares, zeros = np.empty(chunks), np.empty(chunks)
     _reduced(team, chunks, (x, r, p, q, alpha, squares, zeros))
-    total, zero = 0.0, 0.0
-    for c in range(chunks):
-        total += squares[c]
-        zero += zeros[c]
-    if not math.isfinite(total) or zero != 0.0:
+    square = _total(squares)
+    if not is_finite(square) or _total(zeros) != 0.0:
         return math.nan
     _moved(team, chunks, (x, p, alpha))
-    return total
+    return square
 
 
 @part
 def _reduced(start, stop, x, r, p, q, alpha, squares, zeros):
     for c in range(start, stop):
-        to = x[c * _CHUNK : (c + 1) * _CHUNK]
-        along = p[c * _CHUNK : (c + 1) * _CHUNK]
-        left = r[c * _CHUNK : (c + 1) * _CHUNK]
-        q_part = q[c * _CHUNK : (c + 1) * _CHUNK]
-        square = 0.0
-        zero = to.dtype.type(0.0)
-        for i in range(to.size):
-            value = left[i] - alpha * q_part[i]
-            left[i] = value
-            square += np.float64(value) * np.float64(value)
-            zero += (to[i] + alpha * along[i]) * to.dtype.type(0.0)
-        squares[c], zeros[c] = square, zero
+        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
+        squares[c], zeros[c] = _reduce(x[lo:hi], p[lo:hi], r[lo:hi], q[lo:hi], alpha)
+
+
+@helper
+def _reduce(x, p, r, q, alpha):
+    """r -= alpha q; returns r.r, and 0 where x + alpha p is finite, else NaN."""
+    square = 0.0
+    zero = x.dtype.type(0.0)
+    for i in range(x.size):
+        value = r[i] - alpha * q[i]
+        r[i] = value
+        square += np.float64(value) * np.float64(value)
+        zero += (x[i] + alpha * p[i]) * x.dtype.type(0.0)
+    return square, np.float64(zero)
 
 
 @part
 def _moved(start, stop, x, p, alpha):
     for c in range(start, stop):
-        to = x[c * _CHUNK : (c + 1) * _CHUNK]
-        along = p[c * _CHUNK : (c + 1) * _CHUNK]
-        for i in range(to.size):
-            to[i] += alpha * along[i]
+        lo, hi = c * _CHUNK, (c + 1) * _CHUNK
+        _move(x[lo:hi], p[lo:hi], alpha)
+
+
+@helper
+def _move(x, p, alpha):
+    for i in range(x.size):
+        x[i] += alpha * p[i]
 
 
 @_by_size
-def _times_zero(team, x):
+def times_zero(team, x):
+    """Sum of 0 x: 0 where all of x is finite, NaN where not."""
+    if x.size <= _CHUNK:
+        return _zero_times(x)
     chunks = (x.size + _CHUNK - 1) // _CHUNK
     sums = np.empty(chunks)
     _zeros(team, chunks, (x, sums))
-    total = 0.0
-    for c in range(chunks):
-        total += sums[c]
-    return total
+    return _total(sums)
 
 
 @part
 def _zeros(start, stop, x, sums):
     for c in range(start, stop):
-        piece = x[c * _CHUNK : (c + 1) * _CHUNK]
-        total = piece.dtype.type(0.0)
-        for i in range(piece.size):
-            total += piece[i] * piece.dtype.type(0.0)
-        sums[c] = total
+        sums[c] = _zero_times(x[c * _CHUNK : (c + 1) * _CHUNK])
 
 
-def dot(x: np.ndarray, y: np.ndarray) -> float:
-    """Scalar product of contiguous vectors of float32 or float64."""
-    return _dot(x, y)
+@helper
+def _zero_times(x):
+    total = x.dtype.type(0.0)
+    for i in range(x.size):
+        total += x[i] * x.dtype.type(0.0)
+    return np.float64(total)
 
 
 def norm(x: np.ndarray) -> float:
     """2-norm of a contiguous vector of float32 or float64."""
-    return math.sqrt(_dot(x, x))
-
-
-def scale_and_add(y: np.ndarray, scale: float, x: np.ndarray) -> None:
-    """y = scale y + x."""
-    _scale_and_add(y, y.dtype.type(scale), x)
-
-
-def step(x: np.ndarray, r: np.ndarray, p: np.ndarray, q: np.ndarray, alpha: float) -> float:
-    """r -= alpha q and x += alpha p; returns the square of the new r's 2-norm.
-
-    NaN where the new r or x would not be finite: then x is as before.
-    """
-    return _step(x, r, p, q, x.dtype.type(alpha))
-
-
-def times_zero(x: np.ndarray) -> float:
-    """Sum of 0 x: 0 where all of x is finite, NaN where not."""
-    return _times_zero(x)
+    return math.sqrt(dot(x, x))

@@ -554,6 +554,8 @@ def test_the_largest_arrays_have_a_plan_at_once(run, words):
         (("explain", "matmul", "5", "5", "5", "--mode", "same"), ("--mode", "convolve2d")),
         (("demo", "--picture", ""), ("--picture", "''")),
         (("demo", "--picture", "a\0b"), ("--picture", "a")),
+        (("ladder", "matmul", "--plot", ""), ("--plot", "must name a file", "''")),
+        (("transfer", "1MiB", "--plot", ""), ("--plot", "must name a file", "''")),
         (("calibrate", "--path", "\0"), ("--path", "file")),
         (("report", ""), ("FILE", "must name a file", "''")),
         (("report", "page.html", "--profile", ""), ("--profile", "''")),

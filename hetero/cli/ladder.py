@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from hetero import terminal
+from hetero.cli import values
 from hetero.cli.exit_codes import DONE, FAILED
 from hetero.terminal import progress_bar
 
@@ -40,7 +41,9 @@ def common(sub: argparse.ArgumentParser, device: str) -> None:
     sub.add_argument(
         "--device", help=f"{device} (default: the first GPU, else the first OpenCL device)"
     )
-    sub.add_argument("--plot", metavar="FILE", help="save a picture, by matplotlib")
+    sub.add_argument(
+        "--plot", type=values.file, metavar="FILE", help="save a picture, by matplotlib"
+    )
 
 
 def _sizes(text: str) -> list[int]:

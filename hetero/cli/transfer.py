@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from hetero import terminal
+from hetero.cli import values
 from hetero.cli.exit_codes import DONE, FAILED
 from hetero.errors import ProfileError
 from hetero.terminal import progress_bar
@@ -52,6 +53,7 @@ def options(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument(
         "--plot",
+        type=values.file,
         metavar="FILE",
         help="save a picture, by matplotlib: time over size for the CPU, and for the device with "
         "and without the copies; without an operation, of the copies over bytes",

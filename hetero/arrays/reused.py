@@ -141,6 +141,8 @@ def _wait() -> None:
         while (left := _state["asked"] + _IDLE - time.monotonic()) > 0:
             time.sleep(left)
         with _lock:
+            if _state["thread"] is not threading.current_thread():
+                return None  # another one waits
             if _state["asked"] + _IDLE <= time.monotonic():
                 _state["thread"] = None
                 return close(_RESULTS)

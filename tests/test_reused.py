@@ -250,6 +250,14 @@ def until(condition):
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "is_ours"), [(0, False), ((32 << 20) - 4096, False), (32 << 20, True)]
+)
+def test_results_that_malloc_does_not_keep_are_ours(nbytes, is_ours):
+    """A matrix of 2048 x 2048 float64 is 32 MiB, for which malloc asks the system each time."""
+    assert (reused.maker(nbytes) is not np.empty) == is_ours
+
+
 def test_memory_of_results_of_the_cpu_is_kept_until_there_were_none_for_long(results, kept):
     others = threading.enumerate()  # those of other tests end by themselves
     assert result((4, 1 << 20), np.uint8).flags.owndata

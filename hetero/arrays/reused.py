@@ -35,7 +35,9 @@ __all__ = ["PURPOSE", "Lent", "clear", "close", "empty", "maker", "open_", "size
 
 PURPOSE = "for results, used before"
 _LEAST = 4 << 20  # bytes; malloc keeps what is smaller by itself
-_MALLOC = 32 << 20  # bytes that malloc keeps at most, in a program that asks for them again
+# Bytes that malloc keeps at most, in a program that asks for them again: with its own, a page at
+# most, they are not more than 32 MiB.
+_MALLOC = (32 << 20) - mmap.PAGESIZE
 _IDLE = 60.0  # seconds without a large result of the CPU's after which none is kept for another
 _SHARE = 1 / 16  # of the machine's memory, at most
 _SPARE = 1.25  # times what is asked for, at most

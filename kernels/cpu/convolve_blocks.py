@@ -130,6 +130,8 @@ flat_block = _block_of(1, _VECTORS)
 
 @intrinsic
 def load(context, address, unit):  # type: ignore
+    """The number of ``unit``'s type at an address."""
+
     def generate(context, builder, signature, arguments):  # type: ignore
         number = context.get_value_type(unit)
         return builder.load(_pointer(builder, arguments[0], number))
@@ -139,6 +141,8 @@ def load(context, address, unit):  # type: ignore
 
 @intrinsic
 def store(context, address, value):  # type: ignore
+    """Write a number to an address."""
+
     def generate(context, builder, signature, arguments):  # type: ignore
         address, number = arguments
         builder.store(number, _pointer(builder, address, number.type))
@@ -149,6 +153,8 @@ def store(context, address, value):  # type: ignore
 
 @intrinsic
 def copy(context, target, source, size):  # type: ignore
+    """Copy so many bytes from one address to another; they do not overlap."""
+
     def generate(context, builder, signature, arguments):  # type: ignore
         target, source, size = arguments
         byte = ir.IntType(8)

@@ -13,18 +13,21 @@ from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.ops.kmeans import (
     lloyd_device,
     loop_device,
+    methods,
     problem,
     rows_blocks,
     rows_cpu,
+    rows_device,
     rows_numpy,
     rows_parts,
 )
 from hetero.ops.kmeans.fit import Fit, Run, fit
+from hetero.ops.kmeans.operands import check_finite
 from hetero.ops.kmeans.rows_blocks import BlockRows
 from hetero.ops.kmeans.rows_device import OneDevice
 from hetero.ops.kmeans.rows_parts import PartedRows
 from hetero.ops.kmeans.rows_shared import SharedBlocks, shared_rows
-from hetero.runtime import inventory
+from hetero.runtime import inventory, registry
 from hetero.runtime.registry import Arguments
 
 
@@ -366,6 +369,40 @@ def test_rows_on_a_device_that_are_not_finite(device, value, monkeypatch):
             OneDevice(device, problem(X, 2), Arguments((buffer,), None, asked), "lloyd")
         device.upload(np.nan_to_num(X, posinf=1e200, neginf=-1e200), buffer)
         OneDevice(device, problem(X, 2), Arguments((buffer,), None, asked), "lloyd")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("labels_alone", [False, True])
+@pytest.mark.parametrize("where", ["cpu lloyd", "cpu products", "device", "blocks", "parts"])
+def test_rows_on_the_host_that_are_not_finite(device, where, labels_alone, monkeypatch):
+    """Found wherever they go."""
+    X = points(50, 3, 2)
+    asked = problem(X, 2, init=X[:2], max_iter=0 if labels_alone else 3)
+    fit_of = Fit(0 if labels_alone else 3, 0.0, X[:2].copy())
+    kind, _, method = where.partition(" ")
+    used = {"cpu": (), "parts": (device, device)}.get(kind, (device,))
+    row = "cpu" if kind == "cpu" else "opencl", method or "lloyd"
+    run = next(i.run for i in registry.lookup("kmeans") if (i.kind, i.method) == row)
+
+    def fitted():
+        if where == "device":
+            with device.active():
+                buffer, _owner = device.allocate(X.nbytes)
+                device.upload(X, buffer)
+                hosted = fit_of._replace(host=X)
+                return OneDevice(device, asked, Arguments((buffer,), None, hosted), "lloyd")
+        return run(used, asked, Arguments((X,), np.empty((2, 3)), fit_of))
+
+    looked = []
+    for module in (methods, rows_device):
+        monkeypatch.setattr(module, "check_finite", lambda X: looked.append(X) or check_finite(X))
+    fitted()
+    assert len(looked) == (labels_alone and where != "device"), "what sums tell is not looked for"
+    for value in (np.nan, np.inf, -np.inf):
+        before, X[17, 1] = X[17, 1], value
+        with pytest.raises(ValueError, match="Input X contains"):
+            fitted()
+        X[17, 1] = before
 
 
 def count(monkeypatch, owner, name, calls=None):

@@ -18,6 +18,8 @@ from hetero.runtime.plan import Plan
 
 __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
 
+_AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
+
 
 def kmeans(
     X: Any,
@@ -209,7 +211,6 @@ def cluster(
     else:
         if not is_device_array(X):
             X = operands.host_values(X)
-            operands.check_finite(X)
             fit = fit._replace(host=X)
         arrays = (X,) if weights is None else (X, weights)
     described = tuple(map(describe, arrays))
@@ -241,9 +242,12 @@ def cluster(
 
 def _few(labels: np.ndarray, k: int) -> str | None:
     """The warning about clusters without rows, if there are some."""
-    distinct = np.count_nonzero(np.bincount(labels, minlength=k))
-    if distinct >= k:
-        return None
+    found = np.zeros(k, bool)
+    for begin in range(0, len(labels), _AT_A_TIME):
+        found[labels[begin : begin + _AT_A_TIME]] = True
+        if found.all():
+            return None
+    distinct = np.count_nonzero(found)
     return (
         f"Number of distinct clusters ({distinct}) found smaller than n_clusters ({k}). Possibly "
         "due to duplicate points in X."

@@ -56,7 +56,12 @@ def _on_cpu(rows: Callable[[], Any]) -> Callable[..., Outcome]:
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
         from hetero.ops.kmeans.fit import fit
 
-        made = rows()(*_on_host(arguments), arguments.options.given)
+        X, weights = _on_host(arguments)
+        given = arguments.options.given
+        with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
+            made = rows()(X, weights, given)
+        if arguments.inputs:
+            _check(X, made.mean if given is None else None)
         outcome, centroids = fit(made, arguments.options, problem.dims[2])
         arguments.output[...] = centroids
         return outcome
@@ -88,9 +93,14 @@ def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
     if not inputs:
         return asked.matrix, asked.weights
     X = host_values(inputs[0])
-    if asked.host is None:  # of a device: nobody has looked at its values
-        check_finite(X)
     return X, (np.ascontiguousarray(inputs[1], X.dtype) if len(inputs) > 1 else None)
+
+
+def _check(X: np.ndarray, known: Any) -> None:
+    """ValueError if X holds NaN or infinity; ``known`` is a sum or mean of all of it, if there is
+    one: where that is finite X need not be looked through, which takes as long as copying it."""
+    if known is None or not np.isfinite(known).all():
+        check_finite(X)
 
 
 def _on_device(method: str) -> Callable[..., Outcome]:
@@ -103,13 +113,14 @@ def _on_device(method: str) -> Callable[..., Outcome]:
         from hetero.ops.kmeans.rows_shared import shared_rows
 
         if isinstance(arguments.output, np.ndarray):
-            asked = (problem, *_on_host(arguments), method)
-            given = arguments.options.given
+            X, weights = _on_host(arguments)
+            asked, given = (problem, X, weights, method), arguments.options.given
             if len(devices) > 1:
                 parts: Any = shared_rows(devices, *asked, given)
             else:
                 room = memory_limit.room(memory_limit.of(devices[0]))
                 parts = BlockRows(devices[0], *asked, room, given=given)
+            _check(X, parts.mean_variance() if given is None else None)
             outcome, centroids = fit(parts, arguments.options, problem.dims[2])
             arguments.output[...] = centroids
             return outcome

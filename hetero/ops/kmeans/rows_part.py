@@ -140,9 +140,10 @@ class Part:
 def combined(moments: Iterable[tuple[int, np.ndarray, float]]) -> tuple[np.ndarray, float]:
     """The columns' means, and the mean of their variances, of all rows from those of parts."""
     numbers, means, variances = zip(*moments, strict=True)
-    mean = np.average(means, axis=0, weights=numbers)
-    between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
-    return mean, float(np.average(variances + between, weights=numbers))
+    with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
+        mean = np.average(means, axis=0, weights=numbers)
+        between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
+        return mean, float(np.average(variances + between, weights=numbers))
 
 
 def cut_of(weights: np.ndarray | None, cut: tuple[int, int]) -> np.ndarray | None:

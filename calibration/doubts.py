@@ -17,6 +17,7 @@ from hetero.runtime.cases import Dims
 
 PEAK, FALL = 1.3, 1.5  # times the neighbours, and the next larger one: measured again
 OFF = 1.5  # times what the knots tell, or less by that: a shape held out, measured again
+HALF, DOUBLE = 1.3, 3.0  # times the other precision: float32 has half of the bytes and of the work
 IMPOSSIBLE = 10.0  # times either: kept out
 TOO_SLOW = 1e3  # times the conservative seconds: kept out
 TOO_FAST = 1e4  # cards with float64 tensor units are 700 times as fast as the conservative one
@@ -57,6 +58,33 @@ def falls(seconds: dict[Dims, float]) -> dict[Dims, float]:
         for dims, after in pairwise(line):
             found[dims] = max(found.get(dims, 0.0), seconds[dims] / seconds[after])
     return found
+
+
+def fallen(seconds: dict[Dims, float]) -> dict[Dims, float]:
+    """Those that a smaller one takes clearly longer than, and these, with how far beyond the bound.
+
+    Of differences between samples, either may be wrong.
+    """
+    found: dict[Dims, float] = {}
+    for _, line in _lines(seconds):
+        for dims, after in pairwise(line):
+            beyond = seconds[dims] / seconds[after] / FALL
+            for one in (dims, after) if beyond > 1.0 else ():
+                found[one] = max(found.get(one, 0.0), beyond)
+    return found
+
+
+def beside_other(
+    seconds: dict[Dims, float], other: dict[Dims, float], times: float
+) -> dict[Dims, float]:
+    """Those that take more than so many times what they take in the other precision.
+
+    With how far beyond that they are. If most of a curve does so, it is in the method's nature:
+    some refine what they found in float32.
+    """
+    ratios = {d: s / other[d] / times for d, s in seconds.items() if d in other}
+    beyond = {dims: ratio for dims, ratio in ratios.items() if ratio > 1.0}
+    return beyond if len(beyond) <= len(ratios) / 2 else {}
 
 
 def _lines(seconds: Iterable[Dims]) -> list[tuple[int, list[Dims]]]:

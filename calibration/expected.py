@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from statistics import median
 
 from hetero.calibration.sampling import Samples
 from hetero.runtime import profile
@@ -13,12 +14,18 @@ _FEW = 8  # knots of a curve that are compared with the conservative constants
 
 
 def curves(samples: Samples) -> list[dict[Dims, float]]:
-    """Of solves: seconds of a step, and of solves with few and with more."""
-    whole = zip(*samples.timed.values(), strict=True)
-    return [
-        samples.seconds,
-        *(dict(zip(samples.timed, seconds, strict=True)) for seconds in whole),
-    ]
+    """Seconds by dimensions; of solves, of a step, of few, and of as many for all as for some."""
+    if not samples.timed:
+        return [samples.seconds]
+    few = {dims: seconds[0] for dims, seconds in samples.timed.items()}
+    if all(len(steps) < 2 for steps in samples.steps.values()):
+        return [samples.seconds, few]
+    number = median(steps[-1] for steps in samples.steps.values())
+    more = {
+        dims: samples.timed[dims][-1] + (number - steps[-1]) * samples.seconds[dims]
+        for dims, steps in samples.steps.items()
+    }
+    return [samples.seconds, few, {dims: max(more[dims], few[dims]) for dims in more}]
 
 
 def amount(case: Case, place: Place) -> Callable[[Dims], float]:

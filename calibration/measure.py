@@ -14,6 +14,7 @@ _MANY = 0.25  # of the samples
 _PATIENCE = 3.0  # budgets, while no sample was undisturbed
 _VERY_LONG = 10.0  # budgets
 _REST = 0.002  # seconds after which the system lets this process go first, for a time slice
+_SAME = 1.1  # times the least sample: near enough that this one is no chance
 _SHORTEST = 2e-5  # a sample shorter than this repeats the call, so that the clock's steps vanish
 
 
@@ -138,3 +139,67 @@ def measure(
                 disturbed=not undisturbed,
                 scattered=far >= _MANY * len(samples),
             )
+
+
+def in_turn(
+    calls: Sequence[Callable[[], object]],
+    *,
+    budget: float,
+    least: int = 2,
+    most: int = 15,
+    clock: Callable[[], float] = time.perf_counter,
+    switches: Callable[[], int] = load.switches,
+) -> tuple[Measurement, ...]:
+    """Time calls of which the least counts, in turn, so that they meet the same other load.
+
+    What is wanted of them is a difference, that a slow spell would spoil if it met only one. They
+    are repeated until the least of each was seen twice, or three times the budget is spent.
+
+    Parameters
+    ----------
+    calls : sequence of callable
+        Each must not return before its work is done.
+    budget : float
+        Seconds for all of them.
+    least, most : int
+        Bounds of the number of rounds.
+    clock, switches : callable
+        As for `measure`.
+
+    Returns
+    -------
+    tuple of Measurement
+        Of each call; its seconds are the least.
+    """
+    samples: list[list[float]] = [[] for _ in calls]
+    alone = [False] * len(calls)
+    begin = clock()
+    for rounds in range(1, most + 1):
+        for number, call in enumerate(calls):
+            before, start = switches(), clock()
+            call()
+            took = clock() - start
+            samples[number].append(took)
+            if switches() - before <= load.SWITCHES_PER_SECOND * took:
+                alone[number] = True
+            else:
+                time.sleep(_REST)
+        spent = clock() - begin
+        sure = all(alone) and all(is_seen_twice(found) for found in samples)
+        if rounds >= least and spent > (budget if sure else _PATIENCE * budget):
+            break
+    return tuple(
+        Measurement(
+            min(found),
+            tuple(found),
+            disturbed=not is_alone,
+            scattered=sum(s > _FAR * min(found) for s in found) >= _MANY * len(found),
+        )
+        for found, is_alone in zip(samples, alone, strict=True)
+    )
+
+
+def is_seen_twice(samples: Sequence[float], same: float = _SAME) -> bool:
+    """Whether the least sample has another one near it, which chance would hardly give."""
+    first, *others = sorted(samples)
+    return bool(others) and others[0] <= same * first

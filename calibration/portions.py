@@ -13,6 +13,7 @@ from hetero.runtime.cases import Budget, Case, Passes, Place, SampleGrid
 from hetero.runtime.registry import Operation
 
 _FEW = 5  # knots of what several devices share, along the first axis
+_LOOKS = 2  # at what the host's clock times: slow spells last longer than one look
 _ROOM = 0.5  # of a device's memory, for the operands of one call
 
 
@@ -26,9 +27,7 @@ class Portion(NamedTuple):
     @property
     def passes(self) -> int:
         """How often all cases are gone through."""
-        return max(
-            (case.how.number for case in self.cases if isinstance(case.how, Passes)), default=1
-        )
+        return max(map(turns, self.cases), default=1)
 
 
 def module_of(operation: Operation) -> ModuleType:
@@ -96,9 +95,8 @@ def by_own_clock(portions: list[Portion]) -> tuple[list[Portion], list[Portion]]
     found: tuple[list[Portion], list[Portion]] = [], []
     for portion in portions:
         cases: tuple[list[Case], list[Case]] = [], []
-        has_clock = len(portion.place.devices) == 1 and portion.place.kind == "cuda"
         for case in portion.cases:
-            cases[not (has_clock and isinstance(case.how, SampleGrid))].append(case)
+            cases[not (len(portion.place.devices) == 1 and has_own_clock(case))].append(case)
         for several, kept in zip(found, cases, strict=True):
             if kept:
                 several.append(portion._replace(cases=tuple(kept)))
@@ -114,5 +112,12 @@ def in_turn(portion: Portion) -> Iterator[tuple[Case, float]]:
 
 
 def turns(case: Case) -> int:
-    """How often a case is gone through."""
-    return case.how.number if isinstance(case.how, Passes) else 1
+    """How often a case is gone through: what a GPU's own clock times, once."""
+    if isinstance(case.how, Passes):
+        return case.how.number
+    return 1 if has_own_clock(case) else _LOOKS
+
+
+def has_own_clock(case: Case) -> bool:
+    """Whether a GPU's own clock times a case on one GPU, however busy the host is."""
+    return isinstance(case.how, SampleGrid) and case.implementation.kind == "cuda"

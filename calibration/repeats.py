@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import NamedTuple
 
-from hetero.calibration import doubts, expected, fit
+from hetero.calibration import doubts, expected, fit, sampling
+from hetero.calibration.portions import has_own_clock
 from hetero.calibration.sampling import Samples
 from hetero.runtime.cases import Budget, Case, Dims, Passes, Place, TimedSolves, grid
 from hetero.runtime.models import Work, bind
+from hetero.runtime.problem import DEVICE_DTYPES
 
+SINGLE = DEVICE_DTYPES[0]
 _ROUNDS = 12
 _PART = (
     0.25  # of the time left, for one round: many looks at different times find more than long ones
@@ -22,6 +25,8 @@ _IDLE, _BUSY = 0.02, 0.1  # of the samples, that met other load or are far beyon
 _LEAST_POINTS = 50  # that there is time for in any case
 _CALLS = 5  # that one sample takes
 _MARKED = 1.5  # how far beyond the bounds a sample counts that met other load
+_UNSURE = 0.9  # within the bounds, but looks at different times did not agree
+_NOT_APART = 2.0  # beyond them is a solve whose times do not tell set-up and step apart
 _MISSING = 1e3  # as much does one count that was left out: all larger ones follow from it
 _SAME = 1.25  # times another sample: near enough to be true
 _TWICE = 2.0  # times the bounds, beyond which a sample is believed when it is seen twice more
@@ -75,21 +80,24 @@ def settle(
     found = [samples for _, _, samples in cases]
     usual = [expected.conservative(case, place) for case, place, _ in cases]
     rates = [_rate(samples) for samples in found]
+    others = _in_other_precision(cases)
     believed: dict[tuple[int, Dims], int] = {}
     beyond_of: dict[int, dict[Dims, float]] = {}
     repeated = 0
 
     def doubtful(changed: Iterable[int]) -> list[Doubt]:
-        for index in changed:
+        for index in {*changed, *(others[i] for i in changed if i in others)}:
             case, place, _ = cases[index]
             rate = 0.0 if noisy else rates[index]
-            beyond_of[index] = _doubts(case, place, found[index], budget, rate, usual[index])
+            other = found[others[index]] if index in others else None
+            beyond_of[index] = _doubts(case, place, found[index], budget, rate, usual[index], other)
         left = [
             Doubt(beyond, index, dims)
             for index, doubtful in beyond_of.items()
             for dims, beyond in doubtful.items()
             if dims in found[index].marked
-            or believed.get((index, dims), 0) < (2 if beyond > _TWICE else 1)
+            or believed.get((index, dims), 0)
+            < (2 if beyond > _TWICE or dims in found[index].unsure else 1)
         ]
         if noisy:
             left += [
@@ -122,7 +130,7 @@ def settle(
                 if _took(before, one) <= _SAME * _took(found[index], one):
                     believed[index, one] = believed.get((index, one), 0) + 1
         left = doubtful(changed)
-    return Settled(_number(found), repeated, len(left))
+    return Settled(_number(found), repeated, sum(doubt.beyond > _UNSURE for doubt in left))
 
 
 def _share(bad: float, noisy: bool) -> float:
@@ -143,13 +151,14 @@ def _doubts(
     budget: Budget,
     rate: float,
     usual: Callable[[Dims], float] | None,
+    other: Samples | None,
 ) -> dict[Dims, float]:
     """Which samples of a case are to be taken again, and how far beyond the bounds they are.
 
     None where it cannot be told: an operation whose descriptions fail costs its own models only.
     """
     with contextlib.suppress(Exception):
-        return _judged(case, place, samples, budget, rate, usual)
+        return _judged(case, place, samples, budget, rate, usual, other)
     return {}
 
 
@@ -160,6 +169,7 @@ def _judged(
     budget: Budget,
     rate: float,
     usual: Callable[[Dims], float] | None,
+    other: Samples | None,
 ) -> dict[Dims, float]:
     if not samples.seconds:
         return {}
@@ -172,6 +182,9 @@ def _judged(
     if isinstance(case.how, TimedSolves):
         for curve in expected.curves(samples):
             add(doubts.doubtful(curve, amount=expected.amount(case, place)))
+        add(doubts.fallen(samples.seconds))
+        apart = sampling.parts_apart(samples)
+        add({dims: _NOT_APART for dims, is_apart in apart.items() if not is_apart})
     else:
         estimate = expected.estimated(case, place)
         if estimate is None:
@@ -187,7 +200,31 @@ def _judged(
     if usual is not None:
         some = {d: samples.seconds[d] for d in expected.spread_out(list(samples.seconds))}
         add({d: beyond for d, beyond, _ in doubts.unlike(some, usual)})
+    if other is not None:
+        times = doubts.HALF if case.dtype == SINGLE else doubts.DOUBLE
+        if case.dtype == SINGLE or not place.devices:
+            both = zip(expected.curves(samples), expected.curves(other), strict=False)
+            for one, beside in both:
+                add(doubts.beside_other(one, beside, times))
     add(dict.fromkeys(samples.marked, _MARKED))
+    add(dict.fromkeys(samples.unsure, _UNSURE))
+    return found
+
+
+def _in_other_precision(cases: list[tuple[Case, Place, Samples]]) -> dict[int, int]:
+    """Of cases that differ in precision only: the number of each -> that of the other.
+
+    None of what a GPU's own clock times, which slow spells of the host do not touch.
+    """
+    found: dict[int, int] = {}
+    first: dict[tuple[str, ...], int] = {}
+    for number, (case, place, _) in enumerate(cases):
+        if has_own_clock(case):
+            continue
+        row = case.implementation
+        before = first.setdefault((place.name, row.operation, row.method, case.layout), number)
+        if before != number:
+            found |= {before: number, number: before}
     return found
 
 

@@ -11,8 +11,8 @@ from math import prod
 from statistics import median
 from typing import Any
 
-from hetero.calibration import solving
-from hetero.calibration.measure import Measurement, measure
+from hetero.calibration import portions, solving
+from hetero.calibration.measure import Measurement, is_seen_twice, measure
 from hetero.calibration.workbench import Bench
 from hetero.runtime.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.runtime.problem import Problem
@@ -24,6 +24,8 @@ _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
 _LONG = 0.005  # above which one is
 _NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
+_AGREE = 1.2  # times one another: two looks at the same sample agree
+_LONG_LOOK = 0.02  # seconds of a call, beyond which one look is enough
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,12 @@ class Samples:
         The host's share of a call of the smallest problem, as measured; negative if it was not.
     timed : dict
         Seconds of a whole solve with each number of steps, the fastest one.
+    steps : dict
+        These numbers.
     marked : frozenset
         What was measured beside other load, and never without.
+    unsure : frozenset
+        What looks at different times did not agree on yet.
     """
 
     seconds: dict[Dims, float] = field(default_factory=dict)
@@ -58,7 +64,9 @@ class Samples:
     host: float = 0.0
     least: float = -1.0
     timed: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
+    steps: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
     marked: frozenset[Dims] = frozenset()
+    unsure: frozenset[Dims] = frozenset()
 
 
 def take(
@@ -83,29 +91,42 @@ def take(
     """
     if isinstance(case.how, Passes):
         return _pass(case, bench, budget, seconds_left, before)
+    budget = replace(budget, point=budget.point / portions.turns(case))
+    if before is not None:
+        return _second_look(case, bench, budget, seconds_left, before)
     if isinstance(case.how, TimedSolves):
         return _steps(case, bench, budget, seconds_left)
     return _grid(case, bench, budget, seconds_left, host)
 
 
 def again(
-    case: Case, bench: Bench, budget: Budget, samples: Samples, dims: Sequence[Dims]
+    case: Case,
+    bench: Bench,
+    budget: Budget,
+    samples: Samples,
+    dims: Sequence[Dims],
+    end: float = math.inf,
 ) -> Samples:
-    """Measure some of a case's samples once more: the faster ones count, since load only adds."""
+    """Measure some of a case's samples once more: the faster ones count, since load only adds.
+
+    None is begun after ``end``.
+    """
     time.sleep(solving.SETTLES)
-    marked = set(samples.marked)
     if isinstance(case.how, TimedSolves):
-        timed = dict(samples.timed)
+        solves = _Solves(case, bench, budget, samples)
         for one in dims:
-            found, disturbed = _watched(bench, solving.timed_solves, case, one, bench, budget)
-            timed[one] = tuple(map(min, found, timed.get(one, found)))
-            (set.add if disturbed else set.discard)(marked, one)
-        return replace(_parted(case, timed), marked=frozenset(marked))
+            if time.perf_counter() > end:
+                break
+            solves.look(one)
+        return solves.samples()
+    marked, unsure = set(samples.marked), set(samples.unsure)
     seconds, held_out = dict(samples.seconds), dict(samples.held_out)
     typical = dict(samples.typical)
     if isinstance(case.how, SampleGrid):
         shapes = _Shapes(case, bench, budget, samples.host, samples.least)
     for one in dims:
+        if time.perf_counter() > end:
+            break
         if isinstance(case.how, Passes):
             sizes = {**case.how.held_out, **case.how.knots}[one]
             measured, disturbed = _watched(bench, _timed, case, sizes, bench, budget)
@@ -114,14 +135,19 @@ def again(
         else:
             found, disturbed = shapes.timed(one)
         where = held_out if one in held_out else seconds
+        agree = _alike(found, where.get(one, found))
+        if isinstance(case.how, Passes):
+            agree = is_seen_twice(typical[one], _AGREE)
         where[one] = min(where.get(one, found), found)
         (set.add if disturbed else set.discard)(marked, one)
+        (set.discard if agree else set.add)(unsure, one)
     return replace(
         samples,
         seconds=seconds,
         held_out=held_out,
         typical=typical,
         marked=frozenset(marked),
+        unsure=frozenset(unsure),
     )
 
 
@@ -265,7 +291,7 @@ def _pass(
     seconds, typical = dict(before.seconds), dict(before.typical)
     rate = max((prod(dims) / seconds[dims] for dims in seconds), default=0.0)
     end = time.perf_counter() + seconds_left
-    marked = set(before.marked)
+    marked, unsure = set(before.marked), set(before.unsure)
     time.sleep(solving.SETTLES)
     for dims, sizes in {**how.knots, **how.held_out}.items():
         if rate and (prod(dims) / rate > how.longest or time.perf_counter() > end):
@@ -279,8 +305,17 @@ def _pass(
             (set.add if disturbed else set.discard)(marked, dims)
         seconds[dims] = min(seconds.get(dims, math.inf), *measured.samples)
         typical[dims] = (*typical.get(dims, ()), measured.seconds)
+        if len(typical[dims]) > 1:
+            agree = is_seen_twice(typical[dims], _AGREE)
+            (set.discard if agree else set.add)(unsure, dims)
         rate = max(rate, prod(dims) / seconds[dims])
-    return replace(before, seconds=seconds, typical=typical, marked=frozenset(marked))
+    return replace(
+        before,
+        seconds=seconds,
+        typical=typical,
+        marked=frozenset(marked),
+        unsure=frozenset(unsure),
+    )
 
 
 def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement:
@@ -291,9 +326,70 @@ def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement
     return measured
 
 
+def _second_look(
+    case: Case, bench: Bench, budget: Budget, seconds_left: float, before: Samples
+) -> Samples:
+    """Look again, after the other cases, at what takes little time, until time is up.
+
+    A slow spell of the machine, a processor that another guest uses, lasts longer than one look.
+    """
+    if len(bench.devices) > 1:
+        return before
+    whole = {dims: seconds[-1] for dims, seconds in before.timed.items()}
+    short = [d for d, s in (whole or before.seconds | before.held_out).items() if s <= _LONG_LOOK]
+    return again(case, bench, budget, before, short, time.perf_counter() + seconds_left)
+
+
 def slower(samples: Samples) -> list[float]:
     """Of each knot, how much longer than the fastest call a typical one took."""
     return [median(times) / samples.seconds[dims] for dims, times in samples.typical.items()]
+
+
+class _Solves:
+    """Times whole solves of one case, and keeps the fastest ones.
+
+    Parameters
+    ----------
+    case, bench, budget
+    samples : Samples
+        What is known of them.
+    """
+
+    def __init__(self, case: Case, bench: Bench, budget: Budget, samples: Samples) -> None:
+        self._case, self._bench, self._budget = case, bench, budget
+        self._timed, self._steps = dict(samples.timed), dict(samples.steps)
+        self._marked, self._unsure = set(samples.marked), set(samples.unsure)
+
+    def look(self, dims: Dims) -> None:
+        """Time solves of these dimensions, once more if they were timed."""
+        known = tuple(map(int, self._steps.get(dims, ())))
+        (steps, found), disturbed = _watched(
+            self._bench,
+            solving.timed_solves,
+            *(self._case, dims, self._bench, self._budget, known),
+        )
+        before = self._timed.get(dims, found)
+        self._timed[dims] = tuple(map(min, found, before))
+        self._steps[dims] = tuple(map(float, steps))
+        if not disturbed:
+            self._marked.discard(dims)
+        elif before is found:
+            self._marked.add(dims)
+        agree = all(map(_alike, found, before))
+        (set.discard if agree else set.add)(self._unsure, dims)
+
+    def samples(self) -> Samples:
+        """What is known so far."""
+        return replace(
+            _parted(self._timed, self._steps),
+            marked=frozenset(self._marked),
+            unsure=frozenset(self._unsure),
+        )
+
+
+def _alike(one: float, other: float) -> bool:
+    """Whether two looks at the same sample agree."""
+    return max(one, other) <= _AGREE * min(one, other)
 
 
 def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:
@@ -302,35 +398,40 @@ def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Sam
     Several devices share the work, from host to host, so that moving counts as set-up: two sizes
     more, since that is a small constant and then grows with the size.
     """
-    solving.solves(case, case.smallest, (1,), bench, replace(budget, point=0.0))  # compiles
+    solving.prepared(case, case.smallest, bench)(1)  # compiles
     end = time.perf_counter() + seconds_left
-    timed: dict[Dims, tuple[float, ...]] = {}
-    marked = set()
+    solves = _Solves(case, bench, budget, Samples())
     sizes, *others = case.axes
     least = 4 if len(bench.devices) > 1 else 2
     for number, n in enumerate(solving.outside_in(sizes)):
         if number >= least and time.perf_counter() > end:
             break
         for rest in grid(others):
-            dims = (n, *rest)
-            timed[dims], disturbed = _watched(
-                bench, solving.timed_solves, case, dims, bench, budget
-            )
-            if disturbed:
-                marked.add(dims)
-    return replace(_parted(case, timed), marked=frozenset(marked))
+            solves.look((n, *rest))
+    return solves.samples()
 
 
-def _parted(case: Case, timed: dict[Dims, tuple[float, ...]]) -> Samples:
+def _parted(timed: dict[Dims, tuple[float, ...]], steps: dict[Dims, tuple[float, ...]]) -> Samples:
     """Set-up and step of the solves that were timed."""
     setup: dict[Dims, float] = {}
     step: dict[Dims, float] = {}
-    for dims, seconds in timed.items():
-        few, *many = solving.counts(case, dims[0])
-        if not many:
-            step[dims], setup[dims] = seconds[0], _NO_SETUP
+    for dims, (less, *more) in timed.items():
+        few, *many = steps[dims]
+        if not more:
+            step[dims], setup[dims] = less, _NO_SETUP
             continue
-        less, more = seconds
-        step[dims] = max((more - less) / (many[0] - few), _LEAST_STEP * more / many[0])
+        each = (more[0] - less) / (many[0] - few)
+        step[dims] = min(max(each, _LEAST_STEP * more[0] / many[0]), more[0] / many[0])
         setup[dims] = max(less - few * step[dims], _NO_SETUP)
-    return Samples(step, setup=setup, timed=timed)
+    return Samples(step, setup=setup, timed=timed, steps=steps)
+
+
+def parts_apart(samples: Samples) -> dict[Dims, bool]:
+    """Of each solve of few and more steps, whether its two times tell set-up and step apart."""
+    found = {}
+    for dims, (few, *many) in samples.steps.items():
+        if many:
+            less, more = samples.timed[dims]
+            each = (more - less) / (many[0] - few)
+            found[dims] = _LEAST_STEP * more / many[0] < each <= more / many[0]
+    return found

@@ -8,13 +8,14 @@ from functools import partial
 
 import numpy as np
 
-from hetero.calibration.measure import measure
+from hetero.calibration.measure import in_turn
 from hetero.calibration.workbench import Bench
 from hetero.runtime.cases import Budget, Case, Dims
 
 SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 _FEWEST = 4  # steps, of a large system
 _POINTS = 2**22  # point updates that are timed at least
+_STANDS_OUT = 2.0  # times the solve of few steps, what the one of more takes
 
 
 def counts(case: Case, n: int) -> tuple[int, ...]:
@@ -31,9 +32,60 @@ def counts(case: Case, n: int) -> tuple[int, ...]:
     return few, many
 
 
-def timed_solves(case: Case, dims: Dims, bench: Bench, budget: Budget) -> tuple[float, ...]:
-    """Seconds of solves with few and with more steps."""
-    return tuple(solves(case, dims, counts(case, dims[0]), bench, budget))
+def most_steps(case: Case, n: int) -> int:
+    """As many steps as a solve may have that is timed, where those of `counts` do not stand out."""
+    few, many = case.how.few, case.how.many
+    if few <= 2:
+        return max(many, case.how.most)
+    return few + min(512, round(8 * n ** (1 / 3)))
+
+
+def timed_solves(
+    case: Case, dims: Dims, bench: Bench, budget: Budget, known: tuple[int, ...] = ()
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """How many steps were timed, few and more, and the least seconds of each.
+
+    Of a solve whose steps take less than its set-up more of them are timed, as long as that does
+    not take too long: else what the set-up takes by chance would count as steps.
+
+    Parameters
+    ----------
+    case, dims, bench, budget
+    known : tuple of int
+        Numbers of steps; default: what stands out.
+    """
+    call = prepared(case, dims, bench)
+    if bench.device is None:
+        time.sleep(SETTLES)
+    call(known[0] if known else case.how.few)  # not counted: caches, pages
+    steps = known or _that_stand_out(case, dims[0], call, budget)
+    found = in_turn([partial(call, number) for number in steps], budget=budget.point)
+    for one in found:
+        bench.watch.note(one.disturbed, one.scattered)
+    return steps, tuple(one.seconds for one in found)
+
+
+def _that_stand_out(
+    case: Case, n: int, call: Callable[[int], None], budget: Budget
+) -> tuple[int, ...]:
+    few, *more = steps = counts(case, n)
+    if not more:
+        return steps
+    (many,) = more
+    most = most_steps(case, n)
+
+    def seconds(number: int) -> float:
+        begin = time.perf_counter()
+        call(number)
+        return time.perf_counter() - begin
+
+    less = seconds(few)
+    while many < most:
+        took = seconds(many)
+        if took > _STANDS_OUT * less or 2.0 * took > budget.longest:
+            break
+        many = min(few + 2 * (many - few), most)
+    return few, many
 
 
 def outside_in(sizes: Sequence[int]) -> list[int]:
@@ -46,24 +98,6 @@ def outside_in(sizes: Sequence[int]) -> list[int]:
             order.append(middle)
             parts += [(low, middle), (middle, high)]
     return [sizes[i] for i in dict.fromkeys(order)]
-
-
-def solves(
-    case: Case, dims: Dims, counts: tuple[int, ...], bench: Bench, budget: Budget
-) -> list[float]:
-    """Seconds of solves of so many steps, operands where they run.
-
-    The fastest of several: what else the machine does only adds, and spoils the difference.
-    """
-    call = prepared(case, dims, bench)
-    if bench.device is None:
-        time.sleep(SETTLES)
-    found = []
-    for count in counts:
-        measured = measure(partial(call, count), budget=budget.point, least=3, most=9)
-        bench.watch.note(measured.disturbed, measured.scattered)
-        found.append(min(measured.samples))
-    return found
 
 
 def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:

@@ -103,6 +103,24 @@ def test_between():
     assert doubts.between((4,), power) == pytest.approx(8.0)
 
 
+def test_what_is_less_than_a_smaller_one_takes_puts_both_in_doubt():
+    step = {(n,): float(n) for n in (16, 256, 2048)}
+    assert doubts.fallen(step) == {}
+    step[2048,] = 100.0
+    assert set(doubts.fallen(step)) == {(256,), (2048,)}
+
+
+def test_the_other_precision_tells_a_slow_spell():
+    single = quiet()
+    double = {dims: 2.0 * seconds for dims, seconds in single.items()}
+    assert doubts.beside_other(single, double, doubts.HALF) == {}
+    assert doubts.beside_other(double, single, doubts.DOUBLE) == {}
+    single[64, 64] *= 3.0
+    assert set(doubts.beside_other(single, double, doubts.HALF)) == {(64, 64)}
+    refined = {dims: 3.0 * seconds for dims, seconds in double.items()}
+    assert doubts.beside_other(refined, double, doubts.HALF) == {}, "all of it is no noise"
+
+
 # -- What is taken again ---------------------------------------------------------------------------
 
 
@@ -171,6 +189,13 @@ def test_load_that_stays_does_not_keep_it_for_ever(monkeypatch):
     found, looks = settled(samples, law, monkeypatch, lambda dims, look: True)
     assert found.marked == samples.marked
     assert max(looks.values()) <= repeats._ROUNDS
+
+
+def test_looks_that_do_not_agree_are_looked_at_again_but_not_for_ever(monkeypatch):
+    seconds = quiet()
+    unsure = frozenset({(16, 16), (64, 64)})
+    _, looks = settled(Samples(seconds, unsure=unsure), law, monkeypatch)
+    assert looks == dict.fromkeys(unsure, 2)
 
 
 def test_knots_that_a_slow_spell_left_out_are_measured(monkeypatch):
@@ -253,7 +278,8 @@ def solves(step):
     row = next(i for i in lookup("cg") if (i.kind, i.method) == ("cpu", "blas"))
     how = TimedSolves(8, 40)
     timed = {dims: (8 * s, 40 * s) for dims, s in step.items()}
-    samples = Samples(step, setup=dict.fromkeys(step, 1e-7), timed=timed)
+    steps = dict.fromkeys(step, (8.0, 40.0))
+    samples = Samples(step, setup=dict.fromkeys(step, 1e-7), timed=timed, steps=steps)
     dense = Case(row, "float32", "dense", how, [[n for (n,) in step]], _dense)
     return dense, place(), samples
 

@@ -171,7 +171,7 @@ def test_time_is_shared_in_proportion(monkeypatch):
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(loop, "Bench", lambda *_: None)
     monkeypatch.setattr(sampling, "take", take)
-    row = registry.lookup("matvec")[0]
+    row = next(i for i in registry.lookup("matvec") if i.kind == "cuda")
     one = Case(row, "float32", "C", SampleGrid(), [[4]], seconds=1.0)
     other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0, number=3), seconds=3.0)
     mine = [Portion(None, here(), (case,)) for case in (one, other)]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hetero.calibration.measure import center, measure, spread
+from hetero.calibration.measure import center, in_turn, is_seen_twice, measure, spread
 
 
 class Clock:
@@ -112,3 +112,47 @@ def test_real_clock():
     # Not below what was slept; above it as little as the machine allows.
     found = measure(lambda: time.sleep(0.002), budget=0.05)
     assert 0.002 <= found.seconds < 0.02
+
+
+# -- Calls in turn, of which the least counts ------------------------------------------------------
+
+
+def in_turns(clock, lengths, budget=0.01, **options):
+    def call(seconds):
+        clock.seconds = seconds
+        clock.call()
+
+    calls = [lambda one=one: call(one) for one in lengths]
+    return in_turn(calls, budget=budget, clock=clock, **options)
+
+
+def test_a_slow_spell_spoils_no_difference():
+    """Ten milliseconds in which all takes three times as long, at whatever time they begin."""
+    for begin in (0.0, 0.004, 0.009, 0.02):
+        clock = Clock(0.0)
+        clock.disturbed = lambda _, c=clock, b=begin: 3.0 if b <= c.now < b + 0.01 else 1.0
+        few, more = in_turns(clock, [1e-3, 2e-3])
+        assert (few.seconds, more.seconds) == pytest.approx((1e-3, 2e-3)), begin
+
+
+def test_a_least_that_was_seen_once_is_looked_for_again():
+    clock = Clock(0.0, lambda number: (3.0, 1.0, 2.5, 2.0, 1.6, 1.0)[number] if number < 6 else 1.0)
+    (found,) = in_turns(clock, [1e-3], budget=4e-3)
+    assert len(found.samples) == 6, "none of the others is near it"
+    assert is_seen_twice(found.samples)
+
+
+def test_alone_the_budget_is_kept():
+    few, more = in_turns(Clock(0.0), [1e-3, 4e-3], budget=0.01)
+    assert len(few.samples) == len(more.samples) == 3
+    (one,) = in_turns(Clock(0.0), [1.0], budget=0.01)
+    assert len(one.samples) == 2
+
+
+def test_a_disturbed_sample_does_not_end_it(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    switched = iter(range(1000))
+    clock = Clock(0.0)
+    (found,) = in_turns(clock, [1e-3], budget=2e-3, switches=lambda: next(switched))
+    assert found.disturbed
+    assert clock.now > 3 * 2e-3

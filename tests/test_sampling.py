@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import types
 
 import pytest
 
-from hetero.calibration import overheads, portions, sampling, solving
+from hetero.calibration import measure, overheads, portions, sampling, solving
 from hetero.calibration.budgets import FULL
 from hetero.calibration.load import Watch
 from hetero.ops.products.cases import product
@@ -103,6 +104,66 @@ def test_solves_of_few_steps_stand_out_from_the_set_up(kind):
     largest = more[more.index(max(more)) :]
     assert largest == sorted(largest, reverse=True)
     assert found[-1] == ((4, 12) if kind == "cpu" else (8, 40))
+
+
+class Solver:
+    """A machine on which solves take a set-up and steps, and at times longer."""
+
+    def __init__(self, monkeypatch, setup, step):
+        self.now, self.setup, self.step = 0.0, setup, step
+        self.slow = lambda now: 1.0
+        self.counts = []
+        monkeypatch.setattr(solving, "prepared", lambda *_: self.solve)
+        monkeypatch.setattr(solving.time, "sleep", lambda _: None)
+        monkeypatch.setattr(solving.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(
+            solving, "in_turn", functools.partial(measure.in_turn, clock=lambda: self.now)
+        )
+        row = next(i for i in lookup("cg") if (i.kind, i.method) == ("cpu", "numba"))
+        self.case = Case(row, "float32", "stencil2", TimedSolves(4, 12), [[2**16, 2**20]])
+        self.bench = types.SimpleNamespace(device=None, devices=(), watch=Watch())
+
+    def solve(self, count):
+        self.counts.append(count)
+        self.now += (self.setup + count * self.step) * self.slow(self.now)
+
+    def taken(self, before=None):
+        return sampling.take(self.case, self.bench, FULL, 10.0, before=before)
+
+
+def test_steps_that_hardly_take_time_are_timed_in_numbers(monkeypatch):
+    """Else what the set-up takes by chance would count as theirs."""
+    machine = Solver(monkeypatch, 1e-3, 1e-5)
+    found = machine.taken()
+    assert found.seconds[2**20,] == pytest.approx(1e-5)
+    assert found.setup[2**20,] == pytest.approx(1e-3)
+    few, many = found.steps[2**20,]
+    assert (many - few) * 1e-5 > 0.9e-3
+    machine.step = 1e-2
+    assert machine.taken().steps[2**20,] == (4.0, 12.0), "these take long enough"
+    assert max(machine.counts) <= 4 + 512, "or a residual gets subnormal"
+
+
+def test_a_second_look_mends_a_slow_spell(monkeypatch):
+    """A spell in which all takes three times as long."""
+    machine = Solver(monkeypatch, 1e-4, 1e-5)
+    machine.slow = lambda now: 3.0 if now < 0.1 else 1.0
+    first = machine.taken()
+    assert first.seconds[2**16,] == pytest.approx(3e-5)
+    machine.now = 1.0
+    second = machine.taken(first)
+    assert second.seconds == pytest.approx({(2**16,): 1e-5, (2**20,): 1e-5})
+    assert (2**16,) in second.unsure
+    assert second.steps[2**16,] == first.steps[2**16,], "or the two could not be compared"
+    third = sampling.again(machine.case, machine.bench, FULL, second, [(2**16,)])
+    assert (2**16,) not in third.unsure, "seen twice"
+
+
+def test_times_that_tell_no_step_from_the_set_up():
+    timed = {(16,): (1e-4, 2e-4), (64,): (2e-4, 2.01e-4), (256,): (1e-5, 9e-4)}
+    found = sampling._parted(timed, dict.fromkeys(timed, (2.0, 18.0)))
+    assert sampling.parts_apart(found) == {(16,): True, (64,): False, (256,): False}
+    assert found.setup[256,] + 18 * found.seconds[256,] == pytest.approx(9e-4, rel=1e-3)
 
 
 def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):

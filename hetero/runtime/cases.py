@@ -155,10 +155,13 @@ class TimedSolves:
     ----------
     few, many : int
         Numbers of steps that are timed; the second one at least. Equal where a solve is one step.
+    most : int
+        As many as may be timed where those many hardly take longer than few.
     """
 
     few: int
     many: int
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ _DEVICE_TAPS = (6, 30, 126)
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
 _HELD_OUT_DEVICE = ((300, 13), (2900, 20))  # a transform of a new size takes long to prepare
 _LONGEST = 0.02  # seconds of one call; with images alone to go through, four times that
-_PASSES = 3  # on the CPU, where noise lasts longer than one measurement
-_PASSES_QUICK = 2
+_PASSES, _PASSES_FEWER = 3, 2  # on the CPU, where noise lasts longest; quickly, and on devices
 _KNOT, _DEVICE_KNOT = 0.006, 0.1  # seconds for one in a pass, at most in proportion to other cases
 _EXAMPLE = (64, 5)
 _OWN = ("direct", "separable")  # methods by loops and kernels of our own
@@ -79,7 +78,7 @@ def _measured(implementation: Implementation, place: Place, budget: Budget) -> I
             _by_work(implementation, problem, points, form, block)
             for points in (sizes, [size for size in between if size[0] <= images[-1]])
         )
-        number = (_PASSES_QUICK if budget.quick else _PASSES) if on_cpu else 1
+        number = _PASSES if on_cpu and not budget.quick else _PASSES_FEWER
         longest = _LONGEST * (4.0 if form == "surface" else 1.0)
         points = len(knots) + len(held_out)
         yield Case(

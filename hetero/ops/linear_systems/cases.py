@@ -7,7 +7,7 @@ from hetero.runtime.cases import Budget, Place, TimedSolves, thinned
 from hetero.runtime.registry import Implementation
 
 SECONDS = 0.5  # of a case
-_CYCLES, _CYCLES_QUICK = (1, 4), (1, 2)  # of multigrid: float32 meets no rounding yet
+_CYCLES = 1, 4  # of multigrid: float32 meets no rounding yet
 _ITERATIONS, _ITERATIONS_QUICK = (8, 40), (4, 12)
 _SMALLEST = 2**8
 _LARGEST = {"cpu": 2**20, "opencl": 2**16}
@@ -23,7 +23,7 @@ def rows(operation: str, place: Place) -> list[Implementation]:
 def timed(budget: Budget, cycles: bool) -> TimedSolves:
     """Numbers of cycles, or of iterations."""
     if cycles:
-        return TimedSolves(*(_CYCLES_QUICK if budget.quick else _CYCLES))
+        return TimedSolves(*_CYCLES)
     return TimedSolves(*(_ITERATIONS_QUICK if budget.quick else _ITERATIONS))
 
 

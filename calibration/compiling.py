@@ -1,81 +1,67 @@
-"""Compiling what will be measured before that, several at a time.
+"""Compiling what will be measured while something else is, by processes of low priority.
 
 One after another the CPU's loops take a minute, and so do a GPU's kernels. What a GPU times by its
-own clock comes first, and its kernels before that; all others, and the loops, are compiled beside
-it by processes of lowest priority. What is compiled is left in caches on disk; whatever fails here
-is compiled when it is measured.
+own clock does not mind them: its library's calls are measured first, which need nothing compiled,
+then its own kernels as soon as they are compiled, and all that the host times when everything is.
+What is compiled is left in caches on disk; whatever fails here is compiled when it is measured.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
+import hashlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from hetero.calibration import sampling
-from hetero.calibration.rehearsal import Rehearsal
+from hetero import disk_cache, kernels
+from hetero.calibration import budgets
+from hetero.calibration.listing import Kernel, Listing, kernels_of
+from hetero.calibration.portions import all_cases, has_own_clock
 from hetero.devices import cubin, loop_compiler, loops
 from hetero.devices.base import Device, kernel_text
-from hetero.devices.storage import Storage
 from hetero.errors import HeteroError
-from hetero.runtime.cases import Case, Passes, Place, SampleGrid, grid
-from hetero.runtime.registry import Arguments
+from hetero.runtime import inventory, registry, tuning
+from hetero.runtime.cases import Case, Place
 
-_KERNELS = "from hetero.calibration import compiling; compiling.compile_listed()"
+_COMMAND = "from hetero.calibration import compiling; compiling.compile_asked()"
+_FIRST = "first"  # said by the process when the kernels that are waited for first are compiled
+_NICE, _NICER = 10, 9  # priority of those kernels, and how much lower that of the others is
+_KIND = "cubin"  # of things in the cache
 
 
 def compile_ahead(
-    portions: Iterable[Any],
-    quick: bool,
-    told: Callable[[int], None] | None = None,
-    beside: bool = False,
-) -> Beside | None:
-    """Compile what cases with `Case.ahead` need, before anything is measured.
+    portions: Iterable[Any], quick: bool, tables: Mapping[str, Any], beside: bool = False
+) -> Beside:
+    """Begin to compile what cases need.
 
     Parameters
     ----------
     portions : iterable of `hetero.calibration.portions.Portion`
     quick : bool
         Whether they are those of a quick calibration.
-    told : callable, optional
-        Called with the number of the CPU's loops that are not compiled yet.
+    tables : dict
+        Card -> tuning table that its kernels are planned by.
     beside : bool, optional
-        Whether loops, and kernels of what the host times, are not waited for.
-
-    Returns
-    -------
-    Beside or None
-        What compiles them yet.
+        Whether something is measured meanwhile.
     """
     found: dict[str, tuple[Place, list[Case]]] = {}
     for _, place, cases in portions:
         found.setdefault(place.name, (place, []))[1].extend(cases)
-    left = Beside(loop_compiler.Processes(_loops(found.values()), beside))
-    rehearsals = []
+    made = Beside(loop_compiler.Processes(_loops(found.values()), beside))
     try:
         for place, cases in found.values():
             if len(place.devices) == 1 and place.kind == "cuda":
-                device, ahead = place.devices[0], [case for case in cases if case.ahead]
-                rehearsals.append(Rehearsal(place, cases, quick))
-                first = [c for c in ahead if not beside or isinstance(c.how, SampleGrid)]
-                wanted = kernels_of(device, first)
-                others = [one for one in kernels_of(device, ahead) if one not in wanted]
-                left.add_kernels(device, others)
-                compile_kernels(device, wanted, meanwhile=loops.load_packages)
-        if not beside:
-            left.wait(told)
+                made.add(Kernels(place, cases, quick, tables))
     except BaseException:
-        left.stop()
+        made.stop()
         raise
-    finally:
-        for rehearsal in rehearsals:
-            rehearsal.wait()
-    return left if beside else None
+    return made
 
 
 class Beside:
@@ -88,52 +74,147 @@ class Beside:
 
     def __init__(self, loops: loop_compiler.Processes) -> None:
         self._loops = loops
-        self._kernels: list[subprocess.Popen[bytes]] = []
+        self._kernels: list[Kernels] = []
 
-    def add_kernels(self, device: Device, wanted: Iterable[tuple[str, cubin.Defines]]) -> None:
-        """Begin to compile kernels for a device."""
-        asked = [(text, device.dialect, device.arch, defines) for text, defines in wanted]
-        if not asked:
-            return
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _KERNELS],
-            env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for those who wait
-        )
-        self._kernels.append(process)
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin as file:
-            file.write(json.dumps(asked).encode())
+    def add(self, one: Kernels) -> None:
+        """One more process, of a device's kernels."""
+        self._kernels.append(one)
 
     def look(self) -> None:
         """Take note of those that have ended, and begin others."""
         self._loops.look()
 
+    def wait_for_own_clock(self, name: str) -> None:
+        """Until the kernels are compiled that a device of that name times by its own clock."""
+        self._loops.look()
+        for one in self._kernels:
+            if one.name == name:
+                one.wait_for_first()
+
     def wait(self, told: Callable[[int], None] | None = None) -> None:
         """Until all have ended; ``told`` gets the number of loops whenever it changes."""
+        loops.load_packages()  # while they run yet: it takes a second the first time
         self._loops.wait(told)
-        for process in self._kernels:
-            process.wait()
+        for one in self._kernels:
+            one.wait()
 
     def stop(self) -> None:
         """End those that run yet, and begin no others."""
         self._loops.stop()
-        for process in self._kernels:
-            process.terminate()
-            process.wait()
+        for one in self._kernels:
+            one.stop()
 
 
-def compile_listed() -> None:
-    """Compile the kernels that standard input names, in a process that is there for that."""
+class Kernels:
+    """A process that compiles the kernels of what is measured on a CUDA device.
+
+    None is begun where they are in the cache: all of a list, unless some were taken out of it.
+
+    Parameters
+    ----------
+    place : Place
+    cases : iterable of Case
+    quick : bool
+    tables : dict
+        Card -> tuning table.
+    """
+
+    def __init__(
+        self, place: Place, cases: Iterable[Case], quick: bool, tables: Mapping[str, Any]
+    ) -> None:
+        self.name = place.name
+        self._process: subprocess.Popen[str] | None = None
+        names = sorted({str(case) for case in cases})
+        mark = _mark(place, names, quick, tables)
+        if disk_cache.read(_KIND, mark) is not None:
+            return
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _COMMAND],
+            env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for those who wait
+        )
+        asked = {"place": place.name, "cases": names, "quick": quick, "mark": mark}
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as file:
+            json.dump(asked | {"tables": dict(tables)}, file)
+
+    def wait_for_first(self) -> None:
+        """Until what the device times by its own clock is compiled, or the process has ended."""
+        if self._process is not None and not self._process.stdout.closed:
+            self._process.stdout.readline()
+            self._process.stdout.close()
+
+    def wait(self) -> None:
+        """Until all is compiled."""
+        if self._process is not None:
+            self.wait_for_first()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.terminate()
+            self.wait()
+
+
+def compile_asked() -> None:
+    """Compile the kernels of the cases that standard input names, in a process that is there for
+    that."""
+    # Not above: whatever imports this for the first time when the interpreter ends could not.
+    from concurrent.futures import ThreadPoolExecutor
+
+    asked = json.load(sys.stdin)
+    name = asked["place"]
+    _make_nicer(_NICE)
+    info = inventory.devices()[name]
+    listing = Listing(name, info)
+    place = Place(name, info, (listing,))
+    budget = budgets.QUICK if asked["quick"] else budgets.FULL
+    with tuning.using(asked["tables"]), ThreadPoolExecutor(1) as beside:
+        portions = all_cases(registry.operations(), [place], budget, [])
+        cases = [case for portion in portions for case in portion.cases]
+        cases = [case for case in cases if str(case) in set(asked["cases"])]
+        first = [case for case in cases if has_own_clock(case)]
+        made = beside.submit(_make, listing, kernels_of(listing, first))
+        others = kernels_of(listing, cases)
+        made.result()
+        with contextlib.suppress(BrokenPipeError):
+            print(_FIRST, flush=True)
+    _make_nicer(_NICER)
+    _make(listing, others)
+    disk_cache.write(_KIND, asked["mark"], b"")
+
+
+def _make_nicer(by: int) -> None:
+    """Lower the priority of this thread and of those that it starts."""
     if hasattr(os, "nice"):
-        os.nice(19)
+        os.nice(by)
+
+
+def _make(device: Device, wanted: Iterable[Kernel]) -> None:
     cubin.make_ahead(
-        (kernel_text(text, dialect), arch, tuple((name, value) for name, value in defines))
-        for text, dialect, arch, defines in json.load(sys.stdin)
+        (kernel_text(text, device.dialect), device.arch, defines) for text, defines in wanted
     )
+
+
+def _mark(place: Place, names: list[str], quick: bool, tables: Mapping[str, Any]) -> str:
+    """The file in the cache that says that the kernels of these cases are compiled."""
+    card = [place.info.get(name) for name in ("name", "arch", "multiprocessors")]
+    key = *card, cubin.compiler(), names, quick, json.dumps(tables, sort_keys=True), _sources()
+    return f"ahead-{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}"
+
+
+@functools.cache
+def _sources() -> str:
+    """A digest of all kernels and of what plans their launches."""
+    found = hashlib.sha256()
+    for path in sorted(Path(kernels.__file__).parent.rglob("*")):
+        if path.suffix in (".cu", ".py", ".json"):
+            found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _loops(found: Iterable[tuple[Place, list[Case]]]) -> list[str]:
@@ -147,75 +228,14 @@ def _loops(found: Iterable[tuple[Place, list[Case]]]) -> list[str]:
     return sorted(set(names))
 
 
-class _Listing:
-    """Stands in for a device: notes the kernels that it is asked for, and does nothing else."""
-
-    run_launches = Device.run_launches
-    capturing = True  # what is made for filters is not to be kept
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self.wanted: dict[tuple[str, cubin.Defines], None] = {}
-        self._storage = Storage()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._device, name)
-
-    def build(self, text: str, kernel: str, defines: cubin.Defines) -> None:
-        self.wanted[text, defines] = None
-
-    def storage(self) -> Storage:
-        return self._storage
-
-    def allocate(self, nbytes: int) -> tuple[int, None]:
-        return 0, None
-
-    def upload(self, *arguments: Any) -> None: ...
-
-    def fill(self, *arguments: Any) -> None: ...
-
-    def launch(self, *arguments: Any) -> None: ...
-
-    def compile_ahead(self, *arguments: Any) -> None: ...
-
-
-def kernels_of(device: Device, cases: list[Case]) -> list[tuple[str, cubin.Defines]]:
-    """The kernels that cases launch, by source and macros."""
-    listing = _Listing(device)
-    for case in cases:
-        for dims in _sizes(case):
-            with contextlib.suppress(ValueError, HeteroError):
-                problem = case.problem(*dims)
-                options = case.options(problem) if case.options is not None else None
-                inputs = (0,) * len(problem.inputs[: case.inputs])
-                case.implementation.run((listing,), problem, Arguments(inputs, 0, options))
-    return list(listing.wanted)
-
-
-def compile_kernels(
-    device: Device,
-    wanted: Iterable[tuple[str, cubin.Defines]],
-    meanwhile: Callable[[], None] = lambda: None,
-) -> None:
+def compile_kernels(device: Device, wanted: Iterable[Kernel]) -> None:
     """Leave kernels, given by source and macros, in the cache on disk, compiled on all cores."""
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     from concurrent.futures import ThreadPoolExecutor
 
-    def compiled(one: tuple[str, cubin.Defines]) -> None:
+    def compiled(one: Kernel) -> None:
         with contextlib.suppress(HeteroError):  # who measures it will say so
             device.compiled(*one)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        done = pool.map(compiled, dict.fromkeys(wanted))
-        meanwhile()
-        list(done)
-
-
-def _sizes(case: Case) -> list[tuple[int, ...]]:
-    """All that will be measured of a case."""
-    if isinstance(case.how, Passes):
-        return [*case.how.knots.values(), *case.how.held_out.values()]
-    if isinstance(case.how, SampleGrid):
-        between = itertools.islice(sampling.between_knots(case), case.how.held_out)
-        return [*grid(case.axes), *between]
-    return []
+        list(pool.map(compiled, dict.fromkeys(wanted)))

@@ -92,23 +92,14 @@ def _measure(
     blas_spin.find()  # not while something is timed
     beside = Surroundings(places, portions, wanted, kept, schedule, failures, company)
     beside.copies()
-    schedule.begin("compiling", _COMPILING[not wanted.quick], "compiling")
-    told_of = _told_by(schedule)
     # A GPU's own clock does not mind what the CPU compiles meanwhile.
-    own, rest = by_own_clock(portions)
-    compiled = compiling.compile_ahead(portions, wanted.quick, told_of, bool(own))
-
-    def ready(portion: Portion | None) -> None:
-        if compiled is not None and any(portion is one for one in own):
-            compiled.look()
-            return
-        if compiled is not None:
-            compiled.wait(told_of)
-        beside.calls()
-
+    at_once, own, rest = by_own_clock(portions)
+    compiled = compiling.compile_ahead(portions, wanted.quick, kept.kernels, bool(at_once or own))
+    ready = _Ready(compiled, schedule, _COMPILING[not wanted.quick], at_once, own, beside.calls)
     try:
         measured = loop.measure(
-            *([*own, *rest], budget, beside.shares, schedule.begin, failures, watch, kept, ready)
+            [*at_once, *own, *rest],
+            *(budget, beside.shares, schedule.begin, failures, watch, kept, ready),
         )
     finally:
         if compiled is not None:
@@ -141,6 +132,57 @@ def _measure(
         log.warning("this calibration cannot be trusted: calibrate again when nothing else runs")
     schedule.done()
     return found
+
+
+class _Ready:
+    """What is waited for before a case is measured; see `hetero.calibration.compiling`.
+
+    Parameters
+    ----------
+    compiled : compiling.Beside
+        None where nothing is compiled.
+    schedule : Schedule
+    seconds : float
+        Planned, of all waiting.
+    at_once, own : list of Portion
+        Timed by a device's own clock: what needs nothing compiled, and what does.
+    calls : callable
+        Called when all is compiled.
+    """
+
+    def __init__(
+        self,
+        compiled: compiling.Beside | None,
+        schedule: Schedule,
+        seconds: float,
+        at_once: list[Portion],
+        own: list[Portion],
+        calls: Callable[[], None],
+    ) -> None:
+        self._compiled, self._schedule, self._calls = compiled, schedule, calls
+        self._at_once, self._own = ({id(one) for one in some} for some in (at_once, own))
+        self._seconds = seconds / (1 + len({one.place.name for one in own}))
+        self._there: set[str] = set()  # places whose own kernels are compiled
+        self._all = False
+
+    def __call__(self, portion: Portion | None) -> None:
+        """``portion`` is the next case's, None after all."""
+        compiled, begin = self._compiled, self._schedule.begin
+        if compiled is not None and id(portion) in self._at_once:
+            compiled.look()
+        elif compiled is not None and id(portion) in self._own:
+            name = portion.place.name
+            if name not in self._there:
+                begin("compiling", self._seconds, f"compiling kernels of {name}")
+                compiled.wait_for_own_clock(name)
+                self._there.add(name)
+            compiled.look()
+        elif not self._all:
+            if compiled is not None:
+                begin("compiling", self._seconds, "compiling")
+                compiled.wait(_told_by(self._schedule))
+            self._all = True
+            self._calls()
 
 
 def _told_by(schedule: Schedule) -> Callable[[int], None]:

@@ -90,13 +90,15 @@ def few(case: Case, place: Place) -> Case:
     return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
 
 
-def by_own_clock(portions: list[Portion]) -> tuple[list[Portion], list[Portion]]:
-    """What a GPU times by its own clock, however busy the host is, and all else."""
-    found: tuple[list[Portion], list[Portion]] = [], []
+def by_own_clock(portions: list[Portion]) -> tuple[list[Portion], list[Portion], list[Portion]]:
+    """What a GPU times by its own clock, however busy the host is: first what needs nothing
+    compiled, then what does; and all else."""
+    found: tuple[list[Portion], list[Portion], list[Portion]] = [], [], []
     for portion in portions:
-        cases: tuple[list[Case], list[Case]] = [], []
+        cases: tuple[list[Case], list[Case], list[Case]] = [], [], []
         for case in portion.cases:
-            cases[not (len(portion.place.devices) == 1 and has_own_clock(case))].append(case)
+            own = len(portion.place.devices) == 1 and has_own_clock(case)
+            cases[bool(case.ahead) if own else 2].append(case)
         for several, kept in zip(found, cases, strict=True):
             if kept:
                 several.append(portion._replace(cases=tuple(kept)))

@@ -62,7 +62,6 @@ class Surroundings:
         self._schedule, self._failures, self._company = schedule, failures, company
         self._links: dict[str, dict[str, Any] | None] = {}  # None where they cannot be measured
         self.shares: dict[tuple[str, str, str], float] = {}
-        self._is_done = False
 
     def copies(self) -> None:
         """Measure copies in host memory, and each device's links."""
@@ -85,10 +84,7 @@ class Surroundings:
                 self._links[place.name] = found
 
     def calls(self) -> None:
-        """Measure what the host does around calls, and the links of several devices; once."""
-        if self._is_done:
-            return
-        self._is_done = True
+        """Measure what the host does around calls, and the links of several devices."""
         wanted, kept = self._wanted, self._kept
         for place in self._places:
             name = place.name

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dataclasses
 import itertools
 import sys
+import time
 import types
 
 import pytest
 
 from hetero.calibration import compiling, loop, machine, overheads, sampling
-from hetero.calibration.budgets import FULL
-from hetero.calibration.portions import Portion, by_own_clock
+from hetero.calibration.budgets import FULL, QUICK
+from hetero.calibration.listing import Listing, kernels_of
+from hetero.calibration.portions import Portion, all_cases, by_own_clock
 from hetero.calibration.sampling import Samples
 from hetero.devices import loop_compiler, loops
 from hetero.runtime import registry
@@ -24,9 +25,9 @@ PLACES = [Place("cpu", {"kind": "cpu"}), Place("cuda:0", {"kind": "cuda"}, (GPU,
 TOGETHER = Place("cuda*2", {"kind": "cuda"}, (GPU, GPU))
 
 
-def portion(name, place, *ways):
+def portion(name, place, *ways, ahead=""):
     row = next(i for i in registry.lookup(name) if i.kind == place.kind)
-    cases = [Case(row, "float32", str(n), how, [[4]]) for n, how in enumerate(ways)]
+    cases = [Case(row, "float32", str(n), how, [[4]], ahead=ahead) for n, how in enumerate(ways)]
     return Portion(registry.operation(name), place, tuple(cases))
 
 
@@ -35,18 +36,20 @@ def portions():
     return [
         *(portion("matmul", place, grid) for place in (*PLACES, TOGETHER)),
         *(portion("poisson", place, solves, grid, passes) for place in PLACES),
+        portion("matvec", PLACES[1], grid, ahead="matvec"),
+        portion("convolve2d", PLACES[1], grid, passes),
     ]
 
 
 def test_what_a_device_times_by_its_own_clock():
-    own, rest = by_own_clock(portions())
-    assert {(p.operation.name, p.place.name) for p in own} == {
-        *(("matmul", "cuda:0"), ("poisson", "cuda:0"))
-    }
-    assert all(isinstance(case.how, SampleGrid) for p in own for case in p.cases)
+    at_once, own, rest = by_own_clock(portions())
+    assert [p.operation.name for p in at_once] == ["matmul", "poisson", "convolve2d"]
+    assert [p.operation.name for p in own] == ["matvec"], "its kernels are compiled before"
+    assert {p.place.name for p in (*at_once, *own)} == {"cuda:0"}
+    assert all(isinstance(case.how, SampleGrid) for p in (*at_once, *own) for case in p.cases)
     number = sum(len(p.cases) for p in portions())
-    assert sum(len(p.cases) for p in (*own, *rest)) == number
-    assert by_own_clock([portion("matmul", PLACES[0], SampleGrid())])[0] == []
+    assert sum(len(p.cases) for p in (*at_once, *own, *rest)) == number
+    assert by_own_clock([portion("matmul", PLACES[0], SampleGrid())])[:2] == ([], [])
 
 
 def test_shares_that_are_known_later_are_added(monkeypatch):
@@ -73,6 +76,9 @@ def calibration(monkeypatch):
         def look(self):
             done.append("looked")
 
+        def wait_for_own_clock(self, name):
+            done.append(f"kernels of {name}")
+
         def wait(self, told=None):
             done.append("compiled")
 
@@ -80,16 +86,18 @@ def calibration(monkeypatch):
             done.append("stopped")
 
     def take(case, bench, *_):
-        done.append((bench.device.name if bench.devices else "cpu", type(case.how)))
+        name = bench.device.name if bench.devices else "cpu"
+        done.append((name, type(case.how), case.ahead))
         return Samples({(4,): 1e-6}, host=1e-7)
 
     def content(wanted, kept, measured, failures):
         given.extend(measured)
         return {"models": {}}
 
-    def compile_ahead(found, quick, told, beside):
-        done.append("kernels")
-        return Loops() if beside else None
+    def compile_ahead(found, quick, tables, beside):
+        done.append("begun")
+        assert beside
+        return Loops()
 
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
@@ -110,7 +118,7 @@ def calibration(monkeypatch):
     )
     wanted = types.SimpleNamespace(budget=FULL, devices=[], quick=True, only=(), base=None)
     kept = loop.Keeper()
-    kept.around, kept.pack, kept.cases = {}, None, 0
+    kept.around, kept.pack, kept.cases, kept.kernels = {}, None, 0, {}
     kept.turns_left, kept.write_if_due = lambda *_: 0, lambda: None
 
     def measure():
@@ -124,16 +132,20 @@ def test_loops_are_compiled_beside_a_gpus_own_clock_only(calibration):
     measure, done = calibration
     given, in_order = measure()
     assert [one.key for one in given] == in_order, "as if nothing were compiled beside"
-    pack, links, kernels, *rest, stopped = done
-    assert (pack, links, kernels, stopped) == ("pack", "links", "kernels", "stopped")
-    compiled, calls = rest.index("compiled"), rest.index("calls")
-    own = [one for one in rest[:compiled] if one != "looked"]
-    assert own == [("cuda:0", SampleGrid)] * 2
-    assert calls == compiled + 1
-    later = [one for one in rest[calls + 1 :] if one != "compiled"]
-    assert later.count(("cuda:0", TimedSolves)) == 2, "by the host's clock: looked at twice"
-    assert ("cuda:0", SampleGrid) not in later
-    assert later.count(("cpu", SampleGrid)) == 4
+    pack, links, begun, *rest, stopped = done
+    assert (pack, links, begun, stopped) == ("pack", "links", "begun", "stopped")
+    kernels, compiled = rest.index("kernels of cuda:0"), rest.index("compiled")
+    own = "cuda:0", SampleGrid
+    assert [one for one in rest[:kernels] if one != "looked"] == [(*own, "")] * 3
+    then = [one for one in rest[kernels + 1 : compiled] if one != "looked"]
+    assert then == [(*own, "matvec")]
+    calls, *later = rest[compiled + 1 :]
+    assert calls == "calls"
+    assert {"calls", "compiled", "looked", "kernels of cuda:0"}.isdisjoint(later)
+    assert later.count(("cuda:0", TimedSolves, "")) == 2, "by the host's clock: looked at twice"
+    assert later.count(("cuda:0", Passes, "")) == 2
+    assert later.count(("cpu", SampleGrid, "")) == 4
+    assert not [one for one in later if one[:2] == own]
     (matmul,) = [x for x in given if (x.key.place, x.key.operation) == ("cuda:0", "matmul")]
     assert matmul.samples.seconds == pytest.approx({(4,): 1.4e-6}), "with the host's share"
 
@@ -216,12 +228,15 @@ def test_the_longest_are_begun_first_and_all_end(monkeypatch):
     assert niced == ["c", "d"], "on few cores all of them"
 
 
-def test_without_a_gpu_all_is_compiled_before(monkeypatch):
+def test_a_process_for_each_device_beside_those_of_the_loops(monkeypatch):
     asked = []
 
     class Processes:
         def __init__(self, names, beside):
             asked.append((names, beside))
+
+        def look(self):
+            asked.append("looked")
 
         def wait(self, told):
             asked.append("waited")
@@ -229,74 +244,90 @@ def test_without_a_gpu_all_is_compiled_before(monkeypatch):
         def stop(self):
             asked.append("stopped")
 
+    class Kernels:
+        def __init__(self, place, cases, quick, tables):
+            self.name = place.name
+            asked.append((place.name, len(cases), quick, tables))
+
+        def wait_for_first(self):
+            asked.append(f"first of {self.name}")
+
+        def wait(self):
+            asked.append(f"all of {self.name}")
+
+        def stop(self):
+            asked.append(f"stopped {self.name}")
+
     monkeypatch.setattr(loop_compiler, "Processes", Processes)
+    monkeypatch.setattr(compiling, "Kernels", Kernels)
     monkeypatch.setattr(compiling, "_loops", lambda found: ["x in float32"])
-    assert compiling.compile_ahead([], True) is None
-    assert asked == [(["x in float32"], False), "waited"]
-    asked.clear()
-    assert isinstance(compiling.compile_ahead([], True, None, True), compiling.Beside)
-    assert asked == [(["x in float32"], True)]
+    begun = [(["x in float32"], True), ("cuda:0", 7, False, {"a card": {}})]
+    left = compiling.compile_ahead(portions(), False, {"a card": {}}, True)
+    assert asked == begun, "nothing is waited for, and several devices need nothing of their own"
+    left.wait_for_own_clock("cuda:1")
+    left.wait_for_own_clock("cuda:0")
+    assert asked[2:] == ["looked", "looked", "first of cuda:0"]
+    del asked[2:]
+    left.wait()
+    assert asked[2:] == ["waited", "all of cuda:0"]
+    assert {*loops._PACKAGES} <= {*sys.modules}, "imported meanwhile"
+    del asked[2:]
+    left.stop()
+    assert asked[2:] == ["stopped", "stopped cuda:0"]
 
     def fails(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compiling, "Rehearsal", fails)
+    monkeypatch.setattr(compiling, "Kernels", fails)
     with pytest.raises(KeyboardInterrupt):
-        compiling.compile_ahead([(None, PLACES[1], ())], True, None, True)
+        compiling.compile_ahead(portions(), True, {}, True)
     assert asked[-1] == "stopped"
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_kernels_of_what_the_host_times_are_compiled_beside(beside, monkeypatch, tmp_path):
-    """A process of its own gets the list of those that no case of the GPU's clock needs."""
-    done = []
-
-    class Nothing:
-        def __init__(self, *_):
-            pass
-
-        def wait(self, told=None):
-            done.append("waited")
-
-    kernels = {SampleGrid: [("a.cu", (("N", 4),)), ("b.cu", ())], Passes: [("b.cu", ())]}
-    kernels[Passes] += [("c.cu", (("REAL", "float"), ("N", 2))), ("d.cu", ())]
-    device = types.SimpleNamespace(kind="cuda", name="cuda:0", dialect="cuda", arch="sm_90")
-    place = Place("cuda:0", {"kind": "cuda"}, (device,))
-    found = portion("convolve2d", place, SampleGrid(), Passes("surface", {}, {}, 1.0))
-    cases = tuple(dataclasses.replace(case, ahead=True) for case in found.cases)
-    monkeypatch.setattr(loop_compiler, "Processes", Nothing)
-    monkeypatch.setattr(compiling, "_loops", lambda found: [])
-    monkeypatch.setattr(compiling, "Rehearsal", Nothing)
-    monkeypatch.setattr(
-        compiling,
-        "kernels_of",
-        lambda _, cases: [one for case in cases for one in kernels[type(case.how)]],
-    )
-
-    def compile_kernels(device, wanted, meanwhile):
-        done.append(list(wanted))
-        meanwhile()
-        assert {*loops._PACKAGES} <= {*sys.modules}
-
-    monkeypatch.setattr(compiling, "compile_kernels", compile_kernels)
-    # The process does what it is told, but leaves what it would compile in a file.
+def test_a_process_compiles_first_what_is_waited_for_first(monkeypatch, tmp_path):
+    """It does what it is told, but leaves what it would compile in a file."""
     told = tmp_path / "told"
+    info = {"kind": "cuda", "name": "a card", "memory_bytes": 80 << 30, "multiprocessors": 132}
+    info |= {"block_limit": 1024, "shared_limit": 227 << 10, "arch": "sm_90"}
     monkeypatch.setattr(
         compiling,
-        "_KERNELS",
+        "_COMMAND",
         "from hetero.calibration import compiling\n"
-        "compiling.kernel_text = lambda text, dialect: text + dialect\n"
-        f"compiling.cubin.make_ahead = lambda all: open({str(told)!r}, 'w').write(repr([*all]))\n"
-        + compiling._KERNELS,
+        f"compiling.inventory.devices = lambda: {{'cuda:0': {info!r}}}\n"
+        "compiling.kernel_text = lambda text, dialect: text\n"
+        "def make(all):\n"
+        f"    with open({str(told)!r}, 'a') as file: print([*all], file=file)\n"
+        "compiling.cubin.make_ahead = make\n" + compiling._COMMAND,
     )
-    left = compiling.compile_ahead([found._replace(cases=cases)], False, None, beside)
-    if not beside:
-        assert left is None
-        assert {*done[0]} == {*kernels[SampleGrid], *kernels[Passes]}
-        return
-    assert done[0] == kernels[SampleGrid]
-    left.wait()
-    assert ast.literal_eval(told.read_text()) == [
-        ("c.cucuda", "sm_90", (("REAL", "float"), ("N", 2))),
-        ("d.cucuda", "sm_90", ()),
-    ]
+    place = Place("cuda:0", info, (Listing("cuda:0", info),))
+    operations = [registry.operation(name) for name in ("matvec", "convolve2d")]
+    cases = [c for p in all_cases(operations, [place], QUICK, []) for c in p.cases]
+    cases = [case for case in cases if case.dtype == "float32" and case.ahead]
+    process = compiling.Kernels(place, cases, True, {})
+    process.wait_for_first()
+    (line,) = told.read_text().splitlines()
+    first = ast.literal_eval(line)
+    process.wait()
+    _, line = told.read_text().splitlines()
+    others = ast.literal_eval(line)
+    device = Listing("cuda:0", info)
+    own = [case for case in cases if case.implementation.operation == "matvec"]
+    for found, listed in ((first, own), (others, cases)):
+        assert [(file, defines) for file, _, defines in found] == kernels_of(device, listed)
+        assert {arch for _, arch, _ in found} == {"sm_90"}
+    assert others
+    asked = compiling.Kernels(place, cases, True, {})
+    asked.wait()
+    assert len(told.read_text().splitlines()) == 2, "they are known to be compiled"
+
+
+def test_a_process_that_fails_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(compiling, "_COMMAND", "raise SystemExit(3)")
+    process = compiling.Kernels(PLACES[1], [], True, {})
+    process.wait_for_first()
+    process.wait()
+    process.stop()
+    monkeypatch.setattr(compiling, "_COMMAND", "import time; time.sleep(60)")
+    begin = time.monotonic()
+    compiling.Kernels(PLACES[1], [], True, {}).stop()
+    assert time.monotonic() - begin < 30

@@ -10,7 +10,7 @@ import abc
 import contextlib
 import ctypes
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -238,6 +238,22 @@ class Device(HostCopies):
         ----------
         wanted : iterable of (file, macros)
         """
+
+    def cooperative(
+        self,
+        text: str,
+        kernel: str,
+        defines: tuple[tuple[str, int | str], ...],
+        block: int,
+        shared_bytes: int,
+    ) -> Any:
+        """A kernel for cooperative launches (`hetero.devices.cooperative`), None where there are
+        none."""
+        return None
+
+    def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> Any:
+        """Plans of the device's library of Fourier transforms; see `hetero.devices.cufft`."""
+        raise DeviceError(f"{self.kind} has no library of Fourier transforms")
 
     def run_launches(
         self, launch_plan: kernels.LaunchPlan, buffers: dict[str, Any], itemsize: int

@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from hetero.devices import cubin
-from hetero.devices.base import Device, kernel_text
+from hetero.devices.base import kernel_text
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 
 LEGACY_STREAM = 0
@@ -59,7 +59,7 @@ class CooperativeKernel:
 
 
 def load(
-    device: Device, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
+    device: Any, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
 ) -> CooperativeKernel | None:
     """A kernel for cooperative launches, or None where there can be none.
 
@@ -67,7 +67,7 @@ def load(
 
     Parameters
     ----------
-    device : Device
+    device : CudaDevice
     text, kernel : str
         File of `hetero.kernels`, and entry point.
     defines : tuple of (str, int or str)
@@ -76,8 +76,6 @@ def load(
     shared_bytes : int
         Dynamic shared memory of a block.
     """
-    if device.kind != "cuda" or not hasattr(device, "state"):
-        return None
     kernels = device.state().handles.setdefault("cooperative", {})
     key = text, kernel, defines, block, shared_bytes
     if key not in kernels:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hetero import locks
-from hetero.devices import cubin
+from hetero.devices import cooperative, cubin, cufft
 from hetero.devices.base import kernel_text
 from hetero.devices.cuda_context import CudaContexts
 from hetero.devices.cuda_state import Constants
@@ -86,6 +86,14 @@ class CudaLaunches(CudaContexts):
             shared_bytes,
             self._queue(stream),
         )
+
+    def cooperative(
+        self, text: str, kernel: str, defines: cubin.Defines, block: int, shared_bytes: int
+    ) -> cooperative.CooperativeKernel | None:
+        return cooperative.load(self, text, kernel, defines, block, shared_bytes)
+
+    def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> cufft.Plans:
+        return cufft.Plans(self, layouts)
 
     def prepared(
         self, launch_plan: LaunchPlan, names: tuple[str, str, str], itemsize: int, **numbers: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero.devices import cooperative
+from hetero.devices.cooperative import CooperativeKernel
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.ops.krylov.cg_loops import Loop
 from hetero.ops.krylov.cg_matrices import grid_of
@@ -25,7 +25,7 @@ class Persistent(Loop):
         vectors: Vectors,
         stencil: Stencil,
         plan: plan_cg_stencil.Cooperative,
-        kernel: cooperative.CooperativeKernel,
+        kernel: CooperativeKernel,
     ) -> None:
         super().__init__(vectors.exchange)
         (part,), dtype = self.parts, vectors.dtype
@@ -94,8 +94,8 @@ def persistent(vectors: Vectors, stencil: Stencil) -> Persistent | None:
     if plan is None:
         return None
     launch = plan.launch
-    kernel = cooperative.load(
-        device, launch.source, launch.kernel, launch.defines, launch.block, plan.shared_bytes
+    kernel = device.cooperative(
+        launch.source, launch.kernel, launch.defines, launch.block, plan.shared_bytes
     )
     if kernel is None or kernel.most_blocks < launch.grid:
         return None

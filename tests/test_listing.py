@@ -1,0 +1,153 @@
+"""Which kernels are compiled before they are measured, and which of an operation's sizes are."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import json
+import sys
+import types
+
+import pytest
+
+from hetero.calibration import compiling, listing
+from hetero.calibration.budgets import FULL, QUICK
+from hetero.calibration.compiling import Kernels
+from hetero.calibration.listing import Listing, kernels_of
+from hetero.calibration.portions import all_cases
+from hetero.ops.linear_systems.solve import Solve
+from hetero.runtime import registry
+from hetero.runtime.cases import Case, Place, TimedSolves, thinned
+from hetero.runtime.registry import Arguments
+
+_SIZES = [2**8 * 4**i for i in range(9)]
+
+
+@pytest.mark.parametrize("step", [1.0, 4.0, 8.0, 64.0, 1e9])
+@pytest.mark.parametrize("sizes", [_SIZES, [3, 4, 5, 900], [7]])
+def test_thinned_sizes_are_far_apart_and_have_both_ends(sizes, step):
+    found = thinned(sizes, step)
+    assert found == sorted({*found} & {*sizes})
+    assert (found[0], found[-1]) == (sizes[0], sizes[-1])
+    ratios = [b / a for a, b in itertools.pairwise(found)]
+    assert all(ratio >= step for ratio in ratios[1:])
+    assert not ratios or len(found) == 2 or ratios[0] >= step**0.5
+
+
+def test_nothing_is_left_out_without_a_step():
+    assert thinned(_SIZES, FULL.step) == _SIZES
+    assert thinned(_SIZES, QUICK.solve_step) == [_SIZES[0], _SIZES[2], _SIZES[5], _SIZES[8]]
+
+
+INFO = {
+    "kind": "cuda",
+    "name": "a card",
+    "memory_bytes": 80 << 30,
+    "multiprocessors": 132,
+    "block_limit": 1024,
+    "shared_limit": 227 << 10,
+    "arch": "sm_90",
+}
+
+
+def cases_of(device, budget=QUICK):
+    place = Place(device.name, INFO, (device,))
+    failures = []
+    portions = all_cases(registry.operations(), [place], budget, failures)
+    assert not failures
+    return [case for portion in portions for case in portion.cases]
+
+
+@pytest.fixture
+def with_libraries(monkeypatch):
+    """As where NVIDIA's are installed."""
+    package, bindings = types.ModuleType("nvmath"), types.ModuleType("nvmath.bindings")
+    bindings.cufft = types.ModuleType("nvmath.bindings.cufft")
+    bindings.cufft.get_version = int
+    for name in ("d2z", "r2c", "z2d", "c2r"):
+        setattr(bindings.cufft, f"exec_{name}", None)
+    package.bindings = bindings
+    for module in (package, bindings, bindings.cufft):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_kernels_of_every_case_are_listed_but_those_of_libraries(with_libraries):
+    device = Listing("cuda:0", INFO)
+    found, rows = {}, set()
+    for case in cases_of(device):
+        device.wanted.clear()
+        found[str(case)] = {file for file, _ in kernels_of(device, [case])}
+        rows.add((case.implementation.operation, case.implementation.method))
+    assert rows >= {
+        *(("convolve2d", m) for m in ("direct", "separable", "fft", "overlap_save")),
+        *(("poisson", m) for m in ("dst", "multigrid", "jacobi")),
+        *(("cg", "fused"), ("kmeans", "lloyd"), ("matmul", "tiled"), ("matvec", "tiled")),
+    }
+    assert not [name for name, files in found.items() if not files and " library " not in name]
+    expected = {
+        "convolve2d fft float32": {"convolve_fft.cu", "convolve_small.cu"},
+        "poisson dst 2d float64": {"dst.cu"},
+        "poisson multigrid 2d float32": {"multigrid.cu", "multigrid_coarse.cu"},
+        "cg fused stencil2-multigrid float64": {"multigrid.cu", "cg_preconditioned.cu"},
+        "cg fused stencil2 float32": {"cg_stencil.cu"},
+    }
+    assert {name: files & found[name] for name, files in expected.items()} == expected
+
+
+def test_a_run_that_does_not_end_is_ended_and_others_are_listed(monkeypatch):
+    row = next(i for i in registry.lookup("poisson") if i.kind == "cuda")
+    device = Listing("cuda:0", INFO)
+
+    def never(devices, problem, arguments):
+        while True:
+            devices[0].build("a.cu", "a", (("N", problem),))
+            devices[0].launch(None, 1, 1, [])
+
+    row = dataclasses.replace(row, run=never)
+    case = Case(row, "float32", "2d", TimedSolves(1, 1), [[3, 4]], problem=lambda n: n)
+    made = Arguments((), None, Solve(None, 0.0, 0.0, 1))
+    case = dataclasses.replace(case, arguments=lambda n, devices: made)
+    monkeypatch.setattr(listing, "_MOST", 5)
+    assert kernels_of(device, [case]) == [("a.cu", (("N", 3),)), ("a.cu", (("N", 4),))]
+    assert kernels_of(device, [case]) == [], "they are listed"
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What processes are asked that are begun, none of which runs."""
+    asked = []
+
+    class Process:
+        def __init__(self, command, **_):
+            self.ours = "compile_asked" in command[-1]  # others may look for a compiler
+            self.stdin, self.stdout = io.StringIO(), io.StringIO("first\n")
+            self.stdin.close = lambda: self.ours and asked.append(json.loads(self.stdin.getvalue()))
+
+        def wait(self):
+            return 0
+
+    monkeypatch.setattr(compiling.subprocess, "Popen", Process)
+    return asked
+
+
+def test_a_list_is_compiled_once_until_its_kernels_change(started, monkeypatch):
+    row = next(i for i in registry.lookup("poisson") if i.kind == "cuda")
+    place = Place("cuda:0", INFO)
+    cases = [Case(row, dtype, "2d", TimedSolves(8, 40)) for dtype in ("float32", "float64")]
+    monkeypatch.setattr(compiling, "_sources", lambda: "these")
+    Kernels(place, cases, False, {}).wait()
+    (asked,) = started
+    assert asked["cases"] == sorted(map(str, cases))
+
+    compiling.disk_cache.write(compiling._KIND, asked["mark"], b"")
+    started.clear()
+    Kernels(place, cases[::-1], False, {}).wait()
+    assert not started, "they are in the cache"
+
+    Kernels(place, cases, True, {})
+    Kernels(place, cases[:1], False, {})
+    Kernels(place, cases, False, {"a card": {"figures": 1}})
+    monkeypatch.setattr(compiling, "_sources", lambda: "others")
+    Kernels(place, cases, False, {})
+    assert len({asked["mark"] for asked in started}) == 4, "other sizes, cases, plans and kernels"

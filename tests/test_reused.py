@@ -24,15 +24,25 @@ PAGE = reused._PAGE
 
 
 @pytest.fixture(name="kept", autouse=True)
-def _kept(monkeypatch):
+def _kept():
     """As if large copies were being made, and nothing else; the memory that is kept."""
     gc.collect()
-    monkeypatch.setattr(reused, "_users", set())  # other tests' calls are users for a minute
-    monkeypatch.setattr(reused, "_state", {"asked": 0.0, "thread": None})
+    reused._users.clear()  # other tests' calls are users for a minute
     reused.close()
+    until(lambda: reused._state["thread"] is None)
+    reused._state["asked"] = 0.0
     reused.open_()
     yield reused._kept
+    reused._users.clear()
     reused.close()
+    until(lambda: reused._state["thread"] is None)
+
+
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def address(array):
@@ -161,6 +171,69 @@ def test_without_memory_what_is_kept_is_given_back_and_numpy_says_so(kept, monke
         reused.empty((1 << 55,), np.float64)
 
 
+def test_the_system_may_have_what_lies_unused_for_a_moment_and_not_sooner(kept, monkeypatch):
+    monkeypatch.setattr(reused, "_REST", 0.2)
+    rested = []
+    monkeypatch.setattr(reused._Block, "rest", lambda block: rested.append(block))
+    begin = time.monotonic()
+    array, other = reused.empty((2 * PAGE,), np.uint8), reused.empty((9 * PAGE,), np.uint8)
+    place = address(array)
+    while time.monotonic() < begin + 0.8:  # a program that uses the same memory again and again
+        del array
+        array = reused.empty((2 * PAGE,), np.uint8)
+        assert address(array) == place
+        time.sleep(0.01)
+    assert not rested
+    del other
+    released = time.monotonic()
+    (large,) = kept
+    until(lambda: rested)
+    assert time.monotonic() - released >= 0.2
+    until(lambda: reused._state["sleeps"])  # there is nothing left to look at
+    assert rested == [large]
+    assert kept == [large]
+    del array  # wakes it
+    until(lambda: len(rested) == 2)
+    until(lambda: len(kept) == 2)
+    assert rested[1].address == place
+    again = reused.empty((9 * PAGE,), np.uint8)
+    assert again.base is not None
+    del again
+    until(lambda: len(rested) == 3)  # each time anew
+    assert rested[2] is large
+
+
+def test_very_large_memory_the_system_may_have_at_once(kept, monkeypatch):
+    monkeypatch.setattr(reused, "_VERY_LARGE", 4 * PAGE)
+    rested = []
+    monkeypatch.setattr(reused._Block, "rest", lambda block: rested.append(block.nbytes))
+    arrays = [reused.empty((n * PAGE,), np.uint8) for n in (3, 4)]
+    del arrays
+    assert rested == [4 * PAGE]
+
+
+def test_what_the_system_may_have_is_whole_until_it_is_taken_again(kept):
+    """Memory that rests while others take theirs is never that of two."""
+    wrong = []
+
+    def work(value):
+        for _ in range(200):
+            array = reused.empty((2 * PAGE,), np.uint8)
+            array[::4096] = value
+            reused._rest()
+            wrong.extend([value] * (not (array[::4096] == value).all()))
+            del array
+            reused._rest()
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len({id(block) for block in kept}) == len(kept) <= 6
+
+
 def test_many_threads(kept):
     wrong = []
 
@@ -234,6 +307,7 @@ def _results(monkeypatch):
     monkeypatch.setattr(reused, "_MALLOC", 4 << 20)
     monkeypatch.setattr(reused, "_IDLE", 0.5)
     reused.close()
+    until(lambda: reused._state["thread"] is None)
     yield
     until(lambda: reused._state["thread"] is None)
     assert not reused._users
@@ -241,13 +315,6 @@ def _results(monkeypatch):
 
 def result(shape, dtype):
     return reused.maker(np.prod(shape) * np.dtype(dtype).itemsize)(shape, dtype)
-
-
-def until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ clear them, which takes longer than bringing the values from a device, or than c
 that is little. So the memory of a large array that was made here is kept when the array and all its
 views are gone, for the next one of about that size: as long as large copies or results are made,
 and no more than a share of the machine's memory, or of what the process may have (``ulimit -v``).
-The system may take the pages back meanwhile if it runs short of memory (``MADV_FREE``).
+What lies unused for a moment the system may take back if it runs short of memory (``MADV_FREE``).
+Not sooner: to say so interrupts every processor that runs a thread of this process, which other
+guests of the machine may have just then, and whoever writes to the pages next pays again.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import functools
 import math
 import mmap
 import os
+import queue
 import sys
 import threading
 import time
@@ -39,6 +42,8 @@ _LEAST = 4 << 20  # bytes; malloc keeps what is smaller by itself
 # most, they are not more than 32 MiB.
 _MALLOC = (32 << 20) - mmap.PAGESIZE
 _IDLE = 60.0  # seconds without a large result of the CPU's after which none is kept for another
+_REST = 0.25  # seconds in which memory that is used again and again is taken again
+_VERY_LARGE = 1 << 30  # bytes of memory that the system may have at once
 _SHARE = 1 / 16  # of the machine's memory, at most
 _SPARE = 1.25  # times what is asked for, at most
 _PAGE = 2 << 20  # bytes of a huge page
@@ -48,7 +53,10 @@ _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA) if resource is not None els
 _kept: list[_Block] = []  # the one that was used last comes last; each change is one step
 _users: set[str] = set()  # who makes large arrays; nothing is kept where there are none
 _COPIES, _RESULTS = "copies", "results"
-_state: dict[str, Any] = {"asked": 0.0, "thread": None}  # for a result, in seconds; what waits
+# When a result was asked for, in seconds; the thread that looks after what is kept, and whether it
+# sleeps until somebody wakes it.
+_state: dict[str, Any] = {"asked": 0.0, "thread": None, "sleeps": False}
+_wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # put by finalizers, too
 _lock = locks.new()
 
 
@@ -57,6 +65,7 @@ class _Block:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
+        self.looks = 0  # that were taken at it since it came back
         self._pages = mmap.mmap(-1, nbytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._advise("MADV_HUGEPAGE")
         begin = np.frombuffer(self._pages, np.uint8).__array_interface__["data"][0]
@@ -90,9 +99,12 @@ class Lent:
         if is_ending():
             return
         if _users and os.getpid() == self._process:
-            self._block.rest()
+            self._block.looks = 0
+            if self._block.nbytes >= _VERY_LARGE:
+                self._block.rest()
             _kept.append(self._block)
             _shrink(_most())
+            _disturb()
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -122,38 +134,65 @@ def maker(nbytes: int) -> Callable[..., np.ndarray]:
 
 def _result(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     _state["asked"] = time.monotonic()
-    if _state["thread"] is None:
-        with _lock:
-            if _state["thread"] is None:
-                _watch()
+    open_(_RESULTS)
     return empty(shape, dtype)
 
 
-def _watch() -> None:
-    """Keep memory of results until there were none for long."""
-    thread = threading.Thread(target=_wait, name="hetero-results", daemon=True)
-    with contextlib.suppress(RuntimeError):  # the interpreter is ending, or there are too many
-        thread.start()
-        _state["thread"] = thread
-        open_(_RESULTS)
-
-
-def _wait() -> None:
+def _look_after() -> None:
+    """Let the system have what lies unused, and end where nobody makes large arrays any longer."""
     while True:
-        while (left := _state["asked"] + _IDLE - time.monotonic()) > 0:
-            time.sleep(left)
+        with contextlib.suppress(queue.Empty):
+            _wake.get(timeout=_pause())
         with _lock:
             if _state["thread"] is not threading.current_thread():
-                return None  # another one waits
+                return  # another one does it
             if _state["asked"] + _IDLE <= time.monotonic():
+                close(_RESULTS)
+            if not _users:
                 _state["thread"] = None
-                return close(_RESULTS)
+                return
+        _rest()
+
+
+def _pause() -> float | None:
+    """Seconds until there is something to do; None where that is not known."""
+    _state["sleeps"] = True  # before the look, so that what comes back after it wakes
+    if any(block.looks < 2 for block in list(_kept)):
+        _state["sleeps"] = False
+        return _REST
+    if _RESULTS in _users:
+        return max(_state["asked"] + _IDLE - time.monotonic(), 0.0)
+    return None
+
+
+def _disturb() -> None:
+    """Wake the thread that looks after what is kept, if it sleeps."""
+    if _state["sleeps"]:
+        _state["sleeps"] = False
+        _wake.put(None)
+
+
+def _rest() -> None:
+    """Let the system have what is seen here for the second time since it came back."""
+    for block in list(_kept):
+        if block.looks == 0:
+            block.looks = 1
+        elif block.looks == 1:
+            with contextlib.suppress(ValueError):  # another thread has it
+                _kept.remove(block)  # so that nobody writes to it meanwhile
+                block.rest()
+                block.looks = 2
+                _kept.insert(0, block)
+    if not _users:
+        clear()
 
 
 def _after_fork() -> None:
-    """The thread is not there in a forked child."""
-    _state["thread"] = None
-    _users.discard(_RESULTS)
+    """The thread is not there in a forked child, where nobody has made anything yet."""
+    global _wake
+    _wake = queue.SimpleQueue()
+    _state.update(thread=None, sleeps=False)
+    _users.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -194,8 +233,21 @@ def _physical() -> float:
 
 def open_(user: str = _COPIES) -> None:
     """From now on memory is kept; large copies are being made, or what else ``user`` names."""
-    if _most():
+    if user in _users or not _most():
+        return
+    with _lock:
         _users.add(user)
+        if _state["thread"] is not None:
+            _disturb()
+            return
+        _state["thread"] = thread = threading.Thread(
+            target=_look_after, name="hetero-results", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is ending, or there are too many
+            _state["thread"] = None
+            close(user)
 
 
 def close(user: str = _COPIES) -> None:
@@ -203,6 +255,7 @@ def close(user: str = _COPIES) -> None:
     _users.discard(user)
     if not _users:
         clear()
+        _wake.put(None)
 
 
 def clear() -> None:

@@ -35,7 +35,7 @@ class Clock:
         self.now += _READING
         return self.now
 
-    def spend(self, seconds: float, on_host: bool = True) -> None:
+    def spend(self, seconds: float, on_host: bool = True, launched: bool = False) -> None:
         self.now += round(seconds / _TICK) * _TICK
 
 
@@ -253,7 +253,8 @@ def install() -> list[str]:
             if last[0] is not problem or last[1] != steps:
                 number = len(where) if isinstance(where, (list, tuple)) else 1
                 last[:] = problem, steps, seconds_of(implementation, problem, steps, max(number, 1))
-            clock.spend(last[2], implementation.kind == "cpu")
+            on_host = implementation.kind == "cpu"
+            clock.spend(last[2], on_host, launched=solve and not on_host)
             if implementation.kind == "cpu":
                 return np.empty(problem.output.shape, problem.output.dtype)
             return None

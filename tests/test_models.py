@@ -215,6 +215,19 @@ def test_solve_is_set_up_and_steps():
     assert beyond == pytest.approx((0.2, 0.4))
 
 
+def test_parts_of_a_solve_grow_by_the_terms_that_its_work_names():
+    axes = [[10, 100], [4, 8]]
+    step = {"axes": axes, "seconds": [1e-3 + 1e-6 * n * d for n in axes[0] for d in axes[1]]}
+    setup = {"axes": axes, "seconds": [5e-3] * 4}
+    price = cost("solve", {"setup": setup, "step": step})
+    work = Work((10_000, 64), 0.0, 0.0, repeat=3, terms=((), (0, 1)))
+    assert price(work) == pytest.approx((5e-3, 3 * (1e-3 + 1e-6 * 640_000)))
+    by_rate = 5e-3 * 800, 3 * (1e-3 + 1e-6 * 800) * 800
+    assert price(work._replace(terms=())) == pytest.approx(by_rate)
+    inside = work._replace(dims=(100, 8))
+    assert price(inside) == price(inside._replace(terms=()))
+
+
 def test_every_form_is_tested_here():
     assert set(FORMS) == {"roofline", "surface", "bandwidth", "solve", "filter", "waves"}
 

@@ -24,7 +24,7 @@ OWN = re.compile(r"hetero/ops/(functions\.py$|\w+/)")
 # library of a device, the package numba. Operations are looked for here, methods are not.
 DESCRIBING = re.compile(r"hetero/(devices/|arrays/|runtime/(inventory|overview)\.py$)")
 # A curve of White's is constant, and so is a kind of memory that a method is named after.
-OTHERWISE = {"hetero/runtime/models.py": frozenset({"constant"})}
+OTHERWISE = {"hetero/runtime/effective_bandwidth.py": frozenset({"constant"})}
 
 
 class Names(NamedTuple):

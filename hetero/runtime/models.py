@@ -21,9 +21,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
-from math import exp, inf, log, prod, sqrt
+from math import exp, inf, log, prod
 from typing import Any, NamedTuple
+
+from hetero.runtime import effective_bandwidth, growth
 
 
 class Work(NamedTuple):
@@ -43,6 +46,9 @@ class Work(NamedTuple):
         How often what a call costs however small is to be paid.
     estimate : float
         Seconds by the implementation's own reckoning, for the form "waves"; 0 where it has none.
+    terms : tuple of tuple of int
+        Products of which dimensions a step's seconds are a sum of, for the form "solve" beyond the
+        measured sizes. Empty: there the rate of the last size holds.
     """
 
     dims: tuple[int, ...]
@@ -51,6 +57,7 @@ class Work(NamedTuple):
     repeat: int = 1
     calls: float = 1.0
     estimate: float = 0.0
+    terms: growth.Terms = ()
 
 
 class ModelKey(NamedTuple):
@@ -175,7 +182,7 @@ def _bandwidth(constants: dict[str, Any]) -> Cost:
     2 floats (8 bytes) are accessed for each multiplication, less by the factor ``reuse`` where the
     tile lets threads share them (2 for matvec, 16 for matmul, min(FS, 16) for convolution).
     """
-    rate = _white_rate(constants["bandwidth"])
+    rate = effective_bandwidth.rate(constants["bandwidth"])
     reuse = constants.get("reuse", 1)
 
     def cost(work: Work) -> tuple[float, float]:
@@ -186,37 +193,33 @@ def _bandwidth(constants: dict[str, Any]) -> Cost:
     return cost
 
 
-def _white_rate(bandwidth: dict[str, Any]) -> Callable[[tuple[int, ...]], float]:
-    """Effective bandwidth in bytes per second as a function of the dimensions."""
-    kind = bandwidth["kind"]
-    unit = bandwidth["unit"]
-    if kind == "constant":
-        value = bandwidth["value"] * unit
-        return lambda dims: value
-    if kind == "clamped":  # min(max(numerator / n, low), high), section 3.5.1, n = sqrt(m k)
-        numerator, low, high = bandwidth["numerator"], bandwidth["low"], bandwidth["high"]
-        return lambda dims: unit * min(max(numerator / sqrt(dims[0] * dims[1]), low), high)
-    if kind == "filter":  # a / sqrt(FS) - n / b + c, section 3.5.1
-        a, b, c = bandwidth["a"], bandwidth["b"], bandwidth["c"]
-
-        def rate(dims: tuple[int, ...]) -> float:
-            n, filter_size = sqrt(dims[0] * dims[1]), sqrt(dims[2] * dims[3])
-            # The gain of small filters was fitted where they are small beside the image; the
-            # crossover stated for FS ~ n (n <= 11) holds only without it.
-            gain = a / sqrt(filter_size) if filter_size < n else 0.0
-            return unit * max(gain - n / b + c, bandwidth["least"])
-
-        return rate
-    raise KeyError(f"unknown kind of bandwidth {kind!r}")
-
-
 def _solve(constants: dict[str, Any]) -> Cost:
     """Set-up, and as many steps as the work says, each a surface over the dimensions."""
-    setup, step = (_surface({"overhead": 0.0, **constants[part]}) for part in ("setup", "step"))
+    setup, step = (_part(constants[part]) for part in ("setup", "step"))
 
     def cost(work: Work) -> tuple[float, float]:
-        once = Work(work.dims, work.flops, work.bytes)
-        return sum(setup(once)), sum(step(once)) * work.repeat
+        return setup(work), step(work) * work.repeat
+
+    return cost
+
+
+def _part(constants: dict[str, Any]) -> Callable[[Work], float]:
+    """Seconds of a solve's set-up or of one step.
+
+    Beyond the last knots they grow as the sum of products that fits all knots best, where the work
+    names its terms. A launch does not grow with the rows, nor do bytes of rows with the clusters.
+    """
+    axes, seconds = constants["axes"], constants["seconds"]
+    surface = _surface({"overhead": 0.0, **constants})
+    fitted = cache(lambda terms: growth.fitted(axes, seconds, terms))
+
+    def cost(work: Work) -> float:
+        dims = work.dims
+        inside = tuple([min(size, axis[-1]) for size, axis in zip(dims, axes, strict=True)])
+        if inside == dims or not work.terms:
+            return sum(surface(Work(dims, work.flops, work.bytes)))
+        grown = fitted(work.terms)
+        return sum(surface(Work(inside, work.flops, work.bytes))) * grown(dims) / grown(inside)
 
     return cost
 

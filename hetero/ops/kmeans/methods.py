@@ -24,6 +24,9 @@ from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Arguments
 
 _LEAST_SHARED = 1 << 12  # rows
+# What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of
+# seeds; rows that are read, distances that are compared, centroids that are made; products.
+_TERMS = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -42,7 +45,8 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
     if how == PLUS_PLUS:
         iterations += seeding_iterations(k)
     moved = 2.0 * n * d * np.dtype(problem.dtype).itemsize
-    return Work((n, d, k), 2.0 * n * d * k, moved, starts * iterations, calls=starts)
+    flops, repeat = 2.0 * n * d * k, starts * iterations
+    return Work((n, d, k), flops, moved, repeat, calls=starts, terms=_TERMS)
 
 
 def seeding_iterations(k: int) -> int:

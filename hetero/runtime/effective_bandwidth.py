@@ -1,0 +1,31 @@
+"""White's effective bandwidths of GPU kernels by size (White 2013, section 3.5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+
+def rate(bandwidth: dict[str, Any]) -> Callable[[tuple[int, ...]], float]:
+    """Effective bandwidth in bytes per second as a function of the dimensions."""
+    kind = bandwidth["kind"]
+    unit = bandwidth["unit"]
+    if kind == "constant":
+        value = bandwidth["value"] * unit
+        return lambda dims: value
+    if kind == "clamped":  # min(max(numerator / n, low), high), section 3.5.1, n = sqrt(m k)
+        numerator, low, high = bandwidth["numerator"], bandwidth["low"], bandwidth["high"]
+        return lambda dims: unit * min(max(numerator / sqrt(dims[0] * dims[1]), low), high)
+    if kind == "filter":  # a / sqrt(FS) - n / b + c, section 3.5.1
+        a, b, c = bandwidth["a"], bandwidth["b"], bandwidth["c"]
+
+        def of_filter(dims: tuple[int, ...]) -> float:
+            n, filter_size = sqrt(dims[0] * dims[1]), sqrt(dims[2] * dims[3])
+            # The gain of small filters was fitted where they are small beside the image; the
+            # crossover stated for FS ~ n (n <= 11) holds only without it.
+            gain = a / sqrt(filter_size) if filter_size < n else 0.0
+            return unit * max(gain - n / b + c, bandwidth["least"])
+
+        return of_filter
+    raise KeyError(f"unknown kind of bandwidth {kind!r}")

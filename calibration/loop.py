@@ -87,7 +87,6 @@ def measure(
     """
     start = time.perf_counter()
     watch, keeper = watch or Watch(), keeper or Keeper()
-    found: list[Measured] = []
     benches: dict[str, Bench] = {}
     gone: set[str] = set()
 
@@ -100,41 +99,40 @@ def measure(
     for portion in portions:
         left[portion.place.name] += sum(case.seconds for case in portion.cases)
     time_left = dict(left)  # what one case does not use is for those that follow at its place
-    for portion in portions:
-        samples: dict[ModelKey, tuple[Case, Samples]] = {}
-        for case, seconds in in_turn(portion):
-            place, row = portion.place, case.implementation
-            if (earlier := keeper.earlier(case, place)) is not None:
-                samples[key_of(case, place)] = case, earlier
-                left[place.name] = max(left[place.name] - seconds, 1e-9)
-                time_left[place.name] -= seconds
-                continue
-            if place.name in gone:
-                progress(place.name, seconds, f"{case} on {place.name}")
-                continue
-            if ready is not None:
-                ready(portion)
-            progress(place.name, seconds, f"{case} on {place.name}")
-            share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
+    samples: dict[ModelKey, Measured] = {}
+    for portion, case, seconds in in_turn(portions):
+        place, row, key = portion.place, case.implementation, key_of(case, portion.place)
+        if (earlier := keeper.earlier(case, place)) is not None:
+            samples[key] = Measured(case, place, earlier)
             left[place.name] = max(left[place.name] - seconds, 1e-9)
-            begin = time.perf_counter()
-            try:
-                _calm(case, place)
-                with active(place):
-                    bench = bench_at(place)
-                    host = shares.get((place.name, row.operation, row.method))
-                    _, before = samples.get(key_of(case, place), (case, None))
-                    taken = sampling.take(case, bench, budget, share, host, before)
-                    samples[key_of(case, place)] = case, taken
-            except Exception as error:
-                failures.append(Failure(row.operation, place.name, str(case), error))
-                if not alive(place):
-                    failures.append(Failure("", place.name, str(case), error))
-                    gone.add(place.name)
-            else:
-                keeper.add(Measured(case, place, taken))
-            time_left[place.name] -= time.perf_counter() - begin
-        found += [Measured(case, portion.place, taken) for case, taken in samples.values()]
+            time_left[place.name] -= seconds
+            continue
+        if place.name in gone:
+            progress(place.name, seconds, f"{case} on {place.name}")
+            continue
+        if ready is not None:
+            ready(portion)
+        progress(place.name, seconds, f"{case} on {place.name}")
+        share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
+        left[place.name] = max(left[place.name] - seconds, 1e-9)
+        begin = time.perf_counter()
+        try:
+            _calm(case, place)
+            with active(place):
+                bench = bench_at(place)
+                host = shares.get((place.name, row.operation, row.method))
+                before = samples[key].samples if key in samples else None
+                taken = sampling.take(case, bench, budget, share, host, before)
+                samples[key] = Measured(case, place, taken)
+        except Exception as error:
+            failures.append(Failure(row.operation, place.name, str(case), error))
+            if not alive(place):
+                failures.append(Failure("", place.name, str(case), error))
+                gone.add(place.name)
+        else:
+            keeper.add(samples[key])
+        time_left[place.name] -= time.perf_counter() - begin
+    found = list(samples.values())
     if ready is not None:
         ready(None)
     for number, (case, place, taken) in enumerate(found):

@@ -105,12 +105,17 @@ def by_own_clock(portions: list[Portion]) -> tuple[list[Portion], list[Portion],
     return found
 
 
-def in_turn(portion: Portion) -> Iterator[tuple[Case, float]]:
-    """Each case as often as it is gone through, with its part of the case's seconds."""
-    for number in range(portion.passes):
-        for case in portion.cases:
-            if number < turns(case):
-                yield case, case.seconds / turns(case)
+def in_turn(portions: Iterable[Portion]) -> Iterator[tuple[Portion, Case, float]]:
+    """Each case as often as it is gone through, with its part of the case's seconds.
+
+    All cases have their first turn before any has its second: a slow spell may last for seconds.
+    """
+    portions = list(portions)
+    for number in range(max((portion.passes for portion in portions), default=0)):
+        for portion in portions:
+            for case in portion.cases:
+                if number < turns(case):
+                    yield portion, case, case.seconds / turns(case)
 
 
 def turns(case: Case) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import math
 import subprocess
@@ -49,6 +50,7 @@ class _Waiting(subprocess.Popen):
 
     def __init__(self, *_, **__):
         self.returncode = 0
+        self.stdin, self.stdout = io.StringIO(), io.StringIO()
 
     def wait(self, timeout=None):
         return 0

@@ -64,7 +64,7 @@ def cases_here():
     """In the order and as often as their turn is."""
     info = hetero.runtime.inventory.devices()["cpu"]
     found = portions.all_cases(registry.operations(), [Place("cpu", info)], budgets.QUICK, [])
-    return [str(case) for portion in found for case, _ in portions.in_turn(portion)]
+    return [str(case) for _, case, _ in portions.in_turn(found)]
 
 
 def test_what_was_measured_serves_at_once(few, monkeypatch, profile_file, warnings_of):

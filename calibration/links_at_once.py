@@ -21,8 +21,8 @@ import numpy as np
 
 from hetero.calibration import loaded_links
 from hetero.calibration.failures import Failure
-from hetero.calibration.loaded_links import SECONDS, Times, Way
-from hetero.calibration.overheads import Copies
+from hetero.calibration.loaded_links import SECONDS, Times
+from hetero.calibration.overheads import Copies, Way
 from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.runtime.cases import Budget, Place
@@ -85,6 +85,7 @@ class Together:
                 self._copies[number](*way, nbytes)
 
         tasks = [partial(copy, number) for number in range(len(self._devices))]
+        self._copies[0].rest(way)
         begin = time.perf_counter()
         at_once.run(self._devices, tasks, nbytes)
         return time.perf_counter() - begin

@@ -33,7 +33,7 @@ _TRIES = 3  # of a probe: the first ones may find cold caches
 _SPUN = 3e-4  # seconds after which own threads no longer spin on the same core
 _LOOK = 0.05  # seconds that the system's figures are compared over, at least: it counts in ticks
 _TAKEN = 0.05  # of the processors' time, that others took: worth a mark; or stole: and a word
-_TICK = 0.01  # seconds
+TICK = 0.01  # seconds
 _STAT = "/proc/stat"
 
 
@@ -179,7 +179,7 @@ class Watch:
             return True, False
         capacity = (os.cpu_count() or 1) * (now - last.at)
         # A processor is seen once in each tick: by chance that is as much more or less.
-        enough = _TAKEN * capacity + math.sqrt(capacity * _TICK)
+        enough = _TAKEN * capacity + math.sqrt(capacity * TICK)
         stolen = look.times.stolen - last.times.stolen
         others = look.times.busy - last.times.busy - (look.own - last.own)
         return others + stolen > enough, stolen > enough

@@ -19,7 +19,7 @@ import numpy as np
 
 from hetero.calibration import fit_link, overheads
 from hetero.calibration.failures import Failure
-from hetero.calibration.overheads import Copies
+from hetero.calibration.overheads import Copies, Way
 from hetero.devices.base import Device
 from hetero.kernels.cpu import blas_spin
 from hetero.runtime import blas_use, inventory
@@ -38,7 +38,6 @@ _LEAST = 0.05  # by which two times must differ
 _FAR = 2.0  # times the least sample: what takes longer met something else
 _PRODUCT = 600  # rows and columns
 
-Way = tuple[str, str]  # direction and kind of memory
 Times = dict[Way, dict[int, float]]  # bytes -> times
 Take = Callable[[Way, int], float]
 
@@ -55,7 +54,7 @@ def beside_blas(device: Device, largest: int) -> Times:
     with device.active():
         copies = Copies(device, lengths[0])
         return compared(
-            partial(timed, copies),
+            partial(rested, copies),
             after_product(copies),
             lengths,
             lambda: time.sleep(blas_use.SPINS),
@@ -66,6 +65,12 @@ def beside_blas(device: Device, largest: int) -> Times:
 def timed(copies: Copies, way: Way, nbytes: int) -> float:
     """Seconds of a copy."""
     return _seconds(partial(copies, *way, nbytes))
+
+
+def rested(copies: Copies, way: Way, nbytes: int) -> float:
+    """Seconds of a copy after nothing."""
+    copies.rest(way)
+    return timed(copies, way, nbytes)
 
 
 def after_product(copies: Copies) -> Take:

@@ -75,6 +75,7 @@ def measure(
     least: int = 3,
     most: int = 200,
     wanted_spread: float = 0.01,
+    rest: Callable[[], object] | None = None,
     clock: Callable[[], float] = time.perf_counter,
     switches: Callable[[], int] = load.switches,
 ) -> Measurement:
@@ -95,6 +96,8 @@ def measure(
         times that two undisturbed ones are enough.
     wanted_spread : float
         Relative uncertainty (see `spread`) that ends the repetition.
+    rest : callable, optional
+        Called before each sample, and not timed.
     clock : callable
         Seconds.
     switches : callable
@@ -107,6 +110,8 @@ def measure(
     samples: list[float] = []
     undisturbed: list[float] = []
     while True:
+        if rest is not None:
+            rest()
         before = switches()
         start = clock()
         for _ in range(number):

@@ -7,7 +7,8 @@ import contextlib
 import numpy as np
 import pytest
 
-from hetero.calibration import fit_link, overheads
+from hetero.arrays import reused
+from hetero.calibration import fit_link, load, overheads
 from hetero.calibration.overheads import Copies, transfers
 from hetero.runtime import profile
 
@@ -82,11 +83,90 @@ def test_a_long_transfer_that_was_slow_is_done_again(times, timed):
     assert found["upload", "pageable"] == pytest.approx({n: n / _RATE for n in _SIZES})
 
 
+def by_its_clock(monkeypatch, device):
+    """What passes is what copies and rests of a device take."""
+
+    def sleep(seconds):
+        device.now += seconds
+        device.rested = True
+
+    monkeypatch.setattr(overheads.time, "perf_counter", lambda: device.now)
+    monkeypatch.setattr(overheads.time, "sleep", sleep)
+    clock = {**overheads.measure.__kwdefaults__, "clock": lambda: device.now}
+    monkeypatch.setattr(overheads.measure, "__kwdefaults__", clock)
+
+
+class Robbed(Slowly):
+    """Copies three times as slow in some passes, while other machines take two processors."""
+
+    name = "cuda:0"
+
+    def __init__(self, passes):
+        super().__init__({})
+        self.passes, self.stolen, self.wanted = passes, 0.0, 0.0
+
+    def _copy(self, direction, nbytes):
+        bad = self.number in self.passes
+        took = nbytes / _RATE * (3.0 if bad else 1.0)
+        self.now += took
+        self.wanted += took
+        self.stolen += 2.0 * took if bad else 0.01 * took
+
+
+@pytest.fixture
+def robbed(monkeypatch, caplog):
+    def robbed(passes):
+        device = Robbed(passes)
+        by_its_clock(monkeypatch, device)
+        device.number = -1
+
+        class Theft(overheads.Theft):
+            def __init__(self):
+                device.number += 1
+                super().__init__()
+
+        monkeypatch.setattr(overheads, "Theft", Theft)
+        monkeypatch.setattr(overheads.load, "times", lambda: load.Times(0.0, device.stolen))
+        monkeypatch.setattr(overheads.load, "own", lambda: device.wanted)
+        return transfers(device, _SIZES, 0.01), device.number + 1, caplog.text
+
+    return robbed
+
+
+@pytest.mark.parametrize(
+    ("passes", "number"),
+    [((), 3), ((0,), 3), ((1,), 3), ((0, 1), 3), ((0, 1, 2), 4), ((0, 1, 2, 3), 5)],
+)
+def test_passes_in_which_processors_were_stolen_do_not_count(robbed, passes, number):
+    found, done, told = robbed(passes)
+    assert done == number
+    for seconds in found.values():
+        assert seconds == pytest.approx({n: n / _RATE for n in _SIZES})
+    assert not told
+
+
+def test_where_processors_are_stolen_all_the_time_it_is_said(robbed):
+    found, done, told = robbed(range(9))
+    assert done == 5
+    assert found["upload", "pinned"] == pytest.approx({n: 3.0 * n / _RATE for n in _SIZES})
+    assert "cuda:0: 12 of 12 copies were timed only while other virtual machines took" in told
+
+
+def test_few_ticks_are_no_theft(monkeypatch):
+    taken = [(0.0, 0.0), (0.02, 0.1)]
+    monkeypatch.setattr(overheads.Theft, "_now", lambda _: taken.pop(0))
+    assert not overheads.Theft().seen()
+
+
 class Staging(Slowly):
     """Copies half as fast through a ring below 8 MB, and three times as fast above."""
 
     stages = True
-    is_prepared = False
+    is_prepared = rested = False
+
+    def __init__(self, slow):
+        super().__init__(slow)
+        self.places, self.hasty = {}, []
 
     def ring(self):
         assert self.is_active, "a device has its ring where it is active"
@@ -101,7 +181,13 @@ class Staging(Slowly):
     def start(self, direction, array, buffer, offset, after):
         assert (buffer, offset, after) == (0, 0, None)
         assert self.is_prepared, "while loops are compiled copies are slower"
+        self.hasty += [] if self.rested else [(direction, array.nbytes)]
+        if direction == "download" and array.nbytes >= 1 << 26:
+            place = array.__array_interface__["data"][0]
+            assert isinstance(array.base, reused.Lent), "as results of calls"
+            assert self.places.setdefault(array.nbytes, place) == place, "its pages are there"
         self.asked.append((direction, "staged", array.nbytes))
+        self.rested = False
         self.now += array.nbytes / _RATE * (2.0 if array.nbytes < 1 << 23 else 1 / 3)
         return self
 
@@ -111,16 +197,18 @@ class Staging(Slowly):
 
 def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monkeypatch):
     device = Staging({})
-    monkeypatch.setattr(overheads.time, "perf_counter", lambda: device.now)
-    clock = {**overheads.measure.__kwdefaults__, "clock": lambda: device.now}
-    monkeypatch.setattr(overheads.measure, "__kwdefaults__", clock)
+    by_its_clock(monkeypatch, device)
     sizes = [1 << n for n in range(12, 29)]
     with device.active():
         found = transfers(device, sizes, 0.01)
+    reused.close()
+    hasty = max(map(device.hasty.count, device.hasty))
+    assert hasty <= 3, "copies that are timed find those who help asleep, as beside computing"
     assert set(found) == {*Copies.WAYS, ("upload", "staged"), ("download", "staged")}
     assert set(overheads.ways(device)) == set(found), "whether the device is active or not"
     assert list(found["download", "staged"]) == [n for n in sizes if n >= 1 << 18]
     assert list(found["download", "pinned"]) == sizes
+    assert list(found["upload", "pageable"]) == [n for n in sizes if n <= 1 << 26], "else staged"
     links = {
         way: {
             kind: fit_link.segments([*t], [*t.values()])

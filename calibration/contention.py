@@ -39,11 +39,11 @@ from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.profile import ENQUEUED, PAGEABLE, PINNED, Profile
 from hetero.runtime.registry import Operation
 
-SECONDS = 5.0  # of all of a device, about
-_LONGEST = 0.05  # predicted seconds of a call
+SECONDS = 2.0  # of all of a device, about
+_LONGEST = 0.02  # predicted seconds of a call
 _SMALLEST = 256  # extent
 _ROUNDS = (3, 7)  # at least, at most
-_ENOUGH = 0.6  # seconds, after which no further round begins
+_ENOUGH = 0.25  # seconds, after which no further round begins
 _SPARED = (2, 4)  # of BLAS's threads
 _DTYPE = "float32"
 
@@ -205,10 +205,12 @@ def times(
     """
     alone: list[list[float]] = [[], []]
     beside: list[list[tuple[float, ...]]] = [[] for _ in together]
+    for task in (own, other, *together):  # compiled, allocated, and looked up
+        task()
     least, most = _ROUNDS
     start = time.perf_counter()
-    for number in range(most + 1):
-        if number > least and time.perf_counter() - start > _ENOUGH:
+    for number in range(most):
+        if number >= least and time.perf_counter() - start > _ENOUGH:
             break
         for task, taken in zip((own, other), alone, strict=True):
             task()
@@ -218,9 +220,6 @@ def times(
         for both, every in zip(together, beside, strict=True):
             both()
             every.append(both())
-        if not number:  # compiled, allocated, and looked up
-            for taken in (*alone, *beside):
-                taken.clear()
     return (
         [median(taken) for taken in alone],
         [[median(one) for one in zip(*every, strict=True)] for every in beside],

@@ -52,17 +52,32 @@ class Bench:
     def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
         """Memory for an operand: as much as was ever asked for, filled with random numbers."""
         key = (dtype.name, number)
-        _, before, _ = self._pools.get(key, (None, 0, None))
+        values, before, _ = self._pools.get(key, (None, 0, None))
         if before < nbytes:
-            self._pools.pop(key, None)
-            nbytes = max(nbytes, min(2 * before, _ROOM))  # or each larger shape fills it anew
             if self.device is None:
-                values = np.resize(self._block.astype(dtype), -(-nbytes // dtype.itemsize))
-                self._pools[key] = values, nbytes, None
+                self._pools[key] = self._grown(values, before, dtype, nbytes), nbytes, None
             else:
+                self._pools.pop(key, None)
+                nbytes = max(nbytes, min(2 * before, _ROOM))  # or each larger shape fills it anew
                 owner = Workspace(self.device, "calibration")
                 self._pools[key] = self._filled(owner, dtype, nbytes), nbytes, owner
         return self._pools[key][0]
+
+    def _grown(self, values: Any, before: int, dtype: np.dtype, nbytes: int) -> np.ndarray:
+        """An array of random numbers in the host's memory: one that begins as ``values``, whose
+        first bytes are filled, or that one itself."""
+        if values is None or values.nbytes < nbytes:
+            before = 0
+            try:  # pages that are not filled take no memory
+                values = np.empty(max(nbytes, _ROOM) // dtype.itemsize + 1, dtype)
+            except MemoryError:
+                values = np.empty(nbytes // dtype.itemsize + 1, dtype)
+        block = self._block.astype(dtype, copy=False)
+        end = nbytes // dtype.itemsize + 1
+        for begin in range(before // dtype.itemsize, end, block.size):
+            part = values[begin : min(begin + block.size, end)]
+            part[...] = block[: part.size]
+        return values
 
     def _filled(self, owner: Workspace, dtype: np.dtype, nbytes: int) -> Any:
         """A buffer of random numbers; from the host come only those that are not repeated."""

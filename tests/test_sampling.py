@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import types
 
+import numpy as np
 import pytest
 
-from hetero.calibration import measure, overheads, portions, sampling, solving
+from hetero.arrays import spec
+from hetero.calibration import measure, overheads, portions, sampling, solving, workbench
 from hetero.calibration.budgets import FULL
 from hetero.calibration.load import Watch
 from hetero.ops.products.cases import product
@@ -187,3 +189,16 @@ def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
     calls = 2 * len(shares) * overheads._HOST_ROUNDS * (1 + overheads._HOST_CALLS)
     assert cuda.log.count("compute") == calls
     assert set(overheads.host_shares(place, found, 10.0).values()) == {0.0}
+
+
+@pytest.mark.parametrize("room", [1 << 16, 1 << 62], ids=["small room", "more than there is"])
+def test_operands_on_the_host_are_filled_once_and_all_of_them(monkeypatch, room):
+    monkeypatch.setattr(workbench, "_ROOM", room)
+    bench, first = workbench.Bench(), None
+    for shape in ((3,), (5, 7), (100, 100), (64, 3), (300, 400)):
+        array = bench.array(spec(shape, "float32").operand(), 0)
+        assert np.count_nonzero(array) > 0.99 * array.size
+        assert abs(array).max() <= 0.5
+        first = array.flat[:3].tolist() if first is None else first
+        assert array.flat[:3].tolist() == first
+    assert len(bench._pools) == 1

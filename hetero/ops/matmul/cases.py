@@ -11,7 +11,7 @@ _OPERATION = "matmul"
 _EXTENTS = Extents(
     cpu=(4, 16, 32, 128, 256, 1024, 2048),
     device=(4, 64, 256, 1024, 2048, 4096, 8192),
-    beside=(4, 64, 512, 8192),
+    beside=(4, 256, 8192),
     estimated=(16, 64, 256, 1024, 8192),
     estimated_beside=(16, 256, 8192),
 )

@@ -12,7 +12,7 @@ import hetero
 from hetero import devices
 from hetero.arrays import describe
 from hetero.errors import DeviceMemoryError
-from hetero.ops.convolve2d import bands, looking, streamed
+from hetero.ops.convolve2d import bands, looking, part_choice, streamed
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
@@ -24,8 +24,8 @@ rng = np.random.default_rng(31)
 @pytest.fixture
 def streaming(monkeypatch, opencl):
     """Parts of at most 20 kB on a device with room; the shapes of those that were convolved."""
-    monkeypatch.setattr(streamed, "SIZES", (20_000,))
-    monkeypatch.setattr(streamed, "_TIMES", ())
+    monkeypatch.setattr(part_choice, "SIZES", (20_000,))
+    monkeypatch.setattr(part_choice, "_TIMES", ())
     inventory.changed()
     real, seen = streamed._Ways.seen, []
 
@@ -147,7 +147,7 @@ def test_images_larger_than_the_device(opencl, monkeypatch):
     }
     monkeypatch.setattr(inventory, "devices", lambda: here)
     monkeypatch.setattr(type(devices.get(opencl)), "describe", lambda self: here[opencl])
-    monkeypatch.setattr(streamed, "_LEAST_MOVED", 0)
+    monkeypatch.setattr(pipeline, "_LEAST_MOVED", 0)
     inventory.changed()
     slots, real = [], pipeline.slots
 
@@ -360,7 +360,7 @@ def test_copies_that_go_on_beside_the_computation_are_priced_so(staged, pinned):
     choice = streamed.choose(found, "cuda:0", info, h100, 3e9, "")
     number = choice.cut.number(1, found.options.out_height)
     link = h100.link("cuda:0", "upload", image.memory)
-    moved = [link(nbytes) for nbytes in streamed._nbytes(found, choice.cut)]
+    moved = [link(nbytes) for nbytes in part_choice.nbytes_of(found, choice.cut)]
     in_turn = sum(moved) * (number - 1)
     copies = choice.terms["upload"] + choice.terms["download"]
     assert number > 1

@@ -19,7 +19,7 @@ from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, draws, movement, report, timeline, verify
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
-from hetero.ops.products import benchmarks, streaming
+from hetero.ops.products import benchmarks, tile_choice
 from hetero.runtime import benchmark, registry
 from hetero.runtime.benchmark import Benchmark, Comparison, Iterations, Trial
 from hetero.runtime.plan import Candidate, Plan
@@ -224,7 +224,7 @@ def test_without_a_gpu_movement_says_what_is_missing(monkeypatch):
 def test_the_timeline_of_a_product_in_blocks(opencl, monkeypatch):
     """Each block of an operand goes up once, each tile is computed and comes down once."""
     monkeypatch.setattr(matmul, "pictured", lambda kind: Trial((spec((700, 64)), spec((64, 600)))))
-    monkeypatch.setattr(streaming, "LENGTHS", streaming.Lengths(128, 256, 1 << 10))
+    monkeypatch.setattr(tile_choice, "LENGTHS", tile_choice.Lengths(128, 256, 1 << 10))
     title, spans = timeline.pictured(devices.get(opencl))
     count = {what: sum(s.what == what for s in spans) for what in ("upload", "compute", "download")}
     assert count["compute"] == count["download"] == int(title.split(": ")[2].split()[0])

@@ -21,10 +21,10 @@ import hetero
 import hetero.ops
 from hetero.devices import cufft
 from hetero.errors import DeviceMemoryError, HeteroError
-from hetero.ops.convolve2d import problem, remembered, streamed
+from hetero.ops.convolve2d import problem, remembered
 from hetero.ops.kmeans import fit
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
-from hetero.runtime import execution, inventory, planner, profile, registry
+from hetero.runtime import execution, inventory, pipeline, planner, profile, registry
 
 SOLVES = ("cg", "poisson")
 CPU_ALONE = "cpu"  # what comes down to NumPy's or SciPy's own function runs no row
@@ -291,7 +291,7 @@ def test_random_calls_in_bands(machine, monkeypatch):
     """Images larger than a device."""
     record, devices, info = machine
     info["memory_bytes"] = 20_000
-    monkeypatch.setattr(streamed, "_LEAST_MOVED", 0)
+    monkeypatch.setattr(pipeline, "_LEAST_MOVED", 0)
     inventory.changed()
     profile.set_current(profile.shipped("h200"))
     draw, operation = random.Random(3), registry.operation("convolve2d")

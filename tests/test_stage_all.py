@@ -7,7 +7,7 @@ import pytest
 
 from hetero.arrays import describe
 from hetero.errors import DeviceMemoryError
-from hetero.ops.products import tiling
+from hetero.ops.products import tile_times, tiling
 from hetero.runtime import movement, problem, transfer
 from hetero.runtime.profile import Profile, shipped
 
@@ -118,8 +118,8 @@ def test_loads_that_follow_one_another_take_less_than_alone():
     def link(nbytes):
         return 1.0 + 1e-3 * nbytes
 
-    rates = tiling.Rates(link, link, lambda nbytes: 0.0, 1e-9, 0.0, 0.0, True)
-    alone = tiling.predicted(made, rates).whole
-    together = tiling.predicted(made, rates._replace(together=True)).whole
+    rates = tile_times.Rates(link, link, lambda nbytes: 0.0, 1e-9, 0.0, 0.0, True)
+    alone = tile_times.predicted(made, rates).whole
+    together = tile_times.predicted(made, rates._replace(together=True)).whole
     assert alone == pytest.approx(4 * link(1024), rel=1e-6)
     assert link(4 * 1024) < together < alone

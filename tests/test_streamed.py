@@ -15,8 +15,8 @@ from hetero import devices
 from hetero.devices.budget import rounded
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
 from hetero.ops import matmul
-from hetero.ops.products import streaming, tiling
-from hetero.ops.products.streaming import Lengths
+from hetero.ops.products import streaming, tile_choice, tile_times, tiling
+from hetero.ops.products.tile_choice import Lengths
 from hetero.ops.products.tiling import Grid
 from hetero.runtime import pricing, profile
 from hetero.runtime.registry import Arguments
@@ -27,8 +27,8 @@ SMALL = Lengths(least=2, most=5, least_bytes=1, batch_bytes=(2000, 500), most_ti
 @pytest.fixture
 def small(monkeypatch):
     """Tiles of some rows and columns."""
-    monkeypatch.setattr(streaming, "LENGTHS", SMALL)
-    monkeypatch.setattr(streaming, "_MULTIPLE", 4)
+    monkeypatch.setattr(tile_choice, "LENGTHS", SMALL)
+    monkeypatch.setattr(tile_choice, "_MULTIPLE", 4)
 
 
 # -- Which tiles -----------------------------------------------------------------------------------
@@ -102,8 +102,10 @@ def test_copies_both_ways_take_less_together_than_one_after_the_other():
     up, down = 16 * 1.0, 64 * 0.25
 
     def whole(shared):
-        rates = tiling.Rates(*[lambda nbytes: 1.0] * 2, lambda nbytes: 0.25, 1e-9, 0.0, 0.0, True)
-        return tiling.predicted(made, rates._replace(shared=shared)).whole
+        rates = tile_times.Rates(
+            *[lambda nbytes: 1.0] * 2, lambda nbytes: 0.25, 1e-9, 0.0, 0.0, True
+        )
+        return tile_times.predicted(made, rates._replace(shared=shared)).whole
 
     assert max(up, down) < whole(False) < whole(True)
     assert 0.85 * (up + down) < whole(True) < 0.97 * (up + down)
@@ -190,8 +192,8 @@ def test_a_result_that_is_given(opencl, small):
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.2])
 def test_bits_repeat_and_do_not_depend_on_the_room(opencl, monkeypatch, share):
     """What is held on the device decides how much is moved, not what is computed."""
-    monkeypatch.setattr(streaming, "LENGTHS", SMALL._replace(least=16, most=32))
-    monkeypatch.setattr(streaming, "_MULTIPLE", 16)
+    monkeypatch.setattr(tile_choice, "LENGTHS", SMALL._replace(least=16, most=32))
+    monkeypatch.setattr(tile_choice, "_MULTIPLE", 16)
     rng = np.random.default_rng(4)
     A, B = rng.random((70, 90), np.float32), rng.random((90, 80), np.float32)
     grid = Grid((), (70, 80, 90), (1, 16, 16), (), (), 4)

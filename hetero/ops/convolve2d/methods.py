@@ -13,7 +13,7 @@ import numpy as np
 from hetero.ops.convolve2d import loops, rungs, streamed, tiles_cpu, tiles_device
 from hetero.ops.convolve2d.operands import NAME
 from hetero.ops.convolve2d.window import Axis, mode_of
-from hetero.runtime import registry
+from hetero.runtime import pipeline, registry
 from hetero.runtime.models import Work
 from hetero.runtime.problem import DEVICE_DTYPES, Problem
 from hetero.runtime.registry import Arguments
@@ -123,7 +123,7 @@ def _not_real(problem: Problem, info: Info) -> str | None:
 
 
 def _not_streamed(problem: Problem, info: Info) -> str | None:
-    return _not_real(problem, info) or streamed.obstacle(problem, info)
+    return _not_real(problem, info) or pipeline.obstacle(problem, info)
 
 
 def _stands_in(problem: Problem) -> str | None:
@@ -346,7 +346,7 @@ for _method, _kind, _excludes, _work, _run, *_more in (
             {
                 "blocks": registry.ALWAYS,
                 "price": streamed.price,
-                "stands_in": streamed.stands_in,
+                "stands_in": pipeline.stands_in,
             },
         )
         for kind in ("cuda", "opencl")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -112,7 +111,7 @@ def _case(
         return product(operation, dims, place.operands_on, dtype, order)
 
     number = len(registry.operation(operation).dims[0].split())
-    ahead, step = "", budget.step
+    ahead = ""
     if not place.devices:
         sizes, point = extents.cpu, budget.point
         how = SampleGrid(budget.held_out, multiple=4)
@@ -131,14 +130,12 @@ def _case(
                 reference = f"{first} {fit_for}"
             elif less:
                 reference = f"{layout} aligned"
-        if budget.quick and beside and number > 2:
-            step = math.inf  # the ends: of fifteen layouts each knot costs much, and tells little
         held_out = budget.held_out // 2 if beside else budget.held_out
         how = SampleGrid(held_out, 4, less, reference, by_estimate)
         layout = f"{layout} {fit_for}"
         ahead = operation if implementation.method == "tiled" else ""
     sizes = [*(n for n in sizes if n < largest), largest]
-    sizes = [n - less for n in thinned(sizes, step)]
+    sizes = [n - less for n in thinned(sizes, budget.step)]
     seconds = point * (len(sizes) ** number + how.held_out)
     return Case(
         implementation, dtype, layout, how, [sizes] * number, problem, seconds=seconds, ahead=ahead

@@ -143,6 +143,19 @@ for _ in range(2):
     print(found())
 print(workers.describe())
 assert slices.get() == usual, "the caller's slice is its own"
+if "silent fork" in sys.argv:
+    import ctypes
+    A @ A
+    loop()
+    child = ctypes.PyDLL(None).fork()
+    if child == 0:
+        workers.blas_awake.spins = lambda: True
+        workers._core = lambda: next(iter(workers._bound), 0)
+        loop()
+        os._exit(3 if workers._threads or workers._bound else 0)
+    assert os.waitpid(child, 0)[1] == 0
+    loop()  # Numba has ended the threads here, and that is found out
+    print(found())
 if "fork" in sys.argv:
     child = os.fork()
     if child == 0:
@@ -181,6 +194,14 @@ def test_tbbs_threads_have_slices_and_a_core_each_before_and_after_a_fork():
 
 @needs_tbb
 @has_slices
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_a_fork_that_python_does_not_know_of():
+    number, places = ast.literal_eval(_run("silent fork")[-1])
+    assert number == len(places) == len(os.sched_getaffinity(0)) - 1
+
+
+@needs_tbb
+@has_slices
 @pytest.mark.parametrize(
     ("arguments", "environment", "told"),
     [
@@ -212,7 +233,12 @@ def test_each_is_bound_or_none(running, found, cores, told, monkeypatch):
 @pytest.fixture
 def bound(monkeypatch):
     """Threads 11 and 13 on cores 1 and 3, none on core 2; what the system is asked to do."""
-    asked = []
+    asked, where = [], {11: {1}, 13: {3}}
+
+    def put(thread, cores):
+        asked.append((thread, cores))
+        where[thread] = cores
+
     monkeypatch.setattr(workers, "_threads", [11, 13])
     monkeypatch.setattr(workers, "_told", [""])
     monkeypatch.setattr(workers.blas_awake, "spins", lambda: True)
@@ -220,7 +246,8 @@ def bound(monkeypatch):
     monkeypatch.setattr(workers, "_free", [2])
     monkeypatch.setattr(workers, "_usual", [{1, 2, 3}])
     monkeypatch.setattr(workers, "_hasty", lambda: None)
-    monkeypatch.setattr(workers.os, "sched_setaffinity", lambda *what: asked.append(what))
+    monkeypatch.setattr(workers.os, "sched_getaffinity", where.__getitem__)
+    monkeypatch.setattr(workers.os, "sched_setaffinity", put)
     return asked
 
 
@@ -233,15 +260,18 @@ def test_the_thread_on_the_callers_core_goes_to_the_free_one(bound, monkeypatch)
     assert (workers._bound, workers._free) == ({2: 13, 3: 11}, [1])
 
 
-def test_threads_that_have_ended_are_forgotten(bound, monkeypatch):
+def test_threads_that_have_ended_are_forgotten_and_others_started(bound, monkeypatch):
     def ended(thread, cores):
         raise ProcessLookupError
 
+    launched = []
+    state = {"ours": True, "ended": False, "process": os.getpid(), "looks": 0}
+    monkeypatch.setattr(workers, "_state", state)
+    monkeypatch.setattr(workers, "launch", lambda: launched.append(state["ended"]))
     monkeypatch.setattr(workers.os, "sched_setaffinity", ended)
     monkeypatch.setattr(workers, "_core", lambda: 3)
     assert workers.run(int, "8") == 8
-    assert (workers._bound, workers._threads) == ({}, [])
-    assert "refused" in workers.describe()
+    assert (workers._bound, workers._threads, launched) == ({}, [], [True])
 
 
 @pytest.fixture
@@ -280,6 +310,25 @@ def test_they_are_bound_when_blas_spins_and_loose_when_it_sleeps(masks, bound, m
     _loop(True, monkeypatch)
     assert (bound, workers._threads) == ([], [])
     assert "4 cores by now" in workers.describe()
+
+
+def test_another_affinity_of_the_process_is_kept_from_the_next_loop_on(masks, bound, monkeypatch):
+    _loop(True, monkeypatch)
+    masks.update({0: {4, 5}, 11: {4, 5}, 13: {4, 5}})  # as `taskset --all-tasks` does it
+    bound.clear()
+    for _ in range(3):
+        _loop(True, monkeypatch)
+    assert (bound, masks[11], masks[13]) == ([], {4, 5}, {4, 5})
+    assert workers.describe() == "where the system puts them: they may run on 2 cores by now"
+
+
+def test_another_place_of_one_of_them_is_noticed_after_some_loops(masks, bound, monkeypatch):
+    _loop(True, monkeypatch)
+    masks[13] = {4, 5, 6, 7}
+    for _ in range(3):
+        _loop(True, monkeypatch)
+    assert workers._threads == []
+    assert (masks[11], masks[13]) == ({4, 5, 6}, {4, 5, 6, 7})
 
 
 def test_a_caller_that_may_run_on_one_core_does_not_hold_them_there(masks, monkeypatch):

@@ -226,6 +226,30 @@ def test_a_price_counts_the_threads_that_run(counted, alone, beside):
     assert planner.plan(problem, "cpu").seconds == limited
 
 
+@needs_blas
+@pytest.mark.parametrize("size", [100, 2000])
+def test_who_may_be_in_blas_is_asked_where_it_counts(size, counted, monkeypatch):
+    """It is asked of a plan in which fewer threads are faster, and of no other."""
+    asked = []
+    A = np.ones((size, size))
+    plan = planner.plan(matmul.problem(A, A))
+    monkeypatch.setattr(limits, "_is_alone", lambda: not asked.append(1))
+    assert plan.limited == plan.varies == (size == 100)
+    plan.holds()
+    assert len(asked) == (size == 100)
+
+
+@needs_blas
+def test_another_number_of_blass_threads_ends_a_plan(alone):
+    A = np.ones((50, 60))
+    plan = planner.plan(matmul.problem(A, A.T), "cpu")
+    assert plan.holds()
+    with threadpoolctl.threadpool_limits(1, user_api="blas"):
+        assert not plan.holds()
+        assert planner.plan(plan.problem, "cpu").chosen.threads.number == 1
+    assert plan.holds()
+
+
 def test_products_are_numpys_where_threads_are_counted(counted):
     A = np.arange(10000.0).reshape(100, 100)
     for _ in range(2):

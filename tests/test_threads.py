@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from numba.core import config
 from numba.np.ufunc import parallel
 
-from hetero.kernels.cpu import blas, blas_probe, blas_spin, layer
+from hetero.kernels.cpu import blas, blas_probe, blas_spin, layer, threads, vectors
 from hetero.runtime import blas_use, registry
 
 needs_tbb = pytest.mark.skipif(layer.installed() is None, reason="the package tbb is not here")
@@ -295,3 +296,27 @@ def test_long_work_without_blas_is_undisturbed(uses, seconds, asleep, unread):
     run = blas_use.undisturbed(row, seconds, lambda value: (value, word[0]))
     assert run(3) == (3, 1 << 10 if asleep else 1 << 28)
     assert word[0] == 1 << 28
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+@pytest.mark.parametrize("most", [1, 2])
+def test_blas_sleeps_from_the_first_loop_of_several_threads_on(most, unread):
+    """A loop on the calling thread alone wants no other core, and the next product no waking."""
+    word = memoryview(bytearray(4)).cast("I")
+    word[0] = 1 << 28
+    unread.setattr(blas_spin, "_words", [(word, 1 << 10, 1 << 28)])
+    unread.setattr(blas_spin, "is_due", lambda: False)
+    row = registry.Implementation("toy", "loop", "cpu", None, None, None, uses=("loops", "numba"))
+    x = np.ones(1 << 19)
+
+    def solve():
+        seen = [word[0]]
+        threads.capped(most, vectors.norm, x)
+        return [*seen, word[0]]
+
+    assert blas_use.undisturbed(row, 1.0, solve)() == [1 << 28, 1 << (10 if most > 1 else 28)]
+    assert word[0] == 1 << 28
+    assert solve() == [1 << 28, 1 << 28]
+    with pytest.raises(ZeroDivisionError):
+        blas_use.undisturbed(row, 1.0, lambda: 1 // 0)()
+    assert solve() == [1 << 28, 1 << 28]

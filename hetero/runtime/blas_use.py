@@ -39,12 +39,18 @@ def undisturbed(
     function: Callable[..., Any],
     least: float = blas_spin.LONG,
 ) -> Callable[..., Any]:
-    """A function that runs a method of the CPU: BLAS sleeps during ``least`` seconds and more."""
+    """A function that runs a method of the CPU: BLAS sleeps during ``least`` seconds and more.
+
+    Where the method's loops can be few enough for one thread, it sleeps from the first one on that
+    takes several.
+    """
     if seconds is None or seconds < least or limits.BLAS in implementation.uses:
         return function
+    shares = limits.LOOPS in implementation.uses
+    asleep = blas_spin.asleep_in_loops if shares else blas_spin.asleep
 
     def run(*arguments: Any, **options: Any) -> Any:
-        with blas_spin.asleep(seconds):
+        with asleep(seconds):
             return function(*arguments, **options)
 
     return run

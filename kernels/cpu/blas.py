@@ -30,7 +30,12 @@ def owner(path: str) -> str:
 
 def others() -> list[str]:
     """Other threads that run Python, by name; our own that never call BLAS are none."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    running = (set(sys._current_frames()) | set(names)) - {threading.get_ident()}
-    beside = [names.get(ident) or "without a name" for ident in running]
-    return [name for name in beside if not name.startswith(OWN)]
+    running, here = sys._current_frames(), threading.get_ident()
+    running.pop(here, None)
+    beside = []
+    for thread in threading.enumerate():
+        ident, name = thread.ident, thread.name
+        running.pop(ident, None)  # type: ignore[arg-type]
+        if ident != here and not name.startswith(OWN):
+            beside.append(name or "without a name")
+    return beside + ["without a name"] * len(running)  # that Python did not start

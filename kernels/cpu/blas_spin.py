@@ -33,7 +33,19 @@ from typing import Any
 from . import blas_probe
 from .blas import libraries, owner
 
-__all__ = ["asleep", "describe", "find", "is_cut", "is_due", "obstacle", "quiet", "rest", "usual"]
+__all__ = [
+    "asleep",
+    "asleep_in_loops",
+    "describe",
+    "find",
+    "for_loop",
+    "is_cut",
+    "is_due",
+    "obstacle",
+    "quiet",
+    "rest",
+    "usual",
+]
 
 OPTION = "HETERO_BLAS_TIMEOUT"
 LONG = 0.01  # seconds of work, on a machine that was not calibrated
@@ -49,6 +61,15 @@ log = logging.getLogger("hetero")
 _told: dict[str, str] = {}  # library -> what is done to it
 _state = {"looked": False, "scipy": False}
 _finding = threading.Lock()
+
+
+class _Asked(threading.local):
+    """Of how many seconds the work is during whose loops they are to sleep, for each thread."""
+
+    seconds: float | None = None
+
+
+_asked = _Asked()
 # Each: the variable, its value during long work, and its value else.
 _words: list[tuple[memoryview, int, int]] = []
 
@@ -59,13 +80,38 @@ def asleep(seconds: float = LONG) -> Iterator[None]:
 
     To find the variable takes 30 ms, once: shorter work does not wait for that.
     """
-    if is_due():
-        find() if seconds >= LONG else _find_beside()
+    _look(seconds)
     quiet()
     try:
         yield
     finally:
         usual()
+
+
+@contextlib.contextmanager
+def asleep_in_loops(seconds: float) -> Iterator[None]:
+    """As `asleep`, from the first loop on that the caller shares with other threads.
+
+    Loops on the calling thread alone want no other's core, and the next product none that sleeps.
+    """
+    before, _asked.seconds = _asked.seconds, seconds
+    try:
+        yield
+    finally:
+        _asked.seconds = before
+        usual()
+
+
+def for_loop() -> None:
+    """A loop of several threads begins: within `asleep_in_loops` BLAS's go to sleep."""
+    if _asked.seconds is not None:
+        _look(_asked.seconds)
+        quiet()
+
+
+def _look(seconds: float) -> None:
+    if is_due():
+        find() if seconds >= LONG else _find_beside()
 
 
 def rest() -> None:

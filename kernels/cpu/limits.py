@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from . import blas
 
-__all__ = ["BLAS", "LOOPS", "State", "limited", "most", "state"]
+__all__ = ["BLAS", "LOOPS", "State", "limited", "most", "number", "state"]
 
 BLAS, LOOPS = "blas", "loops"
 _AFFIXES = [(prefix, suffix) for prefix in ("scipy_", "") for suffix in ("64_", "_64", "")]
@@ -46,6 +46,12 @@ def state() -> State | None:
     """What holds for a call of BLAS now; None where its threads cannot be limited."""
     found = _blas()
     return None if found is None else State(_is_alone(), found[0]())
+
+
+def number() -> int | None:
+    """How many threads BLAS takes by itself now; None where they cannot be limited."""
+    found = _blas()
+    return None if found is None else found[0]()
 
 
 def most(pool: str) -> int | None:

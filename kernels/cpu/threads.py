@@ -25,7 +25,7 @@ from llvmlite.binding import ffi
 from numba.core import compiler_lock
 from numba.np.ufunc import parallel as layers
 
-from . import layer, numba_cache, workers
+from . import blas_spin, layer, numba_cache, workers
 from .parts import ALONE, OPTIONS, team
 
 __all__ = ["capped", "serial", "shared", "thread_count", "threaded"]
@@ -45,7 +45,11 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     kernel = serial(function)
 
     def together(*arguments: Any) -> Any:
-        return kernel(team(), *arguments)
+        threads = team()
+        if threads == ALONE or workers.is_copy():
+            return kernel(ALONE, *arguments)
+        blas_spin.for_loop()
+        return workers.run(kernel, threads, *arguments)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -60,7 +64,7 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
         if _state["turns"]:
             with _lock:
                 return together(*arguments)
-        return workers.run(together, *arguments)
+        return together(*arguments)
 
     call.alone = functools.partial(kernel, ALONE)  # type: ignore[attr-defined]
     return call

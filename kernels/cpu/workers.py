@@ -39,7 +39,8 @@ _threads: list[int] = []  # all of them, where they can be bound
 _bound: dict[int, int] = {}  # core -> the thread that is bound there
 _free = [-1]  # the core where none is
 _usual: list[set[int]] = [set()]  # where they may run else
-_state = {"ours": False, "ended": False}  # whether hetero started them; a fork has ended them
+# Whether hetero started them; a fork has ended them; their process; how often it was looked where.
+_state: dict[str, Any] = {"ours": False, "ended": False, "process": 0, "looks": 0}
 _told = [""]  # why they are not bound
 
 
@@ -47,7 +48,7 @@ def launch() -> int:
     """Start Numba's threads, if nobody has, with slices and cores as above; how many they are."""
     import numba
 
-    _state["ended"] = False
+    _state.update(ended=False, process=os.getpid())
     obstacle = _obstacle()
     if obstacle is not None:
         _told[0] = obstacle
@@ -84,8 +85,12 @@ def run(loop: Callable[..., Any], *arguments: Any) -> Any:
     here = _core()
     if not _bound:
         _bind(here)
+    elif _is_elsewhere():
+        _loosen()
     elif here != _free[0] and here in _bound:
         _swap(here)
+    if _state["ended"]:
+        launch()
     hasty = _hasty()
     if hasty is None:
         return loop(*arguments)
@@ -96,6 +101,17 @@ def run(loop: Callable[..., Any], *arguments: Any) -> Any:
         return loop(*arguments)
     finally:  # an interrupt may come before it has begun, which `end` takes
         end(control)
+
+
+def is_copy() -> bool:
+    """Whether this process is the child of a fork, and has threads of its parent's on the list.
+
+    A fork that Python does not know of calls none of its functions.
+    """
+    if _state["process"] in (0, os.getpid()):
+        return False
+    _after_fork_in_child()
+    return True
 
 
 def describe() -> str:
@@ -180,6 +196,22 @@ def _swap(here: int) -> None:
         _bound[_free[0]], _free[0] = thread, here
 
 
+def _is_elsewhere() -> bool:
+    """Whether one of them, another one each time, is no longer where it was bound.
+
+    So who changes the affinity of the whole process is noticed at the next loop, and who changes
+    that of some cores' threads after some loops.
+    """
+    _state["looks"] += 1
+    every = tuple(_bound.items())
+    core, thread = every[_state["looks"] % len(every)]
+    try:
+        return os.sched_getaffinity(thread) != {core}
+    except OSError as error:
+        _refused(error)
+        return False
+
+
 def _loosen() -> None:
     """They may run where they might before, but for those that somebody else has put elsewhere."""
     for core, thread in list(_bound.items()):
@@ -203,6 +235,8 @@ def _put(thread: int, cores: set[int]) -> bool:
 
 
 def _refused(error: OSError) -> None:
+    if isinstance(error, ProcessLookupError):  # a fork that Python does not know of ends them too
+        return _after_fork_in_parent()
     _forget(f"the system refused a place: {error.strerror}")
 
 

@@ -1,4 +1,4 @@
-"""Running a plan: operands to the chosen devices, compute, the result to where it must be.
+"""Running a plan: what it chose, and what is done instead where a device fails or has no room.
 
 What runs is what the plan chose. If a device fails, the result still comes, from the CPU, with
 one warning; a device that fails a second time is set aside. If it has no room, the call is tried
@@ -13,39 +13,31 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from hetero import devices
-from hetero.arrays import HOST, Operand, release, reused
+from hetero.arrays import HOST, release
 from hetero.devices import budget
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
-from hetero.kernels.cpu import limits
 from hetero.runtime import (
     beside_cpu,
-    blas_use,
     candidate_pricing,
     compiling,
+    computing,
     failures,
     inventory,
     keeping,
     memory_limit,
     planner,
-    profile,
     registry,
     results,
     share_out,
     ski_rental,
-    streams,
-    thread_counts,
-    transfer,
 )
 from hetero.runtime.calls import Call, Done
 from hetero.runtime.plan import CPU, Plan, Share
 from hetero.runtime.planner import capturing
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Implementation
-from hetero.runtime.thread_counts import Threads
 
 _SMALLEST = 1 << 20  # bytes of operands and result; a device without room for them has none
 
@@ -67,7 +59,9 @@ def run(plan: Plan, call: Call) -> Done:
         raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
     compiling.see_to(plan, chosen)
     if chosen.device == CPU:
-        return _by_host((), chosen.implementation, problem, call, chosen.threads, chosen.seconds)
+        return computing.by_host(
+            (), chosen.implementation, problem, call, chosen.threads, chosen.seconds
+        )
     begun = devices.failures()
     if chosen.shares:
         return _shared(plan, call, begun)
@@ -80,14 +74,14 @@ def run(plan: Plan, call: Call) -> Done:
         failures.report(used[0].name, error, begun=begun)
         failures.release(error)
         call = call.after(error)
-    return _by_host((), _fallback(problem), problem, call)
+    return computing.by_host((), _fallback(problem), problem, call)
 
 
 def _shared(plan: Plan, call: Call, begun: int) -> Done:
     """Ranges of a host call on several devices at once, each written to its part of the result."""
     chosen, shares = plan.chosen, plan.chosen.shares
     cut = registry.cut(plan.problem, len(shares))
-    out = _apart(call, plan.problem.output)
+    out = computing.apart(call, plan.problem.output)
 
     def attempt(device: Device, part: Plan, share: Share) -> None:
         _attempt((device,), part, call.range(cut, share.begin, share.end, out))
@@ -101,13 +95,13 @@ def _shared(plan: Plan, call: Call, begun: int) -> Done:
         part, own = share.plan.problem, share.plan.candidates[0]
         of_range = part, call.range(cut, share.begin, share.end, out)
         if own.device != CPU:  # it failed
-            _by_host((), _fallback(part), *of_range)
+            computing.by_host((), _fallback(part), *of_range)
         else:
             compiling.see_to(share.plan, own)
-            _by_host((), own.implementation, *of_range, own.threads, own.seconds)
+            computing.by_host((), own.implementation, *of_range, own.threads, own.seconds)
 
     share_out.run(shares, attempt, begin, by_cpu, begun)
-    return Done(_returned(call, out), None, chosen.device, chosen.method)
+    return Done(computing.returned(call, out), None, chosen.device, chosen.method)
 
 
 def members(name: str) -> tuple[Device, ...]:
@@ -162,7 +156,7 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
         raise short
     with budget.of(memory_limit.current()):
         try:
-            return _by_host(used, row, plan.problem, call.after(short))
+            return computing.by_host(used, row, plan.problem, call.after(short))
         except MethodNotAvailable:  # the device was set aside meanwhile
             raise short from None
 
@@ -211,21 +205,6 @@ def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
     )
 
 
-def _apart(call: Call, result: Operand) -> np.ndarray:
-    """Memory that takes a host call's result before all operands were read."""
-    if call.out is None or _overlap(call.out, call.arrays):
-        return reused.empty(result.shape, result.dtype)
-    return call.out
-
-
-def _returned(call: Call, result: np.ndarray) -> np.ndarray:
-    """The result where the caller wants it."""
-    if call.out is None or call.out is result:
-        return result
-    call.out[...] = result
-    return call.out
-
-
 def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
     limit = memory_limit.current()
     if limit is None:
@@ -247,120 +226,6 @@ def _unlimited(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
             is not None
         )
     ):
-        return _by_host(used, implementation, plan.problem, call)
+        return computing.by_host(used, implementation, plan.problem, call)
     problem, call = results.placed(used[0], plan.problem, call)
-    return _on_device(used[0], implementation, problem, call)
-
-
-def _by_host(
-    used: tuple[Device, ...],
-    implementation: Implementation,
-    problem: Problem,
-    call: Call,
-    threads: Threads | None = None,
-    seconds: float | None = None,
-) -> Done:
-    """Run on the CPU, on several devices that share host arrays, or on one by blocks of them."""
-    hosts = call.arrays
-    for number, operand in enumerate(call.operands):
-        if operand.location != HOST:
-            copy = transfer.to_host(call.arrays[number], operand)
-            hosts = (*hosts[:number], copy, *hosts[number + 1 :])
-    if len(used) == 1 and used[0].capturing:
-        raise GraphError(f"a graph of {used[0].name} takes operands and results there")
-    result = problem.output
-    here = result.location == HOST
-    if not here:
-        out = (reused.empty if used else np.empty)(result.shape, result.dtype)
-    elif used:  # the operands stay as they are, for the CPU
-        out = _apart(call, result)
-    elif call.out is None:
-        out = reused.maker(result.nbytes)(result.shape, result.dtype)
-    else:
-        out = call.out
-    if isinstance(call.start, np.ndarray):
-        out[...] = call.start.reshape(out.shape)
-    elif call.start is not None:
-        out[...] = call.start
-    compute = thread_counts.limited(implementation, threads, implementation.run)
-    if seconds is not None:
-        least = profile.current().blas_sleep()
-        compute = blas_use.undisturbed(implementation, seconds, compute, least)
-    outcome = compute(used, problem, call.on(used, hosts, out))
-    if not used and limits.BLAS in implementation.uses:
-        blas_use.note()
-    if not here:
-        out = _to_caller(out, problem, call)
-    elif call.out is None and not out.ndim:
-        out = out[()]  # NumPy gives a scalar for no axes
-    else:
-        out = _returned(call, out)
-    place = CPU if not used else used[0].name if len(used) == 1 else used[0].kind + ":*"
-    return Done(out, outcome, place, implementation.method, call.done)
-
-
-def _to_caller(result: np.ndarray, problem: Problem, call: Call) -> Any:
-    """Host values as a device array of the caller's type, or in the caller's ``out``."""
-    call = call.with_output(problem)
-    assert call.target is not None
-    transfer.from_host(result, call.out, call.target)
-    return call.out
-
-
-def _on_device(
-    device: Device, implementation: Implementation, problem: Problem, call: Call
-) -> Done:
-    run = implementation.run
-    assert run is not None
-    result = problem.output
-    if device.capturing and {result.location, *(o.location for o in call.operands)} != {
-        device.name
-    }:
-        raise GraphError(f"a graph of {device.name} takes operands and results there")
-    out = call.out if result.location == HOST else None
-    if out is not None and _overlap(out, call.arrays):
-        out = None  # or the CPU would find operands half overwritten
-    with device.active():
-        described = call.operands if call.target is None else (*call.operands, call.target)
-        staged = transfer.stage_all(device, call.arrays, call.operands)
-        inputs = tuple(buffer for buffer, _ in staged)
-        others = streams.of(device, (*described, *call.read))
-        streams.follow(device, others)
-        if result.location == device.name:
-            call = call.with_output(problem)
-            assert call.target is not None
-            arguments = call.on((device,), inputs, call.target.pointer)
-            _begin(device, arguments.output, result, call)
-            outcome = run((device,), problem, arguments)
-            device.keep(call.arrays, arguments.options, call.out)
-            streams.precede(device, others)
-            if outcome is not None:  # a solve's failures are to show up here
-                device.synchronize()
-            return Done(call.out, outcome, device.name, implementation.method, call.done)
-        buffer, owner = device.allocate(max(result.nbytes, 1))
-        arguments = call.on((device,), inputs, buffer)
-        _begin(device, buffer, result, call)
-        outcome = run((device,), problem, arguments)
-        values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
-        del owner
-    if result.location != HOST:
-        values = _to_caller(values, problem, call)
-    elif call.out is None:
-        values = values if values.ndim else values[()]
-    elif out is None:
-        call.out[...] = values
-        values = call.out
-    return Done(values, outcome, device.name, implementation.method, call.done)
-
-
-def _begin(device: Device, output: Any, result: Operand, call: Call) -> None:
-    """Bring the start of a solve to its output, which has the strides of a new array."""
-    if isinstance(call.start, np.ndarray):
-        device.upload(np.ascontiguousarray(call.start, result.dtype), output)
-    elif call.start is not None:
-        device.fill(output, result.nbytes)
-
-
-def _overlap(out: np.ndarray, arrays: tuple[Any, ...]) -> bool:
-    """Whether ``out`` may share memory with an operand on the host."""
-    return any(isinstance(x, np.ndarray) and np.may_share_memory(out, x) for x in arrays)
+    return computing.on_device(used[0], implementation, problem, call)

@@ -33,6 +33,7 @@ _PAUSE = 5e-5  # after which idle threads sleep
 _GAIN = 0.8  # of the time on all threads, above which they stay: a limit costs something too
 _WIN = 0.9  # of the time on all threads: less is needed in each duel
 _FAR = 2.0  # times the least time, what is doubtful; of all threads', what is not tried again
+_HOPELESS = 8.0  # times the least of all threads', after which a call is not even repeated
 _BEYOND = 16.0  # times the largest work that was measured, from whose root on all threads stay
 
 
@@ -137,10 +138,13 @@ def fastest(
         By the clock, when all threads stay if nothing is found.
     """
 
-    def seconds(number: int) -> float:
-        """Of two calls of a number; infinite where other load disturbed one."""
-        call, total = calls[number], 0.0
+    def seconds(number: int, limit: float = math.inf) -> float:
+        """Of two calls of a number, or of a first one above a limit; infinite where other load
+        disturbed one."""
+        call, total, begin = calls[number], 0.0, clock()
         call()
+        if (took := clock() - begin) > limit:
+            return took
         for pause in (0.0, _PAUSE):
             until = clock() + pause
             while clock() < until:
@@ -156,7 +160,7 @@ def fastest(
     left = [most, *(number for number in calls if number != most)]
     for _ in range(_ROUNDS):
         for number in tuple(left):
-            least[number] = min(least[number], seconds(number))
+            least[number] = min(least[number], seconds(number, _HOPELESS * least[most]))
             if _FAR * least[most] < least[number] < math.inf:
                 left.remove(number)
             if clock() > end:

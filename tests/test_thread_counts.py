@@ -63,6 +63,18 @@ def test_all_threads_stay_where_other_load_disturbs_them():
     assert measuring.fastest(calls, 2, clock, lambda: clock.switched) == (2, 1.0)
 
 
+def test_what_takes_many_times_as_long_is_called_once():
+    clock, called = Clock(), []
+
+    def slow():
+        called.append(clock.now)
+        clock.now += 2e-2
+
+    calls = {1: slow, 16: clock.call(1e-3)}
+    assert measuring.fastest(calls, 16, clock, lambda: clock.switched) == (16, 1.0)
+    assert len(called) == 1
+
+
 def test_all_threads_stay_when_time_is_up():
     quick, clock = {1: 1e-5, 2: 1e-4}, Clock()
     assert clock.fastest(quick)[0] == 1

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.calibration import loaded_links
+from hetero.calibration.copies import Copies, Way
 from hetero.calibration.failures import Failure
 from hetero.calibration.loaded_links import SECONDS, Times
-from hetero.calibration.overheads import Copies, Way
 from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.runtime.cases import Budget, Place

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero.calibration import fit_link, overheads
+from hetero.calibration import fit_link
+from hetero.calibration.copies import Copies, Way, is_asked
 from hetero.calibration.failures import Failure
-from hetero.calibration.overheads import Copies, Way
 from hetero.devices.base import Device
 from hetero.kernels.cpu import blas_spin
 from hetero.runtime import blas_use, inventory
@@ -146,7 +146,7 @@ def compared(
             before = clock()
             start = begin if which else before
             for position, nbytes in enumerate(lengths):
-                for way in (way for way in ways if overheads.is_asked(way, nbytes)):
+                for way in (way for way in ways if is_asked(way, nbytes)):
                     found = samples.setdefault((way, nbytes), ([], []))[which]
                     found.extend(take(way, nbytes) for _ in range(1 if nbytes >= _LONG else _FEW))
                 now = clock()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero.calibration import links_at_once, loaded_links, overheads, selection
+from hetero.calibration import links_at_once, loaded_links, overheads, quiet_links, selection
 from hetero.calibration.checkpoint import Around, Checkpoint
 from hetero.calibration.failures import Failure
 from hetero.calibration.portions import Portion
@@ -77,7 +77,7 @@ class Surroundings:
                 self._schedule.begin("links", seconds, f"links of {place.name}")
                 try:
                     with place.devices[0].active():
-                        found = overheads.links(place.devices[0], wanted.budget)
+                        found = quiet_links.links(place.devices[0], wanted.budget)
                 except Exception as error:
                     self._failures.append(Failure("links", place.name, "", error))
                     found = None
@@ -124,7 +124,7 @@ def around(
     cases = [case for portion in portions if portion.place is place for case in portion.cases]
     if links is None and links_are_wanted(place, wanted):
         with place.devices[0].active():
-            links = overheads.links(place.devices[0], wanted.budget)
+            links = quiet_links.links(place.devices[0], wanted.budget)
     if links is not None:
         operations = registry.operations()
         return Around(links, *overheads.of_calls(place, cases, operations, wanted.budget))

@@ -11,7 +11,7 @@ import pytest
 from fakes import FakeCuda
 from test_loaded_links import Timed
 
-from hetero.calibration import fit_link, links_at_once, loaded_links, overheads
+from hetero.calibration import copies, fit_link, links_at_once, loaded_links
 from hetero.calibration.failures import Failure
 from hetero.calibration.links_at_once import Together, is_made, measured, steady, times
 from hetero.devices import at_once
@@ -19,7 +19,7 @@ from hetero.devices.staging import DOWNLOAD, UPLOAD
 from hetero.runtime.profile import PAGEABLE, PINNED, STAGED, Profile
 
 SIZES = links_at_once._SIZES
-WAYS = overheads.Copies.WAYS
+WAYS = copies.Copies.WAYS
 RATE = 4e10
 
 

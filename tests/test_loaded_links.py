@@ -19,12 +19,14 @@ from test_profiles import measured as measured_profile
 import hetero
 from hetero import cli, devices
 from hetero.calibration import (
+    copies,
     fit_link,
     links_at_once,
     loaded_links,
     loop,
     modelling,
     overheads,
+    quiet_links,
     sampling,
     twins,
 )
@@ -40,7 +42,7 @@ from hetero.runtime import blas_use, call_cache, inventory, planner, pricing, pr
 from hetero.runtime.cases import grid
 
 BESIDE = blas_use.BESIDE_BLAS
-WAYS = overheads.Copies.WAYS
+WAYS = copies.Copies.WAYS
 
 
 # -- Measuring -------------------------------------------------------------------------------------
@@ -571,7 +573,7 @@ def calibrated(monkeypatch, hasty, profile_file):
         patch.setattr(machine_of_calibration.compiling, "compile_ahead", lambda *_: None)
         patch.setattr(blas_spin, "find", planted("find", None))
         patch.setattr(blas_spin, "rest", lambda: None)
-        patch.setattr(overheads, "links", planted("quiet", LINKS))
+        patch.setattr(quiet_links, "links", planted("quiet", LINKS))
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: LINE)
         patch.setattr(loaded_links, "beside_blas", planted("after products", times))
@@ -640,7 +642,7 @@ def verified(two, monkeypatch):
     def transfers(device, sizes, budget):
         return {("upload", "pageable"): {n: seconds(1.0)(None, n) for n in sizes}}
 
-    monkeypatch.setattr(overheads, "transfers", transfers)
+    monkeypatch.setattr(quiet_links, "transfers", transfers)
     monkeypatch.setattr(loaded_links, "after_product", lambda copies: seconds(1.25))
     at_once = SimpleNamespace(once=lambda way, nbytes: 2e-3 + seconds(1.5)(way, nbytes))
     monkeypatch.setattr(evaluated, "Together", lambda *_: at_once)

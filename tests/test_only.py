@@ -43,7 +43,7 @@ def measured(monkeypatch, hasty, profile_file):
         calls, links = [], []
         patch.setattr(sampling, "take", take)
         costs = lambda *_: ({"host": 1e-5 * len(calls)}, {})  # noqa: E731
-        patch.setattr(machine.surroundings.overheads, "links", links_of)
+        patch.setattr(machine.surroundings.quiet_links, "links", links_of)
         patch.setattr(machine.surroundings.overheads, "of_calls", costs)
         patch.setattr(machine.surroundings.overheads, "pack", lambda budget: PACK)
         patch.setattr(machine.compiling, "compile_ahead", lambda *_: None)

@@ -11,7 +11,7 @@ import types
 
 import pytest
 
-from hetero.calibration import compiling, loop, machine, overheads, sampling
+from hetero.calibration import compiling, loop, machine, overheads, quiet_links, sampling
 from hetero.calibration.budgets import FULL, QUICK
 from hetero.calibration.listing import Listing, kernels_of
 from hetero.calibration.portions import Portion, all_cases, by_own_clock
@@ -112,7 +112,7 @@ def calibration(monkeypatch):
     monkeypatch.setattr(machine, "all_cases", lambda *_: found)
     shares = {("matmul", found[1].cases[0].implementation.method): 5e-7}
     monkeypatch.setattr(overheads, "pack", lambda _: done.append("pack"))
-    monkeypatch.setattr(overheads, "links", lambda *_: done.append("links") or {})
+    monkeypatch.setattr(quiet_links, "links", lambda *_: done.append("links") or {})
     monkeypatch.setattr(
         overheads, "of_calls", lambda *_: done.append("calls") or ({"device": 1e-5}, shares)
     )

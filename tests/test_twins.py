@@ -11,7 +11,7 @@ import toys
 
 import hetero
 from hetero import devices
-from hetero.calibration import loop, machine, overheads, portions, sampling, twins
+from hetero.calibration import loop, machine, overheads, portions, quiet_links, sampling, twins
 from hetero.calibration.budgets import QUICK
 from hetero.calibration.sampling import Samples
 from hetero.runtime import inventory, profile, registry
@@ -97,7 +97,7 @@ def two(monkeypatch, profile_file, hasty):
 
         patch.setattr(sampling, "take", take)
         patch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
-        patch.setattr(overheads, "links", lambda *_: LINKS)
+        patch.setattr(quiet_links, "links", lambda *_: LINKS)
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: PACK)
         patch.setattr(machine.compiling, "compile_ahead", lambda *_: None)

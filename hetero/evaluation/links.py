@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 from hetero import devices as backends
-from hetero.calibration import loaded_links, overheads
+from hetero.calibration import copies, loaded_links, quiet_links
+from hetero.calibration.copies import Copies
 from hetero.calibration.links_at_once import Together
-from hetero.calibration.overheads import Copies
 from hetero.calibration.residuals import residuals
 from hetero.devices import at_once
 from hetero.errors import DeviceError
@@ -58,7 +58,7 @@ def alone(name: str, seed: int = 0) -> Errors:
     device, constants = backends.get(name), profile.current()
     sizes = drawn(seed, _COUNT, 1 << 12, min(1 << 30, _room(name)))
     with device.active():
-        measured = overheads.transfers(device, sizes, budget=0.1)
+        measured = quiet_links.transfers(device, sizes, budget=0.1)
     return {
         f"{direction}, {memory}": residuals(
             [constants.curve(name, direction, memory)(n) for n in seconds], list(seconds.values())
@@ -72,7 +72,7 @@ def after_product(name: str, seed: int = 0) -> Errors:
     """Right after a product of the CPU, by the curves that the profile has for that."""
     device, constants = backends.get(name), profile.current()
     kept = constants.data["links"].get(name, {})
-    ways = [w for w in overheads.ways(device) if f"{w[1]} {BESIDE_BLAS}" in kept.get(w[0], {})]
+    ways = [w for w in copies.ways(device) if f"{w[1]} {BESIDE_BLAS}" in kept.get(w[0], {})]
     blas_use.note()
     if not ways or not blas_use.beside():  # its threads sleep early in this process
         return {}
@@ -94,7 +94,7 @@ def together(place: str, members: Sequence[str], seed: int = 0) -> Errors:
     """Of several devices at once, "cuda*2", by the curves that the profile has for that."""
     constants = profile.current()
     kept = constants.data["links"].get(place, {})
-    ways = [w for w in overheads.ways(backends.get(members[0])) if w[1] in kept.get(w[0], {})]
+    ways = [w for w in copies.ways(backends.get(members[0])) if w[1] in kept.get(w[0], {})]
     largest = min(_LARGEST, *map(_room, members))
     if not ways or largest <= at_once.LEAST:
         return {}
@@ -121,6 +121,6 @@ def _room(name: str) -> int:
 def _errors(
     take: loaded_links.Take, way: Way, sizes: Iterable[int], predicted: Callable[[int], float]
 ) -> dict[str, float]:
-    asked = [n for n in sizes if overheads.is_asked(way, n)]
+    asked = [n for n in sizes if copies.is_asked(way, n)]
     measured = {n: median([take(way, n) for _ in range(_SAMPLES)]) for n in asked}
     return residuals([predicted(n) for n in measured], list(measured.values()))

@@ -13,7 +13,7 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero.arrays import HOST
-from hetero.calibration import overheads
+from hetero.calibration.copies import Copies, is_asked
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation.break_even import break_even, calls_from, extents
 from hetero.evaluation.work import Call, Given, typical
@@ -164,10 +164,10 @@ def _measured_copies(name: str, up: int, down: int) -> dict[str, dict[str, float
         return {}
     found: dict[str, dict[str, float]] = {}
     with device.active():
-        copies = overheads.Copies(device, max(up, down, 1))
+        copies = Copies(device, max(up, down, 1))
         for way, memory in copies.ways:
             nbytes = up if way == WAYS[0] else down
-            as_it_goes = memory if overheads.is_asked((way, memory), nbytes) else PAGEABLE
+            as_it_goes = memory if is_asked((way, memory), nbytes) else PAGEABLE
             copy = partial(copies, way, as_it_goes, nbytes)
             found.setdefault(memory, {})[way] = typical(copy) if nbytes else 0.0
     return found

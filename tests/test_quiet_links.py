@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from hetero.arrays import reused
-from hetero.calibration import fit_link, load, overheads
-from hetero.calibration.overheads import Copies, transfers
+from hetero.calibration import copies, fit_link, load, quiet_links
+from hetero.calibration.copies import Copies
+from hetero.calibration.quiet_links import transfers
 from hetero.runtime import profile
 
 _RATE = 8e9
@@ -55,12 +56,12 @@ class Slowly:
 def timed(monkeypatch):
     def timed(slow):
         device = Slowly(slow)
-        monkeypatch.setattr(overheads.time, "perf_counter", lambda: device.now)
-        monkeypatch.setattr(overheads.measure, "__kwdefaults__", _with(device))
+        monkeypatch.setattr(quiet_links.time, "perf_counter", lambda: device.now)
+        monkeypatch.setattr(quiet_links.measure, "__kwdefaults__", _with(device))
         return transfers(device, _SIZES, 0.01), device.asked
 
     def _with(device):
-        return {**overheads.measure.__kwdefaults__, "clock": lambda: device.now}
+        return {**quiet_links.measure.__kwdefaults__, "clock": lambda: device.now}
 
     return timed
 
@@ -90,10 +91,10 @@ def by_its_clock(monkeypatch, device):
         device.now += seconds
         device.rested = True
 
-    monkeypatch.setattr(overheads.time, "perf_counter", lambda: device.now)
-    monkeypatch.setattr(overheads.time, "sleep", sleep)
-    clock = {**overheads.measure.__kwdefaults__, "clock": lambda: device.now}
-    monkeypatch.setattr(overheads.measure, "__kwdefaults__", clock)
+    monkeypatch.setattr(quiet_links.time, "perf_counter", lambda: device.now)
+    monkeypatch.setattr(quiet_links.time, "sleep", sleep)
+    clock = {**quiet_links.measure.__kwdefaults__, "clock": lambda: device.now}
+    monkeypatch.setattr(quiet_links.measure, "__kwdefaults__", clock)
 
 
 class Robbed(Slowly):
@@ -120,14 +121,14 @@ def robbed(monkeypatch, caplog):
         by_its_clock(monkeypatch, device)
         device.number = -1
 
-        class Theft(overheads.Theft):
+        class Theft(quiet_links.Theft):
             def __init__(self):
                 device.number += 1
                 super().__init__()
 
-        monkeypatch.setattr(overheads, "Theft", Theft)
-        monkeypatch.setattr(overheads.load, "times", lambda: load.Times(0.0, device.stolen))
-        monkeypatch.setattr(overheads.load, "own", lambda: device.wanted)
+        monkeypatch.setattr(quiet_links, "Theft", Theft)
+        monkeypatch.setattr(quiet_links.load, "times", lambda: load.Times(0.0, device.stolen))
+        monkeypatch.setattr(quiet_links.load, "own", lambda: device.wanted)
         return transfers(device, _SIZES, 0.01), device.number + 1, caplog.text
 
     return robbed
@@ -154,8 +155,8 @@ def test_where_processors_are_stolen_all_the_time_it_is_said(robbed):
 
 def test_few_ticks_are_no_theft(monkeypatch):
     taken = [(0.0, 0.0), (0.02, 0.1)]
-    monkeypatch.setattr(overheads.Theft, "_now", lambda _: taken.pop(0))
-    assert not overheads.Theft().seen()
+    monkeypatch.setattr(quiet_links.Theft, "_now", lambda _: taken.pop(0))
+    assert not quiet_links.Theft().seen()
 
 
 class Staging(Slowly):
@@ -205,7 +206,7 @@ def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monk
     hasty = max(map(device.hasty.count, device.hasty))
     assert hasty <= 3, "copies that are timed find those who help asleep, as beside computing"
     assert set(found) == {*Copies.WAYS, ("upload", "staged"), ("download", "staged")}
-    assert set(overheads.ways(device)) == set(found), "whether the device is active or not"
+    assert set(copies.ways(device)) == set(found), "whether the device is active or not"
     assert list(found["download", "staged"]) == [n for n in sizes if n >= 1 << 18]
     assert list(found["download", "pinned"]) == sizes
     assert list(found["upload", "pageable"]) == [n for n in sizes if n <= 1 << 26], "else staged"

@@ -152,6 +152,7 @@ def in_turn(
     budget: float,
     least: int = 2,
     most: int = 15,
+    first: Sequence[float] = (),
     clock: Callable[[], float] = time.perf_counter,
     switches: Callable[[], int] = load.switches,
 ) -> tuple[Measurement, ...]:
@@ -168,6 +169,8 @@ def in_turn(
         Seconds for all of them.
     least, most : int
         Bounds of the number of rounds.
+    first : sequence of float
+        Seconds of a round that was made already.
     clock, switches : callable
         As for `measure`.
 
@@ -176,10 +179,10 @@ def in_turn(
     tuple of Measurement
         Of each call; its seconds are the least.
     """
-    samples: list[list[float]] = [[] for _ in calls]
+    samples: list[list[float]] = [[took] for took in first] or [[] for _ in calls]
     alone = [False] * len(calls)
-    begin = clock()
-    for rounds in range(1, most + 1):
+    begin = clock() - sum(first)
+    for rounds in range(1 + bool(first), most + 1):
         for number, call in enumerate(calls):
             before, start = switches(), clock()
             call()

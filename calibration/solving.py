@@ -58,8 +58,9 @@ def timed_solves(
     if bench.device is None:
         time.sleep(SETTLES)
     call(known[0] if known else case.how.few)  # not counted: caches, pages
-    steps = known or _that_stand_out(case, dims[0], call, budget)
-    found = in_turn([partial(call, number) for number in steps], budget=budget.point)
+    steps, first = (known, ()) if known else _that_stand_out(case, dims[0], call, budget)
+    calls = [partial(call, number) for number in steps]
+    found = in_turn(calls, budget=budget.point, least=1 if known else 2, first=first)
     for one in found:
         bench.watch.note(one.disturbed, one.scattered)
     return steps, tuple(one.seconds for one in found)
@@ -67,10 +68,11 @@ def timed_solves(
 
 def _that_stand_out(
     case: Case, n: int, call: Callable[[int], None], budget: Budget
-) -> tuple[int, ...]:
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Numbers of steps, and what one solve of each took."""
     few, *more = steps = counts(case, n)
     if not more:
-        return steps
+        return steps, ()
     (many,) = more
     most = most_steps(case, n)
 
@@ -79,13 +81,11 @@ def _that_stand_out(
         call(number)
         return time.perf_counter() - begin
 
-    less = seconds(few)
-    while many < most:
-        took = seconds(many)
-        if took > _STANDS_OUT * less or 2.0 * took > budget.longest:
-            break
+    less, took = seconds(few), seconds(many)
+    while many < most and took <= min(_STANDS_OUT * less, budget.longest / 2.0):
         many = min(few + 2 * (many - few), most)
-    return few, many
+        took = seconds(many)
+    return (few, many), (less, took)
 
 
 def outside_in(sizes: Sequence[int]) -> list[int]:

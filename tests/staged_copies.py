@@ -14,7 +14,7 @@ driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned  # noqa: E402
-from hetero.devices import copy_jobs, cuda, lanes, pieces, scheduling, staging, team  # noqa: E402
+from hetero.devices import copy_jobs, cuda_copies, lanes, pieces, scheduling, staging, team  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.kernels.cpu import blas_spin, lane  # noqa: E402
 
@@ -212,17 +212,17 @@ def in_a_fresh_process() -> None:
 def blas_is_looked_at_beside() -> None:
     """The first long copy does not wait until it is found how BLAS's threads are put to sleep."""
     asked = []
-    due, beside, long = blas_spin.is_due, blas_spin._find_beside, cuda.LONG_BYTES
+    due, beside, long = blas_spin.is_due, blas_spin._find_beside, cuda_copies.LONG_BYTES
     find = blas_spin.find
     blas_spin.is_due, blas_spin._find_beside = lambda: True, lambda: asked.append(1)
-    blas_spin.find, cuda.LONG_BYTES = None, 1000
+    blas_spin.find, cuda_copies.LONG_BYTES = None, 1000
     array = rng.random(500)
     buffer, _owner = device.allocate(array.nbytes)
     with copy_jobs.plainly():
         device.upload(array, buffer)
         device.download(buffer, array)
     blas_spin.is_due, blas_spin._find_beside, blas_spin.find = due, beside, find
-    cuda.LONG_BYTES = long
+    cuda_copies.LONG_BYTES = long
     assert len(asked) == 2
 
 

@@ -32,13 +32,14 @@ is a text: all of them packed, without samples (`hetero.runtime.packing`).
 `encoding`     the bytes of a file, and their checksum
 `places`       where profiles are kept: one file for each fingerprint
 `constants`    `Profile`: constants, ready to be asked
+`links`        what it tells of copies
 `reading`      files checked and read
 `validity`     which constants of a profile hold on this machine as it is now
 `finding`      the profile that fits; the current one
 =============  =================================================================================
 """
 
-from hetero.runtime.profile.constants import ENQUEUED, PAGEABLE, PINNED, STAGED, Profile
+from hetero.runtime.profile.constants import ENQUEUED, Profile
 from hetero.runtime.profile.encoding import LARGEST, SCHEMA_VERSION, UNITS, digest, encode
 from hetero.runtime.profile.finding import (
     Stored,
@@ -49,6 +50,7 @@ from hetero.runtime.profile.finding import (
     set_current,
     survey,
 )
+from hetero.runtime.profile.links import PAGEABLE, PINNED, STAGED
 from hetero.runtime.profile.places import default_path, partial, place, stored
 from hetero.runtime.profile.reading import believed, named, parse, read, shipped
 from hetero.runtime.profile.validity import changes, holding, kind_of

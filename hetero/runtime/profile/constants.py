@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable
-from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +11,11 @@ from hetero.kernels.cpu import blas_spin
 from hetero.runtime import thread_counts
 from hetero.runtime.models import Cost, ModelKey, Work, bind, bind_link
 from hetero.runtime.profile import encoding, places
+from hetero.runtime.profile.links import Links
 from hetero.runtime.thread_counts import Threads
 
 CPU = "cpu"
-PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
 ENQUEUED = "enqueued"  # a way to share a call, see `hetero.runtime.beside_cpu`
-_STAGED_SIZES = [round(2.0 ** (step / 4)) for step in range(4 * 18, 4 * 31 + 1)]  # bytes
 
 
 class Contention(NamedTuple):
@@ -45,7 +41,7 @@ class Contention(NamedTuple):
 UNKNOWN_CONTENTION = Contention(2.0, 2.0)
 
 
-class Profile:
+class Profile(Links):
     """Constants of one machine, ready to be asked.
 
     Parameters
@@ -62,17 +58,10 @@ class Profile:
     """
 
     def __init__(self, data: dict[str, Any]) -> None:
-        self.data = data
+        super().__init__(data)
         self.name: str = data["name"]
-        self.devices: dict[str, dict[str, Any]] = data["devices"]
         self._models: dict[tuple[str, ...], dict[str, Any] | None] = {}
         self._costs: dict[tuple[str, ...], Cost | None] = {}
-        self._links: dict[tuple[str, ...], Callable[[int], float]] = {}
-        self._least: dict[tuple[str, str], float] = {}
-        self._beside: dict[str, bool] = {}
-        self._together: dict[str, Profile] = {}
-        self._group: tuple[str, ...] = ()
-        self._quiet, self._times = self, 1
 
     def cost(
         self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
@@ -120,136 +109,6 @@ class Profile:
             self._models[asked] = next((models[key] for key in keys if key in models), None)
         return self._models[asked]
 
-    def link(
-        self, device: str, direction: str, memory: str = "pageable", beside: str = ""
-    ) -> Callable[[int], float]:
-        """Seconds that a copy takes, as a function of bytes.
-
-        Of pageable memory it is "staged" from the size on from which that curve is the lower one,
-        as the devices do it (`least_staged`).
-
-        Parameters
-        ----------
-        device : str
-            Or all equal ones that copy at once, "cuda*2": then the bytes are those of each.
-        direction : {"upload", "download"}, to or from the device
-        memory : {"pageable", "pinned"}
-        beside : str, optional
-            `blas_use.BESIDE_BLAS`: right after a product of the CPU. Where that makes no
-            difference it is the quiet link.
-
-        Raises
-        ------
-        KeyError
-            If the profile knows nothing of this link.
-        """
-        key = (device, direction, memory, beside, "link")
-        try:
-            return self._links[key]
-        except KeyError:
-            pass
-        found = curve = self._at_once(device, direction, memory, beside)
-        least = self.least_staged(device, direction) if memory == PAGEABLE else inf
-        if least < inf:
-            staged = self._at_once(device, direction, STAGED, beside)
-
-            def found(nbytes: int) -> float:
-                return staged(nbytes) if nbytes >= least else curve(nbytes)
-
-        self._links[key] = found
-        return found
-
-    def _at_once(
-        self, device: str, direction: str, memory: str, beside: str
-    ) -> Callable[[int], float]:
-        """A curve; of several devices at once that of one alone, where it is no other."""
-        try:
-            return self.curve(device, direction, memory, beside)
-        except KeyError:
-            if _alone(device) == device:
-                raise
-            return self.curve(_alone(device), direction, memory, beside)
-
-    def curve(
-        self, device: str, direction: str, memory: str, beside: str = ""
-    ) -> Callable[[int], float]:
-        """One curve as it was measured; as `link`, but that ``memory`` may be "staged", pageable
-        memory through pinned buffers (`hetero.devices.staging`), and "pageable" never is."""
-        key = (device, direction, memory, beside)
-        if key not in self._links:
-            for name in (*self._group, *self._names(device, device.partition(":")[0])):
-                kinds = self.data["links"].get(name, {}).get(direction, {})
-                model = kinds.get(f"{memory} {beside}") or kinds.get(memory)
-                if model is not None:
-                    self._links[key] = self._in_turn(bind_link(model))
-                    break
-            else:
-                raise KeyError(f"{memory} {direction} of {device}")
-        return self._links[key]
-
-    def _in_turn(self, curve: Callable[[int], float]) -> Callable[[int], float]:
-        """A curve for as many copies as go one after the other."""
-        times = self._times
-        return curve if times == 1 else lambda nbytes: times * curve(nbytes)
-
-    def at_once(self, group: str) -> Profile:
-        """The same constants, with the links of each of several devices that copy at once.
-
-        Parameters
-        ----------
-        group : str
-            Of the devices together, "cuda*2". Where their links were not measured they are taken
-            to share one bus: copies at once take as long as one after the other.
-        """
-        found = self._together.get(group)
-        if found is None:
-            found = self._together[group] = Profile(self.data)
-            found._group, found._quiet = (group,), self
-            if group not in self.data["links"]:
-                found._times = int(group.partition("*")[2])
-        return found
-
-    def least_staged(self, device: str, direction: str) -> float:
-        """Bytes from which on staged copies of pageable memory are faster, whatever their size;
-        infinite where none are, or none were measured.
-
-        Several devices at once stage what each of them stages alone.
-        """
-        key = _alone(device), direction
-        if key not in self._least:
-            found = inf
-            with contextlib.suppress(KeyError):
-                plain, staged = (self._quiet.curve(*key, memory) for memory in (PAGEABLE, STAGED))
-                for nbytes in reversed(_STAGED_SIZES):
-                    if staged(nbytes) >= plain(nbytes):
-                        break
-                    found = nbytes
-            self._least[key] = found
-        return self._least[key]
-
-    def stages(self) -> dict[str, dict[str, float]]:
-        """Device -> direction -> `least_staged`, of all devices whose staged copies are known."""
-        return {
-            name: {way: self.least_staged(name, way) for way in ("upload", "download")}
-            for name in self.devices
-            if any(
-                STAGED in kinds
-                for known in self._names(name, name.partition(":")[0])
-                for kinds in self.data["links"].get(known, {}).values()
-            )
-        }
-
-    def has_links(self, beside: str) -> bool:
-        """Whether some links were measured beside something, and differ then."""
-        if beside not in self._beside:
-            self._beside[beside] = any(
-                memory.endswith(beside)
-                for directions in self.data["links"].values()
-                for kinds in directions.values()
-                for memory in kinds
-            )
-        return self._beside[beside]
-
     def pack(self, nbytes: int) -> float:
         """Seconds to copy a host array that is not dense into one that is."""
         key = ("pack",)
@@ -295,10 +154,6 @@ class Profile:
     def blas_sleep(self) -> float:
         """Seconds of a loop's work from which on BLAS's idle threads are put to sleep for it."""
         return float(self.data["host"].get("blas_sleep", blas_spin.LONG))
-
-    def _names(self, device: str, kind: str) -> tuple[str, ...]:
-        same_as = self.devices.get(device, {}).get("same_as")
-        return (device, *((same_as,) if same_as else ()), f"{kind}:*")
 
     def machine(self) -> dict[str, dict[str, Any]]:
         """Its devices as another machine's: none of its packages is looked for on this one.
@@ -355,9 +210,3 @@ class Profile:
 
     def __repr__(self) -> str:
         return f"<Profile {self.name!r}: {', '.join(self.devices)}>"
-
-
-def _alone(device: str) -> str:
-    """One of several devices at once: "cuda:0" of "cuda*2"."""
-    kind, several, _ = device.partition("*")
-    return f"{kind}:0" if several and ":" not in device else device

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from hetero.calibration import doubts, expected
+from hetero.calibration import doubts, expected, sampling
 from hetero.calibration.sampling import Samples
 from hetero.runtime import profile
 from hetero.runtime.cases import Case, Dims, Passes, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 
 _MOST = 0.25  # of a curve's samples, beyond which nothing of it is believed
+_FEW = 2  # samples, of which none can be told by the others
 _FLAT = 10.0  # times the least: what takes less is no rate
 _MARKED = 2.0  # times the bounds of `doubts`: beside other load that is too much
 
@@ -50,9 +51,9 @@ def believable(case: Case, place: Place, samples: Samples) -> tuple[Samples, dic
         if len(far) > _MOST * len(some):
             raise Unbelievable(f"{far[0][2]} at {_size(far[0][0])}")
     out = _impossible(case, place, samples)
-    if len(out) > _MOST * len(samples.seconds):
+    if len(out) > max(_MOST * len(samples.seconds), len(samples.seconds) > _FEW):
         raise Unbelievable(f"{len(out)} of {len(samples.seconds)} samples cannot be")
-    out = {**_disturbed(case, place, samples), **out}
+    out = {**_not_apart(samples), **_disturbed(case, place, samples), **out}
     if not out:
         return samples, {}
     seconds, setup = _without(samples.seconds, out), _without(samples.setup, out)
@@ -94,6 +95,15 @@ def _disturbed(case: Case, place: Place, samples: Samples) -> dict[Dims, str]:
                 out[dims] = "beside other load only"
     left = {dims: s for dims, s in samples.seconds.items() if dims not in out}
     return {dims: why for dims, why in out.items() if doubts.between(dims, left) is not None}
+
+
+def _not_apart(samples: Samples) -> dict[Dims, str]:
+    """Solves whose times do not tell set-up and step apart, where others tell them better."""
+    apart = sampling.parts_apart(samples)
+    left = {dims: s for dims, s in samples.seconds.items() if apart.get(dims, True)}
+    why = "set-up and step cannot be told apart"
+    others = (dims for dims in samples.seconds if dims not in left)
+    return {dims: why for dims in others if doubts.between(dims, left) is not None}
 
 
 def _curves(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hetero.arrays import spec
-from hetero.calibration import doubts, keeping_out, loop, modelling, repeats
+from hetero.calibration import doubts, keeping_out, loop, modelling, repeats, sampling
 from hetero.calibration.budgets import FULL, QUICK
 from hetero.calibration.sampling import Samples
 from hetero.ops.products.cases import product
@@ -297,6 +297,25 @@ def test_a_step_that_cannot_be():
     assert set(out) == {(256,)}
     assert samples.seconds[256,] == pytest.approx(1e-9 * 256 * 256)
     assert set(samples.setup) == set(step)
+
+
+def test_one_of_three_steps_that_cannot_be():
+    """As a quick calibration measures: the other two tell it better than conservative constants."""
+    step = {(n,): 1e-9 * n * n for n in (64, 256, 1024)}
+    step[256,] *= 100.0
+    samples, out = keeping_out.believable(*solves(step))
+    assert set(out) == {(256,)}
+    assert samples.seconds[256,] == pytest.approx(1e-9 * 256 * 256)
+
+
+def test_a_solve_whose_times_tell_no_step_is_told_by_others():
+    step = {(n,): 1e-9 * n * n for n in (64, 256, 1024, 2048)}
+    dense, where, samples = solves(step)
+    samples.timed[256,] = samples.timed[256,][1], samples.timed[256,][1] * 1.01
+    parted = sampling._parted(samples.timed, samples.steps)
+    found, out = keeping_out.believable(dense, where, parted)
+    assert set(out) == {(256,)}
+    assert found.seconds[256,] == pytest.approx(1e-9 * 256 * 256)
 
 
 def test_a_layout_beside_one_that_is_not_believed_is_fitted_alone():

@@ -275,6 +275,59 @@ def test_many_copies_at_once():
     assert not wrong
 
 
+@pytest.mark.parametrize("direction", ["upload", "download"])
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_no_more_help_a_copy_than_gain_by_it_and_no_others_are_woken(monkeypatch, tasks, direction):
+    """As many as for one card help one copy, also where another card's threads sleep."""
+    made, helpers, most = team.Team(), 7, 2
+    monkeypatch.setattr(team, "MOST", most)
+    made.start(helpers)
+    asleep = WORD.from_address(made._begin + 8 * lane_task.SHARED["asleep"])
+    end = time.monotonic() + 5.0
+    while asleep.value != helpers and time.monotonic() < end:
+        time.sleep(0.001)
+    assert asleep.value == helpers
+    inside, seen, awake, lock = [0] * tasks, [0] * tasks, [], threading.Lock()
+    arrays = [rng.integers(1, 255, 40_000, np.uint8) for _ in range(tasks)]
+    others = [np.zeros_like(array) for array in arrays]
+    kept, began = [], threading.Barrier(tasks)
+
+    def memcpy(which):
+        @ctypes.CFUNCTYPE(WORD, WORD, WORD, WORD)
+        def call(to, source, nbytes):
+            with lock:
+                inside[which] += 1
+                seen[which] = max(seen[which], inside[which])
+                awake.append(helpers - asleep.value)
+            ctypes.memmove(to, source, nbytes)
+            time.sleep(5e-4)
+            with lock:
+                inside[which] -= 1
+            return to
+
+        kept.append(call)
+        return lane.address(call)
+
+    def copy(which):
+        began.wait()
+        ends = (arrays[which], others[which])
+        array, there = ends if direction == "upload" else ends[::-1]
+        own = memcpy(which)
+        assert copied(made, direction, array, there, Driver(1), memcpy=own, past=1 << 62) == 0
+
+    threads = [threading.Thread(target=copy, args=(which,)) for which in range(tasks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    made.close()
+    for array, other in zip(arrays, others, strict=True):
+        np.testing.assert_array_equal(array, other)
+    assert max(seen) <= most + 1, "and the one who leads"
+    assert max(seen) >= 2, "somebody helped"
+    assert 1 <= max(awake) <= most * tasks
+
+
 def test_helpers_sleep_and_are_woken_and_end():
     def asleep():
         return WORD.from_address(made._begin + 8 * lane_task.SHARED["asleep"]).value

@@ -44,7 +44,6 @@ _LEADERS = 2  # for each direction
 _AWAKE = 8 << 20  # bytes of pinned memory, 0.15 ms: to wake a thread takes half as long
 _LONG = 1 << 30  # bytes that the driver copies in about as long as what copies need is made
 _MOST_LANES = 8
-_MOST_HELPERS = 8  # for each ring
 _WAYS = [Way(direction, leads) for direction in (UPLOAD, DOWNLOAD) for leads in (False, True)]
 _LATER = 0.02  # seconds; the first copy, if it is short, is alone with the interpreter
 _NAME = "hetero-copy"  # begins as all threads of ours that never call BLAS
@@ -340,7 +339,7 @@ def usual_lanes() -> int:
 @functools.cache
 def usual_helpers(rings: int = 1) -> int:
     """Threads that help those who lead: half the cores as well, but not too many for each ring."""
-    return max(1, min(_MOST_HELPERS * rings, _cores() // 2))
+    return max(1, min(team.MOST * rings, _cores() // 2))
 
 
 def _cores() -> int:

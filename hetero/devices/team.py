@@ -33,6 +33,7 @@ _CHUNKS = 32  # of what is small: several for each thread
 _LONG = 64 << 20  # bytes from which on the one who leads sleeps while others copy
 _REST = 40  # microseconds
 _PATIENCE = 4  # rests while nobody else copies
+MOST = 8  # who help one copy; more only wait for the same memory, and are to be woken
 _ENOUGH = 4  # who help; fewer would not keep the bus busy without the one who leads
 _LARGE = 64 << 20  # bytes of a download from which on each thread touches huge pages of its own
 # Bytes of a row, see `lane_task.FIELDS`. What is stored past the caches is not read before; but
@@ -90,6 +91,7 @@ class Team:
                 except RuntimeError:  # the interpreter is ending, or there are too many
                     break
                 self._threads.append(thread)
+                self._tell("threads", len(self._threads))
 
     def _serve(self) -> None:
         scheduling.be_nice()
@@ -105,7 +107,7 @@ class Team:
             begin = ctypes.addressof(own)
         else:
             begin = self._begin + 8 * (lane_task.TASKS_AT + number * lane_task.TASK)
-        told = {**self._fixed, **told, "download": int(direction == "download")}
+        told = {**self._fixed, **told, "download": int(direction == "download"), "most": MOST}
         if len(self._threads) < _ENOUGH:
             told["rest"] = 0
         words = _TASK(*map(told.get, lane_task.FIELDS, itertools.repeat(0)))

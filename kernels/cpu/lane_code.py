@@ -49,6 +49,7 @@ def _leave(module: ir.Module) -> None:
     code = Code(module, "leave", ir.VoidType(), 1)
     (task,) = code.arguments
     code.write(0, task, lane_task.OPEN)
+    code.count(-1, code.field(task, "team"), lane_task.SHARED["open"])
     code.write(0, task, lane_task.LIMIT)
     with code.forever() as (_, end):
         with code.when(code.holds(code.read(task, lane_task.USERS), "==", 0), then=end):
@@ -58,14 +59,18 @@ def _leave(module: ir.Module) -> None:
 
 
 def _wake(module: ir.Module) -> None:
-    """wake(task, most): wake so many of those who sleep, if there are as many."""
+    """wake(task, most): wake so many of those who sleep, while too few for all tasks are awake."""
     code = Code(module, "wake", ir.VoidType(), 2)
     task, most = code.arguments
     team, left = code.field(task, "team"), code.variable(most)
+    threads = code.read(team, lane_task.SHARED["threads"])
+    of_all = code.read(team, lane_task.SHARED["open"])
+    idle = code.at.sub(threads, code.at.mul(of_all, code.field(task, "most")))  # who are too many
     semaphore = code.at.add(team, I64(8 * lane_task.SHARED["semaphore"]))
     with code.forever() as (again, end):
         asleep = code.read(team, lane_task.SHARED["asleep"])
         enough = code.at.or_(code.holds(asleep, "<=", 0), code.holds(left.get(), "<=", 0))
+        enough = code.at.or_(enough, code.holds(asleep, "<=", idle))
         with code.when(enough, then=end):
             pass
         fewer = code.at.sub(asleep, I64(1))
@@ -162,13 +167,19 @@ def _serve(module: ir.Module) -> None:
             with code.when(code.holds(number.get(), "==", lane_task.TASKS), then=end):
                 pass
 
+    def has_room(task: Any) -> contextlib.AbstractContextManager[None]:
+        users = code.read(task, lane_task.USERS)
+        return code.when(code.holds(users, "<", code.field(task, "most")))
+
     with code.forever() as (again, end):
         with code.when(code.holds(code.read(team, shared["stop"]), "!=", 0), then=end):
             pass
-        with each_task() as task:
-            code.count(1, task, lane_task.USERS)  # what is open now stays until this is taken back
+        with each_task() as task, has_room(task):
+            # What is open now stays until this is taken back.
+            users = code.count(1, task, lane_task.USERS)
             is_open = code.holds(code.read(task, lane_task.OPEN), "!=", 0)
-            with code.when(is_open), code.forever() as (_, none):
+            is_wanted = code.holds(users, "<", code.field(task, "most"))
+            with code.when(is_open, is_wanted), code.forever() as (_, none):
                 chunk = at.call(module.get_global("take"), [task])
                 with code.when(code.holds(chunk, "<", 0), then=none):
                     pass
@@ -184,7 +195,8 @@ def _serve(module: ir.Module) -> None:
         code.count(1, team, shared["asleep"])
         with each_task() as task:  # whoever gave a chunk before did not see that this one sleeps
             limit = code.read(task, lane_task.LIMIT)
-            with code.when(code.holds(code.read(task, lane_task.NEXT), "<", limit)):
+            is_left = code.holds(code.read(task, lane_task.NEXT), "<", limit)
+            with code.when(is_left), has_room(task):
                 found.set(I64(1))
         with code.when(code.holds(found.get(), "!=", 0)), code.forever() as (once_more, woken):
             asleep = code.read(team, shared["asleep"])

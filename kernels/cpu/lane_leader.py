@@ -36,6 +36,11 @@ class _Leader(Code):
         self.seen = self.variable(I64(0))  # chunks that were taken, as of the last look
         self.alone = self.variable(I64(0))  # looks since others took one
 
+    def open(self) -> None:
+        """Let others help."""
+        self.count(1, self.field(self.task, "team"), lane_task.SHARED["open"])
+        self.write(1, self.task, lane_task.OPEN)
+
     def allow(self, slices: Any) -> None:
         """Let the chunks of so many slices be taken."""
         at = self.at
@@ -151,10 +156,10 @@ class _Leader(Code):
 def upload(module: ir.Module) -> None:
     """upload(task): as `lane` tells."""
     code = _Leader(module, "upload")
-    at, task = code.at, code.task
+    at = code.at
     sent = code.variable(I64(0))
     free = code.variable(code.least(code.slices, code.buffers))  # slices that have a buffer
-    code.write(1, task, lane_task.OPEN)
+    code.open()
     code.allow(free.get())
     with code.forever() as (again, end):
         with code.when(code.is_over(), then=end):
@@ -181,7 +186,6 @@ def upload(module: ir.Module) -> None:
 def download(module: ir.Module) -> None:
     """download(task): as `lane` tells."""
     code = _Leader(module, "download")
-    task = code.task
     fetched, there, emptied = (code.variable(I64(0)) for _ in range(3))
     ahead = code.least(code.slices, code.buffers)
     with code.forever() as (_, end):
@@ -189,7 +193,7 @@ def download(module: ir.Module) -> None:
         fetched.add(1)
         with code.when(code.holds(fetched.get(), "==", ahead), then=end):
             pass
-    code.write(1, task, lane_task.OPEN)
+    code.open()
     with code.forever() as (again, end):
         with code.when(code.is_over(), then=end):
             pass

@@ -20,28 +20,31 @@ _LINE = 8  # words of a cache line; what several threads write lies in lines of 
 # nobody wants the copy any longer. Team: address of `SHARED`. Past: bytes of a row from which on
 # what is stored goes past the caches. Download: 0 or 1. Rest: microseconds that the one who leads
 # sleeps where there is nothing to send, 0: it copies chunks and looks again; patience: how often it
-# does so while nobody takes a chunk, before it copies until somebody does.
+# does so while nobody takes a chunk, before it copies until somebody does. Most: who help, at most.
 OPEN, USERS, NEXT, LIMIT, DONE = (_LINE * line for line in range(5))
 _FIRST = DONE + BUFFERS
 _NAMES = (
     *("memcpy", "send", "record", "query", "await", "drain", "yield", "post", "nap"),
     *("host", "device", "bytes", "lead", "slice", "chunk", "stream", "row", "pitch"),
     *("base", "buffers", "cancel", "team", "past", "download"),
-    *("rest", "patience"),
+    *("rest", "patience", "most"),
     *(f"event {number}" for number in range(BUFFERS)),
 )
 FIELDS = {name: _FIRST + at for at, name in enumerate(_NAMES)}
 TASK = -(-(_FIRST + len(_NAMES)) // _LINE) * _LINE
 
 # What the tasks of a process share, and then the tasks: whether helpers are to end, how many sleep,
-# how often they look before they do, C functions, a semaphore.
+# how often they look before they do, C functions, how many there are, a semaphore, how many tasks
+# are open.
 SHARED = {
     "stop": 0,
     "asleep": _LINE,
     "looks": 2 * _LINE,
     "sleep": 2 * _LINE + 1,
     "yield": 2 * _LINE + 2,
+    "threads": 2 * _LINE + 3,
     "semaphore": 3 * _LINE,
+    "open": 4 * _LINE,
 }
 TASKS = 16
 TASKS_AT = 5 * _LINE

@@ -62,9 +62,9 @@ class Code:
         value = I64(value) if isinstance(value, int) else value
         self.at.store_atomic(value, self.word(begin, number), "seq_cst", 8)
 
-    def count(self, step: int, begin: Any, number: Any) -> None:
-        """Add to a word that others add to."""
-        self.at.atomic_rmw("add", self.word(begin, number), I64(step), "seq_cst")
+    def count(self, step: int, begin: Any, number: Any) -> Any:
+        """Add to a word that others add to; what it was before."""
+        return self.at.atomic_rmw("add", self.word(begin, number), I64(step), "seq_cst")
 
     def exchanged(self, begin: Any, number: Any, before: Any, after: Any) -> Any:
         """Whether a word held one value, and now holds the other."""

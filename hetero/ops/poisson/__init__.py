@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Spec, array_or_spec, dense, describe, name_of
-from hetero.ops.linear_systems.solve import Solve, Solved, execute, warn
+from hetero.arrays import array_or_spec, describe
+from hetero.ops.linear_systems.solve import Solve, warn
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
-from hetero.ops.linear_systems.vectors import like, on_host, real_dtype
+from hetero.ops.poisson import operands
 from hetero.ops.poisson import sides as poisson_sides
-from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
+from hetero.ops.poisson.equation import Equation
+from hetero.ops.poisson.methods import NAME, UNLIMITED
+from hetero.ops.poisson.operands import from_dims, problem
 from hetero.ops.poisson.rungs import SWEEPING
 from hetero.runtime import call_cache, planner, registry
 from hetero.runtime.plan import Plan
-from hetero.runtime.problem import Problem, check_dims
-from hetero.runtime.results import on_host as with_host_result
 from hetero.runtime.results import staying
 
-if TYPE_CHECKING:
-    from hetero.ops.linear_systems.types import Outcome
-
-_RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
-_ROUNDINGS = 4.0  # how often that of u may be in what a method leaves
-# Residuals below are those of numbers whose squares may have vanished.
-_LEAST_RESIDUAL = {"float32": 1e-30, "float64": 1e-150}
+__all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
 
 
 def solve_poisson(
@@ -124,7 +118,7 @@ def solve_poisson(
 
     device, method = planner.placement(device, method)
     f, x0 = array_or_spec(f), None if x0 is None else array_or_spec(x0)
-    spacing = _spacings(spacing, len(f.shape))
+    spacing = operands.spacings(spacing, len(f.shape))
     rtol = None if rtol is None else checked_tolerance("rtol", rtol)
     maxiter = None if maxiter is None else checked_limit(maxiter, UNLIMITED)
     faces = poisson_sides.checked_faces(tuple(f.shape), boundary)
@@ -136,7 +130,7 @@ def solve_poisson(
     arrays = call_cache.facts(describe(f).unkept(), x0 if x0 is None else describe(x0).unkept())
     plan = _calls.plan((device, tuple(asked.values()), arrays), make)
     found = plan.problem
-    equation = _Equation(f, x0, spacing, faces, np.dtype(found.dtype))
+    equation = Equation(f, x0, spacing, faces, np.dtype(found.dtype))
     tolerance, limit, _ = found.options
     exactly = tolerance == 0.0 and maxiter is not None
     least = least_tolerance(found.dtype)
@@ -165,178 +159,14 @@ def solve_poisson(
 _calls = call_cache.Calls()
 
 
-class _Equation:
-    """What is to be solved, in its own units or in those of `poisson_sides.Scaled`."""
-
-    def __init__(
-        self,
-        f: Any,
-        x0: Any,
-        spacing: tuple[float, ...],
-        faces: list[poisson_sides.Face],
-        dtype: np.dtype,
-    ) -> None:
-        self.f, self.x0, self.spacing, self.faces, self.dtype = f, x0, spacing, faces, dtype
-        self._rhs = f
-        self._scaled: poisson_sides.Scaled | None = None
-
-    def solve(self, plan: Plan, solve: Solve) -> Solved:
-        """Run the plan; in other units where the numbers at hand turn out to need it."""
-        from hetero.ops.linear_systems.types import CONVERGED, Outcome, Stencil
-
-        shape = tuple(self.f.shape)
-        if 0 in shape:
-            nothing = Outcome(CONVERGED, 0, 0.0, 0.0)
-            return Solved(
-                np.zeros(shape, self.dtype), nothing, plan.chosen.device, plan.chosen.method
-            )
-        if not poisson_sides.unusual(self.spacing, self.dtype):
-            self._rhs = poisson_sides.with_boundary(self.f, self.spacing, self.faces, self.dtype)
-            solved = self._run(plan, solve, Stencil(shape, self.spacing), self._rhs, self.x0)
-            least = _LEAST_RESIDUAL[name_of(self.dtype)]
-            outcome = solved.outcome
-            if outcome.status == CONVERGED and least <= outcome.residual < math.inf:
-                return solved
-            given = self.f, self.x0, self.spacing, self.faces, self.dtype
-            if not poisson_sides.out_of_range(*given, outcome.right_side):
-                return solved
-        self._scaled = scaled = poisson_sides.scaled(
-            self.f, self.x0, self.spacing, self.faces, self.dtype
-        )
-        self._rhs = scaled.f
-        stencil = Stencil(shape, scaled.spacing)
-        solved = self._run(with_host_result(plan), solve, stencil, scaled.f, scaled.x0)
-        return self._in_own_units(solved, stencil, solve.rtol)
-
-    @staticmethod
-    def _run(plan: Plan, solve: Solve, stencil: Any, rhs: Any, x0: Any) -> Solved:
-        return execute(plan, solve, rhs, x0, lambda used: (stencil, None))
-
-    def _in_own_units(self, solved: Solved, stencil: Any, rtol: float) -> Solved:
-        """The solution as it is to be returned, judged anew where its dtype has not the range."""
-        from hetero.ops.linear_systems import types
-        from hetero.ops.poisson import dst_cpu
-
-        assert self._scaled is not None
-        exponent = self._scaled.solution
-        outcome = solved.outcome
-        with np.errstate(all="ignore"):
-            u = np.ldexp(solved.x, exponent)
-            returned = np.ldexp(u, -exponent)
-            if not np.array_equal(returned, solved.x):
-                residual = dst_cpu.residual_norm(stencil, self._scaled.f, returned)
-                status = types.ROUNDING
-                if not math.isfinite(residual):
-                    status = types.NOT_FINITE
-                elif residual <= rtol * self._right_side(outcome):
-                    status = types.CONVERGED
-                outcome = outcome._replace(status=status, residual=residual)
-        if describe(self.f).location != HOST:
-            u = like(self.f, u)
-        return solved._replace(x=u, outcome=outcome)
-
-    def _right_side(self, outcome: Outcome) -> float:
-        """2-norm of the right-hand side as it was solved for."""
-        if outcome.right_side is not None:
-            return outcome.right_side
-        return poisson_sides.norm(on_host(self._rhs, describe(self._rhs), self.dtype))
-
-    def converged(self, outcome: Outcome, *, to_rounding: bool) -> bool:
-        """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.
-
-        Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
-        """
-        from hetero.ops.linear_systems import types
-        from hetero.ops.linear_systems.operators import Poisson
-
-        if outcome.status != types.ROUNDING or not to_rounding:
-            return outcome.status == types.CONVERGED
-        spacing = self._scaled.spacing if self._scaled else self.spacing
-        condition = Poisson(tuple(self.f.shape), spacing).condition_number()
-        most = _ROUNDINGS * float(np.finfo(self.dtype).eps) * condition
-        return outcome.residual <= most * self._right_side(outcome)
-
-    def residual(self, outcome: Outcome) -> float:
-        """2-norm of f - A u, in f's units."""
-        if self._scaled is None:
-            return outcome.residual
-        with np.errstate(all="ignore"):
-            return float(np.ldexp(outcome.residual, self._scaled.residual))
-
-    def relative_residual(self, outcome: Outcome) -> float:
-        """norm(f - A u) / norm(f); 0 where f is."""
-        if outcome.residual == 0.0:
-            return 0.0
-        whole = self._right_side(outcome)
-        return outcome.residual / whole if whole > 0.0 else math.inf
-
-
-def problem(
-    f: Any,
-    *,
-    spacing: Any = 1.0,
-    boundary: Any = 0.0,
-    x0: Any = None,
-    rtol: float | None = None,
-    maxiter: int | None = None,
-    method: str | None = None,
-) -> Problem:
-    """The problem of ``solve_poisson(f, ...)``, for an array or a `hetero.spec` stand-in."""
-    f = array_or_spec(f)
-    if len(f.shape) not in (2, 3):
-        raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
-    spacings = _spacings(spacing, len(f.shape))
-    limit = checked_limit(maxiter, UNLIMITED)
-    inputs = {"f": describe(f).unkept()._replace(pointer=0)}
-    if x0 is not None:
-        x0 = array_or_spec(x0)
-        if tuple(x0.shape) != tuple(f.shape):
-            raise ValueError(f"x0 must have f's shape {tuple(f.shape)}, got {tuple(x0.shape)}")
-        inputs["x0"] = describe(x0).unkept()._replace(pointer=0)
-        real_dtype(x0=inputs["x0"].dtype)
-    dtype = real_dtype(f=inputs["f"].dtype)
-    rtol = _RTOL[name_of(dtype)] if rtol is None else checked_tolerance("rtol", rtol)
-    exactly = method in SWEEPING and rtol == 0.0 and maxiter is not None
-    even = max(spacings) <= 1.0001 * min(spacings)
-    return Problem(
-        NAME,
-        tuple(f.shape),
-        name_of(dtype),
-        tuple(inputs.values()),
-        dense(tuple(f.shape), dtype, inputs["f"].location),
-        layout=f"{len(f.shape)}d" if even else f"{len(f.shape)}d uneven",
-        function="solve_poisson",
-        device_obstacle=None if 0 not in f.shape else "nothing to solve",
-        options=PoissonOptions(rtol, limit, exactly),
-    )
-
-
-def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
-    """The problem with NY NX or NZ NY NX points, as ``hetero explain poisson`` asks for it."""
-    check_dims(NAME, dims, *OPERATION.dims)
-    return problem(Spec(dims, dtype, on=on))
-
-
-def _spacings(spacing: Any, ndim: int) -> tuple[float, ...]:
-    if isinstance(spacing, float):
-        spacings = (float(spacing),) * ndim
-    elif np.shape(spacing) in ((), (ndim,)):
-        spacings = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
-    else:
-        raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
-    if not all(0.0 < h < math.inf for h in spacings):
-        raise ValueError(f"spacing must be positive, got {spacing!r}")
-    return spacings
-
-
 def _plan(
-    operands: tuple[Any, ...],
+    given: tuple[Any, ...],
     options: dict[str, Any],
     device: str | None,
     method: str | None,
     machine: planner.Machine = planner.HERE,
 ) -> Plan:
-    asked = problem(*operands, **options, method=method)
+    asked = problem(*given, **options, method=method)
     if machine.is_here:
         asked = staying(asked, device)
     return machine.plan(asked, device, method)
@@ -348,7 +178,7 @@ OPERATION = registry.register_operation(
         function="solve_poisson",
         call=solve_poisson,
         summary="Poisson's equation on a rectangle or a box",
-        dims=("NY NX", "NZ NY NX"),
+        dims=operands.DIMS,
         problem=problem,
         from_dims=from_dims,
         plan=_plan,

@@ -1,0 +1,77 @@
+"""What solve_poisson is asked: operands checked, and made a problem."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import Spec, array_or_spec, dense, describe, name_of
+from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
+from hetero.ops.linear_systems.vectors import real_dtype
+from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
+from hetero.ops.poisson.rungs import SWEEPING
+from hetero.runtime.problem import Problem, check_dims
+
+DIMS = ("NY NX", "NZ NY NX")
+_RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}
+
+
+def problem(
+    f: Any,
+    *,
+    spacing: Any = 1.0,
+    boundary: Any = 0.0,
+    x0: Any = None,
+    rtol: float | None = None,
+    maxiter: int | None = None,
+    method: str | None = None,
+) -> Problem:
+    """The problem of ``solve_poisson(f, ...)``, for an array or a `hetero.spec` stand-in."""
+    f = array_or_spec(f)
+    if len(f.shape) not in (2, 3):
+        raise ValueError(f"f must have 2 or 3 dimensions, got shape {tuple(f.shape)}")
+    distances = spacings(spacing, len(f.shape))
+    limit = checked_limit(maxiter, UNLIMITED)
+    inputs = {"f": describe(f).unkept()._replace(pointer=0)}
+    if x0 is not None:
+        x0 = array_or_spec(x0)
+        if tuple(x0.shape) != tuple(f.shape):
+            raise ValueError(f"x0 must have f's shape {tuple(f.shape)}, got {tuple(x0.shape)}")
+        inputs["x0"] = describe(x0).unkept()._replace(pointer=0)
+        real_dtype(x0=inputs["x0"].dtype)
+    dtype = real_dtype(f=inputs["f"].dtype)
+    rtol = _RTOL[name_of(dtype)] if rtol is None else checked_tolerance("rtol", rtol)
+    exactly = method in SWEEPING and rtol == 0.0 and maxiter is not None
+    even = max(distances) <= 1.0001 * min(distances)
+    return Problem(
+        NAME,
+        tuple(f.shape),
+        name_of(dtype),
+        tuple(inputs.values()),
+        dense(tuple(f.shape), dtype, inputs["f"].location),
+        layout=f"{len(f.shape)}d" if even else f"{len(f.shape)}d uneven",
+        function="solve_poisson",
+        device_obstacle=None if 0 not in f.shape else "nothing to solve",
+        options=PoissonOptions(rtol, limit, exactly),
+    )
+
+
+def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
+    """The problem with NY NX or NZ NY NX points, as ``hetero explain poisson`` asks for it."""
+    check_dims(NAME, dims, *DIMS)
+    return problem(Spec(dims, dtype, on=on))
+
+
+def spacings(spacing: Any, ndim: int) -> tuple[float, ...]:
+    """Distances of neighbouring points, one per axis; ValueError where they are none."""
+    if isinstance(spacing, float):
+        found = (float(spacing),) * ndim
+    elif np.shape(spacing) in ((), (ndim,)):
+        found = tuple(map(float, np.broadcast_to(np.asarray(spacing, float), (ndim,))))
+    else:
+        raise ValueError(f"spacing must be one number or {ndim}, got {spacing!r}")
+    if not all(0.0 < h < math.inf for h in found):
+        raise ValueError(f"spacing must be positive, got {spacing!r}")
+    return found

@@ -34,6 +34,7 @@ _LARGEST_CSR = {"cpu": 2**18, "opencl": 2**14}, 2**20
 _LARGEST_DENSE = {"cpu": 2**11, "opencl": 2**9}, 2**12
 _SMALLEST_DENSE = 2**4  # an iteration of the smallest costs a tenth of what it costs at 2**8
 _ROW_LENGTHS = [5, 27]
+_FINER = 3.0  # a cache holds the matrix, or not
 _DENSE = TimedSolves(2, 18)  # few: each reads all of the matrix
 _AHEAD = ("multigrid", "csr", "stencil2")  # what takes long to compile on the CPU
 _MATVEC = (("blas", "C"), ("tiled", "C aligned"))
@@ -48,7 +49,7 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
                 cycles = layout.endswith("multigrid")
                 axes = [unknowns(place, budget, cycles)]
                 if layout == "dense":
-                    sizes = unknowns(place, budget, limits=_LARGEST_DENSE, ratio=2)
+                    sizes = unknowns(place, budget, limits=_LARGEST_DENSE, ratio=2, finer=_FINER)
                     axes = [[_SMALLEST_DENSE, *sizes]]
                 elif layout == "csr":
                     axes = [unknowns(place, budget, limits=_LARGEST_CSR), _ROW_LENGTHS]

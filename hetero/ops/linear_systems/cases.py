@@ -33,17 +33,19 @@ def unknowns(
     cycles: bool = False,
     limits: tuple[dict[str, int], int] = (_LARGEST, _LARGEST_OTHERS),
     ratio: int = 4,
+    finer: float = 1.0,
 ) -> list[int]:
     """Numbers of unknowns to measure: up to a limit by kind of device, or for others.
 
-    Of the smallest system multigrid would be no more than its coarsest grid.
+    Of the smallest system multigrid would be no more than its coarsest grid. So many
+    steps from one to the next are one of the budget's.
     """
     by_kind, others = limits
     largest = min(by_kind.get(place.kind, others), budget.largest_solve)
     sizes = [_SMALLEST * ratio if cycles else _SMALLEST]
     while sizes[-1] * ratio <= largest:
         sizes.append(sizes[-1] * ratio)
-    return thinned(sizes, budget.solve_step)
+    return thinned(sizes, budget.solve_step ** (1.0 / finer))
 
 
 def even_grid(n: int, ndim: int) -> tuple[int, ...]:

@@ -137,6 +137,25 @@ def test_iterations_far_beyond_what_shipped_profiles_measured(
     assert 1 / 1.4 < (prices[1] - prices[0]) / 10 / (milliseconds / 1e3) < 1.4
 
 
+# Milliseconds of whole fits on an H100 host, NumPy to NumPy, after a first one: docs/models.md.
+FITS = [
+    ((4_000_000, 64, 256), {1: 33.4, 2: 36.9, 11: 69.1}),
+    ((1_000_000, 128, 1024), {1: 26.4, 2: 31.9, 11: 84.1}),
+]
+
+
+@pytest.mark.parametrize(("dims", "measured"), FITS)
+def test_whole_fits_far_beyond_what_the_shipped_profile_measured(dims, measured):
+    constants = profile.named("h100")
+    n, d, k = dims
+    for iterations, milliseconds in measured.items():
+        rows, init = hetero.spec((n, d), "float32"), hetero.spec((k, d), "float32")
+        problem = kmeans.problem(rows, k, init=init, max_iter=iterations)
+        plan = pricing.price(problem, constants, constants.machine())
+        assert (plan.chosen.device, plan.chosen.method) == ("cuda:0", "lloyd")
+        assert 1 / 1.4 < plan.chosen.seconds / (milliseconds / 1e3) < 1.4
+
+
 def test_what_is_derived_twice_is_the_same():
     """As where only some of a profile's models are measured anew."""
     content = models()

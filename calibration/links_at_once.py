@@ -29,9 +29,9 @@ from hetero.runtime.cases import Budget, Place
 from hetero.runtime.profile import PINNED, STAGED, Profile
 
 _ROUNDS = 3
-_SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 3, 5))  # bytes of a copy, to 256 MiB
+_SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4, 6))  # bytes of a copy, to 256 MiB
 _SAMPLES = 4  # single copies of a size, in each round
-_IN_ROWS = _SIZES[:2]  # bytes of the pinned copies that tell what beginning takes
+_IN_ROWS = _SIZES[1:3]  # bytes of the pinned copies that tell what beginning takes
 _ROW, _LONG = 1 << 28, 0.02  # bytes that each device copies in a row; seconds of it
 _LEAST_ROW = 4  # copies, however long they take
 _LEAST = 0.25  # of a copy's time, that is left of it without what beginning takes

@@ -172,7 +172,7 @@ def test_the_leader_of_long_copies_sleeps(monkeypatch):
 
 
 @pytest.mark.skipif(team._mincore is None, reason="the system does not tell of pages")
-def test_new_pages_are_not_stored_past_the_caches():
+def test_new_pages_and_what_is_long_to_go_up_are_not_stored_past_the_caches(monkeypatch):
     memory = np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8)
     rows = memory.reshape(16, -1)[:, : 1 << 15]
     for array in (memory, rows):
@@ -181,8 +181,12 @@ def test_new_pages_are_not_stored_past_the_caches():
     assert team.cut("download", memory, 1 << 20)["past"] == team._NEVER
     memory[...] = 1
     for array in (memory, rows):
-        assert team.cut("download", array, 1 << 20)["past"] == team._PAST["download"] < team._NEVER
-        assert team.cut("upload", array, 1 << 20)["past"] == team._NEVER
+        assert team.cut("download", array, 1 << 20)["past"] == team._PAST < team._NEVER
+        assert team.cut("upload", array, 1 << 20)["past"] == team._PAST
+    monkeypatch.setattr(team, "_LONG", 1 << 20)
+    assert team.cut("upload", memory, 1 << 20)["past"] == team._NEVER
+    assert team.cut("upload", rows, 1 << 20)["past"] == team._PAST, "half of it"
+    assert team.cut("download", memory, 1 << 20)["past"] == team._PAST
 
 
 def test_slices_begin_where_pages_do(made, monkeypatch):

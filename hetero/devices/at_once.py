@@ -18,7 +18,7 @@ from functools import partial
 
 from hetero.devices.base import Device
 
-LEAST = 1 << 23  # bytes for each; below that, starting threads takes what is gained
+LEAST = 1 << 22  # bytes for each; below that, waking a thread takes what is gained
 _NAME = "hetero-copy"
 _IDLE = 60.0  # seconds without a task after which a thread ends
 

@@ -36,10 +36,10 @@ _PATIENCE = 4  # rests while nobody else copies
 MOST = 8  # who help one copy; more only wait for the same memory, and are to be woken
 _ENOUGH = 4  # who help; fewer would not keep the bus busy without the one who leads
 _LARGE = 64 << 20  # bytes of a download from which on each thread touches huge pages of its own
-# Bytes of a row, see `lane_task.FIELDS`. What is stored past the caches is not read before; but
-# buffers stay in caches, from which they are sent, and new pages come there when they are cleared.
-_NEVER = 1 << 62
-_PAST = {"upload": _NEVER, "download": 4096}
+# Bytes of a row, see `lane_task.FIELDS`. What is stored past the caches is not read before, and a
+# buffer that is sent from memory waits for no other processor's cache. But new pages come there
+# when they are cleared, and the buffers of long uploads stay there, filled again and again.
+_NEVER, _PAST = 1 << 62, 4096
 
 
 try:
@@ -168,10 +168,11 @@ def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
         Bytes that all buffers have together.
     """
     nbytes, host = array.nbytes, array.__array_interface__["data"][0]
-    past, rest = _PAST[direction], _REST if nbytes >= _LONG else 0
     row = pitch = nbytes
     if not array.flags.c_contiguous:
         row, pitch = array.shape[1] * array.itemsize, array.strides[0]
+    is_long = nbytes >= _LONG
+    passes = not _is_new(host, pitch, row, nbytes) if direction == "download" else not is_long
     # Each slice costs its calls, and the last one the time to send it: both together are least.
     size = -(-math.isqrt(nbytes * _IN_CALLS) // _LEAST_CHUNK) * _LEAST_CHUNK
     size = min(max(size, _LEAST_SLICE), _SLICE, region)
@@ -189,12 +190,12 @@ def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
         "row": row,
         "pitch": pitch,
         "lead": lead,
-        "rest": rest,
+        "rest": _REST if is_long else 0,
         "patience": _PATIENCE,
         "slice": size,
         "chunk": chunk,
         "buffers": max(min(region // size, lane_task.BUFFERS, -(-(nbytes + lead) // size)), 1),
-        "past": _NEVER if direction == "download" and _is_new(host, pitch, row, nbytes) else past,
+        "past": _PAST if passes else _NEVER,
     }
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hetero import disk_cache, kernels
+from hetero import devices, disk_cache, kernels
 from hetero.calibration import budgets
 from hetero.calibration.listing import Kernel, Listing, kernels_of
 from hetero.calibration.portions import all_cases, has_own_clock
@@ -162,7 +162,7 @@ class Kernels:
 
 def compile_asked() -> None:
     """Compile the kernels of the cases that standard input names, in a process that is there for
-    that."""
+    that, and make the plans of their transforms: the code that those need stays in caches."""
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     from concurrent.futures import ThreadPoolExecutor
 
@@ -173,19 +173,38 @@ def compile_asked() -> None:
     listing = Listing(name, info)
     place = Place(name, info, (listing,))
     budget = budgets.QUICK if asked["quick"] else budgets.FULL
+
+    def make_first(wanted: list[Kernel]) -> None:
+        _make(listing, wanted)
+        with contextlib.suppress(BrokenPipeError):
+            print(_FIRST, flush=True)
+
+    def make_others(wanted: list[Kernel]) -> None:
+        _make_nicer(_NICER)
+        _make(listing, wanted)
+
     with tuning.using(asked["tables"]), ThreadPoolExecutor(1) as beside:
         portions = all_cases(registry.operations(), [place], budget, [])
         cases = [case for portion in portions for case in portion.cases]
         cases = [case for case in cases if str(case) in set(asked["cases"])]
         first = [case for case in cases if has_own_clock(case)]
-        made = beside.submit(_make, listing, kernels_of(listing, first))
-        others = kernels_of(listing, cases)
-        made.result()
-        with contextlib.suppress(BrokenPipeError):
-            print(_FIRST, flush=True)
-    _make_nicer(_NICER)
-    _make(listing, others)
+        made = [beside.submit(make_first, kernels_of(listing, first))]
+        made.append(beside.submit(make_others, kernels_of(listing, cases)))
+        _make_plans(name, listing)
+        for one in made:
+            one.result()
     disk_cache.write(_KIND, asked["mark"], b"")
+
+
+def _make_plans(name: str, listing: Listing) -> None:
+    """Make the plans of transforms that were listed: the first time each takes a tenth of a
+    second and more."""
+    if listing.layouts:
+        device = devices.get(name)
+        with device.active():
+            for layouts in listing.layouts.values():
+                with contextlib.suppress(HeteroError):  # who measures it will say so
+                    device.transforms(layouts)
 
 
 def _make_nicer(by: int) -> None:

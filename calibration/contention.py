@@ -42,8 +42,9 @@ from hetero.runtime.registry import Operation
 SECONDS = 2.0  # of all of a device, about
 _LONGEST = 0.02  # predicted seconds of a call
 _SMALLEST = 256  # extent
-_ROUNDS = (3, 7)  # at least, at most
-_ENOUGH = 0.25  # seconds, after which no further round begins
+_ROUNDS = (2, 7)  # at least, at most
+_ENOUGH = 0.2  # seconds, after which no further round begins
+_SLOWER = 1.25  # times the least seconds, above which a way to do both is not done again
 _SPARED = (2, 4)  # of BLAS's threads
 _DTYPE = "float32"
 
@@ -208,6 +209,7 @@ def times(
     for task in (own, other, *together):  # compiled, allocated, and looked up
         task()
     least, most = _ROUNDS
+    left = range(len(together))
     start = time.perf_counter()
     for number in range(most):
         if number >= least and time.perf_counter() - start > _ENOUGH:
@@ -217,9 +219,11 @@ def times(
             begin = time.perf_counter()
             task()
             taken.append(time.perf_counter() - begin)
-        for both, every in zip(together, beside, strict=True):
-            both()
-            every.append(both())
+        for way in left:
+            together[way]()
+            beside[way].append(together[way]())
+        longest = [max(beside[way][-1]) for way in left]
+        left = [w for w, took in zip(left, longest, strict=True) if took <= _SLOWER * min(longest)]
     return (
         [median(taken) for taken in alone],
         [[median(one) for one in zip(*every, strict=True)] for every in beside],

@@ -1,7 +1,7 @@
-"""Which kernels cases launch, told by a device that does nothing.
+"""Which kernels and transforms cases need, told by a device that does nothing.
 
 What a solve launches depends on its sizes and on how it goes: it is run, on a device that has the
-real one's limits, no memory and no time, and that only notes the kernels that are asked for.
+real one's limits, no memory and no time, and that only notes what it is asked for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ Kernel = tuple[str, tuple[tuple[str, int | str], ...]]  # a file's name, and its
 
 
 class Listing(Device):
-    """Notes the kernels that it is asked for.
+    """Notes the kernels and the transforms that it is asked for.
 
     Parameters
     ----------
@@ -41,7 +42,13 @@ class Listing(Device):
     ----------
     wanted : dict
         Whose keys are the kernels: files and macros, in the order they were asked for.
+    layouts : dict
+        Whose values are what plans of transforms were asked for by.
+    local : object
+        As a CUDA device's, for its libraries.
     """
+
+    local = SimpleNamespace(queue=None)
 
     def __init__(self, name: str, info: Mapping[str, Any]) -> None:
         self.name, self._info = name, dict(info)
@@ -52,6 +59,8 @@ class Listing(Device):
         if self.arch:
             self.capability = divmod(int(self.arch.removeprefix("sm_")), 10)
         self.wanted: dict[Kernel, None] = {}
+        self.layouts: dict[str, Sequence[tuple[Any, ...]]] = {}
+        self._state = SimpleNamespace(handles={"cublas": (_Nothing(), 0)})
         self._end, self._launches = 0, 0
 
     def describe(self) -> dict[str, Any]:
@@ -78,7 +87,11 @@ class Listing(Device):
         return _Nothing()
 
     def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> _Nothing:
+        self.layouts[repr(layouts)] = layouts
         return _Nothing()
+
+    def state(self) -> Any:
+        return self._state
 
     def launch(self, *arguments: Any) -> None:
         self._launches += 1
@@ -113,13 +126,12 @@ class Listing(Device):
 
 
 class _Nothing:
-    """A kernel, or plans of transforms, that do nothing."""
+    """A kernel, plans of transforms or a library that do nothing, whatever they are asked for."""
 
     most_blocks = _MOST
 
-    def launch(self, *arguments: Any) -> None: ...
-
-    def execute(self, *arguments: Any) -> None: ...
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: None
 
 
 def kernels_of(device: Listing, cases: Iterable[Case]) -> list[Kernel]:

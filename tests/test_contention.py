@@ -24,31 +24,31 @@ from hetero.runtime.cases import Place
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_medians_of_each_alone_and_of_both_in_each_way(monkeypatch, slow):
-    """In turn, the second time of each; what comes first is left out."""
+    """In turn, the second time of each; what comes first is left out, and who is slower soon."""
     clock, log = [0.0], []
     monkeypatch.setattr(contention, "_ENOUGH", 1.0 if slow else 1e6)
     monkeypatch.setattr(contention.time, "perf_counter", lambda: clock[0])
+    names = ["cpu", "device", "all threads", "fewer", "too few"]
+
+    def is_second(name):
+        log.append(name)
+        return log.count(name) % 2 and log.count(name) > 1
 
     def task(name, seconds):
         def run():
-            log.append(name)
-            clock[0] += 100.0 if len(log) <= 4 or len(log) % 2 else seconds
+            clock[0] += seconds if is_second(name) else 100.0
 
         return run
 
     def both(name, pair):
-        def run():
-            log.append(name)
-            return (99.0, 99.0) if len(log) <= 4 or len(log) % 2 else pair
+        return lambda: pair if is_second(name) else (99.0, 99.0)
 
-        return run
-
-    ways = [both("all threads", (4.0, 6.0)), both("fewer", (3.0, 5.0))]
+    ways = [both("all threads", (4.0, 6.0)), both("fewer", (3.0, 5.0)), both("too few", (9.0, 2.0))]
     found = contention.times(task("cpu", 2.0), task("device", 5.0), ways)
-    assert found == ([2.0, 5.0], [[4.0, 6.0], [3.0, 5.0]])
-    names = ["cpu", "device", "all threads", "fewer"]
+    assert found == ([2.0, 5.0], [[4.0, 6.0], [3.0, 5.0], [9.0, 2.0]])
     turn = [name for name in names for _ in range(2)]
-    assert log == names + turn * contention._ROUNDS[not slow]
+    rounds = contention._ROUNDS[not slow]
+    assert log == names + turn + turn[:-2] * (rounds - 1)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import itertools
@@ -16,6 +17,7 @@ from hetero.calibration.budgets import FULL, QUICK
 from hetero.calibration.compiling import Kernels
 from hetero.calibration.listing import Listing, kernels_of
 from hetero.calibration.portions import all_cases
+from hetero.errors import DeviceError
 from hetero.ops.linear_systems.solve import Solve
 from hetero.runtime import registry
 from hetero.runtime.cases import Case, Place, TimedSolves, thinned
@@ -48,6 +50,7 @@ INFO = {
     "block_limit": 1024,
     "shared_limit": 227 << 10,
     "arch": "sm_90",
+    "library": "13.0",
 }
 
 
@@ -65,10 +68,11 @@ def with_libraries(monkeypatch):
     package, bindings = types.ModuleType("nvmath"), types.ModuleType("nvmath.bindings")
     bindings.cufft = types.ModuleType("nvmath.bindings.cufft")
     bindings.cufft.get_version = int
+    bindings.cublas = types.ModuleType("nvmath.bindings.cublas")
     for name in ("d2z", "r2c", "z2d", "c2r"):
         setattr(bindings.cufft, f"exec_{name}", None)
     package.bindings = bindings
-    for module in (package, bindings, bindings.cufft):
+    for module in (package, bindings, bindings.cufft, bindings.cublas):
         monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
@@ -91,8 +95,31 @@ def test_kernels_of_every_case_are_listed_but_those_of_libraries(with_libraries)
         "poisson multigrid 2d float32": {"multigrid.cu", "multigrid_coarse.cu"},
         "cg fused stencil2-multigrid float64": {"multigrid.cu", "cg_preconditioned.cu"},
         "cg fused stencil2 float32": {"cg_stencil.cu"},
+        "kmeans library dense float64": {"kmeans_labels.cu", "kmeans_means.cu"},
     }
     assert {name: files & found[name] for name, files in expected.items()} == expected
+
+
+def test_plans_of_the_transforms_are_made_once_each(with_libraries, monkeypatch):
+    device = Listing("cuda:0", INFO)
+    cases = [case for case in cases_of(device) if str(case).startswith("poisson dst 2d")]
+    kernels_of(device, cases)
+    lengths = {layouts[0][1][0] for layouts in device.layouts.values()}
+    assert lengths == {2 * round(n**0.5) for n in cases[0].axes[0]}
+    made = []
+
+    class Real:
+        def transforms(self, layouts):
+            made.append(layouts)
+            if len(made) == 1:
+                raise DeviceError("no room")
+
+        active = contextlib.nullcontext
+
+    monkeypatch.setattr(compiling.devices, "get", {"cuda:0": Real()}.get)
+    compiling._make_plans("cuda:0", device)
+    assert made == [*device.layouts.values()]
+    assert len(made) > 3
 
 
 def test_a_run_that_does_not_end_is_ended_and_others_are_listed(monkeypatch):

@@ -119,6 +119,10 @@ class DeviceRows:
         plan = self._plan
         launches = [*plan.update, *plan.assign, *plan.finish, *plan.prepare, plan.pack]
         launches += [plan.inertia, *self._columns(), *(self.seeding().launches() if seeded else ())]
+        if not plan.assign:  # of a library's products
+            launches.append(
+                plans.label_rows(0, self.n, self.k, self.dtype.name, self._device.block_limit)
+            )
         self._device.compile_ahead((one.source, one.defines) for one in launches)
 
     def _own_mean(self, given: np.ndarray | None) -> np.ndarray:

@@ -335,7 +335,7 @@ def test_a_remembered_call_does_not_outlive_its_options():
                 hetero.solve_cg(A, b, **option)
         with hetero.use(device="cpu"):
             check(A, b)
-    with hetero.use(method="numba"), pytest.raises(ValueError, match="is for csr"):
+    with hetero.use(method="numba"), pytest.raises(ValueError, match="is for sparse"):
         hetero.solve_cg(whole, b)
 
 

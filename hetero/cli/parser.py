@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
             "sweep",
             sweep.run,
             sweep.options,
-            "One rung with every legal block: a heat map, and how far its own block is.",
+            "A kernel of a ladder with every legal shape of its blocks; how far its own is off.",
         ),
         (
             "transfer",
@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
             "report",
             report.run,
             report.options,
-            "What is known of a machine, as one page for a browser.",
+            "What is known of a machine, as a page for a browser.",
         ),
         ("demo", commands.demo, _demo, "Calibrate quickly, then run real calls and compare."),
     ):

@@ -11,7 +11,9 @@ from hetero.cli import ladder
 def options(sub: argparse.ArgumentParser) -> None:
     """Add them to the command."""
     ladder.common(sub, "such as cuda:0")
-    sub.add_argument("--method", required=True, help="a rung whose blocks can have other shapes")
+    sub.add_argument(
+        "--method", required=True, help="a rung of the ladder whose blocks can have other shapes"
+    )
     sub.add_argument(
         "--size",
         type=int,

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from hetero.ops.linear_systems.types import Outcome
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
+_MATRICES = {
+    "dense": "dense matrices",
+    "csr": "sparse matrices",
+    "stencil2": "hetero.Poisson",
+    "stencil3": "hetero.Poisson",
+    "operator": "LinearOperators",
+}
 
 
 def _obstacle(*layouts: str) -> Callable[[Problem, dict[str, Any]], str | None]:
@@ -28,7 +35,7 @@ def _obstacle(*layouts: str) -> Callable[[Problem, dict[str, Any]], str | None]:
         if problem.dtype.startswith("complex") and "operator" not in layouts:
             return "is for real numbers"
         if problem.layout.partition("-")[0] not in layouts:
-            return f"is for {' and '.join(layouts)} matrices"
+            return f"is for {' and '.join(dict.fromkeys(map(_MATRICES.get, layouts)))}"
         return None
 
     return excludes

@@ -20,12 +20,12 @@ _ROUNDS = 12
 _PART = (
     0.25  # of the time left, for one round: many looks at different times find more than long ones
 )
-_SHARE, _SHARE_BUSY = 0.2, 1.0  # of the time that measuring took, to repeat: idle, under load
+_SHARE, _SHARE_BUSY = 0.1, 1.0  # of the time that measuring took, to repeat: idle, under load
 _IDLE, _BUSY = 0.02, 0.1  # of the samples, that met other load or are far beyond the bounds
 _LEAST_POINTS = 50  # that there is time for in any case
 _CALLS = 5  # that one sample takes
 _MARKED = 1.5  # how far beyond the bounds a sample counts that met other load
-_UNSURE = 0.9  # within the bounds, but looks at different times did not agree
+_UNSURE = 0.9  # within the bounds, but the last look took less than those before
 _NOT_APART = 2.0  # beyond them is a solve whose times do not tell set-up and step apart
 _MISSING = 1e3  # as much does one count that was left out: all larger ones follow from it
 _SAME = 1.25  # times another sample: near enough to be true

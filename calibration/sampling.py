@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from hetero.calibration import portions, solving
-from hetero.calibration.measure import Measurement, is_seen_twice, measure
+from hetero.calibration.measure import Measurement, measure
 from hetero.calibration.workbench import Bench
 from hetero.runtime.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.runtime.problem import Problem
@@ -24,7 +24,8 @@ _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
 _LONG = 0.005  # above which one is
 _NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
-_AGREE = 1.2  # times one another: two looks at the same sample agree
+_LESS = 1.2  # times: an earlier look took clearly longer
+_THIRD = 3  # of a case's samples every so many get a second look
 _LONG_LOOK = 0.02  # seconds of a call, beyond which one look is enough
 
 
@@ -54,7 +55,7 @@ class Samples:
     marked : frozenset
         What was measured beside other load, and never without.
     unsure : frozenset
-        What looks at different times did not agree on yet.
+        Whose last look took clearly less than those before: so may another one.
     """
 
     seconds: dict[Dims, float] = field(default_factory=dict)
@@ -135,12 +136,10 @@ def again(
         else:
             found, disturbed = shapes.timed(one)
         where = held_out if one in held_out else seconds
-        agree = _alike(found, where.get(one, found))
-        if isinstance(case.how, Passes):
-            agree = is_seen_twice(typical[one], _AGREE)
-        where[one] = min(where.get(one, found), found)
+        before = where.get(one, found)
+        where[one] = min(before, found)
         (set.add if disturbed else set.discard)(marked, one)
-        (set.discard if agree else set.add)(unsure, one)
+        (set.add if _is_less(found, before) else set.discard)(unsure, one)
     return replace(
         samples,
         seconds=seconds,
@@ -303,11 +302,11 @@ def _pass(
         measured, disturbed = _watched(bench, _timed, case, sizes, bench, budget)
         if dims not in seconds or not disturbed:
             (set.add if disturbed else set.discard)(marked, dims)
-        seconds[dims] = min(seconds.get(dims, math.inf), *measured.samples)
+        found = min(measured.samples)
+        earlier = seconds.get(dims, found)
+        seconds[dims] = min(earlier, found)
+        (set.add if _is_less(found, earlier) else set.discard)(unsure, dims)
         typical[dims] = (*typical.get(dims, ()), measured.seconds)
-        if len(typical[dims]) > 1:
-            agree = is_seen_twice(typical[dims], _AGREE)
-            (set.discard if agree else set.add)(unsure, dims)
         rate = max(rate, prod(dims) / seconds[dims])
     return replace(
         before,
@@ -329,15 +328,22 @@ def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement
 def _second_look(
     case: Case, bench: Bench, budget: Budget, seconds_left: float, before: Samples
 ) -> Samples:
-    """Look again, after the other cases, at what takes little time, until time is up.
+    """Look again, after the other cases, at some of what takes little time, until time is up.
 
     A slow spell of the machine, a processor that another guest uses, lasts longer than one look.
+    If there was one when the case was measured, all of it gets a second look.
     """
     if len(bench.devices) > 1:
         return before
+    end = time.perf_counter() + seconds_left
     whole = {dims: seconds[-1] for dims, seconds in before.timed.items()}
     short = [d for d, s in (whole or before.seconds | before.held_out).items() if s <= _LONG_LOOK]
-    return again(case, bench, budget, before, short, time.perf_counter() + seconds_left)
+    some = [*dict.fromkeys(short[::_THIRD] + short[-1:])]
+    found = again(case, bench, budget, before, some, end)
+    if found.unsure:
+        rest = [dims for dims in short if dims not in some]
+        found = again(case, bench, budget, found, rest, end)
+    return found
 
 
 def slower(samples: Samples) -> list[float]:
@@ -375,8 +381,8 @@ class _Solves:
             self._marked.discard(dims)
         elif before is found:
             self._marked.add(dims)
-        agree = all(map(_alike, found, before))
-        (set.discard if agree else set.add)(self._unsure, dims)
+        less = any(map(_is_less, found, before))
+        (set.add if less else set.discard)(self._unsure, dims)
 
     def samples(self) -> Samples:
         """What is known so far."""
@@ -387,9 +393,9 @@ class _Solves:
         )
 
 
-def _alike(one: float, other: float) -> bool:
-    """Whether two looks at the same sample agree."""
-    return max(one, other) <= _AGREE * min(one, other)
+def _is_less(now: float, before: float) -> bool:
+    """Whether a look took clearly less than those before: they met a slow spell."""
+    return _LESS * now < before
 
 
 def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:

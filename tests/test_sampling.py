@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -159,6 +160,24 @@ def test_a_second_look_mends_a_slow_spell(monkeypatch):
     assert second.steps[2**16,] == first.steps[2**16,], "or the two could not be compared"
     third = sampling.again(machine.case, machine.bench, FULL, second, [(2**16,)])
     assert (2**16,) not in third.unsure, "seen twice"
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_second_look_is_at_some_unless_these_were_slow(slow, monkeypatch):
+    machine = Solver(monkeypatch, 1e-4, 1e-6)
+    sizes = [4**power for power in range(4, 11)]
+    machine.case = replace(machine.case, axes=[sizes])
+    machine.slow = lambda now: 3.0 if slow and now < 1.0 else 1.0
+    first = machine.taken()
+    machine.now = 1.0
+    looked = []
+    prepared = solving.prepared
+    monkeypatch.setattr(
+        solving, "prepared", lambda case, dims, bench: looked.append(dims) or prepared()
+    )
+    second = machine.taken(first)
+    assert len(set(looked)) == (len(sizes) if slow else 3)
+    assert second.seconds == pytest.approx({(n,): 1e-6 for n in sizes})
 
 
 def test_times_that_tell_no_step_from_the_set_up():

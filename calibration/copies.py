@@ -15,6 +15,7 @@ Way = tuple[str, str]  # direction and kind of memory
 _DIRECTIONS = ("upload", "download")
 _LEAST_STAGED = 1 << 18  # bytes of a staged copy that is measured
 _CACHED = 1 << 20  # bytes of an operand that is in a cache yet when a call begins
+_UNCACHED = 1 << 28  # bytes, of which no cache holds those that were used longest ago
 _PERIOD = 1 << 24  # random bytes, which are repeated
 _REST = 3e-4  # seconds after which a thread that helps to copy sleeps
 
@@ -55,8 +56,11 @@ class Copies:
         self.renew(largest)
 
     def renew(self, nbytes: int) -> None:
-        """Allocate so much pageable memory anew: it is not equally fast everywhere."""
-        self._pageable = self._pinned[:nbytes].copy()
+        """Allocate pageable memory for so many bytes anew: it is not equally fast everywhere.
+
+        It is more than what caches hold, if there is as much.
+        """
+        self._pageable = self._pinned[: max(nbytes, _UNCACHED)].copy()
         self._next = 0
 
     def rest(self, way: Way) -> None:

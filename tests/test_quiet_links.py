@@ -223,3 +223,19 @@ def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monk
     assert 1 << 22 < constants.least_staged("cuda:0", "upload") <= 1 << 23
     assert constants.link("cuda:0", "upload")(1 << 27) == pytest.approx((1 << 27) / _RATE / 3)
     assert constants.link("cuda:0", "upload")(1 << 20) == pytest.approx((1 << 20) / _RATE)
+
+
+def test_uploads_come_from_memory_that_no_cache_holds(monkeypatch):
+    monkeypatch.setattr(copies, "_UNCACHED", 1 << 22)
+    places = []
+    device = Slowly({})
+    device.upload = lambda source, target: places.append(source.__array_interface__["data"][0])
+    device.copy_plainly = lambda way, source, target: device.upload(source, target)
+    found = Copies(device, 1 << 23)
+    found.renew(1 << 20)  # less than a cache
+    for _ in range(5):
+        found("upload", "pageable", 1 << 20)
+    assert len(set(places[:4])) == 4
+    assert places[4] == places[0]
+    found.renew(1 << 23)
+    assert len(found._pageable) == 1 << 23

@@ -189,6 +189,18 @@ def test_new_pages_and_what_is_long_to_go_up_are_not_stored_past_the_caches(monk
     assert team.cut("download", memory, 1 << 20)["past"] == team._PAST
 
 
+@pytest.mark.skipif(team._mincore is None, reason="the system does not tell of pages")
+def test_new_pages_are_touched_by_one_thread_each(monkeypatch):
+    monkeypatch.setattr(team, "_SLICE", 4 << 20)
+    memory = np.frombuffer(mmap.mmap(-1, 24 << 20), np.uint8)[4096 : 20 << 20]
+    for nbytes, huge in ((16 << 20, True), ((16 << 20) - 1, False)):
+        told = team.cut("download", memory[:nbytes], 32 << 20)
+        assert (told["chunk"] == told["slice"] == 2 << 20) == huge
+        assert told["lead"] == (memory.ctypes.data % (2 << 20) if huge else 0)
+    memory[...] = 1
+    assert team.cut("download", memory, 32 << 20)["chunk"] < 2 << 20
+
+
 def test_slices_begin_where_pages_do(made, monkeypatch):
     monkeypatch.setattr(team, "_LARGE", 1)
     monkeypatch.setattr(team, "_HUGE_PAGE", 1 << 10)

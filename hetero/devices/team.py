@@ -35,7 +35,9 @@ _REST = 40  # microseconds
 _PATIENCE = 4  # rests while nobody else copies
 MOST = 8  # who help one copy; more only wait for the same memory, and are to be woken
 _ENOUGH = 4  # who help; fewer would not keep the bus busy without the one who leads
-_LARGE = 64 << 20  # bytes of a download from which on each thread touches huge pages of its own
+# Bytes of a download from which on each thread touches huge pages of its own, to any memory and to
+# such that has no pages yet.
+_LARGE, _LARGE_NEW = 64 << 20, 16 << 20
 # Bytes of a row, see `lane_task.FIELDS`. What is stored past the caches is not read before, and a
 # buffer that is sent from memory waits for no other processor's cache. But new pages come there
 # when they are cleared, and the buffers of long uploads stay there, filled again and again.
@@ -172,12 +174,13 @@ def cut(direction: str, array: np.ndarray, region: int) -> dict[str, int]:
     if not array.flags.c_contiguous:
         row, pitch = array.shape[1] * array.itemsize, array.strides[0]
     is_long = nbytes >= _LONG
-    passes = not _is_new(host, pitch, row, nbytes) if direction == "download" else not is_long
+    is_new = direction == "download" and _is_new(host, pitch, row, nbytes)
+    passes = not is_new if direction == "download" else not is_long
     # Each slice costs its calls, and the last one the time to send it: both together are least.
     size = -(-math.isqrt(nbytes * _IN_CALLS) // _LEAST_CHUNK) * _LEAST_CHUNK
     size = min(max(size, _LEAST_SLICE), _SLICE, region)
     chunk, lead = min(max(nbytes // _CHUNKS, _LEAST_CHUNK), _CHUNK), 0
-    if direction == "download" and nbytes >= _LARGE:
+    if direction == "download" and nbytes >= (_LARGE_NEW if is_new else _LARGE):
         # Two threads that touch the same new page for the first time both clear it.
         if row == nbytes:
             chunk = min(_HUGE_PAGE, size)

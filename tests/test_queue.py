@@ -90,3 +90,17 @@ def test_a_long_call_is_no_late_one_if_its_launch_takes_a_little_longer(device_s
     queue = Queue(device)
     assert queue.quickly(device.call) == pytest.approx(device_seconds)
     assert not queue.waited
+
+
+@pytest.mark.parametrize("loading", [0.0, 0.05])
+def test_a_very_long_call_is_made_twice(loading):
+    """And one whose code took long to load is timed as others are."""
+    device, made = Timeline(2e-2 if not loading else 1e-4), []
+
+    def call(turn):
+        device.host += 0.0 if made else loading
+        made.append(turn)
+        device.call(turn)
+
+    assert Queue(device).quickly(call) == pytest.approx(device.device_seconds)
+    assert (len(made) == 2) == (not loading)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from statistics import median
 from typing import Any
 
 from hetero.calibration import portions, solving
@@ -347,8 +346,8 @@ def _second_look(
 
 
 def slower(samples: Samples) -> list[float]:
-    """Of each knot, how much longer than the fastest call a typical one took."""
-    return [median(times) / samples.seconds[dims] for dims, times in samples.typical.items()]
+    """Of each knot, how much longer than the fastest call a typical one took, in its best pass."""
+    return [min(times) / samples.seconds[dims] for dims, times in samples.typical.items()]
 
 
 class _Solves:

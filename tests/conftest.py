@@ -283,3 +283,12 @@ def hasten(patch, again=False):
     quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}
     quick |= {"held_out": 2, "largest_transfer": 2**16}
     patch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **quick))
+
+
+@pytest.fixture
+def no_failure():
+    """A device that failed would go unnoticed: the CPU answers for it."""
+    from hetero import devices
+
+    yield
+    assert not devices.troubles(), "the device failed, the CPU answered"

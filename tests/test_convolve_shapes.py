@@ -11,8 +11,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from convolutions import BOUNDARIES, MODES, each_way
 from scipy.signal import convolve2d, fftconvolve
-from test_convolve2d import BOUNDARIES, MODES, each_way
 
 import hetero
 from hetero import devices

@@ -23,6 +23,7 @@ from hetero.calibration import loaded_links
 from hetero.calibration.copies import Copies, Way
 from hetero.calibration.failures import Failure
 from hetero.calibration.loaded_links import SECONDS, Times
+from hetero.calibration.quiet_links import Theft
 from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.runtime.cases import Budget, Place
@@ -52,6 +53,23 @@ class Found(NamedTuple):
 
     seconds: Times
     begin: float
+
+
+class _Round(NamedTuple):
+    """Whether processors were taken, and what was seen of each way and size.
+
+    Attributes
+    ----------
+    stolen : bool
+    single : dict
+        Seconds of single copies.
+    rows : dict
+        As `Together.row` gives them.
+    """
+
+    stolen: bool
+    single: dict[tuple[Way, int], list[float]]
+    rows: dict[tuple[Way, int], list[list[float]]]
 
 
 class Together:
@@ -137,6 +155,8 @@ def measured(
 ) -> Found:
     """Seconds of copies of several devices at once, in rounds, each with other pageable memory.
 
+    Rounds in which other virtual machines took processors count only where there is no other.
+
     Parameters
     ----------
     copies : Together
@@ -148,31 +168,35 @@ def measured(
     clock : callable, optional
         Seconds.
     """
-    rows: dict[tuple[Way, int], list[list[list[float]]]] = {}
-    single: dict[tuple[Way, int], list[float]] = {}
+    rounds: list[_Round] = []
     start = clock()
     for number in range(_ROUNDS):
         if number:
             if (clock() - start) * (number + 1) / number > SECONDS:
                 break
             copies.renew()
+        theft, single, rows = Theft(), {}, {}
         for nbytes in sizes:
             before = clock()
             for way in (way for way in copies.ways if is_made(way, nbytes)):
-                taken = single.setdefault((way, nbytes), [])
-                taken.extend(copies.once(way, nbytes) for _ in range(_SAMPLES))
+                taken = [copies.once(way, nbytes) for _ in range(_SAMPLES)]
+                single[way, nbytes] = taken
                 if way[1] == PINNED and nbytes in _IN_ROWS:
                     many = min(_ROW // nbytes, int(_LONG / min(taken)))
-                    row = copies.row(way, nbytes, max(many, _LEAST_ROW))
-                    rows.setdefault((way, nbytes), []).append(row)
+                    rows[way, nbytes] = copies.row(way, nbytes, max(many, _LEAST_ROW))
             now = clock()
             larger = next((n for n in sizes if n > nbytes), nbytes)
             following = (now - before) * larger / nbytes
             if not number and (now - start + following) * 2 > SECONDS:
                 sizes = [n for n in sizes if n <= nbytes]
                 break
-    middles = {key: median(loaded_links.near(taken)) for key, taken in single.items()}
-    late = [middles[key] - steady(taken) for key, taken in rows.items()]
+        rounds.append(_Round(theft.seen(), single, rows))
+    rounds = [each for each in rounds if not each.stolen] or rounds
+    middles = {}
+    for key in rounds[0].single:
+        taken = [seconds for each in rounds for seconds in each.single[key]]
+        middles[key] = median(loaded_links.near(taken))
+    late = [middles[key] - steady([each.rows[key] for each in rounds]) for key in rounds[0].rows]
     begin = max(median(late), 0.0) if late else 0.0
     seconds: Times = {way: {} for way in copies.ways}
     for (way, nbytes), whole in middles.items():

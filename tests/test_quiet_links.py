@@ -15,6 +15,7 @@ from hetero.runtime import profile
 
 _RATE = 8e9
 _SIZES = [1 << 20, 1 << 26, 1 << 28]
+_FEW = [1 << 14, 1 << 18, 1 << 20]
 
 
 class Slowly:
@@ -98,26 +99,28 @@ def by_its_clock(monkeypatch, device):
 
 
 class Robbed(Slowly):
-    """Copies three times as slow in some passes, while other machines take two processors."""
+    """Copies slower by some passes' factors, while other machines take two processors in others."""
 
     name = "cuda:0"
 
-    def __init__(self, passes):
+    def __init__(self, passes, factors=(1.0,)):
         super().__init__({})
+        self.factors = factors
         self.passes, self.stolen, self.wanted = passes, 0.0, 0.0
 
     def _copy(self, direction, nbytes):
         bad = self.number in self.passes
-        took = nbytes / _RATE * (3.0 if bad else 1.0)
+        factor = self.factors[self.number % len(self.factors)]
+        took = nbytes / _RATE * (3.0 + 0.1 * self.number if bad else factor)
         self.now += took
         self.wanted += took
-        self.stolen += 2.0 * took if bad else 0.01 * took
+        self.stolen += 1e3 * took if bad else 0.01 * took
 
 
 @pytest.fixture
 def robbed(monkeypatch, caplog):
-    def robbed(passes):
-        device = Robbed(passes)
+    def robbed(passes, *factors):
+        device = Robbed(passes, *factors)
         by_its_clock(monkeypatch, device)
         device.number = -1
 
@@ -129,7 +132,8 @@ def robbed(monkeypatch, caplog):
         monkeypatch.setattr(quiet_links, "Theft", Theft)
         monkeypatch.setattr(quiet_links.load, "times", lambda: load.Times(0.0, device.stolen))
         monkeypatch.setattr(quiet_links.load, "own", lambda: device.wanted)
-        return transfers(device, _SIZES, 0.01), device.number + 1, caplog.text
+        monkeypatch.setattr(quiet_links, "_LONG", _FEW[1])
+        return transfers(device, _FEW, 0.01), device.number + 1, caplog.text
 
     return robbed
 
@@ -142,14 +146,23 @@ def test_passes_in_which_processors_were_stolen_do_not_count(robbed, passes, num
     found, done, told = robbed(passes)
     assert done == number
     for seconds in found.values():
-        assert seconds == pytest.approx({n: n / _RATE for n in _SIZES})
+        assert seconds == pytest.approx({n: n / _RATE for n in _FEW})
     assert not told
+
+
+def test_the_pass_between_the_others_counts(robbed):
+    found, done, _ = robbed((), (1.08, 1.0, 1.04))
+    assert done == 3
+    for seconds in found.values():
+        for n in _FEW:
+            factor = 1.04 if n <= quiet_links._LONG else 1.08  # once, since it is as fast
+            assert seconds[n] == pytest.approx(factor * n / _RATE)
 
 
 def test_where_processors_are_stolen_all_the_time_it_is_said(robbed):
     found, done, told = robbed(range(9))
     assert done == 5
-    assert found["upload", "pinned"] == pytest.approx({n: 3.0 * n / _RATE for n in _SIZES})
+    assert found["upload", "pinned"] == pytest.approx({n: 3.0 * n / _RATE for n in _FEW})
     assert "cuda:0: 12 of 12 copies were timed only while other virtual machines took" in told
 
 
@@ -186,6 +199,8 @@ class Staging(Slowly):
         if direction == "download" and array.nbytes >= 1 << 26:
             place = array.__array_interface__["data"][0]
             assert isinstance(array.base, reused.Lent), "as results of calls"
+            if array.nbytes not in self.places:
+                self.now += 0.1  # its pages are made
             assert self.places.setdefault(array.nbytes, place) == place, "its pages are there"
         self.asked.append((direction, "staged", array.nbytes))
         self.rested = False
@@ -209,6 +224,7 @@ def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monk
     assert set(copies.ways(device)) == set(found), "whether the device is active or not"
     assert list(found["download", "staged"]) == [n for n in sizes if n >= 1 << 18]
     assert list(found["download", "pinned"]) == sizes
+    assert found["download", "staged"][1 << 28] == pytest.approx((1 << 28) / _RATE / 3)
     assert list(found["upload", "pageable"]) == [n for n in sizes if n <= 1 << 26], "else staged"
     links = {
         way: {

@@ -174,7 +174,12 @@ def test_without_memory_what_is_kept_is_given_back_and_numpy_says_so(kept, monke
 def test_the_system_may_have_what_lies_unused_for_a_moment_and_not_sooner(kept, monkeypatch):
     monkeypatch.setattr(reused, "_REST", 0.2)
     rested = []
-    monkeypatch.setattr(reused._Block, "rest", lambda block: rested.append(block))
+
+    def rest(block):
+        assert block not in kept, "nobody takes it meanwhile"
+        rested.append(block)
+
+    monkeypatch.setattr(reused._Block, "rest", rest)
     begin = time.monotonic()
     array, other = reused.empty((2 * PAGE,), np.uint8), reused.empty((9 * PAGE,), np.uint8)
     place = address(array)

@@ -15,17 +15,9 @@ from hetero.errors import MethodNotAvailable
 from hetero.runtime import registry
 
 rng = np.random.default_rng(23)
-
-
 MODES = ["full", "same", "valid"]
-
-
 BOUNDARIES = ["fill", "wrap", "symm"]
-
-
 PAD = {"fill": "constant", "wrap": "wrap", "symm": "symmetric"}
-
-
 REAL = ["float32", "float64"]
 
 
@@ -149,8 +141,6 @@ def ways():
 
 
 WAYS = ways()
-
-
 each_way = pytest.mark.parametrize(("device", "method"), WAYS)
 
 

@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 import pytest
+from made_up import link, machine
 from test_loaded_links import calibrated  # noqa: F401  # a fixture
-from test_planner import link, machine
 from test_shares import several, two  # noqa: F401  # fixtures
 
 from hetero import devices

@@ -54,8 +54,6 @@ def test_methods_that_must_be_here():
 
 
 IMAGES = [(1, 1), (1, 7), (6, 1), (5, 8), (9, 6), (12, 13)]
-
-
 FILTERS = [(1, 1), (1, 3), (4, 1), (3, 3), (2, 4), (5, 4), (7, 10), (14, 15)]
 
 
@@ -223,11 +221,7 @@ def test_stacks_of_no_images():
 
 
 SOBEL = np.outer([1.0, 2.0, 1.0], [1.0, 0.0, -1.0])
-
-
 GAUSS = np.exp(-(np.arange(-7, 8) ** 2) / 9.0)
-
-
 LOW_RANK = {
     "box": np.ones((9, 12)),
     "gaussian": np.outer(GAUSS, GAUSS) / GAUSS.sum() ** 2,
@@ -237,8 +231,6 @@ LOW_RANK = {
     "rank 2": np.outer(GAUSS, GAUSS) + 0.3 * np.outer(np.arange(15.0), np.cos(np.arange(15.0))),
     "zero": np.zeros((5, 5)),
 }
-
-
 separable = pytest.mark.parametrize(
     "device",
     [

@@ -16,8 +16,6 @@ import hetero.ops
 pytestmark = pytest.mark.usefixtures("no_failure")
 
 A, B = np.arange(12.0).reshape(3, 4), np.arange(4.0).reshape(2, 2)
-
-
 BAD = {
     "no axes": (2.0, B, {}),
     "one axis": (A[0], B, {}),

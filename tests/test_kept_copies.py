@@ -15,7 +15,7 @@ import threading
 import fakes
 import numpy as np
 import pytest
-from test_planner import machine
+from made_up import machine
 
 import hetero
 from hetero import devices

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import toys
 from fakes import FakeCuda
-from test_planner import GPU, machine, roofline, square
-from test_planner import link as straight
+from made_up import GPU, machine, roofline, square
+from made_up import link as straight
 from test_profiles import links as links_of
 from test_profiles import measured as measured_profile
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from fakes import Cupy, view
 from layouts import LAYOUTS
+from made_up import CPU, GPU, link, machine, square
 from scipy import signal
 from test_agree import agrees
-from test_planner import CPU, GPU, link, machine, square
 
 import hetero
 from hetero import devices

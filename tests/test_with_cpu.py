@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from fakes import Cupy
 from layouts import LAYOUTS
+from made_up import CPU, GPU, TWO, link, machine, roofline, square
 from scipy import signal
-from test_planner import CPU, GPU, TWO, link, machine, roofline, square
 from test_shares import PRODUCTS, broken, several, two, used, values  # noqa: F401  # fixtures
 
 import hetero

@@ -1,0 +1,163 @@
+"""device= and method=, of a call and of `use`."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+
+import numpy as np
+import pytest
+from made_up import GPU, TWO, WITH_LIBRARY, priced, reason, square
+
+import hetero
+from hetero import devices
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.runtime import planner
+
+
+def test_forced_device_and_method():
+    assert priced(square(8), device="cuda").chosen.device == "cuda:0"
+    assert priced(square(8), device="cuda:0").chosen.method == "tiled"
+    assert priced(square(4096), WITH_LIBRARY, method="tiled").chosen.method == "tiled"
+    assert priced(square(4096), WITH_LIBRARY, device="cpu").chosen.device == "cpu"
+    twins = {**TWO, "cuda:1": GPU}
+    assert {c.device for c in priced(square(8), twins, device="cuda").candidates} == {
+        "cuda:0",
+        "cuda:1",
+    }
+
+
+def test_forced_placement_that_is_not_there():
+    with pytest.raises(DeviceNotAvailable, match="'cpu', 'cuda:0', got 'cuda:1'"):
+        priced(square(8), device="cuda:1")
+    with pytest.raises(DeviceNotAvailable, match="got 'gpu'"):
+        priced(square(8), device="gpu")
+    with pytest.raises(DeviceNotAvailable, match="got 0"):
+        priced(square(8), device=0)
+    with pytest.raises(MethodNotAvailable, match=r"'blas', .*'tiled'.*got 'magic'"):
+        priced(square(8), method="magic")
+    with pytest.raises(MethodNotAvailable, match="'blas' on cpu, got 'tiled'"):
+        priced(square(8), device="cpu", method="tiled")
+    with pytest.raises(MethodNotAvailable, match="cuBLAS is not here"):
+        priced(square(8), method="library")
+    for error in (DeviceNotAvailable, MethodNotAvailable):
+        assert issubclass(error, ValueError)
+
+
+@pytest.mark.parametrize("shapes", [((0, 3), (3, 4)), ((2, 0), (0, 3)), ((0, 2, 3), (3,))])
+@pytest.mark.parametrize("placed", [{}, {"device": "cpu"}, {"device": "cpu", "method": "tiled"}])
+def test_the_plan_of_what_has_no_elements_is_refused_as_the_call_is(shapes, placed):
+    A, B = map(np.zeros, shapes)
+    if "method" in placed:
+        with pytest.raises(MethodNotAvailable, match="'blas' on cpu, got 'tiled'"):
+            hetero.matmul(A, B, **placed)
+        with (
+            pytest.raises(MethodNotAvailable, match="'blas' on cpu, got 'tiled'"),
+            hetero.use(**placed),
+        ):
+            hetero.plan("matmul", A, B)
+        return
+    np.testing.assert_array_equal(hetero.matmul(A, B, **placed), A @ B)
+    with hetero.use(**placed):
+        assert hetero.plan("matmul", A, B).chosen.method == "blas"
+
+
+@pytest.mark.parametrize("forced", [{"device": "cuda"}, {"method": "tiled"}])
+def test_what_devices_cannot_do_goes_to_the_cpu_even_when_forced(forced):
+    plan = priced(square(8, dtype="int32"), **forced)
+    assert plan.chosen.device == "cpu"
+    assert "int32" in reason(plan, "cuda:0")
+
+
+def test_use_nests():
+    problem_of = hetero.spec((64, 64)), hetero.spec((64, 64))
+
+    def chosen():
+        return hetero.plan("matmul", *problem_of).chosen.device
+
+    name = next(iter(devices.available()), "cpu")
+    with hetero.use(device=name):
+        assert chosen() == name
+        with hetero.use(device="cpu"):
+            assert chosen() == "cpu"
+            with hetero.use(method="blas"):
+                assert planner.placement(None, None) == ("cpu", "blas")
+                assert planner.placement(name, None) == (name, "blas"), "the call's own wins"
+        assert chosen() == name
+    assert chosen() == "cpu"
+    assert planner.placement(None, None) == (None, None)
+
+
+def test_use_is_undone_by_an_exception():
+    with pytest.raises(RuntimeError), hetero.use(device="cpu"):
+        raise RuntimeError
+    assert planner.placement(None, None) == (None, None)
+
+
+def test_use_may_end_in_another_thread():
+    """As where a generator is closed there; the block holds in the thread that it began in."""
+
+    def generator():
+        with hetero.use(device="cpu"):
+            yield
+
+    blocks, failed = generator(), []
+
+    def close():
+        try:
+            blocks.close()
+        except ValueError as error:
+            failed.append(error)
+
+    context = contextvars.copy_context()
+    context.run(next, blocks)
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join()
+    assert not failed
+    assert planner.placement(None, None) == (None, None)
+
+
+def test_use_names_what_is_there_at_once():
+    with pytest.raises(DeviceNotAvailable, match=r"'cpu'.*got 'nonsense'"), hetero.use("nonsense"):
+        pytest.fail("the block must not run")
+
+
+def test_use_names_methods_at_once():
+    with (
+        pytest.raises(MethodNotAvailable, match=r"'blas'.*'multigrid'.*got 'magic'"),
+        hetero.use(method="magic"),
+    ):
+        pytest.fail("the block must not run")
+    with hetero.use(method="multigrid"):  # of some operation: a call of another one says so
+        assert planner.placement(None, None) == (None, "multigrid")
+
+
+def test_use_holds_in_its_own_thread_only(opencl):
+    seen = {}
+
+    def look(name):
+        seen[name] = planner.placement(None, None)
+
+    with hetero.use(device=opencl):
+        thread = threading.Thread(target=look, args=("other",))
+        thread.start()
+        thread.join()
+        look("own")
+    assert seen == {"other": (None, None), "own": (opencl, None)}
+
+
+def test_calls_obey_use(opencl, monkeypatch):
+    A = np.ones((8, 8), np.float32)
+    hetero.matmul(A, A)  # remembered for the CPU: the call cache must look at `use` too
+    device = devices.get(opencl)
+    uploads = []
+    upload = device.upload
+    monkeypatch.setattr(device, "upload", lambda *a: (uploads.append(1), upload(*a)))
+    hetero.matmul(A, A)
+    assert not uploads
+    with hetero.use(device=opencl):
+        hetero.matmul(A, A)
+    assert len(uploads) == 1
+    hetero.matmul(A, A)
+    assert len(uploads) == 1

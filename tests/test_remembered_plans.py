@@ -1,0 +1,181 @@
+"""Plans are remembered until something changes that they depend on."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+import numpy as np
+import pytest
+from made_up import machine, roofline, square
+
+import hetero
+from hetero.arrays import Operand
+from hetero.ops import matmul
+from hetero.runtime import call_cache, inventory, planner, profile
+
+
+def test_plans_are_remembered_until_something_changes():
+    problem = square(64)
+    first = planner.plan(problem)
+    assert planner.plan(square(64)) is first
+    assert planner.plan(square(65)) is not first
+    assert planner.plan(square(64, dtype="float64")) is not first
+    assert planner.plan(problem, "cpu") is not first
+    profile.set_current(profile.shipped("conservative"))
+    second = planner.plan(problem)
+    assert second is not first
+    inventory.changed()
+    assert planner.plan(problem) is not second
+
+
+CHANGED = {
+    "operation": "matvec",
+    "dims": (9, 9, 9),
+    "dtype": "float64",
+    "inputs": (),
+    "output": square(9).output,
+    "batch": 3,
+    "strides": ((1, 2, 3),),
+    "layout": "F",
+    "function": "vecmat",
+    "device_obstacle": "because",
+    "rtol": 1e-3,
+    "iterations": 17,
+    "window": "another",
+}
+UNPRICED = {"pointer", "readonly", "stream", "kept"}  # of an operand: no price depends on them
+
+
+def test_a_plan_is_remembered_by_every_field():
+    """One that is forgotten would give a problem another one's plan."""
+    problem = square(8)
+    key = planner._key(problem)
+    assert planner._key(square(8)) == key
+    for field in dataclasses.fields(problem):
+        changed = dataclasses.replace(problem, **{field.name: CHANGED.get(field.name, "changed")})
+        assert planner._key(changed) != key, field.name
+    values = {"shape": (9, 9), "strides": (4, 32), "dtype": np.dtype("float64"), "location": "x"}
+    for name in Operand._fields:
+        for which in ("first", "second", "output"):
+            one = {name: values.get(name, 7)}
+            a, b, c = *problem.inputs, problem.output
+            a = a._replace(**one) if which == "first" else a
+            b = b._replace(**one) if which == "second" else b
+            c = c._replace(**one) if which == "output" else c
+            changed = dataclasses.replace(problem, inputs=(a, b), output=c)
+            unpriced = name in UNPRICED or (name, which) == ("copies", "output")
+            assert (planner._key(changed) == key) == unpriced, (name, which)
+
+
+def test_another_tolerance_is_another_plan():
+    f = np.ones((40, 40))
+    loose = hetero.plan("poisson", f, rtol=1e-2)
+    tight = hetero.plan("poisson", f, rtol=1e-9)
+    assert (loose.problem.options.rtol, tight.problem.options.rtol) == (1e-2, 1e-9)
+    assert hetero.plan("poisson", f, rtol=1e-2) is loose
+
+
+def test_calls_follow_the_profile(cuda):
+    """A remembered call is forgotten with the plan behind it."""
+    A = np.ones((64, 64), np.float32)
+    profile.set_current(machine())
+    hetero.matmul(A, A)
+    hetero.matmul(A, A)
+    assert "compute" not in cuda.log
+    fast = machine().data["models"] | {"cpu|matmul|blas|float32|*": roofline(1.0, 1e10, 1e10)}
+    profile.set_current(machine(models=fast))
+    np.testing.assert_array_equal(hetero.matmul(A, A), A @ A)
+    assert "compute" in cuda.log
+
+
+def test_memory_is_bounded():
+    A = np.ones((3, 3))
+    for n in range(2 * call_cache._MOST // 100):
+        planner.plan(square(n + 1))
+    table = {}
+    for n in range(call_cache._MOST + 10):
+        call_cache.remember(table, n, A, call_cache.generation())
+    assert len(table) <= call_cache._MOST
+
+
+def test_a_plan_made_before_a_change_is_not_kept():
+    before = call_cache.generation()
+    profile.set_current(machine())
+    table = {}
+    call_cache.remember(table, "key", "old", before)
+    assert not table
+
+
+CHANGES = {
+    "forgetting": (lambda: call_cache._all.lock, lambda: call_cache.forget()),
+    "remembering": (
+        lambda: call_cache._all.lock,
+        lambda: call_cache.remember({}, "key", "value", call_cache.generation()),
+    ),
+    "another profile": (lambda: profile.finding._lock, lambda: profile.set_current(None)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_waits_for_another_ones_end(change):
+    lock, act = CHANGES[change]
+    thread = threading.Thread(target=act)
+    with lock():
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive(), "it came in between"
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_threads_that_need_the_profile_read_it_once(monkeypatch):
+    read, found = [], []
+    together = threading.Barrier(4)
+
+    def slowly():
+        read.append(1)
+        time.sleep(0.05)
+        return machine()
+
+    def look():
+        together.wait()
+        found.append(profile.current())
+
+    monkeypatch.setattr(profile.finding, "_load", slowly)
+    profile.set_current(None)
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read) == 1
+    assert all(one is found[0] for one in found)
+
+
+def test_threads_that_plan_while_things_change():
+    wrong, stop = [], threading.Event()
+    rng = np.random.default_rng(0)
+    pairs = [(rng.random((n, n + 1)), rng.random((n + 1, 3))) for n in range(1, 30)]
+
+    def work():
+        try:
+            while not stop.is_set():
+                for A, B in pairs:
+                    if not np.array_equal(hetero.matmul(A, B), A @ B):
+                        wrong.append("value")
+                    planner.plan(matmul.problem(A, B))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        profile.set_current(profile.shipped("conservative"))
+        inventory.changed()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong

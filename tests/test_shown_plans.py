@@ -1,0 +1,147 @@
+"""Plans as tables, as plain data, pickled and copied."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import math
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from made_up import priced, square
+
+import hetero
+from hetero.ops import matvec
+from hetero.runtime import registry
+from hetero.runtime.plan import readable
+
+
+def test_a_plan_prints_every_candidate():
+    text = str(priced(square(999)))
+    lines = text.splitlines()
+    assert lines[0].startswith("matmul float32")
+    assert "made up" in lines[0]
+    assert sum(line.startswith("->") for line in lines) == 1
+    for word in ("tiled on cuda:0", "blas on cpu", "library on cuda:0", "upload", "cuBLAS is not"):
+        assert word in text
+
+
+def test_a_prompt_shows_the_table():
+    plan = priced(square(999))
+    assert repr(plan) == str(plan)
+    assert len(repr(plan).splitlines()) == 1 + len(plan.candidates)
+
+
+def every_plan():
+    A = np.arange(64.0).reshape(8, 8) + 30 * np.eye(8)
+    return [
+        hetero.plan("matmul", A, A),
+        hetero.plan("matvec", A, A[0]),
+        hetero.plan("convolve2d", A, A[:3, :3]),
+        hetero.plan("cg", A, A[0]),
+        hetero.plan("poisson", A),
+        hetero.plan("kmeans", A, 2),
+    ]
+
+
+UNPICKLE = """
+import pickle, sys
+plan = pickle.load(sys.stdin.buffer)
+print(plan.chosen.method, plan.chosen.implementation.run.__module__)
+"""
+
+
+def test_plans_can_be_pickled_and_copied():
+    plans = every_plan()
+    assert {plan.problem.operation for plan in plans} == {o.name for o in registry.operations()}
+    for plan in plans:
+        for again in (pickle.loads(pickle.dumps(plan)), copy.copy(plan), copy.deepcopy(plan)):
+            assert again == plan
+            assert again.chosen.implementation is plan.chosen.implementation
+
+
+def test_plans_can_be_unpickled_in_another_process():
+    plan = every_plan()[2]
+    done = subprocess.run(
+        [sys.executable, "-c", UNPICKLE],
+        input=pickle.dumps(plan),
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    chosen = plan.chosen
+    expected = f"{chosen.method} {chosen.implementation.run.__module__}"
+    assert done.stdout.decode().strip() == expected
+
+
+def test_an_implementation_of_ones_own_is_copied_as_it_is():
+    own = dataclasses.replace(registry.lookup("matmul")[0], method="mine")
+    again = copy.copy(own)
+    assert again == own
+    assert again is not own
+
+
+def test_two_implementations_of_one_name():
+    (blas, *others) = registry.lookup("matmul")
+    with pytest.raises(ValueError, match="'blas' on cpu already"):
+        registry.register(dataclasses.replace(blas, work=lambda problem, info: None))
+    with pytest.raises(ValueError, match="'blas' on cpu already"):
+        registry.register(dataclasses.replace(blas, falls_short=lambda problem: None))
+    assert registry.lookup("matmul") == (blas, *others)
+
+
+def test_a_module_can_be_reloaded():
+    before = registry.lookup("matvec")
+    operation = registry.operation("matvec")
+    state, rows = dict(vars(matvec)), dict(vars(matvec.methods))
+    try:
+        importlib.reload(matvec.methods)
+        importlib.reload(matvec)
+        assert registry.operation("matvec").call is matvec.matvec
+        after = registry.lookup("matvec")
+        assert [(i.method, i.kind) for i in after] == [(i.method, i.kind) for i in before]
+        assert after[0].run is matvec.methods._run_blas
+        A = np.ones((3, 3))
+        assert matvec.matvec(A, A[0])[0] == 3.0
+    finally:
+        vars(matvec).update(state)
+        vars(matvec.methods).update(rows)
+        registry.register_operation(operation)
+        for implementation in before:
+            registry.register(implementation)
+    assert registry.lookup("matvec") == before
+
+
+def test_operations_by_either_name():
+    for operation in registry.operations():
+        assert registry.operation(operation.name) is operation
+        assert registry.operation(operation.function) is operation
+        assert getattr(hetero, operation.function) is operation.call
+    with pytest.raises(ValueError, match=r"'matvec', 'matmul', .*'solve_poisson', got 'fft'"):
+        registry.operation("fft")
+    with pytest.raises(ValueError, match="an operation 'cg' already"):
+        registry.register_operation(dataclasses.replace(operation, name="cg"))
+
+
+def test_a_plan_as_plain_data():
+    data = priced(square(999)).to_dict()
+    assert data["operation"] == "matmul"
+    assert data["dims"] == [999, 999, 999]
+    assert data["chosen"].keys() == {"device", "method", "seconds"}
+    for row in data["candidates"]:
+        named = {"device", "method", "seconds", "terms", "reason", "threads", "links", "made_of"}
+        assert row.keys() == named
+        if row["reason"] is None:
+            assert math.isclose(sum(row["terms"].values()), row["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 us"), (1.5e-6, "1.5 us"), (9.994e-4, "999 us"), (9.996e-4, "1 ms"), (2.5, "2.5 s")],
+)
+def test_readable_seconds(seconds, text):
+    assert readable(seconds) == text

@@ -18,6 +18,7 @@ import numpy as np
 from hetero.calibration.loop import Measured
 from hetero.calibration.workbench import Bench
 from hetero.kernels.cpu import blas_spin, limits
+from hetero.kernels.cpu.blas_spin import LONG
 from hetero.runtime import thread_counts
 from hetero.runtime.cases import Case, Dims, Passes, TimedSolves
 
@@ -27,6 +28,7 @@ _NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part 
 _LEAST, _MOST = 9, 60  # duels for a loop; those beyond the least while its share of time lasts
 _TURNS = 4  # of products and loops, in each half of a duel
 _GAIN, _LOSS = 0.85, 1.05  # times that with threads that spin: to be worth it, to be too much
+_LATER = 1e-2  # seconds of work from which on they sleep where a loop of `LONG` lost by it
 _EXTENT = 600  # of the product: all threads have part in it
 
 
@@ -55,7 +57,8 @@ def least_work(measured: Iterable[Measured]) -> float | None:
         share = time.perf_counter() + SECONDS / len(_POINTS)
         ratio = compared(loop, product, blas_spin.quiet, blas_spin.usual, share=share, end=end)
         if ratio > _LOSS:
-            break
+            is_long = found is None and seconds > LONG / _NEAR
+            return _LATER if is_long and ratio < math.inf else found
         if ratio < _GAIN:  # longer loops gain less in proportion
             found = seconds / math.sqrt(_NEAR)
     return found

@@ -10,8 +10,10 @@ import pytest
 from hetero.calibration import blas_sleep
 from hetero.errors import ProfileError
 from hetero.kernels.cpu import blas_spin
-from hetero.runtime import profile
+from hetero.runtime import blas_use, inventory, planner, profile, registry
 from hetero.runtime.profile import validity
+
+LATER = blas_sleep._LATER
 
 
 class Machine:
@@ -91,6 +93,31 @@ def test_more_duels_find_what_is_rare(late):
     assert (few, many) == (40, 40) if not late else few > many <= 4
 
 
+def test_where_no_loop_is_as_long_as_the_default_a_loss_says_nothing_of_it(monkeypatch):
+    monkeypatch.setattr(blas_sleep, "_loops", lambda measured, bench: [(1e-3, 1e-3)])
+    monkeypatch.setattr(blas_sleep, "compared", lambda *_, **__: 1.2)
+    monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
+    assert blas_sleep.least_work([]) is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "dims", "is_long"),
+    [
+        ("convolve2d", (724, 1118, 6, 6), False),  # 0.3 ms on 16 cores
+        ("convolve2d", (2000, 2000, 9, 9), True),  # 1 ms
+        ("poisson", (700, 500), True),  # 15 ms
+        ("cg", (40, 40), False),
+    ],
+)
+def test_what_is_long_on_a_machine_that_was_not_calibrated(operation, dims, is_long):
+    conservative, cpu = profile.shipped("conservative"), inventory.devices()["cpu"]
+    problem = registry.operation(operation).from_dims(dims, "float32", "host")
+    plan = planner.OtherMachine(conservative, {"cpu": cpu}).plan(problem)
+    row = plan.chosen.implementation
+    run = blas_use.undisturbed(row, plan.seconds, len, conservative.blas_sleep())
+    assert (run is not len) == is_long
+
+
 def test_what_is_not_known_in_time_is_left():
     assert Machine(1e-3, 5e-5).compared(end=1e-3) == math.inf
 
@@ -100,10 +127,12 @@ def test_what_is_not_known_in_time_is_left():
     [
         ((0.5, 0.8, 0.95), 3e-4),  # of the shortest, the next, the longest loop
         ((0.9, 0.8, 0.95), 1e-3),
-        ((0.5, 0.8, 1.2), None),  # the longest loses
+        ((0.5, 0.8, 1.2), LATER),  # the longest loses
+        ((0.5, 1.2, 0.95), None),
         ((0.5, 1.2, 0.8), 3e-3),
         ((0.9, 0.9, 0.9), None),
         ((math.inf, math.inf, 0.8), 3e-3),  # no time was left
+        ((0.5, 0.5, math.inf), None),
     ],
 )
 def test_from_the_shortest_loop_on_that_is_worth_it(ratios, least, monkeypatch):
@@ -113,7 +142,7 @@ def test_from_the_shortest_loop_on_that_is_worth_it(ratios, least, monkeypatch):
     monkeypatch.setattr(blas_sleep, "compared", lambda loop, *_, **__: of[loop])
     monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
     found = blas_sleep.least_work([])
-    assert found == (least and pytest.approx(least / 2**0.5))
+    assert found == (least and pytest.approx(least / (1 if least == LATER else 2**0.5)))
     monkeypatch.setattr(blas_spin, "is_cut", lambda: False)
     assert blas_sleep.least_work([]) is None
 
@@ -160,7 +189,7 @@ def test_short_work_does_not_wait_until_the_variable_is_found(monkeypatch):
     assert found[0] is not threading.current_thread()
     there.set()
     found[0].join(5)
-    with blas_spin.asleep(blas_spin.LONG):
+    with blas_spin.asleep(blas_spin._PATIENT):
         assert found[1] is threading.current_thread()
 
 

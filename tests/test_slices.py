@@ -11,7 +11,9 @@ import numba
 import numpy as np
 import pytest
 
-from hetero.kernels.cpu import blas_awake, layer, slices, workers
+from hetero.kernels.cpu import blas_awake, layer, parts, slices, workers
+from hetero.kernels.cpu.parts import part
+from hetero.kernels.cpu.threads import capped, task_count, threaded
 
 has_slices = pytest.mark.skipif(slices.get() is None, reason="this system has no slices")
 needs_tbb = pytest.mark.skipif(layer.installed() is None, reason="the package tbb is not here")
@@ -189,7 +191,7 @@ def test_tbbs_threads_have_slices_and_a_core_each_before_and_after_a_fork():
         number, places = ast.literal_eval(line)
         assert number == len(places) == len(cores) - 1
         assert len({core for [core] in places} & cores) == number
-    assert told == "TBB's with slices of 0.1 ms, and bound to a core each while BLAS's spin"
+    assert told == "TBB's with slices of 0.5 ms, and bound to a core each while BLAS's spin"
 
 
 @needs_tbb
@@ -407,3 +409,34 @@ def test_a_blas_without_threads_never_spins(monkeypatch):
     monkeypatch.setattr(blas_awake, "_path", lambda: None)
     monkeypatch.setattr(blas_awake, "_state", {"clock": 0, "search": 0.0, "running": True})
     assert not blas_awake.spins()
+
+
+# -- tasks -----------------------------------------------------------------------------------------
+
+
+@part
+def _noted(first, last, taken):
+    for k in range(first, last):
+        taken[k] = first
+
+
+@threaded
+def _tasks(team, taken):
+    _noted(team, taken.size, (taken,))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+@pytest.mark.parametrize(
+    ("tasks", "count", "number"), [(1, 100, 2), (2, 100, 4), (2, 3, 3), (7, 100, 14)]
+)
+def test_each_thread_has_more_than_one_task(tasks, count, number, monkeypatch):
+    """So those that come late, or not at all, leave the others little more to do."""
+    monkeypatch.setattr(parts, "TASKS", tasks)
+    taken = np.full(count, -1)
+    capped(2, _tasks, taken)
+    assert capped(2, task_count) == 2 * tasks
+    begins = sorted(set(taken))
+    assert begins == [k * count // number for k in range(number)]
+    assert capped(1, task_count) == 1
+    capped(1, _tasks, taken)
+    assert set(taken) == {0}

@@ -48,7 +48,8 @@ __all__ = [
 ]
 
 OPTION = "HETERO_BLAS_TIMEOUT"
-LONG = 0.01  # seconds of work, on a machine that was not calibrated
+LONG = 3e-3  # seconds of work, on a machine that was not calibrated
+_PATIENT = 0.01  # seconds of work that waits until it is found how they sleep
 EXPONENT = 10  # 2^10 cycles, half a microsecond
 _REST = 0.001  # seconds in which threads that spin see that they are to sleep
 _SHORT = 20  # 2^20 cycles, 0.5 ms: what comes after a product is hardly disturbed
@@ -75,7 +76,7 @@ _words: list[tuple[memoryview, int, int]] = []
 
 
 @contextlib.contextmanager
-def asleep(seconds: float = LONG) -> Iterator[None]:
+def asleep(seconds: float = _PATIENT) -> Iterator[None]:
     """A context in which the idle threads of BLAS sleep, for work of so many seconds.
 
     To find the variable takes 30 ms, once: shorter work does not wait for that.
@@ -111,7 +112,7 @@ def for_loop() -> None:
 
 def _look(seconds: float) -> None:
     if is_due():
-        find() if seconds >= LONG else _find_beside()
+        find() if seconds >= _PATIENT else _find_beside()
 
 
 def rest() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from ..common.boundaries import FILL, SYMM, WRAP
 from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, store
 from .parts import helper, part
-from .threads import shared, thread_count, threaded
+from .threads import shared, task_count, thread_count, threaded
 
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 
@@ -175,14 +175,14 @@ def _sum_bands(
 
 
 def _bands(rows: int, most: int, each: int) -> int:
-    """Into how many bands of at most ``most`` rows to cut, so that every thread gets as many tiles.
+    """Into how many bands of at most ``most`` rows to cut, so that every task gets as many tiles.
 
     A band has ``each`` tiles.
     """
-    threads = thread_count()
-    fair = threads // math.gcd(each, threads)
+    tasks = task_count()
+    fair = tasks // math.gcd(each, tasks)
     bands = -(-rows // most)
-    if bands * each < _MANY * threads:
+    if bands * each < _MANY * thread_count():
         bands = -(-bands // fair) * fair
     return min(bands, -(-rows // ROWS))
 
@@ -231,7 +231,7 @@ def _run(
         deep, most = -(-tall // (down * ROWS)) * ROWS + height, -(-wide // across) * size
         # Rows begin on lines of the cache, an odd number of lines apart.
         pitch = (most + BLOCK + width * size) // 128 * 128 + 192
-        bands = min(thread_count(), down * across * batch)
+        bands = min(task_count(), down * across * batch)
         # Blocks wider than the output read on: zeros, since subnormal numbers would be slow.
         make = np.zeros if most < BLOCK else np.empty
         room = make((bands, 64 + ROWS * BLOCK + deep * (1 + terms) * pitch), np.uint8)

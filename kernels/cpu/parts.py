@@ -1,4 +1,4 @@
-"""Loops in parts, one for each thread of a team, within compiled code.
+"""Loops in parts, some for each thread of a team, within compiled code.
 
 Numba's own parallel loops take it three times as long to compile: the body, a wrapper of the body
 and the function around are optimised one after another, each with all that it calls, and once more
@@ -24,7 +24,7 @@ from numba.core.compiler import Flags
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-__all__ = ["ALONE", "OPTIONS", "helper", "inlined", "is_finite", "part", "team"]
+__all__ = ["ALONE", "OPTIONS", "TASKS", "helper", "inlined", "is_finite", "part", "team"]
 
 # Sums may be reordered so that they vectorise; nothing else is relaxed.
 OPTIONS: dict[str, Any] = {
@@ -35,7 +35,9 @@ OPTIONS: dict[str, Any] = {
 }
 ALONE = 0  # the team of the calling thread
 _LARGEST = sys.float_info.max
+TASKS = 2  # for each thread: where one comes late, or not at all, the others have little more to do
 _THREADS = 48  # bits below the number of threads: an address
+_TASKS = 60  # bits below the number of tasks for each
 _MODULES = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}
 
 _word, _byte = ir.IntType(64), ir.IntType(8)
@@ -49,9 +51,11 @@ _parallel_for = ir.FunctionType(
 
 
 def team() -> int:
-    """The threads that Numba would use now: their number, and what hands out parts to them."""
+    """The threads that Numba would use now: their number, and what hands out tasks to them."""
     threads = numba.get_num_threads()  # starts them
-    return ALONE if threads == 1 else threads << _THREADS | _address(numba.threading_layer())
+    if threads == 1:
+        return ALONE
+    return TASKS << _TASKS | threads << _THREADS | _address(numba.threading_layer())
 
 
 @functools.cache
@@ -63,9 +67,9 @@ def _address(layer: str) -> int:
 def part(body: Callable[..., None]) -> Any:
     """Make ``body(first, last, *arguments)`` a loop's part, which compiled functions call.
 
-    They call it as ``body(team, count, arguments)``: each thread of the team does some of 0 ...
-    count, from ``first`` up to ``last``. The bounds depend on the number of threads. ``arguments``
-    is a tuple; no array in it that is written may overlap another one.
+    They call it as ``body(team, count, arguments)``: the team's threads do tasks, and each of these
+    is some of 0 ... count, from ``first`` up to ``last``. The bounds depend on the number of
+    threads. ``arguments`` is a tuple; no array in it that is written may overlap another one.
     """
 
     @intrinsic
@@ -103,7 +107,9 @@ def _share(context, builder, made, arguments, values):  # type: ignore
     builder.store(count, cgutils.gep_inbounds(builder, room, 0, 1))
     builder.store(given, cgutils.gep_inbounds(builder, room, 0, 3))
     threads = builder.lshr(team, ir.Constant(_word, _THREADS))
-    most = builder.select(builder.icmp_signed("<", threads, count), threads, count)
+    threads = builder.and_(threads, ir.Constant(_word, (1 << (_TASKS - _THREADS)) - 1))
+    tasks = builder.mul(threads, builder.lshr(team, ir.Constant(_word, _TASKS)))
+    most = builder.select(builder.icmp_signed("<", tasks, count), tasks, count)
     builder.store(most, cgutils.gep_inbounds(builder, room, 0, 2))
     data = builder.bitcast(room, _pointer)
     task = _task_of(context, builder.module, made, arguments, record)

@@ -25,10 +25,10 @@ from llvmlite.binding import ffi
 from numba.core import compiler_lock
 from numba.np.ufunc import parallel as layers
 
-from . import blas_spin, layer, numba_cache, workers
+from . import blas_spin, layer, numba_cache, parts, workers
 from .parts import ALONE, OPTIONS, team
 
-__all__ = ["capped", "serial", "shared", "thread_count", "threaded"]
+__all__ = ["capped", "serial", "shared", "task_count", "thread_count", "threaded"]
 
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
 _lock = threading.RLock()
@@ -77,6 +77,12 @@ def thread_count() -> int:
             _state["started"] = True  # before the threads do
             return workers.launch()
     return int(numba.get_num_threads())
+
+
+def task_count() -> int:
+    """In how many tasks loops are done at most."""
+    threads = thread_count()
+    return parts.TASKS * threads if threads > 1 else 1
 
 
 def shared(elements: int, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -2,12 +2,13 @@
 
 Idle threads of a BLAS spin on their cores for 0.1 s. Where no core is idle, Linux puts a thread
 that wakes on the core of the one that woke it, the caller's, or has it wait for the next tick, up
-to 4 ms. So TBB's threads have the shortest slice there is (`slices`), with which they begin at
-once. While BLAS's threads spin (`blas_awake`), they have a core each, none that of the caller:
-where the system has moved the caller, the thread that is bound there takes the core that has become
-free. And they sleep as soon as a loop is done: else they yield their core for 1 ms, and whoever
-spins there keeps it till the next tick. When BLAS's threads sleep, TBB's go where the system puts
-them, and wait for loops a while. Nothing is done to BLAS's threads, and shares stay fair.
+to 4 ms. So TBB's threads have a short slice (`slices`), with which they begin at once; but one that
+outlasts a short loop, since whose slice is over loses its core at the next tick. While BLAS's
+threads spin (`blas_awake`), they have a core each, none that of the caller: where the system has
+moved the caller, the thread that is bound there takes the core that has become free. And they sleep
+as soon as a loop is done: else they yield their core for 1 ms, and whoever spins there keeps it
+till the next tick. When BLAS's threads sleep, TBB's go where the system puts them, and wait for
+loops a while. Nothing is done to BLAS's threads, and shares stay fair.
 
 It is done where hetero started Numba's threads, they are TBB's and as many as there are cores, and
 the system has slices. ``HETERO_BIND_LOOPS=0`` leaves them as they are.
@@ -30,7 +31,8 @@ from . import blas_awake, layer, slices
 __all__ = ["describe", "launch", "run"]
 
 OPTION = "HETERO_BIND_LOOPS"
-MARK = slices.SHORTEST + 19  # nanoseconds: by this slice our threads are known
+SLICE = 500_000  # nanoseconds
+MARK = SLICE + 19  # by this slice our threads are known
 _HOLD = 1e-3  # seconds for which a thread that has begun leaves other tasks to others
 _PATIENCE = 0.03  # seconds until all have begun
 _SLEEP = {"x86_64": 35, "aarch64": 101}  # the system's call nanosleep
@@ -119,7 +121,7 @@ def describe() -> str:
     obstacle = _told[0] or ("" if _threads else _obstacle())
     if obstacle:
         return f"where the system puts them: {obstacle}"
-    return "TBB's with slices of 0.1 ms, and bound to a core each while BLAS's spin"
+    return "TBB's with slices of 0.5 ms, and bound to a core each while BLAS's spin"
 
 
 def _obstacle() -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hetero import devices as backends
 from hetero import paths
-from hetero.calibration import load, machine, tuning
+from hetero.calibration import compiling, load, machine, tuning
 from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.wanted import Wanted
 from hetero.errors import DeviceError, ProfileError
@@ -218,14 +218,19 @@ def _planned_by_tables(
     wanted: Wanted, progress: Callable[[float, str], None] | None
 ) -> dict[str, Any]:
     """What is measured with the kernels' own tuning tables, which become part of it."""
-    kept = machine.checkpoint(wanted)
-    here = inventory.devices()
-    cards = {info.get("name") for info in here.values()}
-    kept.kernels = {card: table for card, table in _stored_tables().items() if card in cards}
-    if wanted.kernels and not kept.tables:
-        _measure_tables(wanted, kept, progress)
-    with tuning_tables.using(kept.kernels):
-        found = machine.measure(wanted, kept, progress)
+    with contextlib.ExitStack() as stack:
+        begun = None
+        if not wanted.only:
+            begun = compiling.begin()
+            stack.callback(begun.stop)
+        kept = machine.checkpoint(wanted)
+        here = inventory.devices()
+        cards = {info.get("name") for info in here.values()}
+        kept.kernels = {card: table for card, table in _stored_tables().items() if card in cards}
+        if wanted.kernels and not kept.tables:
+            _measure_tables(wanted, kept, progress)
+        with tuning_tables.using(kept.kernels):
+            found = machine.measure(wanted, kept, progress, begun)
     return {**found, "kernels": kept.kernels} if kept.kernels else found
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,26 @@ _NICE, _NICER = 10, 9  # priority of those kernels, and how much lower that of t
 _KIND = "cubin"  # of things in the cache
 
 
+def begin() -> Beside:
+    """Begin with what every calibration needs, before it is known which devices there are.
+
+    That are all loops, and where there may be a GPU a process that hears of its kernels later.
+    """
+    registry.operations()  # which say what loops there are
+    names, may_be = loops.every(), importlib.util.find_spec("pycuda") is not None
+    is_new = not all(map(loops.is_ready, names))
+    made = Beside(loop_compiler.Processes(names, beside=may_be, early=True))
+    if is_new and may_be:
+        made.spare = _process()
+    return made
+
+
 def compile_ahead(
-    portions: Iterable[Any], quick: bool, tables: Mapping[str, Any], beside: bool = False
+    portions: Iterable[Any],
+    quick: bool,
+    tables: Mapping[str, Any],
+    beside: bool = False,
+    begun: Beside | None = None,
 ) -> Beside:
     """Begin to compile what cases need.
 
@@ -49,15 +68,21 @@ def compile_ahead(
         Card -> tuning table that its kernels are planned by.
     beside : bool, optional
         Whether something is measured meanwhile.
+    begun : Beside, optional
+        What `begin` gave: it is ended if this fails.
     """
     found: dict[str, tuple[Place, list[Case]]] = {}
     for _, place, cases in portions:
         found.setdefault(place.name, (place, []))[1].extend(cases)
-    made = Beside(loop_compiler.Processes(_loops(found.values()), beside))
+    names = _loops(found.values())
+    made = begun or Beside(loop_compiler.Processes(names, beside))
     try:
+        if begun is not None:
+            begun.ask(names)
         for place, cases in found.values():
             if len(place.devices) == 1 and place.kind == "cuda":
-                made.add(Kernels(place, cases, quick, tables))
+                made.add(Kernels(place, cases, quick, tables, made.taken()))
+        made.end_spare()
     except BaseException:
         made.stop()
         raise
@@ -75,6 +100,47 @@ class Beside:
     def __init__(self, loops: loop_compiler.Processes) -> None:
         self._loops = loops
         self._kernels: list[Kernels] = []
+        self.spare: subprocess.Popen[str] | None = None
+
+    def ask(self, names: Iterable[str]) -> None:
+        """Compile these loops as well; all are known now."""
+        self._loops.ask(names)
+
+    def taken(self) -> subprocess.Popen[str] | None:
+        """The process that hears of its kernels later, once."""
+        spare, self.spare = self.spare, None
+        return spare
+
+    def end_spare(self) -> None:
+        """End the process that heard of no kernels."""
+        if (spare := self.taken()) is not None:
+            _end(spare)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Meanwhile all of them share one processor, where the system can do that.
+
+        Nothing stays behind where this process is ended meanwhile, as it would if they were
+        stopped.
+        """
+        if not hasattr(os, "sched_setaffinity"):
+            yield
+            return
+        processors = os.sched_getaffinity(0)
+        try:
+            self._bind({max(processors)})
+            yield
+        finally:
+            self._bind(processors)
+
+    def _bind(self, processors: set[int]) -> None:
+        processes = [one.process for one in self._kernels] + [self.spare]
+        pids = [process.pid for process in processes if process is not None]
+        for pid in (*self._loops.pids(), *pids):
+            for _ in range(2):  # threads that begin meanwhile
+                with contextlib.suppress(OSError):  # it has ended
+                    for thread in os.listdir(f"/proc/{pid}/task"):
+                        os.sched_setaffinity(int(thread), processors)
 
     def add(self, one: Kernels) -> None:
         """One more process, of a device's kernels."""
@@ -101,6 +167,7 @@ class Beside:
     def stop(self) -> None:
         """End those that run yet, and begin no others."""
         self._loops.stop()
+        self.end_spare()
         for one in self._kernels:
             one.stop()
 
@@ -117,47 +184,69 @@ class Kernels:
     quick : bool
     tables : dict
         Card -> tuning table.
+    process : subprocess.Popen, optional
+        One that was begun for this; it is ended where it is not needed.
     """
 
     def __init__(
-        self, place: Place, cases: Iterable[Case], quick: bool, tables: Mapping[str, Any]
+        self,
+        place: Place,
+        cases: Iterable[Case],
+        quick: bool,
+        tables: Mapping[str, Any],
+        process: subprocess.Popen[str] | None = None,
     ) -> None:
         self.name = place.name
-        self._process: subprocess.Popen[str] | None = None
+        self.process = process
         names = sorted({str(case) for case in cases})
         mark = _mark(place, names, quick, tables)
         if disk_cache.read(_KIND, mark) is not None:
+            if process is not None:
+                self.stop()
+            self.process = None
             return
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _COMMAND],
-            env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,  # Ctrl-C is for those who wait
-        )
+        self.process = process or _process()
         asked = {"place": place.name, "cases": names, "quick": quick, "mark": mark}
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as file:
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as file:
             json.dump(asked | {"tables": dict(tables)}, file)
 
     def wait_for_first(self) -> None:
         """Until what the device times by its own clock is compiled, or the process has ended."""
-        if self._process is not None and not self._process.stdout.closed:
-            self._process.stdout.readline()
-            self._process.stdout.close()
+        if self.process is not None and not self.process.stdout.closed:
+            self.process.stdout.readline()
+            self.process.stdout.close()
 
     def wait(self) -> None:
         """Until all is compiled."""
-        if self._process is not None:
+        if self.process is not None:
             self.wait_for_first()
-            self._process.wait()
+            self.process.wait()
 
     def stop(self) -> None:
         """End the process."""
-        if self._process is not None:
-            self._process.terminate()
-            self.wait()
+        if self.process is not None:
+            _end(self.process)
+
+
+def _process() -> subprocess.Popen[str]:
+    """A process that compiles what it will be asked for."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _COMMAND],
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for those who wait
+    )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    process.wait()
+    for file in (process.stdin, process.stdout):
+        with contextlib.suppress(BrokenPipeError):
+            file.close()
 
 
 def compile_asked() -> None:
@@ -166,9 +255,10 @@ def compile_asked() -> None:
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     from concurrent.futures import ThreadPoolExecutor
 
+    _make_nicer(_NICE)
+    inventory.devices()  # this may be begun before it is known what is to be done
     asked = json.load(sys.stdin)
     name = asked["place"]
-    _make_nicer(_NICE)
     info = inventory.devices()[name]
     listing = Listing(name, info)
     place = Place(name, info, (listing,))

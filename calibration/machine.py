@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -55,11 +56,17 @@ def checkpoint(wanted: Wanted) -> Checkpoint:
 
 
 def measure(
-    wanted: Wanted, kept: Checkpoint, progress: Callable[[float, str], None] | None
+    wanted: Wanted,
+    kept: Checkpoint,
+    progress: Callable[[float, str], None] | None,
+    begun: compiling.Beside | None = None,
 ) -> dict[str, Any]:
-    """Measure what is wanted and not known yet; the content of a profile."""
+    """Measure what is wanted and not known yet; the content of a profile.
+
+    ``begun`` compiles already.
+    """
     try:
-        return _measure(wanted, kept, progress)
+        return _measure(wanted, kept, progress, begun)
     except BaseException:  # most of all KeyboardInterrupt
         kept.write()
         raise
@@ -68,7 +75,10 @@ def measure(
 
 
 def _measure(
-    wanted: Wanted, kept: Checkpoint, progress: Callable[[float, str], None] | None
+    wanted: Wanted,
+    kept: Checkpoint,
+    progress: Callable[[float, str], None] | None,
+    begun: compiling.Beside | None = None,
 ) -> dict[str, Any]:
     budget, operations = wanted.budget, registry.operations()
     watch = load.Watch()
@@ -84,17 +94,19 @@ def _measure(
         places = [p for p in places if any(portion.place is p for portion in portions)]
     kept.cases = sum(len(portion.cases) for portion in portions)
     schedule = _planned(portions, places, wanted, kept, progress)
-    company = {}
-    if not wanted.quick:  # while BLAS's threads spin as long as they do by themselves
-        anew = [p for p in places if p.name not in kept.around and links_are_wanted(p, wanted)]
-        schedule.begin("company", loaded_links.SECONDS, "links after products")
-        company = loaded_links.after_products(anew, budget, failures)
-    blas_spin.find()  # not while something is timed
-    beside = Surroundings(places, portions, wanted, kept, schedule, failures, company)
-    beside.copies()
+    with begun.aside() if begun is not None else contextlib.nullcontext():
+        company = {}
+        if not wanted.quick:  # while BLAS's threads spin as long as they do by themselves
+            anew = [p for p in places if p.name not in kept.around and links_are_wanted(p, wanted)]
+            schedule.begin("company", loaded_links.SECONDS, "links after products")
+            company = loaded_links.after_products(anew, budget, failures)
+        blas_spin.find()  # not while something is timed
+        beside = Surroundings(places, portions, wanted, kept, schedule, failures, company)
+        beside.copies()
     # A GPU's own clock does not mind what the CPU compiles meanwhile.
     at_once, own, rest = by_own_clock(portions)
-    compiled = compiling.compile_ahead(portions, wanted.quick, kept.kernels, bool(at_once or own))
+    is_own = bool(at_once or own)
+    compiled = compiling.compile_ahead(portions, wanted.quick, kept.kernels, is_own, begun)
     ready = _Ready(compiled, schedule, _COMPILING[not wanted.quick], at_once, own, beside.calls)
     try:
         measured = loop.measure(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import itertools
+import os
+import subprocess
 import sys
 import time
 import types
@@ -94,7 +96,7 @@ def calibration(monkeypatch):
         given.extend(measured)
         return {"models": {}}
 
-    def compile_ahead(found, quick, tables, beside):
+    def compile_ahead(found, quick, tables, beside, begun):
         done.append("begun")
         assert beside
         return Loops()
@@ -228,12 +230,131 @@ def test_the_longest_are_begun_first_and_all_end(monkeypatch):
     assert niced == ["c", "d"], "on few cores all of them"
 
 
+def test_what_is_early_leaves_half_of_the_machine_alone(monkeypatch):
+    begun, niced = [], []
+
+    class Process:
+        def __init__(self, name, beside):
+            begun.append(name)
+            niced.extend([name] * beside)
+            self.pid = len(begun)
+
+        def poll(self):
+            return None
+
+    monkeypatch.setattr(loop_compiler, "_process", Process)
+    monkeypatch.setattr(loop_compiler.loops, "is_ready", lambda name: name == "there")
+    family = types.SimpleNamespace(seconds=1.0)
+    monkeypatch.setattr(loop_compiler.loops, "family_of", lambda name: family)
+    monkeypatch.setattr(loop_compiler.os, "cpu_count", lambda: 8)
+    names = [str(n) for n in range(8)]
+    found = loop_compiler.Processes(["there", *names], beside=True, early=True)
+    assert begun == names[:4]
+    assert niced == begun, "whatever else is done comes first"
+    found.look()
+    assert begun == names[:4]
+    found.ask(["there", *names[:3], "more"])
+    assert begun == [*names, "more"], "each once"
+    assert found.pids() == [*range(1, 10)]
+    begun.clear()
+    niced.clear()
+    loop_compiler.Processes(names, early=True)
+    assert begun == names[:4]
+    assert niced == [], "they are waited for"
+
+
+def test_what_was_begun_is_asked_for_the_rest(monkeypatch):
+    """And the process that was begun for a device's kernels gets them, or is ended."""
+    asked, spares = [], []
+
+    class Processes:
+        def __init__(self, names, beside=False, early=False):
+            asked.append((names, beside, early))
+
+        def ask(self, names):
+            asked.append(names)
+
+        def pids(self):
+            return []
+
+        def stop(self):
+            pass
+
+    class Kernels:
+        process = None
+
+        def __init__(self, place, cases, quick, tables, process):
+            asked.append((place.name, process))
+
+        def stop(self):
+            pass
+
+    def process():
+        spares.append(types.SimpleNamespace(pid=0))
+        return spares[-1]
+
+    ended = []
+    monkeypatch.setattr(loop_compiler, "Processes", Processes)
+    monkeypatch.setattr(compiling, "Kernels", Kernels)
+    monkeypatch.setattr(compiling, "_process", process)
+    monkeypatch.setattr(compiling, "_end", ended.append)
+    monkeypatch.setattr(compiling, "_loops", lambda found: ["x in float32"])
+    monkeypatch.setattr(loops, "is_ready", lambda name: False)
+    for is_there in (True, False):
+        found = is_there or None
+        monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name, f=found: f)
+        begun = compiling.begin()
+        assert asked == [(loops.every(), is_there, True)]
+        assert len(spares) == is_there
+        with begun.aside():
+            pass
+        assert compiling.compile_ahead(portions(), False, {}, True, begun) is begun
+        assert asked[1:] == [["x in float32"], ("cuda:0", spares[0] if is_there else None)]
+        begun.stop()
+        assert not ended
+        asked.clear()
+        spares.clear()
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: True)
+    begun = compiling.begin()
+    compiling.compile_ahead(portions()[:1], False, {}, False, begun)
+    assert ended == spares, "there is no such device"
+    monkeypatch.setattr(loops, "is_ready", lambda name: True)
+    assert compiling.begin().spare is None, "nothing is to be compiled"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="not for this system")
+def test_what_compiles_has_one_processor_while_it_is_put_aside():
+    here = os.sched_getaffinity(0)
+    waits = "import threading; threading.Thread(target=input).start(); input()"
+    command = [sys.executable, "-c", f"print(flush=True); {waits}"]
+
+    class Loops:
+        def pids(self):
+            return [process.pid, 2**22 + 1]  # one that has ended
+
+        def stop(self):
+            pass
+
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        beside = compiling.Beside(Loops())
+
+        def bound():
+            return [os.sched_getaffinity(int(t)) for t in os.listdir(f"/proc/{process.pid}/task")]
+
+        with beside.aside():
+            assert all(len(processors) == 1 for processors in bound())
+        assert all(processors == here for processors in bound())
+        process.kill()
+
+
 def test_a_process_for_each_device_beside_those_of_the_loops(monkeypatch):
     asked = []
 
     class Processes:
-        def __init__(self, names, beside):
+        def __init__(self, names, beside=False, early=False):
             asked.append((names, beside))
+            assert not early
 
         def look(self):
             asked.append("looked")
@@ -245,7 +366,10 @@ def test_a_process_for_each_device_beside_those_of_the_loops(monkeypatch):
             asked.append("stopped")
 
     class Kernels:
-        def __init__(self, place, cases, quick, tables):
+        process = None
+
+        def __init__(self, place, cases, quick, tables, process):
+            assert process is None
             self.name = place.name
             asked.append((place.name, len(cases), quick, tables))
 

@@ -139,20 +139,43 @@ class Processes:
     beside : bool, optional
         Whether everything else on the machine comes first; but not before the longest, of which
         there may be one for each eight cores: all wait for those in the end.
+    early : bool, optional
+        Whether it is not known yet what will be asked for: until then half of the hyperthreads
+        are left alone.
     """
 
-    def __init__(self, names: Iterable[str], beside: bool = False) -> None:
-        left = [name for name in names if not loops.is_ready(name)]
-        self._left = sorted(left, key=lambda name: -loops.family_of(name).seconds)
-        long = (os.cpu_count() or 1) // 8 if beside else len(left)
-        self._first = frozenset(self._left[:long])
+    def __init__(self, names: Iterable[str], beside: bool = False, early: bool = False) -> None:
+        self._left: list[str] = []
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._first: frozenset[str] = frozenset()
+        self._early = early
+        self._ask(names)
+        if beside:  # who is early needs no more than that
+            self._first = frozenset(self._left[: 0 if early else (os.cpu_count() or 1) // 8])
+        else:
+            self._first = frozenset(self._left)
         self._begin()
+
+    def _ask(self, names: Iterable[str]) -> None:
+        known = {*self._left, *(name for name, _ in self._running)}
+        self._left += [n for n in names if not (n in known or loops.is_ready(n))]
+        self._left.sort(key=lambda name: -loops.family_of(name).seconds)
+
+    def ask(self, names: Iterable[str]) -> None:
+        """Compile others as well, if they are not compiled or begun; these are all."""
+        self._early = False
+        self._ask(names)
+        self.look()
+
+    def pids(self) -> list[int]:
+        """Of those that run."""
+        return [process.pid for _, process in self._running]
 
     def _begin(self) -> None:
         cores = os.cpu_count() or 1
         # With one for each core the last two of eighteen would begin when sixteen have ended.
-        while self._left and len(self._running) < cores + cores // 4:
+        most = cores // 2 if self._early else cores + cores // 4
+        while self._left and len(self._running) < most:
             name = self._left.pop(0)
             try:
                 self._running.append((name, _process(name, name not in self._first)))

@@ -40,6 +40,18 @@ def test_exact_clock_gives_the_exact_time():
     assert all(s == pytest.approx(1e-3) for s in found.samples)
 
 
+def test_what_rests_before_each_sample_is_not_timed():
+    clock, rests = Clock(1e-3), []
+
+    def rest():
+        rests.append(clock.calls)
+        clock.now += 7.0
+
+    found = timed(clock, budget=30.0, rest=rest)
+    assert found.samples == pytest.approx([1e-3] * len(found.samples))
+    assert rests == [*range(1, 1 + len(found.samples))], "not before the call that is not counted"
+
+
 @pytest.mark.parametrize("phase", range(5))
 @pytest.mark.parametrize("jitter", [0.0, 0.03])
 @pytest.mark.parametrize("budget", [0.002, 0.1, 10.0])

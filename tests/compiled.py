@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
 from collections.abc import Callable
+from functools import cache
+from importlib import metadata
 
-from hetero import disk_cache
+import pytest
+
+from hetero import disk_cache, kernels
 
 
 def remembered(make: Callable[[], bytes], *made_of: object) -> bytes:
@@ -23,3 +29,35 @@ def remembered(make: Callable[[], bytes], *made_of: object) -> bytes:
         found = make()
         disk_cache.write("compiled", name, found)
     return found
+
+
+@cache
+def nvrtc_version():
+    from cuda.bindings import nvrtc
+
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("nvidia-cuda-nvrtc")
+    return nvrtc.nvrtcVersion()
+
+
+def compile_cuda(launch, arch, *options):
+    """Compile for a GPU; return the bytes of spilled registers that the assembler reports."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    text = kernels.prelude("cuda") + kernels.source(launch.source)
+    options = [f"-D{name}={value}" for name, value in launch.defines] + [*options]
+    options += [f"--gpu-architecture={arch}", "--ptxas-options=-v"]
+
+    def make():
+        _, program = nvrtc.nvrtcCreateProgram(text.encode(), launch.source.encode(), 0, None, None)
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = b" " * size
+        nvrtc.nvrtcGetProgramLog(program, log)
+        nvrtc.nvrtcDestroyProgram(program)
+        assert int(status) == 0, f"{launch} {arch}: {log.decode()}"
+        return log
+
+    log = remembered(make, text, options, nvrtc_version()).decode()
+    spilled = re.findall(r"(\d+) bytes spill stores", log)
+    assert spilled, f"no report in {log!r}"
+    return sum(map(int, spilled))

@@ -12,11 +12,11 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import compiled
 import numpy as np
 import pytest
 import runtimes
 import scipy.sparse as sp
-import test_kernels
 
 from hetero import devices, kernels
 from hetero.errors import DeviceError
@@ -564,7 +564,7 @@ def test_compiles_without_spills(arch):
     # In turn: for Hopper half of them, for Ampere a quarter.
     launches = list(every_launch())[::2] if arch == "sm_90" else list(every_launch())[1::4]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        spilled = list(pool.map(lambda one: test_kernels.compile_cuda(one, arch), launches))
+        spilled = list(pool.map(lambda one: compiled.compile_cuda(one, arch), launches))
     bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]
     assert not bad, f"{len(bad)} of {len(launches)} variants spill: {bad[:4]}"
 

@@ -14,12 +14,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+import compiled
+import kernel_runs
 import numpy as np
 import pytest
 import runtimes
-import test_kernels
+from kernel_runs import LAYOUTS, WRITABLE, elements, operand
 from scipy import signal
-from test_kernels import LAYOUTS, WRITABLE, elements, operand
 
 from hetero import devices
 from hetero.kernels.common import tuning
@@ -42,7 +43,7 @@ FILL = -1.25
 
 
 class OnGpu:
-    """What `test_kernels.Runner` is, on an NVIDIA GPU."""
+    """What `kernel_runs.Runner` is, on an NVIDIA GPU."""
 
     def __init__(self, device):
         self.device = device
@@ -89,15 +90,15 @@ def run(runner, launch_plan, **named):
         kernel.set_args(*(buffers[a] if type(a) is str else np.int64(a) for a in launch.arguments))
         size = (launch.grid * launch.block,)
         cl.enqueue_nd_range_kernel(runner.queue, kernel, size, (launch.block,))
-    if isinstance(runner, test_kernels.BufferRunner):
+    if isinstance(runner, kernel_runs.BufferRunner):
         for name, view in views.items():
-            cl.enqueue_copy(runner.queue, test_kernels.memory_of(view), buffers[name])
+            cl.enqueue_copy(runner.queue, kernel_runs.memory_of(view), buffers[name])
     runner.queue.finish()
 
 
 @pytest.fixture(scope="module")
 def portable():
-    return test_kernels.Runner(runtimes.opencl_device()._device)
+    return kernel_runs.Runner(runtimes.opencl_device()._device)
 
 
 @pytest.fixture(scope="module", params=["portable", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -189,11 +190,11 @@ def check(
         views[name][0] = values
     _, image = operand(runner, batch, *extent, dtype, layouts[0], offset, shared)
     kept, out = operand(runner, batch, *outs, dtype, layouts[1], offset)
-    test_kernels.fill(image, 3)
+    kernel_runs.fill(image, 3)
     kept.fill(-7)
     out[...] = np.nan
     options = dict(PLAN)
-    options["alignment"] = test_kernels.alignment(image, out, *views.values())
+    options["alignment"] = kernel_runs.alignment(image, out, *views.values())
     plan_of = plan_convolve.direct if rank is None else plan_convolve.separable
     launch_plan = plan_of(
         batch=batch,
@@ -313,7 +314,7 @@ def test_infinities_stay_where_they_belong(runner, rank):
     shape, taps_shape = (21, 150), (5, 6)
     _, image = operand(runner, 1, *shape, "float32")
     _, out = operand(runner, 1, *shape, "float32")
-    test_kernels.fill(image, 1)
+    kernel_runs.fill(image, 1)
     image[0, 0, 0], image[0, 7, 70], image[0, 20, 149] = np.inf, np.nan, -np.inf
     taps, columns, rows = random_filter(taps_shape, rank, "float32")
     views = {}
@@ -473,7 +474,7 @@ def test_mistakes_are_named():
 def test_compiles_without_spills(arch):
     launches = every_launch()[arch == "sm_90" :: 3]  # in turn, since there are many
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        spilled = pool.map(lambda launch: test_kernels.compile_cuda(launch, arch), launches)
+        spilled = pool.map(lambda launch: compiled.compile_cuda(launch, arch), launches)
         bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]
     assert not bad, f"{len(bad)} variants spill: {bad[:4]}"
 
@@ -488,7 +489,7 @@ def simulate(case):
         return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if "race" in case else text
 
     tuning.default()._values["convolution.small_outputs"] = 1
-    simulator = test_kernels.BufferRunner(runtimes.simulator(), edit)
+    simulator = kernel_runs.BufferRunner(runtimes.simulator(), edit)
     if "race" in case:
         with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too
             check(simulator, (3, 9), (2, 2), rank=1 if "lines" in case else None)

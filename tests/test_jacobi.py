@@ -326,7 +326,7 @@ def launches(warps):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_compiles_without_spills(arch):
-    from test_kernels import compile_cuda
+    from compiled import compile_cuda
 
     found = {(x.source, x.defines): x for warps in (True, False) for x in launches(warps)}
     found = list(found.values())[arch == "sm_90" :: 2]  # in turn

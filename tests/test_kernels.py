@@ -11,16 +11,27 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib import metadata
 
-import compiled
 import numpy as np
 import pytest
 import runtimes
+from compiled import compile_cuda
+from kernel_runs import (
+    DTYPES,
+    LAYOUTS,
+    MULTIPROCESSORS,
+    WRITABLE,
+    BufferRunner,
+    Runner,
+    elements,
+    fill,
+    operand,
+    run_matmul,
+    run_matvec,
+)
 
 from hetero import kernels
 from hetero.kernels.matmul import tiles as matmul_tiles
@@ -31,82 +42,6 @@ try:
 except ImportError:  # what needs it is skipped
     cl = None
 
-DTYPES = ("float32", "float64")
-MULTIPROCESSORS = 4
-
-
-# -- Running a plan ------------------------------------------------------------------------------
-
-
-class Runner:
-    """Runs plans on an OpenCL device, on arrays of shared virtual memory.
-
-    Only there can an operand begin in the middle of an array, as it does on CUDA.
-    """
-
-    def __init__(self, device, edit=lambda text: text):
-        self.context = cl.Context([device])
-        self.queue = cl.CommandQueue(self.context)
-        self.kernels = {}
-        self.edit = edit
-
-    def empty(self, size, dtype):
-        return cl.csvm_empty(self.context, size, np.dtype(dtype))
-
-    def kernel(self, launch):
-        key = launch.source, launch.kernel, launch.defines
-        if key not in self.kernels:
-            text = self.edit(kernels.prelude("opencl") + kernels.source(launch.source))
-            options = [f"-D{name}={value}" for name, value in launch.defines]
-            program = cl.Program(self.context, text).build(
-                [*options, "-cl-std=CL1.2"], cache_dir=False
-            )
-            self.kernels[key] = cl.Kernel(program, launch.kernel)
-        return self.kernels[key]
-
-    def buffer(self, view):
-        return cl.SVM(memory_of(view)[:1])
-
-    def run(self, launch_plan, **views):
-        """Run a plan on views of arrays made by `empty`."""
-        buffers = {name: self.buffer(view) for name, view in views.items()}
-        if launch_plan.workspace:
-            partial = self.empty(launch_plan.workspace, next(iter(views.values())).dtype)
-            partial.fill(np.nan)
-            buffers["partial"] = self.buffer(partial)
-        for launch in launch_plan.launches:
-            kernel = self.kernel(launch)
-            arguments = (
-                buffers[a] if isinstance(a, str) else np.int64(a) for a in launch.arguments
-            )
-            kernel.set_args(*arguments)
-            size = (launch.grid * launch.block,)
-            cl.enqueue_nd_range_kernel(self.queue, kernel, size, (launch.block,))
-        self.queue.finish()
-        return buffers
-
-
-class BufferRunner(Runner):
-    """Runs plans on buffers just as long as the operands, which have no negative strides."""
-
-    def empty(self, size, dtype):
-        return np.empty(size, dtype)
-
-    def buffer(self, view):
-        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-        return cl.Buffer(self.context, flags, hostbuf=memory_of(view))
-
-    def run(self, launch_plan, **views):
-        buffers = super().run(launch_plan, **views)
-        for name, view in views.items():
-            cl.enqueue_copy(self.queue, memory_of(view), buffers[name])
-
-
-def memory_of(view):
-    """Return the elements from a view's first to its last in memory, as one dimension."""
-    last = sum((n - 1) * s for n, s in zip(view.shape, elements(view), strict=True))
-    return np.lib.stride_tricks.as_strided(view, (max(last, 0) + 1,), (view.itemsize,))
-
 
 @pytest.fixture(scope="module")
 def portable():
@@ -114,150 +49,7 @@ def portable():
     return Runner(runtimes.opencl_device()._device)
 
 
-# -- Operands in every layout --------------------------------------------------------------------
-
-# name -> (index into a padded array, axes swapped, row padding in elements)
-LAYOUTS = {
-    "row": ((1, 1), False, 0),
-    "column": ((1, 1), True, 0),
-    "row, padded": ((1, 1), False, 4),
-    "column, padded": ((1, 1), True, 4),
-    "row, odd padding": ((1, 1), False, 3),
-    "column, odd padding": ((1, 1), True, 3),
-    "row, strided": ((2, 3), False, 1),
-    "column, strided": ((3, 2), True, 1),
-    "row, reversed": ((1, -1), False, 0),
-    "column, reversed": ((-1, -2), True, 2),
-    "row, broadcast": ((0, 1), False, 0),
-    "column, broadcast": ((1, 0), False, 0),
-}
-
-
-def operand(runner, batch, rows, cols, dtype, layout="row", offset=0, shared_batch=False):
-    """Return a (batch, rows, cols) view of an array that is NaN all around it."""
-    (row_step, col_step), swapped, padding = LAYOUTS[layout]
-    if swapped:
-        rows, cols, row_step, col_step = cols, rows, col_step, row_step
-    stored_rows = max(1, rows * abs(row_step))
-    stored_cols = max(1, cols * abs(col_step)) + padding
-    stored_batch = 1 if shared_batch else batch
-    stored = runner.empty(offset + stored_batch * stored_rows * stored_cols + 8, dtype)
-    stored.fill(np.nan)
-    end = stored.size - 8
-    view = stored[offset:end].reshape(stored_batch, stored_rows, stored_cols)
-    view = view[:, :, : stored_cols - padding]
-    view = _stepped(_stepped(view, 1, rows, row_step), 2, cols, col_step)
-    if swapped:
-        view = view.swapaxes(1, 2)
-    if shared_batch:
-        view = _repeated(view, 0, batch)
-    return stored, view
-
-
-def _stepped(view, axis, extent, step):
-    if step == 0:
-        return _repeated(view, axis, extent)
-    index = [slice(None)] * 3
-    index[axis] = slice(None, None, step)
-    return view[tuple(index)]
-
-
-def _repeated(view, axis, extent):
-    shape, strides = list(view.shape), list(view.strides)
-    shape[axis], strides[axis] = extent, 0
-    return np.lib.stride_tricks.as_strided(view, shape, strides)
-
-
-def fill(view, seed):
-    """Put random numbers in a view, also where it repeats elements."""
-    generator = np.random.default_rng(seed)
-    where = tuple(0 if s == 0 else slice(None) for s in view.strides)
-    values = generator.uniform(-1, 1, view.shape)[where]
-    view[where] = values
-
-
-def elements(view):
-    return tuple(s // view.itemsize for s in view.strides)
-
-
-def alignment(*views):
-    pointers = 16
-    for view in views:
-        pointers |= view.__array_interface__["data"][0]
-    return pointers & -pointers
-
-
-def check(result, expected, magnitude, k):
-    """Compare with a float64 reference, allowing for the order of the additions."""
-    eps = np.finfo(result.dtype).eps
-    bound = (np.sqrt(k) + 4) * 2 * eps * magnitude
-    assert np.all(np.abs(result - expected) <= bound), np.max(np.abs(result - expected) - bound)
-
-
-def run_matvec(
-    runner, m, k, batch, dtype, layouts=("row", "row", "row"), offset=0, shared=False, **plan
-):
-    """Run a product, check it and that nothing else was written; return the plan."""
-    _, A = operand(runner, batch, m, k, dtype, layouts[0], offset, shared)
-    _, x = operand(runner, batch, 1, k, dtype, layouts[1], offset)
-    kept, y = operand(runner, batch, 1, m, dtype, layouts[2], offset)
-    fill(A, 1)
-    fill(x, 2)
-    kept.fill(-7)
-    y[...] = np.nan
-    plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, x, y)} | plan
-    launch_plan = kernels.plan_matvec(
-        m=m,
-        k=k,
-        batch=batch,
-        dtype=dtype,
-        a_strides=elements(A),
-        x_strides=elements(x)[::2],
-        y_strides=elements(y)[::2],
-        **plan,
-    )
-    runner.run(launch_plan, A=A, x=x, y=y)
-    A, x = A.astype(float), x[:, 0, :, None].astype(float)
-    check(y[:, 0], (A @ x)[..., 0], (abs(A) @ abs(x))[..., 0], k)
-    y[...] = -7
-    assert np.all(kept == -7), "wrote outside y"
-    return launch_plan
-
-
-def run_matmul(
-    runner, m, n, k, batch, dtype, layouts=("row", "row", "row"), offset=0, shared=False, **plan
-):
-    """Run a product, check it and that nothing else was written; return the plan."""
-    _, A = operand(runner, batch, m, k, dtype, layouts[0], offset, shared)
-    _, B = operand(runner, batch, k, n, dtype, layouts[1], offset)
-    kept, C = operand(runner, batch, m, n, dtype, layouts[2], offset)
-    fill(A, 1)
-    fill(B, 2)
-    kept.fill(-7)
-    C[...] = np.nan
-    plan = {"multiprocessors": MULTIPROCESSORS, "alignment": alignment(A, B, C)} | plan
-    launch_plan = kernels.plan_matmul(
-        m=m,
-        n=n,
-        k=k,
-        batch=batch,
-        dtype=dtype,
-        a_strides=elements(A),
-        b_strides=elements(B),
-        c_strides=elements(C),
-        **plan,
-    )
-    runner.run(launch_plan, A=A, B=B, C=C)
-    A, B = A.astype(float), B.astype(float)
-    check(C, A @ B, abs(A) @ abs(B), k)
-    C[...] = -7
-    assert np.all(kept == -7), "wrote outside C"
-    return launch_plan
-
-
 # -- On OpenCL -------------------------------------------------------------------------------------
-
-WRITABLE = [name for name in LAYOUTS if "broadcast" not in name]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -603,38 +395,6 @@ def test_mistakes_are_named():
 
 
 # -- NVIDIA's compiler ---------------------------------------------------------------------------
-
-
-@cache
-def nvrtc_version():
-    from cuda.bindings import nvrtc
-
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version("nvidia-cuda-nvrtc")
-    return nvrtc.nvrtcVersion()
-
-
-def compile_cuda(launch, arch, *options):
-    """Compile for a GPU; return the bytes of spilled registers that the assembler reports."""
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
-    text = kernels.prelude("cuda") + kernels.source(launch.source)
-    options = [f"-D{name}={value}" for name, value in launch.defines] + [*options]
-    options += [f"--gpu-architecture={arch}", "--ptxas-options=-v"]
-
-    def make():
-        _, program = nvrtc.nvrtcCreateProgram(text.encode(), launch.source.encode(), 0, None, None)
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
-        _, size = nvrtc.nvrtcGetProgramLogSize(program)
-        log = b" " * size
-        nvrtc.nvrtcGetProgramLog(program, log)
-        nvrtc.nvrtcDestroyProgram(program)
-        assert int(status) == 0, f"{launch} {arch}: {log.decode()}"
-        return log
-
-    log = compiled.remembered(make, text, options, nvrtc_version()).decode()
-    spilled = re.findall(r"(\d+) bytes spill stores", log)
-    assert spilled, f"no report in {log!r}"
-    return sum(map(int, spilled))
 
 
 def older_too(defines):

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import runtimes
-from test_kernels import compile_cuda
+from compiled import compile_cuda
 from test_pipelined import emulated
 
 import hetero

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import runtimes
-from test_kernels import compile_cuda
+from compiled import compile_cuda
 
 from hetero import cli, devices
 from hetero.errors import DeviceError, DeviceNotAvailable

@@ -9,10 +9,11 @@ import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import compiled
+import kernel_runs
 import numpy as np
 import pytest
 import runtimes
-import test_kernels
 
 import hetero
 from hetero.devices import cards
@@ -146,14 +147,14 @@ def every_launch(dtype):
 def test_compiles_without_spills(arch, dtype):
     launches = every_launch(dtype)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        sizes = pool.map(lambda launch: test_kernels.compile_cuda(launch, arch), launches)
+        sizes = pool.map(lambda launch: compiled.compile_cuda(launch, arch), launches)
         bad = [launch for launch, size in zip(launches, sizes, strict=True) if size]
     assert not bad
 
 
 def simulate():
     """The smallest products that reach every rung's whole and partial tiles."""
-    runner = test_kernels.BufferRunner(runtimes.simulator())
+    runner = kernel_runs.BufferRunner(runtimes.simulator())
     card = TODAY._replace(block_threads=16, warp=8, transactions=(32,))
     for rung in rungs.RUNGS:
         there = rungs.shapes(rung, "float32", card)

@@ -10,11 +10,11 @@ import itertools
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import compiled
 import numba
 import numpy as np
 import pytest
 import runtimes
-import test_kernels
 from scipy.sparse.linalg import spsolve
 
 from hetero import devices
@@ -363,11 +363,9 @@ def test_compiles_without_spills(dtype, arch):
         variants = ((0, 0), (0, 1), (1, 1), (3, 0), (3, 1))
         for mode, aligned in variants[arch == "sm_90" :: 2]:  # in turn
             defines = (("REAL", real), *plan.defines(aligned), ("MODE", mode))
-            assert (
-                test_kernels.compile_cuda(Launch("multigrid.cu", "", defines, 1, 1, ()), arch) == 0
-            )
+            assert compiled.compile_cuda(Launch("multigrid.cu", "", defines, 1, 1, ()), arch) == 0
     for file in ("multigrid_coarse.cu", "multigrid_squares.cu"):
-        assert test_kernels.compile_cuda(Launch(file, "", (("REAL", real),), 1, 1, ()), arch) == 0
+        assert compiled.compile_cuda(Launch(file, "", (("REAL", real),), 1, 1, ()), arch) == 0
 
 
 # -- Oclgrind ------------------------------------------------------------------------------------

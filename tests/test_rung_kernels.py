@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import runtimes
+from compiled import compile_cuda
 from scipy import signal
-from test_kernels import compile_cuda
 from test_matmul_rungs import TODAY
 
 import hetero

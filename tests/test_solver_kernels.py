@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_kernels import compile_cuda
+from compiled import compile_cuda
 
 from hetero.kernels import Launch
 

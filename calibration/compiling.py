@@ -295,6 +295,7 @@ def _make_plans(name: str, listing: Listing) -> None:
             for layouts in listing.layouts.values():
                 with contextlib.suppress(HeteroError):  # who measures it will say so
                     device.transforms(layouts)
+                device.trim()  # others measure with its memory
 
 
 def _make_nicer(by: int) -> None:

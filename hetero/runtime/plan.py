@@ -61,7 +61,10 @@ class Candidate(NamedTuple):
     made_of: str = ""
 
 
-def _is_blas(candidate: Candidate) -> bool:
+def _is_limited(candidate: Candidate) -> bool:
+    """Whether its price, or how it runs, may depend on whether BLAS can be limited now."""
+    if candidate.shares:
+        return any(share.plan.blas is not None for share in candidate.shares)
     row = candidate.implementation
     return row is not None and thread_counts.pool(row) == limits.BLAS
 
@@ -136,16 +139,11 @@ class Plan:
     limited: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limited", self.blas is not None and self._is_limited())
-
-    def _is_limited(self) -> bool:
-        """Whether what is best, or how it runs, may depend on whether BLAS can be limited now."""
-        every = *self.candidates, *(s.plan.candidates[0] for s in self._shares())
-        return any(
-            any(share.plan.blas is not None for share in c.shares)
-            or (c.threads is not None and c.threads.wanted and _is_blas(c))
-            for c in every
-        )
+        if self.blas is not None:
+            for c in self.candidates:
+                if (c.shares or (c.threads is not None and c.threads.wanted)) and _is_limited(c):
+                    object.__setattr__(self, "limited", True)
+                    break
 
     def holds(self) -> bool:
         """Whether BLAS's threads are as they were when it was made.

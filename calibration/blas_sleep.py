@@ -25,9 +25,10 @@ from hetero.runtime.cases import Case, Dims, Passes, TimedSolves
 SECONDS = 1.5  # in all
 _POINTS = (3e-4, 1e-3, 3e-3)  # seconds of the loops that are tried
 _NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part of it
+_TRIED = 6  # calls that are looked at for each of them
 _LEAST, _MOST = 9, 60  # duels for a loop; those beyond the least while its share of time lasts
 _TURNS = 4  # of products and loops, in each half of a duel
-_GAIN, _LOSS = 0.85, 1.05  # times that with threads that spin: to be worth it, to be too much
+_GAIN, _LOSS = 0.92, 1.05  # times that with threads that spin: to be worth it, to be too much
 _LATER = 1e-2  # seconds of work from which on they sleep where a loop of `LONG` lost by it
 _EXTENT = 600  # of the product: all threads have part in it
 
@@ -65,7 +66,10 @@ def least_work(measured: Iterable[Measured]) -> float | None:
 
 
 def _loops(measured: Iterable[Measured], bench: Bench) -> list[tuple[float, Callable[[], object]]]:
-    """Calls of the CPU's loops with their seconds, the one nearest to each of `_POINTS`."""
+    """Calls of the CPU's loops with their seconds, the one nearest to each of `_POINTS`.
+
+    Of those whose loops several threads share: the others want no core that BLAS leaves.
+    """
     calls = [
         (seconds, one.case, dims)
         for one in measured
@@ -75,9 +79,12 @@ def _loops(measured: Iterable[Measured], bench: Bench) -> list[tuple[float, Call
     found = []
     for point in _POINTS:
         near = [c for c in calls if point / _NEAR < c[0] < _NEAR * point]
-        if near:
-            seconds, case, dims = min(near, key=lambda c: abs(math.log(c[0] / point)))
-            found.append((seconds, bench.waiting(case, case.problem(*dims))))
+        near.sort(key=lambda c: abs(math.log(c[0] / point)))
+        for seconds, case, dims in near[:_TRIED]:
+            call = bench.waiting(case, case.problem(*dims))
+            if blas_spin.shares_loops(call):
+                found.append((seconds, call))
+                break
     return found
 
 

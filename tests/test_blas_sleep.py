@@ -4,6 +4,7 @@ import math
 import random
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,11 +127,12 @@ def test_what_is_not_known_in_time_is_left():
     ("ratios", "least"),
     [
         ((0.5, 0.8, 0.95), 3e-4),  # of the shortest, the next, the longest loop
-        ((0.9, 0.8, 0.95), 1e-3),
+        ((0.94, 0.8, 0.95), 1e-3),
         ((0.5, 0.8, 1.2), LATER),  # the longest loses
         ((0.5, 1.2, 0.95), None),
         ((0.5, 1.2, 0.8), 3e-3),
-        ((0.9, 0.9, 0.9), None),
+        ((0.93, 0.93, 0.93), None),
+        ((0.93, 0.91, 0.93), 1e-3),
         ((math.inf, math.inf, 0.8), 3e-3),  # no time was left
         ((0.5, 0.5, math.inf), None),
     ],
@@ -145,6 +147,26 @@ def test_from_the_shortest_loop_on_that_is_worth_it(ratios, least, monkeypatch):
     assert found == (least and pytest.approx(least / (1 if least == LATER else 2**0.5)))
     monkeypatch.setattr(blas_spin, "is_cut", lambda: False)
     assert blas_sleep.least_work([]) is None
+
+
+def test_loops_on_one_thread_are_not_asked(monkeypatch):
+    """A solve of 0.3 ms on one thread gains no core; the next nearest loop is asked instead."""
+    monkeypatch.setattr(blas_spin, "is_due", lambda: False)
+    row = registry.Implementation("toy", "loop", "cpu", None, None, None, uses=("loops", "numba"))
+
+    def measured(seconds, on_several):
+        case = SimpleNamespace(
+            implementation=row, how=None, axes=[[1]], problem=lambda n: on_several
+        )
+        samples = SimpleNamespace(seconds={(1,): seconds})
+        return SimpleNamespace(place=SimpleNamespace(devices=()), case=case, samples=samples)
+
+    class Bench:
+        def waiting(self, case, on_several):
+            return lambda: blas_spin.for_loop() if on_several else None
+
+    given = [measured(3e-4, False), measured(4e-4, True), measured(1e-3, False)]
+    assert [seconds for seconds, _ in blas_sleep._loops(given, Bench())] == [4e-4]
 
 
 @pytest.mark.parametrize(

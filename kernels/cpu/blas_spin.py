@@ -27,7 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import blas_probe
@@ -44,6 +44,7 @@ __all__ = [
     "obstacle",
     "quiet",
     "rest",
+    "shares_loops",
     "usual",
 ]
 
@@ -65,9 +66,13 @@ _finding = threading.Lock()
 
 
 class _Asked(threading.local):
-    """Of how many seconds the work is during whose loops they are to sleep, for each thread."""
+    """Of how many seconds the work is during whose loops they are to sleep; whether it had any.
+
+    For each of Python's threads.
+    """
 
     seconds: float | None = None
+    met: bool = False
 
 
 _asked = _Asked()
@@ -106,8 +111,17 @@ def asleep_in_loops(seconds: float) -> Iterator[None]:
 def for_loop() -> None:
     """A loop of several threads begins: within `asleep_in_loops` BLAS's go to sleep."""
     if _asked.seconds is not None:
+        _asked.met = True
         _look(_asked.seconds)
         quiet()
+
+
+def shares_loops(function: Callable[[], object]) -> bool:
+    """Call a function; whether one of its loops was shared by several threads."""
+    _asked.met = False
+    with asleep_in_loops(0.0):
+        function()
+    return _asked.met
 
 
 def _look(seconds: float) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
-from hetero.runtime import growth
+import hetero
+from hetero.ops import cg
+from hetero.runtime import growth, pricing, profile
 
 AXES = [[10, 100, 1000], [2, 20], [4, 40, 400]]
 TERMS = ((), (0,), (0, 1), (0, 1, 2))
@@ -44,3 +46,18 @@ def test_one_knot_tells_no_growth_but_a_time():
     found = growth.fitted([[100], [2]], [1e-3], ((), (0,), (0, 1)))
     assert found((100, 2)) == pytest.approx(1e-3)
     assert found((1000, 2)) >= 1e-3
+
+
+@pytest.mark.parametrize("card", ["h100", "h200"])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_a_solve_with_a_dense_matrix_twice_as_long_takes_four_times_as_long(card, device):
+    """Beyond the measured sizes, as between the largest two of them."""
+    constants = profile.named(card)
+    seconds = []
+    for n in (16384, 32768, 65536, 131072):  # 32768 is measured, 131072 float32 are 64 GiB
+        on = "host" if device == "cpu" else device
+        A, b = (hetero.spec(shape, "float32", on=on) for shape in ((n, n), (n,)))
+        plan = pricing.price(cg.problem(A, b), constants, constants.machine(), device)
+        seconds.append(plan.chosen.seconds)
+    ratios = [b / a for a, b in pairwise(seconds)]
+    assert all(3.6 < ratio < 4.2 for ratio in ratios), ratios

@@ -48,7 +48,7 @@ class Work(NamedTuple):
         Seconds by the implementation's own reckoning, for the form "waves"; 0 where it has none.
     terms : tuple of tuple of int
         Products of which dimensions a step's seconds are a sum of, for the form "solve" beyond the
-        measured sizes. Empty: there the rate of the last size holds.
+        measured sizes: (0, 0) is the square of the first. Empty: the rate of the last size holds.
     """
 
     dims: tuple[int, ...]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hetero.ops.linear_systems.types import Outcome
 
 _LEAST_SHARED = 1024  # unknowns from which several devices may share
+_DENSE_TERMS = ((), (0,), (0, 0))  # launches, vectors, the matrix
 _MATRICES = {
     "dense": "dense matrices",
     "csr": "sparse matrices",
@@ -51,7 +52,8 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
     rtol, repeat = problem.options
     if problem.layout.endswith("multigrid"):
         repeat = max(2, math.ceil(digits(rtol, np.dtype(problem.dtype)) / 2.6))
-    return Work(dims, 2.0 * entries + 10.0 * n, matrix + 10.0 * n * size, repeat)
+    terms = _DENSE_TERMS if kind == "dense" else ()
+    return Work(dims, 2.0 * entries + 10.0 * n, matrix + 10.0 * n * size, repeat, terms=terms)
 
 
 def _shared(problem: Problem) -> bool:

@@ -58,9 +58,11 @@ class Copies:
     def renew(self, nbytes: int) -> None:
         """Allocate pageable memory for so many bytes anew: it is not equally fast everywhere.
 
-        It is more than what caches hold, if there is as much.
+        It is more than what caches hold, if there is as much. Longer copies are of what was there.
         """
         self._pageable = self._pinned[: max(nbytes, _UNCACHED)].copy()
+        if len(self._pageable) == len(self._pinned):
+            self._large = self._pageable
         self._next = 0
 
     def rest(self, way: Way) -> None:
@@ -72,6 +74,8 @@ class Copies:
         """Pageable memory, another part of it each time."""
         if nbytes < _CACHED:
             return self._pageable[:nbytes]
+        if nbytes > len(self._pageable):
+            return self._large[:nbytes]
         begin = self._next if self._next + nbytes <= len(self._pageable) else 0
         self._next = begin + nbytes
         return self._pageable[begin : begin + nbytes]

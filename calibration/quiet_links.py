@@ -18,7 +18,9 @@ from hetero.runtime.profile import PAGEABLE, PINNED, STAGED
 
 _MOST_PLAIN = 1 << 26  # bytes of a measured copy by the driver alone, where it may be staged
 _PASSES, _MORE_PASSES = 3, 2  # as long as processors are stolen
+_MOST_SECONDS = 3.0  # of all passes, where there are more
 _STOLEN = 0.05  # of the processors' time that a pass wanted
+_ALIKE = 1.15  # times the least, passes that agree
 _LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
 _SAME_RATE = 1.1
 
@@ -28,43 +30,85 @@ log = logging.getLogger("hetero")
 def transfers(device: Device, sizes: list[int], budget: float) -> dict[Way, dict[int, float]]:
     """Seconds to move each size: (direction, kind of host memory) -> size -> seconds.
 
-    Of several passes, each with other pageable memory, the typical one counts; of long transfers
-    the fastest, since what went as fast as the next smaller one is not done again. Passes in which
-    other virtual machines stole processors count only where there is no other.
+    In several passes, each with other pageable memory; what counts of them `Seen` tells. A long
+    transfer that went as fast as the next smaller one is not done again.
     """
-    copies = Copies(device, sizes[-1])
-    found: dict[Way, dict[int, float]] = {way: {} for way in copies.ways}
-    quiet: dict[tuple[Way, int], list[float]] = {}
-    stolen: dict[tuple[Way, int], list[float]] = {}
-    asked = {way: [n for n in sizes if _is_timed(way, n, copies.ways)] for way in copies.ways}
-    left = asked
-    for number in range(_PASSES + _MORE_PASSES):
-        if number:
-            copies.renew(max(n for wanted in left.values() for n in wanted))
+    copies, seen = Copies(device, sizes[-1]), Seen()
+    asked = [(way, n) for way in copies.ways for n in sizes if _is_timed(way, n, copies.ways)]
+    left, anew, begin = asked, 0, time.perf_counter()
+    for number in range(1, _PASSES + _MORE_PASSES + 1):
+        if number > 1:
+            copies.renew(anew)
         theft = Theft()
-        taken = {(way, n): _timed(copies, way, n, budget) for way in left for n in left[way]}
-        is_quiet = not theft.seen()
-        for (way, n), seconds in taken.items():
-            (quiet if is_quiet else stolen).setdefault((way, n), []).append(seconds)
-            passes = quiet.get((way, n))
-            if not passes:
-                found[way][n] = min(stolen[way, n])
-            else:
-                found[way][n] = min(passes) if n > _LONG else median_low(passes)
-        if number + 1 >= _PASSES and all((way, n) in quiet for way in asked for n in asked[way]):
-            break
-        left = {
-            way: [
-                n for n in wanted if n <= _LONG or (way, n) not in quiet or _is_slow(found[way], n)
-            ]
-            for way, wanted in asked.items()
-        }
-    if doubtful := sum((way, n) not in quiet for way in asked for n in asked[way]):
+        taken = {(way, n): _timed(copies, way, n, budget) for way, n in left}
+        seen.add(taken, theft.seen())
+        if number < _PASSES:
+            slow = [(way, n) for way, n in asked if n > _LONG and seen.is_slow(way, n)]
+            again = {key for key in asked if key[1] <= _LONG or key not in seen.quiet}.union(slow)
+            anew = max([n for _, n in slow], default=_LONG)
+        else:
+            again, anew = seen.doubtful(), _LONG
+            following = (time.perf_counter() - begin) * (number + 1) / number
+            if not again or following > _MOST_SECONDS:
+                break
+        left = [key for key in asked if key in again]
+    doubtful = len(seen.doubtful())
+    if doubtful > load.LEFT * len(asked):
         log.warning(
-            "%s: %d of %d copies were timed only while other virtual machines took processors",
-            *(device.name, doubtful, sum(map(len, asked.values()))),
+            "%s: %d of %d copies differ, all timed while other virtual machines took processors",
+            *(device.name, doubtful, len(asked)),
         )
+    found: dict[Way, dict[int, float]] = {way: {} for way in copies.ways}
+    for way, n in asked:
+        found[way][n] = seen.seconds(way, n)
     return found
+
+
+class Seen:
+    """What copies took in each pass, apart where other virtual machines took processors then.
+
+    Such passes count only where there is no other.
+
+    Attributes
+    ----------
+    quiet, stolen : dict
+        Way and bytes -> seconds in each pass.
+    """
+
+    def __init__(self) -> None:
+        self.quiet: dict[tuple[Way, int], list[float]] = {}
+        self.stolen: dict[tuple[Way, int], list[float]] = {}
+
+    def add(self, taken: dict[tuple[Way, int], float], is_stolen: bool) -> None:
+        """What was seen in one more pass."""
+        passes = self.stolen if is_stolen else self.quiet
+        for key, seconds in taken.items():
+            passes.setdefault(key, []).append(seconds)
+
+    def seconds(self, way: Way, nbytes: int) -> float:
+        """What counts: the middle pass, of long copies the fastest.
+
+        The fastest as well where passes differ because of others, who only add.
+        """
+        key = way, nbytes
+        passes = self.quiet.get(key) or self.stolen[key]
+        return min(passes) if nbytes > _LONG or self._differs(key) else median_low(passes)
+
+    def doubtful(self) -> set[tuple[Way, int]]:
+        """Of which nothing is known but passes that differ because of others."""
+        return {key for key in self.stolen if self._differs(key)}
+
+    def _differs(self, key: tuple[Way, int]) -> bool:
+        passes = self.stolen.get(key, (0.0,))
+        return key not in self.quiet and max(passes) > _ALIKE * min(passes)
+
+    def is_slow(self, way: Way, nbytes: int) -> bool:
+        """Whether a copy went clearly slower than the next smaller one."""
+        smaller = max(
+            n for which, n in {**self.quiet, **self.stolen} if which == way and n < nbytes
+        )
+        mine, others = self.seconds(way, nbytes) / nbytes, self.seconds(way, smaller) / smaller
+        return mine > _SAME_RATE * others
 
 
 def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
@@ -99,12 +143,6 @@ class Theft:
         """Whether they did, by more than what a tick of the system tells."""
         stolen, own = (now - then for now, then in zip(self._now(), self._before, strict=True))
         return stolen > 2 * load.TICK and stolen > _STOLEN * (own + stolen)
-
-
-def _is_slow(seconds: dict[int, float], nbytes: int) -> bool:
-    """Whether a copy went clearly slower than the next smaller one."""
-    smaller = max(n for n in seconds if n < nbytes)
-    return seconds[nbytes] / nbytes > _SAME_RATE * seconds[smaller] / smaller
 
 
 def _once(call: Callable[[], object]) -> float:

@@ -103,15 +103,15 @@ class Robbed(Slowly):
 
     name = "cuda:0"
 
-    def __init__(self, passes, factors=(1.0,)):
+    def __init__(self, passes, factors=(1.0,), growth=1.0):
         super().__init__({})
-        self.factors = factors
+        self.factors, self.growth = factors, growth
         self.passes, self.stolen, self.wanted = passes, 0.0, 0.0
 
     def _copy(self, direction, nbytes):
         bad = self.number in self.passes
         factor = self.factors[self.number % len(self.factors)]
-        took = nbytes / _RATE * (3.0 + 0.1 * self.number if bad else factor)
+        took = nbytes / _RATE * (3.0 + self.growth * self.number if bad else factor)
         self.now += took
         self.wanted += took
         self.stolen += 1e3 * took if bad else 0.01 * took
@@ -119,8 +119,8 @@ class Robbed(Slowly):
 
 @pytest.fixture
 def robbed(monkeypatch, caplog):
-    def robbed(passes, *factors):
-        device = Robbed(passes, *factors)
+    def robbed(passes, *how):
+        device = Robbed(passes, *how)
         by_its_clock(monkeypatch, device)
         device.number = -1
 
@@ -163,7 +163,24 @@ def test_where_processors_are_stolen_all_the_time_it_is_said(robbed):
     found, done, told = robbed(range(9))
     assert done == 5
     assert found["upload", "pinned"] == pytest.approx({n: 3.0 * n / _RATE for n in _FEW})
-    assert "cuda:0: 12 of 12 copies were timed only while other virtual machines took" in told
+    assert "cuda:0: 12 of 12 copies differ, all timed while other virtual machines took" in told
+
+
+def test_passes_that_agree_are_believed_whatever_was_stolen(robbed):
+    found, done, told = robbed(range(9), (1.0,), 0.1)
+    assert done == 3
+    for seconds in found.values():
+        for n in _FEW:
+            factor = 3.1 if n <= quiet_links._LONG else 3.0
+            assert seconds[n] == pytest.approx(factor * n / _RATE)
+    assert not told
+
+
+def test_no_pass_more_is_made_where_they_take_long(robbed, monkeypatch):
+    monkeypatch.setattr(quiet_links, "_MOST_SECONDS", 0.0)
+    _, done, told = robbed(range(9))
+    assert done == 3
+    assert "12 of 12 copies differ" in told
 
 
 def test_few_ticks_are_no_theft(monkeypatch):

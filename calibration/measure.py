@@ -14,6 +14,7 @@ _MANY = 0.25  # of the samples
 _PATIENCE = 3.0  # budgets, while no sample was undisturbed
 _VERY_LONG = 10.0  # budgets
 _REST = 0.002  # seconds after which the system lets this process go first, for a time slice
+_LONGER, _ROUNDS = 5.0, 4  # budgets, rounds, while the least of some call was seen once
 _SAME = 1.1  # times the least sample: near enough that this one is no chance
 _SHORTEST = 2e-5  # a sample shorter than this repeats the call, so that the clock's steps vanish
 
@@ -151,7 +152,7 @@ def in_turn(
     *,
     budget: float,
     least: int = 2,
-    most: int = 15,
+    most: int = 60,
     first: Sequence[float] = (),
     clock: Callable[[], float] = time.perf_counter,
     switches: Callable[[], int] = load.switches,
@@ -159,7 +160,8 @@ def in_turn(
     """Time calls of which the least counts, in turn, so that they meet the same other load.
 
     What is wanted of them is a difference, that a slow spell would spoil if it met only one. They
-    are repeated until the least of each was seen twice, or three times the budget is spent.
+    are repeated until the budget is spent and the least of each was seen twice, four times or for
+    five times the budget at most.
 
     Parameters
     ----------
@@ -194,7 +196,8 @@ def in_turn(
                 time.sleep(_REST)
         spent = clock() - begin
         sure = all(alone) and all(is_seen_twice(found) for found in samples)
-        if rounds >= least and spent > (budget if sure else _PATIENCE * budget):
+        enough = spent > budget if sure else spent > _LONGER * budget and rounds >= _ROUNDS
+        if rounds >= least and enough:
             break
     return tuple(
         Measurement(

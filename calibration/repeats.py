@@ -20,12 +20,16 @@ _ROUNDS = 12
 _PART = (
     0.25  # of the time left, for one round: many looks at different times find more than long ones
 )
-_SHARE, _SHARE_BUSY = 0.1, 1.0  # of the time that measuring took, to repeat: idle, under load
+# Of the time that measuring took, to repeat: idle, where there are slow spells, under load.
+_SHARE, _SHARE_RESTLESS, _SHARE_BUSY = 0.1, 0.2, 1.0
 _IDLE, _BUSY = 0.02, 0.1  # of the samples, that met other load or are far beyond the bounds
 _LEAST_POINTS = 50  # that there is time for in any case
 _CALLS = 5  # that one sample takes
 _MARKED = 1.5  # how far beyond the bounds a sample counts that met other load
 _UNSURE = 0.9  # within the bounds, but the last look took less than those before
+# Of what the host's clock times, so that anything else may have met a slow spell, too; how doubtful
+# that is.
+_RESTLESS, _SEEN_ONCE = 0.02, 0.5
 _NOT_APART = 2.0  # beyond them is a solve whose times do not tell set-up and step apart
 _MISSING = 1e3  # as much does one count that was left out: all larger ones follow from it
 _SAME = 1.25  # times another sample: near enough to be true
@@ -99,18 +103,23 @@ def settle(
             or believed.get((index, dims), 0)
             < (2 if beyond > _TWICE or dims in found[index].unsure else 1)
         ]
-        if noisy:
+        if noisy or restless:
             left += [
-                Doubt(1.0, index, dims)
+                Doubt(1.0 if noisy else _SEEN_ONCE, index, dims)
                 for index, samples in enumerate(found)
                 for dims in (*samples.seconds, *samples.held_out)
                 if dims not in beyond_of[index] and not believed.get((index, dims))
+                if noisy or not has_own_clock(cases[index][0])
             ]
         return left
 
+    by_host = [samples for case, _, samples in cases if not has_own_clock(case)]
+    restless = sum(len(samples.unsure) for samples in by_host) > _RESTLESS * _number(by_host)
     left = doubtful(range(len(cases)))
     bad = sum(d.beyond > _TWICE or d.dims in found[d.case].marked for d in left)
     share = _share(bad / max(_number(found), 1), noisy)
+    if restless:
+        share = max(share, _SHARE_RESTLESS)
     end = start + max(share * seconds, _LEAST_POINTS * budget.point)
     for number in range(_ROUNDS):
         chosen = _affordable(left, cases, found, budget, _PART * (end - clock()))
@@ -130,7 +139,7 @@ def settle(
                 if _took(before, one) <= _SAME * _took(found[index], one):
                     believed[index, one] = believed.get((index, one), 0) + 1
         left = doubtful(changed)
-    return Settled(_number(found), repeated, sum(doubt.beyond > _UNSURE for doubt in left))
+    return Settled(_number(found), repeated, sum(noisy or d.beyond > _UNSURE for d in left))
 
 
 def _share(bad: float, noisy: bool) -> float:
@@ -297,9 +306,16 @@ def _affordable(
     budget: Budget,
     seconds: float,
 ) -> dict[int, list[Dims]]:
-    """Case -> what to take again of it, as much as there is time for; both the worst first."""
+    """Case -> what to take again of it, as much as there is time for.
+
+    Both the worst first, and what takes least of what is as doubtful.
+    """
     chosen: dict[int, list[Dims]] = {}
-    for _, index, dims in sorted(found, key=lambda doubt: -doubt.beyond):
+
+    def rank(doubt: Doubt) -> tuple[float, float]:
+        return -doubt.beyond, _took(samples[doubt.case], doubt.dims)
+
+    for _, index, dims in sorted(found, key=rank):
         took = _took(samples[index], dims)
         if took == float("inf"):
             took = _missing(cases[index][0], samples[index], budget)[dims]

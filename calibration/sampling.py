@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from hetero.calibration import portions, solving
+from hetero.calibration import solving
 from hetero.calibration.measure import Measurement, measure
 from hetero.calibration.workbench import Bench
 from hetero.runtime.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
@@ -91,7 +91,6 @@ def take(
     """
     if isinstance(case.how, Passes):
         return _pass(case, bench, budget, seconds_left, before)
-    budget = replace(budget, point=budget.point / portions.turns(case))
     if before is not None:
         return _second_look(case, bench, budget, seconds_left, before)
     if isinstance(case.how, TimedSolves):

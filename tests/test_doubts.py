@@ -191,11 +191,19 @@ def test_load_that_stays_does_not_keep_it_for_ever(monkeypatch):
     assert max(looks.values()) <= repeats._ROUNDS
 
 
-def test_looks_that_do_not_agree_are_looked_at_again_but_not_for_ever(monkeypatch):
-    seconds = quiet()
+def test_a_look_that_took_less_is_followed_by_others_but_not_for_ever(monkeypatch):
     unsure = frozenset({(16, 16), (64, 64)})
-    _, looks = settled(Samples(seconds, unsure=unsure), law, monkeypatch)
+    monkeypatch.setattr(repeats, "_RESTLESS", 0.5)
+    _, looks = settled(Samples(quiet(), unsure=unsure), law, monkeypatch)
     assert looks == dict.fromkeys(unsure, 2)
+
+
+def test_where_slow_spells_are_seen_all_is_looked_at_again(monkeypatch):
+    samples = Samples(quiet(), unsure=frozenset({(16, 16)}))
+    samples.seconds[256, 256] *= 1.2
+    found, looks = settled(samples, law, monkeypatch)
+    assert looks == dict.fromkeys(quiet(), 1) | {(16, 16): 2}
+    assert found.seconds == quiet()
 
 
 def test_knots_that_a_slow_spell_left_out_are_measured(monkeypatch):

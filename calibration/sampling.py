@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from hetero.calibration import solving
-from hetero.calibration.measure import Measurement, measure
+from hetero.calibration.measure import Measurement, in_turn, settled
 from hetero.calibration.workbench import Bench
 from hetero.runtime.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.runtime.problem import Problem
@@ -24,6 +24,7 @@ _LONG = 0.005  # above which one is
 _NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
 _LESS = 1.2  # times: an earlier look took clearly longer
+_SMALL = 4  # times as large is the largest, whose time was spent already
 _THIRD = 3  # of a case's samples every so many get a second look
 _LONG_LOOK = 0.02  # seconds of a call, beyond which one look is enough
 
@@ -316,11 +317,12 @@ def _pass(
 
 
 def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement:
-    """The samples of one pass."""
+    """The samples of one pass, and their typical seconds."""
     call = bench.waiting(case, case.problem(*sizes))
-    measured = measure(call, budget=budget.point / case.how.number, least=2, most=30)
-    bench.watch.note(measured.disturbed, measured.scattered)
-    return measured
+    call()  # not counted: caches, pages
+    (found,) = in_turn([call], budget=budget.point / case.how.number, most=30)
+    bench.watch.note(found.disturbed, found.scattered)
+    return replace(found, seconds=settled(found.samples))
 
 
 def _second_look(
@@ -399,6 +401,9 @@ def _is_less(now: float, before: float) -> bool:
 def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:
     """Of the smallest size, the largest, and those between that time is left for.
 
+    Small ones are measured late, too: all together they take a third of the largest, and between
+    the smallest and the largest nothing else would tell what they take.
+
     Several devices share the work, from host to host, so that moving counts as set-up: two sizes
     more, since that is a small constant and then grows with the size.
     """
@@ -408,8 +413,9 @@ def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Sam
     sizes, *others = case.axes
     least = 4 if len(bench.devices) > 1 else 2
     for number, n in enumerate(solving.outside_in(sizes)):
-        if number >= least and time.perf_counter() > end:
-            break
+        late = time.perf_counter() > end
+        if late and number >= least and n * _SMALL > sizes[-1]:
+            continue
         for rest in grid(others):
             solves.look((n, *rest))
     return solves.samples()

@@ -180,6 +180,14 @@ def test_the_second_look_is_at_some_unless_these_were_slow(slow, monkeypatch):
     assert second.seconds == pytest.approx({(n,): 1e-6 for n in sizes})
 
 
+def test_small_solves_are_timed_though_the_largest_took_all_the_time(monkeypatch):
+    """Beside other load: between the first and the last size nothing would tell what they take."""
+    machine = Solver(monkeypatch, 1e-3, 1e-3)
+    machine.case = replace(machine.case, axes=[[2**8, 2**14, 2**20 - 2, 2**20]])
+    found = sampling.take(machine.case, machine.bench, FULL, 1e-3)
+    assert set(found.seconds) == {(2**8,), (2**14,), (2**20,)}
+
+
 def test_times_that_tell_no_step_from_the_set_up():
     timed = {(16,): (1e-4, 2e-4), (64,): (2e-4, 2.01e-4), (256,): (1e-5, 9e-4)}
     found = sampling._parted(timed, dict.fromkeys(timed, (2.0, 18.0)))

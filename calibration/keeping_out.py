@@ -15,6 +15,7 @@ from hetero.runtime.cases import Case, Dims, Passes, Place, TimedSolves
 from hetero.runtime.models import ModelKey
 
 _MOST = 0.25  # of a curve's samples, beyond which nothing of it is believed
+_TOGETHER = "set-up and step cannot be told apart"
 _FEW = 2  # samples, of which none can be told by the others
 _FLAT = 10.0  # times the least: what takes less is no rate
 _MARKED = 2.0  # times the bounds of `doubts`: beside other load that is too much
@@ -101,9 +102,8 @@ def _not_apart(samples: Samples) -> dict[Dims, str]:
     """Solves whose times do not tell set-up and step apart, where others tell them better."""
     apart = sampling.parts_apart(samples)
     left = {dims: s for dims, s in samples.seconds.items() if apart.get(dims, True)}
-    why = "set-up and step cannot be told apart"
     others = (dims for dims in samples.seconds if dims not in left)
-    return {dims: why for dims in others if doubts.between(dims, left) is not None}
+    return {dims: _TOGETHER for dims in others if doubts.between(dims, left) is not None}
 
 
 def _curves(
@@ -148,7 +148,7 @@ def told(models: dict[str, Model]) -> list[str]:
         name = " ".join(part for part in ModelKey.parse(key) if part != "*")
         if stands_in(model):
             lines.append(f"{name}: {out}; conservative constants serve in its place")
-        elif out:
+        elif out := [one for one in out or () if one[1] != _TOGETHER]:  # those are no surprise
             dims, why = out[0]
             more = f" and {len(out) - 1} more" if len(out) > 1 else ""
             lines.append(f"{name} at {_size(dims)}{more}: {why}")

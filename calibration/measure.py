@@ -15,6 +15,7 @@ _PATIENCE = 3.0  # budgets, while no sample was undisturbed
 _VERY_LONG = 10.0  # budgets
 _REST = 0.002  # seconds after which the system lets this process go first, for a time slice
 _LONGER, _ROUNDS = 5.0, 4  # budgets, rounds, while the least of some call was seen once
+_LONGEST = 20.0  # budgets, however few rounds that are
 _SAME = 1.1  # times the least sample: near enough that this one is no chance
 _SHORTEST = 2e-5  # a sample shorter than this repeats the call, so that the clock's steps vanish
 
@@ -160,8 +161,8 @@ def in_turn(
     """Time calls of which the least counts, in turn, so that they meet the same other load.
 
     What is wanted of them is a difference, that a slow spell would spoil if it met only one. They
-    are repeated until the budget is spent and the least of each was seen twice, four times or for
-    five times the budget at most.
+    are repeated until the budget is spent and the least of each was seen twice, or so much
+    more time went by.
 
     Parameters
     ----------
@@ -196,7 +197,9 @@ def in_turn(
                 time.sleep(_REST)
         spent = clock() - begin
         sure = all(alone) and all(is_seen_twice(found) for found in samples)
-        enough = spent > budget if sure else spent > _LONGER * budget and rounds >= _ROUNDS
+        enough = spent > budget
+        if not sure:
+            enough = spent > (_LONGER if rounds >= _ROUNDS else _LONGEST) * budget
         if rounds >= least and enough:
             break
     return tuple(

@@ -21,7 +21,8 @@ _PART = (
     0.25  # of the time left, for one round: many looks at different times find more than long ones
 )
 # Of the time that measuring took, to repeat: idle, where there are slow spells, under load.
-_SHARE, _SHARE_RESTLESS, _SHARE_BUSY = 0.1, 0.2, 1.0
+_SHARE, _SHARE_RESTLESS, _SHARE_BUSY = 0.08, 0.2, 1.0
+_MOST_RESTLESS = 4.0  # seconds
 _IDLE, _BUSY = 0.02, 0.1  # of the samples, that met other load or are far beyond the bounds
 _LEAST_POINTS = 50  # that there is time for in any case
 _CALLS = 5  # that one sample takes
@@ -119,7 +120,7 @@ def settle(
     bad = sum(d.beyond > _TWICE or d.dims in found[d.case].marked for d in left)
     share = _share(bad / max(_number(found), 1), noisy)
     if restless:
-        share = max(share, _SHARE_RESTLESS)
+        share = max(share, min(_SHARE_RESTLESS, _MOST_RESTLESS / max(seconds, 1e-9)))
     end = start + max(share * seconds, _LEAST_POINTS * budget.point)
     for number in range(_ROUNDS):
         chosen = _affordable(left, cases, found, budget, _PART * (end - clock()))

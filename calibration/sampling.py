@@ -25,8 +25,9 @@ _NO_SETUP = 1e-7  # seconds
 _LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
 _LESS = 1.2  # times: an earlier look took clearly longer
 _SMALL = 4  # times as large is the largest, whose time was spent already
-_THIRD = 3  # of a case's samples every so many get a second look
-_LONG_LOOK = 0.02  # seconds of a call, beyond which one look is enough
+_THIRD, _PROBES = 3, 8  # of a case's samples every so many get a second look, and about so many
+_SPELL = 0.1  # of these took less than before: all of the case may have met a slow spell
+_LONG_LOOK = 0.01  # seconds of a call, beyond which one look is enough
 
 
 @dataclass(frozen=True)
@@ -338,9 +339,9 @@ def _second_look(
     end = time.perf_counter() + seconds_left
     whole = {dims: seconds[-1] for dims, seconds in before.timed.items()}
     short = [d for d, s in (whole or before.seconds | before.held_out).items() if s <= _LONG_LOOK]
-    some = [*dict.fromkeys(short[::_THIRD] + short[-1:])]
+    some = [*dict.fromkeys(short[:: max(_THIRD, len(short) // _PROBES)] + short[-1:])]
     found = again(case, bench, budget, before, some, end)
-    if found.unsure:
+    if len(found.unsure) > _SPELL * len(some):
         rest = [dims for dims in short if dims not in some]
         found = again(case, bench, budget, found, rest, end)
     return found

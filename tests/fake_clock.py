@@ -50,6 +50,7 @@ class _Waiting(subprocess.Popen):
 
     def __init__(self, *_, **__):
         self.returncode = 0
+        self.pid = 1 << 30  # nobody's
         self.stdin, self.stdout = io.StringIO(), io.StringIO()
 
     def wait(self, timeout=None):

@@ -323,7 +323,12 @@ int cuModuleLoadData(void **module, const void *image) {
     *module = new_object(MODULE);
     return SUCCESS;
 }
-int cuModuleLoadDataEx(void **module, const void *image, unsigned n, void *o, void *v) {
+int cuModuleLoadDataEx(void **module, const void *image, unsigned n, int *options, void **values) {
+    enum { INFO_LOG = 3, INFO_LOG_BYTES, ERROR_LOG, ERROR_LOG_BYTES };
+    for (unsigned i = 0; i < n; ++i) { /* PyCUDA shows both logs of a module that is not loaded */
+        if (options[i] == INFO_LOG || options[i] == ERROR_LOG) *(char *)values[i] = 0;
+        if (options[i] == INFO_LOG_BYTES || options[i] == ERROR_LOG_BYTES) values[i] = 0;
+    }
     GATE;
     *module = new_object(MODULE);
     return SUCCESS;

@@ -10,7 +10,9 @@ from typing import Any, Self
 from hetero.runtime.models import bind_link
 
 PAGEABLE, PINNED, STAGED = "pageable", "pinned", "staged"
-_STAGED_SIZES = [round(2.0 ** (step / 4)) for step in range(4 * 18, 4 * 31 + 1)]  # bytes
+# Bytes that may be staged. Those who help with smaller copies would meet BLAS's threads that spin:
+# only from these on they are put to sleep (`hetero.devices.copy_jobs`).
+_STAGED_SIZES = [round(2.0 ** (step / 4)) for step in range(4 * 22, 4 * 31 + 1)]
 
 
 class Links:

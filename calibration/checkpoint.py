@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from hetero import paths
 from hetero.calibration.loop import Keeper, Measured, key_of
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.errors import ProfileError
 from hetero.runtime import inventory, profile
 from hetero.runtime.cases import Case, Place

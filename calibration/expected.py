@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from statistics import median
 
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.runtime import profile
 from hetero.runtime.cases import Case, Dims, Passes, Place, TimedSolves
 

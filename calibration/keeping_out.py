@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from hetero.calibration import doubts, expected, sampling
-from hetero.calibration.sampling import Samples
+from hetero.calibration import doubts, expected, whole_solves
+from hetero.calibration.samples import Samples
 from hetero.runtime import profile
 from hetero.runtime.cases import Case, Dims, Passes, Place, TimedSolves
 from hetero.runtime.models import ModelKey
@@ -100,7 +100,7 @@ def _disturbed(case: Case, place: Place, samples: Samples) -> dict[Dims, str]:
 
 def _not_apart(samples: Samples) -> dict[Dims, str]:
     """Solves whose times do not tell set-up and step apart, where others tell them better."""
-    apart = sampling.parts_apart(samples)
+    apart = whole_solves.parts_apart(samples)
     left = {dims: s for dims, s in samples.seconds.items() if apart.get(dims, True)}
     others = (dims for dims in samples.seconds if dims not in left)
     return {dims: _TOGETHER for dims in others if doubts.between(dims, left) is not None}

@@ -16,7 +16,7 @@ from hetero.calibration import repeats, sampling
 from hetero.calibration.failures import Failure
 from hetero.calibration.load import Watch
 from hetero.calibration.portions import Portion, in_turn
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.calibration.workbench import Bench
 from hetero.kernels.cpu import blas_spin, limits
 from hetero.runtime.cases import Budget, Case, Dims, Place

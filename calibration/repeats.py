@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import NamedTuple
 
-from hetero.calibration import doubts, expected, fit, sampling
+from hetero.calibration import doubts, expected, fit, whole_solves
 from hetero.calibration.portions import has_own_clock
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.runtime.cases import Budget, Case, Dims, Passes, Place, TimedSolves, grid
 from hetero.runtime.models import Work, bind
 from hetero.runtime.problem import DEVICE_DTYPES
@@ -193,7 +193,7 @@ def _judged(
         for curve in expected.curves(samples):
             add(doubts.doubtful(curve, amount=expected.amount(case, place)))
         add(doubts.fallen(samples.seconds))
-        apart = sampling.parts_apart(samples)
+        apart = whole_solves.parts_apart(samples)
         add({dims: _NOT_APART for dims, is_apart in apart.items() if not is_apart})
     else:
         estimate = expected.estimated(case, place)

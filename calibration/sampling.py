@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
-from typing import Any
 
-from hetero.calibration import solving
+from hetero.calibration import solving, whole_solves
 from hetero.calibration.measure import Measurement, in_turn, settled
+from hetero.calibration.samples import Samples, is_less, watched
 from hetero.calibration.workbench import Bench
 from hetero.runtime.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.runtime.problem import Problem
@@ -21,54 +21,9 @@ _CLEARLY = 1.5
 _LOOKS = 4
 _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
 _LONG = 0.005  # above which one is
-_NO_SETUP = 1e-7  # seconds
-_LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
-_LESS = 1.2  # times: an earlier look took clearly longer
-_SMALL = 4  # times as large is the largest, whose time was spent already
 _THIRD, _PROBES = 3, 8  # of a case's samples every so many get a second look, and about so many
 _SPELL = 0.1  # of these took less than before: all of the case may have met a slow spell
 _LONG_LOOK = 0.01  # seconds of a call, beyond which one look is enough
-
-
-@dataclass(frozen=True)
-class Samples:
-    """What was measured of a case: seconds by dimensions.
-
-    Attributes
-    ----------
-    seconds : dict
-        Of knots; of one step in a solve. What would have taken too long, or
-        came too late, is missing.
-    held_out : dict
-        Of shapes that are no knots.
-    setup : dict
-        Of what a solve takes beside its steps.
-    typical : dict
-        Median of each pass, where ``seconds`` is the fastest call of all.
-    host : float
-        The host's share of each call, where it is known.
-    least : float
-        The host's share of a call of the smallest problem, as measured; negative if it was not.
-    timed : dict
-        Seconds of a whole solve with each number of steps, the fastest one.
-    steps : dict
-        These numbers.
-    marked : frozenset
-        What was measured beside other load, and never without.
-    unsure : frozenset
-        Whose last look took clearly less than those before: so may another one.
-    """
-
-    seconds: dict[Dims, float] = field(default_factory=dict)
-    held_out: dict[Dims, float] = field(default_factory=dict)
-    setup: dict[Dims, float] = field(default_factory=dict)
-    typical: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
-    host: float = 0.0
-    least: float = -1.0
-    timed: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
-    steps: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
-    marked: frozenset[Dims] = frozenset()
-    unsure: frozenset[Dims] = frozenset()
 
 
 def take(
@@ -96,7 +51,7 @@ def take(
     if before is not None:
         return _second_look(case, bench, budget, seconds_left, before)
     if isinstance(case.how, TimedSolves):
-        return _steps(case, bench, budget, seconds_left)
+        return whole_solves.take(case, bench, budget, seconds_left)
     return _grid(case, bench, budget, seconds_left, host)
 
 
@@ -114,7 +69,7 @@ def again(
     """
     time.sleep(solving.SETTLES)
     if isinstance(case.how, TimedSolves):
-        solves = _Solves(case, bench, budget, samples)
+        solves = whole_solves.Solves(case, bench, budget, samples)
         for one in dims:
             if time.perf_counter() > end:
                 break
@@ -130,7 +85,7 @@ def again(
             break
         if isinstance(case.how, Passes):
             sizes = {**case.how.held_out, **case.how.knots}[one]
-            measured, disturbed = _watched(bench, _timed, case, sizes, bench, budget)
+            measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
             typical[one] = (*typical.get(one, ()), measured.seconds)
             found = min(measured.samples)
         else:
@@ -139,7 +94,7 @@ def again(
         before = where.get(one, found)
         where[one] = min(before, found)
         (set.add if disturbed else set.discard)(marked, one)
-        (set.add if _is_less(found, before) else set.discard)(unsure, one)
+        (set.add if is_less(found, before) else set.discard)(unsure, one)
     return replace(
         samples,
         seconds=seconds,
@@ -163,13 +118,6 @@ def with_share(case: Case, samples: Samples, host: float) -> Samples:
         for found in (samples.seconds, samples.held_out)
     )
     return replace(samples, seconds=seconds, held_out=held_out, host=host)
-
-
-def _watched(bench: Bench, call: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
-    """What a call returns, and whether other load was noticed meanwhile."""
-    bench.watch.begin()
-    found = call(*arguments)
-    return found, bench.watch.disturbed()
 
 
 class _Shapes:
@@ -212,7 +160,7 @@ class _Shapes:
 
     def timed(self, dims: Dims) -> tuple[float, bool]:
         """Seconds, and whether other load disturbed them: no device minds that of its host."""
-        found, disturbed = _watched(self._bench, self.seconds, dims)
+        found, disturbed = watched(self._bench, self.seconds, dims)
         if self._by_device:
             disturbed = self._bench.queue.waited
         return found, disturbed
@@ -299,13 +247,13 @@ def _pass(
             continue
         if number and seconds[dims] > (_SHORT if number >= how.number / 2 else _LONG):
             continue
-        measured, disturbed = _watched(bench, _timed, case, sizes, bench, budget)
+        measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
         if dims not in seconds or not disturbed:
             (set.add if disturbed else set.discard)(marked, dims)
         found = min(measured.samples)
         earlier = seconds.get(dims, found)
         seconds[dims] = min(earlier, found)
-        (set.add if _is_less(found, earlier) else set.discard)(unsure, dims)
+        (set.add if is_less(found, earlier) else set.discard)(unsure, dims)
         typical[dims] = (*typical.get(dims, ()), measured.seconds)
         rate = max(rate, prod(dims) / seconds[dims])
     return replace(
@@ -350,99 +298,3 @@ def _second_look(
 def slower(samples: Samples) -> list[float]:
     """Of each knot, how much longer than the fastest call a typical one took, in its best pass."""
     return [min(times) / samples.seconds[dims] for dims, times in samples.typical.items()]
-
-
-class _Solves:
-    """Times whole solves of one case, and keeps the fastest ones.
-
-    Parameters
-    ----------
-    case, bench, budget
-    samples : Samples
-        What is known of them.
-    """
-
-    def __init__(self, case: Case, bench: Bench, budget: Budget, samples: Samples) -> None:
-        self._case, self._bench, self._budget = case, bench, budget
-        self._timed, self._steps = dict(samples.timed), dict(samples.steps)
-        self._marked, self._unsure = set(samples.marked), set(samples.unsure)
-
-    def look(self, dims: Dims) -> None:
-        """Time solves of these dimensions, once more if they were timed."""
-        known = tuple(map(int, self._steps.get(dims, ())))
-        (steps, found), disturbed = _watched(
-            self._bench,
-            solving.timed_solves,
-            *(self._case, dims, self._bench, self._budget, known),
-        )
-        before = self._timed.get(dims, found)
-        self._timed[dims] = tuple(map(min, found, before))
-        self._steps[dims] = tuple(map(float, steps))
-        if not disturbed:
-            self._marked.discard(dims)
-        elif before is found:
-            self._marked.add(dims)
-        less = any(map(_is_less, found, before))
-        (set.add if less else set.discard)(self._unsure, dims)
-
-    def samples(self) -> Samples:
-        """What is known so far."""
-        return replace(
-            _parted(self._timed, self._steps),
-            marked=frozenset(self._marked),
-            unsure=frozenset(self._unsure),
-        )
-
-
-def _is_less(now: float, before: float) -> bool:
-    """Whether a look took clearly less than those before: they met a slow spell."""
-    return _LESS * now < before
-
-
-def _steps(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:
-    """Of the smallest size, the largest, and those between that time is left for.
-
-    Small ones are measured late, too: all together they take a third of the largest, and between
-    the smallest and the largest nothing else would tell what they take.
-
-    Several devices share the work, from host to host, so that moving counts as set-up: two sizes
-    more, since that is a small constant and then grows with the size.
-    """
-    solving.prepared(case, case.smallest, bench)(1)  # compiles
-    end = time.perf_counter() + seconds_left
-    solves = _Solves(case, bench, budget, Samples())
-    sizes, *others = case.axes
-    least = 4 if len(bench.devices) > 1 else 2
-    for number, n in enumerate(solving.outside_in(sizes)):
-        late = time.perf_counter() > end
-        if late and number >= least and n * _SMALL > sizes[-1]:
-            continue
-        for rest in grid(others):
-            solves.look((n, *rest))
-    return solves.samples()
-
-
-def _parted(timed: dict[Dims, tuple[float, ...]], steps: dict[Dims, tuple[float, ...]]) -> Samples:
-    """Set-up and step of the solves that were timed."""
-    setup: dict[Dims, float] = {}
-    step: dict[Dims, float] = {}
-    for dims, (less, *more) in timed.items():
-        few, *many = steps[dims]
-        if not more:
-            step[dims], setup[dims] = less, _NO_SETUP
-            continue
-        each = (more[0] - less) / (many[0] - few)
-        step[dims] = min(max(each, _LEAST_STEP * more[0] / many[0]), more[0] / many[0])
-        setup[dims] = max(less - few * step[dims], _NO_SETUP)
-    return Samples(step, setup=setup, timed=timed, steps=steps)
-
-
-def parts_apart(samples: Samples) -> dict[Dims, bool]:
-    """Of each solve of few and more steps, whether its two times tell set-up and step apart."""
-    found = {}
-    for dims, (few, *many) in samples.steps.items():
-        if many:
-            less, more = samples.timed[dims]
-            each = (more - less) / (many[0] - few)
-            found[dims] = _LEAST_STEP * more / many[0] < each <= more / many[0]
-    return found

@@ -15,7 +15,7 @@ import pytest
 
 import hetero
 from hetero.calibration import budgets, checkpoint, loop, machine, portions, sampling
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.runtime import profile, registry
 from hetero.runtime.cases import Place, grid
 

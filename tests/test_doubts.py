@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from hetero.arrays import spec
-from hetero.calibration import doubts, keeping_out, loop, modelling, repeats, sampling
+from hetero.calibration import doubts, keeping_out, loop, modelling, repeats, whole_solves
 from hetero.calibration.budgets import FULL, QUICK
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.ops.products.cases import product
 from hetero.runtime import inventory, profile, registry
 from hetero.runtime.cases import Case, Place, SampleGrid, TimedSolves, grid
@@ -320,7 +320,7 @@ def test_a_solve_whose_times_tell_no_step_is_told_by_others():
     step = {(n,): 1e-9 * n * n for n in (64, 256, 1024, 2048)}
     dense, where, samples = solves(step)
     samples.timed[256,] = samples.timed[256,][1], samples.timed[256,][1] * 1.01
-    parted = sampling._parted(samples.timed, samples.steps)
+    parted = whole_solves.parted(samples.timed, samples.steps)
     found, out = keeping_out.believable(dense, where, parted)
     assert set(out) == {(256,)}
     assert found.seconds[256,] == pytest.approx(1e-9 * 256 * 256)

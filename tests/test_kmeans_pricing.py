@@ -10,7 +10,7 @@ import pytest
 import hetero
 from hetero.calibration import budgets, modelling
 from hetero.calibration.loop import Measured
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.ops import kmeans
 from hetero.ops.kmeans import cases, operands
 from hetero.runtime import pricing, profile

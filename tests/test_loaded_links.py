@@ -33,7 +33,7 @@ from hetero.calibration import (
 from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration.failures import Failure
 from hetero.calibration.loop import Measured
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.devices import at_once
 from hetero.evaluation import links as evaluated
 from hetero.evaluation import report

@@ -11,7 +11,7 @@ from hetero.calibration import budgets, fit, loop, modelling, repeats, sampling
 from hetero.calibration.budgets import FULL
 from hetero.calibration.failures import told
 from hetero.calibration.portions import Portion, all_cases
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.errors import DeviceError
 from hetero.runtime import inventory, registry
 from hetero.runtime.cases import Case, Passes, Place, SampleGrid

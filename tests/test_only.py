@@ -10,7 +10,7 @@ import toys
 
 import hetero
 from hetero.calibration import machine, sampling
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.cli import main
 from hetero.runtime import inventory, profile, registry
 from hetero.runtime.cases import grid

@@ -17,7 +17,7 @@ from hetero.calibration import compiling, loop, machine, overheads, quiet_links,
 from hetero.calibration.budgets import FULL, QUICK
 from hetero.calibration.listing import Listing, kernels_of
 from hetero.calibration.portions import Portion, all_cases, by_own_clock
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.devices import loop_compiler, loops
 from hetero.runtime import registry
 from hetero.runtime.cases import Case, Passes, Place, SampleGrid, TimedSolves

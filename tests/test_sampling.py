@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from hetero.arrays import spec
-from hetero.calibration import measure, overheads, portions, sampling, solving, workbench
+from hetero.calibration import (
+    measure,
+    overheads,
+    portions,
+    sampling,
+    solving,
+    whole_solves,
+    workbench,
+)
 from hetero.calibration.budgets import FULL
 from hetero.calibration.load import Watch
 from hetero.ops.products.cases import product
@@ -190,8 +198,8 @@ def test_small_solves_are_timed_though_the_largest_took_all_the_time(monkeypatch
 
 def test_times_that_tell_no_step_from_the_set_up():
     timed = {(16,): (1e-4, 2e-4), (64,): (2e-4, 2.01e-4), (256,): (1e-5, 9e-4)}
-    found = sampling._parted(timed, dict.fromkeys(timed, (2.0, 18.0)))
-    assert sampling.parts_apart(found) == {(16,): True, (64,): False, (256,): False}
+    found = whole_solves.parted(timed, dict.fromkeys(timed, (2.0, 18.0)))
+    assert whole_solves.parts_apart(found) == {(16,): True, (64,): False, (256,): False}
     assert found.setup[256,] + 18 * found.seconds[256,] == pytest.approx(9e-4, rel=1e-3)
 
 

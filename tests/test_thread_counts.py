@@ -11,7 +11,7 @@ import pytest
 from hetero.calibration import budgets
 from hetero.calibration import thread_counts as measuring
 from hetero.calibration.loop import Measured
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.ops.cg import cases as cg_cases
 from hetero.runtime import thread_counts
 from hetero.runtime.cases import Place

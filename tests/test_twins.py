@@ -13,7 +13,7 @@ import hetero
 from hetero import devices
 from hetero.calibration import loop, machine, overheads, portions, quiet_links, sampling, twins
 from hetero.calibration.budgets import QUICK
-from hetero.calibration.sampling import Samples
+from hetero.calibration.samples import Samples
 from hetero.runtime import inventory, profile, registry
 from hetero.runtime.cases import Case, Place, SampleGrid, grid
 

@@ -45,8 +45,12 @@ def begin() -> Beside:
     names, may_be = loops.every(), importlib.util.find_spec("pycuda") is not None
     is_new = not all(map(loops.is_ready, names))
     made = Beside(loop_compiler.Processes(names, beside=may_be, early=True))
-    if is_new and may_be:
-        made.spare = _process()
+    try:
+        if is_new and may_be:
+            made.spare = _process()
+    except BaseException:  # Ctrl-C, or the system has no room for another process
+        made.stop()
+        raise
     return made
 
 

@@ -165,6 +165,34 @@ def test_what_compiles_is_ended_by_an_interrupt(calibration, monkeypatch):
     assert "compiled" not in done
 
 
+@pytest.mark.parametrize("interrupted", [1, 2])
+def test_an_interrupt_while_processes_begin_leaves_none_behind(monkeypatch, interrupted):
+    """While the second of the loops' begins, or the one for a device's kernels after them."""
+    left = []
+
+    class Process:
+        def terminate(self):
+            left.remove(self)
+
+        def wait(self):
+            assert self not in left
+
+    def begin(*_):
+        if len(left) == interrupted:
+            raise KeyboardInterrupt
+        left.append(Process())
+        return left[-1]
+
+    monkeypatch.setattr(loop_compiler, "_process", begin)
+    monkeypatch.setattr(compiling, "_process", begin)
+    monkeypatch.setattr(loop_compiler.os, "cpu_count", lambda: 4)  # two of the loops' at first
+    monkeypatch.setattr(loops, "is_ready", lambda name: False)
+    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: True)
+    with pytest.raises(KeyboardInterrupt):
+        compiling.begin()
+    assert not left
+
+
 def test_the_longest_are_begun_first_and_all_end(monkeypatch):
     begun, ended, niced = [], [], []
 

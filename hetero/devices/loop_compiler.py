@@ -154,7 +154,11 @@ class Processes:
             self._first = frozenset(self._left[: 0 if early else (os.cpu_count() or 1) // 8])
         else:
             self._first = frozenset(self._left)
-        self._begin()
+        try:
+            self._begin()
+        except BaseException:  # nobody else knows of those that were begun
+            self.stop()
+            raise
 
     def _ask(self, names: Iterable[str]) -> None:
         known = {*self._left, *(name for name, _ in self._running)}

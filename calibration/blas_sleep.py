@@ -28,7 +28,7 @@ _NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part 
 _TRIED = 6  # calls that are looked at for each of them
 _LEAST, _MOST = 9, 60  # duels for a loop; those beyond the least while its share of time lasts
 _TURNS = 4  # of products and loops, in each half of a duel
-_GAIN, _LOSS = 0.92, 1.05  # times that with threads that spin: to be worth it, to be too much
+_GAIN, _LOSS = 0.97, 1.05  # times that with threads that spin: to be worth it, to be too much
 _LATER = 1e-2  # seconds of work from which on they sleep where a loop of `LONG` lost by it
 _EXTENT = 600  # of the product: all threads have part in it
 

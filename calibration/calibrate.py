@@ -43,7 +43,8 @@ def calibrate(
     Parameters
     ----------
     quick : bool
-        Coarser grids: 10 to 20 seconds instead of about a minute, compiling apart.
+        Coarser grids: 15 seconds on two cores, half a minute with a GPU, instead of about a
+        minute; compiling apart.
     path : path-like, optional
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.
     devices : list of str, optional

@@ -127,12 +127,12 @@ def test_what_is_not_known_in_time_is_left():
     ("ratios", "least"),
     [
         ((0.5, 0.8, 0.95), 3e-4),  # of the shortest, the next, the longest loop
-        ((0.94, 0.8, 0.95), 1e-3),
+        ((0.98, 0.8, 0.95), 1e-3),
         ((0.5, 0.8, 1.2), LATER),  # the longest loses
-        ((0.5, 1.2, 0.95), None),
+        ((0.5, 1.2, 0.98), None),
         ((0.5, 1.2, 0.8), 3e-3),
-        ((0.93, 0.93, 0.93), None),
-        ((0.93, 0.91, 0.93), 1e-3),
+        ((0.98, 0.98, 0.98), None),
+        ((0.98, 0.96, 0.98), 1e-3),
         ((math.inf, math.inf, 0.8), 3e-3),  # no time was left
         ((0.5, 0.5, math.inf), None),
     ],

@@ -159,8 +159,11 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     key = (device, method, loaded, limit, _key(problem))
     found = _plans.get(key)
     if found is None or not found.holds():
-        inputs = tuple([o._replace(kept=None) for o in problem.inputs])
-        found = _planned(replace(problem, inputs=inputs), device, method, key)
+        new = problem
+        if any([o.kept is not None for o in problem.inputs]):  # noqa: C419  # plans keep no array
+            inputs = tuple([o._replace(kept=None) for o in problem.inputs])
+            new = replace(problem, inputs=inputs)
+        found = _planned(new, device, method, key)
     if any([o.kept is not None for o in problem.inputs]) and (  # noqa: C419  # of every call
         found.keepable or any([o.copies for o in problem.inputs])  # noqa: C419
     ):

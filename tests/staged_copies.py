@@ -65,6 +65,20 @@ def sizes_and_layouts() -> None:
     used.close()
 
 
+def stores_past_the_caches() -> None:
+    """Whole vectors, and what lies before and behind them, from any address."""
+    usual, team._PAST = team._PAST, 256
+    used, memory = ring(), rng.integers(0, 255, 1 << 15, np.uint8)
+    for start in (*range(9), 31, 32, 63, 64, 65):
+        for nbytes in (255, 256, 257, 319, 320, CHUNK, 2 * CHUNK + 63, SLICE + 1):
+            there_and_back(used, memory[start : start + nbytes], start % 7)
+    wide = memory[: 30 * 1000].reshape(30, 1000)
+    for row in (255, 256, 257, 300, 321):
+        there_and_back(used, wide[:, 7 : 7 + row])
+    used.close()
+    team._PAST = usual
+
+
 def leaders_are_few() -> None:
     """Those who lead are two threads for each direction, whoever copied before; none is nicer."""
     used = ring()
@@ -245,6 +259,7 @@ def lost_context() -> None:
 
 with device.active():
     sizes_and_layouts()
+    stores_past_the_caches()
     leaders_are_few()
     failures()
     gc.collect()

@@ -43,7 +43,7 @@ def calibrate(
     Parameters
     ----------
     quick : bool
-        Coarser grids: 15 seconds on two cores, half a minute with a GPU, instead of about a
+        Coarser grids: 14 seconds on two cores instead of 21, half a minute with a GPU instead of a
         minute; compiling apart.
     path : path-like, optional
         Where to store the profile. Default: ``HETERO_PROFILE``, or the user's cache directory.

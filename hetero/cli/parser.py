@@ -101,7 +101,7 @@ def _calibrate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--quick",
         action="store_true",
-        help="15 to 30 seconds instead of about a minute, less exact",
+        help="15 to 30 seconds instead of up to a minute, less exact",
     )
     sub.add_argument(
         "--path",

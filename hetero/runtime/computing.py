@@ -66,6 +66,16 @@ def by_host(
 
 
 def on_device(device: Device, implementation: Implementation, problem: Problem, call: Call) -> Done:
+    """Run a method on one device: what is not there is uploaded, and the result is left where the
+    problem has it, on that device or downloaded to the host.
+
+    Raises
+    ------
+    GraphError
+        If a graph of the device is recorded, and an operand or the result is not there.
+    DeviceError
+        If the device fails; what `call.out` held is then as it was where it overlaps an operand.
+    """
     run = implementation.run
     assert run is not None
     result = problem.output

@@ -19,7 +19,7 @@ from numpy.testing import assert_allclose
 
 import hetero
 from hetero import cli
-from hetero.devices import loop_compiler, loops
+from hetero.devices import fork_server, loop_compiler, loops
 from hetero.kernels.cpu import (
     cg,
     csr,
@@ -355,7 +355,7 @@ def test_the_variable_turns_it_off(cache, monkeypatch):
 
 BEGIN = """
 import toy_loops
-from hetero.devices import loop_compiler, loops
+from hetero.devices import fork_server, loop_compiler, loops
 """
 
 
@@ -411,21 +411,73 @@ def test_a_forked_child_begins_anew(cache):
     assert len(compilers()) == 1
 
 
-def test_who_is_interrupted_leaves_nothing_running(cache):
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGKILL"])
+def test_who_is_ended_leaves_nothing_running(cache, sent):
     program = script(
         "import os, signal, threading, time\n"
-        "def interrupt():\n"
+        "def end():\n"
         "    while not os.path.exists(os.environ['TOYS']): time.sleep(0.01)\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "threading.Thread(target=interrupt).start()\n"
+        f"    os.kill(os.getpid(), signal.{sent})\n"
+        "threading.Thread(target=end).start()\n"
         "loop_compiler.ensure([toy_loops.NAME])",
         begin="",
         TOYS_SECONDS="60",
     )
     _, err = program.communicate(timeout=LONG)
-    assert program.returncode in (1, 130, -signal.SIGINT), err
-    assert "KeyboardInterrupt" in err
+    if sent == "SIGKILL":
+        assert program.returncode == -signal.SIGKILL
+    else:
+        assert program.returncode in (1, 130, -signal.SIGINT), err
+        assert "KeyboardInterrupt" in err
     eventually(lambda: not any(alive(process) for process, _ in compilers()))
+
+
+def ended(child):
+    return child.poll() is not None
+
+
+def test_copies_of_one_process_compile(cache):
+    names = [toy_loops.FAMILY.of(dtype) for dtype in ("float32", "float64")]
+    server = fork_server.Server()
+    first, nicer = server.begin(names[0], 0), server.begin(names[1], 5)
+    eventually(lambda: ended(first) and ended(nicer))
+    assert all(map(loops.is_ready, names))
+    assert dict(compilers()) == {first.pid: os.nice(0), nicer.pid: os.nice(0) + 5}
+    server.stop()
+    assert not alive(server.pid)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_without_that_process_all_have_ended(cache, how, monkeypatch):
+    monkeypatch.setenv("TOYS_SECONDS", "60")
+    server = fork_server.Server()
+    child = server.begin(toy_loops.NAME, 0)
+    eventually(lambda: not ended(child) and child.pid is not None)
+    eventually(lambda: Path(os.environ["TOYS"]).exists())
+    assert server.pid != child.pid
+    if how == "killed":
+        os.kill(server.pid, signal.SIGKILL)
+        os.kill(child.pid, signal.SIGKILL)
+        eventually(lambda: ended(child))
+        with pytest.raises(OSError, match="has ended"):
+            server.begin(toy_loops.NAME, 0)
+    server.stop()
+    assert ended(child)
+    assert not alive(child.pid)
+    assert not loops.is_ready(toy_loops.NAME)
+
+
+def test_a_copy_that_fails_has_ended(cache, monkeypatch):
+    monkeypatch.setenv("TOYS", "/nowhere/at/all")
+    server = fork_server.Server()
+    child = server.begin(toy_loops.NAME, 0)
+    eventually(lambda: ended(child))
+    nowhere = toy_loops.FAMILY._replace(examples="nowhere:at_all")
+    monkeypatch.setattr(loops, "family_of", lambda name: nowhere)
+    other = server.begin(toy_loops.NAME, 0)
+    eventually(lambda: ended(other))
+    server.stop()
+    assert not loops.is_ready(toy_loops.NAME)
 
 
 @pytest.mark.parametrize("place", ["/dev/null/x", "/proc/nowhere"])

@@ -183,7 +183,7 @@ def test_an_interrupt_while_processes_begin_leaves_none_behind(monkeypatch, inte
         left.append(Process())
         return left[-1]
 
-    monkeypatch.setattr(loop_compiler, "_process", begin)
+    monkeypatch.setattr(loop_compiler.fork_server, "Server", lambda: Server(begin, left))
     monkeypatch.setattr(compiling, "_process", begin)
     monkeypatch.setattr(loop_compiler.os, "cpu_count", lambda: 4)  # two of the loops' at first
     monkeypatch.setattr(loops, "is_ready", lambda name: False)
@@ -193,26 +193,41 @@ def test_an_interrupt_while_processes_begin_leaves_none_behind(monkeypatch, inte
     assert not left
 
 
+class Server:
+    """As `fork_server.Server`: processes are what ``begin`` makes."""
+
+    pid = None
+
+    def __init__(self, begin, running=()):
+        self.begin, self._running = begin, running
+
+    def stop(self):
+        for process in [*self._running]:
+            process.terminate()
+
+
 def test_the_longest_are_begun_first_and_all_end(monkeypatch):
-    begun, ended, niced = [], [], []
+    begun, ended, niced, running = [], [], [], []
 
     class Process:
-        def __init__(self, name, beside):
-            begun.append(name)
-            niced.extend([name] * beside)
-            self.name = name
+        pid = None
 
-        def wait(self):
-            assert self.name in ended, "ended before"
+        def __init__(self, name, nice):
+            begun.append(name)
+            niced.extend([name] * bool(nice))
+            running.append(self)
+            self.name = name
 
         def poll(self):
             return 0 if self.name in ended else None
 
         def terminate(self):
-            ended.append(self.name)
+            running.remove(self)
+            if self.name not in ended:
+                ended.append(self.name)
 
     seconds = {"a": 5.0, "b": 7.0, "c": 15.0, "d": 10.0, "e": 6.0, "there": 9.0}
-    monkeypatch.setattr(loop_compiler, "_process", Process)
+    monkeypatch.setattr(loop_compiler.fork_server, "Server", lambda: Server(Process, running))
     monkeypatch.setattr(loop_compiler, "_ended", lambda name: None)
     monkeypatch.setattr(loop_compiler.loops, "is_ready", lambda name: name == "there")
     monkeypatch.setattr(
@@ -251,26 +266,22 @@ def test_the_longest_are_begun_first_and_all_end(monkeypatch):
     begun.clear()
     loop_compiler.Processes(seconds, beside=True)
     assert begun[:2] == ["c", "d"]
-    assert niced == begun[2:], "everything but the longest"
-    monkeypatch.setattr(loop_compiler.os, "cpu_count", lambda: 4)
-    niced.clear()
-    loop_compiler.Processes(["c", "d"], beside=True)
-    assert niced == ["c", "d"], "on few cores all of them"
+    assert niced == begun, "what is measured comes first"
 
 
 def test_what_is_early_leaves_half_of_the_machine_alone(monkeypatch):
     begun, niced = [], []
 
     class Process:
-        def __init__(self, name, beside):
+        def __init__(self, name, nice):
             begun.append(name)
-            niced.extend([name] * beside)
+            niced.extend([name] * bool(nice))
             self.pid = len(begun)
 
         def poll(self):
             return None
 
-    monkeypatch.setattr(loop_compiler, "_process", Process)
+    monkeypatch.setattr(loop_compiler.fork_server, "Server", lambda: Server(Process))
     monkeypatch.setattr(loop_compiler.loops, "is_ready", lambda name: name == "there")
     family = types.SimpleNamespace(seconds=1.0)
     monkeypatch.setattr(loop_compiler.loops, "family_of", lambda name: family)

@@ -16,15 +16,16 @@ import time
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from hetero import locks, paths
-from hetero.devices import loops
+from hetero.devices import fork_server, loops
 
 _LOOK = 0.02  # seconds between two looks at what compiles
 _COMMAND = "from hetero.devices import loops; loops.compile_here({!r}, {!r}, {!r})"
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_LAST, _BESIDE = 19, 10  # how low the priority is where nobody waits, and beside measuring
 
 log = logging.getLogger("hetero")
 
@@ -81,7 +82,7 @@ class _Background:
         try:
             with paths.locked(folder / "turn.lock"):
                 if not loops.is_ready(name):
-                    _process(name, beside=True).wait()
+                    _process(name, _LAST).wait()
         except OSError as error:
             log.info("the loops of %s cannot be compiled ahead: %s", name, error)
 
@@ -135,10 +136,9 @@ class Processes:
     Parameters
     ----------
     names : iterable of str
-        Those that take longest are begun first, at once.
+        Those that take longest are begun first.
     beside : bool, optional
-        Whether everything else on the machine comes first; but not before the longest, of which
-        there may be one for each eight cores: all wait for those in the end.
+        Whether something is measured meanwhile, which comes first.
     early : bool, optional
         Whether it is not known yet what will be asked for: until then half of the hyperthreads
         are left alone.
@@ -146,14 +146,10 @@ class Processes:
 
     def __init__(self, names: Iterable[str], beside: bool = False, early: bool = False) -> None:
         self._left: list[str] = []
-        self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
-        self._first: frozenset[str] = frozenset()
-        self._early = early
+        self._running: list[tuple[str, Any]] = []
+        self._server: fork_server.Server | None = None
+        self._nice, self._early = _BESIDE if beside else 0, early
         self._ask(names)
-        if beside:  # who is early needs no more than that
-            self._first = frozenset(self._left[: 0 if early else (os.cpu_count() or 1) // 8])
-        else:
-            self._first = frozenset(self._left)
         try:
             self._begin()
         except BaseException:  # nobody else knows of those that were begun
@@ -172,8 +168,9 @@ class Processes:
         self.look()
 
     def pids(self) -> list[int]:
-        """Of those that run."""
-        return [process.pid for _, process in self._running]
+        """Of those that run, and of the one that they are copies of."""
+        every = [self._server, *(process for _, process in self._running)]
+        return [one.pid for one in every if one is not None and one.pid is not None]
 
     def _begin(self) -> None:
         cores = os.cpu_count() or 1
@@ -182,10 +179,17 @@ class Processes:
         while self._left and len(self._running) < most:
             name = self._left.pop(0)
             try:
-                self._running.append((name, _process(name, name not in self._first)))
+                self._running.append((name, self._process(name)))
             except OSError as error:
                 log.info("the loops of %s cannot be compiled ahead: %s", name, error)
                 _ended(name)
+
+    def _process(self, name: str) -> Any:
+        if not hasattr(os, "fork"):
+            return _process(name, self._nice)
+        if self._server is None:
+            self._server = fork_server.Server()
+        return self._server.begin(name, self._nice)
 
     def look(self) -> None:
         """Take note of those that have ended, and begin others."""
@@ -206,16 +210,19 @@ class Processes:
                 before = left
                 time.sleep(_LOOK)  # whichever ends first
                 self.look()
-        except BaseException:
+        finally:
             self.stop()
-            raise
 
     def stop(self) -> None:
         """End those that run yet, and begin no others."""
         self._left.clear()
-        for _, process in self._running:
-            process.terminate()
-            process.wait()
+        if self._server is not None:
+            self._server.stop()
+        else:
+            for _, process in self._running:
+                process.terminate()
+                process.wait()
+        self._server = None
         self._running.clear()
 
 
@@ -235,14 +242,11 @@ def _ended(name: str) -> None:
         listener()
 
 
-def _process(name: str, beside: bool) -> subprocess.Popen[bytes]:
-    command = _COMMAND.format(name, loops.family_of(name).examples, beside)
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
-    # Both ways to compile for threads need two; nothing is to be gained by more.
-    environment |= dict.fromkeys(_ONE_THREAD, "1") | {"NUMBA_NUM_THREADS": "2"}
+def _process(name: str, nice: int) -> subprocess.Popen[bytes]:
+    command = _COMMAND.format(name, loops.family_of(name).examples, nice)
     return subprocess.Popen(
         [sys.executable, "-P", "-c", command],
-        env=environment,
+        env=fork_server.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

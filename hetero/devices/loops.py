@@ -144,20 +144,20 @@ def load_packages() -> None:
             import_module(name)
 
 
-def compile_here(name: str, examples: str, beside: bool) -> None:
+def compile_here(name: str, examples: str, nice: int) -> None:
     """Compile loops of one name in this process, which is there for nothing else.
 
     Parameters
     ----------
     name, examples : str
         As `Family.of` and `Family.examples` give them.
-    beside : bool
-        Whether nobody waits for it: then everything else on the machine comes first.
+    nice : int
+        By how much to lower this process's priority.
     """
     if hasattr(signal, "alarm"):
         signal.alarm(_LONGEST)
-    if beside and hasattr(os, "nice"):
-        os.nice(19)
+    if nice and hasattr(os, "nice"):
+        os.nice(nice)
     lock = lock_of(name)
     with paths.locked(lock) if lock is not None else contextlib.nullcontext():
         if _on_disk(name):

@@ -140,8 +140,8 @@ class Beside:
     def _bind(self, processors: set[int]) -> None:
         processes = [one.process for one in self._kernels] + [self.spare]
         pids = [process.pid for process in processes if process is not None]
-        for pid in (*self._loops.pids(), *pids):
-            for _ in range(2):  # threads that begin meanwhile
+        for _ in range(2):  # those that begin meanwhile
+            for pid in (*self._loops.pids(), *pids):
                 with contextlib.suppress(OSError):  # it has ended
                     for thread in os.listdir(f"/proc/{pid}/task"):
                         os.sched_setaffinity(int(thread), processors)

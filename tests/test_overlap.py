@@ -196,10 +196,11 @@ def test_an_interrupt_while_processes_begin_leaves_none_behind(monkeypatch, inte
 class Server:
     """As `fork_server.Server`: processes are what ``begin`` makes."""
 
-    pid = None
-
     def __init__(self, begin, running=()):
         self.begin, self._running = begin, running
+
+    def pids(self):
+        return [process.pid for process in self._running]
 
     def stop(self):
         for process in [*self._running]:
@@ -270,18 +271,19 @@ def test_the_longest_are_begun_first_and_all_end(monkeypatch):
 
 
 def test_what_is_early_leaves_half_of_the_machine_alone(monkeypatch):
-    begun, niced = [], []
+    begun, niced, running = [], [], []
 
     class Process:
         def __init__(self, name, nice):
             begun.append(name)
             niced.extend([name] * bool(nice))
+            running.append(self)
             self.pid = len(begun)
 
         def poll(self):
             return None
 
-    monkeypatch.setattr(loop_compiler.fork_server, "Server", lambda: Server(Process))
+    monkeypatch.setattr(loop_compiler.fork_server, "Server", lambda: Server(Process, running))
     monkeypatch.setattr(loop_compiler.loops, "is_ready", lambda name: name == "there")
     family = types.SimpleNamespace(seconds=1.0)
     monkeypatch.setattr(loop_compiler.loops, "family_of", lambda name: family)

@@ -168,9 +168,10 @@ class Processes:
         self.look()
 
     def pids(self) -> list[int]:
-        """Of those that run, and of the one that they are copies of."""
-        every = [self._server, *(process for _, process in self._running)]
-        return [one.pid for one in every if one is not None and one.pid is not None]
+        """Of those that run, after the one that they are copies of."""
+        if self._server is not None:
+            return self._server.pids()
+        return [process.pid for _, process in self._running]
 
     def _begin(self) -> None:
         cores = os.cpu_count() or 1

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from statistics import median, pstdev
+from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,12 +58,28 @@ def least_work(measured: Iterable[Measured]) -> float | None:
     for seconds, loop in reversed(_loops(measured, bench)):
         share = time.perf_counter() + SECONDS / len(_POINTS)
         ratio = compared(loop, product, blas_spin.quiet, blas_spin.usual, share=share, end=end)
-        if ratio > _LOSS:
-            is_long = found is None and seconds > LONG / _NEAR
-            return _LATER if is_long and ratio < math.inf else found
-        if ratio < _GAIN:  # longer loops gain less in proportion
+        if ratio is None:
+            return found
+        if max(ratio) > _LOSS:
+            return _LATER if found is None and seconds > LONG / _NEAR else found
+        if ratio.typical < _GAIN:  # longer loops gain less in proportion
             found = seconds / math.sqrt(_NEAR)
     return found
+
+
+class Ratio(NamedTuple):
+    """Seconds of products and loops in turn with threads that sleep over those with ones that spin.
+
+    Attributes
+    ----------
+    typical : float
+        The median of the duels.
+    whole : float
+        Of all their time: a product that is late now and then counts by what it costs.
+    """
+
+    typical: float
+    whole: float
 
 
 def _loops(measured: Iterable[Measured], bench: Bench) -> list[tuple[float, Callable[[], object]]]:
@@ -109,8 +126,8 @@ def compared(
     clock: Callable[[], float] = time.perf_counter,
     share: float = -math.inf,
     end: float = math.inf,
-) -> float:
-    """Seconds of products and loops in turn with threads that sleep over those with ones that spin.
+) -> Ratio | None:
+    """What products and loops in turn gain by threads that sleep.
 
     Parameters
     ----------
@@ -121,14 +138,12 @@ def compared(
     clock : callable
         Seconds.
     share, end : float
-        By the clock: until when more duels than the least are made; infinite if that is not done.
+        By the clock: until when more duels than the least are made; when it is given up.
 
     Returns
     -------
-    float
-        The median of the duels, or if it is larger the ratio of all their time and its standard
-        error (jackknife): a product that is late now and then counts by what it costs, and by how
-        little is known of that.
+    Ratio or None
+        None if it was given up.
     """
 
     def seconds(asleep: bool) -> float:
@@ -150,15 +165,8 @@ def compared(
             (asleep if is_asleep else spinning).append(seconds(is_asleep))
         now = clock()
         if now > end:
-            return math.inf
+            return None
         if turn + 1 >= _LEAST and now > share:
             break
     ratios = [a / b for a, b in zip(asleep, spinning, strict=True)]
-    return max(median(ratios), sum(asleep) / sum(spinning) + _error(asleep, spinning))
-
-
-def _error(above: list[float], below: list[float]) -> float:
-    """The standard error of the ratio of two sums whose terms belong together."""
-    all_above, all_below = sum(above), sum(below)
-    without = [(all_above - a) / (all_below - b) for a, b in zip(above, below, strict=True)]
-    return math.sqrt(len(without) - 1) * pstdev(without)
+    return Ratio(median(ratios), sum(asleep) / sum(spinning))

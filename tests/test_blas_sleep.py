@@ -56,7 +56,7 @@ def test_the_ratio_is_that_of_both_in_turn(beside, waking):
     machine = Machine(beside, waking)
     asleep = machine.of_loop + machine.of_product + waking
     spinning = machine.of_loop + beside + machine.of_product
-    assert machine.compared() == pytest.approx(asleep / spinning, rel=0.02)
+    assert machine.compared() == pytest.approx((asleep / spinning,) * 2, rel=0.02)
     assert not machine.is_cut  # whatever came out, threads are as they were
 
 
@@ -71,10 +71,12 @@ def test_a_product_that_is_late_now_and_then_counts():
         product()
 
     machine.product = late
-    assert machine.compared() > 1.2 > 0.85 > usual
+    typical, whole = machine.compared()
+    assert whole > 1.2 > 0.85 > max(usual)
+    assert typical == pytest.approx(usual.typical, rel=0.02)
 
 
-@pytest.mark.parametrize("late", [0.0, 0.05])
+@pytest.mark.parametrize("late", [0.0, 0.1])
 def test_more_duels_find_what_is_rare(late):
     """One product in forty is so late that sleeping loses: nine duels often miss it."""
     found = []
@@ -90,13 +92,17 @@ def test_more_duels_find_what_is_rare(late):
 
         machine.product = sometimes
         found.append([machine.compared(), machine.compared(share=math.inf)])
-    few, many = (sum(ratio < 0.85 for ratio in ratios) for ratios in zip(*found, strict=True))
+
+    def is_gain(ratio):
+        return ratio.typical < blas_sleep._GAIN and ratio.whole <= blas_sleep._LOSS
+
+    few, many = (sum(map(is_gain, ratios)) for ratios in zip(*found, strict=True))
     assert (few, many) == (40, 40) if not late else few > many <= 4
 
 
 def test_where_no_loop_is_as_long_as_the_default_a_loss_says_nothing_of_it(monkeypatch):
     monkeypatch.setattr(blas_sleep, "_loops", lambda measured, bench: [(1e-3, 1e-3)])
-    monkeypatch.setattr(blas_sleep, "compared", lambda *_, **__: 1.2)
+    monkeypatch.setattr(blas_sleep, "compared", lambda *_, **__: blas_sleep.Ratio(1.2, 1.2))
     monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
     assert blas_sleep.least_work([]) is None
 
@@ -120,7 +126,7 @@ def test_what_is_long_on_a_machine_that_was_not_calibrated(operation, dims, is_l
 
 
 def test_what_is_not_known_in_time_is_left():
-    assert Machine(1e-3, 5e-5).compared(end=1e-3) == math.inf
+    assert Machine(1e-3, 5e-5).compared(end=1e-3) is None
 
 
 @pytest.mark.parametrize(
@@ -133,12 +139,21 @@ def test_what_is_not_known_in_time_is_left():
         ((0.5, 1.2, 0.8), 3e-3),
         ((0.98, 0.98, 0.98), None),
         ((0.98, 0.96, 0.98), 1e-3),
-        ((math.inf, math.inf, 0.8), 3e-3),  # no time was left
-        ((0.5, 0.5, math.inf), None),
+        ((None, None, 0.8), 3e-3),  # no time was left
+        ((0.5, 0.5, None), None),
+        (((0.87, 1.04), 0.8, 0.8), 3e-4),  # a product is late now and then: nothing is lost by it
+        (((0.87, 1.06), 0.8, 0.8), 1e-3),
+        ((0.5, 0.8, (0.6, 1.06)), LATER),
+        ((0.5, 0.8, (1.06, 0.9)), LATER),
+        (((0.98, 0.9), 0.98, 0.98), None),
     ],
 )
 def test_from_the_shortest_loop_on_that_is_worth_it(ratios, least, monkeypatch):
-    of = dict(zip(blas_sleep._POINTS, ratios, strict=True))
+    def ratio(given):
+        both = given if isinstance(given, tuple) else (given, given)
+        return None if given is None else blas_sleep.Ratio(*both)
+
+    of = dict(zip(blas_sleep._POINTS, map(ratio, ratios), strict=True))
     loops = [(seconds, seconds) for seconds in blas_sleep._POINTS]
     monkeypatch.setattr(blas_sleep, "_loops", lambda measured, bench: loops)
     monkeypatch.setattr(blas_sleep, "compared", lambda loop, *_, **__: of[loop])

@@ -24,7 +24,7 @@ from hetero.runtime import thread_counts
 from hetero.runtime.cases import Case, Dims, Passes, TimedSolves
 
 SECONDS = 1.5  # in all
-_POINTS = (3e-4, 1e-3, 3e-3)  # seconds of the loops that are tried
+_POINTS = (2e-4, 8e-4, 3e-3)  # seconds of the loops that are tried
 _NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part of it
 _TRIED = 6  # calls that are looked at for each of them
 _LEAST, _MOST = 9, 60  # duels for a loop; those beyond the least while its share of time lasts
@@ -138,7 +138,8 @@ def compared(
     clock : callable
         Seconds.
     share, end : float
-        By the clock: until when more duels than the least are made; when it is given up.
+        By the clock: until when more duels than the least are made; when it is given up with
+        fewer than these.
 
     Returns
     -------
@@ -164,9 +165,9 @@ def compared(
         for is_asleep in (True, False) if turn % 2 else (False, True):
             (asleep if is_asleep else spinning).append(seconds(is_asleep))
         now = clock()
+        if turn + 1 >= _LEAST and now > min(share, end):
+            break
         if now > end:
             return None
-        if turn + 1 >= _LEAST and now > share:
-            break
     ratios = [a / b for a, b in zip(asleep, spinning, strict=True)]
     return Ratio(median(ratios), sum(asleep) / sum(spinning))

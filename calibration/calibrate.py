@@ -6,7 +6,7 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,20 +125,24 @@ def outcome(
 ) -> Outcome:
     """As `calibrate`."""
     only = (only,) if isinstance(only, str) else tuple(only or ())
-    target = profile.place(path)  # fails before anything is measured, not after
-    unfinished = profile.partial(target, only)
-    base = _base(path) if only else None
-    wanted = Wanted(quick, devices, only, base, unfinished, fresh, kernels)
-    try:
-        found = profile.parse(profile.encode(measured(wanted, progress)))
-    except BaseException:
-        if unfinished.exists():
-            profile.set_current(None)  # what was measured so far serves
-            log.warning(
-                "what was measured so far is kept in %s; the next calibration goes on from there",
-                unfinished,
-            )
-        raise
+    # It fails before anything is measured. The place that is not named depends on the devices.
+    target = profile.place(path) if path is not None else None
+    with _underway(only) as begun:
+        target = target or profile.place()
+        unfinished = profile.partial(target, only)
+        base = _base(path) if only else None
+        wanted = Wanted(quick, devices, only, base, unfinished, fresh, kernels)
+        try:
+            found = profile.parse(profile.encode(_planned_by_tables(wanted, progress, begun)))
+        except BaseException:
+            if unfinished.exists():
+                profile.set_current(None)  # what was measured so far serves
+                log.warning(
+                    "what was measured so far is kept in %s; the next calibration goes on "
+                    "from there",
+                    unfinished,
+                )
+            raise
     stored = _better(target, found) if path is None else None
     if stored is not None:
         log.warning("not stored: %s keeps the profile of %s", target, stored.data.get("created"))
@@ -189,49 +193,49 @@ def measure_machine(
     progress: Callable[[float, str], None] | None,
 ) -> dict[str, Any]:
     """The content of a profile of this machine, which is not stored."""
-    return measured(Wanted(quick, devices), progress)
+    with _underway() as begun:
+        return _planned_by_tables(Wanted(quick, devices), progress, begun)
 
 
-def measured(
-    wanted: Wanted, progress: Callable[[float, str], None] | None = None
-) -> dict[str, Any]:
-    """The content of a profile of this machine; one process of a user's measures at a time."""
-    folder = paths.private_folder()
-    if folder is None:
-        return _planned_by_tables(wanted, progress)
+@contextlib.contextmanager
+def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Beside | None]:
+    """One process of a user's measures at a time. It compiles from its first moment on, before it
+    knows which devices there are: what this gives, None where ``only`` some is measured."""
 
     def waiting() -> None:
         log.warning("another calibration is running on this machine: waiting for its end")
 
-    # The folder may be one of several machines.
-    lock = folder / f"calibrating-{os.uname().nodename}.lock"
     with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(paths.locked(lock, waiting))
-        except OSError as error:
-            if error.errno not in _NOT_WRITABLE:
-                raise
-            log.info("calibrating without a lock against others: %s", error)
-        return _planned_by_tables(wanted, progress)
+        if (folder := paths.private_folder()) is not None:
+            # The folder may be one of several machines.
+            lock = folder / f"calibrating-{os.uname().nodename}.lock"
+            try:
+                stack.enter_context(paths.locked(lock, waiting))
+            except OSError as error:
+                if error.errno not in _NOT_WRITABLE:
+                    raise
+                log.info("calibrating without a lock against others: %s", error)
+        begun = None
+        if not only:
+            begun = compiling.begin()
+            stack.callback(begun.stop)
+        yield begun
 
 
 def _planned_by_tables(
-    wanted: Wanted, progress: Callable[[float, str], None] | None
+    wanted: Wanted,
+    progress: Callable[[float, str], None] | None,
+    begun: compiling.Beside | None,
 ) -> dict[str, Any]:
     """What is measured with the kernels' own tuning tables, which become part of it."""
-    with contextlib.ExitStack() as stack:
-        begun = None
-        if not wanted.only:
-            begun = compiling.begin()
-            stack.callback(begun.stop)
-        kept = machine.checkpoint(wanted)
-        here = inventory.devices()
-        cards = {info.get("name") for info in here.values()}
-        kept.kernels = {card: table for card, table in _stored_tables().items() if card in cards}
-        if wanted.kernels and not kept.tables:
-            _measure_tables(wanted, kept, progress)
-        with tuning_tables.using(kept.kernels):
-            found = machine.measure(wanted, kept, progress, begun)
+    kept = machine.checkpoint(wanted)
+    here = inventory.devices()
+    cards = {info.get("name") for info in here.values()}
+    kept.kernels = {card: table for card, table in _stored_tables().items() if card in cards}
+    if wanted.kernels and not kept.tables:
+        _measure_tables(wanted, kept, progress)
+    with tuning_tables.using(kept.kernels):
+        found = machine.measure(wanted, kept, progress, begun)
     return {**found, "kernels": kept.kernels} if kept.kernels else found
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,16 +71,30 @@ def test_an_interrupt_lets_the_next_one_measure(content, profile_file, monkeypat
 
 @pytest.mark.parametrize("place", ["/proc/nowhere/p.json", "/dev/null/p.json", "/tmp"])
 def test_what_cannot_be_stored_is_not_measured(place, monkeypatch):
-    monkeypatch.setattr(calibrate, "measured", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(calibrate.compiling, "begin", lambda: pytest.fail("begun"))
+    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(OSError, match=r"."):
         hetero.calibrate(True, place)
+
+
+def test_nothing_is_left_that_compiles_where_there_is_no_place(monkeypatch):
+    """The place is looked for while it compiles, where none is named: that depends on devices."""
+    stopped = []
+    begun = SimpleNamespace(stop=lambda: stopped.append(True))
+    monkeypatch.setattr(calibrate.compiling, "begin", lambda: begun)
+    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.delenv("HETERO_PROFILE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    with pytest.raises(OSError, match=r"."):
+        hetero.calibrate(True)
+    assert stopped == [True]
 
 
 def test_what_was_measured_is_used_even_if_storing_fails(content, profile_file, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(calibrate, "measured", lambda *_: content)
+    monkeypatch.setattr(calibrate.machine, "measure", lambda *_: content)
     monkeypatch.setattr(paths, "replace_file", full)
     with pytest.raises(OSError, match="No space"):
         hetero.calibrate(True)

@@ -12,6 +12,7 @@ from hetero.calibration import blas_sleep
 from hetero.errors import ProfileError
 from hetero.kernels.cpu import blas_spin
 from hetero.runtime import blas_use, inventory, planner, profile, registry
+from hetero.runtime.cases import Passes, TimedSolves
 from hetero.runtime.profile import validity
 
 LATER = blas_sleep._LATER
@@ -168,24 +169,110 @@ def test_from_the_shortest_loop_on_that_is_worth_it(ratios, least, monkeypatch):
     assert blas_sleep.least_work([]) is None
 
 
+def test_each_loop_has_its_share_of_the_time(monkeypatch):
+    """The shortest one is compared last: the others had left it too little, each time."""
+    clock, asked = SimpleNamespace(now=100.0), []
+    monkeypatch.setattr(blas_sleep.time, "perf_counter", lambda: clock.now)
+
+    def compared(loop, product, quiet, usual, *, share, end):
+        assert (quiet, usual) == (blas_spin.quiet, blas_spin.usual)
+        asked.append((loop, share - clock.now, end))
+        clock.now = share + 0.01  # a duel more
+        return blas_sleep.Ratio(0.5, 0.5)
+
+    loops = [(seconds, seconds) for seconds in blas_sleep._POINTS]
+    monkeypatch.setattr(blas_sleep, "_loops", lambda measured, bench: loops)
+    monkeypatch.setattr(blas_sleep, "compared", compared)
+    monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
+    assert blas_sleep.least_work([]) == pytest.approx(blas_sleep._POINTS[0] / 2**0.5)
+    third = pytest.approx(blas_sleep.SECONDS / 3)
+    assert [share for _, share, _ in asked] == [third] * 3
+    assert {end for _, _, end in asked} == {100.0 + blas_sleep.SECONDS}
+    assert [loop for loop, _, _ in asked] == sorted(blas_sleep._POINTS, reverse=True)
+
+
+def test_only_the_longest_loop_says_that_they_sleep_later(monkeypatch):
+    """One of 1.59 ms that loses after a longer one has gained keeps what that one says."""
+    loops, ratios = [(1.59e-3, "short"), (3e-3, "long")], {"short": 1.2, "long": 0.8}
+    monkeypatch.setattr(blas_sleep, "_loops", lambda measured, bench: loops)
+    monkeypatch.setattr(
+        blas_sleep, "compared", lambda loop, *_, **__: blas_sleep.Ratio(*[ratios[loop]] * 2)
+    )
+    monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
+    assert blas_sleep.least_work([]) == pytest.approx(3e-3 / 2**0.5)
+    ratios["long"] = 0.98
+    assert blas_sleep.least_work([]) == LATER
+
+
+def test_sides_of_a_duel_take_turns():
+    """What comes right after the other meets what that left: neither is always first."""
+    machine, order = Machine(1e-3, 5e-5), []
+    quiet, product = machine.quiet, machine.product
+
+    def noted():
+        order.append("asleep")
+        quiet()
+
+    def product_noted():
+        order.append("product")
+        product()
+
+    machine.quiet, machine.product = noted, product_noted
+    machine.compared()
+    sides = []
+    for _ in range(
+        2 * blas_sleep._LEAST
+    ):  # product, and as often as there are turns: loop, product
+        side = [order.pop(0)]
+        while order and side.count("product") < 1 + blas_sleep._TURNS:
+            side.append(order.pop(0))
+        sides.append("asleep" in side)
+    assert not order
+    pairs = list(zip(sides[::2], sides[1::2], strict=True))
+    assert pairs[:4] == [(False, True), (True, False)] * 2
+
+
+class Bench:
+    """Of whose loops those share threads whose problem says so."""
+
+    def waiting(self, case, on_several):
+        return lambda: blas_spin.for_loop() if on_several else None
+
+
+def measured(seconds, on_several=True, uses=("loops", "numba"), how=None, axes=([1],), devices=()):
+    row = registry.Implementation("toy", "loop", "cpu", None, None, None, uses=uses)
+    case = SimpleNamespace(implementation=row, how=how, axes=axes, problem=lambda *dims: on_several)
+    samples = SimpleNamespace(seconds={(1,): seconds})
+    return SimpleNamespace(place=SimpleNamespace(devices=devices), case=case, samples=samples)
+
+
+def tried(*given):
+    return [seconds for seconds, _ in blas_sleep._loops(given, Bench())]
+
+
 def test_loops_on_one_thread_are_not_asked(monkeypatch):
     """A solve of 0.2 ms on one thread gains no core; the next nearest loop is asked instead."""
     monkeypatch.setattr(blas_spin, "is_due", lambda: False)
-    row = registry.Implementation("toy", "loop", "cpu", None, None, None, uses=("loops", "numba"))
+    assert tried(measured(2e-4, False), measured(3e-4), measured(1e-3, False)) == [3e-4]
 
-    def measured(seconds, on_several):
-        case = SimpleNamespace(
-            implementation=row, how=None, axes=[[1]], problem=lambda n: on_several
-        )
-        samples = SimpleNamespace(seconds={(1,): seconds})
-        return SimpleNamespace(place=SimpleNamespace(devices=()), case=case, samples=samples)
 
-    class Bench:
-        def waiting(self, case, on_several):
-            return lambda: blas_spin.for_loop() if on_several else None
+def test_the_nearest_loop_is_asked(monkeypatch):
+    monkeypatch.setattr(blas_spin, "is_due", lambda: False)
+    near = [measured(seconds) for seconds in (1.2e-4, 2.1e-4, 3.9e-4, 0.5e-3, 0.7e-3, 7e-3, 9e-5)]
+    assert tried(*near) == [2.1e-4, 0.7e-3]
+    assert tried(*reversed(near)) == [2.1e-4, 0.7e-3]
+    assert tried(measured(5.9e-3), measured(6.1e-3)) == [5.9e-3]
+    assert tried(measured(6.1e-3), measured(0.9e-4)) == []
 
-    given = [measured(2e-4, False), measured(3e-4, True), measured(1e-3, False)]
-    assert [seconds for seconds, _ in blas_sleep._loops(given, Bench())] == [3e-4]
+
+def test_products_solves_and_devices_have_no_such_loops(monkeypatch):
+    monkeypatch.setattr(blas_spin, "is_due", lambda: False)
+    assert tried(measured(2e-4, uses=("blas",))) == []
+    assert tried(measured(2e-4, devices=("cuda:0",))) == []
+    assert tried(measured(2e-4, how=TimedSolves(1, 2))) == []
+    assert tried(measured(2e-4, axes=None)) == []
+    passes = Passes("filter", {(1,): (7, 7)}, {}, 1.0)
+    assert tried(measured(2e-4, how=passes, axes=None)) == [2e-4]
 
 
 @pytest.mark.parametrize(

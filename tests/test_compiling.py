@@ -467,6 +467,21 @@ def test_without_that_process_all_have_ended(cache, how, monkeypatch):
     assert not loops.is_ready(toy_loops.NAME)
 
 
+@pytest.mark.parametrize("ignored", ["SIGCHLD", "SIGTERM"])
+def test_a_program_that_ignores_signals(cache, ignored):
+    program = script(
+        f"import os, signal\nsignal.signal(signal.{ignored}, signal.SIG_IGN)\n"
+        "os.cpu_count = lambda: 1  # one after the other\n"
+        "loop_compiler.ensure([toy_loops.FAMILY.of(x) for x in ('float32', 'float64')])\n"
+        "assert loops.is_ready(toy_loops.NAME)",
+        begin="",
+    )
+    _, err = program.communicate(timeout=LONG)
+    assert (program.returncode, err) == (0, "")
+    assert len(compilers()) == 2
+    assert not any(alive(process) for process, _ in compilers())
+
+
 def test_a_copy_that_fails_has_ended(cache, monkeypatch):
     monkeypatch.setenv("TOYS", "/nowhere/at/all")
     server = fork_server.Server()

@@ -102,7 +102,7 @@ class Server:
     def stop(self) -> None:
         """End it, and all of those that it forked; wait for their end."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
+            os.killpg(self._process.pid, signal.SIGKILL)  # another one may be ignored
         self._process.wait()
         os.set_blocking(self._process.stdout.fileno(), True)
         self._process.stdout.read()  # ends when none has the pipe's other end
@@ -137,6 +137,7 @@ class Child:
 def serve() -> None:
     """Fork a process for each line of the standard input, until that ends; say when they begin and
     end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who asked may ignore it, and so would this
     said = os.dup(sys.stdout.fileno())  # which each child holds as long as it is there
     _discard_output()
     os.environ[loops.OFF] = "0"  # what is called here is compiled here
@@ -151,7 +152,7 @@ def serve() -> None:
         if select.select([0], [], [], _LOOK if numbers else None)[0]:
             text = os.read(0, 1 << 16)
             if not text:
-                os.killpg(0, signal.SIGTERM)
+                os.killpg(0, signal.SIGKILL)
             *lines, left = (left + text).split(b"\n")
             for line in lines:
                 pid = _forked(*json.loads(line))

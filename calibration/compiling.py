@@ -246,7 +246,7 @@ def _process() -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    process.terminate()
+    process.kill()  # another signal may be ignored
     process.wait()
     for file in (process.stdin, process.stdout):
         with contextlib.suppress(BrokenPipeError):

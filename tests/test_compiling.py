@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -421,7 +422,7 @@ def test_who_is_ended_leaves_nothing_running(cache, sent):
         "threading.Thread(target=end).start()\n"
         "loop_compiler.ensure([toy_loops.NAME])",
         begin="",
-        TOYS_SECONDS="60",
+        TOYS_SECONDS=str(5 * LONG),
     )
     _, err = program.communicate(timeout=LONG)
     if sent == "SIGKILL":
@@ -463,7 +464,7 @@ def test_without_that_process_all_have_ended(cache, how, monkeypatch):
             server.begin(toy_loops.NAME, 0)
     server.stop()
     assert ended(child)
-    assert not alive(child.pid)
+    eventually(lambda: not alive(child.pid))  # it has closed its files a moment before
     assert not loops.is_ready(toy_loops.NAME)
 
 
@@ -493,6 +494,74 @@ def test_a_copy_that_fails_has_ended(cache, monkeypatch):
     eventually(lambda: ended(other))
     server.stop()
     assert not loops.is_ready(toy_loops.NAME)
+
+
+def test_who_is_killed_before_the_first_copy_leaves_nothing_running(cache):
+    """What was asked for is read, but nobody is there who could be told that it has begun."""
+    program = script(
+        "import os, signal\n"
+        "found = loop_compiler.Processes([toy_loops.NAME])\n"
+        "print(found.pids()[0], flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        begin="",
+        TOYS_SECONDS=str(5 * LONG),
+    )
+    out, err = program.communicate(timeout=LONG)
+    assert program.returncode == -signal.SIGKILL, err
+    group = int(out)
+    eventually(lambda: not any(alive(process) for process in of_group(group)))
+
+
+def of_group(group):
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.getpgid(int(name)) == group:
+                found.append(int(name))
+    return found
+
+
+NO_ROOM = """
+import os
+fork, forks = os.fork, []
+def none():
+    forks.append(True)
+    if len(forks) == 2:
+        raise BlockingIOError(11, "no room for another process")
+    return fork()
+os.fork = none
+"""
+
+
+def test_a_copy_that_there_is_no_room_for(cache, monkeypatch):
+    """The others are compiled."""
+    monkeypatch.setattr(fork_server, "_COMMAND", NO_ROOM + fork_server._COMMAND)
+    monkeypatch.setenv("TOYS_SECONDS", "1")
+    names = [toy_loops.FAMILY.of(dtype) for dtype in ("float32", "float64")]
+    server = fork_server.Server()
+    first, none = (server.begin(name, 0) for name in names)
+    eventually(lambda: ended(none))
+    assert none.pid is None
+    assert not ended(first)
+    other = server.begin(names[1], 0)
+    eventually(lambda: ended(first) and ended(other))
+    server.stop()
+    assert all(map(loops.is_ready, names))
+
+
+def test_a_module_that_fails_in_another_way(cache, monkeypatch, tmp_path):
+    """The others are compiled."""
+    (tmp_path / "no_loops.py").write_text("raise RuntimeError")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    server = fork_server.Server()
+    bad = toy_loops.FAMILY._replace(examples="no_loops:examples")
+    with monkeypatch.context() as patched:
+        patched.setattr(loops, "family_of", lambda name: bad)
+        children = [server.begin("toys in float32", 0)]
+    children.append(server.begin(toy_loops.NAME, 0))
+    eventually(lambda: all(map(ended, children)))
+    server.stop()
+    assert loops.is_ready(toy_loops.NAME)
 
 
 @pytest.mark.parametrize("place", ["/dev/null/x", "/proc/nowhere"])

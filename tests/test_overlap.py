@@ -6,8 +6,10 @@ import ast
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 
@@ -495,4 +497,21 @@ def test_a_process_that_fails_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(compiling, "_COMMAND", "import time; time.sleep(60)")
     begin = time.monotonic()
     compiling.Kernels(PLACES[1], [], True, {}).stop()
+    assert time.monotonic() - begin < 30
+
+
+def test_a_program_that_ignores_signals_ends_what_compiles(monkeypatch):
+    """Who compiles inherits that it ignores them."""
+    monkeypatch.setattr(compiling, "_COMMAND", "print(flush=True); input()")
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        process = compiling._process()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    process.stdout.readline()
+    killer = threading.Timer(30, process.kill)  # or this would never end
+    killer.start()
+    begin = time.monotonic()
+    compiling._end(process)
+    killer.cancel()
     assert time.monotonic() - begin < 30

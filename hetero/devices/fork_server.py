@@ -96,7 +96,7 @@ class Server:
         for line in lines:
             number, pid = json.loads(line)
             child = self._begun[number]
-            child.has_ended = child.pid == pid
+            child.has_ended = child.pid == pid  # None if it could not be forked
             child.pid = pid
 
     def stop(self) -> None:
@@ -136,7 +136,14 @@ class Child:
 
 def serve() -> None:
     """Fork a process for each line of the standard input, until that ends; say when they begin and
-    end."""
+    end. Whatever ends this process ends those that it forked."""
+    try:
+        _serve()
+    finally:  # also where nobody is there any more to be told
+        os.killpg(0, signal.SIGKILL)
+
+
+def _serve() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who asked may ignore it, and so would this
     said = os.dup(sys.stdout.fileno())  # which each child holds as long as it is there
     _discard_output()
@@ -145,18 +152,19 @@ def serve() -> None:
     numbers: dict[int, int] = {}  # process -> the line that asked for it
     asked, left = 0, b""
 
-    def say(number: int, pid: int) -> None:
+    def say(number: int, pid: int | None) -> None:
         os.write(said, json.dumps((number, pid)).encode() + b"\n")
 
     while True:
         if select.select([0], [], [], _LOOK if numbers else None)[0]:
             text = os.read(0, 1 << 16)
             if not text:
-                os.killpg(0, signal.SIGKILL)
+                return
             *lines, left = (left + text).split(b"\n")
             for line in lines:
                 pid = _forked(*json.loads(line))
-                numbers[pid] = asked
+                if pid is not None:
+                    numbers[pid] = asked
                 say(asked, pid)
                 asked += 1
         while numbers:
@@ -181,11 +189,14 @@ def _import_all() -> None:
     cpu_target.target_context.refresh()
 
 
-def _forked(name: str, examples: str, nice: int) -> int:
-    """A copy of this process that compiles loops of one name."""
-    with contextlib.suppress(ImportError):  # the copy will fail by it
+def _forked(name: str, examples: str, nice: int) -> int | None:
+    """A copy of this process that compiles loops of one name; None if there is no room for one."""
+    with contextlib.suppress(Exception):  # the copy will fail by it
         import_module(examples.partition(":")[0])
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        return None
     if pid:
         return pid
     try:

@@ -221,7 +221,7 @@ class Processes:
             self._server.stop()
         else:
             for _, process in self._running:
-                process.terminate()
+                process.kill()  # another signal may be ignored
                 process.wait()
         self._server = None
         self._running.clear()

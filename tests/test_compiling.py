@@ -512,6 +512,30 @@ def test_who_is_killed_before_the_first_copy_leaves_nothing_running(cache):
     eventually(lambda: not any(alive(process) for process in of_group(group)))
 
 
+def test_a_fork_of_who_is_killed_keeps_nothing_running(cache):
+    """It has the other end of what the process that forks others reads."""
+    program = script(
+        "import os, signal, time\n"
+        "found = loop_compiler.Processes([toy_loops.NAME])\n"
+        "while not os.path.exists(os.environ['TOYS']): time.sleep(0.01)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os.close(1), os.close(2)\n"
+        "    time.sleep(600)\n"
+        "print(found.pids()[0], child, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        begin="",
+        TOYS_SECONDS="600",
+    )
+    out, err = program.communicate(timeout=LONG)
+    group, child = map(int, out.split())
+    try:
+        assert program.returncode == -signal.SIGKILL, err
+        eventually(lambda: not any(alive(process) for process in of_group(group)))
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 def of_group(group):
     found = []
     for name in filter(str.isdecimal, os.listdir("/proc")):

@@ -20,7 +20,7 @@ from importlib import import_module
 from hetero.devices import loops
 
 _COMMAND = "from hetero.devices import fork_server; fork_server.serve()"
-_LOOK = 0.01  # seconds between two looks at what has ended
+_LOOK, _IDLE = 0.01, 0.5  # seconds between two looks at what has ended, and at who asked
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _IMPORTED = "hetero.kernels.cpu.threads"  # by all loops
 
@@ -144,6 +144,7 @@ def serve() -> None:
 
 
 def _serve() -> None:
+    asker = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who asked may ignore it, and so would this
     said = os.dup(sys.stdout.fileno())  # which each child holds as long as it is there
     _discard_output()
@@ -155,8 +156,8 @@ def _serve() -> None:
     def say(number: int, pid: int | None) -> None:
         os.write(said, json.dumps((number, pid)).encode() + b"\n")
 
-    while True:
-        if select.select([0], [], [], _LOOK if numbers else None)[0]:
+    while os.getppid() == asker:  # the input ends later where a fork of who asked has it, too
+        if select.select([0], [], [], _LOOK if numbers else _IDLE)[0]:
             text = os.read(0, 1 << 16)
             if not text:
                 return

@@ -23,11 +23,11 @@ from hetero.kernels.cpu.blas_spin import LONG
 from hetero.runtime import thread_counts
 from hetero.runtime.cases import Case, Dims, Passes, TimedSolves
 
-SECONDS = 1.5  # in all
+SECONDS = 2.0  # in all
 _POINTS = (2e-4, 8e-4, 3e-3)  # seconds of the loops that are tried
 _NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part of it
 _TRIED = 6  # calls that are looked at for each of them
-_LEAST, _MOST = 9, 60  # duels for a loop; those beyond the least while its share of time lasts
+_LEAST, _MOST = 9, 120  # duels for a loop; those beyond the least while its share of time lasts
 _TURNS = 4  # of products and loops, in each half of a duel
 _GAIN, _LOSS = 0.97, 1.05  # times that with threads that spin: to be worth it, to be too much
 _LATER = 1e-2  # seconds of work from which on they sleep where a loop of `LONG` lost by it
@@ -55,8 +55,11 @@ def least_work(measured: Iterable[Measured]) -> float | None:
         A @ A
 
     bench, end, found = Bench(), time.perf_counter() + SECONDS, None
-    for seconds, loop in reversed(_loops(measured, bench)):
-        share = time.perf_counter() + SECONDS / len(_POINTS)
+    left = [*_loops(measured, bench)]
+    while left:
+        seconds, loop = left.pop()  # the longest one
+        # What the shortest gains is least, and takes most to tell: it has all time that is left.
+        share = time.perf_counter() + SECONDS / (len(_POINTS) + 1) if left else end
         ratio = compared(loop, product, blas_spin.quiet, blas_spin.usual, share=share, end=end)
         if ratio is None:
             return found

@@ -185,8 +185,9 @@ def test_each_loop_has_its_share_of_the_time(monkeypatch):
     monkeypatch.setattr(blas_sleep, "compared", compared)
     monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
     assert blas_sleep.least_work([]) == pytest.approx(blas_sleep._POINTS[0] / 2**0.5)
-    third = pytest.approx(blas_sleep.SECONDS / 3)
-    assert [share for _, share, _ in asked] == [third] * 3
+    quarter = blas_sleep.SECONDS / 4
+    expected = [quarter, quarter, 2 * quarter - 0.02]
+    assert [share for _, share, _ in asked] == pytest.approx(expected)
     assert {end for _, _, end in asked} == {100.0 + blas_sleep.SECONDS}
     assert [loop for loop, _, _ in asked] == sorted(blas_sleep._POINTS, reverse=True)
 

@@ -5,11 +5,14 @@
     python tests/together.py --busy       beside two busy processes on two cores, against SciPy
     python tests/together.py --turns 0 10 10,0   both, a process for each `HETERO_BLAS_TIMEOUT`;
                                                  "10,0" is one with `HETERO_BIND_LOOPS=0` as well
+    python tests/together.py --sleep 0.2 0.7 3   likewise, a process for each number of milliseconds
+                                                 of work from which on BLAS sleeps, by this
+                                                 machine's profile else
 
-The processes of ``--turns`` take turns of a fraction of a second, so that what the host does beside
-hits all alike. Prints medians and tails, microseconds, and whether they keep within what is asked
-of 16 cores (of 2 cores for ``--busy``). ``--json FILE`` stores the seconds as well. Nothing else
-may run meanwhile.
+The processes of ``--turns`` and ``--sleep`` take turns of a fraction of a second, so that what the
+host does beside hits all alike. Prints medians and tails, microseconds, and whether they keep
+within what is asked of 16 cores (of 2 cores for ``--busy``). ``--json FILE`` stores the seconds as
+well. Nothing else may run meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -26,6 +30,7 @@ from collections.abc import Callable
 import numpy as np
 
 import hetero
+from hetero.runtime import profile
 
 warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)
@@ -160,38 +165,61 @@ def serve() -> None:
         print(json.dumps(found), flush=True)
 
 
-def turns(exponents: list[str], seconds: float) -> None:
-    """Processes with different timeouts, in turn."""
+def timeouts(exponents: list[str]) -> dict[str, dict[str, str]]:
+    """Environments of processes with different timeouts."""
+    found = {}
+    for exponent in exponents:
+        timeout, _, bind = exponent.partition(",")
+        found[exponent] = {"HETERO_BLAS_TIMEOUT": timeout, "HETERO_BIND_LOOPS": bind}
+    return found
+
+
+def profiles(milliseconds: list[str], folder: str) -> dict[str, dict[str, str]]:
+    """Environments of processes with this machine's profile but for when BLAS sleeps."""
+    data = profile.current().data
+    found = {}
+    for number in milliseconds:
+        path = os.path.join(folder, f"{number}.json")
+        host = {**data["host"], "blas_sleep": 1e-3 * float(number)}
+        profile.parse(profile.encode({**data, "host": host})).save(path)
+        found[f"{number} ms"] = {"HETERO_PROFILE": path}
+    return found
+
+
+def turns(environments: dict[str, dict[str, str]], seconds: float) -> None:
+    """Processes with different environments, in turn."""
     command = [sys.executable, __file__, "--serve"]
     pipes: dict[str, int | bool] = {"stdin": -1, "stdout": -1, "text": True}
-    servers = {}
-    for exponent in exponents:  # one after the other: the first one compiles
-        timeout, _, bind = exponent.partition(",")
-        environment = {**os.environ, "HETERO_BLAS_TIMEOUT": timeout, "HETERO_BIND_LOOPS": bind}
-        servers[exponent] = server = subprocess.Popen(command, env=environment, **pipes)
-        while server.stdout.readline().strip() != "ready":
-            if server.poll() is not None:
-                raise SystemExit(f"the process with timeout {exponent} ended")
+    servers, names = {}, list(environments)
+    for name, changes in environments.items():  # one after the other: the first one compiles
+        servers[name] = subprocess.Popen(command, env={**os.environ, **changes}, **pipes)
+        while servers[name].stdout.readline().strip() != "ready":
+            if servers[name].poll() is not None:
+                raise SystemExit(f"the process of {name} ended")
     taken: dict[str, dict[str, list[float]]] = {}
     end, number = time.perf_counter() + seconds, 0
     while time.perf_counter() < end:
-        first = number % len(exponents)
-        for exponent in exponents[first:] + exponents[:first]:
-            print("go", file=servers[exponent].stdin, flush=True)
-            for name, found in json.loads(servers[exponent].stdout.readline()).items():
-                taken.setdefault(name, {}).setdefault(exponent, []).extend(found)
+        first = number % len(names)
+        for one in names[first:] + names[:first]:
+            print("go", file=servers[one].stdin, flush=True)
+            for name, found in json.loads(servers[one].stdout.readline()).items():
+                taken.setdefault(name, {}).setdefault(one, []).extend(found)
             time.sleep(0.15)  # its idle threads go to sleep
         number += 1
     for server in servers.values():
         server.stdin.close()
         server.wait(10)
-    for name, by_exponent in taken.items():
-        for exponent, found in by_exponent.items():
-            here = tails(f"{name}, {exponent}", found)
+    for name, by_process in taken.items():
+        for one, found in by_process.items():
+            here = tails(f"{name}, {one}", found)
             what, _, after = name.partition(", after ")
             if after and f"{what}, alone" in taken:
-                alone = sorted(taken[f"{what}, alone"][exponent])
-                print(f"    median, of alone: {here[0] / alone[len(alone) // 2]:.2f}")
+                alone = sorted(taken[f"{what}, alone"][one])
+                ratios = [
+                    here[at] / alone[int(share * (len(alone) - 1))]
+                    for at, share in ((0, 0.5), (2, 0.95), (3, 0.99))
+                ]
+                print("    median, P95, P99, of alone:", *(f"{ratio:.2f}" for ratio in ratios))
 
 
 def busy() -> None:
@@ -260,7 +288,8 @@ def main() -> None:
     parser.add_argument("--products", action="store_true")
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--turns", nargs="+", metavar="EXPONENT")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of --turns")
+    parser.add_argument("--sleep", nargs="+", metavar="MILLISECONDS")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of --turns and --sleep")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json")
     arguments = parser.parse_args()
@@ -268,7 +297,10 @@ def main() -> None:
         return serve()
     print(f"{'':40s}", *(f"{x:>9s}" for x in ("median", "P90", "P95", "P99", "worst")), " us")
     if arguments.turns:
-        turns(arguments.turns, arguments.seconds)
+        turns(timeouts(arguments.turns), arguments.seconds)
+    elif arguments.sleep:
+        with tempfile.TemporaryDirectory() as folder:
+            turns(profiles(arguments.sleep, folder), arguments.seconds)
     else:
         (products if arguments.products else busy if arguments.busy else together)()
         import numba

@@ -168,7 +168,7 @@ def _compiled(
     rr = dot(r, r)
     rz = rr if inverse is None else dot(r, inverse * r)
     state = np.array([rr, rz, 0.0])
-    p = np.zeros_like(x)
+    p = np.zeros(x.shape, x.dtype)
     sums_z = np.empty_like(sums)
     batch = 1 if callback else max(_CHECK // (x.size // 1000 + 1), 1)
     done = 0
@@ -195,7 +195,7 @@ def _generic(
 ) -> tuple[str, int]:
     """Iterations in Python."""
     z = r if preconditioner is None else np.empty_like(r)
-    p = np.zeros_like(x)
+    p = np.zeros(x.shape, x.dtype)
     times, dot, isfinite = product.times, of_vectors.dot, math.isfinite
     square = dot(r, r)
     rho = 1.0

@@ -20,6 +20,7 @@ from hetero.calibration.samples import Samples
 from hetero.errors import ProfileError
 from hetero.runtime import inventory, profile
 from hetero.runtime.cases import Case, Place
+from hetero.runtime.models import ModelKey
 
 _EVERY = 3.0  # seconds between two writings, at least
 _MOST = 0.05  # of the time, for writing
@@ -68,6 +69,8 @@ class Checkpoint(Keeper):
         Key of a model, as text -> `Measured`.
     kernels : dict
         Card -> tuning table.
+    fitted : dict
+        Models fitted to what was measured, for `hetero.calibration.modelling.models`.
     tables : bool
         Whether the tuning tables that are wanted were measured.
     """
@@ -84,6 +87,7 @@ class Checkpoint(Keeper):
         self.pack: dict[str, Any] | None = None
         self.measured: dict[str, Measured] = {}
         self.kernels: dict[str, Any] = {}
+        self.fitted: dict[ModelKey, Any] = {}
         self.tables = False
         self.cases = 0  # to be measured in all
         self._turns: dict[str, int] = {}

@@ -25,7 +25,7 @@ def profile_of(
     stays = base or {"models": {}, "links": {}, "host": {}, "devices": {}}
     links = {**stays["links"], **{name: found.links for name, found in kept.around.items()}}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
-    models = before | modelling.models(measured, failures, links)
+    models = before | modelling.models(measured, failures, links, kept.fitted)
     others = {k: v for k, v in stays["host"].items() if k in ("blas_sleep", "contention")}
     models = modelling.derived(registry.operations(), models, failures)
     pack = kept.pack or stays["host"].get("pack")

@@ -6,14 +6,15 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero.calibration import fit, keeping_out, sampling
 from hetero.calibration.failures import Failure
 from hetero.calibration.loop import Measured
 from hetero.calibration.portions import module_of
+from hetero.calibration.samples import Samples
 from hetero.runtime import movement
-from hetero.runtime.cases import Passes, TimedSolves
+from hetero.runtime.cases import Passes, SampleGrid, TimedSolves
 from hetero.runtime.models import ModelKey
 from hetero.runtime.profile import Profile
 from hetero.runtime.registry import Operation
@@ -23,8 +24,20 @@ _LEAST_REST = 0.05  # of a set-up, that is left of it without what is moved
 Model = dict[str, Any]
 
 
+class Known(NamedTuple):
+    """A model, and all that it was fitted to."""
+
+    model: Model
+    samples: Samples
+    slower: float
+    reference: Model | None
+
+
 def models(
-    measured: list[Measured], failures: list[Failure], links: dict[str, Any] | None = None
+    measured: list[Measured],
+    failures: list[Failure],
+    links: dict[str, Any] | None = None,
+    known: dict[ModelKey, Known] | None = None,
 ) -> dict[ModelKey, Model]:
     """The models fitted to samples, in the order in which these were taken.
 
@@ -35,7 +48,11 @@ def models(
         Is added to.
     links : dict, optional
         Link models of a profile, by which models of several devices leave out what is moved.
+    known : dict, optional
+        Models that were fitted before: those whose samples are the same objects still are taken
+        from it. Is added to.
     """
+    known = {} if known is None else known
     constants = Profile({"name": "", "devices": {}, "links": links or {}})
     slower: dict[tuple[str, str], list[float]] = {}
     for case, place, samples in measured:
@@ -44,13 +61,32 @@ def models(
     found: dict[ModelKey, Model] = {}
     for one in measured:
         ratios = slower[one.case.implementation.operation, one.place.name]
+        slower_by = median(ratios) if ratios else 1.0
+        reference = _reference(one, found)
+        last = known.get(one.key)
+        if (
+            last is not None
+            and last.samples is one.samples
+            and last.slower == slower_by
+            and last.reference is reference
+            and len(one.place.devices) < 2  # or it depends on links
+        ):
+            found[one.key] = last.model
+            continue
         try:
-            slower_by = median(ratios) if ratios else 1.0
-            found[one.key] = _believed(one, found, slower_by, constants)
+            found[one.key] = model = _believed(one, found, slower_by, constants)
+            known[one.key] = Known(model, one.samples, slower_by, reference)
         except Exception as error:
             row = one.case.implementation
             failures.append(Failure(row.operation, one.place.name, str(one.case), error))
     return found
+
+
+def _reference(one: Measured, before: dict[ModelKey, Model]) -> Model | None:
+    """The model that a case's samples are compared with; None where there is none."""
+    if not isinstance(one.case.how, SampleGrid) or one.case.how.reference is None:
+        return None
+    return before.get(one.key._replace(layout=one.case.how.reference))
 
 
 def _believed(
@@ -128,7 +164,7 @@ def fitted(one: Measured, before: dict[ModelKey, Model], slower: float) -> Model
         return fit.waves(case.axes, samples.seconds, samples.held_out, samples.host, estimate)
     if how.reference is None:
         return fit.surface(case.axes, samples.seconds, samples.held_out)
-    reference = before.get(one.key._replace(layout=how.reference))
+    reference = _reference(one, before)
     if reference is None:
         raise LookupError(f"there is no model of {how.reference!r} to compare it with")
     if reference["form"] != "surface":  # it was not believed

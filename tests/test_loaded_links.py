@@ -473,7 +473,10 @@ def test_what_was_measured_is_predicted(n):
     problem = operation.problem(hetero.Poisson((side, side)), hetero.spec((n,), "float64"))
     steps = row.work(problem, info).repeat  # as many as its prediction counts
     assert candidate.seconds == pytest.approx(setup[(n,)] + steps * step[(n,)], rel=1e-3)
-    assert "moves_apart" not in modelling.models([measured], failures)[measured.key]
+    known = {}
+    modelling.models([measured], failures, links, known)
+    without = modelling.models([measured], failures, known=known)[measured.key]
+    assert "moves_apart" not in without, "other links, another model of the same samples"
 
 
 # -- In profiles -----------------------------------------------------------------------------------

@@ -77,13 +77,13 @@ def whole(view):
 
 
 def run(runner, launch_plan, **named):
-    """Run a plan on views of arrays made by the runner, and a float."""
+    """Run a plan on views of arrays made by the runner, and a float; ``only_if`` may be left out."""
     views = {name: view for name, view in named.items() if isinstance(view, np.ndarray)}
     buffers = {name: value for name, value in named.items() if name not in views}
     if isinstance(runner, OnGpu):
-        runner.run(launch_plan, buffers, views)
+        runner.run(launch_plan, {"only_if": runner.device.null} | buffers, views)
         return
-    buffers = {name: np.float64(value) for name, value in buffers.items()}
+    buffers = {name: np.float64(value) for name, value in buffers.items()} | {"only_if": None}
     buffers |= {name: runner.buffer(view) for name, view in views.items()}
     for launch in launch_plan.launches:
         kernel = runner.kernel(launch)
@@ -328,6 +328,31 @@ def test_infinities_stay_where_they_belong(runner, rank):
     run(runner, launch_plan, image=image, out=out, **views, fillvalue=FILL)
     with np.errstate(invalid="ignore"):
         expected = correlated(image[0].astype(float), taps, shape, (2, 3), "fill")
+    np.testing.assert_allclose(out[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cuda", [False, True])  # tiles, taps in registers
+@pytest.mark.parametrize("asked", [0, 1, -1])
+def test_a_flag_of_0_leaves_the_output_alone(runner, small, asked, cuda, dtype):
+    """Behind a transform: only where that gave something that is not finite."""
+    shape = 40, 152
+    only_if = runner.empty(4, "int32")
+    only_if[:] = asked, 7, 7, 7
+    _, image = operand(runner, 1, *shape, dtype)
+    _, out = operand(runner, 1, *shape, dtype)
+    _, views = operand(runner, 1, 5, 5, dtype)
+    kernel_runs.fill(image, 1)
+    taps = random_filter((5, 5), None, dtype)[0]
+    views[0] = taps
+    out[...] = -7.0
+    launch_plan = plan_for(shape, (5, 5), image_strides=elements(image), cuda=cuda, dtype=dtype)
+    (launch,) = launch_plan.launches
+    assert launch.source == ("convolve_small.cu" if cuda else "convolve.cu")
+    run(runner, launch_plan, only_if=only_if, image=image, taps=views, out=out, fillvalue=FILL)
+    expected = np.full(shape, -7.0)
+    if asked:
+        expected = correlated(image[0].astype(float), taps, shape, (2, 2), "fill")
     np.testing.assert_allclose(out[0], expected, rtol=1e-4, atol=1e-5)
 
 

@@ -42,6 +42,7 @@ class Device(HostCopies):
     block_limit: int
     shared_limit: int = 32 << 10  # bytes of shared memory that a block can have
     capability: tuple[int, int] | None = None  # compute capability, of CUDA devices
+    null: Any = 0  # in place of a kernel's buffer that is not there
     has_arrays: bool = False  # whether `new_array` gives some, which operands may be
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
 

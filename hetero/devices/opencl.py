@@ -94,6 +94,7 @@ class OpenCLDevice(Device):
 
     kind = "opencl"
     dialect = "opencl"
+    null = None
     has_arrays = True
 
     def __init__(self, ordinal: int, device: Any) -> None:

@@ -21,7 +21,7 @@
 // TAIL_ROWS x TAIL_COLUMNS taps, none of it empty. THREADS is a multiple of 32. ALIGNED: the columns
 // of out are contiguous, its address and other strides multiples of 16 bytes. Extents are positive.
 //
-// ONLY_IF adds an argument, a flag: nothing is done where it is 0.
+// only_if is null, or points to a flag: nothing is done where that is 0.
 
 #include "correlation.cu"
 
@@ -48,9 +48,11 @@ convolve(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT taps,
          index_t filter_width, index_t out_height, index_t out_width, index_t top, index_t left,
          index_t tap_row, index_t tap_column, index_t tiles_down, index_t tiles_across,
          index_t image_batch, index_t image_row, index_t image_column, index_t out_batch,
-         index_t out_row, index_t out_column, index_t boundary, double fillvalue FLAG)
+         index_t out_row, index_t out_column, index_t boundary, double fillvalue,
+         GLOBAL const int *RESTRICT only_if)
 {
-    RETURN_UNLESS_ASKED;
+    if (only_if && !only_if[0])
+        return;
     SHARED VECTOR tile_vectors[(TILE_ROWS + STAGE_ROWS - 1) * MOST_COLUMNS / WIDTH];
     SHARED VECTOR tap_vectors[STAGE_ROWS * STAGE_COLUMNS / WIDTH];
     LOCAL REAL *tile = (LOCAL REAL *)tile_vectors;

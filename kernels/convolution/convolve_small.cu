@@ -141,9 +141,11 @@ convolve_small(GLOBAL const REAL *RESTRICT image, GLOBAL const REAL *RESTRICT ta
                GLOBAL REAL *RESTRICT out, index_t height, index_t width, index_t out_height,
                index_t out_width, index_t top, index_t left, index_t tap_row, index_t tap_column,
                index_t tiles_down, index_t tiles_across, index_t image_batch, index_t image_row,
-               index_t out_batch, index_t out_row, index_t boundary, double fillvalue FLAG)
+               index_t out_batch, index_t out_row, index_t boundary, double fillvalue,
+               GLOBAL const int *RESTRICT only_if)
 {
-    RETURN_UNLESS_ASKED;
+    if (only_if && !only_if[0])
+        return;
     const int thread = (int)threadIdx.x;
     const int lane = thread % LANES, group = thread / LANES;
     const unsigned int across = blockIdx.x % (unsigned int)tiles_across;

@@ -4,13 +4,6 @@
 #ifndef REAL
 #define REAL float
 #endif
-#ifdef ONLY_IF
-#define FLAG , GLOBAL const int *RESTRICT only_if
-#define RETURN_UNLESS_ASKED if (!only_if[0]) return
-#else
-#define FLAG
-#define RETURN_UNLESS_ASKED
-#endif
 #ifndef WIDTH
 #define WIDTH 4
 #endif

@@ -22,7 +22,6 @@ def direct(
     cuda: bool,
     block_limit: int = 1024,
     shared_limit: int = 32768,
-    only_if: bool = False,
     tuning: tables.Table | None = None,
     **sizes: Unpack[TapSizes],
 ) -> LaunchPlan:
@@ -42,8 +41,6 @@ def direct(
         Most threads the device takes in a block; at least 32.
     shared_limit : int
         Bytes of shared memory that a block may have; at least 16384.
-    only_if : bool
-        Do nothing unless the first number of the buffer ``"only_if"`` of ints is not 0.
     tuning : Table, optional
         The figures that tiles are chosen by. Default: `hetero.kernels.common.tuning.default`.
     **sizes
@@ -52,7 +49,8 @@ def direct(
     Returns
     -------
     LaunchPlan
-        On the buffers ``"image"``, ``"taps"`` and ``"out"``, and the float ``"fillvalue"``.
+        On the buffers ``"image"``, ``"taps"`` and ``"out"``, the float ``"fillvalue"``, and the
+        buffer of ints ``"only_if"``: where its first one is 0 nothing is done. It may be null.
     """
     problem = correlation(**sizes)
     if block_limit < WARP:
@@ -63,15 +61,4 @@ def direct(
         found = small(problem, multiprocessors, alignment, block_limit, tuning)
     if found is None:
         found = tiled(problem, multiprocessors, alignment, block_limit, shared_limit, tuning)
-    return _on_condition(found) if only_if else found
-
-
-def _on_condition(launch_plan: LaunchPlan) -> LaunchPlan:
-    """The same launches, each of which looks at the flag first."""
-    launches = tuple(
-        launch._replace(
-            defines=(*launch.defines, ("ONLY_IF", 1)), arguments=(*launch.arguments, "only_if")
-        )
-        for launch in launch_plan.launches
-    )
-    return launch_plan._replace(launches=launches)
+    return found

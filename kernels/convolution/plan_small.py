@@ -80,6 +80,7 @@ def small(
             *p.out[:2],
             p.boundary,
             "fillvalue",
+            "only_if",
         ),
     )
     return LaunchPlan((launch,), 0, f"small{p.filter_height}x{p.filter_width}v{width}")

@@ -106,6 +106,7 @@ def tiled(
             *p.out,
             p.boundary,
             "fillvalue",
+            "only_if",
         ),
     )
     return LaunchPlan((launch,), 0, f"tile{groups * rows}x{lanes * width}")

@@ -86,7 +86,9 @@ def _direct(n: int, side: int, dtype: str, limits: Limits) -> RefitCase:
     shape, element = _shape(n, side, dtype, limits), ELEMENT_BYTES[dtype]
 
     def plan(table: Table) -> LaunchPlan:
-        return common.with_numbers(*direct(**shape, tuning=table).launches, fillvalue=0.0)
+        return common.with_numbers(
+            *direct(**shape, tuning=table).launches, fillvalue=0.0, only_if=0
+        )
 
     sizes = {"image": n * n, "taps": side * side, "out": n * n}
     return RefitCase(plan, {name: size * element for name, size in sizes.items()})

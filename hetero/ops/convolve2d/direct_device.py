@@ -36,11 +36,11 @@ def extents(window: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _launch_plan_of(
-    kind: str, window: Any, tap_strides: tuple[int, int] | None, only_if: bool, **others: Any
+    kind: str, window: Any, tap_strides: tuple[int, int] | None, **others: Any
 ) -> LaunchPlan:
     common = extents(window) | others
     if kind == "direct":
-        return plan_convolve.direct(**common, tap_strides=tap_strides, only_if=only_if)
+        return plan_convolve.direct(**common, tap_strides=tap_strides)
     return plan_convolve.separable(rank=window.rank, **common)
 
 
@@ -50,7 +50,6 @@ def launch_plan(
     problem: Problem,
     *buffers: Any,
     tap_strides: tuple[int, int] | None = None,
-    only_if: bool = False,
 ) -> LaunchPlan:
     """The launches of "direct" or "separable" for a problem and its buffers' addresses."""
     image_strides, out_strides = problem.strides
@@ -58,7 +57,6 @@ def launch_plan(
         kind,
         problem.options,
         tap_strides,
-        only_if,
         batch=problem.batch,
         dtype=problem.dtype,
         image_strides=image_strides,
@@ -130,10 +128,8 @@ def direct(
     """Enqueue the sum over the filter's taps; with a flag, only where it is set."""
     taps, owner, strides = taps_on(device, options.filter, problem)
     buffers = {"image": image, "taps": taps, "out": out, "fillvalue": options.fillvalue}
-    asked = only_if is not None
-    planned = launch_plan("direct", device, problem, image, out, tap_strides=strides, only_if=asked)
-    if asked:
-        buffers["only_if"] = only_if
+    buffers["only_if"] = device.null if only_if is None else only_if
+    planned = launch_plan("direct", device, problem, image, out, tap_strides=strides)
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
     del owner
 
@@ -147,7 +143,8 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Filter
     planned = launch_plan("direct", device, problem, aligned, tap_strides=strides)
     itemsize = np.dtype(problem.dtype).itemsize
     names = ("image", "taps", "out")
-    launch = device.prepared(planned, names, itemsize, fillvalue=options.fillvalue)
+    numbers = {"fillvalue": options.fillvalue, "only_if": device.null}
+    launch = device.prepared(planned, names, itemsize, **numbers)
 
     def run(image: int, _: int, out: int, owner: Any = owner) -> None:  # which keeps the taps
         launch(image, taps, out)

@@ -16,7 +16,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,32 +119,6 @@ class Beside:
         """End the process that heard of no kernels."""
         if (spare := self.taken()) is not None:
             _end(spare)
-
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Meanwhile all of them share one processor, where the system can do that.
-
-        Nothing stays behind where this process is ended meanwhile, as it would if they were
-        stopped.
-        """
-        if not hasattr(os, "sched_setaffinity"):
-            yield
-            return
-        processors = os.sched_getaffinity(0)
-        try:
-            self._bind({max(processors)})
-            yield
-        finally:
-            self._bind(processors)
-
-    def _bind(self, processors: set[int]) -> None:
-        processes = [one.process for one in self._kernels] + [self.spare]
-        pids = [process.pid for process in processes if process is not None]
-        for _ in range(2):  # those that begin meanwhile
-            for pid in (*self._loops.pids(), *pids):
-                with contextlib.suppress(OSError):  # it has ended
-                    for thread in os.listdir(f"/proc/{pid}/task"):
-                        os.sched_setaffinity(int(thread), processors)
 
     def add(self, one: Kernels) -> None:
         """One more process, of a device's kernels."""

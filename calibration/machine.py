@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from hetero.calibration import (
     contention,
     keeping_out,
     load,
-    loaded_links,
     loop,
     selection,
     surroundings,
@@ -28,7 +26,7 @@ from hetero.calibration.failures import Failure, told
 from hetero.calibration.places import chosen, places_of
 from hetero.calibration.portions import Portion, all_cases, by_own_clock, turns
 from hetero.calibration.progress import Schedule
-from hetero.calibration.surroundings import Surroundings, around, links_are_wanted
+from hetero.calibration.surroundings import Surroundings, around
 from hetero.calibration.wanted import Wanted
 from hetero.kernels.cpu import blas_spin
 from hetero.runtime import inventory, registry
@@ -94,20 +92,13 @@ def _measure(
         places = [p for p in places if any(portion.place is p for portion in portions)]
     kept.cases = sum(len(portion.cases) for portion in portions)
     schedule = _planned(portions, places, wanted, kept, progress)
-    with begun.aside() if begun is not None else contextlib.nullcontext():
-        company = {}
-        if not wanted.quick:  # while BLAS's threads spin as long as they do by themselves
-            anew = [p for p in places if p.name not in kept.around and links_are_wanted(p, wanted)]
-            schedule.begin("company", loaded_links.SECONDS, "links after products")
-            company = loaded_links.after_products(anew, budget, failures)
-        blas_spin.find()  # not while something is timed
-        beside = Surroundings(places, portions, wanted, kept, schedule, failures, company)
-        beside.copies()
+    blas_spin.find()  # not while something is timed
+    beside = Surroundings(places, portions, wanted, kept, schedule, failures)
     # A GPU's own clock does not mind what the CPU compiles meanwhile.
     at_once, own, rest = by_own_clock(portions)
     is_own = bool(at_once or own)
     compiled = compiling.compile_ahead(portions, wanted.quick, kept.kernels, is_own, begun)
-    ready = _Ready(compiled, schedule, _COMPILING[not wanted.quick], at_once, own, beside.calls)
+    ready = _Ready(compiled, schedule, _COMPILING[not wanted.quick], at_once, own, beside.measure)
     try:
         measured = loop.measure(
             [*at_once, *own, *rest],
@@ -158,8 +149,8 @@ class _Ready:
         Planned, of all waiting.
     at_once, own : list of Portion
         Timed by a device's own clock: what needs nothing compiled, and what does.
-    calls : callable
-        Called when all is compiled.
+    around : callable
+        Called when all is compiled: measures what everything else builds on.
     """
 
     def __init__(
@@ -169,9 +160,9 @@ class _Ready:
         seconds: float,
         at_once: list[Portion],
         own: list[Portion],
-        calls: Callable[[], None],
+        around: Callable[[], None],
     ) -> None:
-        self._compiled, self._schedule, self._calls = compiled, schedule, calls
+        self._compiled, self._schedule, self._around = compiled, schedule, around
         self._at_once, self._own = ({id(one) for one in some} for some in (at_once, own))
         self._seconds = seconds / (1 + len({one.place.name for one in own}))
         self._there: set[str] = set()  # places whose own kernels are compiled
@@ -194,7 +185,7 @@ class _Ready:
                 begin("compiling", self._seconds, "compiling")
                 compiled.wait(_told_by(self._schedule))
             self._all = True
-            self._calls()
+            self._around()
 
 
 def _told_by(schedule: Schedule) -> Callable[[int], None]:

@@ -1,7 +1,6 @@
 """What calls cost beside computing, at each place that is measured: links, and the host's own work.
 
-Links need all cores, and nothing that is compiled: they come first. What the host does around a
-call is a device's kernels, too.
+All of it is timed by the host, with all cores: nothing may be compiled meanwhile.
 """
 
 from __future__ import annotations
@@ -39,13 +38,11 @@ class Surroundings:
     ----------
     places, portions, wanted, kept, schedule, failures
         Of the calibration.
-    company : dict
-        Place -> how much longer links take right after a product.
 
     Attributes
     ----------
     shares : dict
-        Place, operation and method -> the host's share of a call; filled by `calls`.
+        Place, operation and method -> the host's share of a call; filled by `measure`.
     """
 
     def __init__(
@@ -56,16 +53,27 @@ class Surroundings:
         kept: Checkpoint,
         schedule: Schedule,
         failures: list[Failure],
-        company: dict[str, Any],
     ) -> None:
         self._places, self._portions, self._wanted, self._kept = places, portions, wanted, kept
-        self._schedule, self._failures, self._company = schedule, failures, company
+        self._schedule, self._failures = schedule, failures
+        self._after_products: dict[str, loaded_links.Times] = {}
         self._links: dict[str, dict[str, Any] | None] = {}  # None where they cannot be measured
         self.shares: dict[tuple[str, str, str], float] = {}
 
-    def copies(self) -> None:
-        """Measure copies in host memory, and each device's links."""
+    def measure(self) -> None:
+        """Measure what is not known yet."""
+        self._copies()
+        self._calls()
+
+    def _copies(self) -> None:
+        """Copies in host memory, and each device's links."""
         wanted, kept = self._wanted, self._kept
+        if not wanted.quick:
+            anew = [p for p in self._places if p.name not in kept.around]
+            anew = [p for p in anew if links_are_wanted(p, wanted)]
+            self._schedule.begin("company", loaded_links.SECONDS, "links after products")
+            found = loaded_links.after_products(anew, wanted.budget, self._failures)
+            self._after_products = found
         if kept.pack is None and (wanted.base is None or CPU in wanted.only):
             self._schedule.begin("pack", _PACK[not wanted.quick], "copies in host memory")
             kept.pack = overheads.pack(wanted.budget)
@@ -83,8 +91,8 @@ class Surroundings:
                     found = None
                 self._links[place.name] = found
 
-    def calls(self) -> None:
-        """Measure what the host does around calls, and the links of several devices."""
+    def _calls(self) -> None:
+        """What the host does around calls, and the links of several devices."""
         wanted, kept = self._wanted, self._kept
         for place in self._places:
             name = place.name
@@ -98,7 +106,7 @@ class Surroundings:
             except Exception as error:
                 self._failures.append(Failure("links", name, "", error))
             else:
-                links = loaded_links.beside(found.links, self._company.get(name, {}))
+                links = loaded_links.beside(found.links, self._after_products.get(name, {}))
                 kept.around[name] = found._replace(links=links)
                 kept.write_if_due()
                 self.shares |= {(name, *key): value for key, value in found.shares.items()}

@@ -77,7 +77,7 @@ def whole(view):
 
 
 def run(runner, launch_plan, **named):
-    """Run a plan on views of arrays made by the runner, and a float; ``only_if`` may be left out."""
+    """Run a plan on views of arrays made by the runner, and a float; without a flag by default."""
     views = {name: view for name, view in named.items() if isinstance(view, np.ndarray)}
     buffers = {name: value for name, value in named.items() if name not in views}
     if isinstance(runner, OnGpu):

@@ -53,16 +53,6 @@ class Server:
     def pid(self) -> int:
         return self._process.pid
 
-    def pids(self) -> list[int]:
-        """Of this process, first, and of all that are copies of it."""
-        found = [self.pid]
-        with contextlib.suppress(OSError):  # not every system tells
-            for name in filter(str.isdecimal, os.listdir("/proc")):
-                with contextlib.suppress(OSError):  # it has ended
-                    if os.getpgid(int(name)) == self.pid != int(name):
-                        found.append(int(name))
-        return found
-
     def begin(self, name: str, nice: int) -> Child:
         """A process that compiles loops of one name.
 

@@ -167,12 +167,6 @@ class Processes:
         self._ask(names)
         self.look()
 
-    def pids(self) -> list[int]:
-        """Of those that run, after the one that they are copies of."""
-        if self._server is not None:
-            return self._server.pids()
-        return [process.pid for _, process in self._running]
-
     def _begin(self) -> None:
         cores = os.cpu_count() or 1
         # With one for each core the last two of eighteen would begin when sixteen have ended.

@@ -16,9 +16,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero import devices, disk_cache, kernels
 from hetero.calibration import budgets
@@ -30,10 +31,16 @@ from hetero.errors import HeteroError
 from hetero.runtime import inventory, registry, tuning
 from hetero.runtime.cases import Case, Place
 
-_COMMAND = "from hetero.calibration import compiling; compiling.compile_asked()"
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+# Without what ends an interpreter and a CUDA context in order, which takes half a second.
+_END = "os._exit(0)"
+_COMMAND = f"import os; from hetero.calibration import compiling; compiling.compile_asked(); {_END}"
 _FIRST = "first"  # said by the process when the kernels that are waited for first are compiled
 _NICE, _NICER = 10, 9  # priority of those kernels, and how much lower that of the others is
 _KIND = "cubin"  # of things in the cache
+_thread = threading.local()
 
 
 def begin() -> Beside:
@@ -242,22 +249,18 @@ def compile_asked() -> None:
     place = Place(name, info, (listing,))
     budget = budgets.QUICK if asked["quick"] else budgets.FULL
 
-    def make_first(wanted: list[Kernel]) -> None:
-        _make(listing, wanted)
-        with contextlib.suppress(BrokenPipeError):
-            print(_FIRST, flush=True)
-
-    def make_others(wanted: list[Kernel]) -> None:
-        _make_nicer(_NICER)
-        _make(listing, wanted)
-
-    with tuning.using(asked["tables"]), ThreadPoolExecutor(1) as beside:
+    with (
+        tuning.using(asked["tables"]),
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+        ThreadPoolExecutor(1) as beside,
+    ):
         portions = all_cases(registry.operations(), [place], budget, [])
         cases = [case for portion in portions for case in portion.cases]
         cases = [case for case in cases if str(case) in set(asked["cases"])]
         first = [case for case in cases if has_own_clock(case)]
-        made = [beside.submit(make_first, kernels_of(listing, first))]
-        made.append(beside.submit(make_others, kernels_of(listing, cases)))
+        made = [pool.submit(_make, listing, one) for one in kernels_of(listing, first)]
+        made.append(beside.submit(_say_when, [*made]))
+        made += [pool.submit(_make_nicely, listing, one) for one in kernels_of(listing, cases)]
         _make_plans(name, listing)
         for one in made:
             one.result()
@@ -282,10 +285,25 @@ def _make_nicer(by: int) -> None:
         os.nice(by)
 
 
-def _make(device: Device, wanted: Iterable[Kernel]) -> None:
-    cubin.make_ahead(
-        (kernel_text(text, device.dialect), device.arch, defines) for text, defines in wanted
-    )
+def _say_when(first: Iterable[Future[None]]) -> None:
+    """Say that all of these are done, when they are."""
+    for one in first:
+        one.result()
+    with contextlib.suppress(BrokenPipeError):
+        print(_FIRST, flush=True)
+
+
+def _make(device: Device, wanted: Kernel) -> None:
+    text, defines = wanted
+    cubin.keep(kernel_text(text, device.dialect), device.arch, defines)
+
+
+def _make_nicely(device: Device, wanted: Kernel) -> None:
+    """`_make`, by a thread that from then on gives way to those that nobody made nicer."""
+    if not getattr(_thread, "is_nicer", False):
+        _make_nicer(_NICER)
+        _thread.is_nicer = True
+    _make(device, wanted)
 
 
 def _mark(place: Place, names: list[str], quick: bool, tables: Mapping[str, Any]) -> str:

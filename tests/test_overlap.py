@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import itertools
+import os
 import signal
 import sys
 import threading
@@ -425,30 +426,39 @@ def test_a_process_compiles_first_what_is_waited_for_first(monkeypatch, tmp_path
         "from hetero.calibration import compiling\n"
         f"compiling.inventory.devices = lambda: {{'cuda:0': {info!r}}}\n"
         "compiling.kernel_text = lambda text, dialect: text\n"
-        "def make(all):\n"
-        f"    with open({str(told)!r}, 'a') as file: print([*all], file=file)\n"
-        "compiling.cubin.make_ahead = make\n" + compiling._COMMAND,
+        "import os, threading\n"
+        "def keep(*one):\n"
+        "    nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())\n"
+        f"    with open({str(told)!r}, 'a') as file: file.write(f'{{one, nice}}\\n')\n"
+        "compiling.cubin.keep = keep\n" + compiling._COMMAND,
     )
     place = Place("cuda:0", info, (Listing("cuda:0", info),))
     operations = [registry.operation(name) for name in ("matvec", "convolve2d")]
     cases = [c for p in all_cases(operations, [place], QUICK, []) for c in p.cases]
     cases = [case for case in cases if case.dtype == "float32" and case.ahead]
     process = compiling.Kernels(place, cases, True, {})
+
+    def made():
+        return [ast.literal_eval(line) for line in told.read_text().splitlines()]
+
     process.wait_for_first()
-    (line,) = told.read_text().splitlines()
-    first = ast.literal_eval(line)
+    early = made()
     process.wait()
-    _, line = told.read_text().splitlines()
-    others = ast.literal_eval(line)
     device = Listing("cuda:0", info)
     own = [case for case in cases if case.implementation.operation == "matvec"]
-    for found, listed in ((first, own), (others, cases)):
-        assert [(file, defines) for file, _, defines in found] == kernels_of(device, listed)
-        assert {arch for _, arch, _ in found} == {"sm_90"}
+    first, others = kernels_of(device, own), kernels_of(device, cases)
     assert others
+    lower = {}
+    for (file, arch, defines), nice in made():
+        assert arch == "sm_90"
+        assert (file, defines) not in lower, "each once"
+        lower[file, defines] = nice
+    here = os.nice(0)
+    assert lower == dict.fromkeys(first, min(here + 10, 19)) | dict.fromkeys(others, 19)
+    assert {*first} <= {(file, defines) for (file, _, defines), _ in early}
     asked = compiling.Kernels(place, cases, True, {})
     asked.wait()
-    assert len(told.read_text().splitlines()) == 2, "they are known to be compiled"
+    assert len(made()) == len(lower), "they are known to be compiled"
 
 
 def test_a_process_that_fails_is_not_waited_for(monkeypatch):

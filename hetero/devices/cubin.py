@@ -54,12 +54,19 @@ def cubin(text: str, arch: str, defines: Defines) -> bytes:
     return code
 
 
-def make_ahead(wanted: Iterable[tuple[str, str, Defines]]) -> None:
-    """Leave in the cache what will be asked of `cubin`, several compiled at a time.
+def keep(text: str, arch: str, defines: Defines) -> None:
+    """Leave in the cache what will be asked of `cubin`.
 
     Whatever fails here fails again, and is reported, where it is asked for.
     """
-    if paths.private_folder(_KIND) is None:  # then each would be compiled twice
+    if paths.private_folder(_KIND) is not None:  # else it would be compiled twice
+        with contextlib.suppress(KernelCompileError):
+            cubin(text, arch, defines)
+
+
+def make_ahead(wanted: Iterable[tuple[str, str, Defines]]) -> None:
+    """`keep` several, compiled at the same time."""
+    if paths.private_folder(_KIND) is None:
         return
     missing = [one for one in dict.fromkeys(wanted) if disk_cache.read(_KIND, _name(*one)) is None]
     if len(missing) < 2:
@@ -67,12 +74,8 @@ def make_ahead(wanted: Iterable[tuple[str, str, Defines]]) -> None:
     # Not above: whatever imports this for the first time when the interpreter ends could not.
     from concurrent.futures import ThreadPoolExecutor
 
-    def make(one: tuple[str, str, Defines]) -> None:
-        with contextlib.suppress(KernelCompileError):
-            cubin(*one)
-
     with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
-        list(pool.map(make, missing))
+        list(pool.map(lambda one: keep(*one), missing))
 
 
 def _name(text: str, arch: str, defines: Defines) -> str:

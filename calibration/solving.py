@@ -15,6 +15,7 @@ from hetero.runtime.cases import Budget, Case, Dims
 SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 _FEWEST = 4  # steps, of a large system
 _POINTS = 2**22  # point updates that are timed at least
+_LONG = 0.03  # seconds of a solve whose first call counts, too
 _STANDS_OUT = 2.0  # times the solve of few steps, what the one of more takes
 
 
@@ -57,8 +58,9 @@ def timed_solves(
     call = prepared(case, dims, bench)
     if bench.device is None:
         time.sleep(SETTLES)
-    call(known[0] if known else case.how.few)  # not counted: caches, pages
-    steps, first = (known, ()) if known else _that_stand_out(case, dims[0], call, budget)
+    warm = _seconds(call, (known or counts(case, dims[0]))[0])
+    less = warm if warm > _LONG else None  # not counted else: caches, pages
+    steps, first = (known, ()) if known else _that_stand_out(case, dims[0], call, budget, less)
     calls = [partial(call, number) for number in steps]
     found = in_turn(calls, budget=budget.point, least=1 if known else 2, first=first)
     for one in found:
@@ -67,25 +69,26 @@ def timed_solves(
 
 
 def _that_stand_out(
-    case: Case, n: int, call: Callable[[int], None], budget: Budget
+    case: Case, n: int, call: Callable[[int], None], budget: Budget, less: float | None
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Numbers of steps, and what one solve of each took."""
+    """Numbers of steps, and what one solve of each took; ``less``: of few, if it is known."""
     few, *more = steps = counts(case, n)
     if not more:
-        return steps, ()
+        return steps, () if less is None else (less,)
     (many,) = more
     most = most_steps(case, n)
-
-    def seconds(number: int) -> float:
-        begin = time.perf_counter()
-        call(number)
-        return time.perf_counter() - begin
-
-    less, took = seconds(few), seconds(many)
+    less = _seconds(call, few) if less is None else less
+    took = _seconds(call, many)
     while many < most and took <= min(_STANDS_OUT * less, budget.longest / 2.0):
         many = min(few + 2 * (many - few), most)
-        took = seconds(many)
+        took = _seconds(call, many)
     return (few, many), (less, took)
+
+
+def _seconds(call: Callable[[int], None], number: int) -> float:
+    begin = time.perf_counter()
+    call(number)
+    return time.perf_counter() - begin
 
 
 def outside_in(sizes: Sequence[int]) -> list[int]:

@@ -155,6 +155,16 @@ def test_steps_that_hardly_take_time_are_timed_in_numbers(monkeypatch):
     assert max(machine.counts) <= 4 + 512, "or a residual gets subnormal"
 
 
+@pytest.mark.parametrize(("setup", "calls"), [(0.02, 3), (0.04, 2)])
+def test_the_first_call_of_a_long_solve_counts(setup, calls, monkeypatch):
+    machine = Solver(monkeypatch, setup, 1e-3)
+    machine.case = replace(machine.case, axes=[[2**20]])
+    found = machine.taken()
+    assert machine.counts[1:].count(4) == calls, "the first of all compiles"
+    assert machine.counts.count(12) == 2
+    assert found.timed[2**20,] == pytest.approx((setup + 4e-3, setup + 12e-3))
+
+
 def test_a_second_look_mends_a_slow_spell(monkeypatch):
     """A spell in which all takes three times as long."""
     machine = Solver(monkeypatch, 1e-4, 1e-5)

@@ -30,7 +30,7 @@ class Recorder:
     capturing = False
     launch, prepared, _prepared = CudaDevice.launch, CudaDevice.prepared, CudaDevice._prepared
     _queue = CudaDevice._queue
-    run_launches = Device.run_launches
+    run_launches, null = Device.run_launches, Device.null
 
     def __init__(self):
         self.local = SimpleNamespace(queue=None)

@@ -23,6 +23,7 @@ _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
 _LONG = 0.005  # above which one is
 _THIRD, _PROBES = 3, 8  # of a case's samples every so many get a second look, and about so many
 _SPELL = 0.1  # of these took less than before: all of the case may have met a slow spell
+_TELLS = 0.001  # seconds of a call: shorter ones may be all overhead, and tell no rate
 _LONG_LOOK = 0.01  # seconds of a call, beyond which one look is enough
 
 
@@ -191,22 +192,38 @@ def _grid(
             marked.add(dims)
         return found
 
-    rate = 0.0  # the best seen: volume per second
+    rate = _Rate({})
     for dims in sorted(grid(case.axes), key=prod):
-        if rate and (prod(dims) / rate > budget.longest or time.perf_counter() > end):
+        if seconds and (rate.seconds(dims) > budget.longest or time.perf_counter() > end):
             continue
         seconds[dims] = seconds_of(dims)
-        rate = max(rate, prod(dims) / seconds[dims])
+        rate.add(dims, seconds[dims])
     held_out: dict[Dims, float] = {}
     for dims in between_knots(case):
         late = time.perf_counter() > end + 0.2 * seconds_left
         if len(held_out) >= case.how.held_out or late:
             break
-        if prod(dims) / rate <= budget.longest / 4:
+        if rate.seconds(dims) <= budget.longest / 4:
             held_out[dims] = seconds_of(dims)
     return Samples(
         seconds, held_out, host=shapes.host, least=shapes.least, marked=frozenset(marked)
     )
+
+
+class _Rate:
+    """The best volume per second that was seen."""
+
+    def __init__(self, seconds: dict[Dims, float]) -> None:
+        self._best = self._most = 0.0
+        for dims, taken in seconds.items():
+            self.add(dims, taken)
+
+    def add(self, dims: Dims, taken: float) -> None:
+        self._best, self._most = max(self._best, prod(dims) / taken), max(self._most, taken)
+
+    def seconds(self, dims: Dims) -> float:
+        """What a call should take; 0 where all calls were too short to tell."""
+        return prod(dims) / self._best if self._most > _TELLS else 0.0
 
 
 def between_knots(case: Case) -> Iterator[Dims]:
@@ -236,16 +253,14 @@ def _pass(
             bench.waiting(case, case.problem(*dims))()  # compiles
     number = max(map(len, before.typical.values()), default=0)
     seconds, typical = dict(before.seconds), dict(before.typical)
-    rate = max((prod(dims) / seconds[dims] for dims in seconds), default=0.0)
+    rate = _Rate(seconds)
     end = time.perf_counter() + seconds_left
     marked, unsure = set(before.marked), set(before.unsure)
     time.sleep(solving.SETTLES)
     for dims, sizes in {**how.knots, **how.held_out}.items():
-        if rate and (prod(dims) / rate > how.longest or time.perf_counter() > end):
+        if seconds and (rate.seconds(dims) > how.longest or time.perf_counter() > end):
             continue
-        if before.seconds and dims not in seconds:
-            continue
-        if number and seconds[dims] > (_SHORT if number >= how.number / 2 else _LONG):
+        if seconds.get(dims, 0.0) > (_SHORT if number >= how.number / 2 else _LONG):
             continue
         measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
         if dims not in seconds or not disturbed:
@@ -255,7 +270,7 @@ def _pass(
         seconds[dims] = min(earlier, found)
         (set.add if is_less(found, earlier) else set.discard)(unsure, dims)
         typical[dims] = (*typical.get(dims, ()), measured.seconds)
-        rate = max(rate, prod(dims) / seconds[dims])
+        rate.add(dims, seconds[dims])
     return replace(
         before,
         seconds=seconds,

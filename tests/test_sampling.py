@@ -23,7 +23,7 @@ from hetero.calibration.budgets import FULL
 from hetero.calibration.load import Watch
 from hetero.ops.products.cases import product
 from hetero.runtime import registry
-from hetero.runtime.cases import Case, Place, SampleGrid, TimedSolves
+from hetero.runtime.cases import Case, Passes, Place, SampleGrid, TimedSolves
 from hetero.runtime.registry import lookup
 
 
@@ -204,6 +204,58 @@ def test_small_solves_are_timed_though_the_largest_took_all_the_time(monkeypatch
     machine.case = replace(machine.case, axes=[[2**8, 2**14, 2**20 - 2, 2**20]])
     found = sampling.take(machine.case, machine.bench, FULL, 1e-3)
     assert set(found.seconds) == {(2**8,), (2**14,), (2**20,)}
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Seconds of a pass's samples are what a function says, by dimensions and pass."""
+    row = next(i for i in lookup("convolve2d") if (i.kind, i.method) == ("cuda", "fft"))
+    knots = {(800,): (16,), (182_000,): (256,), (2_750_000,): (1024,), (42_300_000,): (4096,)}
+    how = Passes("surface", knots, {(1_000_000,): (600,)}, 0.08, 2)
+    case = Case(row, "float64", "*", how, problem=lambda *sizes: sizes)
+    bench = types.SimpleNamespace(devices=(), waiting=lambda *_: lambda: None, watch=Watch())
+
+    def run(seconds, number=2):
+        found = None
+        for turn in range(number):
+
+            def timed(case, sizes, bench, budget, turn=turn):
+                dims = next(d for d, s in {**knots, **how.held_out}.items() if s == sizes)
+                took = seconds(dims[0], turn)
+                return measure.Measurement(took, (took,))
+
+            monkeypatch.setattr(sampling, "_timed", timed)
+            found = sampling.take(case, bench, FULL, 10.0, before=found)
+        return {dims[0]: taken for dims, taken in found.seconds.items()}
+
+    return run
+
+
+def transform(points):
+    return 7e-5 + 1.5e-10 * points
+
+
+def test_a_short_call_that_took_longer_leaves_nothing_out(passes):
+    """A GPU whose clock is low yet: 0.5 ms for 16 x 16, by whose rate 256 x 256 takes 0.1 s."""
+    found = passes(lambda n, turn: (7.0 if n == 800 else 1.0) * transform(n), 1)
+    assert len(found) == 5
+    assert found[42_300_000] == pytest.approx(transform(42_300_000))
+
+
+def test_what_was_left_out_by_a_slow_first_look_is_measured_in_the_next(passes):
+    def slow(n, turn):
+        return 2e-3 if n == 800 and turn == 0 else transform(n)
+
+    assert set(passes(slow, 1)) == {800}
+    assert passes(slow) == pytest.approx(
+        {n: transform(n) for n in (800, 182_000, 1_000_000, 2_750_000, 42_300_000)}
+    )
+
+
+def test_what_takes_too_long_is_left_out(passes):
+    found = passes(lambda n, turn: 1e-8 * n)
+    assert set(found) == {800, 182_000, 1_000_000, 2_750_000}
+    assert 42_300_000 * 1e-8 > 0.08
 
 
 def test_times_that_tell_no_step_from_the_set_up():

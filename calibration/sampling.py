@@ -23,7 +23,8 @@ _SHORT = 0.002  # seconds of a call, above which half of the passes are enough
 _LONG = 0.005  # above which one is
 _THIRD, _PROBES = 3, 8  # of a case's samples every so many get a second look, and about so many
 _SPELL = 0.1  # of these took less than before: all of the case may have met a slow spell
-_TELLS = 0.001  # seconds of a call: shorter ones may be all overhead, and tell no rate
+# Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and tell no rate.
+_TELLS = 1e-4, 1e-3
 _LONG_LOOK = 0.01  # seconds of a call, beyond which one look is enough
 
 
@@ -192,7 +193,7 @@ def _grid(
             marked.add(dims)
         return found
 
-    rate = _Rate({})
+    rate = _Rate({}, bench)
     for dims in sorted(grid(case.axes), key=prod):
         if seconds and (rate.seconds(dims) > budget.longest or time.perf_counter() > end):
             continue
@@ -213,7 +214,8 @@ def _grid(
 class _Rate:
     """The best volume per second that was seen."""
 
-    def __init__(self, seconds: dict[Dims, float]) -> None:
+    def __init__(self, seconds: dict[Dims, float], bench: Bench) -> None:
+        self._tells = _TELLS[bool(bench.devices)]
         self._best = self._most = 0.0
         for dims, taken in seconds.items():
             self.add(dims, taken)
@@ -223,7 +225,7 @@ class _Rate:
 
     def seconds(self, dims: Dims) -> float:
         """What a call should take; 0 where all calls were too short to tell."""
-        return prod(dims) / self._best if self._most > _TELLS else 0.0
+        return prod(dims) / self._best if self._most > self._tells else 0.0
 
 
 def between_knots(case: Case) -> Iterator[Dims]:
@@ -253,7 +255,7 @@ def _pass(
             bench.waiting(case, case.problem(*dims))()  # compiles
     number = max(map(len, before.typical.values()), default=0)
     seconds, typical = dict(before.seconds), dict(before.typical)
-    rate = _Rate(seconds)
+    rate = _Rate(seconds, bench)
     end = time.perf_counter() + seconds_left
     marked, unsure = set(before.marked), set(before.unsure)
     time.sleep(solving.SETTLES)

@@ -33,7 +33,7 @@ class FakeBench:
     As a program calls it, the host takes 15 us.
     """
 
-    queue = None
+    queue, devices = None, ("cuda:0",)
 
     def __init__(self, host):
         self.host = host
@@ -213,7 +213,7 @@ def passes(monkeypatch):
     knots = {(800,): (16,), (182_000,): (256,), (2_750_000,): (1024,), (42_300_000,): (4096,)}
     how = Passes("surface", knots, {(1_000_000,): (600,)}, 0.08, 2)
     case = Case(row, "float64", "*", how, problem=lambda *sizes: sizes)
-    bench = types.SimpleNamespace(devices=(), waiting=lambda *_: lambda: None, watch=Watch())
+    bench = types.SimpleNamespace(devices=("cuda:0",), waiting=lambda *_: lambda: None, watch=Watch())
 
     def run(seconds, number=2):
         found = None

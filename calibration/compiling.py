@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,8 @@ from hetero.calibration.portions import all_cases, has_own_clock
 from hetero.devices import cubin, loop_compiler, loops
 from hetero.devices.base import Device, kernel_text
 from hetero.errors import HeteroError
-from hetero.runtime import inventory, registry, tuning
-from hetero.runtime.cases import Case, Place
+from hetero.runtime import inventory, pricing, registry, tuning
+from hetero.runtime.cases import Budget, Case, Place
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -261,10 +262,25 @@ def compile_asked() -> None:
         made = [pool.submit(_make, listing, one) for one in kernels_of(listing, first)]
         made.append(beside.submit(_say_when, [*made]))
         made += [pool.submit(_make_nicely, listing, one) for one in kernels_of(listing, cases)]
+        made += [pool.submit(_make_nicely, listing, one) for one in _of_several(listing, budget)]
         _make_plans(name, listing)
         for one in made:
             one.result()
     disk_cache.write(_KIND, asked["mark"], b"")
+
+
+def _of_several(listing: Listing, budget: Budget) -> list[Kernel]:
+    """The kernels of solves that devices like this one share, where this is their first one: those
+    of the smallest, the others launch what one device does."""
+    found = []
+    for group in pricing.groups(inventory.devices()).values() if not budget.quick else ():
+        if group["members"][0] == listing.name:
+            number = len(group["members"])
+            place = Place(group["constants"], group, (listing,) * number)
+            for portion in all_cases(registry.operations(), [place], budget, []):
+                cases = [replace(c, axes=[c.axes[0][:1], *c.axes[1:]]) for c in portion.cases]
+                found += kernels_of(listing, cases, number)
+    return found
 
 
 def _make_plans(name: str, listing: Listing) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,11 +135,14 @@ class _Nothing:
         return lambda *arguments: None
 
 
-def kernels_of(device: Listing, cases: Iterable[Case]) -> list[Kernel]:
-    """The kernels that cases launch; those that were listed before are left out."""
+def kernels_of(device: Listing, cases: Iterable[Case], number: int = 1) -> list[Kernel]:
+    """The kernels that cases launch; those that were listed before are left out.
+
+    ``number`` devices like this one share each solve.
+    """
     before = set(device.wanted)
     for case in cases:
-        run = _solve if isinstance(case.how, TimedSolves) else _call
+        run = partial(_solve, number) if isinstance(case.how, TimedSolves) else _call
         for dims in sizes(case):
             device.begin()
             try:
@@ -166,10 +170,12 @@ def _call(device: Listing, case: Case, dims: Dims) -> None:
     case.implementation.run((device,), problem, arguments)
 
 
-def _solve(device: Listing, case: Case, dims: Dims) -> None:
-    problem, made = case.problem(*dims), case.arguments(*dims, devices=(device,))
-    b, x = device.allocate(1)[0], device.allocate(1)[0]
+def _solve(number: int, device: Listing, case: Case, dims: Dims) -> None:
+    devices = (device,) * number
+    problem, made = case.problem(*dims), case.arguments(*dims, devices=devices)
+    if number == 1:  # else operands are the host's
+        b, x = device.allocate(1)[0], device.allocate(1)[0]
+        made = made._replace(inputs=(b,), output=x)
     for count in solving.counts(case, dims[0]):
         options = made.options._replace(maxiter=count)
-        arguments = made._replace(inputs=(b,), output=x, options=options)
-        case.implementation.run((device,), problem, arguments)
+        case.implementation.run(devices, problem, made._replace(options=options))

@@ -100,6 +100,31 @@ def test_kernels_of_every_case_are_listed_but_those_of_libraries(with_libraries)
     assert {name: files & found[name] for name, files in expected.items()} == expected
 
 
+def test_kernels_of_solves_that_two_devices_share(with_libraries, monkeypatch):
+    """Those that one device does not launch; the smallest solves launch all of them."""
+    infos = {"cuda:0": INFO, "cuda:1": {**INFO, "same_as": "cuda:0"}}
+    monkeypatch.setattr(compiling.inventory, "devices", lambda: infos)
+    device, second = (Listing(name, INFO) for name in infos)
+    kernels_of(device, cases_of(device, FULL))
+    assert compiling._of_several(second, FULL) == [], "it is not their first one"
+    assert compiling._of_several(device, QUICK) == [], "nothing is measured of them"
+    found = compiling._of_several(device, FULL)
+    assert {file for file, _ in found} == {"kmeans_seeds.cu"}
+    assert {dict(defines)["GATHERED"] for _, defines in found} == {0}
+    (group,) = compiling.pricing.groups(infos).values()
+    place = Place("cuda*2", group, (device, device))
+    shared = all_cases(registry.operations(), [place], FULL, [])
+    larger = [
+        dataclasses.replace(case, axes=[case.axes[0][1:2], *case.axes[1:]])
+        for portion in shared
+        for case in portion.cases
+    ]
+    assert larger
+    assert kernels_of(device, larger, 2) == []
+    monkeypatch.setattr(compiling.inventory, "devices", lambda: {"cuda:0": INFO})
+    assert compiling._of_several(Listing("cuda:0", INFO), FULL) == []
+
+
 def test_plans_of_the_transforms_are_made_once_each(with_libraries, monkeypatch):
     device = Listing("cuda:0", INFO)
     cases = [case for case in cases_of(device) if str(case).startswith("poisson dst 2d")]

@@ -213,7 +213,8 @@ def passes(monkeypatch):
     knots = {(800,): (16,), (182_000,): (256,), (2_750_000,): (1024,), (42_300_000,): (4096,)}
     how = Passes("surface", knots, {(1_000_000,): (600,)}, 0.08, 2)
     case = Case(row, "float64", "*", how, problem=lambda *sizes: sizes)
-    bench = types.SimpleNamespace(devices=("cuda:0",), waiting=lambda *_: lambda: None, watch=Watch())
+    bench = FakeBench(None)
+    bench.waiting = lambda *_: lambda: None
 
     def run(seconds, number=2):
         found = None

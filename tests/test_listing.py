@@ -12,7 +12,7 @@ import types
 
 import pytest
 
-from hetero.calibration import compiling, listing
+from hetero.calibration import compiling, kernel_compiler, listing
 from hetero.calibration.budgets import FULL, QUICK
 from hetero.calibration.compiling import Kernels
 from hetero.calibration.listing import Listing, kernels_of
@@ -103,15 +103,15 @@ def test_kernels_of_every_case_are_listed_but_those_of_libraries(with_libraries)
 def test_kernels_of_solves_that_two_devices_share(with_libraries, monkeypatch):
     """Those that one device does not launch; the smallest solves launch all of them."""
     infos = {"cuda:0": INFO, "cuda:1": {**INFO, "same_as": "cuda:0"}}
-    monkeypatch.setattr(compiling.inventory, "devices", lambda: infos)
+    monkeypatch.setattr(kernel_compiler.inventory, "devices", lambda: infos)
     device, second = (Listing(name, INFO) for name in infos)
     kernels_of(device, cases_of(device, FULL))
-    assert compiling._of_several(second, FULL) == [], "it is not their first one"
-    assert compiling._of_several(device, QUICK) == [], "nothing is measured of them"
-    found = compiling._of_several(device, FULL)
+    assert kernel_compiler._of_several(second, FULL) == [], "it is not their first one"
+    assert kernel_compiler._of_several(device, QUICK) == [], "nothing is measured of them"
+    found = kernel_compiler._of_several(device, FULL)
     assert {file for file, _ in found} == {"kmeans_seeds.cu"}
     assert {dict(defines)["GATHERED"] for _, defines in found} == {0}
-    (group,) = compiling.pricing.groups(infos).values()
+    (group,) = kernel_compiler.pricing.groups(infos).values()
     place = Place("cuda*2", group, (device, device))
     shared = all_cases(registry.operations(), [place], FULL, [])
     larger = [
@@ -121,8 +121,8 @@ def test_kernels_of_solves_that_two_devices_share(with_libraries, monkeypatch):
     ]
     assert larger
     assert kernels_of(device, larger, 2) == []
-    monkeypatch.setattr(compiling.inventory, "devices", lambda: {"cuda:0": INFO})
-    assert compiling._of_several(Listing("cuda:0", INFO), FULL) == []
+    monkeypatch.setattr(kernel_compiler.inventory, "devices", lambda: {"cuda:0": INFO})
+    assert kernel_compiler._of_several(Listing("cuda:0", INFO), FULL) == []
 
 
 def test_plans_of_the_transforms_are_made_once_each(with_libraries, monkeypatch):
@@ -144,8 +144,8 @@ def test_plans_of_the_transforms_are_made_once_each(with_libraries, monkeypatch)
 
         active = contextlib.nullcontext
 
-    monkeypatch.setattr(compiling.devices, "get", {"cuda:0": Real()}.get)
-    compiling._make_plans("cuda:0", device)
+    monkeypatch.setattr(kernel_compiler.devices, "get", {"cuda:0": Real()}.get)
+    kernel_compiler._make_plans("cuda:0", device)
     assert made[::2] == [*device.layouts.values()]
     assert made[1::2] == [None] * len(device.layouts), "no memory is kept"
     assert len(device.layouts) > 3
@@ -196,7 +196,7 @@ def test_a_list_is_compiled_once_until_its_kernels_change(started, monkeypatch):
     (asked,) = started
     assert asked["cases"] == sorted(map(str, cases))
 
-    compiling.disk_cache.write(compiling._KIND, asked["mark"], b"")
+    compiling.disk_cache.write(kernel_compiler.KIND, asked["mark"], b"")
     started.clear()
     Kernels(place, cases[::-1], False, {}).wait()
     assert not started, "they are in the cache"

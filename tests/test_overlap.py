@@ -423,14 +423,14 @@ def test_a_process_compiles_first_what_is_waited_for_first(monkeypatch, tmp_path
     monkeypatch.setattr(
         compiling,
         "_COMMAND",
-        "from hetero.calibration import compiling\n"
-        f"compiling.inventory.devices = lambda: {{'cuda:0': {info!r}}}\n"
-        "compiling.kernel_text = lambda text, dialect: text\n"
+        "from hetero.calibration import kernel_compiler\n"
+        f"kernel_compiler.inventory.devices = lambda: {{'cuda:0': {info!r}}}\n"
+        "kernel_compiler.kernel_text = lambda text, dialect: text\n"
         "import os, threading\n"
         "def keep(*one):\n"
         "    nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())\n"
         f"    with open({str(told)!r}, 'a') as file: file.write(f'{{one, nice}}\\n')\n"
-        "compiling.cubin.keep = keep\n" + compiling._COMMAND,
+        "kernel_compiler.cubin.keep = keep\n" + compiling._COMMAND,
     )
     place = Place("cuda:0", info, (Listing("cuda:0", info),))
     operations = [registry.operation(name) for name in ("matvec", "convolve2d")]

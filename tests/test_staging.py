@@ -438,7 +438,12 @@ def test_ten_thousand_copies_leave_memory_as_it_was(ring, device):
     before = pinned.sizes(), threads_that_copy(), len(gc.get_objects())
     rounds(2500)
     gc.collect()
-    assert (pinned.sizes(), threads_that_copy()) == before[:2]
+    assert threads_that_copy() == before[1] <= 6
+    # A thread that waited for a core may make its last buffer late.
+    most = before[0] | {lanes.PURPOSE: before[1] * ring.buffers * SLICE}
+    now = pinned.sizes()
+    assert before[0][lanes.PURPOSE] <= now[lanes.PURPOSE] <= most[lanes.PURPOSE]
+    assert now | most == most
     assert len(gc.get_objects()) < before[2] + 100
 
 
@@ -449,7 +454,7 @@ def test_idle_threads_end_and_give_their_buffers_back(device, monkeypatch):
     for _ in range(2):
         there_and_back(ring, device, X)
         assert pinned.sizes()
-        end = time.monotonic() + 5.0
+        end = time.monotonic() + 60.0  # at the lowest priority, beside whatever else there is
         while (threads_that_copy(), pinned.sizes()) != before and time.monotonic() < end:
             time.sleep(0.01)
         assert (threads_that_copy(), pinned.sizes()) == before

@@ -107,6 +107,23 @@ def test_the_fill_value_counts():
         hetero.convolve2d(image, filter, "same", "wrap", fillvalue)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_fill_value_that_no_result_reads_changes_nothing(dtype, device):
+    """Tiles reach beyond the image all the same, at its lower and its right edge."""
+    large, small = rng.random((300, 310)).astype(dtype), rng.random((41, 30)).astype(dtype)
+    dot = np.full((1, 1), 3.0, dtype)
+    for method in (None, *TRANSFORMS):
+        for mode, filter in (("valid", small), ("full", dot), ("same", dot)):
+            options = {"mode": mode, "method": method, "device": device}
+            expected = hetero.convolve2d(large, filter, fillvalue=0, **options)
+            for fillvalue in (1e3, 1e20, np.nan):
+                found = hetero.convolve2d(large, filter, fillvalue=fillvalue, **options)
+                np.testing.assert_array_equal(found, expected, err_msg=f"{method} {mode}")
+    found = hetero.convolve2d(large, small, "valid", fillvalue=1e20, device=device)
+    assert eps_lost(found, large, small, "valid") < 1e3
+
+
 def test_a_stack_is_as_even_as_its_least_even_image():
     image, filter = operands("float64")
     stack = np.stack([image, 1e20 * image, image])

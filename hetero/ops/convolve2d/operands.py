@@ -124,7 +124,9 @@ def checked(
         if isinstance(mode, str) and mode == "valid":
             swapped(a.shape[-2:], b.shape)  # as SciPy, which looks at the shapes first
         boundary, fillvalue = _as_scipy((a.dtype, b.dtype), mode, boundary, fillvalue)
-    if boundary != "fill":
+    common = _common(a, b)
+    reads_beyond = mode != "valid" and b.shape != (1, 1)
+    if boundary != "fill" or (common.char in "fdFD" and not reads_beyond):
         fillvalue = 0
     if mode == "full" and any(n + f == 0 for n, f in zip(a.shape[-2:], b.shape, strict=True)):
         raise ValueError(f"in1 {a.shape} and in2 {b.shape} are both empty along an axis")
@@ -132,7 +134,7 @@ def checked(
         image, filter, a, b = filter, image, b, a
     stays = machine.is_here and a.location == b.location == HOST and results.wanted()
     placed = device, method, machine, stays
-    return CheckedCall(image, filter, a, b, _common(a, b), mode, boundary, fillvalue, *placed)
+    return CheckedCall(image, filter, a, b, common, mode, boundary, fillvalue, *placed)
 
 
 def _common(a: Operand, b: Operand) -> np.dtype:

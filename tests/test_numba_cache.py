@@ -39,6 +39,8 @@ def load(tmp_path, monkeypatch):
     package = tmp_path / "loops"
     package.mkdir()
     (package / "__init__.py").write_text("")
+    # Sources change within a second here, which bytecode does not show.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def loaded(factor=2, source=SOURCE):
         (package / "helper.py").write_text(f"FACTOR = {factor}\n")
@@ -82,6 +84,28 @@ def test_what_the_code_is_made_of_makes_another_file(folder, load):
     assert hits(load()) == 0
     assert load()(3) == 6
     assert len(list(folder.iterdir())) == 3
+
+
+def test_code_of_stale_bytecode_is_neither_kept_nor_used(folder, load, tmp_path, monkeypatch):
+    """Python runs an earlier text where a source changed within the second of its bytecode."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    helper = tmp_path / "loops" / "helper.py"
+    assert load()(3) == 6
+    (bytecode,) = helper.parent.joinpath("__pycache__").glob("helper.*")
+    begin = helper.stat().st_mtime_ns // 10**9 * 10**9
+    os.utime(bytecode, ns=(begin, begin))
+    write_text = Path.write_text
+
+    def write_within_the_second(path, text):
+        write_text(path, text)
+        os.utime(path, ns=(begin + 1, begin + 1))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write_within_the_second)
+        loop = load(factor=5)
+        assert (loop(3), hits(loop)) == (6, 0), "what Python runs"
+    bytecode.unlink()
+    assert load(factor=5)(3) == 15, "of the new text"
 
 
 def test_options_are_told_apart(folder, load):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import re
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,17 +19,34 @@ def made_of(files: Iterable[Path]) -> dict[Path, str]:
     Raises
     ------
     OSError
-        Where one of them is not there.
+        Where one of them is not there, or where Python runs the bytecode of an earlier text.
     """
     waiting, found = list(files), {}
     while waiting:
         path = waiting.pop()
         if path not in found:
+            if _has_stale_bytecode(path):
+                raise OSError(f"{path} has changed within a second, and its bytecode has not")
             found[path] = path.read_text(encoding="utf-8")
             for dots, module in _IMPORTED.findall(found[path]):
                 folder = path.parents[len(dots) - 1]
                 waiting.append(folder.joinpath(*module.split(".")).with_suffix(".py"))
     return found
+
+
+def _has_stale_bytecode(path: Path) -> bool:
+    """Whether Python takes bytecode that is older than the source.
+
+    It compares sizes and whole seconds, and so does not see a second change within a second.
+    """
+    try:
+        compiled = Path(importlib.util.cache_from_source(str(path)))
+        head, source = compiled.read_bytes()[4:16], path.stat()
+        is_older = compiled.stat().st_mtime_ns < source.st_mtime_ns
+    except (OSError, NotImplementedError):
+        return False
+    seconds, size = int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF
+    return is_older and head == struct.pack("<III", 0, seconds, size)
 
 
 def digest(files: Iterable[Path]) -> str:

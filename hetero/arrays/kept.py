@@ -1,8 +1,9 @@
 """Arrays on the host that do not change, so that devices may hold copies of them.
 
-An array is one of these where nothing may write to its memory: it and all that it is a view of are
-read-only. Or `keep` was told so. Finalizers run anywhere, within other code of this file too, so
-that nothing they touch is locked: single operations on dicts, whatever the order.
+An array is one of these where `keep` promises it, or where nothing can ever write to its memory:
+that of a bytes object. An array that is merely read-only may be made writeable again, and is none.
+Finalizers run anywhere, within other code of this file too, so that nothing they touch is locked:
+single operations on dicts, whatever the order.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import weakref
 from typing import Any
 
 import numpy as np
-
-from hetero.arrays.reused import Lent
 
 LEAST = 4096  # bytes: a smaller operand is moved in the time that any copy takes to begin
 _MOST = 1024  # blocks of one root, such as the rows of a matrix, that are remembered without a copy
@@ -84,12 +83,24 @@ class _Root:
         self.spans: dict[int, tuple[int, int]] = {}  # by who promised that they do not change
 
     def covers(self, low: int, high: int) -> bool:
-        return any(begin <= low and high <= end for begin, end in list(self.spans.values()))
+        spans = list(self.spans.values())
+        return (low, high) in spans or any(begin <= low and high <= end for begin, end in spans)
 
-    def drop(self) -> None:
-        """Forget the blocks that nobody promises anything of any longer."""
-        for key, (low, high, block) in list(self.blocks.items()):
-            if not self.covers(low, high):
+    def within(self, low: int, high: int) -> list[tuple[Any, int, int, Kept]]:
+        """(key, first address, end, block) of the blocks that share bytes with these addresses."""
+        return [
+            (key, begin, end, block)
+            for key, (begin, end, block) in list(self.blocks.items())
+            if begin < high and low < end
+        ]
+
+    def drop(self, low: int, high: int) -> None:
+        """Forget the blocks there that nobody promises anything of any longer."""
+        spans: set[tuple[int, int]] | None = None
+        for key, begin, end, block in self.within(low, high):
+            spans = set(self.spans.values()) if spans is None else spans
+            # Most blocks are as long as the promise that they are covered by.
+            if (begin, end) not in spans and not self.covers(begin, end):
                 self.blocks.pop(key, None)
                 block.drop()
 
@@ -109,8 +120,7 @@ def find(array: np.ndarray) -> Kept | None:
             return None
         known = _add(root)
     low, high = _span(array)
-    if not (fixed or known.covers(low, high)):
-        known.drop()  # where it was read-only once
+    if not (fixed or known.spans.get(id(array)) == (low, high) or known.covers(low, high)):
         return None
     key = (low, high) if flags.forc else (low, array.shape, array.strides)
     found = known.blocks.get(key)
@@ -139,6 +149,14 @@ def keep(array: np.ndarray, uses: int, told: str) -> np.ndarray:
     return array
 
 
+def written(array: np.ndarray) -> None:
+    """Let go of the copies of an array's memory, which hetero has written to."""
+    known = _roots.get(id(_root_of(array)[0])) if _roots else None
+    for _, _, _, block in () if known is None else known.within(*_span(array)):
+        block.drop()
+        block.checksum = None
+
+
 def _span(array: np.ndarray) -> tuple[int, int]:
     """Addresses of its first byte, and of that after its last one."""
     if not array.flags.forc:
@@ -148,12 +166,11 @@ def _span(array: np.ndarray) -> tuple[int, int]:
 
 
 def _root_of(array: np.ndarray) -> tuple[np.ndarray, bool]:
-    """What an array is a view of in the end, and whether nothing of that may be written to."""
-    root, fixed = array, not array.flags.writeable
+    """What an array is a view of in the end, and whether that can never be written to."""
+    root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
-        fixed = fixed and not root.flags.writeable
-    return root, fixed and (root.base is None or type(root.base) in (bytes, Lent))
+    return root, type(root.base) is bytes
 
 
 def _add(root: np.ndarray) -> _Root:
@@ -166,16 +183,16 @@ def _forget(root: int) -> None:
     """The memory is about to be freed."""
     known = _roots.pop(root, None)
     if known is not None:
-        known.spans.clear()
-        known.drop()
+        for _, _, block in list(known.blocks.values()):
+            block.drop()
 
 
 def _end(root: int, holder: int) -> None:
     """An array that `keep` gave has died: its promise ends."""
     known = _roots.get(root)
-    if known is not None:
-        known.spans.pop(holder, None)
-        known.drop()
+    span = None if known is None else known.spans.pop(holder, None)
+    if span is not None:
+        known.drop(*span)
 
 
 def every() -> list[Kept]:

@@ -48,7 +48,7 @@ def keep(A: Any, uses: int | None = None) -> Any:
     numpy.ndarray
         A itself where it is read-only, else a read-only view of it. Until it dies, A's values must
         not change: it cannot be written to, but A can, and nothing but the check (see Notes)
-        notices. Use what is returned; views of it, such as its transpose, are kept too.
+        sees that. Use what is returned; views of it, such as its transpose, are kept too.
 
     Raises
     ------
@@ -59,9 +59,9 @@ def keep(A: Any, uses: int | None = None) -> Any:
 
     Notes
     -----
-    An array whose memory nobody can write to needs no `keep`: one that owns its memory and has
-    ``writeable`` set to False, its views, and those of bytes objects. Where it is made writeable
-    again, changed, and set back between two calls, the same holds as for A above.
+    An array in the memory of a bytes object (``np.frombuffer``) needs no `keep`: nobody can write
+    to it. ``writeable=False`` alone promises nothing, because the owner may set it back. Where
+    `matvec` or `matmul` writes into A by ``out=``, the copies of A are dropped.
 
     `hetero.plan` of a call with such an array shows where copies are, and what was lost by now.
     `hetero.memory` counts copies as "kept operands". They are dropped when the array dies, and the
@@ -190,6 +190,5 @@ def _check(array: np.ndarray, known: Kept, device: str) -> None:
         where = f", kept at {known.told}" if known.told else ""
         raise KeptOperandChanged(
             f"an operand of shape {known.shape}, {known.dtype.name}{where}, was written to after "
-            f"it was copied to {device}; what does not change is promised by hetero.keep, or by "
-            "writeable=False"
+            f"it was copied to {device}; hetero.keep promises that it does not change"
         )

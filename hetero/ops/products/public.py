@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, layouts, overlap
+from hetero.arrays.kept import written
 from hetero.kernels.cpu import limits
 from hetero.ops.products.operands import build
 from hetero.runtime import call_cache, planner, results, ski_rental, thread_counts
@@ -60,7 +61,11 @@ def product(function: Function) -> Callable[[Function], Function]:
             result = find(A, B, out, device, method)
             if result is not MISS:
                 return result
-        return _call(function, calls, A, B, out, device, method, options)
+        try:
+            return _call(function, calls, A, B, out, device, method, options)
+        finally:
+            if isinstance(out, _ndarray):
+                written(out)
 
     return lambda documented: functools.wraps(documented)(public)
 

@@ -26,6 +26,7 @@ from hetero.calibration.listing import Kernel
 from hetero.devices import cubin, loop_compiler, loops
 from hetero.devices.base import Device
 from hetero.errors import HeteroError
+from hetero.imports import load
 from hetero.runtime import registry
 from hetero.runtime.cases import Case, Place
 
@@ -258,7 +259,7 @@ def _loops(found: Iterable[tuple[Place, list[Case]]]) -> list[str]:
 def compile_kernels(device: Device, wanted: Iterable[Kernel]) -> None:
     """Leave kernels, given by source and macros, in the cache on disk, compiled on all cores."""
     # Not above: whatever imports this for the first time when the interpreter ends could not.
-    from concurrent.futures import ThreadPoolExecutor
+    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
 
     def compiled(one: Kernel) -> None:
         with contextlib.suppress(HeteroError):  # who measures it will say so

@@ -9,7 +9,6 @@ fewer of BLAS's threads, and the number that ends soonest is kept.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ import numpy as np
 from hetero.arrays import HOST, describe
 from hetero.calibration.failures import Failure
 from hetero.devices.base import Device
+from hetero.imports import load
 from hetero.kernels.cpu import limits
 from hetero.runtime import (
     beside_cpu,
@@ -90,7 +90,7 @@ def beside_one_another(
     """Of one operation; empty where it has no size for it, or cannot be cut."""
     if not operation.cases or operation.cut is None:
         return {}
-    dims = getattr(importlib.import_module(operation.cases), "SHARED", None)
+    dims = getattr(load(operation.cases), "SHARED", None)
     if dims is None:
         return {}
     found: dict[str, dict[str, float]] = {}

@@ -22,6 +22,7 @@ from hetero.calibration.portions import all_cases, has_own_clock
 from hetero.devices import cubin
 from hetero.devices.base import Device, kernel_text
 from hetero.errors import HeteroError
+from hetero.imports import load
 from hetero.runtime import inventory, pricing, registry, tuning
 from hetero.runtime.cases import Budget, Place
 
@@ -38,8 +39,7 @@ def compile_asked() -> None:
     """Compile the kernels of the cases that standard input names, in a process that is there for
     that, and make the plans of their transforms: the code that those need stays in caches."""
     # Not above: whatever imports this for the first time when the interpreter ends could not.
-    from concurrent.futures import ThreadPoolExecutor
-
+    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
     _make_nicer(_NICE)
     inventory.devices()  # this may be begun before it is known what is to be done
     asked = json.load(sys.stdin)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -15,6 +14,7 @@ from hetero.calibration import fit_link
 from hetero.calibration.measure import center, measure
 from hetero.calibration.workbench import Bench
 from hetero.devices.base import Device
+from hetero.imports import load
 from hetero.runtime import registry
 from hetero.runtime.cases import Budget, Case, Place, SampleGrid, SmallCall, axis
 from hetero.runtime.plan import CPU
@@ -101,7 +101,7 @@ def _small_calls(
 ) -> Iterator[tuple[Operation, SmallCall]]:
     for operation in operations:
         with contextlib.suppress(Exception):  # of a module that fails the loop tells
-            make = getattr(importlib.import_module(operation.cases), "small_call", None)
+            make = getattr(load(operation.cases), "small_call", None)
             small = make(device) if make is not None else None
             if small is not None:
                 yield operation, small

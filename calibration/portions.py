@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import NamedTuple
 
 from hetero.calibration.failures import Failure
+from hetero.imports import load
 from hetero.runtime.cases import Budget, Case, Passes, Place, SampleGrid
 from hetero.runtime.registry import Operation
 
@@ -34,7 +34,7 @@ def module_of(operation: Operation) -> ModuleType:
     """The module that says what is measured of an operation."""
     if not operation.cases:
         raise LookupError("it does not say what is to be measured (Operation.cases)")
-    return importlib.import_module(operation.cases)
+    return load(operation.cases)
 
 
 def all_cases(

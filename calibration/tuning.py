@@ -6,7 +6,6 @@ import datetime
 import itertools
 import math
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from hetero.calibration import compiling
 from hetero.calibration.queue import Queue
 from hetero.devices.base import Device
 from hetero.errors import KernelCompileError
+from hetero.imports import load
 from hetero.kernels.common import tuning
 from hetero.kernels.common.refit import Buffers, Limits
 
@@ -49,7 +49,7 @@ def measure_table(device: Device, progress: Callable[[float, str], None] | None 
         device.multiprocessors, device.block_limit, device.shared_limit, device.capability
     )
     values: dict[str, Any] = {}
-    modules = {name: import_module(f"hetero.kernels.{name}.refit") for name in kernels.REFITTED}
+    modules = {name: load(f"hetero.kernels.{name}.refit") for name in kernels.REFITTED}
 
     def tell(done: int, text: str) -> None:
         if progress is not None:

@@ -28,10 +28,10 @@ Numba nor SciPy.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from hetero import errors as errors
+from hetero.imports import load
 
 if TYPE_CHECKING:
     from hetero.arrays import spec as spec
@@ -77,12 +77,12 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted({"errors", *_HOMES, *_functions(), *_further()})
     if name in _HOMES:
-        importlib.import_module("hetero.ops")  # every operation is registered before the first plan
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        load("hetero.ops")  # every operation is registered before the first plan
+        value = getattr(load(_HOMES[name]), name)
     elif not _is_module(name) and name in (functions := _functions()):
         value = functions[name]
     elif not _is_module(name) and name in (further := _further()):
-        value = getattr(importlib.import_module(further[name]), name)
+        value = getattr(load(further[name]), name)
     else:
         raise AttributeError(f"module 'hetero' has no attribute {name!r}")
     globals()[name] = value
@@ -91,23 +91,20 @@ def __getattr__(name: str) -> Any:
 
 def _is_module(name: str) -> bool:
     """Whether a module is about to be imported: ``from hetero import name`` asks here first."""
-    from importlib.util import find_spec
-
+    find_spec = load("importlib.util").find_spec
     return name.startswith("_") or find_spec(f"hetero.{name}") is not None
 
 
 def _functions() -> dict[str, Any]:
     """The operations' public functions by name."""
-    from hetero.ops import functions
-
+    functions = load("hetero.ops.functions")
     return {name: value for name, value in vars(functions).items() if not name.startswith("_")}
 
 
 def _further() -> dict[str, str]:
     """What else operations make public, by name: the module that has it."""
-    from hetero.ops import functions  # noqa: F401  # registers them
-    from hetero.runtime import registry
-
+    load("hetero.ops.functions")  # registers them
+    registry = load("hetero.runtime.registry")
     return {name: home for o in registry.operations() for name, home in o.public.items()}
 
 

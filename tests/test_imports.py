@@ -2,9 +2,9 @@
 
     cli -> evaluation -> calibration -> ops -> runtime -> arrays, devices -> kernels
 
-Each layer may use whatever lies below it, none above. `errors`, `paths`, `locks`, `disk_cache` and
-`terminal` are leaves that every layer may use. No two files import each other, by whatever way
-round: imports in functions and imports for types count too.
+Each layer may use whatever lies below it, none above. `errors`, `imports`, `paths`, `locks`,
+`disk_cache` and `terminal` are leaves that every layer may use. No two files import each other, by
+whatever way round: imports in functions, by `hetero.imports.load` and for types count too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import hetero
 from hetero import calibration, kernels
 
 LAYERS = (
-    ("errors", "locks", "paths", "terminal"),
+    ("errors", "imports", "locks", "paths", "terminal"),
     ("disk_cache",),
     ("kernels",),
     ("arrays",),
@@ -31,6 +31,14 @@ LAYERS = (
     ("cli",),
 )
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
+LOADING = {"load", "imports.load"}
+# A process that only unpickles a plan registers the operations; shipped profiles are data.
+UPWARDS = {
+    "hetero.runtime.registry": ("hetero.ops",),
+    "hetero.runtime.profile.reading": ("hetero.calibration.profiles",),
+}
+# Files of commands, which are a process of their own.
+COMMANDS = ("cli", "evaluation")
 # The package itself and its entry point hand out what others define.
 FREE = {"hetero", "__main__"}
 HEAVY = {"pycuda", "pyopencl", "numba", "scipy", "sklearn", "threadpoolctl"}
@@ -76,6 +84,10 @@ def imports(name, file):
                     base = ".".join([*above, *filter(None, [child.module])])
                 names = [f"{base}.{a.name}" for a in child.names]
                 found.append(([n if n in MODULES else base for n in names], eager, typing))
+            elif isinstance(child, ast.Call) and ast.unparse(child.func) in LOADING:
+                loaded = [a.value for a in child.args if isinstance(a, ast.Constant)]
+                if loaded and loaded[0] not in UPWARDS.get(name, ()):
+                    found.append(([loaded[0]], eager, typing))
             inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
             guard = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
             walk(child, eager and not inside, typing or guard)
@@ -147,6 +159,33 @@ def eager_imports(name):
     }
 
 
+def in_functions(tree):
+    """Import statements that run when a function is called."""
+    return [
+        statement
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for statement in ast.walk(function)
+        if isinstance(statement, (ast.Import, ast.ImportFrom))
+    ]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_imported_late_is_imported_by_load(name):
+    """One thread at a time, see `hetero.imports`; kernels import Numba whole before its modules."""
+    text = MODULES[name].read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    if unit(name) == "kernels":
+        dotted = [s for s in ast.walk(tree) if isinstance(s, ast.ImportFrom)
+                  and (s.module or "").startswith("numba.")]  # fmt: skip
+        whole = [s for s in ast.walk(tree) if isinstance(s, ast.Import)
+                 and any(a.name == "numba" for a in s.names)]  # fmt: skip
+        assert all(any(w.lineno < s.lineno for w in whole) for s in dotted)
+    elif unit(name) not in COMMANDS and not name.endswith((".benchmarks", ".demonstration")):
+        assert name == "hetero.imports" or "import_module" not in text
+        assert [ast.unparse(statement) for statement in in_functions(tree)] == []
+
+
 def test_kernels_know_nothing_of_hetero():
     for name, file in MODULES.items():
         if unit(name) == "kernels":
@@ -159,6 +198,7 @@ def test_this_test_sees_imports(tmp_path):
     file.write_text(
         "import scipy.linalg\nfrom hetero import cli\nif TYPE_CHECKING:\n    import torch\n"
         "def f():\n    from hetero.ops.matmul import x\n    from .. import planner\n"
+        "    load('scipy.signal').convolve2d\n"
     )
     assert imports("hetero.runtime.deep.x", file) == [
         (["scipy.linalg"], True, False),
@@ -170,4 +210,5 @@ def test_this_test_sees_imports(tmp_path):
             False,
             False,
         ),
+        (["scipy.signal"], False, False),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import numpy as np
 
 from hetero.arrays.interface import Interface
 from hetero.arrays.library import Access, NewArray, each, layouts
+from hetero.imports import load
 
 log = logging.getLogger("hetero")
 
@@ -25,7 +25,7 @@ def _cupy() -> Any:
 @functools.cache
 def _imported() -> Any:
     try:
-        return importlib.import_module("cupy")
+        return load("cupy")
     except Exception as error:  # of a CUDA that is not here, say
         log.debug("CuPy is not used: %s", error)
         return None
@@ -43,8 +43,7 @@ class Cupy(Interface):
     def empty(
         self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
     ) -> tuple[Any, int]:
-        import cupy
-
+        cupy = load("cupy")
         with like.device:
             made = cupy.empty(shape, dtype)
         return made, made.data.ptr
@@ -73,8 +72,7 @@ class Cupy(Interface):
     def access(self, kind: type, several: bool) -> Access | None:
         if kind.__name__ != "ndarray":
             return None
-        import cupy
-
+        cupy = load("cupy")
         empty, current = cupy.empty, cupy.cuda.get_current_stream
 
         def facts(array: Any) -> tuple[Any, ...]:

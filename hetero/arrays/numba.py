@@ -8,6 +8,7 @@ import numpy as np
 
 from hetero.arrays.interface import Interface
 from hetero.arrays.library import NewArray
+from hetero.imports import load
 
 
 class Numba(Interface):
@@ -18,7 +19,6 @@ class Numba(Interface):
     def empty(
         self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
     ) -> tuple[Any, int]:
-        from numba import cuda
-
+        cuda = load("numba.cuda")
         made = cuda.device_array(shape, dtype)
         return made, self.describe(made).pointer

@@ -6,6 +6,7 @@ from typing import Any
 
 from hetero.arrays.interface import Interface, ordinal_of_address
 from hetero.arrays.library import Access, each, layouts
+from hetero.imports import load
 
 
 class PyCuda(Interface):
@@ -26,8 +27,7 @@ class PyCuda(Interface):
     def access(self, kind: type, several: bool) -> Access | None:
         if kind.__name__ != "GPUArray":
             return None
-        from pycuda import gpuarray
-
+        gpuarray = load("pycuda.gpuarray")
         make = gpuarray.GPUArray
 
         def facts(array: Any) -> tuple[Any, ...]:
@@ -51,8 +51,7 @@ class PyCuda(Interface):
 
 
 def _ordinal_of_context() -> int | None:
-    import pycuda.driver as driver
-
+    driver = load("pycuda.driver")
     if driver.Context.get_current() is None:
         return None
     bus_id = driver.Context.get_device().pci_bus_id()

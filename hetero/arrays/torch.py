@@ -8,6 +8,7 @@ import numpy as np
 
 from hetero.arrays.interface import Interface
 from hetero.arrays.library import Access, NewArray, each
+from hetero.imports import load
 
 
 class Torch(Interface):
@@ -23,23 +24,20 @@ class Torch(Interface):
         stream = interface.get("stream")
         if stream is not None:
             return stream
-        import torch  # which exports version 2 of the interface, without a stream
-
+        torch = load("torch")  # which exports version 2 of the interface, without a stream
         return int(torch.cuda.current_stream(array.device).cuda_stream) or None
 
     def empty(
         self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
     ) -> tuple[Any, int]:
-        import torch
-
+        torch = load("torch")
         made = torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
         return made, made.data_ptr()
 
     def access(self, kind: type, several: bool) -> Access | None:
         if kind.__name__ != "Tensor":
             return None
-        import torch
-
+        torch = load("torch")
         stream, ordinal = torch._C._cuda_getCurrentRawStream, torch.cuda.current_device
         strided = torch.strided
         return Access(

@@ -7,16 +7,16 @@ A kind of device is a module that subclasses `hetero.devices.base.Device` and ha
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import Any
 
 from hetero.devices.registry import Find, Registry
+from hetero.imports import load
 
 
 def _of_module(kind: str) -> Find:
     def find() -> Any:
-        return importlib.import_module(f"hetero.devices.{kind}").find()
+        return load(f"hetero.devices.{kind}").find()
 
     return find
 

@@ -10,6 +10,7 @@ import ctypes
 import logging
 from typing import Any
 
+from hetero import imports
 from hetero.devices import cubin
 from hetero.devices.base import kernel_text
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
@@ -95,8 +96,7 @@ def load(
 def _load(
     device: Any, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
 ) -> CooperativeKernel | None:
-    from cuda.bindings import driver
-
+    driver = imports.load("cuda.bindings.driver")
     ordinal = check(driver.cuCtxGetDevice())
     able = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
     if not check(driver.cuDeviceGetAttribute(able, ordinal)):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero.devices import cgroup
+from hetero.imports import load
 
 
 @functools.cache
@@ -21,9 +22,8 @@ def describe() -> dict[str, Any]:
         kind, name, cores (those this process may use), memory_bytes, blas, blas_version,
         blas_threads.
     """
-    import numpy  # noqa: F401  its BLAS must be loaded to be seen
-    from threadpoolctl import threadpool_info
-
+    load("numpy")  # whose BLAS is looked at
+    threadpool_info = load("threadpoolctl").threadpool_info
     pools = [p for p in threadpool_info() if p["user_api"] == "blas"]
     pool = next((p for p in pools if "numpy" in p["filepath"]), pools[0] if pools else {})
     cores = _cores()

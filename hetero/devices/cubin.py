@@ -21,6 +21,7 @@ from collections.abc import Iterable
 
 from hetero import disk_cache, paths
 from hetero.errors import KernelCompileError
+from hetero.imports import load
 
 _KIND = "cubin"  # of things in the cache
 
@@ -72,8 +73,7 @@ def make_ahead(wanted: Iterable[tuple[str, str, Defines]]) -> None:
     if len(missing) < 2:
         return
     # Not above: whatever imports this for the first time when the interpreter ends could not.
-    from concurrent.futures import ThreadPoolExecutor
-
+    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
     with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
         list(pool.map(lambda one: keep(*one), missing))
 
@@ -91,8 +91,7 @@ def _options(defines: Defines) -> tuple[str, ...]:
 @functools.cache
 def _nvrtc_version() -> str | None:
     try:
-        from cuda.bindings import nvrtc
-
+        nvrtc = load("cuda.bindings.nvrtc")
         status, major, minor = nvrtc.nvrtcVersion()
     except Exception:  # package or library missing: both mean there is no NVRTC
         return None
@@ -107,8 +106,7 @@ def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
             "there is neither NVRTC nor nvcc; pip install cuda-bindings nvidia-cuda-nvrtc"
         )
     try:
-        from pycuda import compiler as pycuda_compiler
-
+        pycuda_compiler = load("pycuda.compiler")
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             code = pycuda_compiler.compile(
@@ -123,7 +121,7 @@ def _compile(text: str, arch: str, options: tuple[str, ...]) -> bytes:
 
 def nvrtc_compile(text: str, arch: str, options: tuple[str, ...]) -> tuple[bytes, str]:
     """Compile with NVRTC: (machine code, the compiler's log)."""
-    from cuda.bindings import nvrtc
+    nvrtc = load("cuda.bindings.nvrtc")
 
     def check(result: tuple) -> tuple:
         if int(result[0]) != 0:

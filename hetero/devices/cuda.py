@@ -21,6 +21,7 @@ from hetero.devices import budget, cards, cubin, install
 from hetero.devices.base import Device
 from hetero.devices.cuda_copies import CudaCopies
 from hetero.devices.cuda_state import Lent
+from hetero.imports import load
 from hetero.kernels.procedure.card import Card
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, which PyCUDA has no name for
@@ -32,7 +33,7 @@ def find() -> tuple[list[Device], list[str]]:
     try:
         with warnings.catch_warnings():  # it warns before it raises, and we report what it raises
             warnings.simplefilter("ignore")
-            import pycuda.driver as driver
+            driver = load("pycuda.driver")
     except ModuleNotFoundError:
         return [], [f"cuda: PyCUDA is not installed; {install.CUDA}"]
     except Exception as error:
@@ -48,7 +49,7 @@ def find() -> tuple[list[Device], list[str]]:
     if cubin.compiler() is None:
         missing.append(f"cuda: neither NVRTC nor nvcc to compile kernels with; {install.CUDA}")
     try:
-        import nvmath.bindings.cublas  # noqa: F401
+        load("nvmath.bindings.cublas")
     except Exception:
         missing.append(f"cuda: nvmath-python or cuBLAS for method='library'; {install.LIBRARY}")
     found: list[Device] = []
@@ -68,8 +69,7 @@ class CudaDevice(CudaCopies):
     has_arrays = True
 
     def __init__(self, ordinal: int) -> None:
-        import pycuda.driver as driver
-
+        driver = load("pycuda.driver")
         super().__init__(driver, ordinal)
         attribute = driver.device_attribute
         self.multiprocessors = self._device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
@@ -122,8 +122,7 @@ class CudaDevice(CudaCopies):
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
         """A C-contiguous PyCUDA GPUArray from the pool, and its address."""
-        from pycuda import gpuarray
-
+        gpuarray = load("pycuda.gpuarray")
         with self.active():
             made = gpuarray.GPUArray(shape, dtype, allocator=self.state().pool.allocate)
         return made, int(made.gpudata or 0)
@@ -213,8 +212,7 @@ class CudaDevice(CudaCopies):
 
 def _library_version() -> str | None:
     try:
-        from nvmath.bindings import cublas
-
+        cublas = load("nvmath.bindings.cublas")
         return ".".join(str(cublas.get_property(part)) for part in range(3))
     except Exception:  # package or library missing, or too old: there is no cuBLAS for us
         return None

@@ -14,6 +14,7 @@ from hetero import locks
 from hetero.devices import install
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.imports import load
 
 _R2C, _C2R, _D2Z, _Z2D = 0x2A, 0x2C, 0x6A, 0x6C  # cufftType
 
@@ -21,8 +22,7 @@ _R2C, _C2R, _D2Z, _Z2D = 0x2A, 0x2C, 0x6A, 0x6C  # cufftType
 def obstacle() -> str | None:
     """Why cuFFT cannot be used, None where it can."""
     try:
-        from nvmath.bindings import cufft
-
+        cufft = load("nvmath.bindings.cufft")
         cufft.get_version()
     except Exception:  # package or library missing, or too old
         return f"cuFFT is not here; {install.LIBRARY}"
@@ -41,8 +41,7 @@ class Plans:
     """
 
     def __init__(self, device: Any, layouts: Sequence[tuple[Any, ...]]) -> None:
-        from nvmath.bindings import cufft
-
+        cufft = load("nvmath.bindings.cufft")
         self._cufft, self._device, self._lock = cufft, device, locks.new()
         self._plans: list[int] = []
         self._place = device.place()
@@ -99,8 +98,7 @@ class RealTransform:
     """
 
     def __init__(self, device: Any, length: int, rows: int, dtype: str) -> None:
-        from nvmath.bindings import cufft
-
+        cufft = load("nvmath.bindings.cufft")
         half = length // 2 + 1
         kind, run = (_D2Z, "exec_d2z") if dtype == "float64" else (_R2C, "exec_r2c")
         layout = 1, [length], [2 * half], 1, 2 * half, [half], 1, half, kind, rows
@@ -132,8 +130,7 @@ class RealTransform2D:
     """
 
     def __init__(self, device: Any, lengths: tuple[int, int], batch: int, dtype: str) -> None:
-        from nvmath.bindings import cufft
-
+        cufft = load("nvmath.bindings.cufft")
         double = dtype == "float64"
         ly, lx = lengths
         half = lx // 2 + 1

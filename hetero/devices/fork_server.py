@@ -15,9 +15,9 @@ import signal
 import subprocess
 import sys
 import traceback
-from importlib import import_module
 
 from hetero.devices import loops
+from hetero.imports import load
 
 _COMMAND = "from hetero.devices import fork_server; fork_server.serve()"
 _LOOK, _IDLE = 0.01, 0.5  # seconds between two looks at what has ended, and at who asked
@@ -173,8 +173,8 @@ def _discard_output() -> None:
 
 def _import_all() -> None:
     """What Numba does once in a process, before it compiles."""
-    import_module(_IMPORTED)
-    from numba.core.registry import cpu_target
+    load(_IMPORTED)
+    cpu_target = load("numba.core.registry").cpu_target
 
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
@@ -183,7 +183,7 @@ def _import_all() -> None:
 def _forked(name: str, examples: str, nice: int) -> int | None:
     """A copy of this process that compiles loops of one name; None if there is no room for one."""
     with contextlib.suppress(Exception):  # the copy will fail by it
-        import_module(examples.partition(":")[0])
+        load(examples.partition(":")[0])
     try:
         pid = os.fork()
     except OSError:

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 
 from hetero import locks, paths
 from hetero.devices import fork_server, loops
+from hetero.imports import load
 
 _LOOK = 0.02  # seconds between two looks at what compiles
 _COMMAND = "from hetero.devices import loops; loops.compile_here({!r}, {!r}, {!r})"
@@ -124,10 +124,10 @@ class Serving:
         compiled, meanwhile = self._names
         name = self._family.of(dtype)
         if loops.is_ready(name):
-            found = self._ready[dtype] = import_module(compiled)
+            found = self._ready[dtype] = load(compiled)
             return found
         begin(name)
-        return import_module(meanwhile)
+        return load(meanwhile)
 
 
 class Processes:

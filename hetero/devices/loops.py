@@ -19,13 +19,13 @@ import os
 import platform
 import signal
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from hetero import disk_cache, paths
+from hetero.imports import load
 from hetero.kernels.cpu import cache_hook, sources
 
 OFF = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
@@ -141,7 +141,7 @@ def load_packages() -> None:
     """Import what methods on the CPU import when they are first called, for a second."""
     for name in _PACKAGES:
         with contextlib.suppress(ImportError):  # who needs it will say so
-            import_module(name)
+            load(name)
 
 
 def compile_here(name: str, examples: str, nice: int) -> None:
@@ -164,7 +164,7 @@ def compile_here(name: str, examples: str, nice: int) -> None:
             return
         os.environ[OFF] = "0"  # what is called here is compiled here
         module, _, function = examples.partition(":")
-        getattr(import_module(module), function)(np.dtype(name.rpartition(" in ")[2]))
+        getattr(load(module), function)(np.dtype(name.rpartition(" in ")[2]))
         content = json.dumps(sorted(cache_hook.used)).encode()
         disk_cache.write(_KIND, _list_of(name), content, _root())
 
@@ -191,8 +191,7 @@ def _root() -> Path | None:
 @functools.cache
 def _made_of() -> str | None:
     """What machine code depends on beside the dtype; None where that cannot be told."""
-    from importlib import metadata
-
+    metadata = load("importlib.metadata")
     found = hashlib.sha256(sys.implementation.cache_tag.encode())
     try:
         for package in ("hetero", "numba", "llvmlite", "numpy"):

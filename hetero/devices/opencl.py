@@ -21,6 +21,7 @@ from hetero.devices.opencl_programs import captured_stderr, cause
 from hetero.devices.staging import Ring
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
+from hetero.imports import load
 
 _SCALARS = {int: np.int64, float: np.float64}
 log = logging.getLogger("hetero")
@@ -29,7 +30,7 @@ log = logging.getLogger("hetero")
 def find() -> tuple[list[Device], list[str]]:
     """The OpenCL devices here, and a sentence for each thing that is missing."""
     try:
-        import pyopencl  # noqa: F401
+        load("pyopencl")
     except ImportError:
         return [], [f"opencl: PyOpenCL is not installed; {install.OPENCL}"]
     except Exception as error:
@@ -58,8 +59,7 @@ def find() -> tuple[list[Device], list[str]]:
 @functools.cache
 def _stream_type() -> type:
     """PyOpenCL's queue as a class to whose objects there can be weak references."""
-    import pyopencl as cl
-
+    cl = load("pyopencl")
     return type("Stream", (cl.CommandQueue,), {})
 
 
@@ -75,8 +75,7 @@ class _Active:
         return self._device
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        import pyopencl as cl
-
+        cl = load("pyopencl")
         if isinstance(error, DeviceError):
             error.device = error.device or self._device.name
         elif isinstance(error, cl.Error):
@@ -98,8 +97,7 @@ class OpenCLDevice(Device):
     has_arrays = True
 
     def __init__(self, ordinal: int, device: Any) -> None:
-        import pyopencl as cl
-
+        cl = load("pyopencl")
         self.cl = cl
         self.name = f"opencl:{ordinal}"
         self._device = device
@@ -176,8 +174,7 @@ class OpenCLDevice(Device):
 
     def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Any]:
         """A C-contiguous array of PyOpenCL's, of the default queue, and its buffer."""
-        from pyopencl import array
-
+        array = load("pyopencl.array")
         made = array.Array(self._open()[1], shape, dtype)
         return made, made.base_data
 

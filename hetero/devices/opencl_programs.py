@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import disk_cache
+from hetero.imports import load
 
 _KIND = "opencl"  # of things in the cache
 _CPU = Path("/proc/cpuinfo")
@@ -34,8 +35,7 @@ def built(context: Any, device: Any, text: str, options: list[str]) -> Any:
     pyopencl.Error
         With the compiler's own words; and whatever else PyOpenCL stumbles over.
     """
-    import pyopencl as cl
-
+    cl = load("pyopencl")
     with warnings.catch_warnings():
         # PyOpenCL warns of every compiler that says anything at all.
         warnings.simplefilter("ignore", cl.CompilerWarning)
@@ -55,8 +55,7 @@ def built(context: Any, device: Any, text: str, options: list[str]) -> Any:
 
 def _keep(program: Any, name: str) -> None:
     """What cannot be kept is built again in the next process."""
-    import pyopencl as cl
-
+    cl = load("pyopencl")
     try:
         (code,) = program.get_info(cl.program_info.BINARIES)
     except Exception as error:  # a runtime that gives none
@@ -68,8 +67,7 @@ def _keep(program: Any, name: str) -> None:
 
 def _name(device: Any, text: str, options: list[str]) -> str | None:
     """A file's name, by all that the code depends on; None where that is not known."""
-    import pyopencl as cl
-
+    cl = load("pyopencl")
     platform = device.platform
     instructions = _instructions() if device.type & cl.device_type.CPU else ""
     if instructions is None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import os
 import shutil
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import paths
+from hetero.imports import load
 
 _PACKAGE = "intel-opencl-rt"
 _FOLDERS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # the user's word to the loader
@@ -30,8 +30,7 @@ _SYSTEM = Path("/etc/OpenCL/vendors")
 
 def platforms() -> list[Any]:
     """Every OpenCL platform, as PyOpenCL gives them; the loader looks for them only once."""
-    import pyopencl as cl
-
+    cl = load("pyopencl")
     _keep_to_ourselves()
     with _shown(installed()):
         return cl.get_platforms()
@@ -61,7 +60,7 @@ def _keep_to_ourselves() -> None:
             return
         atexit.register(_remove, folder, os.getpid())
     with _environment("XDG_CACHE_HOME", str(folder)):
-        importlib.import_module("pyopencl.invoker")
+        load("pyopencl.invoker")
 
 
 def _remove(folder: str, owner: int) -> None:

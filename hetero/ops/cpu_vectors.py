@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero.devices import loop_compiler, loops
+from hetero.imports import load
 
 _FAMILY = loops.register(loops.Family("vectors", 3.0, f"{__name__}:examples", served=True))
 
@@ -16,8 +17,7 @@ serving = loop_compiler.Serving(
 
 def examples(dtype: np.dtype) -> None:
     """Call every loop."""
-    from hetero.kernels.cpu import vectors
-
+    vectors = load("hetero.kernels.cpu.vectors")
     x, r, p, q = np.ones((4, 16), dtype)
     vectors.norm(x)
     vectors.scale_and_add(p, 0.5, r)

@@ -41,7 +41,6 @@ module of benchmarks (`Operation.benchmarks`) has of
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -50,6 +49,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero import devices
+from hetero.imports import load
 from hetero.runtime import planner
 from hetero.runtime.plan import CPU, Candidate
 from hetero.runtime.registry import Operation
@@ -152,7 +152,7 @@ def of(operation: Operation, name: str, default: Any = None) -> Any:
     """What an operation's module of benchmarks has under a name."""
     if not operation.benchmarks:
         return default
-    return getattr(importlib.import_module(operation.benchmarks), name, default)
+    return getattr(load(operation.benchmarks), name, default)
 
 
 def cuda_device() -> str | None:
@@ -166,8 +166,7 @@ def from_host_by_cupy(
     """The peer "CuPy": ``function(cupy, *arrays)`` of copies of host arrays, its result copied
     back; empty without CuPy."""
     try:
-        import cupy
-
+        cupy = load("cupy")
         cupy.empty(1)
     except Exception:  # not installed, or not working here
         return {}

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hetero import locks
 from hetero.arrays import Access, Operand, alignment, library_of
 from hetero.errors import DeviceError
+from hetero.imports import load
 
 if TYPE_CHECKING:
     from hetero.runtime.plan import Plan
@@ -184,8 +185,7 @@ class Calls:
         options
             What the implementation gets beside operands and result.
         """
-        from hetero import devices
-
+        devices = load("hetero.devices")
         chosen, problem = plan.chosen, plan.problem
         every = arrays if out is None else (*arrays, out)
         kind = type(arrays[0])
@@ -251,8 +251,7 @@ def access_to(array: Any) -> Access | None:
 
 
 def _several() -> bool:
-    from hetero import devices
-
+    devices = load("hetero.devices")
     return sum(name.startswith("cuda") for name in devices.available()) > 1
 
 

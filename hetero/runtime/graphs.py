@@ -9,6 +9,7 @@ from hetero import devices
 from hetero.devices import install
 from hetero.devices.cooperative import LEGACY_STREAM, check
 from hetero.errors import DeviceNotAvailable, GraphError
+from hetero.imports import load
 from hetero.runtime import inventory, planner
 
 _CUDA = "cuda"
@@ -145,7 +146,7 @@ def graph(device: str | None = None) -> Graph:
 
 def _driver() -> Any:
     try:
-        from cuda.bindings import driver
+        driver = load("cuda.bindings.driver")
     except ImportError as error:
         raise DeviceNotAvailable(f"graphs need cuda-bindings; {install.CUDA} ({error})") from None
     return driver

@@ -9,6 +9,7 @@ from typing import Any
 from hetero import devices as backends
 from hetero import locks
 from hetero.devices import cpu
+from hetero.imports import load
 
 SLOT = "pci_bus_id"  # of a device; the same card in another one is no other card
 _PACKAGES = (
@@ -113,8 +114,7 @@ def _loop_threads(cores: int) -> int:
 
 
 def _version(package: str) -> str | None:
-    from importlib import metadata  # slow to import, and only a profile needs it
-
+    metadata = load("importlib.metadata")  # slow to import, and only a profile needs it
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

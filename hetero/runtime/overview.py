@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero import devices
+from hetero.imports import load
 from hetero.kernels.cpu import blas_spin, layer, workers
 from hetero.runtime import inventory, pricing, profile, tuning
 
@@ -57,6 +58,7 @@ def machine() -> Inventory:
     True
     """
     devices.proven()
+    load("numba")  # which the loops' threads are asked about
     here = inventory.devices()
     constants = profile.current()
     stored = profile.survey()

@@ -7,11 +7,11 @@ walk the same lists.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hetero.imports import load
 from hetero.kernels.common.rungs import Rung
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class Implementation:
 
 
 def _registered(operation: str, kind: str, method: str) -> Implementation:
-    importlib.import_module("hetero.ops")  # a process that only unpickles has none yet
+    load("hetero.ops")  # a process that only unpickles has none yet
     for entry in lookup(operation):
         if (entry.kind, entry.method) == (kind, method):
             return entry

@@ -15,6 +15,7 @@ from itertools import pairwise
 from math import sqrt
 from typing import Any, NamedTuple
 
+from hetero.imports import load
 from hetero.kernels.cpu import limits
 from hetero.runtime.models import Work
 from hetero.runtime.registry import Implementation
@@ -98,4 +99,6 @@ def limited(
     if threads is None or threads.number >= threads.of:
         return function
     library = pool(implementation)
+    if library == limits.LOOPS:
+        load("hetero.kernels.cpu.threads")
     return function if library is None else limits.limited(library, threads.number, function)

@@ -9,6 +9,7 @@ import numpy as np
 from hetero.arrays import HOST, Operand, describe, library_of, reused
 from hetero.devices.base import Device
 from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy
+from hetero.imports import load
 from hetero.runtime import failures, keeping, pipeline, streams
 
 
@@ -109,8 +110,7 @@ def fetch(
 
 def to_host(array: Any, operand: Operand, out: np.ndarray | None = None) -> np.ndarray:
     """A device array as NumPy array, with whatever strides it has, or in ``out``."""
-    from hetero import devices
-
+    devices = load("hetero.devices")
     device = devices.get(operand.location)
     if not operand.size:
         return np.empty(operand.shape, operand.dtype) if out is None else out
@@ -133,8 +133,7 @@ def to_host(array: Any, operand: Operand, out: np.ndarray | None = None) -> np.n
 
 def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
     """Write values into a device array of the same shape and dtype, with whatever strides."""
-    from hetero import devices
-
+    devices = load("hetero.devices")
     if not operand.size:
         return
     device = devices.get(operand.location)
@@ -155,8 +154,7 @@ def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
 
 def put(values: Any, operand: Operand, array: Any, target: Operand) -> None:
     """Write an array's values into another one of the same shape and dtype, both on devices."""
-    from hetero import devices
-
+    devices = load("hetero.devices")
     device = devices.get(target.location)
     contiguous = operand.is_c_contiguous() and target.is_c_contiguous()
     if operand.location != target.location or not contiguous or not target.size:
@@ -193,8 +191,7 @@ def empty_like(
     """
 
     def new_array(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
-        from hetero import devices
-
+        devices = load("hetero.devices")
         device = devices.get(operand.location)
         return failures.twice(device, lambda: device.new_array(shape, dtype))
 

@@ -6,6 +6,7 @@ Numba's loops keep no array of sums in registers. Addresses are integers, distan
 from __future__ import annotations
 
 import llvmlite.binding
+import numba  # noqa: F401  # whole, before its modules, which another thread may be importing
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic

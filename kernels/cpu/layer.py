@@ -102,27 +102,27 @@ def installed() -> Path | None:
 
 def _running() -> str | None:
     """The layer whose threads were started in this process."""
-    from numba.np.ufunc import parallel
+    import numba
 
     try:
-        return parallel.threading_layer()
+        return numba.threading_layer()
     except ValueError:
         return None
 
 
 def _choice() -> str:
-    from numba.core import config
+    import numba
 
-    return str(config.THREADING_LAYER).lower()
+    return str(numba.config.THREADING_LAYER).lower()
 
 
 def _is_wanted() -> bool:
     """Whether Numba is to take TBB before others."""
-    from numba.core import config
+    import numba
 
     choice = _choice()
     if choice == "default":
-        return str(next(iter(config.THREADING_LAYER_PRIORITY), "")) == "tbb"
+        return str(next(iter(numba.config.THREADING_LAYER_PRIORITY), "")) == "tbb"
     return choice in _TBB_FIRST
 
 

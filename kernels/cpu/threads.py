@@ -72,6 +72,8 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def thread_count() -> int:
     """How many threads loops run on at most, by the caller's choice; starts them."""
+    if _state["forked"]:
+        return 1  # nothing is asked of Numba's threads, which may have been half started
     if not _state["started"]:
         with _lock:
             _state["started"] = True  # before the threads do
@@ -97,6 +99,8 @@ def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: 
     when it enters a function of its own, and the threading layer's is none, nor is a ``with`` in
     between. `numba.set_num_threads` would be one; compiled, it takes 0.3 s of every process.
     """
+    if _state["forked"]:
+        return function(*arguments, **options)
     before = thread_count()  # starts the threads: the layer's function is there then
     set_threads = layers._set_num_threads
     try:

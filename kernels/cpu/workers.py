@@ -126,11 +126,11 @@ def describe() -> str:
 
 def _obstacle() -> str | None:
     """Why nothing can be done, as far as that is known before the threads run."""
-    from numba.np.ufunc import parallel
+    import numba
 
     if os.environ.get(OPTION, "").strip() == "0":
         return f"{OPTION} says so"
-    if parallel._is_initialized and not _state["ours"]:
+    if numba.np.ufunc.parallel._is_initialized and not _state["ours"]:
         return "Numba's threads were started before hetero's loops"
     if platform.machine() not in _SLEEP or slices.usual() is None:
         return "the system gives threads no slices"
@@ -139,6 +139,7 @@ def _obstacle() -> str | None:
 
 def _rouse(number: int) -> None:
     """Have TBB start so many threads: it starts one where a task waits that no other takes."""
+    import numba  # noqa: F401  # whole, before its modules
     from numba.np.ufunc import tbbpool
 
     put = ctypes.PYFUNCTYPE(None, *[ctypes.c_void_p] * 5)(tbbpool.add_task)

@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from hetero.arrays import dense
 from hetero.devices.base import Device
+from hetero.imports import load
 from hetero.ops.cg.operands import CgOptions
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.cases import (
@@ -108,8 +109,7 @@ def _problem(layout: str, dtype: str, n: int, row_length: int = 5) -> Problem:
 def _arguments(
     layout: str, dtype: str, n: int, row_length: int = 5, *, devices: tuple[Device, ...] = ()
 ) -> Arguments:
-    from hetero.ops.linear_systems import operators
-
+    operators = load("hetero.ops.linear_systems.operators")
     kind, _, preconditioner = layout.partition("-")
     if kind == "dense":
         matrix = _toeplitz(n, dtype)
@@ -134,8 +134,7 @@ def _toeplitz(n: int, dtype: str) -> np.ndarray:
 
 def _banded(n: int, row_length: int, dtype: str) -> Any:
     """A diagonally dominant matrix: ``row_length`` diagonals over about sqrt(n), wrapped around."""
-    from scipy.sparse import csr_array
-
+    csr_array = load("scipy.sparse").csr_array
     half = row_length // 2
     offsets = np.unique(np.linspace(1, max(math.isqrt(n), half), half).astype(int))
     offsets = np.concatenate([-offsets[::-1], [0], offsets])

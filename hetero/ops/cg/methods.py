@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero.imports import load
 from hetero.ops.cg.operands import NAME
 from hetero.ops.krylov.loops import ROWS, STENCILS
 from hetero.ops.linear_systems.tolerances import digits
@@ -75,8 +76,7 @@ def _on_cpu(plain: bool) -> Callable[..., Outcome]:
     """``run`` on the CPU; ``plain``: with nothing that has to be compiled."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-        from hetero.ops.krylov import cg_cpu
-
+        cg_cpu = load("hetero.ops.krylov.cg_cpu")
         (b,), x, solve = arguments
         return cg_cpu.solve(
             solve.system,
@@ -94,8 +94,7 @@ def _on_cpu(plain: bool) -> Callable[..., Outcome]:
 
 
 def _run_on_devices(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-    from hetero.ops.krylov import cg_device
-
+    cg_device = load("hetero.ops.krylov.cg_device")
     (b,), x, solve = arguments
     return cg_device.solve(
         devices,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import Operand, Spec, array_or_spec, dense, describe, is_device_array, name_of
+from hetero.imports import load
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance, digits
 from hetero.ops.linear_systems.vectors import number_dtype, real_dtype
 from hetero.runtime.problem import Problem, check_dims
@@ -42,8 +43,7 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str) -> Problem:
     check_dims(NAME, dims, *DIMS)
     if len(dims) == 1:
         return problem(Spec(dims * 2, dtype, on=on), Spec(dims, dtype, on=on))
-    from hetero.ops.linear_systems.operators import Poisson
-
+    Poisson = load("hetero.ops.linear_systems.operators").Poisson
     return problem(Poisson(dims, dtype=dtype), Spec((math.prod(dims),), dtype, on=on))
 
 
@@ -65,9 +65,9 @@ def checked_matrix(A: Any) -> Any:
 @functools.cache
 def scipy() -> tuple[Any, Any, Any]:
     """issparse, LinearOperator, aslinearoperator: a statement of imports takes 2 us each time."""
-    from scipy.sparse import issparse
-    from scipy.sparse.linalg import LinearOperator, aslinearoperator
-
+    issparse = load("scipy.sparse").issparse
+    LinearOperator = load("scipy.sparse.linalg").LinearOperator
+    aslinearoperator = load("scipy.sparse.linalg").aslinearoperator
     return issparse, LinearOperator, aslinearoperator
 
 

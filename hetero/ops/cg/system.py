@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero.arrays import HOST, describe, is_device_array
 from hetero.devices import loop_compiler, loops
+from hetero.imports import load
 from hetero.ops.cg import operands
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 from hetero.ops.linear_systems.vectors import on_host
@@ -31,8 +32,7 @@ class System:
 
     def times_preconditioner(self, b: np.ndarray) -> np.ndarray:
         """The product M b on the host."""
-        from hetero.ops.linear_systems.scaling import real_view
-
+        real_view = load("hetero.ops.linear_systems.scaling").real_view
         M = self._preconditioner(())
         if M is None:
             return b.copy()
@@ -88,8 +88,7 @@ class System:
             return np.repeat(inverse, 2) if dtype.kind == "c" and inverse is not None else inverse
         if isinstance(M, str):
             return self._multigrid(used)
-        from hetero.ops.krylov.cg_products import into
-
+        into = load("hetero.ops.krylov.cg_products").into
         if np.ndim(M) == 1:
             inverse = np.ascontiguousarray(M, dtype)
             if dtype.kind != "c":
@@ -113,8 +112,7 @@ class System:
     def _multigrid(self, used: tuple[Any, ...]) -> Any:
         stencil, dtype = self._matrix.stencil, self._dtype
         if used:
-            from hetero.ops.multigrid import multigrid_device
-
+            multigrid_device = load("hetero.ops.multigrid.multigrid_device")
             with used[0].active():
                 return multigrid_device.DeviceHierarchy(used[0], stencil, dtype)
         apply = _approximate_inverse(stencil, dtype.type(0).real.dtype)
@@ -134,11 +132,10 @@ def _approximate_inverse(stencil: Stencil, dtype: np.dtype) -> Callable[..., Non
     """One multigrid cycle on the CPU; while its loops are compiled, the inverse itself."""
     name = CYCLES.of(dtype)
     if loops.is_ready(name):
-        from hetero.ops.multigrid import multigrid_cpu
-
+        multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
         return multigrid_cpu.CpuHierarchy(stencil, dtype).apply
     loop_compiler.begin(name)
-    from hetero.ops.poisson import dst_cpu
+    dst_cpu = load("hetero.ops.poisson.dst_cpu")
 
     def apply(r: np.ndarray, z: np.ndarray) -> None:
         z[...] = dst_cpu.apply(stencil, r.reshape(stencil.shape)).reshape(z.shape)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, spec
+from hetero.imports import load
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import NAME, described
 from hetero.ops.convolve2d.window import window_of
@@ -70,8 +71,7 @@ def _measured(implementation: Implementation, place: Place, budget: Budget) -> I
             continue
         block = 1
         if on_cpu and method in _OWN:
-            from hetero.ops.convolve2d import direct_cpu
-
+            direct_cpu = load("hetero.ops.convolve2d.direct_cpu")
             block = direct_cpu.block_width(np.dtype(dtype))
         between = _HELD_OUT if on_cpu or form == "filter" else _HELD_OUT_DEVICE
         knots, held_out = (

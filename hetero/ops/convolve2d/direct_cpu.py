@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero.devices import loop_compiler
 from hetero.devices.loops import is_ready
+from hetero.imports import load
 from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d import loops
 from hetero.ops.convolve2d.filters import FilterOptions
@@ -23,8 +24,7 @@ _SMALL = 1 << 14  # elements that NumPy looks at sooner than a compiled loop is 
 @functools.cache
 def _kernels() -> ModuleType:
     """The compiled loops, which load Numba."""
-    from hetero.kernels.cpu import convolve
-
+    convolve = load("hetero.kernels.cpu.convolve")
     return convolve
 
 

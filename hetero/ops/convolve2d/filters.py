@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import Operand
+from hetero.imports import load
 from hetero.ops.convolve2d import factors
 
 LARGEST_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
@@ -58,8 +59,7 @@ class Filter:
         """The filter with its values known."""
         if self.array is not None:
             return self
-        from hetero.runtime import transfer
-
+        transfer = load("hetero.runtime.transfer")
         return Filter(np.ascontiguousarray(transfer.to_host(self._held, self._operand)))
 
     def held(self) -> Filter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hetero.devices import loop_compiler, loops
+from hetero.imports import load
 from hetero.ops.convolve2d.window import Window, mode_of
 
 _SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
@@ -36,16 +37,14 @@ def is_one(window: Window, batch: int) -> bool:
 
 def sums(dtype: np.dtype) -> None:
     """Call every loop: the direct sum and the two passes share them."""
-    from hetero.kernels.cpu import convolve
-
+    convolve = load("hetero.kernels.cpu.convolve")
     out, taps = np.zeros((1, 64, 64), dtype), np.ones((3, 3), dtype)
     convolve.direct(np.ones((1, 64, 64), dtype), taps, out, 1, 1, convolve.WRAP, 0.0)
 
 
 def ranges(dtype: np.dtype) -> None:
     """Call every loop."""
-    from hetero.kernels.cpu import ranges
-
+    ranges = load("hetero.kernels.cpu.ranges")
     planes = np.ones((1, 40, 40), dtype)
     found, _, _ = ranges.block_sums(planes, 3, 3)
     ranges.least_lines(planes, np.argwhere(found > 0.0), *found.shape[1:])

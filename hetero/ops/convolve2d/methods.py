@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero.imports import load
 from hetero.ops.convolve2d import loops, obstacles, rungs, streamed, work
 from hetero.ops.convolve2d.operands import NAME
 from hetero.runtime import pipeline, registry
@@ -34,7 +34,7 @@ def _on_cpu(module: str, name: str) -> Callable[..., Any]:
 
     @functools.cache
     def loaded() -> Callable[..., Any]:
-        return getattr(import_module(f"hetero.ops.convolve2d.{module}"), name)
+        return getattr(load(f"hetero.ops.convolve2d.{module}"), name)
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
         (image,), out, options = arguments
@@ -57,16 +57,14 @@ def as_stack(image: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-    from hetero.ops.convolve2d.scipy_cpu import by_scipy
-
+    by_scipy = load("hetero.ops.convolve2d.scipy_cpu").by_scipy
     (image,), out, options = arguments
     out[...] = by_scipy(image, options, problem.options)
 
 
 def _on_device(name: str) -> Callable[..., Any]:
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        from hetero.ops.convolve2d import direct_device
-
+        direct_device = load("hetero.ops.convolve2d.direct_device")
         (image,), output, options = arguments
         getattr(direct_device, name)(devices[0], problem, image, options, output)
 
@@ -74,15 +72,13 @@ def _on_device(name: str) -> Callable[..., Any]:
 
 
 def _prepare_direct(device: Any, problem: Problem, aligned: int, options: Any) -> Any:
-    from hetero.ops.convolve2d import direct_device
-
+    direct_device = load("hetero.ops.convolve2d.direct_device")
     return direct_device.prepared_direct(device, problem, aligned, options)
 
 
 def _by_cufft(axes: work.Axes) -> Callable[..., Any]:
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        from hetero.ops.convolve2d import fft_device
-
+        fft_device = load("hetero.ops.convolve2d.fft_device")
         (image,), output, options = arguments
         fft_device.run(devices[0], problem, image, options, output, axes(problem, {}))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hetero.imports import load
 from hetero.ops.convolve2d.window import mode_of
 from hetero.ops.convolve2d.work import Axes, Info
 from hetero.runtime import pipeline
@@ -60,8 +61,7 @@ def loses_or_no_cufft(problem: Problem, info: Info) -> str | None:
     """As `loses`, for transforms on this machine's GPUs."""
     if (reason := loses(problem, info)) is not None or info.get("elsewhere"):
         return reason
-    from hetero.devices import cufft
-
+    cufft = load("hetero.devices.cufft")
     return cufft.obstacle()
 
 
@@ -92,8 +92,7 @@ def high_rank_or_large(problem: Problem, info: Info) -> str | None:
     """As `high_rank`, with columns that shared memory holds."""
     if (reason := high_rank(problem, info)) is not None:
         return reason
-    from hetero.kernels.convolution import plan as plan_convolve
-
+    plan_convolve = load("hetero.kernels.convolution.plan")
     most = plan_convolve.separable_limit(dtype=problem.dtype)
     if max(problem.options.filter_height, problem.options.filter_width) > most:
         return f"it takes filters up to {most} x {most}"
@@ -102,7 +101,6 @@ def high_rank_or_large(problem: Problem, info: Info) -> str | None:
 
 def not_opencvs(problem: Problem, info: Info) -> str | None:
     """What OpenCV's filter2D does not do, or OpenCV is not here."""
-    from hetero.ops.convolve2d import opencv
-
+    opencv = load("hetero.ops.convolve2d.opencv")
     here = not info.get("elsewhere")
     return not_real(problem, info) or opencv.obstacle(problem.options, here)

@@ -8,6 +8,7 @@ import importlib.util
 import numpy as np
 
 from hetero.devices import install
+from hetero.imports import load
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import Window
 
@@ -45,8 +46,7 @@ def obstacle(window: Window, here: bool = True) -> str | None:
 
 def filter2d(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
     """`cv2.filter2D`, whose correlation takes the flipped filter."""
-    import cv2
-
+    cv2 = load("cv2")
     border = cv2.BORDER_REFLECT if window.boundary == "symm" else cv2.BORDER_CONSTANT
     rows = slice(0, window.out_height)
     columns = slice(0, window.out_width)

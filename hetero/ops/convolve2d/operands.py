@@ -19,6 +19,7 @@ from hetero.arrays import (
     is_device_array,
     name_of,
 )
+from hetero.imports import load
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, Window, window_of
 from hetero.runtime import results
@@ -165,8 +166,7 @@ def _as_scipy(
     dtypes: tuple[np.dtype, np.dtype], mode: Any, boundary: Any, fillvalue: Any
 ) -> tuple[str, Any]:
     """The boundary's own name and the fill value as a number; SciPy's errors."""
-    from scipy.signal import convolve2d as reference
-
+    reference = load("scipy.signal").convolve2d
     for name, value, valid in (
         ("mode", mode, MODES),
         ("boundary", boundary, (*BOUNDARIES, *ALIASES)),
@@ -248,8 +248,7 @@ def problem(
     image, kernel = of_dtype(image, dtype), of_dtype(kernel, dtype)
     arrays = [call.image, call.filter]
     if is_device_array(arrays[1]) and kernel.size <= LARGEST_DOWNLOADED:
-        from hetero.runtime import transfer
-
+        transfer = load("hetero.runtime.transfer")
         arrays[1] = transfer.to_host(arrays[1], call.b)
     pixels, taps = (x if isinstance(x, np.ndarray) else None for x in arrays)
     finite = isfinite(call.fillvalue) and are_finite(pixels, taps)
@@ -291,8 +290,7 @@ def is_wide(
 @cache
 def _looking() -> Any:
     """Loaded once, with compiled loops: at the interpreter's end nothing can be."""
-    from hetero.ops.convolve2d import ranges
-
+    ranges = load("hetero.ops.convolve2d.ranges")
     return ranges
 
 

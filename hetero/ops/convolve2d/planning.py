@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, Operand, Spec, describe
+from hetero.imports import load
 from hetero.ops.convolve2d import real
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import CheckedCall, described, filter_of
@@ -60,7 +61,7 @@ def _needs_host(call: CheckedCall) -> bool:
 
 def _by_way_of_host(call: CheckedCall) -> Task:
     """The operands downloaded, the result uploaded to where the first of them lies."""
-    from hetero.runtime import transfer
+    transfer = load("hetero.runtime.transfer")
 
     def on_host(x: Any, operand: Operand) -> Any:
         if isinstance(x, Spec):

@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero.arrays import HOST, dense, is_device_array
 from hetero.errors import GraphError
+from hetero.imports import load
 from hetero.ops.convolve2d import looking
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
@@ -96,8 +97,7 @@ def _filter(call: CheckedCall) -> Any:
 
 
 def _downloaded(call: CheckedCall) -> Any:
-    from hetero.runtime import transfer
-
+    transfer = load("hetero.runtime.transfer")
     return filter_of(transfer.to_host(call.filter, call.b), call.dtype)
 
 

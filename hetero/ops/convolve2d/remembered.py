@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, dense, reused
+from hetero.imports import load
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import (
     CheckedCall,
@@ -77,7 +78,7 @@ def scipys(key: Any) -> Callable[[Any, Any, Any], Any] | None:
 
 @functools.cache
 def _scipys(mode: str, boundary: str) -> Callable[[Any, Any, Any], Any]:
-    from scipy.signal import convolve2d
+    convolve2d = load("scipy.signal").convolve2d
 
     def run(in1: Any, in2: Any, fillvalue: Any) -> Any:
         return convolve2d(in1, in2, mode, boundary, fillvalue)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero.imports import load
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution.rungs import RUNGS, Shape, chosen, plan_rung, shapes
 from hetero.kernels.procedure.card import Card
@@ -31,8 +32,7 @@ def _plan(
     card: Card,
     shape: Shape | None,
 ) -> LaunchPlan:
-    from hetero.ops.convolve2d.direct_device import extents
-
+    extents = load("hetero.ops.convolve2d.direct_device").extents
     image_strides, out_strides = strides
     return plan_rung(
         rung,
@@ -50,8 +50,7 @@ def _plan(
 def _launch(
     rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
 ) -> None:
-    from hetero.ops.convolve2d.direct_device import taps_on
-
+    taps_on = load("hetero.ops.convolve2d.direct_device").taps_on
     (image,), output, options = arguments
     taps, owner, strides = taps_on(device, options.filter, problem)
     p, card = problem, device.card()

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from hetero.imports import load
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import Window, mode_of
 
@@ -21,8 +22,8 @@ def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.nd
     -------
     (..., out_height, out_width) ndarray
     """
-    from scipy.signal import convolve2d  # takes half a second, and compiled loops do without
-
+    # Takes half a second, and compiled loops do without.
+    convolve2d = load("scipy.signal").convolve2d
     mode, boundary, fillvalue = mode_of(window), window.boundary, options.fillvalue
     filter = options.filter.array
     if not image.size:  # SciPy divides by the extents of what it repeats

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from math import inf, log2
 
+from hetero.imports import load
 from hetero.ops.convolve2d import workers
 from hetero.ops.convolve2d.window import Axis, Window, one_tile
 
@@ -17,8 +18,7 @@ _EACH = 150.0  # what a transform costs beside its points, in passes over one po
 @functools.lru_cache(maxsize=1024)
 def good_length(n: int) -> int:
     """The next length that SciPy's real transform likes."""
-    from scipy.fft import next_fast_len
-
+    next_fast_len = load("scipy.fft").next_fast_len
     return next_fast_len(n, real=True)
 
 

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from typing import Any
 
 from hetero.devices import cpu
+from hetero.imports import load
 
 _SHARE = 1 << 17  # points of a transform for each thread; with fewer, waking it costs more
 
@@ -55,8 +56,8 @@ def each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> Non
 
 @functools.cache
 def _pool() -> Any:
-    from concurrent.futures import ThreadPoolExecutor  # RuntimeError once the main thread has ended
-
+    # RuntimeError once the main thread has ended.
+    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
     return ThreadPoolExecutor(cpu.describe()["cores"], "hetero-filter")
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import HOST, describe, is_device_array
+from hetero.imports import load
 from hetero.ops.kmeans import methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.kmeans.fit import Fit, Progress
 from hetero.ops.kmeans.operands import from_dims, problem
@@ -174,8 +175,7 @@ def cluster(
 
     With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` is told of each start.
     """
-    from hetero.runtime import execution
-
+    execution = load("hetero.runtime.execution")
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
     planned = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import describe, is_device_array
+from hetero.imports import load
 from hetero.ops.kmeans import cluster, operands
 from hetero.ops.kmeans.estimator_base import (
     Base,
@@ -162,9 +163,8 @@ class KMeans(Base):
         X = validated(self, X, reset=False)
         if not is_device_array(X):
             return self._distances(X)
-        from hetero.ops.linear_systems.vectors import like
-        from hetero.runtime import transfer
-
+        like = load("hetero.ops.linear_systems.vectors").like
+        transfer = load("hetero.runtime.transfer")
         return like(X, self._distances(transfer.to_host(X, describe(X))))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -187,10 +187,8 @@ class KMeans(Base):
         )
 
     def _distances(self, X: Any) -> np.ndarray:
-        from scipy.spatial.distance import cdist
-
-        from hetero.ops.linear_systems.vectors import on_host
-
+        cdist = load("scipy.spatial.distance").cdist
+        on_host = load("hetero.ops.linear_systems.vectors").on_host
         centroids = self.cluster_centers_
         dtype = np.promote_types(operands.float_dtype(X.dtype), describe(centroids).dtype)
         if is_device_array(centroids):

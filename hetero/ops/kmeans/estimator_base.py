@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import describe, is_device_array, library_of
+from hetero.imports import load
 from hetero.ops.kmeans import operands
 
 try:
@@ -80,8 +81,7 @@ except ImportError:
 def state_of(estimator: Any) -> dict[str, Any]:
     """What is pickled of an estimator, or copied: its attributes, those on the host of which no
     array can be."""
-    from hetero.runtime import transfer
-
+    transfer = load("hetero.runtime.transfer")
     state = dict(vars(estimator))
     for name, value in state.items():
         if is_device_array(value) and not library_of(value).pickles:

@@ -9,6 +9,7 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError
+from hetero.imports import load
 from hetero.kernels.common.launch import Launch
 from hetero.kernels.kmeans import plan as plans
 from hetero.ops.kmeans import columns_device
@@ -151,8 +152,7 @@ class DeviceRows:
 
     def _library(self) -> Any:
         """The products of the device's BLAS, made when they are asked for first."""
-        from hetero.ops.kmeans.products_device import Products
-
+        Products = load("hetero.ops.kmeans.products_device").Products
         if self._products is None:
             dims = self.n, self.d, self.k
             self._products = Products(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero.imports import load
 from hetero.kernels.kmeans.plan import RUNGS
 from hetero.ops.kmeans.loops import BOUNDS, CLUSTERS
 from hetero.ops.kmeans.operands import (
@@ -58,8 +59,7 @@ def _on_cpu(rows: Callable[[], Any]) -> Callable[..., Outcome]:
     """``run`` on the CPU, with rows of that kind, which is loaded on use."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
-        from hetero.ops.kmeans.fit import fit
-
+        fit = load("hetero.ops.kmeans.fit").fit
         X, weights = _on_host(arguments)
         given = arguments.options.given
         with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
@@ -74,20 +74,17 @@ def _on_cpu(rows: Callable[[], Any]) -> Callable[..., Outcome]:
 
 
 def _numpy_rows() -> Any:
-    from hetero.ops.kmeans.rows_numpy import NumpyRows
-
+    NumpyRows = load("hetero.ops.kmeans.rows_numpy").NumpyRows
     return NumpyRows
 
 
 def _loop_rows() -> Any:
-    from hetero.ops.kmeans.bounded_cpu import BoundedRows
-
+    BoundedRows = load("hetero.ops.kmeans.bounded_cpu").BoundedRows
     return BoundedRows
 
 
 def _bounded_rows() -> Any:
-    from hetero.ops.kmeans.bounded_cpu import AlwaysBounded
-
+    AlwaysBounded = load("hetero.ops.kmeans.bounded_cpu").AlwaysBounded
     return AlwaysBounded
 
 
@@ -111,11 +108,10 @@ def _on_device(method: str) -> Callable[..., Outcome]:
     """``run`` on a device; on several, and on one that has no room, of rows on the host."""
 
     def run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-        from hetero.ops.kmeans.fit import fit
-        from hetero.ops.kmeans.rows_blocks import BlockRows
-        from hetero.ops.kmeans.rows_device import OneDevice
-        from hetero.ops.kmeans.rows_shared import shared_rows
-
+        fit = load("hetero.ops.kmeans.fit").fit
+        BlockRows = load("hetero.ops.kmeans.rows_blocks").BlockRows
+        OneDevice = load("hetero.ops.kmeans.rows_device").OneDevice
+        shared_rows = load("hetero.ops.kmeans.rows_shared").shared_rows
         if isinstance(arguments.output, np.ndarray):
             X, weights = _on_host(arguments)
             asked, given = (problem, X, weights, method), arguments.options.given

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu.same_types import as_loops_take
 from hetero.ops.kmeans import initial
@@ -212,6 +213,5 @@ class PackedSeeding:
 
 
 def _dot(x: np.ndarray, y: np.ndarray) -> float:
-    from hetero.kernels.cpu import vectors
-
+    vectors = load("hetero.kernels.cpu.vectors")
     return vectors.dot(x, y)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero.devices.base import Device
+from hetero.imports import load
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Fit, Run
 from hetero.ops.kmeans.operands import SEEDED, check_finite
@@ -29,8 +30,7 @@ class OneDevice:
     """
 
     def __init__(self, device: Device, problem: Problem, arguments: Arguments, method: str) -> None:
-        from hetero.ops.kmeans.lloyd_device import DeviceRows
-
+        DeviceRows = load("hetero.ops.kmeans.lloyd_device").DeviceRows
         self._device, self._problem = device, problem
         self._inputs = (*arguments.inputs, None)[:2]
         self._asked: Fit = arguments.options

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero.devices import cpu
+from hetero.imports import load
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import LEFT, lloyd
@@ -120,8 +121,7 @@ class NumpyRows:
         self._totals[empty] = self._most[empty] = 0.0
 
     def _add(self, rows: Any, labels: np.ndarray, weights: np.ndarray, sign: int) -> None:
-        from scipy.sparse import csr_array
-
+        csr_array = load("scipy.sparse").csr_array
         m, k = len(labels), len(self._totals)
         sums = csr_array((weights, labels, np.arange(m + 1)), shape=(m, k)).T @ rows
         self._sums += sums if isinstance(sums, np.ndarray) else sums.toarray()
@@ -158,8 +158,7 @@ def _threads(count: int) -> Iterator[Callable[[Callable[[int], None], Iterable[i
     if count < 2:
         yield lambda work, items: [work(item) for item in items]
         return
-    from concurrent.futures import ThreadPoolExecutor
-
+    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
     with ThreadPoolExecutor(count) as pool:
         yield lambda work, items: list(pool.map(work, items))
 

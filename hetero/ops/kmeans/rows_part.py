@@ -10,6 +10,7 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
+from hetero.imports import load
 from hetero.ops.kmeans import columns_device
 from hetero.runtime.problem import Problem
 
@@ -75,8 +76,7 @@ class Part:
 
     def lay_out(self, mean: np.ndarray) -> None:
         """Be ready for iterations on the rows less a mean."""
-        from hetero.ops.kmeans.lloyd_device import DeviceRows
-
+        DeviceRows = load("hetero.ops.kmeans.lloyd_device").DeviceRows
         if self._rows is None:
             X, weights = (*self._buffers, None)[:2]
             with self.device.active():

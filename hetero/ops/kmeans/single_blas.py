@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from hetero import locks
+from hetero.imports import load
 
 __all__ = ["alone"]
 
@@ -53,9 +54,8 @@ alone = _Alone()
 
 @functools.cache
 def _controller() -> Any:
-    import scipy.linalg.cython_blas  # noqa: F401  # loads SciPy's BLAS
-    from threadpoolctl import ThreadpoolController
-
+    load("scipy.linalg.cython_blas")  # loads SciPy's BLAS
+    ThreadpoolController = load("threadpoolctl").ThreadpoolController
     return ThreadpoolController()
 
 

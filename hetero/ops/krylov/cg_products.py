@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.devices import loop_compiler, loops
+from hetero.imports import load
 from hetero.kernels.cpu.same_types import as_loops_take
 from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
@@ -39,8 +40,8 @@ class Product(NamedTuple):
 @functools.cache
 def kernels() -> tuple[ModuleType, ModuleType]:
     """The compiled loops of iterations, and of rows, which load Numba."""
-    from hetero.kernels.cpu import cg, csr
-
+    cg = load("hetero.kernels.cpu.cg")
+    csr = load("hetero.kernels.cpu.csr")
     return cg, csr
 
 
@@ -80,8 +81,7 @@ def plain(system: Any, dtype: np.dtype) -> Product:
     if isinstance(system, Stencil):
         return Product(_stencil_times(system, dtype))
     if isinstance(system, Csr):
-        from scipy.sparse import csr_array
-
+        csr_array = load("scipy.sparse").csr_array
         n = len(system.indptr) - 1
         matrix = csr_array((system.data, system.indices, system.indptr), shape=(n, n))
 

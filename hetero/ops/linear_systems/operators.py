@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
+from hetero.imports import load
 from hetero.ops.linear_systems.types import Stencil
 
 
@@ -74,8 +75,7 @@ class Poisson(LinearOperator):
         return self.stencil.spacing
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        from hetero.ops.krylov.cg_products import apply_stencil
-
+        apply_stencil = load("hetero.ops.krylov.cg_products").apply_stencil
         x = x.reshape(-1)
         if x.dtype.kind == "c":
             result = np.empty(x.size, np.result_type(self.dtype, np.complex64))
@@ -96,8 +96,10 @@ class Poisson(LinearOperator):
 
     def tocsr(self) -> Any:
         """The matrix as a `scipy.sparse.csr_array`."""
-        from scipy.sparse import csr_array, diags_array, eye_array, kron
-
+        csr_array = load("scipy.sparse").csr_array
+        diags_array = load("scipy.sparse").diags_array
+        eye_array = load("scipy.sparse").eye_array
+        kron = load("scipy.sparse").kron
         total = None
         for axis, (n, h) in enumerate(zip(self.grid, self.spacing, strict=True)):
             line = diags_array([2.0, -1.0, -1.0], offsets=[0, 1, -1], shape=(n, n)) / h**2

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import HOST, Operand, describe, reused
+from hetero.imports import load
 from hetero.ops.linear_systems.vectors import like, on_host
 from hetero.runtime.plan import Plan
 
@@ -75,7 +76,7 @@ def execute(
     read : tuple of Operand
         Descriptions of device arrays that the system holds.
     """
-    from hetero.runtime import execution
+    execution = load("hetero.runtime.execution")
 
     def options_on(used: tuple[Any, ...], done: int) -> Solve:
         system, preconditioner = system_on(used)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import array_or_spec, describe
+from hetero.imports import load
 from hetero.ops.linear_systems.solve import Solve, warn
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
 from hetero.ops.poisson import operands
@@ -114,8 +115,7 @@ def solve_poisson(
     >>> bool(abs(u - np.outer(s, s)).max() < 3e-4)
     True
     """
-    from hetero.ops.linear_systems.types import least_tolerance
-
+    least_tolerance = load("hetero.ops.linear_systems.types").least_tolerance
     device, method = planner.placement(device, method)
     f, x0 = array_or_spec(f), None if x0 is None else array_or_spec(x0)
     spacing = operands.spacings(spacing, len(f.shape))

@@ -9,6 +9,7 @@ import numpy as np
 
 from hetero.arrays import spec
 from hetero.devices.base import Device
+from hetero.imports import load
 from hetero.ops import poisson
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.cases import (
@@ -71,8 +72,7 @@ def _arguments(
     ndim: int, dtype: str, method: str, n: int, *, devices: tuple[Device, ...] = ()
 ) -> Arguments:
     """Only "dst" has a tolerance: without one it would refine. Its extents are those it likes."""
-    from hetero.ops.linear_systems.types import Stencil
-
+    Stencil = load("hetero.ops.linear_systems.types").Stencil
     direct = method == "dst"
     shape = tuple(side - direct for side in even_grid(n, ndim))
     f = numbers(shape, dtype)  # no solve ends before its last step

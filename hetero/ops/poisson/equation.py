@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero.arrays import HOST, describe, name_of
+from hetero.imports import load
 from hetero.ops.linear_systems.solve import Solve, Solved, execute
 from hetero.ops.linear_systems.vectors import like, on_host
 from hetero.ops.poisson import sides as poisson_sides
@@ -39,8 +40,9 @@ class Equation:
 
     def solve(self, plan: Plan, solve: Solve) -> Solved:
         """Run the plan; in other units where the numbers at hand turn out to need it."""
-        from hetero.ops.linear_systems.types import CONVERGED, Outcome, Stencil
-
+        CONVERGED = load("hetero.ops.linear_systems.types").CONVERGED
+        Outcome = load("hetero.ops.linear_systems.types").Outcome
+        Stencil = load("hetero.ops.linear_systems.types").Stencil
         shape = tuple(self.f.shape)
         if 0 in shape:
             nothing = Outcome(CONVERGED, 0, 0.0, 0.0)
@@ -71,9 +73,8 @@ class Equation:
 
     def _in_own_units(self, solved: Solved, stencil: Any, rtol: float) -> Solved:
         """The solution as it is to be returned, judged anew where its dtype has not the range."""
-        from hetero.ops.linear_systems import types
-        from hetero.ops.poisson import dst_cpu
-
+        types = load("hetero.ops.linear_systems.types")
+        dst_cpu = load("hetero.ops.poisson.dst_cpu")
         assert self._scaled is not None
         exponent = self._scaled.solution
         outcome = solved.outcome
@@ -103,9 +104,8 @@ class Equation:
 
         Rounding u alone leaves up to eps norm(A) norm(u) <= eps cond(A) norm(f).
         """
-        from hetero.ops.linear_systems import types
-        from hetero.ops.linear_systems.operators import Poisson
-
+        types = load("hetero.ops.linear_systems.types")
+        Poisson = load("hetero.ops.linear_systems.operators").Poisson
         if outcome.status != types.ROUNDING or not to_rounding:
             return outcome.status == types.CONVERGED
         spacing = self._scaled.spacing if self._scaled else self.spacing

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hetero.imports import load
 from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.tolerances import digits
@@ -143,8 +144,7 @@ def _obstacle(method: str) -> Callable[[Problem, dict[str, Any]], str | None]:
         if problem.options.exactly and method not in SWEEPING:
             return "does not sweep, and a number of sweeps was asked for"
         if method == "dst" and info["kind"] == "cuda" and not info.get("elsewhere"):
-            from hetero.devices import cufft
-
+            cufft = load("hetero.devices.cufft")
             return cufft.obstacle()
         return None
 
@@ -161,8 +161,7 @@ def _check_memory(method: str, f: np.ndarray) -> None:
     needed = memory_needed(method, f.shape, f.itemsize)
     if needed < _SMALL:
         return
-    from hetero.devices import cpu
-
+    cpu = load("hetero.devices.cpu")
     available = cpu.available_memory()
     if needed > available:
         raise MemoryError(
@@ -202,13 +201,11 @@ def _on_cpu(method: str, run: Callable[..., Outcome]) -> Callable[..., Outcome]:
 def _dst(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     (f,), u, solve = arguments
     if devices:
-        from hetero.ops.poisson import dst_device
-
+        dst_device = load("hetero.ops.poisson.dst_device")
         return dst_device.solve(
             devices[0], solve.system, f, u, dtype=problem.dtype, rtol=solve.rtol
         )
-    from hetero.ops.poisson import dst_cpu
-
+    dst_cpu = load("hetero.ops.poisson.dst_cpu")
     return dst_cpu.solve(solve.system, f, u, rtol=solve.rtol)
 
 
@@ -216,29 +213,25 @@ def _multigrid(devices: tuple[Device, ...], problem: Problem, arguments: Argumen
     (f,), u, solve = arguments
     limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
     if devices:
-        from hetero.ops.multigrid import multigrid_device
-
+        multigrid_device = load("hetero.ops.multigrid.multigrid_device")
         return multigrid_device.solve(devices[0], solve.system, f, u, dtype=problem.dtype, **limits)
-    from hetero.ops.multigrid import multigrid_cpu
-
+    multigrid_cpu = load("hetero.ops.multigrid.multigrid_cpu")
     return multigrid_cpu.solve(solve.system, f, u, **limits)
 
 
 def _cg(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
     """Where they end before their limit, they have met rounding."""
-    from hetero.ops.linear_systems.types import LIMIT, ROUNDING
-
+    LIMIT = load("hetero.ops.linear_systems.types").LIMIT
+    ROUNDING = load("hetero.ops.linear_systems.types").ROUNDING
     (f,), u, solve = arguments
     vectors = [v.reshape(-1) if isinstance(v, np.ndarray) else v for v in (f, u)]
     most = min(solve.maxiter, 10 * math.prod(solve.system.shape))
     limits = {"rtol": solve.rtol, "atol": 0.0, "maxiter": most}
     if devices:
-        from hetero.ops.krylov import cg_device
-
+        cg_device = load("hetero.ops.krylov.cg_device")
         outcome = cg_device.solve(devices, solve.system, *vectors, dtype=problem.dtype, **limits)
     else:
-        from hetero.ops.krylov import cg_cpu
-
+        cg_cpu = load("hetero.ops.krylov.cg_cpu")
         outcome = cg_cpu.solve(solve.system, *vectors, **limits)
     if outcome.status == LIMIT and outcome.iterations < most:
         return outcome._replace(status=ROUNDING)
@@ -251,17 +244,14 @@ def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments)
     if solve.exactly:
         limits |= {"rtol": None, "sweeps": solve.maxiter}
     if len(devices) == 1 and isinstance(u, np.ndarray):  # there is no room for the whole
-        from hetero.ops.poisson import jacobi_stream
-
+        jacobi_stream = load("hetero.ops.poisson.jacobi_stream")
         with devices[0].active():
             room = memory_limit.room(memory_limit.of(devices[0]))
             return jacobi_stream.solve(devices[0], solve.system, f, u, room=room, **limits)
     if devices:
-        from hetero.ops.poisson import jacobi_device
-
+        jacobi_device = load("hetero.ops.poisson.jacobi_device")
         return jacobi_device.solve(devices, solve.system, f, u, dtype=problem.dtype, **limits)
-    from hetero.ops.poisson import jacobi_cpu
-
+    jacobi_cpu = load("hetero.ops.poisson.jacobi_cpu")
     return jacobi_cpu.solve(solve.system, f, u, **limits)
 
 

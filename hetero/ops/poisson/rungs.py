@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.jacobi.plan import GridSlab
 from hetero.kernels.jacobi.rungs import RUNGS, Shape, chosen, shapes, sweep_rung
@@ -34,8 +35,7 @@ def sweeper(rung: str, shape: Shape | None = None) -> Sweeper:
 def _solve(
     rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
 ) -> Outcome:
-    from hetero.ops.poisson import jacobi_device
-
+    jacobi_device = load("hetero.ops.poisson.jacobi_device")
     (f,), u, solve = arguments
     limits = {"rtol": solve.rtol, "maxiter": solve.maxiter}
     if solve.exactly:

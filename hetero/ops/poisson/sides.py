@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import HOST, describe, name_of
+from hetero.imports import load
 from hetero.ops.linear_systems.vectors import like, on_host
 
 # Exponents of two between which spacings and right-hand sides are taken as they are. Sums of
@@ -159,8 +160,7 @@ def scaled(
 
 def norm(values: np.ndarray) -> float:
     """2-norm, also where squares overflow or vanish."""
-    from hetero.ops import cpu_vectors
-
+    cpu_vectors = load("hetero.ops.cpu_vectors")
     exponent = _exponent(values) or 0
     with np.errstate(all="ignore"):
         return float(

@@ -14,6 +14,7 @@ import numpy as np
 
 from hetero.devices import install
 from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.imports import load
 from hetero.runtime.problem import Problem
 
 _N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
@@ -84,8 +85,7 @@ def _handle(device: Any) -> tuple[Any, int]:
     found = handles.get(key)
     if found is None or queue is not None:
         try:
-            from nvmath.bindings import cublas
-
+            cublas = load("nvmath.bindings.cublas")
             if found is None:
                 found = handles[key] = cublas, cublas.create()
             if queue is not None:

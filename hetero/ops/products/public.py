@@ -11,6 +11,7 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, layouts, overlap
 from hetero.arrays.kept import written
+from hetero.imports import load
 from hetero.kernels.cpu import limits
 from hetero.ops.products.operands import build
 from hetero.runtime import call_cache, planner, results, ski_rental, thread_counts
@@ -215,8 +216,7 @@ def host_call(plan: Plan, function: Function) -> Function:
     if _is_numpys(plan):
         run = thread_counts.limited(chosen.implementation, chosen.threads, function)
         return planner.noted(plan, run)
-    from hetero.runtime import execution
-
+    execution = load("hetero.runtime.execution")
     inputs = plan.problem.inputs
 
     def run(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
@@ -260,13 +260,11 @@ def _with_device_arrays(
         return _by_numpy(function, arrays, operands, out, target)
     if target is not None and any(overlap(target, operand) for operand in operands):
         # Written only after everything is read: computed apart, then put in its place.
-        from hetero.runtime import transfer
-
+        transfer = load("hetero.runtime.transfer")
         made = _with_device_arrays(function, calls, *arrays, None, device, method)
         transfer.put(made, describe(made), out, target)
         return out
-    from hetero.runtime import execution
-
+    execution = load("hetero.runtime.execution")
     result = execution.execute(plan, execution.Call(arrays, operands, out, target))
     described = operands if target is None else (*operands, target)
     calls.learn(plan, arrays, out, described, (device, method), now)
@@ -281,8 +279,7 @@ def _by_numpy(
     target: Operand | None,
 ) -> Any:
     """What NumPy does, errors included, by way of the host."""
-    from hetero.runtime import transfer
-
+    transfer = load("hetero.runtime.transfer")
     hosts = [
         array if operand.location == HOST else transfer.to_host(array, operand)
         for array, operand in zip(arrays, operands, strict=True)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hetero import paths
+from hetero.imports import load
 from hetero.runtime import inventory
 
 _MOST = 32  # files that are looked at, the newest ones
@@ -66,8 +67,7 @@ def place(path: str | os.PathLike[str] | None = None) -> Path:
     OSError
         If nothing can be stored there.
     """
-    import tempfile
-
+    tempfile = load("tempfile")
     target = Path(path) if path is not None else default_path()
     # In a folder of many users' a link can be another's, and lead to a file of this one's.
     if target.is_symlink() and os.lstat(target).st_uid in (os.geteuid(), 0):

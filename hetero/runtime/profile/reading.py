@@ -12,6 +12,7 @@ from typing import Any
 
 from hetero import paths
 from hetero.errors import ProfileError
+from hetero.imports import load
 from hetero.kernels.common import tuning
 from hetero.runtime import thread_counts
 from hetero.runtime.models import ModelKey, try_out
@@ -59,8 +60,7 @@ def _parse(content: bytes) -> Profile:
     if data.get("sha256") != digest(data):
         raise ProfileError("sha256 does not match the content")
     if isinstance(data.get("models"), str):
-        from hetero.runtime import packing  # what it takes is for few profiles
-
+        packing = load("hetero.runtime.packing")  # what it takes is for few profiles
         try:
             data = {**data, "models": packing.unpacked(data["models"], LARGEST)}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -134,12 +134,13 @@ def shipped(name: str) -> Profile:
 @functools.cache
 def _content(name: str) -> dict[str, Any]:
     """Unpacked and checked, which takes 0.2 s where a machine was measured in full."""
-    from importlib import resources
-
-    folder = resources.files("hetero.calibration.profiles")
+    # Found without being imported: that takes 40 ms of a process's first call.
+    home = load("importlib.util").find_spec("hetero.calibration")
+    path = os.path.join(home.submodule_search_locations[0], "profiles", f"{name}.json")
     try:
-        content = (folder / f"{name}.json").read_bytes()
-    except (FileNotFoundError, OSError):
+        content = home.loader.get_data(path)
+    except OSError:
+        folder = load("importlib.resources").files(load("hetero.calibration.profiles"))
         names = sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".json"))
         raise ProfileError(
             f"profile must be a file or one of {', '.join(map(repr, names))}, got {name!r}"

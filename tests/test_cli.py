@@ -286,7 +286,9 @@ def test_help_names_every_command_and_the_exit_codes(run):
 
 
 def test_no_command_is_wrong_usage(run):
-    assert run()[0] == USAGE
+    code, out, err = run()
+    assert (code, out) == (USAGE, "")
+    assert err == run("--help")[1]
     assert run("nonsense")[0] == USAGE
 
 

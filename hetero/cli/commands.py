@@ -152,6 +152,10 @@ def explain(arguments: argparse.Namespace) -> int:
         if kinds and arguments.method is None:
             where, name = " and ".join(kinds), operation.function
             print(f"   rungs on {where} are taken by name only: hetero ladder {name}")
+        if str(arguments.device).endswith(":*"):
+            alike = [n for n, i in devices.items() if i["kind"] == arguments.device[:-2]]
+            if len(alike) == 1:
+                print(f"   {arguments.device} is {alike[0]} alone: there is no other of that kind")
     if plan.to_dict()["chosen"]:
         return DONE
     print(f"hetero: {_what_it_covers(constants, problem)}", file=sys.stderr)

@@ -333,8 +333,10 @@ def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
 
 
 def readable(seconds: float) -> str:
-    """Seconds in a readable unit: '12.3 us', '4.56 ms', '7.89 s'."""
-    for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
-        if abs(seconds) < 999.5 * scale:
+    """Seconds in a readable unit: '12.3 us', '4.56 ms', '7.89 s', '32 min', '11.9 h'."""
+    units = ("us", 1e-6, 999.5), ("ms", 1e-3, 999.5), ("s", 1.0, 60.0), ("min", 60.0, 60.0)
+    for unit, scale, most in units:
+        if abs(seconds) < most * scale:
             return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds:.3g} s"
+    hours = seconds / 3600.0
+    return f"{hours:.3g} h" if abs(hours) < 999.5 else f"{hours:,.0f} h"

@@ -14,7 +14,7 @@ from hetero.evaluation.page.marks import Numbers
 from hetero.evaluation.page.methods import Curve
 from hetero.evaluation.page.svg import Names
 from hetero.runtime.over_sizes import Axis
-from hetero.runtime.plan import CPU
+from hetero.runtime.plan import CPU, readable
 
 _COLUMNS = 4  # sizes in a table
 _CLEARLY = 1.05
@@ -90,7 +90,7 @@ def _table(axis: Axis, curves: Sequence[Curve]) -> str:
     rows = [
         [
             one.name,
-            *("-" if (found := one.at(size)) is None else seconds(found) for size in shown),
+            *("-" if (found := one.at(size)) is None else readable(found) for size in shown),
             f"{one.error['mean']:.0%}" if "mean" in one.error else "-",
         ]
         for one in curves

@@ -1,7 +1,7 @@
 """The command line: info, calibrate, compile, explain, verify, bench, transfer, report, demo.
 
 Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails, a
-calibration that other load spoiled where a better one is stored); 2 wrong
+calibration that other load spoiled, which is used unless a better one is stored); 2 wrong
 arguments (unknown operation, device, method or profile, dimensions that do not fit), or no command,
 which prints the help; 3 no candidate could be chosen, as the printed reasons say; 130 interrupted.
 Every command prints JSON with ``--json``.

@@ -86,12 +86,13 @@ def calibrate(arguments: argparse.Namespace) -> int:
                 "not_acceptable": report.not_acceptable(found),
                 "doubtful": report.doubtful(found),
                 "written": is_new,
+                "trusted": found.is_trusted,
             }
         )
     else:
         print(report.calibration(found))
         print(f"\n{'written to' if is_new else 'not replaced, as it is better:'} {path}")
-    return DONE if is_new else FAILED
+    return DONE if is_new and found.is_trusted else FAILED
 
 
 @contextlib.contextmanager

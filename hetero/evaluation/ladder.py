@@ -158,9 +158,8 @@ def _measured(
 def _compare(rows: list[dict[str, Any]], measured: roof.Roof) -> None:
     """Add what part of the roof each row reached; what exceeds the measured one is the roof."""
     timed = [row for row in rows if "seconds" in row]
-    for row in timed:  # at the roof a second's work takes so many seconds
-        rates = row["flops_per_second"], row["bytes_per_second"]
-        row["measured_share"] = measured.seconds(*rates)
+    for row in timed:  # at the roof a second's work takes a second
+        row["measured_share"] = measured.seconds(row["flops_per_second"], row["bytes_per_second"])
     for row in timed:
         of_size = [one["measured_share"] for one in timed if one["size"] == row["size"]]
         row["share"] = row["measured_share"] / max(1.0, *of_size)
@@ -202,7 +201,13 @@ def text(found: dict[str, Any]) -> str:
         lines += [
             f"{row['method']} is left out: {row['reason']}" for row in rows if "reason" in row
         ]
-        lines += _better(timed) + _exceeding(timed)
+        lines += _better(timed)
+        most, method = max(((r["measured_share"], r["method"]) for r in timed), default=(0.0, ""))
+        if most > 1.0:
+            told = (
+                f"100 % is what {method} reached, {most:.2f} times the measured roof: other load "
+            )
+            lines.append(f"{told}disturbed that one, or caches spared the memory")
     return "\n".join(lines)
 
 
@@ -230,13 +235,6 @@ def _better(timed: list[dict[str, Any]]) -> list[str]:
         return []
     ratio = own["seconds"] / best["seconds"]
     return [f"{best['method']} is {ratio:.2f} times as fast as {own['method']} here"]
-
-
-def _exceeding(timed: list[dict[str, Any]]) -> list[str]:
-    """Which row is faster than the measured roof, if one is."""
-    best, method = max(((row["measured_share"], row["method"]) for row in timed), default=(0.0, ""))
-    told = f"100 % is what {method} reached, {best:.2f} times the measured roof: other load "
-    return [f"{told}disturbed that one, or caches spared the memory"] if best > 1.0 else []
 
 
 def _figures(value: float, digits: int = 3) -> str:

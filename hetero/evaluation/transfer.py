@@ -247,12 +247,7 @@ class _Curves:
     """Predicted seconds of a call over its leading dimension; each is asked for once."""
 
     def __init__(
-        self,
-        call: Call,
-        machine: Machine,
-        name: str,
-        constants: Profile,
-        ratios: tuple[float, float],
+        self, call: Call, machine: Machine, name: str, constants: Profile, ratios: Sequence[float]
     ) -> None:
         self._call, self._machine, self._name, self._constants = call, machine, name, constants
         self._ratios = ratios

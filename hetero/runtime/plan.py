@@ -105,6 +105,7 @@ class Plan:
     candidates : tuple of Candidate
         Empty where there are parts, each of which has its own.
     profile_name : str
+        `Profile.title`.
     parts : tuple of Plan
         Done one after the other; empty where one candidate does the whole.
     whole : str
@@ -338,5 +339,4 @@ def readable(seconds: float) -> str:
     for unit, scale, most in units:
         if abs(seconds) < most * scale:
             return f"{seconds / scale:.3g} {unit}"
-    hours = seconds / 3600.0
-    return f"{hours:.3g} h" if abs(hours) < 999.5 else f"{hours:,.0f} h"
+    return f"{seconds / 3600.0:,.1f} h"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -228,30 +227,10 @@ def plan_call(
         If the forced placement is not possible.
     """
     device, method = placement(device, method)
-    try:
-        if operation.plan is not None:
-            return operation.plan(operands, options, device, method)
-        problem = staying(operation.problem(*operands, **options), device)
-    except TypeError:
-        _check_arguments(operation, operands, options)
-        raise
+    if operation.plan is not None:
+        return operation.plan(operands, options, device, method)
+    problem = staying(operation.problem(*operands, **options), device)
     return plan(problem, device, method)
-
-
-def _check_arguments(
-    operation: registry.Operation, operands: tuple[Any, ...], options: dict[str, Any]
-) -> None:
-    """TypeError where an operation does not have these operands and options; it names those."""
-    taken = inspect.signature(operation.problem)
-    try:
-        taken.bind(*operands, **options)
-    except TypeError as error:
-        needed = [name for name, one in taken.parameters.items() if one.default is one.empty]
-        free = dict.fromkeys((*taken.parameters, "device", "method")).keys() - needed
-        raise TypeError(
-            f"{operation.function}: {error}; a plan of it takes {', '.join(needed)} "
-            f"and the options {', '.join(sorted(free))}"
-        ) from None
 
 
 class Machine:

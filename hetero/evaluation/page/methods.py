@@ -88,18 +88,15 @@ def from_host(
     machine = OtherMachine(constants, devices)
 
     @functools.cache
-    def priced(size: int) -> dict[tuple[str, str], float]:
+    def priced(size: int) -> dict[tuple[str, str], float | None]:
         plan = machine.plan(operation.from_dims(line.dims(size), dtype, HOST))
-        return {
-            (c.device, c.method): c.seconds
-            for c in plan.candidates
-            if c.reason is None and c.seconds is not None
-        }
+        return {(c.device, c.method): c.seconds for c in plan.candidates if c.reason is None}
 
     points: dict[tuple[str, str], Points] = {}
     for size in line.axis.sizes():
         for place, seconds in priced(size).items():
-            points.setdefault(place, []).append((size, seconds))
+            if seconds is not None:
+                points.setdefault(place, []).append((size, seconds))
     return [
         Curve(*place, found, priced=lambda size, place=place: priced(size).get(place))
         for place, found in points.items()

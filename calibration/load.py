@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hetero.runtime.profile.constants import LEFT, doubtful_share, is_trusted  # noqa: F401
+
 try:
     import resource
 except ImportError:  # Windows
@@ -25,7 +27,6 @@ _WHO = getattr(resource, "RUSAGE_THREAD", getattr(resource, "RUSAGE_SELF", 0))
 SWITCHES_PER_SECOND = 30.0  # of an idle machine, at most; two busy loops beside make 100 a core
 NOISY = 0.15  # of the measurements
 _LEAST_SCATTERED = 5
-LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
 OTHERS = 0.1  # of the cores, that others keep busy: worth a word
 _SLOW = 2.0  # times its fastest run, a probe that was disturbed
 _TURNS = 400  # of the probe's loop: about 5 us
@@ -218,16 +219,6 @@ class Watch:
             "again": self._again,
             "left": self._left,
         }
-
-
-def doubtful_share(seen: dict[str, Any]) -> float:
-    """Which part of a calibration's samples is doubtful, by what a watch noticed, `Watch.seen`."""
-    return seen.get("left", 0) / max(seen.get("samples", 0), 1)
-
-
-def is_trusted(seen: dict[str, Any]) -> bool:
-    """Whether so few samples are doubtful that a calibration can be trusted."""
-    return doubtful_share(seen) <= LEFT
 
 
 def is_loaded(seen: dict[str, Any]) -> bool:

@@ -6,12 +6,14 @@ import copy
 import errno
 import importlib
 import itertools
+import json
 import logging
 import os
 import threading
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import hetero
@@ -216,8 +218,25 @@ def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys):
     out = capsys.readouterr().out
     assert f"not replaced, as it is better: {profile_file}" in out
     profile_file.unlink()
-    assert cli.main(["calibrate", "--quick"]) == exit_codes.DONE
+    assert cli.main(["calibrate", "--quick"]) == exit_codes.FAILED
     out = capsys.readouterr().out
     assert "other processes kept 3.9 of 2 cores busy" in out
     assert "cannot be trusted" in out
     assert f"written to {profile_file}" in out
+    calibrated(2, name="good")
+    assert cli.main(["calibrate", "--quick", "--json"]) == exit_codes.DONE
+    assert json.loads(capsys.readouterr().out)["trusted"]
+
+
+@pytest.mark.parametrize("left", [2, 60])
+def test_info_and_plans_say_whether_other_load_spoiled_the_calibration(calibrated, left, capsys):
+    calibrated(left)
+    profile.set_current(None)  # as in the next process
+    assert cli.main(["info"]) == exit_codes.DONE
+    told = "disturbed: by other load: run 'hetero calibrate' again when nothing else runs"
+    assert (told in capsys.readouterr().out) == (left == 60)
+    A = np.ones((9, 9))
+    plans = [hetero.plan("matmul", A, A), hetero.plan("convolve2d", 1j * A, A)]
+    for plan in plans:
+        header = str(plan).splitlines()[0]
+        assert header.endswith(", disturbed by other load)") == (left == 60), header

@@ -35,7 +35,7 @@ def test_info(run, data):
         "kernels",
     }
     assert {"name", "cores", "memory_bytes", "blas", "blas_version"} <= found["cpu"].keys()
-    assert found["profile"].keys() == {"name", "file", "calibrate_writes"}
+    assert found["profile"].keys() == {"name", "disturbed", "file", "calibrate_writes"}
     assert set(found["devices"]) == set(devices.available())
     for info in found["devices"].values():
         assert {"kind", "name", "memory_bytes", "multiprocessors", "driver"} <= info.keys()
@@ -58,7 +58,7 @@ def test_calibrate(data, run, profile_file, believed, monkeypatch):
     )  # nothing is left out for want of time
     monkeypatch.setattr(budgets, "QUICK", patient)
     found = data("calibrate", "--quick")
-    parts = {"path", "written", "devices", "residuals", "not_acceptable", "doubtful"}
+    parts = {"path", "written", "trusted", "devices", "residuals", "not_acceptable", "doubtful"}
     assert found.keys() == parts
     assert found["path"] == str(profile_file)
     assert "cpu" in found["devices"]
@@ -75,6 +75,7 @@ def test_calibrate(data, run, profile_file, believed, monkeypatch):
     path = str(profile_file)
     assert data("info")["profile"] == {
         "name": stored.name,
+        "disturbed": None,
         "file": path,
         "calibrate_writes": path,
     }
@@ -286,7 +287,9 @@ def test_help_names_every_command_and_the_exit_codes(run):
 
 
 def test_no_command_is_wrong_usage(run):
-    assert run()[0] == USAGE
+    code, out, err = run()
+    assert (code, out) == (USAGE, "")
+    assert err == run("--help")[1]
     assert run("nonsense")[0] == USAGE
 
 
@@ -326,6 +329,7 @@ def test_info_names_a_profile_file_only_where_there_is_one(data, profile_file):
     found = data("info")["profile"]
     assert found == {
         "name": "conservative",
+        "disturbed": None,
         "file": None,
         "calibrate_writes": str(profile_file),
     }

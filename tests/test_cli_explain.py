@@ -15,6 +15,16 @@ from hetero.runtime import profile
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
+def test_all_devices_of_a_kind_that_has_one_are_said_to_be_that_one(run):
+    code, out, _ = run("explain", "matmul", 9, 9, 9, "--device", "cuda:*", "--profile", "h100")
+    assert (code, out.splitlines()[-1].strip()) == (
+        OK,
+        "cuda:* is cuda:0 alone: there is no other of that kind",
+    )
+    out = run("explain", "matmul", 9, 9, 9, "--device", "cuda:0", "--profile", "h100")[1]
+    assert "alone" not in out
+
+
 @pytest.mark.parametrize(
     "problem",
     [("matvec", 300, 200), ("matmul", 30, 40, 50), ("convolve2d", 64, 48, 3, 5)],

@@ -58,7 +58,7 @@ def test_every_rung_is_measured_in_order(climbed, device):
         assert row["flops_per_second"] == pytest.approx(2 * n**3 / row["seconds"])
         assert row["bytes_per_second"] == pytest.approx(12 * n**2 / row["seconds"])
         share = max(row["flops_per_second"] / above[0], row["bytes_per_second"] / above[1])
-        assert row["share"] == pytest.approx(share)
+        assert row["measured_share"] == pytest.approx(share)
         if row["number"] == 1:
             assert row["gain"] is None
         else:
@@ -82,6 +82,32 @@ def test_every_ladder_is_climbed(operation, device, monkeypatch):
     assert ladder.text(found).count("\n| ") == 3
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_roof_is_measured_before_and_after_the_rungs(device, monkeypatch, order):
+    """Other load beside one of the two lowers neither rate."""
+    both = [roof.Roof(1e6, 2e12, "slow"), roof.Roof(4e6, 1e12, "fast")][::order]
+    monkeypatch.setattr(roof, "of_device", lambda *_: both.pop(0))
+    monkeypatch.setattr(climbing.Ground, "seconds", lambda *_: 1.0)
+    found = ladder.ladder(MATMUL, sizes=(100,), device=device)
+    assert found["roof"] == {"flops_per_second": 4e6, "bytes_per_second": 2e12, "how": "fast"}
+    assert {row["share"] for row in found["rows"]} == {0.5}  # 2e6 flops a second
+    assert "100 % is" not in ladder.text(found)
+
+
+def test_what_exceeds_the_roof_is_the_roof_and_it_is_said(device, monkeypatch):
+    """As where other load goes on beside both measurements."""
+    monkeypatch.setattr(roof, "of_device", lambda *_: roof.Roof(1e6, 1e12, "slow"))
+    seconds = {"naive": 1.0, "rows2": 4.0}
+    monkeypatch.setattr(climbing.Ground, "seconds", lambda _, row, n: seconds.get(row.method, 2.0))
+    found = ladder.ladder(MATMUL, sizes=(100, 50), device=device)
+    shares = {(row["method"], row["size"]): row["share"] for row in found["rows"]}
+    assert max(shares.values()) == shares["naive", 100] == 1.0
+    assert (shares["rows2", 100], shares["naive", 50], shares["rows2", 50]) == (0.25, 0.25, 0.0625)
+    said = [line for line in ladder.text(found).splitlines() if line.startswith("100 % is")]
+    told = "100 % is what naive reached, 2.00 times the measured roof: other load disturbed that"
+    assert [line[: len(told)] for line in said] == [told]
+
+
 def test_what_takes_too_long_is_left_out(device, monkeypatch):
     """The longest tried is a step from what is allowed; each rung for itself."""
     tried = []
@@ -95,12 +121,12 @@ def test_what_takes_too_long_is_left_out(device, monkeypatch):
     monkeypatch.setattr(climbing.Ground, "seconds", lambda ground, row, size: 0.25)
     found = ladder.ladder(MATMUL, sizes=(512,), device=device, limit=1.0)
     first, *others = found["rows"]
-    assert first["reason"] == "would take about 4 minutes"
+    assert first["reason"] == "would take about 4.47 min"
     assert "seconds" not in first
     assert all(row["seconds"] == 0.25 for row in others)
     assert others[0]["gain"] is None
     assert max(size for method, size in tried if method == "sequential") == 64
-    assert "sequential is left out: would take about 4 minutes" in ladder.text(found)
+    assert "sequential is left out: would take about 4.47 min" in ladder.text(found)
 
 
 def test_what_fails_is_left_out(device, monkeypatch):
@@ -194,7 +220,7 @@ def test_equal_devices_are_a_rung_more(monkeypatch):
     assert both["gain"] == pytest.approx(one["seconds"] / both["seconds"])
     above = roof.Roof(**found["roof"])
     rates = both["flops_per_second"] / above[0], both["bytes_per_second"] / above[1]
-    assert both["share"] == pytest.approx(max(rates) / 2)
+    assert both["measured_share"] == pytest.approx(max(rates) / 2)
     alone = ladder.ladder(MATMUL, sizes=(8,), device=names[0])  # which they share in ranges only
     assert not [row for row in alone["rows"] if " by " in row["method"]]
 

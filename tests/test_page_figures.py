@@ -104,11 +104,17 @@ def test_calls_from_the_host_are_priced_as_plans_are():
 
 
 def test_what_is_fastest_turns_where_it_is_clear():
-    """Within a twentieth the choice stays."""
-    axis = over_sizes.Axis("n", 1, 4)
-    a = methods.Curve("cpu", "a", [(1, 1.0), (2, 1.0), (4, 1.0)])
-    b = methods.Curve("gpu", "b", [(1, 2.0), (2, 0.97), (4, 0.5)])
-    assert fastest([a, b], axis) == "Fastest: a, cpu, then b, gpu from n = 4."
+    """Within a twentieth the choice stays; a turn is from where on the other one stays faster."""
+    axis = over_sizes.Axis("n", 16, 64)
+    a = methods.Curve("cpu", "a", [(16, 1.0), (32, 1.0), (64, 1.0)], priced=lambda n: 1.0)
+    b = methods.Curve("gpu", "b", [(16, 2.0), (32, 0.97), (64, 0.5)], priced=lambda n: 31.5 / n)
+    assert fastest([a, b], axis) == "Fastest: a, cpu, then b, gpu from n = 32."
+    b = b._replace(points=[(16, 2.0), (32, 0.97), (64, 0.96)])
+    assert fastest([a, b], axis) == "Fastest throughout: a, cpu."
+    b = b._replace(points=[(16, 2.0), (32, 1.03), (64, 0.5)], priced=lambda n: 40.5 / n)
+    assert fastest([a, b], axis) == "Fastest: a, cpu, then b, gpu from n = 41."
+    a, b = a._replace(priced=None), b._replace(priced=None)
+    assert fastest([a, b], axis) == "Fastest: a, cpu, then b, gpu from n = 64."
     assert fastest([a], axis) == "Fastest throughout: a, cpu."
 
 

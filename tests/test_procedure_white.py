@@ -92,11 +92,15 @@ def test_occupancy_of_a_gtx_480():
         block_threads=1024,
         block_shared=49152,
     )
-    for registers, size, printed in ((9, 1024, 67), (9, 512, 100), (16, 128, 67), (16, 256, 100)):
+    shapes = [((9, 0), 1024, 67), ((9, 0), 512, 100), ((16, 0), 128, 67), ((16, 0), 256, 100)]
+    shapes.append(((22, 8192), 1024, 67))
+    # The report's sixth figure, 100 %, is for a kernel of which it does not print the registers: it
+    # compiled anew, with tiles of 16 in place of 32. With 22 registers it would be impossible.
+    assert gtx480.registers < 1536 * 22
+    shapes += [((22, 2048), 256, 83), ((20, 2048), 256, 100)]
+    for needs, size, percent in shapes:
         launch = Launch(100, 1, size, 1)
-        assert round(100 * metrics.occupancy(gtx480, Resources(registers, 0), launch)) == printed
-    # 22 registers and 8192 bytes in blocks of 1024 threads: 67 %
-    assert round(100 * metrics.occupancy(gtx480, Resources(22, 8192), Launch(9, 9, 32, 32))) == 67
+        assert round(100 * metrics.occupancy(gtx480, Resources(*needs), launch)) == percent
 
 
 @pytest.mark.parametrize("n", SIZES)

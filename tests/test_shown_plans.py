@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import inspect
 import math
 import pickle
 import subprocess
@@ -141,7 +142,30 @@ def test_a_plan_as_plain_data():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0, "0 us"), (1.5e-6, "1.5 us"), (9.994e-4, "999 us"), (9.996e-4, "1 ms"), (2.5, "2.5 s")],
+    [
+        *[(0.0, "0 us"), (1.5e-6, "1.5 us"), (9.994e-4, "999 us"), (9.996e-4, "1 ms")],
+        *[(0.0999, "99.9 ms"), (0.9996, "1 s"), (2.5, "2.5 s"), (59.9, "59.9 s"), (59.96, "60 s")],
+        *[(60.0, "1 min"), (1920.0, "32 min"), (3594.0, "59.9 min"), (3600.0, "1.0 h")],
+        *[(42700.0, "11.9 h"), (4.32e6, "1,200.0 h"), (-90.0, "-1.5 min")],
+    ],
 )
 def test_readable_seconds(seconds, text):
     assert readable(seconds) == text
+
+
+@pytest.mark.parametrize("operation", registry.operations(), ids=lambda o: o.function)
+def test_arguments_that_a_plan_does_not_take_are_refused_by_the_operation(operation):
+    taken = inspect.signature(operation.problem).parameters.values()
+    operands = [p.name for p in taken if p.default is p.empty]
+    options = {p.name for p in taken if p.default is not p.empty} | {"device", "method"}
+    for given, named, why in (
+        (operands, {"profile": "h200"}, "'profile'"),
+        (operands, {"nonsense": 1}, "'nonsense'"),
+        ((), {}, f"missing .*'{operands[0]}'"),
+        (9 * operands, {}, "too many positional arguments"),
+    ):
+        with pytest.raises(TypeError, match=f"^plan of {operation.function}: .*{why}") as refused:
+            hetero.plan(operation.function, *given, **named)
+        text = str(refused.value)
+        assert f"its operands are {', '.join(operands)}, and its options" in text
+        assert set(text.rpartition("options ")[2].split(", ")) == options

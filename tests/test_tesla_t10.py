@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from hetero.cli import main
+from hetero.evaluation.page import methods
+from hetero.evaluation.page.method_figures import fastest
+from hetero.runtime import over_sizes, profile, registry
 
 GB = 1024.0**3
 KB, MB = 1024.0, 1024.0**2
@@ -67,6 +71,24 @@ def cases(sizes, last_on_cpu):
 def test_matvec_crossover(explain, n, device):
     """Section 4.6.1: on the CPU if n <= 2048."""
     assert explain("matvec", n, n)[0] == device
+
+
+@pytest.mark.parametrize(("operation", "axes", "n"), [("matvec", 2, 2535), ("matmul", 3, 95)])
+def test_plans_and_transfer_and_report_have_one_crossover(explain, data, operation, axes, n):
+    near = [explain(operation, *(n + step,) * axes)[0] for step in (-64, -1, 0, 1, 64)]
+    assert near == ["cpu", "cpu", "cuda:0", "cuda:0", "cuda:0"]
+    found = data("transfer", "--work", operation, *(4096,) * axes, "--profile", "tesla-t10")
+    assert found["pays"]["pageable"]["break_even"]["extent"] == n
+    o, constants = registry.operation(operation), profile.shipped("tesla-t10")
+    (line,) = (line for line in over_sizes.lines(o) if line.dims(7) == (7,) * axes)
+    curves = methods.from_host(o, line, "float32", constants, constants.machine())
+    assert fastest(curves, line.axis).endswith(f"then tiled, cuda:0 from n = {n}.")
+
+
+def test_the_docs_have_that_crossover():
+    docs = Path(__file__).parent.parent / "docs"
+    assert "| 2535 2535 |" in (docs / "movement.md").read_text("utf-8")
+    assert "faster at every size from 2535 on" in (docs / "models.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(("n", "device"), cases([8, 16, 32, 64, 128, 256, 512, 4096, 16384], 64))

@@ -135,7 +135,7 @@ def test_whites_crossover_of_the_matrix_vector_product():
     assert found["up"] == 4 * (4096**2 + 4096)
     assert found["down"] == 4 * 4096
     told = found["pays"]["pageable"]
-    assert 2048 < told["break_even"]["extent"] <= 4096
+    assert told["break_even"]["extent"] == 2535  # as plans turn, see test_tesla_t10
     assert told["break_even"]["dims"] == [told["break_even"]["extent"]] * 2
     assert told["gain"] > 1.0
     assert told["calls"] == 1

@@ -1,10 +1,10 @@
 """The command line: info, calibrate, compile, explain, verify, bench, transfer, report, demo.
 
 Exit codes: 0 done; 1 it failed (a file that cannot be written, a device that fails, a
-calibration that other load spoiled where a better one is stored); 2 wrong
-arguments (unknown operation, device, method or profile, dimensions that do not fit); 3 no candidate
-could be chosen, as the printed reasons say; 130 interrupted. Every command prints JSON with
-``--json``.
+calibration that other load spoiled, which is used unless a better one is stored); 2 wrong
+arguments (unknown operation, device, method or profile, dimensions that do not fit), or no command,
+which prints the help; 3 no candidate could be chosen, as the printed reasons say; 130 interrupted.
+Every command prints JSON with ``--json``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     handler = terminal.LogHandler(sys.stderr)
     logging.basicConfig(format="hetero: %(message)s", level=logging.WARNING, handlers=[handler])
-    arguments = parser().parse_args(argv)
+    commands = parser()
+    arguments = commands.parse_args(argv)
+    if "run" not in arguments:  # no command
+        commands.print_help(sys.stderr)
+        return USAGE
     try:
         try:
             code = arguments.run(arguments)

@@ -86,12 +86,13 @@ def calibrate(arguments: argparse.Namespace) -> int:
                 "not_acceptable": report.not_acceptable(found),
                 "doubtful": report.doubtful(found),
                 "written": is_new,
+                "trusted": found.is_trusted,
             }
         )
     else:
         print(report.calibration(found))
         print(f"\n{'written to' if is_new else 'not replaced, as it is better:'} {path}")
-    return DONE if is_new else FAILED
+    return DONE if is_new and found.is_trusted else FAILED
 
 
 @contextlib.contextmanager
@@ -152,6 +153,10 @@ def explain(arguments: argparse.Namespace) -> int:
         if kinds and arguments.method is None:
             where, name = " and ".join(kinds), operation.function
             print(f"   rungs on {where} are taken by name only: hetero ladder {name}")
+        if str(arguments.device).endswith(":*"):
+            alike = [n for n, i in devices.items() if i["kind"] == arguments.device[:-2]]
+            if len(alike) == 1:
+                print(f"   {arguments.device} is {alike[0]} alone: there is no other of that kind")
     if plan.to_dict()["chosen"]:
         return DONE
     print(f"hetero: {_what_it_covers(constants, problem)}", file=sys.stderr)

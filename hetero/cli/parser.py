@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 no candidate could be chosen.",
     )
     made.add_argument("--version", action="version", version=f"hetero {hetero.__version__}")
-    subparsers = made.add_subparsers(required=True, metavar="COMMAND", parser_class=_Command)
+    subparsers = made.add_subparsers(metavar="COMMAND", parser_class=_Command)
     for name, run, options, text in (
         (
             "info",

@@ -18,7 +18,7 @@ from hetero.calibration.workbench import Bench
 from hetero.errors import DeviceNotAvailable
 from hetero.runtime import benchmark, inventory, pricing, registry
 from hetero.runtime.cases import Case, Dims, Place, TimedSolves, forget_numbers
-from hetero.runtime.plan import CPU
+from hetero.runtime.plan import CPU, readable
 from hetero.runtime.problem import Problem
 from hetero.runtime.registry import Implementation, Operation
 
@@ -100,7 +100,7 @@ class Ground:
             later = seconds * self._work(row, size) / self._work(row, tried)
             following = min(2 * tried, size)
             if seconds * self._work(row, following) / self._work(row, tried) > self.limit:
-                return f"would take about {_rounded(later)}"
+                return f"would take about {readable(later)}"
             if later < self.limit / 8:  # and less than that, since small sizes are slow
                 return None
             tried = following
@@ -203,9 +203,3 @@ def rows(operation: Operation, ground: Ground) -> list[Implementation]:
             f"{operation.function} has no rungs on {kind}; there are some of {', '.join(having)}"
         )
     return found + [there[method] for method in operation.ladder if method in there]
-
-
-def _rounded(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.0f} hours"

@@ -49,7 +49,8 @@ def ladder(
         operation, device, name (the device's), dtype, what (is timed: "call", "iteration"), roof
         (flops_per_second, bytes_per_second, how), rows: size, dims, number, method, rung (whether
         it is one), idea, gain_expected; seconds, flops_per_second, bytes_per_second, gain (over the
-        row before of that size), share (of what flops and bytes take at the roof); or reason. Where
+        row before of that size), measured_share (of what flops and bytes take at the roof), share
+        (the same, of the fastest row of that size where it exceeds the roof); or reason. Where
         there are equal devices, their sharing is a row more, its gain over one of them.
 
     Raises
@@ -74,9 +75,11 @@ def ladder(
                 if progress is not None:
                     done = (at + number / len(methods)) / len(sizes)
                     progress(done, f"{operation.function} {size} {row.method}")
-                one = _measured(ground, row, size, above, before)
+                one = _measured(ground, row, size, before)
                 found.append({"number": number, **one})
                 before = one.get("seconds", before)
+        above = above.raised(_roof(ground))
+        _compare(found, above)
         if place.kind == CPU:
             _in_order(found)
     if (several := climbing.together(place)) is not None:
@@ -114,9 +117,10 @@ def _shared(
             if not row.shared(ground.problem(row, size)):
                 continue
             timed = [one for one in rows if one["size"] == size and one["method"] == row.method]
-            one = _measured(ground, row, size, all_of_them, timed[0].get("seconds"))
+            one = _measured(ground, row, size, timed[0].get("seconds"))
             one["method"], one["idea"] = f"{row.method} by {number}", "several devices share it"
             found.append({"number": len({one["method"] for one in rows}) + 1, **one})
+    _compare(found, all_of_them)
     return found
 
 
@@ -127,7 +131,7 @@ def _roof(ground: Ground) -> roof.Roof:
 
 
 def _measured(
-    ground: Ground, row: Implementation, size: int, above: roof.Roof, before: float | None
+    ground: Ground, row: Implementation, size: int, before: float | None
 ) -> dict[str, Any]:
     idea, gain = ground.operation.ladder.get(row.method, ""), ""
     if row.rung is not None:
@@ -147,9 +151,18 @@ def _measured(
             "flops_per_second": work.flops / seconds,
             "bytes_per_second": work.bytes / seconds,
             "gain": None if before is None else before / seconds,
-            "share": above.seconds(work.flops, work.bytes) / seconds,
         }
     return {**found, "reason": failed[row.method]}
+
+
+def _compare(rows: list[dict[str, Any]], measured: roof.Roof) -> None:
+    """Add what part of the roof each row reached; what exceeds the measured one is the roof."""
+    timed = [row for row in rows if "seconds" in row]
+    for row in timed:  # at the roof a second's work takes a second
+        row["measured_share"] = measured.seconds(row["flops_per_second"], row["bytes_per_second"])
+    for row in timed:
+        of_size = [one["measured_share"] for one in timed if one["size"] == row["size"]]
+        row["share"] = row["measured_share"] / max(1.0, *of_size)
 
 
 def _in_order(rows: list[dict[str, Any]]) -> None:
@@ -177,8 +190,7 @@ def text(found: dict[str, Any]) -> str:
         f"{found['operation']} {found['dtype']} on {found['device']} ({found['name']}), "
         f"one {found['what']}",
         f"roof: {_rate(above['flops_per_second'])}FLOP/s ({above['how']}), "
-        f"{_rate(above['bytes_per_second'])}B/s (a copy), both measured now; what lies in caches "
-        "may be above it",
+        f"{_rate(above['bytes_per_second'])}B/s (a copy), both measured now",
     ]
     for size in dict.fromkeys(row["size"] for row in found["rows"]):
         rows = [row for row in found["rows"] if row["size"] == size]
@@ -190,6 +202,12 @@ def text(found: dict[str, Any]) -> str:
             f"{row['method']} is left out: {row['reason']}" for row in rows if "reason" in row
         ]
         lines += _better(timed)
+        most, method = max(((r["measured_share"], r["method"]) for r in timed), default=(0.0, ""))
+        if most > 1.0:
+            told = (
+                f"100 % is what {method} reached, {most:.2f} times the measured roof: other load "
+            )
+            lines.append(f"{told}disturbed that one, or caches spared the memory")
     return "\n".join(lines)
 
 

@@ -43,6 +43,10 @@ class Roof(NamedTuple):
         """The least that so many flops and bytes take."""
         return max(flops / self.flops_per_second, nbytes / self.bytes_per_second)
 
+    def raised(self, other: Roof) -> Roof:
+        """The higher rate of each: other load lowers what is measured at that time."""
+        return max(self, other)._replace(bytes_per_second=max(self[1], other[1]))
+
 
 def of_device(device: Device, dtype: str) -> Roof:
     """The roof of a device, which is active."""

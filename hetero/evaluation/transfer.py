@@ -72,11 +72,15 @@ def transfer(
         If bytes are not given, and there is no `Call` to take them from.
     """
     say = progress or (lambda share, text: None)
-    if up is None or down is None:
-        if not isinstance(work, Call):
-            raise ValueError("UP and DOWN must be given as bytes, unless --work names an operation")
-        own = work.moved()
+    if isinstance(work, Call):
+        own = [sum(parts) for parts in work.moved()]
         up, down = own[0] if up is None else up, own[1] if down is None else down
+        ratios = up / max(own[0], 1), down / max(own[1], 1)  # kept at every size
+        parts = work.moved(*ratios)
+    elif up is None or down is None:
+        raise ValueError("UP and DOWN must be given as bytes, unless --work names an operation")
+    else:
+        parts = [up], [down]
     is_here = constants is None
     if constants is None:
         backends.proven()
@@ -88,7 +92,7 @@ def transfer(
     measured = _measured_copies(name, up, down) if is_here else {}
     copies = {}
     for memory in MEMORIES:
-        predicted = _predicted_copies(constants, name, memory, up, down)
+        predicted = _predicted_copies(constants, name, memory, parts)
         if predicted is not None or memory in measured:
             copies[memory] = {"predicted": predicted, "measured": measured.get(memory)}
     say(0.4, "the work")
@@ -97,7 +101,7 @@ def transfer(
     say(0.7, "sizes")
     found = {memory: pays(one, done) for memory, one in copies.items()}
     if isinstance(work, Call):
-        curves = _Curves(work, machine, name, constants, up, down)
+        curves = _Curves(work, machine, name, constants, ratios)
         sizes = _sizes(work)
         for memory, one in copies.items():
             if one["predicted"] is not None:
@@ -137,16 +141,16 @@ def _device(device: str | None, devices: Mapping[str, Mapping[str, Any]], is_her
 
 
 def _predicted_copies(
-    constants: Profile, name: str, memory: str, up: int, down: int
+    constants: Profile, name: str, memory: str, parts: tuple[list[int], list[int]]
 ) -> dict[str, float] | None:
-    """Seconds of each direction; None where the profile does not know one.
+    """Seconds of each direction's copies; None where the profile does not know one.
 
     What is too small to be staged goes as pageable memory does.
     """
     try:
         return {
-            way: _curve(constants, name, memory, way)(nbytes) if nbytes else 0.0
-            for way, nbytes in zip(WAYS, (up, down), strict=True)
+            way: sum(_curve(constants, name, memory, way)(nbytes) for nbytes in copies if nbytes)
+            for way, copies in zip(WAYS, parts, strict=True)
         }
     except KeyError:
         return None
@@ -243,11 +247,10 @@ class _Curves:
     """Predicted seconds of a call over its leading dimension; each is asked for once."""
 
     def __init__(
-        self, call: Call, machine: Machine, name: str, constants: Profile, up: int, down: int
+        self, call: Call, machine: Machine, name: str, constants: Profile, ratios: Sequence[float]
     ) -> None:
         self._call, self._machine, self._name, self._constants = call, machine, name, constants
-        own = call.moved()  # what is moved keeps its ratio to the operands and the result
-        self._ratios = tuple(n / max(o, 1) for n, o in zip((up, down), own, strict=True))
+        self._ratios = ratios
         self._known: dict[tuple[str, int], float | None] = {}
 
     def _seconds(self, where: str, on: str, extent: int) -> float | None:
@@ -272,9 +275,8 @@ class _Curves:
         alone = self.device(extent)
         if alone is None:
             return None
-        own = self._call.of_size(extent).moved()
-        up, down = (round(ratio * n) for ratio, n in zip(self._ratios, own, strict=True))
-        copies = _predicted_copies(self._constants, self._name, memory, up, down)
+        parts = self._call.of_size(extent).moved(*self._ratios)
+        copies = _predicted_copies(self._constants, self._name, memory, parts)
         return None if copies is None else alone + sum(copies.values())
 
     def table(self, sizes: Sequence[int], memories: Sequence[str]) -> dict[str, Any]:

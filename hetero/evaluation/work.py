@@ -89,10 +89,10 @@ class Call:
             return None
         return found if device is None or set(found.device.split("+")) == {device} else None
 
-    def moved(self) -> tuple[int, int]:
-        """Bytes of its operands, and of its result."""
+    def moved(self, up: float = 1.0, down: float = 1.0) -> tuple[list[int], list[int]]:
+        """Bytes of each of its operands, and of its result, times a factor: a copy each."""
         problem = self.problem()
-        return sum(o.nbytes for o in problem.inputs), problem.output.nbytes
+        return [round(up * o.nbytes) for o in problem.inputs], [round(down * problem.output.nbytes)]
 
     @property
     def growing(self) -> tuple[int, ...]:

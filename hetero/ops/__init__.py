@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from hetero.ops import cpu_vectors, functions  # noqa: F401  # registers loops and operations
@@ -47,7 +48,7 @@ def plan(
     ValueError
         For an unknown operation, or shapes that do not fit.
     TypeError
-        For an option that the operation does not have.
+        For an option that the operation does not have; the message names those that it has.
     DeviceNotAvailable, MethodNotAvailable
         If the forced placement is not possible; both are in `hetero.errors`.
 
@@ -61,4 +62,13 @@ def plan(
     >>> [c.method for c in hetero.plan("solve_poisson", f, rtol=1e-6, method="cg").candidates][:1]
     ['cg']
     """
-    return planner.plan_call(registry.operation(operation), operands, options, device, method)
+    found = registry.operation(operation)
+    taken = inspect.signature(found.problem)
+    try:
+        taken.bind(*operands, **options)
+    except TypeError as error:
+        needed = [name for name, one in taken.parameters.items() if one.default is one.empty]
+        free = sorted({*taken.parameters, "device", "method"}.difference(needed))
+        told = f"its operands are {', '.join(needed)}, and its options {', '.join(free)}"
+        raise TypeError(f"plan of {found.function}: {error}; {told}") from None
+    return planner.plan_call(found, operands, options, device, method)

@@ -91,7 +91,7 @@ class Graph:
 
 
 def graph(device: str | None = None) -> Graph:
-    """Capture calls on device arrays in a ``with`` block, to launch them all at once later.
+    """Capture calls on an NVIDIA GPU's arrays in a ``with`` block, to launch them all at once.
 
     Inside the block `matmul`, `matvec` and `convolve2d` compute nothing yet; their arrays hold
     results after `Graph.launch`, which reads the operands anew each time. A hundred small products
@@ -110,7 +110,7 @@ def graph(device: str | None = None) -> Graph:
     Raises
     ------
     DeviceNotAvailable
-        If there is no such CUDA device, or ``cuda-bindings`` is not installed.
+        Without an NVIDIA GPU or such a device; or if ``cuda-bindings`` is not installed.
     GraphError
         Inside the block, for what cannot be captured: operands on the host or on another device,
         a solve, which looks at its residuals, or arrays of another stream than the default one.

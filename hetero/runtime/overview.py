@@ -9,6 +9,8 @@ from hetero.imports import load
 from hetero.kernels.cpu import blas_spin, layer, workers
 from hetero.runtime import inventory, pricing, profile, tuning
 
+_DISTURBED = "by other load: run 'hetero calibrate' again when nothing else runs"
+
 
 class Inventory(dict):
     """A plain dict whose ``print`` is readable."""
@@ -47,9 +49,10 @@ def machine() -> Inventory:
         planned by),
         ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
         made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
-        name; the file it was read from, None where there is none that can be used; and the file
-        that `hetero.calibrate` writes), ``profiles`` (file -> whether that stored profile fits
-        this machine, else why not; the best first).
+        name; what to do if other load spoiled its calibration, else None; the file it was read
+        from, None where there is none that can be used; and the file that `hetero.calibrate`
+        writes), ``profiles`` (file -> whether that stored profile fits this machine, else why not;
+        the best first).
 
     Examples
     --------
@@ -90,6 +93,7 @@ def machine() -> Inventory:
         missing=list(devices.missing()),
         profile={
             "name": constants.name,
+            "disturbed": None if constants.is_trusted else _DISTURBED,
             "file": str(stored[0].path) if is_used else None,
             "calibrate_writes": str(profile.default_path()),
         },

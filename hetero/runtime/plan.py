@@ -105,6 +105,7 @@ class Plan:
     candidates : tuple of Candidate
         Empty where there are parts, each of which has its own.
     profile_name : str
+        `Profile.title`.
     parts : tuple of Plan
         Done one after the other; empty where one candidate does the whole.
     whole : str
@@ -333,8 +334,9 @@ def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
 
 
 def readable(seconds: float) -> str:
-    """Seconds in a readable unit: '12.3 us', '4.56 ms', '7.89 s'."""
-    for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
-        if abs(seconds) < 999.5 * scale:
+    """Seconds in a readable unit: '12.3 us', '4.56 ms', '7.89 s', '32 min', '11.9 h'."""
+    units = ("us", 1e-6, 999.5), ("ms", 1e-3, 999.5), ("s", 1.0, 60.0), ("min", 60.0, 60.0)
+    for unit, scale, most in units:
+        if abs(seconds) < most * scale:
             return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds:.3g} s"
+    return f"{seconds / 3600.0:,.1f} h"

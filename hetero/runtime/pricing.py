@@ -136,7 +136,7 @@ def price(
     others = [c for c in candidates if c.reason is not None]
     candidates = (*possible, *others)
     keepable = _keepable(possible, problem)
-    named = problem, candidates, constants.name
+    named = problem, candidates, constants.title
     return Plan(*named, blas=blas, beside=beside, turns=turns, keepable=keepable)
 
 

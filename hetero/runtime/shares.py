@@ -44,7 +44,7 @@ def price(
     possible = [c for c in shared if c.reason is None]
     if device is not None and possible:
         blas = next((s.plan.blas for c in possible for s in c.shares if s.plan.blas), None)
-        plan = _ranked(Plan(problem, (), constants.name, blas=blas, beside=beside), shared)
+        plan = _ranked(Plan(problem, (), constants.title, blas=blas, beside=beside), shared)
     else:
         plan = pricing.price(problem, constants, devices, device, method, beside)
         plan = _ranked(plan, shared) if shared else plan
@@ -210,7 +210,7 @@ class _Together:
             if key not in known:
                 known[key] = self._priced(part, implementation, member, constants)
             one = known[key]._replace(device=member)
-            plan = Plan(part, (one,), constants.name, beside=self._beside)
+            plan = Plan(part, (one,), constants.title, beside=self._beside)
             found.append(Share(cut.along, begin, end, plan))
         return tuple(found)
 

@@ -216,6 +216,6 @@ class _Pair:
         own = _spared(own, self._contention(rest).spared)
         row = rest, self._row, self._name, self._info, constants, asked_for, beside
         one = ranges.fetched(ranges.priced(*row), rest, constants)
-        others = Plan(rest, (one,), constants.name, beside=beside)
+        others = Plan(rest, (one,), constants.title, beside=beside)
         along = self._cut.along
         return Share(along, 0, middle, own), Share(along, middle, end, others)

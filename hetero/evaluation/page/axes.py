@@ -97,9 +97,9 @@ def flops(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time; from ten thousand seconds on in powers of ten."""
+    """A time at an axis; from ten thousand seconds on in powers of ten."""
     if value < 9999.5:
-        return readable(value) if value < 999.5 else f"{value:.0f} s"
+        return readable(value) if value < 59.5 else f"{value:.0f} s"
     digits, exponent = f"{value:.1e}".split("e")
     return f"{digits.removesuffix('.0')}e{int(exponent)} s"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import inf
 
+from hetero.evaluation.break_even import break_even
 from hetero.evaluation.page.axes import seconds, whole
 from hetero.evaluation.page.html import figure, folded, table
 from hetero.evaluation.page.lines import Drawn, Labels, lines
@@ -12,7 +14,7 @@ from hetero.evaluation.page.marks import Numbers
 from hetero.evaluation.page.methods import Curve
 from hetero.evaluation.page.svg import Names
 from hetero.runtime.over_sizes import Axis
-from hetero.runtime.plan import CPU
+from hetero.runtime.plan import CPU, readable
 
 _COLUMNS = 4  # sizes in a table
 _CLEARLY = 1.05
@@ -57,8 +59,8 @@ def method_figure(
 
 
 def fastest(curves: Sequence[Curve], axis: Axis) -> str:
-    """What is predicted to be fastest, from which size on; others as long as they are no slower
-    by more than a twentieth."""
+    """What is predicted to be fastest, from which size on: where another one is faster by more than
+    a twentieth at one of the sizes, from the first whole size on from which it stays faster."""
     at: dict[float, dict[str, float]] = {}
     for one in curves:
         for size, value in one.points:
@@ -71,7 +73,12 @@ def fastest(curves: Sequence[Curve], axis: Axis) -> str:
     (first, _), *others = runs
     if not others:
         return f"Fastest throughout: {first}."
-    parts = [f"{name} from {axis.name} = {whole(size)}" for name, size in others]
+    by_name, sizes = {one.name: one for one in curves}, sorted(at)
+    parts = []
+    for (old, begin), (new, size) in pairwise(runs):
+        between = [n for n in sizes if begin <= n <= size]
+        found = break_even(by_name[old].at, by_name[new].at, between).extent or size
+        parts.append(f"{new} from {axis.name} = {whole(found)}")
     return f"Fastest: {first}, then {', '.join(parts)}."
 
 
@@ -83,7 +90,7 @@ def _table(axis: Axis, curves: Sequence[Curve]) -> str:
     rows = [
         [
             one.name,
-            *("-" if (found := one.at(size)) is None else seconds(found) for size in shown),
+            *("-" if (found := one.at(size)) is None else readable(found) for size in shown),
             f"{one.error['mean']:.0%}" if "mean" in one.error else "-",
         ]
         for one in curves

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ class Curve(NamedTuple):
         Measured samples that it does not know.
     error : mapping
         Relative errors of the whole model at shapes not fitted: "mean", "p95", "worst"; or empty.
+    priced : callable, optional
+        Seconds predicted at any whole size, or None.
     """
 
     device: str
@@ -46,14 +49,16 @@ class Curve(NamedTuple):
     fitted: Sequence[tuple[float, float]] = ()
     held_out: Sequence[tuple[float, float]] = ()
     error: Mapping[str, float] = MappingProxyType({})
+    priced: Callable[[int], float | None] | None = None
 
     @property
     def name(self) -> str:
         return f"{self.method}, {self.device}"
 
     def at(self, size: float) -> float | None:
-        """Predicted seconds at one of the sizes."""
-        return dict(self.points).get(size)
+        """Predicted seconds at a size; None where they are not known."""
+        found = dict(self.points).get(size)
+        return self.priced(size) if found is None and self.priced is not None else found
 
 
 def alone(
@@ -81,14 +86,22 @@ def from_host(
 ) -> list[Curve]:
     """Each candidate of a call on host operands, what it moves included."""
     machine = OtherMachine(constants, devices)
+
+    @functools.cache
+    def priced(size: int) -> dict[tuple[str, str], float | None]:
+        plan = machine.plan(operation.from_dims(line.dims(size), dtype, HOST))
+        return {(c.device, c.method): c.seconds for c in plan.candidates if c.reason is None}
+
     points: dict[tuple[str, str], Points] = {}
     for size in line.axis.sizes():
-        problem = operation.from_dims(line.dims(size), dtype, HOST)
-        for candidate in machine.plan(problem).candidates:
-            if candidate.reason is None and candidate.seconds is not None:
-                place = candidate.device, candidate.method
-                points.setdefault(place, []).append((size, candidate.seconds))
-    return [Curve(*place, found) for place, found in points.items() if len(found) > 1]
+        for place, seconds in priced(size).items():
+            if seconds is not None:
+                points.setdefault(place, []).append((size, seconds))
+    return [
+        Curve(*place, found, priced=lambda size, place=place: priced(size).get(place))
+        for place, found in points.items()
+        if len(found) > 1
+    ]
 
 
 def _curve(

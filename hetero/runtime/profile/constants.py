@@ -16,6 +16,17 @@ from hetero.runtime.thread_counts import Threads
 
 CPU = "cpu"
 ENQUEUED = "enqueued"  # a way to share a call, see `hetero.runtime.beside_cpu`
+LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
+
+
+def doubtful_share(seen: dict[str, Any]) -> float:
+    """Which part of a calibration's samples is doubtful, by what a watch noticed, `Watch.seen`."""
+    return seen.get("left", 0) / max(seen.get("samples", 0), 1)
+
+
+def is_trusted(seen: dict[str, Any]) -> bool:
+    """Whether so few samples are doubtful that a calibration can be trusted."""
+    return doubtful_share(seen) <= LEFT
 
 
 class Contention(NamedTuple):
@@ -51,7 +62,10 @@ class Profile(Links):
 
     Attributes
     ----------
-    name : str
+    name, title : str
+        The title says, too, if other load spoiled the calibration.
+    is_trusted : bool
+        Whether it did not.
     data : dict
     devices : dict
         Device name -> description.
@@ -60,6 +74,8 @@ class Profile(Links):
     def __init__(self, data: dict[str, Any]) -> None:
         super().__init__(data)
         self.name: str = data["name"]
+        self.is_trusted = is_trusted(data.get("load") or {})
+        self.title = self.name if self.is_trusted else f"{self.name}, disturbed by other load"
         self._models: dict[tuple[str, ...], dict[str, Any] | None] = {}
         self._costs: dict[tuple[str, ...], Cost | None] = {}
 

@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from hetero.calibration.listing import Kernel
 from hetero.devices import cubin, loop_compiler, loops
 from hetero.devices.base import Device
 from hetero.errors import HeteroError
-from hetero.imports import load
+from hetero.imports import in_child, load
 from hetero.runtime import registry
 from hetero.runtime.cases import Case, Place
 
@@ -210,8 +209,8 @@ class Kernels:
 def _process() -> subprocess.Popen[str]:
     """A process that compiles what it will be asked for."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", _COMMAND],
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
+        in_child(_COMMAND),
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

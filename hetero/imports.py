@@ -1,4 +1,6 @@
-"""Imports that wait until something is needed: by `load` alone, which one thread runs at a time.
+"""Imports: those that wait until something is needed, and those of hetero's own processes.
+
+The first are made by `load` alone, which one thread runs at a time.
 
 While a thread imports a package, Python lets another one import a module of it. Circular imports
 then fail in both, and in some packages, such as Numba, for as long as the process lives. And a
@@ -8,7 +10,7 @@ imported under one lock, for which a fork waits, and each package before the mod
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging  # noqa: F401  # first: a fork takes the locks of later imports before this one's
 import os
 import sys
@@ -16,6 +18,15 @@ import threading
 from types import ModuleType
 from typing import Any
 
+_CHILD = """
+import sys
+from importlib import util
+sys.path[:] = {path!r}
+spec = util.spec_from_file_location("hetero", {file!r})
+sys.modules["hetero"] = util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["hetero"])
+"""
+_BEGAN_IN = os.path.realpath("")
 _PATIENCE = 60.0  # seconds that a fork waits for an import at most
 _lock = threading.RLock()
 _held: list[bool] = []  # whether each fork that is under way got the lock
@@ -43,6 +54,22 @@ def load(name: str) -> Any:
             importlib.import_module(name[:at])
             at = name.find(".", at + 1)
         return importlib.import_module(name)
+
+
+def in_child(code: str) -> list[str]:
+    """The command of a Python process that imports what this one would, hetero first.
+
+    But nothing from the folder of this program's script, or from where it was started: a module
+    there may have the name of one of Python's, and would be run in its place.
+    """
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = {os.path.realpath(os.path.dirname(script or "")), os.path.realpath(""), _BEGAN_IN}
+    paths = [path for path in sys.path if path and os.path.realpath(path) not in folders]
+    numba = importlib.util.find_spec("numba")
+    if numba is not None and numba.origin is not None:  # it may be what lies there
+        paths.append(os.path.dirname(os.path.dirname(numba.origin)))
+    begin = _CHILD.format(path=paths, file=sys.modules["hetero"].__file__)
+    return [sys.executable, "-P", "-c", begin + code]
 
 
 def _is_being_imported(module: ModuleType) -> bool:

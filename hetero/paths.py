@@ -179,10 +179,11 @@ def read_own_file(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[bool]:
+def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[int | None]:
     """Hold a lock among processes; the file is made where it is not there, and stays.
 
-    The block gets True; or False where the file system has no locks, and others may be in it too.
+    The block gets the file's handle; or None where the file system has no locks, and others may be
+    in it too. A process that is given the handle holds the lock as well, until both let go of it.
 
     Parameters
     ----------
@@ -200,14 +201,14 @@ def locked(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[bo
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "the lock must be a regular file", str(path))
-        held = True
+        held: int | None = handle
         try:
             _lock(handle, waiting)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
             log.info("%s cannot be locked: %s", path, error)
-            held = False
+            held = None
         try:
             yield held
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import subprocess
@@ -162,3 +163,72 @@ sys.exit(f"children ended with {codes}" if any(codes) else 0)
 def test_a_fork_beside_the_first_call_of_another_thread(name, milliseconds):
     done = run(FORKS, name, str(milliseconds / 1000))
     assert done.returncode == 0, done.stderr
+
+
+HELD = ("HETERO_COMPILE_AHEAD", "NUMBA_CACHE_DIR")  # by the other tests
+TRAPS = ("html", "queue", "uuid", "decimal", "calendar", "colorsys", "mailbox")
+TRAP = """
+import os
+with open(os.environ["HERE"] + "/met", "a") as file:
+    print(os.getpid(), file=file)
+"""
+PROGRAM = """
+import sys
+here = sys.path.pop(0)
+import html, queue, uuid, decimal, calendar, colorsys, mailbox  # Python's own
+sys.path.insert(0, here)
+import os, subprocess
+import hetero.ops
+from hetero import imports
+from hetero.devices import loop_compiler, loops
+name = min(loops.every(), key=loops.seconds)
+loop_compiler.begin(name)
+assert loop_compiler.wait(name, 200) and loops.is_ready(name)
+os.chdir("/")
+names = "html, queue, uuid, decimal, calendar, colorsys, mailbox"
+subprocess.run(imports.in_child(f"import numba, scipy, {names}, hetero.kernels"), check=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "module", "command"])
+def test_what_compiles_imports_nothing_from_the_scripts_folder(how, tmp_path):
+    """A user's html.py calls hetero: it would be run by each process that it has begun."""
+    for name in TRAPS:
+        (tmp_path / f"{name}.py").write_text(TRAP)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    arguments = {"script": ["program.py"], "module": ["-m", "program"], "command": ["-c", PROGRAM]}
+    names = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HERE": str(tmp_path)}
+    environment = {k: v for k, v in os.environ.items() if k not in HELD}
+    done = subprocess.run(
+        [sys.executable, *arguments[how]],
+        cwd=tmp_path,
+        env={**environment, **names},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "met").exists()
+
+
+def test_what_compiles_has_none_compiled_beside_it(tmp_path):
+    """And holds the machine's turn though the program that began it is killed."""
+    text = """
+import os, signal
+import hetero.ops
+from hetero.devices import fork_server, loop_compiler, loops
+assert fork_server.environment()["HETERO_COMPILE_AHEAD"] == "0"
+name = max(loops.every(), key=loops.seconds)
+loop_compiler.begin(name)
+lock = loops.lock_of(name)
+while not lock.exists():  # made by the process that compiles
+    pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = {k: v for k, v in os.environ.items() if k not in HELD}
+    environment["XDG_CACHE_HOME"] = str(tmp_path)
+    subprocess.run([sys.executable, "-c", text], env=environment, timeout=120, check=False)
+    (turn,) = tmp_path.rglob("turn.lock")
+    with turn.open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,7 +17,7 @@ import sys
 import traceback
 
 from hetero.devices import loops
-from hetero.imports import load
+from hetero.imports import in_child, load
 
 _COMMAND = "from hetero.devices import fork_server; fork_server.serve()"
 _LOOK, _IDLE = 0.01, 0.5  # seconds between two looks at what has ended, and at who asked
@@ -26,10 +26,11 @@ _IMPORTED = "hetero.kernels.cpu.threads"  # by all loops
 
 
 def environment() -> dict[str, str]:
-    """That of processes that compile loops."""
-    found = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    """That of processes that compile loops, and have no others do so."""
+    found = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     # Both ways to compile for threads need two; nothing is to be gained by more.
-    return found | dict.fromkeys(_ONE_THREAD, "1") | {"NUMBA_NUM_THREADS": "2"}
+    threads = dict.fromkeys(_ONE_THREAD, "1") | {"NUMBA_NUM_THREADS": "2"}
+    return found | threads | {loops.OFF: "0"}
 
 
 class Server:
@@ -37,7 +38,7 @@ class Server:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _COMMAND],
+            in_child(_COMMAND),
             env=environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -138,7 +139,6 @@ def _serve() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who asked may ignore it, and so would this
     said = os.dup(sys.stdout.fileno())  # which each child holds as long as it is there
     _discard_output()
-    os.environ[loops.OFF] = "0"  # what is called here is compiled here
     _import_all()
     numbers: dict[int, int] = {}  # process -> the line that asked for it
     asked, left = 0, b""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,7 +20,7 @@ import numpy as np
 
 from hetero import locks, paths
 from hetero.devices import fork_server, loops
-from hetero.imports import load
+from hetero.imports import in_child, load
 
 _LOOK = 0.02  # seconds between two looks at what compiles
 _COMMAND = "from hetero.devices import loops; loops.compile_here({!r}, {!r}, {!r})"
@@ -80,9 +79,9 @@ class _Background:
         if folder is None:
             return
         try:
-            with paths.locked(folder / "turn.lock"):
+            with paths.locked(folder / "turn.lock") as lock:
                 if not loops.is_ready(name):
-                    _process(name, _LAST).wait()
+                    _process(name, _LAST, lock).wait()
         except OSError as error:
             log.info("the loops of %s cannot be compiled ahead: %s", name, error)
 
@@ -237,10 +236,12 @@ def _ended(name: str) -> None:
         listener()
 
 
-def _process(name: str, nice: int) -> subprocess.Popen[bytes]:
+def _process(name: str, nice: int, lock: int | None = None) -> subprocess.Popen[bytes]:
+    """A process that compiles; it keeps a lock, given by its handle, if this one is killed."""
     command = _COMMAND.format(name, loops.family_of(name).examples, nice)
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", command],
+        in_child(command),
+        pass_fds=() if lock is None else (lock,),
         env=fork_server.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

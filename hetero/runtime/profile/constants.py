@@ -214,7 +214,7 @@ class Profile(Links):
         content = encoding.encode(self.data)
         with paths.locked(target.with_name(target.name + ".lock")) as alone:
             # Who holds the lock knows that none of them is being written now.
-            paths.sweep(target.parent, target.name, 0.0 if alone else paths.ABANDONED)
+            paths.sweep(target.parent, target.name, paths.ABANDONED if alone is None else 0.0)
             paths.replace_file(target, content, durable=True)
         return target
 

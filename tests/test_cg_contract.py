@@ -34,7 +34,61 @@ def residual(A, x, b):
     return float(np.linalg.norm(b - A @ x) / np.linalg.norm(b))
 
 
+class CupySparse:
+    """As cupyx.scipy.sparse.csr_matrix, as far as a solve looks at it."""
+
+    def __init__(self, A):
+        self._matrix, self.shape = sp.csr_matrix(A), A.shape
+
+    def tocsr(self):
+        return self
+
+    def get(self):
+        return self._matrix
+
+
+def test_cupys_sparse_matrices_are_taken():
+    A, b = hermitian().real, np.ones(30)
+    x, info = hetero.solve_cg(CupySparse(A), b, rtol=1e-10)
+    assert info == 0
+    np.testing.assert_array_equal(x, hetero.solve_cg(sp.csr_matrix(A), b, rtol=1e-10)[0])
+
+
+@pytest.mark.gpu
+def test_cupys_sparse_matrices_on_a_gpu():
+    cupy = pytest.importorskip("cupy")
+    sparse = pytest.importorskip("cupyx.scipy.sparse")
+    A = hetero.Poisson((30, 40)).tocsr()
+    b = cupy.asarray(np.random.default_rng(0).standard_normal(1200))
+    for matrix in (sparse.csr_matrix(sp.csr_matrix(A)), sparse.coo_matrix(sp.coo_matrix(A))):
+        x, info = hetero.solve_cg(matrix, b, rtol=1e-10)
+        assert type(x) is type(b)
+        assert (info, residual(A, x.get(), b.get()) < 1e-9) == (0, True)
+
+
 # -- Info codes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_converged_is_true_in_float64_too(kind, dtype):
+    """Below the rounding error of float32, in which the residual is computed."""
+    on = ["cpu", *(name for name in devices.available() if name.startswith("opencl"))]
+    held = []
+    for seed in range(250):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(2, 60))
+        A = hermitian(n, seed=seed) / n
+        A = (A if dtype == "complex64" else A.real).astype(dtype)
+        b, start = (rng.standard_normal(n).astype(dtype) for _ in range(2))
+        tolerance = 1e-7 * np.linalg.norm(b.astype(complex))
+        here = on if kind != "operator" and dtype == "float32" and seed < 60 else on[:1]
+        for device in here:
+            x, info = hetero.solve_cg(as_kind(kind, A), b, start, rtol=1e-7, device=device)
+            if info == 0:
+                held.append(np.linalg.norm(b - A.astype(complex) @ x.astype(complex)) / tolerance)
+    assert len(held) > 5
+    assert max(held) <= 1.0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,19 +8,21 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import array_or_spec, describe, is_device_array
+from hetero.imports import load
 from hetero.ops.cg import methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.solve import Solve, execute, warn
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
+from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
 from hetero.ops.linear_systems.vectors import on_host
 from hetero.runtime import call_cache, planner, registry
-from hetero.runtime.plan import Plan
+from hetero.runtime.plan import CPU, Plan
 from hetero.runtime.results import staying
 
 __all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
 
-_STOPPED = {"iteration limit": 1, "not positive definite": -1, "not finite": -2}
+_STOPPED = {LIMIT: 1, INDEFINITE: -1, NOT_FINITE: -2}
 
 
 def solve_cg(
@@ -41,8 +43,9 @@ def solve_cg(
     Parameters
     ----------
     A : (n, n) array_or_spec, sparse matrix or array, LinearOperator, or `hetero.Poisson`
-        Dense on the host or on a device; any SciPy format. A LinearOperator computes on the CPU,
-        and so does whatever is complex. Symmetry is not checked.
+        Dense on the host or on a device; any SciPy format; CuPy's sparse
+        matrices go by way of the host. A LinearOperator computes on the CPU, and so does whatever
+        is complex. Symmetry is not checked.
     b : (n,) or (n, 1) array
     x0 : (n,) or (n, 1) array, or "Mb", optional
         Start; it is not changed. "Mb": the preconditioner times b. Default: zero.
@@ -69,7 +72,9 @@ def solve_cg(
         float32 if A and b are no wider, else float64; complex64 or complex128 if one of them is
         complex; on the device where b lies. The dtypes of x0 and M do not count.
     info : int
-        0: the true residual b - A x, computed anew, meets the tolerance. Positive: iterations
+        0: the true residual b - A x, computed anew, meets the tolerance; for float32 and
+        complex64 it is computed in float64 where the tolerance is near rounding, unless A is a
+        function, A or b lies on a device, or n is above a million. Positive: iterations
         done when they ran out, or when rounding kept the residual from falling. Negative, with a
         RuntimeWarning: -1 where p.Ap <= 0 or r.Mr <= 0 showed that A or M is not positive
         definite; -2 where something was not finite. Then x is the last iterate that was finite;
@@ -145,7 +150,10 @@ def solve_cg(
     read = (describe(matrix),) if on_device else ()
     solved = execute(plan, solve, rhs, x0, system.on, read)
     outcome = solved.outcome
-    if outcome.status == "converged":
+    on_host_alone = type(rhs) is type(solved.x) is np.ndarray and not is_device_array(matrix)
+    if outcome.status == CONVERGED and solved.device != CPU and on_host_alone:
+        outcome = _checked(system, rhs.astype(dtype, copy=False), solved.x, solve, outcome)
+    if outcome.status == CONVERGED:
         return solved.x, 0
     sign = _STOPPED[outcome.status]
     if sign < 0:
@@ -153,6 +161,18 @@ def solve_cg(
         warn("solve_cg", outcome, residual)
         return solved.x, sign
     return solved.x, max(outcome.iterations, 1)
+
+
+def _checked(system: System, b: np.ndarray, x: np.ndarray, solve: Solve, outcome: Any) -> Any:
+    """A device's outcome by the residual in float64, where rounding to float32 may decide it."""
+    norm_b = float(np.linalg.norm(b.astype(np.float64)))
+    bound = max(solve.rtol * norm_b, solve.atol)
+    true_residual = load("hetero.ops.krylov.cg_products").true_residual
+    residual = true_residual(system.on(())[0], b, x, outcome.residual, bound, norm_b)
+    if residual == outcome.residual:
+        return outcome
+    status = CONVERGED if residual <= bound else LIMIT
+    return outcome._replace(status=status, residual=residual)
 
 
 _calls = call_cache.Calls()

@@ -53,6 +53,8 @@ def checked_matrix(A: Any) -> Any:
         A = np.asarray(A)  # np.matrix has a diagonal of its own kind
     elif not (isinstance(A, Spec) or is_device_array(A)):
         issparse, LinearOperator, aslinearoperator = scipy()
+        if hasattr(A, "tocsr") and hasattr(A, "get"):
+            A = A.get()  # CuPy's go by way of the host
         if issparse(A):
             A = A.tocsr()
         elif not isinstance(A, LinearOperator):

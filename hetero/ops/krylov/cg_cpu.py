@@ -73,7 +73,7 @@ def solve(
     ) -> Outcome:
         norm_b = norm(scaling.real_view(b)) if norm_b < 0.0 else norm_b
         return _solve(
-            product, of_vectors, b, x, norm_b, rtol, atol, maxiter, preconditioner, callback
+            system, product, of_vectors, b, x, norm_b, rtol, atol, maxiter, preconditioner, callback
         )
 
     b = as_loops_take(b)
@@ -87,6 +87,7 @@ def solve(
 
 
 def _solve(
+    system: Any,
     product: Product,
     of_vectors: ModuleType,
     b: np.ndarray,
@@ -102,6 +103,7 @@ def _solve(
     # The recurrence's own residual falls without end; products that vanish look like indefinite A.
     lowest = max(bound, types.least_tolerance(b.dtype) * norm_b)
     norm = of_vectors.norm
+    given = b, x
     if b.dtype.kind == "c":
         whole, notify = x, callback
         b, x = scaling.real_view(b), scaling.real_view(x)
@@ -119,7 +121,7 @@ def _solve(
             else:
                 product.times(x, q)
                 r = b - q
-                residual = norm(r)
+                residual = cg_products.true_residual(system, *given, norm(r), bound, norm_b)
             if not math.isfinite(residual):
                 return Outcome(types.NOT_FINITE, done, residual)
             if residual <= bound:

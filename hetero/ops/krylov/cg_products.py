@@ -17,6 +17,9 @@ from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 
 Times = Callable[[np.ndarray, np.ndarray], object]
+_ROUNDINGS = 64.0  # times eps norm(b): for a larger tolerance float32 is exact enough
+_LARGEST_CHECKED = 1 << 20  # unknowns; of more, the errors of single ones do not add up to much
+_AT_A_TIME = 1 << 20  # elements of a dense matrix that are converted to float64
 
 
 class Product(NamedTuple):
@@ -92,6 +95,41 @@ def plain(system: Any, dtype: np.dtype) -> Product:
     if isinstance(system, Dense):
         return Product(lambda p, q: np.dot(system.array, p, q))
     return Product(into("A times a vector", system.matvec, dtype))
+
+
+def true_residual(
+    system: Any, b: np.ndarray, x: np.ndarray, residual: float, bound: float, norm_b: float
+) -> float:
+    """norm(b - A x), in float64 where rounding to float32 may hide that it misses a bound.
+
+    That is where the bound is near the rounding error of the residual itself.
+
+    Parameters
+    ----------
+    system : Stencil, Csr, Dense or LinearOperator
+        Of an operator that is not a matrix there is no better value.
+    b, x : (n,) ndarray, real or complex
+    residual : float
+        As computed in b's dtype.
+    bound, norm_b : float
+    """
+    n, matrix = len(b), getattr(system, "A", None)
+    least = _ROUNDINGS * np.finfo(b.dtype).eps * norm_b
+    if b.dtype.char not in "fF" or not residual <= bound < least or n > _LARGEST_CHECKED:
+        return residual
+    dtype = np.result_type(b.dtype, np.float64)
+    x, product = x.astype(dtype), np.empty(n, dtype)
+    if isinstance(system, Dense):
+        rows = max(_AT_A_TIME // n, 1)
+        for i in range(0, n, rows):
+            product[i : i + rows] = system.array[i : i + rows].astype(dtype) @ x
+    elif isinstance(system, (Stencil, Csr)):
+        plain(system, dtype).times(x, product)
+    elif matrix is not None:
+        product = matrix @ x
+    else:
+        return residual
+    return float(np.linalg.norm(b - product))
 
 
 def apply_stencil(stencil: Stencil, p: np.ndarray) -> np.ndarray:

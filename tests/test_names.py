@@ -22,7 +22,7 @@ from hetero.runtime import registry
 OWN = re.compile(r"hetero/ops/(functions\.py$|\w+/)")
 # These describe machines and array libraries, in words that are methods' names too: the BLAS, the
 # library of a device, the package numba. Operations are looked for here, methods are not.
-DESCRIBING = re.compile(r"hetero/(devices/|arrays/|runtime/(inventory|overview)\.py$)")
+DESCRIBING = re.compile(r"hetero/(devices/|arrays/|imports\.py$|runtime/(inventory|overview)\.py$)")
 # A curve of White's is constant, and so is a kind of memory that a method is named after.
 OTHERWISE = {"hetero/runtime/effective_bandwidth.py": frozenset({"constant"})}
 

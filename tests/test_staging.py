@@ -461,13 +461,15 @@ def test_idle_threads_end_and_give_their_buffers_back(device, monkeypatch):
             meanwhile()
         assert condition()
 
+    def wait():
+        time.sleep(0.3)
+        if threads_that_copy() <= threads and pinned.sizes() != sizes:
+            there_and_back(ring, device, X)  # takes a buffer that was made after all had ended
+
     for _ in range(2):
         made.clear()
         eventually(lambda: made, lambda: there_and_back(ring, device, X))
-        eventually(
-            lambda: threads_that_copy() <= threads and pinned.sizes() == sizes,
-            lambda: time.sleep(0.01),
-        )
+        eventually(lambda: threads_that_copy() <= threads and pinned.sizes() == sizes, wait)
 
 
 def test_memory_tells_of_buffers_and_gives_them_back(device):

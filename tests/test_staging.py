@@ -459,7 +459,7 @@ def test_idle_threads_end_and_give_their_buffers_back(device, monkeypatch):
         end = time.monotonic() + 60.0
         while not condition() and time.monotonic() < end:
             meanwhile()
-        assert condition()
+        assert condition(), (pinned.sizes(), threading.enumerate())
 
     def wait():
         time.sleep(0.3)

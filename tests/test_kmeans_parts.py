@@ -5,6 +5,7 @@ from __future__ import annotations
 import fakes
 import numpy as np
 import pytest
+import scipy.sparse
 from runtimes import opencl_device
 
 import hetero
@@ -255,6 +256,30 @@ def test_empty_clusters_take_rows_of_any_part(device):
     init = np.array([[100.0], [1e9], [1e9]])
     agrees(parted([device] * 2, X, 3, init=init), X, 3, init=init)
     agrees(parted([device], X, 3, init=init, rows=70), X, 3, init=init)
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+@pytest.mark.parametrize("way", ["lloyd", "products", "hamerly", "csr", "device", 2, 1])
+def test_labels_are_nearest_with_more_clusters_than_distinct_rows(device, way):
+    """In the last iteration no label changes, and clusters without rows get some by rounding."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        distinct = rng.integers(-9, 9, (3, 7)).astype(float)
+        X, init = distinct[np.arange(17) // 6 % 3], 9 * rng.standard_normal((15, 7))
+        if isinstance(way, int):
+            centroids, labels, run = parted([device] * way, X, 15, init=init, rows=9)
+            converged, inertia = run.converged, run.inertia
+        else:
+            placed = {"device": device.name} if way == "device" else {"method": way}
+            placed = {} if way == "csr" else placed
+            given = scipy.sparse.csr_array(X) if way == "csr" else X
+            centroids, labels, info = hetero.kmeans(given, 15, init=init, **placed)
+            converged, inertia = info["converged"], info["inertia"]
+        far = ((X[:, None] - centroids) ** 2).sum(axis=2)
+        own = far[np.arange(17), labels]
+        assert converged
+        np.testing.assert_allclose(own, far.min(axis=1), rtol=0, atol=1e-12, err_msg=str(seed))
+        np.testing.assert_allclose(inertia, own.sum(), rtol=1e-9, atol=1e-12)
 
 
 def test_a_callable_gets_all_rows_less_their_mean(device):

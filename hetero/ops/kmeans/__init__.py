@@ -96,8 +96,9 @@ def kmeans(
 
     Notes
     -----
-    A cluster that loses all rows gets the one that is farthest from its centroid. If a device
-    fails, the fit goes on on the CPU from the last centroids. Rows on the host that a device has no
+    A cluster that loses all rows gets the one that is farthest from its centroid, unless that one
+    lies there but for rounding. Labels are always those of the centroids that are given back. If a
+    device fails, the fit goes on on the CPU from the last centroids. Rows on the host that a device has no
     room for go there in blocks, where ``device`` names it.
 
     References

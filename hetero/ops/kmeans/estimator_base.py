@@ -30,7 +30,7 @@ try:
             tags.input_tags.sparse = True
             return tags
 
-except ImportError:
+except (ImportError, RuntimeError):  # not installed, or not before Python's end began
     validate_data = None
     ConvergenceWarning = RuntimeWarning
 

@@ -155,13 +155,16 @@ class NumpyRows:
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[Callable[[Callable[[int], None], Iterable[int]], object]]:
     """``each(work, items)`` on so many threads, which are gone afterwards."""
-    if count < 2:
-        yield lambda work, items: [work(item) for item in items]
-        return
-    from concurrent.futures import ThreadPoolExecutor
+    with contextlib.ExitStack() as stack:
+        each: Callable[..., object] = lambda work, items: [work(item) for item in items]  # noqa: E731
+        if count > 1:
+            with contextlib.suppress(RuntimeError):  # Python is ending: this thread does all
+                from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(count) as pool:
-        yield lambda work, items: list(pool.map(work, items))
+                pool = stack.enter_context(ThreadPoolExecutor(count))
+                pool.submit(int)
+                each = lambda work, items: list(pool.map(work, items))  # noqa: E731
+        yield each
 
 
 def row_distances(X: np.ndarray, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -359,6 +359,7 @@ def test_an_interrupt_leaves_planner_and_profile_whole(profile_file, warnings_of
 AT_EXIT = """
 import atexit, sys, threading, time, numpy as np, hetero
 A = np.arange(64.0).reshape(8, 8)
+rows = np.random.default_rng(0).random((3000, 40))
 used = sys.argv[1] == "used before"
 
 def call(where):
@@ -369,6 +370,9 @@ def call(where):
     assert info == 0 and np.allclose(x, A[0] / 2), where
     filtered = hetero.convolve2d(A, np.ones((1, 1)), "same", method="direct")
     assert np.allclose(filtered, A), where
+    assert hetero.KMeans(8, init=A, n_init=1).fit(A).inertia_ == 0, where
+    many = {"init": rows[:40], "device": "cpu", "method": "products"}  # of several threads
+    assert hetero.kmeans(rows, 40, **many)[2]["inertia"] > 0, where
     print(where)
 
 if used:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -12,7 +14,7 @@ from made_up import GPU, TWO, WITH_LIBRARY, priced, reason, square
 import hetero
 from hetero import devices
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.runtime import planner
+from hetero.runtime import call_cache, planner
 
 
 def test_forced_device_and_method():
@@ -161,3 +163,32 @@ def test_calls_obey_use(opencl, monkeypatch):
     assert len(uploads) == 1
     hetero.matmul(A, A)
     assert len(uploads) == 1
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_a_block_can_be_copied_and_pickled(copied):
+    """The copy asks for the same, and is not entered where the original is."""
+    block = hetero.use(device="cpu", results="host", memory_limit="1 GB")
+    before = copied(block)
+    with block:
+        inside = copied(block)
+    for one in (before, inside):
+        with one:
+            assert call_cache.forced.get() == ("cpu", None, "host", 10**9)
+        assert call_cache.forced.get() is None
+
+
+def test_a_block_around_a_function_is_one_for_each_call():
+    @hetero.use(device="cpu")
+    def depth(left):
+        assert planner.placement(None, None)[0] == "cpu"
+        return left and depth(left - 1)
+
+    assert depth(3) == 0
+    assert call_cache.forced.get() is None
+    block = hetero.use(device="cpu")
+    with block, pytest.raises(RuntimeError, match="entered already"), block:
+        pass
+    assert call_cache.forced.get() is None

@@ -166,3 +166,18 @@ def test_clusters_without_rows_are_counted_in_all_labels(rows, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hetero.kmeans(X, 3, init=[[9.0], [5.0], [0.0]])
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters", "ignore:overflow encountered")
+@pytest.mark.parametrize("way", ["lloyd", "hamerly", "device"])
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 1e25), ("float64", 1e200)])
+def test_squares_that_overflow_end_a_fit_at_once_with_a_warning(way, dtype, size, request):
+    X = (np.random.default_rng(0).random((50, 3)) * size).astype(dtype)
+    expected = reference(X, 4, init=X[:4].copy())
+    placed = {"method": way, "device": "cpu"}
+    if way == "device":
+        placed = {"device": request.getfixturevalue("opencl")}
+    with pytest.warns(RuntimeWarning, match=f"Squared distances .* overflow in {dtype}"):
+        labels, info = hetero.kmeans(X, 4, init=X[:4].copy(), **placed)[1:]
+    np.testing.assert_array_equal(labels, expected.labels_)
+    assert info["iterations"] == expected.n_iter_

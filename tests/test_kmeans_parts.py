@@ -5,6 +5,7 @@ from __future__ import annotations
 import fakes
 import numpy as np
 import pytest
+import scipy.sparse
 from runtimes import opencl_device
 
 import hetero
@@ -255,6 +256,45 @@ def test_empty_clusters_take_rows_of_any_part(device):
     init = np.array([[100.0], [1e9], [1e9]])
     agrees(parted([device] * 2, X, 3, init=init), X, 3, init=init)
     agrees(parted([device], X, 3, init=init, rows=70), X, 3, init=init)
+
+
+def labels_are_nearest(X, k, init, way, device):
+    """Of a fit by a method of the CPU, on a device, or on two parts or blocks of its rows."""
+    if isinstance(way, int):
+        centroids, labels, run = parted([device] * way, X, k, init=init, rows=9)
+        converged, inertia = run.converged, run.inertia
+    else:
+        placed = {"device": device.name} if way == "device" else {"device": "cpu", "method": way}
+        given = scipy.sparse.csr_array(X) if way == "csr" else X
+        placed["method"] = {"csr": "products", "device": "lloyd"}.get(way, way)
+        centroids, labels, info = hetero.kmeans(given, k, init=init, **placed)
+        converged, inertia = info["converged"], info["inertia"]
+    far = ((X[:, None] - centroids) ** 2).sum(axis=2)
+    own = far[np.arange(len(X)), labels]
+    assert converged
+    np.testing.assert_allclose(own, far.min(axis=1), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(inertia, own.sum(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+@pytest.mark.parametrize("way", ["lloyd", "products", "hamerly", "csr", "device", 2, 1])
+def test_labels_are_nearest_with_more_clusters_than_distinct_rows(device, way):
+    """Clusters without rows get none that lies on its centroid but for rounding."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        distinct = rng.integers(-9, 9, (3, 7)).astype(float)
+        X, init = distinct[np.arange(17) // 6 % 3], 9 * rng.standard_normal((15, 7))
+        labels_are_nearest(X, 15, init, way, device)
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+@pytest.mark.parametrize("way", ["lloyd", "products", "hamerly", "device", 2])
+def test_labels_are_nearest_after_an_iteration_that_moved_rows_and_no_label(device, way):
+    rng = np.random.default_rng(431)
+    apart = 10.0 ** -int(rng.integers(9, 15))
+    X = rng.integers(0, 2, 8)[:, None] * np.array([1.0, 2.0]) + apart * rng.integers(0, 3, (8, 1))
+    init = rng.standard_normal((6, 2)) * rng.choice([1, 10])
+    labels_are_nearest(X, 6, init, way, device)
 
 
 def test_a_callable_gets_all_rows_less_their_mean(device):

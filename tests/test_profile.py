@@ -21,7 +21,7 @@ import hetero.ops
 from hetero import paths
 from hetero.arrays import spec
 from hetero.errors import ProfileError
-from hetero.runtime import inventory, planner, pricing, profile, registry
+from hetero.runtime import call_cache, inventory, planner, pricing, profile, registry
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 CPU_MODEL = "cpu|matmul|blas|float32|*"
@@ -247,6 +247,40 @@ def test_a_named_file_that_is_not_there_is_named(tmp_path, monkeypatch, warnings
     (text,) = warnings_of()
     assert "HETERO_PROFILE" in text
     assert str(tmp_path / "typo.json") in text
+
+
+@pytest.mark.parametrize("name", ["p" * 5000, "folder/" * 2000, "p" * 300])
+def test_a_name_too_long_for_a_file_is_that_of_a_missing_one(name, monkeypatch, warnings_of):
+    monkeypatch.setenv("HETERO_PROFILE", f"/tmp/{name}")
+    profile.set_current(None)
+    call_cache.forget()
+    for _ in range(2):
+        assert hetero.matmul(np.eye(3), np.eye(3)).trace() == 3
+        assert hetero.plan("matmul", np.eye(3), np.eye(3)).chosen.method == "blas"
+    (text,) = warnings_of()
+    assert "which is not there: taking conservative constants" in text
+
+
+def test_a_folder_that_may_not_be_looked_into(tmp_path, monkeypatch, warnings_of):
+    closed = str(tmp_path / "closed")
+    monkeypatch.setenv("HETERO_PROFILE", f"{closed}/profile.json")
+
+    def refusing(look):
+        def refused(path, *arguments, **options):
+            if str(path).startswith(closed):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return look(path, *arguments, **options)
+
+        return refused
+
+    for name in ("stat", "lstat", "open"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+    profile.set_current(None)
+    call_cache.forget()
+    assert hetero.matmul(np.eye(3), np.eye(3)).trace() == 3
+    assert hetero.plan("matmul", np.eye(3), np.eye(3)).chosen.method == "blas"
+    (text,) = warnings_of()
+    assert "Permission denied" in text
 
 
 @pytest.mark.parametrize("place", ["/dev/null/x", "/proc/nowhere"])

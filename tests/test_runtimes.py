@@ -58,6 +58,7 @@ def none(request, monkeypatch):
         monkeypatch.setitem(sys.modules, "pyopencl", None)
     else:
         monkeypatch.setattr(opencl_runtime, "platforms", list)
+        monkeypatch.setattr(opencl_runtime, "installed", lambda: None)
     afresh(monkeypatch)
     yield
     inventory.changed()
@@ -473,24 +474,38 @@ def test_a_home_that_cannot_be_written(opencl, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_forked_child_leaves_pyopencls_folder_to_its_parent(opencl, tmp_path):
-    """It is a temporary folder where there is no cache directory."""
-    code = """if True:
-        import os, sys
-        from hetero import devices
-        devices.get("%s")
-        if os.fork() == 0:
-            sys.exit(0)
-        assert os.wait()[1] == 0
-        print(len([f for f in os.listdir(os.environ["TMPDIR"]) if "hetero-pyopencl" in f]))
-    """
-    environment = {**os.environ, "XDG_CACHE_HOME": "/proc/nowhere", "TMPDIR": str(tmp_path)}
-    environment["POCL_CACHE_DIR"] = str(tmp_path / "pocl")
-    command = [sys.executable, "-c", code % opencl]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "1\n"
-    assert not list(tmp_path.glob("hetero-pyopencl*")), "the parent removes it"
+def test_a_damaged_cache_of_pyopencls_takes_no_device_away(opencl, tmp_path):
+    """PyOpenCL's database of pickles, where it puts it itself and where hetero once put it."""
+
+    def run(code, home):
+        environment = {**os.environ, "XDG_CACHE_HOME": str(home), "TMPDIR": str(tmp_path)}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    for home in (tmp_path, tmp_path / "hetero" / "pyopencl"):
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        run("import pyopencl.invoker", home)
+        (file,) = (home / "pytools").glob("*.sqlite")
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    assert run(f"import hetero; print({opencl!r} in hetero.machine()['devices'])", tmp_path) == (
+        "True\n"
+    )
+    assert not list(tmp_path.glob("hetero-*")), "nor does it leave folders behind"
+
+
+def test_who_has_a_runtime_is_not_asked_to_install_one(monkeypatch):
+    def damaged():
+        raise OSError("a damaged file")
+
+    monkeypatch.setattr(opencl_runtime, "platforms", damaged)
+    for library, asked in ((Path("libintelocl.so.1"), False), (None, True)):
+        monkeypatch.setattr(opencl_runtime, "installed", lambda found=library: found)
+        found, (missing,) = backend.find()
+        assert not found
+        assert "a damaged file" in missing
+        assert ("pip install" in missing) == asked
 
 
 # -- Finding Intel's runtime ---------------------------------------------------------------------

@@ -320,6 +320,23 @@ def test_out(case, dtype, opencl):
     assert hetero.matmul(A, B, positional) is positional
 
 
+@pytest.mark.parametrize("name", PAIRS)
+def test_out_in_a_tuple(name, opencl):
+    """By keyword as it is by itself, where it is one; by its place an error."""
+    A, x, C = np.eye(3) + 1, np.arange(3.0), np.empty(3)
+    for outs in ((C,), (C, C), (), (None,), [C], ((C,),)):
+        check(name, A, x, out=outs)
+        check_forced(name, opencl, A, x, out=outs)
+        check(name, A, x, outs)
+        check_forced(name, opencl, A, x, outs)
+    check(name, A, x, C, C)
+    check(name, A, x, C, out=C)
+    assert PAIRS[name][1](A, x, out=(C,), device=opencl) is C
+    assert PAIRS[name][1](A, x, C, device=opencl) is C
+    with pytest.raises(hetero.errors.MethodNotAvailable):
+        PAIRS[name][1](A, x, out=(C,), device=opencl, method="blas")
+
+
 def test_out_of_a_dot():
     x = rng.random(5)
     for out in (np.zeros(()), np.zeros(1), np.zeros((), np.float32)):

@@ -35,12 +35,14 @@ def find() -> tuple[list[Device], list[str]]:
         return [], [f"opencl: PyOpenCL is not installed; {install.OPENCL}"]
     except Exception as error:
         return [], [f"opencl: PyOpenCL cannot be imported ({error})"]
-    brings = f"{install.OPENCL} brings one for x86-64 CPUs on Linux"
+    brings = f"; {install.OPENCL} brings one for x86-64 CPUs on Linux"
     try:
+        if opencl_runtime.installed() is not None:
+            brings = ""
         platforms = opencl_runtime.platforms()
         obstacle = opencl_runtime.obstacle()
     except Exception as error:  # PyOpenCL's, or what a damaged runtime makes of it
-        return [], [f"opencl: there is no runtime ({error}); {brings}"]
+        return [], [f"opencl: no runtime can be used ({error}){brings}"]
     found: list[Device] = []
     missing = [f"opencl: {obstacle}"] if obstacle else []
     for platform in platforms:
@@ -52,7 +54,7 @@ def find() -> tuple[list[Device], list[str]]:
         except Exception as error:  # of one runtime; another may still do
             missing.append(f"opencl: no device of {platform.name} can be used ({error})")
     if not found and not missing:
-        missing.append(f"opencl: no runtime has a device; {brings}")
+        missing.append(f"opencl: no runtime has a device{brings}")
     return found, missing
 
 

@@ -9,10 +9,8 @@ links to the machine's own. Where the user names a folder, that one alone counts
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +18,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hetero import paths
 from hetero.imports import load
 
 _PACKAGE = "intel-opencl-rt"
@@ -31,7 +28,7 @@ _SYSTEM = Path("/etc/OpenCL/vendors")
 def platforms() -> list[Any]:
     """Every OpenCL platform, as PyOpenCL gives them; the loader looks for them only once."""
     cl = load("pyopencl")
-    _keep_to_ourselves()
+    _keep_no_pickles()
     with _shown(installed()):
         return cl.get_platforms()
 
@@ -44,29 +41,32 @@ def obstacle() -> str | None:
     return None
 
 
-def _keep_to_ourselves() -> None:
-    """Let PyOpenCL keep its pickles in a folder that is this user's alone.
+class _Nothing:
+    """A cache of PyOpenCL's that keeps nothing."""
 
-    Launching kernels needs a module that makes a folder in the user's cache as it is imported, and
-    fails where it cannot.
+    def __getitem__(self, key: Any) -> Any:
+        raise KeyError(key)
+
+    def store_if_not_present(self, key: Any, value: Any) -> None:
+        """Do not keep an entry."""
+
+
+def _keep_no_pickles() -> None:
+    """Let PyOpenCL make the functions that launch kernels anew in each process.
+
+    It would keep them as pickles in a database, which takes longer than making them. Where that
+    file is damaged, or its folder cannot be made, no kernel can be launched.
     """
+    cl = load("pyopencl")
     if "pyopencl.invoker" in sys.modules:
         return
-    folder = paths.private_folder("pyopencl")
-    if folder is None:
-        try:
-            folder = tempfile.mkdtemp(prefix="hetero-pyopencl-")
-        except OSError:  # then the first launch fails, and says why
-            return
-        atexit.register(_remove, folder, os.getpid())
-    with _environment("XDG_CACHE_HOME", str(folder)):
-        load("pyopencl.invoker")
-
-
-def _remove(folder: str, owner: int) -> None:
-    """Remove a folder at the end of the process that made it; not at the end of a forked child."""
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+    before = cl._PYOPENCL_NO_CACHE
+    cl._PYOPENCL_NO_CACHE = True
+    try:
+        invoker = load("pyopencl.invoker")  # which opens the file, if it may
+    finally:
+        cl._PYOPENCL_NO_CACHE = before
+    invoker.invoker_cache = _Nothing()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import re
 from typing import Any
@@ -14,6 +16,7 @@ VARIABLE = "HETERO_MEMORY_LIMIT"
 _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", 1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power}
+log = logging.getLogger("hetero")
 _SHARE = 0.9  # of a device's memory, beside what its driver keeps
 
 Devices = dict[str, dict[str, Any]]
@@ -60,7 +63,17 @@ def current() -> int | None:
     if outer is not None and outer.memory_limit is not None:
         return outer.memory_limit
     given = os.environ.get(VARIABLE)
-    return parsed(given, VARIABLE) if given else None
+    return _of_environment(given) if given else None
+
+
+@functools.cache
+def _of_environment(given: str) -> int | None:
+    """The environment's limit; None, and a warning, where it is no number of bytes."""
+    try:
+        return parsed(given, VARIABLE)
+    except ValueError as error:
+        log.warning("%s: no limit is taken", error)
+        return None
 
 
 def limited(devices: Devices, limit: int | None) -> Devices:

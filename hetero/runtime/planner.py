@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+import os.path
+from collections.abc import Callable
+from contextlib import ContextDecorator, suppress
+from contextvars import ContextVar, Token
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
@@ -30,13 +31,7 @@ capturing: ContextVar[str | None] = ContextVar("hetero_capturing", default=None)
 _plans = call_cache.new_table()
 
 
-@contextmanager
-def use(
-    device: str | None = None,
-    method: str | None = None,
-    results: str | None = None,
-    memory_limit: float | str | None = None,
-) -> Iterator[None]:
+class use(ContextDecorator):
     """Force placement for all calls inside the ``with`` block, in this thread or task.
 
     Parameters
@@ -54,7 +49,8 @@ def use(
     memory_limit : int or str, optional
         What a call may take of each device's memory: bytes, or such as "4 GB". What needs more goes
         through the device in blocks, or to the CPU. Default: the environment's
-        ``HETERO_MEMORY_LIMIT``; without it, what the device has.
+        ``HETERO_MEMORY_LIMIT``; without it, and with a warning where that is no number of bytes,
+        what the device has.
 
     Raises
     ------
@@ -71,6 +67,9 @@ def use(
     upload to the device that is named, or else to the first one ("upload next" in a plan). Several
     devices together, and methods that move blocks, leave theirs on the host: taken by name only.
 
+    A copy, also one that was pickled, asks for the same and is not entered, whether or not the
+    original is.
+
     Results of arrays on a device lie there in any case. Those of several devices together, of
     complex convolutions, and of calls that a device has no room for as a whole, are on the host.
 
@@ -81,19 +80,40 @@ def use(
     ...     hetero.matmul(np.eye(2), np.eye(2)).sum()
     np.float64(2.0)
     """
-    if device is not None:
-        _require(device)
-    check_method(method, [i for o in registry.operations() for i in registry.lookup(o.name)])
-    if results not in (None, "host", "device"):
-        raise ValueError(f"results must be 'host' or 'device', got {results!r}")
-    limit = None if memory_limit is None else memory_limits.parsed(memory_limit)
-    given = Settings(device, method, results, limit)
-    outer = forced.get() or Settings()
-    inner = (o if g is None else g for g, o in zip(given, outer, strict=True))
-    token = forced.set(Settings(*inner))
-    try:
-        yield
-    finally:
+
+    def __init__(
+        self,
+        device: str | None = None,
+        method: str | None = None,
+        results: str | None = None,
+        memory_limit: float | str | None = None,
+    ) -> None:
+        self._given = device, method, results, memory_limit
+        self._token: Token[Settings | None] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._given
+
+    def _recreate_cm(self) -> use:  # for each call of a decorated function
+        return type(self)(*self._given)
+
+    def __enter__(self) -> None:
+        if self._token is not None:
+            raise RuntimeError("this block was entered already: call hetero.use for each one")
+        device, method, results, memory_limit = self._given
+        if device is not None:
+            _require(device)
+        check_method(method, [i for o in registry.operations() for i in registry.lookup(o.name)])
+        if results not in (None, "host", "device"):
+            raise ValueError(f"results must be 'host' or 'device', got {results!r}")
+        limit = None if memory_limit is None else memory_limits.parsed(memory_limit)
+        given = Settings(device, method, results, limit)
+        outer = forced.get() or Settings()
+        inner = (o if g is None else g for g, o in zip(given, outer, strict=True))
+        self._token = forced.set(Settings(*inner))
+
+    def __exit__(self, *error: object) -> None:
+        token, self._token = self._token, None
         # A generator may be closed by another thread or task, in which the block never began.
         with suppress(ValueError):
             forced.reset(token)
@@ -288,16 +308,9 @@ _only = call_cache.new_table()
 
 def only_choice(operation: str) -> registry.Implementation | None:
     """The implementation that each plan for operands on the host comes down to unless placement is
-    forced; None where there are several, or numbers of threads, so that prices decide.
-
-    Raises
-    ------
-    ValueError
-        If the environment's memory limit is none, as plans do.
-    """
+    forced; None where there are several, or numbers of threads, so that prices decide."""
     if operation not in _only:
         now = call_cache.generation()
-        memory_limits.current()
         usable = [
             info
             for info in inventory.devices().values()
@@ -323,7 +336,7 @@ def counts_threads(operation: str) -> bool:
     found = _counted.get(operation)
     if found is None:
         now = call_cache.generation()
-        found = any(path.is_file() for path in profile.stored()) and any(
+        found = any(map(os.path.isfile, profile.stored())) and any(
             "threads" in model
             for key, model in profile.current().data["models"].items()
             if key.startswith(f"{CPU}|{operation}|")

@@ -88,8 +88,8 @@ def kmeans(
     Warns
     -----
     RuntimeWarning
-        Where there are fewer distinct clusters than were asked for, and where ``init`` is an array
-        and n_init not 1.
+        Where there are fewer distinct clusters than were asked for, where ``init`` is an array and
+        n_init not 1, and where squared distances overflow.
 
     See Also
     --------
@@ -97,9 +97,10 @@ def kmeans(
 
     Notes
     -----
-    A cluster that loses all rows gets the one that is farthest from its centroid. If a device
-    fails, the fit goes on on the CPU from the last centroids. Rows on the host that a device has no
-    room for go there in blocks, where ``device`` names it.
+    A cluster that loses all rows gets the one that is farthest from its centroid, unless that one
+    lies there but for rounding. Labels are always those of the centroids that are given back. If a
+    device fails, the fit goes on on the CPU from the last centroids. Rows on the host that a device
+    has no room for go there in blocks, where ``device`` names it.
 
     References
     ----------
@@ -230,6 +231,11 @@ def cluster(
     out = np.empty((k, d), dtype) if found.output.location == HOST and not stays else None
     done = execution.run(plan, execution.Call(arrays, described, out, options_on=options_on))
     run, labels = done.outcome
+    if not run.inertia / n <= float(np.finfo(dtype).max):
+        told.append(
+            f"Squared distances of the rows overflow in {dtype}: labels do not name the nearest "
+            "centroids. Scale X."
+        )
     if labels is None:
         labels = box["labels"]
         few = _few(_on_host(labels, np.dtype(np.int32)), k)

@@ -31,7 +31,7 @@ try:
             tags.input_tags.sparse = True
             return tags
 
-except ImportError:
+except (ImportError, RuntimeError):  # not installed, or not before Python's end began
     validate_data = None
     ConvergenceWarning = RuntimeWarning
 

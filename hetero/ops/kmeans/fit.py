@@ -140,6 +140,8 @@ def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
                 seeds = rows.seeds(asked.init, k, asked.random)
                 now.centroids = seeds + rows.mean
         centroids = np.ascontiguousarray(now.centroids - rows.mean)
+        if not tol <= float(np.finfo(centroids.dtype).max):
+            tol = np.inf  # squares overflow, also those of shifts: it ends at once, as elsewhere
         left = max(asked.maxiter - now.iterations, min(asked.maxiter, 1))
         try:
             run, labels = rows.lloyd(centroids, left, tol, asked.exactly)

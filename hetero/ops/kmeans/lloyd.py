@@ -12,6 +12,8 @@ LEFT = 1e-3
 """Sums that are kept are made anew where a cluster's weight falls below this part of what it was:
 of rows that left, rounding in the size of their weight stays."""
 
+_ROUNDED = 16  # times epsilon and the row's largest number: a row nearer to its mean lies on it
+
 
 class Steps(Protocol):
     """What an iteration takes, of rows with labels; centroids are on the host."""
@@ -61,17 +63,18 @@ def lloyd(steps: Steps, centroids: np.ndarray, maxiter: int, tol: float, exactly
     while iterations < maxiter and not converged:
         iterations += 1
         settled = not steps.assign(centroids)
-        new = means(steps, centroids)
+        new, moved = means(steps, centroids)
         shifts = new - centroids
         centroids[...] = new
         converged = not exactly and (settled or float(np.vdot(shifts, shifts)) <= tol)
+        settled = settled and not moved
     if exactly or not settled:
         steps.assign(centroids)  # so that labels fit the centroids
     return Run(steps.inertia(centroids), iterations, converged)
 
 
-def means(steps: Steps, centroids: np.ndarray) -> np.ndarray:
-    """The weighted means of the rows with each label.
+def means(steps: Steps, centroids: np.ndarray) -> tuple[np.ndarray, bool]:
+    """The weighted means of the rows with each label, and whether rows without their label count.
 
     An empty cluster gets the row farthest from its centroid, the next one the next such row, as in
     scikit-learn. Where all rows lie on their centroids, or a cluster has no weight even then, it
@@ -79,8 +82,7 @@ def means(steps: Steps, centroids: np.ndarray) -> np.ndarray:
     """
     sums, totals = steps.sums(centroids)
     empty = np.flatnonzero(totals == 0)
-    if empty.size:
-        move_far_rows(steps, centroids, sums, totals, empty)
+    moved = bool(empty.size) and move_far_rows(steps, centroids, sums, totals, empty)
     used = totals > 0
     if used.all():
         sums /= totals[:, None]
@@ -88,24 +90,31 @@ def means(steps: Steps, centroids: np.ndarray) -> np.ndarray:
         heaviest = int(totals.argmax())
         sums[used] /= totals[used, None]
         sums[~used] = sums[heaviest]
-    return sums.astype(centroids.dtype)
+    return sums.astype(centroids.dtype), moved
 
 
 def move_far_rows(
     steps: Any, centroids: np.ndarray, sums: np.ndarray, totals: np.ndarray, empty: np.ndarray
-) -> None:
+) -> bool:
     """Give empty clusters the rows farthest from their centroids; sums and totals are changed.
+
+    Gives whether a row was moved. Those that lie on their centroids, but for rounding, are not: the
+    same rows would be moved in each iteration.
 
     ``steps`` has ``distances``, ``labels``, ``row`` and ``weight`` of `Steps`.
     """
-    distances, labels = steps.distances(centroids), steps.labels
-    if not distances.max() > 0:
-        return
+    distances, labels, any_moved = steps.distances(centroids), steps.labels, False
+    rounded = _ROUNDED * float(np.finfo(centroids.dtype).eps)
     farthest = np.argpartition(distances, -empty.size)[: -empty.size - 1 : -1]
     for cluster, index in zip(empty, farthest, strict=True):
+        row = steps.row(index).astype(np.float64)
         weight, old = steps.weight(index), labels[index]
-        moved = steps.row(index).astype(np.float64) * weight
+        if not np.abs(row - centroids[old]).max() > rounded * np.abs(row).max():
+            continue
+        any_moved = True
+        moved = row * weight
         sums[old] -= moved
         sums[cluster] = moved
         totals[cluster] = weight
         totals[old] -= weight
+    return any_moved

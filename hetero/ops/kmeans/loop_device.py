@@ -114,11 +114,14 @@ class Loop:
         """End an iteration in which a cluster was empty; why the loop stops, if it does."""
         rows = self._rows
         old = self._fetch(done)
-        new = means(_Emptied(rows, done % 2 == 1), old)
+        new, moved = means(_Emptied(rows, done % 2 == 1), old)
         shift = float(((new.astype(np.float64) - old) ** 2).sum())
         stopped = RUNNING
         if self._tolerance >= 0:
-            stopped = _REPEATED if not changed else _CONVERGED if shift <= self._tolerance else 0
+            if not changed and not moved:
+                stopped = _REPEATED  # the labels fit the centroids
+            elif not changed or shift <= self._tolerance:
+                stopped = _CONVERGED
         rows.put(new, done % 2 == 0)  # as those of the next iteration
         rows.set_state(stopped, done + 1, 0)
         return stopped

@@ -155,12 +155,15 @@ class NumpyRows:
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[Callable[[Callable[[int], None], Iterable[int]], object]]:
     """``each(work, items)`` on so many threads, which are gone afterwards."""
-    if count < 2:
-        yield lambda work, items: [work(item) for item in items]
-        return
-    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
-    with ThreadPoolExecutor(count) as pool:
-        yield lambda work, items: list(pool.map(work, items))
+    with contextlib.ExitStack() as stack:
+        each: Callable[..., object] = lambda work, items: [work(item) for item in items]  # noqa: E731
+        if count > 1:
+            with contextlib.suppress(RuntimeError):  # Python is ending: this thread does all
+                executor = load("concurrent.futures").ThreadPoolExecutor
+                pool = stack.enter_context(executor(count))
+                pool.submit(int)
+                each = lambda work, items: list(pool.map(work, items))  # noqa: E731
+        yield each
 
 
 def row_distances(X: np.ndarray, centroids: np.ndarray, labels: np.ndarray) -> np.ndarray:

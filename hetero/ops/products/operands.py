@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -21,6 +21,16 @@ from hetero.arrays import (
 from hetero.kernels.matmul.rungs import RUNGS
 from hetero.runtime.models import Work
 from hetero.runtime.problem import Problem, dtype_obstacle
+
+
+def as_given(function: Callable[..., Any], outs: tuple[Any, ...], out: Any) -> Any:
+    """``out`` of a call that gave it by its place; TypeError where NumPy has one.
+
+    A tuple of one array is for ``out=`` alone.
+    """
+    if len(outs) > 1 or out is not None or isinstance(outs[0], tuple):
+        function(1.0, 1.0, *outs, **({} if out is None else {"out": out}))
+    return outs[0]
 
 
 def build(

@@ -13,7 +13,7 @@ from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, la
 from hetero.arrays.kept import written
 from hetero.imports import load
 from hetero.kernels.cpu import limits
-from hetero.ops.products.operands import build
+from hetero.ops.products.operands import as_given, build
 from hetero.runtime import call_cache, planner, results, ski_rental, thread_counts
 from hetero.runtime.call_cache import MISS, Calls
 from hetero.runtime.plan import CPU, Plan
@@ -39,12 +39,14 @@ def product(function: Function) -> Callable[[Function], Function]:
         A: Any,
         B: Any,
         /,
+        *outs: Any,
         out: Any = None,
-        *,
         device: str | None = None,
         method: str | None = None,
         **options: Any,
     ) -> Any:
+        if outs:
+            out = as_given(function, outs, out)
         if (
             type(A) is _ndarray
             and type(B) is _ndarray
@@ -82,6 +84,8 @@ def _call(
     options: dict[str, Any],
 ) -> Any:
     """Compute ``function(A, B, out=out, **options)`` where it is fastest, or where it is forced."""
+    if type(out) is tuple and len(out) == 1 and type(out[0]) is not tuple:
+        (out,) = out
     device, method = planner.placement(device, method)
     if is_device_array(A) or is_device_array(B) or is_device_array(out):
         if options:

@@ -103,5 +103,5 @@ def _changed(path: Path) -> float | None:
         return os.lstat(path).st_mtime
     except FileNotFoundError:
         return None
-    except OSError:
-        return 0.0
+    except OSError as error:
+        return None if error.errno == errno.ENAMETOOLONG else 0.0

@@ -23,6 +23,7 @@ from hetero.arrays import (
     is_device_array,
     library_of,
     overlap,
+    pinned,
 )
 from hetero.ops.products.operands import collapse_batch
 
@@ -50,6 +51,29 @@ def test_host_arrays():
     found = describe(A)
     assert found == Operand((3, 8), (32, -2), np.dtype(">i2"), "host", 0, True, None)
     assert (found.size, found.nbytes) == (24, 48)
+
+
+def test_pinned_memory_is_known_by_its_addresses_while_a_view_of_it_lives():
+    memory = bytearray(4000)
+
+    def part(begin, size):
+        return np.frombuffer(memory, np.uint8, size, begin)
+
+    first = pinned.known(part(1000, 1000), "tests")
+    second = pinned.known(part(3000, 500), "tests")
+
+    def held():
+        return [at for at in (999, 1000, 1999, 2000, 3000, 3499, 3500) if pinned.holds(part(at, 1))]
+
+    assert held() == [1000, 1999, 3000, 3499]
+    assert pinned.sizes()["tests"] == 1500
+    view = first[10:20]
+    del first, second
+    assert held() == [1000, 1999]
+    assert pinned.sizes()["tests"] == 1000
+    del view
+    assert held() == []
+    assert "tests" not in pinned.sizes()
 
 
 def test_what_is_no_array():

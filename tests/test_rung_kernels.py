@@ -159,6 +159,11 @@ def test_a_tile_with_the_points_around_it_fits_in_shared_memory():
         card = TODAY._replace(block_shared=nbytes)
         assert (Shape(512, 2) in jacobi.shapes("shared", "float64", card)) == (nbytes == room)
         assert Shape(512, 2) in jacobi.shapes("naive", "float64", card)
+    room = (2 * 8 * 128 + 128) * 4  # of an image's rows, twice those of a block, and of the filter
+    for nbytes in (room - 1, room):
+        card = TODAY._replace(block_shared=nbytes)
+        assert (Shape(8, 128) in convolution.shapes("shared", "float32", card)) == (nbytes == room)
+        assert Shape(8, 128) in convolution.shapes("row", "float32", card)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -177,8 +177,21 @@ def test_least_lines_by_loops_are_those_by_numpy(dtype, share):
 
 
 def seen(image, filter, mode="same", boundary="fill"):
-    found = window_of(image.shape, filter.shape, mode, boundary)
+    found = window_of(np.shape(image), filter.shape, mode, boundary)
     return ranges.wide(image, Filter(np.ascontiguousarray(filter)), found, 0.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_has_no_range(value):
+    image, filter = operands("float64")
+    for array in (image, filter):
+        array[3, 4], before = value, array[3, 4]
+        assert seen(image, filter) is None
+        plan = hetero.plan("convolve2d", image, filter, mode="same")
+        assert plan.chosen.method not in TRANSFORMS
+        array[3, 4] = before
+    assert seen(image, filter) is False
+    assert seen(image, 0.0 * filter) is False
 
 
 def lost_by(method, image, filter, mode, boundary):

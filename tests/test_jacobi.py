@@ -7,6 +7,7 @@ import math
 import re
 from functools import partial
 
+import in_bounds
 import numpy as np
 import pytest
 
@@ -93,6 +94,13 @@ def blockings(shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sweeps_on_the_cpu(shape, dtype):
     check_sweeps(jacobi_cpu.solve, shape, dtype, (None, 1, 2, 5), {})
+
+
+def test_no_sweep_leaves_its_arrays():
+    in_bounds.check("""
+for shape in ((40, 40), (33, 30), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8)):
+    hetero.solve_poisson(np.ones(shape), method="jacobi", device="cpu", maxiter=9)
+""")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -11,6 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import compiled
+import in_bounds
 import numba
 import numpy as np
 import pytest
@@ -78,6 +79,13 @@ def test_convergence_factors(place):
         assert factor(place, Stencil(shape, (1.0,) * 3)) < 0.11
     for shape, spacing in UNEVEN[few]:
         assert factor(place, Stencil(shape, spacing)) < 0.15
+
+
+def test_no_loop_leaves_its_arrays():
+    in_bounds.check("""
+for shape in ((40, 40), (33, 30), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8), (20, 21, 18)):
+    hetero.solve_poisson(np.ones(shape), method="multigrid", device="cpu")
+""")
 
 
 @pytest.mark.parametrize("place", places())

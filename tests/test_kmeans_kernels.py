@@ -515,6 +515,21 @@ def test_limits_are_kept():
         assert all(one.block <= 64 and one.shared_bytes <= 32 << 10 for one in launches_of(planned))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensor_cores_are_taken_where_shared_memory_holds_their_tiles(dtype):
+    for (d, k), kilobytes in itertools.product(((40, 16), (64, 1024)), (48, 64, 128)):
+        limits = 132, 1024, kilobytes << 10
+        where = shapes.Points(10**5, d, k, dtype, False, True, *limits, (9, 0))
+        found = shapes.choose(where, tuning.default())
+        assert found.launch.shared_bytes <= kilobytes << 10
+        tensor = dtype == "float64" and kilobytes > 48
+        assert found.variant.startswith("tensor") == tensor
+        if tensor:
+            assert found.tile == (32 if k == 16 else 64 if kilobytes == 64 else 128)
+        plain = shapes.choose(where._replace(capability=None), tuning.default())
+        assert "tensor" not in plain.variant
+
+
 def tile_launches():
     """Every tile, both ways to copy, with and without its points held."""
     for dtype, aligned in itertools.product(DTYPES, (False, True)):

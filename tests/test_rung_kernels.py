@@ -182,6 +182,23 @@ def test_tuned_is_launched_with_what_is_derived(dtype):
     assert jacobi.chosen("naive", dtype, small) == Shape(32, 4)
 
 
+@pytest.mark.parametrize(
+    ("k", "x_strides", "packed"),
+    [
+        *((5, strides, False) for strides in ((5, 1), (0, 1), (7, 1))),
+        *((5, strides, True) for strides in ((5, 2), (0, -1))),
+        (1, (0, 9), False),
+    ],
+)
+def test_only_a_vector_with_gaps_is_packed(k, x_strides, packed):
+    sizes = {"m": 5, "k": k, "dtype": "float32", "card": TODAY}
+    sizes |= {"a_strides": (0, k, 1), "x_strides": x_strides, "y_strides": (5, 1)}
+    plan = matvec.plan_rung("padded", batch=1, **sizes)
+    assert ((plan.pack is not None), plan.packed) == (packed, k * packed)
+    plan = matvec.plan_rung("padded", batch=2, **sizes)
+    assert (plan.pack is None) == (x_strides[0] == k and not packed)
+
+
 def test_rungs_share_a_binary():
     """Of a dtype there is one for all with their own shapes, and one more for each of `tuned`."""
     sizes = {"batch": 1, "dtype": "float32", "card": TODAY}

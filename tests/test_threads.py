@@ -183,6 +183,23 @@ def test_in_short_work_another_thread_looks_for_the_variable_and_one_alone(unrea
     assert found[0] is not threading.main_thread()
 
 
+def test_versions_of_openblas_that_were_not_tried_are_left_alone():
+    ours = {
+        "internal_api": "openblas",
+        "threading_layer": "pthreads",
+        "prefix": "libscipy_openblas",
+    }
+    first, last = ([*version] for version in blas_spin._TRIED)
+    for version, tried in ((first, True), (last, True), ([0, 3, 26], False), ([0, 4, 0], False)):
+        text = ".".join(map(str, version))
+        found = blas_spin.obstacle({**ours, "version": f"{text}.dev"})
+        assert (found is None) == tried
+        assert tried or text in found
+    for key, value in (("internal_api", "mkl"), ("threading_layer", "openmp"), ("prefix", "lib")):
+        assert "as it was" in blas_spin.obstacle({**ours, "version": "0.3.30", key: value})
+    assert "was not tried" in blas_spin.obstacle({**ours, "version": None})
+
+
 @known
 def test_the_variable_holds_what_it_held(unread):
     blas_spin.find()

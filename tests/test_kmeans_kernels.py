@@ -26,7 +26,7 @@ from hetero import kernels
 from hetero.errors import DeviceError
 from hetero.kernels.common import tuning
 from hetero.kernels.kmeans import plan as plans
-from hetero.kernels.kmeans import plan_seeds, shapes
+from hetero.kernels.kmeans import plan_seeds, rungs, shapes
 from hetero.ops.kmeans import loop_device, products_device
 from hetero.ops.kmeans.lloyd_device import DeviceRows
 from hetero.ops.linear_systems.types import DeviceFailed
@@ -528,6 +528,15 @@ def test_tensor_cores_are_taken_where_shared_memory_holds_their_tiles(dtype):
             assert found.tile == (32 if k == 16 else 64 if kilobytes == 64 else 128)
         plain = shapes.choose(where._replace(capability=None), tuning.default())
         assert "tensor" not in plain.variant
+
+
+@pytest.mark.parametrize("rung", ["reduction", "occupancy"])
+def test_partial_sums_of_a_rung_are_few_beside_the_points(rung):
+    for n, k in ((10**6, 4), (10**6, 1000), (5000, 1000), (100, 100)):
+        where = shapes.Points(n, 40, k, "float32", False, True, 132, 1024, 48 << 10, None)
+        parts = rungs.plan(where, rung)[2]
+        assert parts == 1 or parts * 4 * k < n + 4 * k
+        assert n <= 2 * parts * max(4 * k, 1024)
 
 
 def tile_launches():

@@ -275,6 +275,31 @@ def test_what_cannot_be_swept_is_said(device):
         sweep.sweep(MATMUL, "naive", -1, device=device)
 
 
+def drawn(monkeypatch, draw, found):
+    """What a picture is made of, with everything in its place."""
+    pytest.importorskip("matplotlib")
+    kept = []
+    monkeypatch.setattr(pictures, "save", lambda made, path: kept.append(made))
+    assert draw(found, "a.png")
+    kept[0].draw_without_rendering()
+    return kept[0]
+
+
+def test_the_legend_of_a_ladder_hides_no_bar(climbed, monkeypatch):
+    made = drawn(monkeypatch, ladder.draw, climbed)
+    legend, axes = made.legends[0].get_window_extent(), made.axes[0].get_window_extent()
+    assert legend.y1 <= axes.y0
+
+
+def test_the_picture_of_a_sweep_frames_its_own_block(swept, monkeypatch):
+    axes = drawn(monkeypatch, sweep.draw, swept).axes[0]
+    framed = {
+        (int(axes.get_xticklabels()[x].get_text()), int(axes.get_yticklabels()[y].get_text()))
+        for x, y in (t.get_position() for t in axes.texts if t.get_bbox_patch().get_linewidth() > 0)
+    }
+    assert framed == {swept["chosen"][:2]}
+
+
 def test_commands(device, capsys, tmp_path, monkeypatch, climbed, swept):
     """They print what was found, keep the ladder for the report, and draw it."""
     kept = {}

@@ -25,6 +25,7 @@ from hetero.arrays import (
     overlap,
     pinned,
 )
+from hetero.arrays.pycuda import PyCuda
 from hetero.ops.products.operands import collapse_batch
 
 
@@ -234,6 +235,17 @@ def test_a_library_is_known_by_its_module(name, adapter):
 def test_numpys_subclasses_are_numpys():
     assert library_of(np.zeros(3).view(np.ma.MaskedArray)) is library_of(np.zeros(3))
     assert library_of([1.0]) is library_of(None) is library_of("text") is None
+
+
+def test_remembered_calls_take_pycudas_arrays_that_tell_their_device(monkeypatch):
+    pycuda, gpuarray = types.ModuleType("pycuda"), types.ModuleType("pycuda.gpuarray")
+    pycuda.gpuarray, gpuarray.GPUArray = gpuarray, type("GPUArray", (), {})
+    monkeypatch.setitem(sys.modules, "pycuda", pycuda)
+    monkeypatch.setitem(sys.modules, "pycuda.gpuarray", gpuarray)
+    access = PyCuda().access(gpuarray.GPUArray, several=True)
+    for place, usable in ((None, False), (0x1000, False), (types.SimpleNamespace(ordinal=1), True)):
+        assert access.usable(types.SimpleNamespace(gpudata=place)) == usable
+    assert PyCuda().access(type("Other", (), {}), several=True) is None
 
 
 def test_a_tensor_may_lie_on_the_host():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import time
 
@@ -12,10 +13,12 @@ import runtimes
 from compiled import compile_cuda
 
 from hetero import cli, devices
+from hetero.calibration import budgets
 from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.evaluation import climbing, ladder, latest, pictures, roof, sweep
 from hetero.kernels.common.peak import peaks
 from hetero.runtime import inventory, pricing, registry
+from hetero.runtime.cases import Place
 
 LADDERS = [o for o in registry.operations() if o.ladder]
 MATMUL = registry.operation("matmul")
@@ -80,6 +83,22 @@ def test_every_ladder_is_climbed(operation, device, monkeypatch):
     solves = operation.name in ("poisson", "kmeans")
     assert found["what"] == ("iteration" if solves else "call")
     assert ladder.text(found).count("\n| ") == 3
+
+
+@pytest.mark.parametrize("operation", registry.operations(), ids=lambda o: o.name)
+def test_a_method_is_timed_on_what_calibration_measures_it_on(operation):
+    place = Place("cpu", inventory.devices()["cpu"])
+    ground = climbing.Ground(operation, place, "float64", 1.0)
+    own = {}
+    for case in importlib.import_module(operation.cases).cases(place, budgets.QUICK):
+        if case.dtype == "float64":
+            own.setdefault(case.implementation.method, case)
+    for row in ground.measured():
+        found, expected = ground.case(row), own[row.method]
+        assert (found.implementation, found.axes) == (row, expected.axes)
+        if expected.axes:
+            dims = [axis[0] for axis in expected.axes]
+            assert found.problem(*dims) == expected.problem(*dims)
 
 
 def test_what_takes_too_long_is_left_out(device, monkeypatch):

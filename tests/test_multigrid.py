@@ -237,6 +237,17 @@ def test_rounding_ends_it(place, shape):
 
 
 @pytest.mark.parametrize("place", places())
+def test_one_cycle_does_not_tell_that_rounding_ends_it(place):
+    stencil = Stencil((65, 70), (1.0, 1.0))
+    f = np.random.default_rng(4).random(stencil.shape).astype("f4")
+    u = np.zeros_like(f)
+    assert solve(place, stencil, f, u, rtol=1e-12, maxiter=100).status == ROUNDING
+    for most, status in ((1, LIMIT), (2, ROUNDING)):
+        outcome = solve(place, stencil, f, u.copy(), rtol=1e-12, maxiter=most)
+        assert (outcome.status, outcome.iterations) == (status, most)
+
+
+@pytest.mark.parametrize("place", places())
 def test_how_it_ends(place):
     stencil = Stencil((70, 80), (1.0, 1.0))
     f = np.ones(stencil.shape)

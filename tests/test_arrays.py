@@ -23,7 +23,9 @@ from hetero.arrays import (
     is_device_array,
     library_of,
     overlap,
+    pinned,
 )
+from hetero.arrays.pycuda import PyCuda
 from hetero.ops.products.operands import collapse_batch
 
 
@@ -50,6 +52,29 @@ def test_host_arrays():
     found = describe(A)
     assert found == Operand((3, 8), (32, -2), np.dtype(">i2"), "host", 0, True, None)
     assert (found.size, found.nbytes) == (24, 48)
+
+
+def test_pinned_memory_is_known_by_its_addresses_while_a_view_of_it_lives():
+    memory = bytearray(4000)
+
+    def part(begin, size):
+        return np.frombuffer(memory, np.uint8, size, begin)
+
+    first = pinned.known(part(1000, 1000), "tests")
+    second = pinned.known(part(3000, 500), "tests")
+
+    def held():
+        return [at for at in (999, 1000, 1999, 2000, 3000, 3499, 3500) if pinned.holds(part(at, 1))]
+
+    assert held() == [1000, 1999, 3000, 3499]
+    assert pinned.sizes()["tests"] == 1500
+    view = first[10:20]
+    del first, second
+    assert held() == [1000, 1999]
+    assert pinned.sizes()["tests"] == 1000
+    del view
+    assert held() == []
+    assert "tests" not in pinned.sizes()
 
 
 def test_what_is_no_array():
@@ -210,6 +235,17 @@ def test_a_library_is_known_by_its_module(name, adapter):
 def test_numpys_subclasses_are_numpys():
     assert library_of(np.zeros(3).view(np.ma.MaskedArray)) is library_of(np.zeros(3))
     assert library_of([1.0]) is library_of(None) is library_of("text") is None
+
+
+def test_remembered_calls_take_pycudas_arrays_that_tell_their_device(monkeypatch):
+    pycuda, gpuarray = types.ModuleType("pycuda"), types.ModuleType("pycuda.gpuarray")
+    pycuda.gpuarray, gpuarray.GPUArray = gpuarray, type("GPUArray", (), {})
+    monkeypatch.setitem(sys.modules, "pycuda", pycuda)
+    monkeypatch.setitem(sys.modules, "pycuda.gpuarray", gpuarray)
+    access = PyCuda().access(gpuarray.GPUArray, several=True)
+    for place, usable in ((None, False), (0x1000, False), (types.SimpleNamespace(ordinal=1), True)):
+        assert access.usable(types.SimpleNamespace(gpudata=place)) == usable
+    assert PyCuda().access(type("Other", (), {}), several=True) is None
 
 
 def test_a_tensor_may_lie_on_the_host():

@@ -95,6 +95,18 @@ def test_the_second_call_is_short(cuda):
     assert by_general == again == 0
 
 
+def test_an_array_of_another_library_goes_the_general_way(cuda):
+    """NumPy's of the same shapes, as the second operand or the first."""
+    A, B = put(cuda, 6, 4), put(cuda, 4, 5)
+    expected = hetero.matmul(A, B, device="cuda").get()
+    for _ in range(2):
+        assert general(cuda, hetero.matmul, A, B)[1] == 0
+        for first, second in ((A, B.get()), (A.get(), B)):
+            C, by_general = general(cuda, hetero.matmul, first, second)
+            assert by_general == 1
+            np.testing.assert_allclose(C.get(), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_out_is_written_to(cuda):
     A, B = put(cuda, 6, 4), put(cuda, 4, 5)
     for _ in range(2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 
+import in_bounds
 import numba
 import numpy as np
 import pytest
@@ -69,6 +70,16 @@ def test_every_kind_of_system(kind, shape, dtype, rng):
     size, true = float(np.linalg.norm(b)), float(np.linalg.norm(b - matrix @ x))
     assert outcome.residual <= RTOL[dtype] * size
     assert outcome.residual == pytest.approx(true, rel=0.2, abs=1e-6 * size)
+
+
+def test_no_loop_leaves_its_arrays():
+    in_bounds.check("""
+for shape in ((40, 40), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8)):
+    A, b = hetero.Poisson(shape), np.ones(np.prod(shape))
+    for matrix in (A, A.tocsr()):
+        for M in (None, "jacobi"):
+            hetero.solve_cg(matrix, b, M=M, method="numba", device="cpu", maxiter=5)
+""")
 
 
 @pytest.mark.parametrize("kind", ["stencil", "csr", "dense", "operator"])

@@ -19,7 +19,7 @@ import runtimes
 import scipy.sparse as sp
 
 from hetero import devices, kernels
-from hetero.errors import DeviceError
+from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.kernels.cg import plan as plan_cg
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.ops.krylov import cg_device, cg_persistent
@@ -433,6 +433,17 @@ def test_a_device_that_fails_hands_over_what_was_saved(device, kind, monkeypatch
     np.testing.assert_allclose(saved, expected, rtol=0, atol=1e-10)
     outcome, _ = solve([device], system, b, saved, rtol=1e-8)
     assert outcome.status == types.CONVERGED
+
+
+def test_a_device_without_room_for_the_vectors_says_just_that(device, monkeypatch):
+    system, A = system_of("csr", "float64")
+
+    def full(self, nbytes):
+        raise DeviceMemoryError("full")
+
+    monkeypatch.setattr(type(device), "allocate", full)
+    with pytest.raises(DeviceMemoryError, match="full"):
+        solve([device], system, *vectors(A.shape[0], "float64"))
 
 
 def test_an_interrupt_leaves_the_device_usable(device):

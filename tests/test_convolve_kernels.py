@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import compiled
+import fakes
 import kernel_runs
 import numpy as np
 import pytest
@@ -23,10 +24,15 @@ from kernel_runs import LAYOUTS, WRITABLE, elements, operand
 from scipy import signal
 
 from hetero import devices
+from hetero.arrays import describe
 from hetero.kernels.common import tuning
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.kernels.convolution import plan_tiled
 from hetero.kernels.convolution.plan import BOUNDARIES
+from hetero.ops.convolve2d import direct_device, tiles_device
+from hetero.ops.convolve2d.filters import Filter
+from hetero.ops.convolve2d.operands import described
+from hetero.ops.convolve2d.window import window_of
 
 try:
     import pyopencl as cl
@@ -37,6 +43,7 @@ DTYPES = ("float32", "float64")
 MODES = ("full", "same", "valid")
 PLAN = {"multiprocessors": 4, "alignment": 16, "cuda": False}
 FILL = -1.25
+FILTER = np.arange(99.0).reshape(9, 11)
 
 
 # -- Running a plan ------------------------------------------------------------------------------
@@ -356,6 +363,16 @@ def test_a_flag_of_0_leaves_the_output_alone(runner, small, asked, cuda, dtype):
     np.testing.assert_allclose(out[0], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_an_image_of_one_tile_is_not_cut():
+    for extent in (20, 100, 247, 249, 300, 2000):
+        for taps, mode in itertools.product((3, 9), MODES):
+            window = window_of((extent, extent), (taps, taps), mode)
+            found = tiles_device.tiles(window)
+            fits = max(window.out_height, window.out_width) <= 256 - taps + 1
+            assert (found is None) == fits
+            assert fits or found[0].count * found[1].count > 1
+
+
 def plan_for(shape, taps_shape, rank=None, **options):
     """A plan for mode "same", by default of contiguous images on a large GPU."""
     height, width = shape
@@ -382,6 +399,19 @@ def plan_for(shape, taps_shape, rank=None, **options):
         left=taps_shape[1] // 2,
         **options,
     )
+
+
+@pytest.mark.parametrize("cut", [np.s_[:, :], np.s_[1::2, ::-3], np.s_[::-1, 2:]])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_filter_on_a_device_is_read_from_its_last_value_on(cut, dtype):
+    for filter in (x[cut] for x in (FILTER.astype(dtype), FILTER.T.astype(dtype))):
+        found = describe(filter)._replace(location="cuda:0", pointer=filter.ctypes.data)
+        window = window_of((30, 40), filter.shape, "same")
+        problem = described(describe(np.zeros((30, 40), dtype)), found, filter.dtype, window)
+        address, _, strides = direct_device.taps_on(None, Filter(None, filter, found), problem)
+        strides = tuple(filter.itemsize * s for s in strides)
+        taps = fakes.view(address, filter.shape, dtype, strides)
+        np.testing.assert_array_equal(taps, filter[::-1, ::-1])
 
 
 # -- convolve_small.cu ---------------------------------------------------------------------------

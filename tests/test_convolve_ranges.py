@@ -178,12 +178,37 @@ def test_block_sums(shape, block, dtype):
     assert (peaks <= sums.max(axis=(1, 2)) * (1 + 1e-12)).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.4, 0.6, 1.0])
+def test_least_lines_by_loops_are_those_by_numpy(dtype, share):
+    """Of lines of few and of many values that are not 0, in blocks of about 6 x 5."""
+    planes = rng.uniform(0.5, 1.0, (3, 40, 31)).astype(dtype)
+    planes[rng.random(planes.shape) >= share] = 0.0
+    blocks = np.array(list(np.ndindex(3, 7, 6)))
+    found, expected = (by.least_lines(planes, blocks, 7, 6) for by in (cpu_ranges, ranges_numpy))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert (found < 1.0).any() == (share < 1.0)
+
+
 # -- What a transform loses, the check finds -----------------------------------------------------
 
 
 def seen(image, filter, mode="same", boundary="fill"):
-    found = window_of(image.shape, filter.shape, mode, boundary)
+    found = window_of(np.shape(image), filter.shape, mode, boundary)
     return ranges.wide(image, Filter(np.ascontiguousarray(filter)), found, 0.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_has_no_range(value):
+    image, filter = operands("float64")
+    for array in (image, filter):
+        array[3, 4], before = value, array[3, 4]
+        assert seen(image, filter) is None
+        plan = hetero.plan("convolve2d", image, filter, mode="same")
+        assert plan.chosen.method not in TRANSFORMS
+        array[3, 4] = before
+    assert seen(image, filter) is False
+    assert seen(image, 0.0 * filter) is False
 
 
 def lost_by(method, image, filter, mode, boundary):

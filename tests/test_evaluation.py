@@ -17,6 +17,7 @@ from hetero.arrays import spec
 from hetero.calibration import queue
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, draws, movement, report, timeline, verify
+from hetero.ops.cg import benchmarks as cg
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
 from hetero.ops.products import benchmarks, tile_choice
@@ -219,6 +220,29 @@ def test_without_a_gpu_movement_says_what_is_missing(monkeypatch):
         monkeypatch.setattr(movement.devices, "proven", lambda proven=proven: proven)
         with pytest.raises(DeviceNotAvailable, match=f"no GPU is here: cuda: this; {end}$"):
             movement.movement()
+
+
+def test_solves_that_are_compared_run_where_their_names_say(opencl, monkeypatch):
+    monkeypatch.setattr(cg, "cuda_device", lambda: opencl)
+    monkeypatch.setattr(cg, "_cupy", lambda: None)
+    plain, asked = cg.solve_cg, []
+
+    def solve(A, b, **options):
+        asked.append((options.get("device"), options["maxiter"]))
+        return plain(A, b, **options)
+
+    monkeypatch.setattr(cg, "solve_cg", solve)
+    monkeypatch.setattr(cg, "GRIDS", ())
+    monkeypatch.setattr(cg, "DENSE", (30,))
+    for case in cg.benchmarks("float64"):
+        asked.clear()
+        for name, call in case.make().calls.items():
+            call(0)
+            device, most = asked[-1]
+            assert name in ("automatic", f"hetero on {device}")
+            assert (name == "automatic") == (device is None)
+            assert f"{most} iterations" in case.case
+        assert {device for device, _ in asked} == {None, "cpu", opencl}
 
 
 def test_the_timeline_of_a_product_in_blocks(opencl, monkeypatch):

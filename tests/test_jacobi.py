@@ -7,6 +7,7 @@ import math
 import re
 from functools import partial
 
+import in_bounds
 import numpy as np
 import pytest
 
@@ -95,6 +96,13 @@ def test_sweeps_on_the_cpu(shape, dtype):
     check_sweeps(jacobi_cpu.solve, shape, dtype, (None, 1, 2, 5), {})
 
 
+def test_no_sweep_leaves_its_arrays():
+    in_bounds.check("""
+for shape in ((40, 40), (33, 30), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8)):
+    hetero.solve_poisson(np.ones(shape), method="jacobi", device="cpu", maxiter=9)
+""")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sweeps_on_a_device(opencl, shape, dtype):
@@ -125,6 +133,18 @@ def test_two_contexts(opencl):
 
     one = devices.get(opencl)
     check_devices([one, OpenCLDevice(99, one._device)], (26, 67), "float32", (1, 2, 4))
+
+
+def test_halos_are_copied_beside_the_sweeps(opencl, monkeypatch):
+    """Where several share a grid, each has a stream for its copies and one for its sweeps."""
+    device, made = devices.get(opencl), []
+    plain = type(device).new_stream
+    monkeypatch.setattr(type(device), "new_stream", lambda self: made.append(self) or plain(self))
+    stencil, f, u = problem((26, 67), "float64")
+    for count in (1, 2):
+        with device.active():
+            jacobi_device.solve([device] * count, stencil, f, u, rtol=0.0, maxiter=3)
+        assert len(made) == (2 * count if count > 1 else 0)
 
 
 # -- Stopping ------------------------------------------------------------------------------------

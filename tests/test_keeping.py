@@ -315,6 +315,14 @@ def test_what_is_lost_is_counted_from_what_a_call_takes_by_the_copies_that_are_t
     assert expected < 40.0 <= expected + (vector["cuda:1"] + 2.0) - (vector["cuda:0"] + 1.0)
 
 
+def test_a_copy_is_worth_what_it_saves_a_call():
+    clock = Clock(cpu=10.0, device=2.0, move=20.0)
+    A = hetero.keep(matrix(), uses=100)
+    for worth in (0.0, 10.0 - (2.0 + 20.0 * VECTOR)):  # it is made, and used
+        clock.call(problem_of(A))
+        assert clock.copies.find(kept.find(A)).value == pytest.approx(worth)
+
+
 @settings(max_examples=60, deadline=None)
 @given(clocks(), st.integers(1, 100))
 def test_two_operands_that_are_used_together_are_moved_together(clock, number):

@@ -472,6 +472,17 @@ def test_every_operation_uses_the_copy(opencl, uploads, layout):
     assert hetero.memory()[opencl][KEPT] == known * M.nbytes
 
 
+def test_plans_of_convolutions_tell_of_a_copy_that_came_meanwhile(opencl, uploads):
+    A, filter = hetero.keep(rng.random((120, 120))), rng.random((3, 3))
+    hetero.convolve2d(A, filter)
+    assert not any(one.operand.copies for one in hetero.plan("convolve2d", A, filter).kept)
+    hetero.matmul(A, A, device=opencl)
+    plan = hetero.plan("convolve2d", A, filter)
+    assert plan.kept[0].operand.copies == (opencl,)
+    there = next(c for c in plan.candidates if c.device == opencl)
+    assert "upload" not in there.terms
+
+
 def test_plans_on_a_device_are_what_runs(opencl, uploads):
     A, x = hetero.keep(rng.random((200, 200))), rng.random(200)
     for expected in (1, 1, 1):

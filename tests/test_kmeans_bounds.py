@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import in_bounds
 import numpy as np
 import pytest
 
@@ -66,6 +67,18 @@ def test_nothing_differs(n, d, k, data, dtype):
         expected = fitted(LoopRows, X, X[:k], 25, given)
         same(fitted(AlwaysBounded, X, X[:k], 25, given), expected)
         same(fitted(BoundedRows, X, X[:k], 25, given), expected)
+
+
+def test_no_loop_leaves_its_arrays():
+    in_bounds.check("""
+from hetero.ops.kmeans import loop_examples
+loop_examples.clusters(np.dtype("float64"))
+loop_examples.bounds(np.dtype("float64"))
+X = np.random.default_rng(0).random((777, 5))
+for k in (1, 7, 65):
+    for method in ("lloyd", "hamerly"):
+        hetero.kmeans(X, k, n_init=1, max_iter=4, method=method, device="cpu", random_state=0)
+""")
 
 
 @pytest.mark.parametrize("k", [loops.TILE - 1, loops.TILE, loops.TILE + 1])

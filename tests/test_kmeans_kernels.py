@@ -26,13 +26,44 @@ from hetero import kernels
 from hetero.errors import DeviceError
 from hetero.kernels.common import tuning
 from hetero.kernels.kmeans import plan as plans
-from hetero.kernels.kmeans import plan_seeds, shapes
-from hetero.ops.kmeans import loop_device
+from hetero.kernels.kmeans import plan_seeds, rungs, shapes
+from hetero.ops.kmeans import loop_device, products_device
 from hetero.ops.kmeans.lloyd_device import DeviceRows
 from hetero.ops.linear_systems.types import DeviceFailed
 
 DTYPES = ("float32", "float64")
 HOPPER = {"multiprocessors": 132, "shared_limit": 227 << 10, "capability": (9, 0)}
+
+
+def test_products_with_centroids_are_made_of_as_many_rows_as_fit(monkeypatch):
+    """Each row's labels are found once, by products of blocks of rows at the right addresses."""
+    log, size = [], 4
+
+    def gemm(device, problem):
+        assert problem.strides == ((0, d, 1), (0, 1, d), (0, k, 1))
+        rows, *rest = problem.dims
+        assert rest == [k, d]
+        return lambda X, centroids, out: log.append(((X - 1000) // (d * size), rows, centroids))
+
+    monkeypatch.setattr(products_device.cublas, "gemm", gemm)
+    monkeypatch.setattr(products_device, "_BLOCK", 4000)
+    device = SimpleNamespace(
+        block_limit=1024,
+        build=lambda *launch: None,
+        launch=lambda kernel, grid, block, arguments: log.append((*arguments[4:6], arguments[1])),
+    )
+    rooms = []
+    space = SimpleNamespace(allocate=lambda nbytes: rooms.append(nbytes) or 5)
+    buffers = {"X": 1000, "labels": 1, "state": 2, "new": 3, "norms of new": 4}
+    for n, d, k, most in ((250, 3, 10, 100), (99, 2, 10, 99), (3, 2, 1000, 1), (2, 2, 1001, 1)):
+        rooms.clear()
+        products = products_device.Products(device, space, buffers, (n, d, k), "float32")
+        assert rooms == [most * k * size]
+        log.clear()
+        products.assign("new", "norms of new")
+        blocks = [(first, min(most, n - first)) for first in range(0, n, most)]
+        assert log[::2] == [(*block, 3) for block in blocks]
+        assert log[1::2] == [(*block, 4) for block in blocks]
 
 
 # -- What is right -------------------------------------------------------------------------------
@@ -482,6 +513,30 @@ def test_plans_are_whole():
 def test_limits_are_kept():
     for planned in all_plans(block_limit=64, shared_limit=32 << 10):
         assert all(one.block <= 64 and one.shared_bytes <= 32 << 10 for one in launches_of(planned))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensor_cores_are_taken_where_shared_memory_holds_their_tiles(dtype):
+    for (d, k), kilobytes in itertools.product(((40, 16), (64, 1024)), (48, 64, 128)):
+        limits = 132, 1024, kilobytes << 10
+        where = shapes.Points(10**5, d, k, dtype, False, True, *limits, (9, 0))
+        found = shapes.choose(where, tuning.default())
+        assert found.launch.shared_bytes <= kilobytes << 10
+        tensor = dtype == "float64" and kilobytes > 48
+        assert found.variant.startswith("tensor") == tensor
+        if tensor:
+            assert found.tile == (32 if k == 16 else 64 if kilobytes == 64 else 128)
+        plain = shapes.choose(where._replace(capability=None), tuning.default())
+        assert "tensor" not in plain.variant
+
+
+@pytest.mark.parametrize("rung", ["reduction", "occupancy"])
+def test_partial_sums_of_a_rung_are_few_beside_the_points(rung):
+    for n, k in ((10**6, 4), (10**6, 1000), (5000, 1000), (100, 100)):
+        where = shapes.Points(n, 40, k, "float32", False, True, 132, 1024, 48 << 10, None)
+        parts = rungs.plan(where, rung)[2]
+        assert parts == 1 or parts * 4 * k < n + 4 * k
+        assert n <= 2 * parts * max(4 * k, 1024)
 
 
 def tile_launches():

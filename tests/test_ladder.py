@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import time
 
@@ -12,10 +13,12 @@ import runtimes
 from compiled import compile_cuda
 
 from hetero import cli, devices
+from hetero.calibration import budgets
 from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.evaluation import climbing, ladder, latest, pictures, roof, sweep
 from hetero.kernels.common.peak import peaks
 from hetero.runtime import inventory, pricing, registry
+from hetero.runtime.cases import Place
 
 LADDERS = [o for o in registry.operations() if o.ladder]
 MATMUL = registry.operation("matmul")
@@ -106,6 +109,22 @@ def test_what_exceeds_the_roof_is_the_roof_and_it_is_said(device, monkeypatch):
     said = [line for line in ladder.text(found).splitlines() if line.startswith("100 % is")]
     told = "100 % is what naive reached, 2.00 times the measured roof: other load disturbed that"
     assert [line[: len(told)] for line in said] == [told]
+
+
+@pytest.mark.parametrize("operation", registry.operations(), ids=lambda o: o.name)
+def test_a_method_is_timed_on_what_calibration_measures_it_on(operation):
+    place = Place("cpu", inventory.devices()["cpu"])
+    ground = climbing.Ground(operation, place, "float64", 1.0)
+    own = {}
+    for case in importlib.import_module(operation.cases).cases(place, budgets.QUICK):
+        if case.dtype == "float64":
+            own.setdefault(case.implementation.method, case)
+    for row in ground.measured():
+        found, expected = ground.case(row), own[row.method]
+        assert (found.implementation, found.axes) == (row, expected.axes)
+        if expected.axes:
+            dims = [axis[0] for axis in expected.axes]
+            assert found.problem(*dims) == expected.problem(*dims)
 
 
 def test_what_takes_too_long_is_left_out(device, monkeypatch):
@@ -299,6 +318,31 @@ def test_what_cannot_be_swept_is_said(device):
         sweep.sweep(registry.operation("cg"), "fused", device=device)
     with pytest.raises(ValueError, match="size must be 1 or more, got -1"):
         sweep.sweep(MATMUL, "naive", -1, device=device)
+
+
+def drawn(monkeypatch, draw, found):
+    """What a picture is made of, with everything in its place."""
+    pytest.importorskip("matplotlib")
+    kept = []
+    monkeypatch.setattr(pictures, "save", lambda made, path: kept.append(made))
+    assert draw(found, "a.png")
+    kept[0].draw_without_rendering()
+    return kept[0]
+
+
+def test_the_legend_of_a_ladder_hides_no_bar(climbed, monkeypatch):
+    made = drawn(monkeypatch, ladder.draw, climbed)
+    legend, axes = made.legends[0].get_window_extent(), made.axes[0].get_window_extent()
+    assert legend.y1 <= axes.y0
+
+
+def test_the_picture_of_a_sweep_frames_its_own_block(swept, monkeypatch):
+    axes = drawn(monkeypatch, sweep.draw, swept).axes[0]
+    framed = {
+        (int(axes.get_xticklabels()[x].get_text()), int(axes.get_yticklabels()[y].get_text()))
+        for x, y in (t.get_position() for t in axes.texts if t.get_bbox_patch().get_linewidth() > 0)
+    }
+    assert framed == {swept["chosen"][:2]}
 
 
 def test_commands(device, capsys, tmp_path, monkeypatch, climbed, swept):

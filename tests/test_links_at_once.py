@@ -15,7 +15,10 @@ from hetero.calibration import copies, fit_link, links_at_once, loaded_links
 from hetero.calibration.failures import Failure
 from hetero.calibration.links_at_once import Together, is_made, measured, steady, times
 from hetero.devices import at_once
+from hetero.devices.at_once import LEAST
 from hetero.devices.staging import DOWNLOAD, UPLOAD
+from hetero.evaluation import links
+from hetero.runtime import profile
 from hetero.runtime.profile import PAGEABLE, PINNED, STAGED, Profile
 
 SIZES = links_at_once._SIZES
@@ -290,6 +293,20 @@ def test_other_memory(monkeypatch):
 class Broken(FakeCuda):
     def pinned(self, nbytes):
         raise RuntimeError("no memory")
+
+
+@pytest.mark.parametrize(("measured", "room"), [(True, 1.0), (False, 2.0)])
+def test_copies_at_once_are_compared_where_some_were_measured_and_fit(measured, room, monkeypatch):
+    one = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 0.0}
+    curve = {"form": "segments", "constants": [one]}
+    kept = {"cuda*2": {UPLOAD: {PINNED: curve}}} if measured else {}
+    data = {**profile.shipped("conservative").data, "links": kept}
+    profile.set_current(Profile(data))
+    devices = {f"cuda:{n}": FakeCuda(n) for n in range(2)}
+    monkeypatch.setattr(links.backends, "get", devices.__getitem__)
+    monkeypatch.setattr(FakeCuda, "describe", lambda self: {"memory_bytes": room * 4 * LEAST})
+    monkeypatch.setattr(links, "Together", lambda *given: pytest.fail("nothing can be compared"))
+    assert links.together("cuda*2", [*devices]) == {}
 
 
 def test_a_device_that_fails_is_named():

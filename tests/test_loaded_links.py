@@ -351,6 +351,10 @@ def test_small_products_are_not_noted(near):
     small = np.ones((20, 20), np.float32)
     hetero.matmul(small, small, device="cpu")
     assert blas_use.beside() == ""
+    assert blas_use.noted(0.99 * blas_use.LEAST, len)("ab") == 2
+    assert blas_use.beside() == ""
+    assert blas_use.noted(blas_use.LEAST, len)("ab") == 2
+    assert blas_use.beside() == BESIDE
 
 
 def test_remembered_products_are_numpys_own_where_links_do_not_matter(cuda):

@@ -11,6 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import compiled
+import in_bounds
 import numba
 import numpy as np
 import pytest
@@ -78,6 +79,13 @@ def test_convergence_factors(place):
         assert factor(place, Stencil(shape, (1.0,) * 3)) < 0.11
     for shape, spacing in UNEVEN[few]:
         assert factor(place, Stencil(shape, spacing)) < 0.15
+
+
+def test_no_loop_leaves_its_arrays():
+    in_bounds.check("""
+for shape in ((40, 40), (33, 30), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8), (20, 21, 18)):
+    hetero.solve_poisson(np.ones(shape), method="multigrid", device="cpu")
+""")
 
 
 @pytest.mark.parametrize("place", places())
@@ -226,6 +234,17 @@ def test_rounding_ends_it(place, shape):
     residual = np.linalg.norm(f.astype("f8").ravel() - Poisson(shape) @ u.astype("f8").ravel())
     assert residual < 1e-4 * np.linalg.norm(f)
     assert outcome.residual == pytest.approx(residual, rel=0.5)
+
+
+@pytest.mark.parametrize("place", places())
+def test_one_cycle_does_not_tell_that_rounding_ends_it(place):
+    stencil = Stencil((65, 70), (1.0, 1.0))
+    f = np.random.default_rng(4).random(stencil.shape).astype("f4")
+    u = np.zeros_like(f)
+    assert solve(place, stencil, f, u, rtol=1e-12, maxiter=100).status == ROUNDING
+    for most, status in ((1, LIMIT), (2, ROUNDING)):
+        outcome = solve(place, stencil, f, u.copy(), rtol=1e-12, maxiter=most)
+        assert (outcome.status, outcome.iterations) == (status, most)
 
 
 @pytest.mark.parametrize("place", places())

@@ -183,6 +183,22 @@ def test_every_excluded_candidate_has_its_reason():
     assert "upload of cuda:0" in reason(unlinked, "cuda:0", "tiled")
 
 
+def test_of_several_reasons_against_a_device_the_first_is_shown():
+    """That it failed, that it is another one again, that it has no room, what a method lacks."""
+    info = {**GPU, "same_as": "cuda:1", "is_host_cpu": True, "set_aside": "it failed twice"}
+    reasons = {
+        "set_aside": "it failed twice",
+        "is_host_cpu": "this machine's CPU again",
+        "same_as": "the same as cuda:1",
+        "memory_bytes": "3.0 GiB",
+        "library": "cuBLAS",
+    }
+    for key, text in reasons.items():
+        plan = priced(square(2**14), {"cpu": CPU, "cuda:0": info})
+        assert text in reason(plan, "cuda:0", "library")
+        info[key] = 2**40 if key == "memory_bytes" else None
+
+
 def test_a_filter_of_unknown_values_is_of_no_known_rank():
     plan = hetero.plan("convolve2d", Spec((512, 512), "float32"), Spec((15, 15), "float32"))
     assert plan.problem.options.rank == 0

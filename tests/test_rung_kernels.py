@@ -159,6 +159,11 @@ def test_a_tile_with_the_points_around_it_fits_in_shared_memory():
         card = TODAY._replace(block_shared=nbytes)
         assert (Shape(512, 2) in jacobi.shapes("shared", "float64", card)) == (nbytes == room)
         assert Shape(512, 2) in jacobi.shapes("naive", "float64", card)
+    room = (2 * 8 * 128 + 128) * 4  # of an image's rows, twice those of a block, and of the filter
+    for nbytes in (room - 1, room):
+        card = TODAY._replace(block_shared=nbytes)
+        assert (Shape(8, 128) in convolution.shapes("shared", "float32", card)) == (nbytes == room)
+        assert Shape(8, 128) in convolution.shapes("row", "float32", card)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -175,6 +180,23 @@ def test_tuned_is_launched_with_what_is_derived(dtype):
     assert matvec.chosen("padded", dtype, 9, 9, small) == Shape(32, 4)
     assert convolution.chosen("row", dtype, 9, 9, (3, 3), small) == Shape(32, 4)
     assert jacobi.chosen("naive", dtype, small) == Shape(32, 4)
+
+
+@pytest.mark.parametrize(
+    ("k", "x_strides", "packed"),
+    [
+        *((5, strides, False) for strides in ((5, 1), (0, 1), (7, 1))),
+        *((5, strides, True) for strides in ((5, 2), (0, -1))),
+        (1, (0, 9), False),
+    ],
+)
+def test_only_a_vector_with_gaps_is_packed(k, x_strides, packed):
+    sizes = {"m": 5, "k": k, "dtype": "float32", "card": TODAY}
+    sizes |= {"a_strides": (0, k, 1), "x_strides": x_strides, "y_strides": (5, 1)}
+    plan = matvec.plan_rung("padded", batch=1, **sizes)
+    assert ((plan.pack is not None), plan.packed) == (packed, k * packed)
+    plan = matvec.plan_rung("padded", batch=2, **sizes)
+    assert (plan.pack is None) == (x_strides[0] == k and not packed)
 
 
 def test_rungs_share_a_binary():

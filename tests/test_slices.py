@@ -217,6 +217,28 @@ def test_threads_that_are_not_ours_to_bind_are_left_alone(arguments, environment
     assert said.startswith(f"where the system puts them: {told}")
 
 
+def test_threads_that_cannot_be_bound_get_the_usual_slice_back(monkeypatch):
+    given = []
+    monkeypatch.setattr(workers, "_obstacle", lambda: None)
+    monkeypatch.setattr(workers, "_ours", lambda: [11, 13])
+    monkeypatch.setattr(workers, "_state", dict(workers._state))
+    monkeypatch.setattr(workers, "_threads", [])
+    monkeypatch.setattr(workers, "_told", [""])
+    monkeypatch.setattr(
+        workers.slices, "put", lambda slice, thread=0: given.append((slice, thread))
+    )
+    for layer_name, told in (
+        ("omp", "they are not TBB's"),
+        ("tbb", "there are 9, 2 of them begun"),
+    ):
+        monkeypatch.setattr(numba, "threading_layer", lambda name=layer_name: name)
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 9)
+        workers.launch()
+        assert given[-2:] == [(0, 11), (0, 13)]
+        assert workers._threads == []
+        assert told in workers.describe()
+
+
 @pytest.mark.parametrize(
     ("running", "found", "cores", "told"),
     [

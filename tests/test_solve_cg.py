@@ -14,6 +14,7 @@ import hetero
 from hetero import devices
 from hetero.arrays import describe
 from hetero.devices import loop_compiler, loops
+from hetero.ops.cg.system import System
 
 GRID = (13, 17)
 
@@ -252,6 +253,30 @@ def test_plans_of_solves():
     assert "dense" in reasons["blas"]
     shapes = hetero.plan("cg", hetero.spec((64, 64)), hetero.spec((64,)))
     assert shapes.chosen.method == "blas"
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry_bytes"), [("dense", 8), ("csr array", 12), ("poisson", 0), ("operator", 0)]
+)
+def test_what_an_iteration_does(kind, entry_bytes):
+    """Each entry once, of sparse matrices with its column, and ten passes over a vector."""
+    A = aslinearoperator(dense()) if kind == "operator" else systems()[kind][0]
+    n = A.shape[0]
+    plan = hetero.plan("cg", A, np.ones(n), rtol=1e-8, maxiter=7)
+    work = plan.chosen.implementation.work(plan.problem, {"kind": "cpu"})
+    entries = {"dense": n * n, "csr array": getattr(A, "nnz", 0), "poisson": 5 * n, "operator": n}
+    assert work.flops == 2 * entries[kind] + 10 * n
+    assert work.bytes == entry_bytes * entries[kind] + 80 * n
+    assert work.repeat == 7
+    assert work.dims == ((n, entries[kind] // n) if kind == "csr array" else (n,))
+
+
+def test_a_sparse_matrix_of_the_solves_dtype_is_not_copied():
+    A = systems()["csr array"][0]
+    for dtype, shared in (("float64", True), ("float32", False)):
+        used, _ = System(A, np.dtype(dtype), None).on(())
+        assert np.shares_memory(used.data, A.data) == shared
+        assert used.data.dtype == dtype
 
 
 def test_equal_results_run_to_run(opencl):

@@ -99,6 +99,32 @@ def test_spacing_per_axis_and_a_constant_boundary(device, method):
     assert np.abs(u - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (3, 1, 4)])
+def test_a_boundary_around_grids_of_one_line(shape):
+    """What is 2 everywhere outside is 2 inside."""
+    u = hetero.solve_poisson(np.zeros(shape), boundary=2.0, rtol=1e-12)
+    np.testing.assert_allclose(u, 2.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "factors"),
+    [
+        ((63, 63), "cpu", (1 + 2 / 55, 1 + 2 / 55)),
+        ((63, 42), "cpu", (1 + 2 / 55, 1 + 43 / 55)),
+        ((996, 6, 1), "cpu", (8.0, 1 + 7 / 55, 1 + 2 / 55)),
+        ((126, 130), "cuda", (1.0, 3.8)),
+    ],
+)
+def test_sine_transforms_are_priced_by_prime_factors(shape, kind, factors):
+    rows = [r for r in registry.lookup("poisson") if (r.kind, r.method) == (kind, "dst")]
+    work = rows[0].work(hetero.plan("poisson", np.zeros(shape)).problem, {"kind": kind})
+    points = np.prod(shape) * np.mean(factors)
+    assert work.dims == (round(points),)
+    assert work.flops == pytest.approx(10 * points, rel=1e-3)
+    assert work.bytes == pytest.approx(40 * 8 * points, rel=1e-3)
+    assert work.repeat == 1
+
+
 @pytest.mark.parametrize(("device", "method"), METHODS)
 def test_single_precision_goes_as_far_as_it_can(device, method):
     f = np.random.default_rng(2).random((33, 20)).astype("f4")

@@ -16,6 +16,7 @@ from hetero.devices.budget import rounded
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
 from hetero.ops import matmul
 from hetero.ops.products import streaming, tile_choice, tile_times, tiling
+from hetero.ops.products.matrices import matrices_of
 from hetero.ops.products.tile_choice import Lengths
 from hetero.ops.products.tiling import Grid
 from hetero.runtime import pricing, profile
@@ -39,6 +40,35 @@ def grids():
         for shape in [(1, 1, 1), (12, 7, 3), (5, 40, 2), (33, 33, 9)]:
             for lengths in [(1, 4, 4), (2, 7, 3), (1, 40, 1)]:
                 yield Grid(batch, shape, lengths, a, b, 4)
+
+
+def test_panels_are_halved_until_they_fit():
+    """To whole multiples of 128, and to less than 256 only where nothing else fits."""
+    h100 = profile.shipped("h100")
+    asked = matmul.problem(
+        *[hetero.spec(shape, "float32") for shape in ((1000, 10**4), (10**4, 999))]
+    )
+    seen = set()
+    for room in (1e9, 1e8, 6e7, 4e7, 3e7, 2e7, 1e7, 5e6, 3e6):
+        made = tile_choice.choose(asked, "cuda:0", h100.machine()["cuda:0"], h100, room).tiling
+        assert made.nbytes <= room
+        seen |= set(made.grid.lengths[1:])
+    assert {512, 256, 125} < seen <= {1000, 999, 512, 256, 125, 63, 32, 16, 8, 4, 2, 1}
+
+
+def test_matrices_that_lie_by_columns():
+    A, B = np.ones((5, 7)), np.ones((7, 4))
+    F = np.asfortranarray
+    for operands, expected in (
+        ((A, B), (False, False)),
+        ((F(A), B), (True, False)),
+        ((A, F(B)), (False, True)),
+        ((A[:, ::-1], F(B)[::-1]), (False, True)),
+        ((F(A)[:1], B), (False, False)),
+    ):
+        found = matrices_of(matmul.problem(*operands))
+        assert found.by_columns == (*expected, False)
+        assert found.shape == (len(operands[0]), 4, 7)
 
 
 @pytest.mark.parametrize("grid", [*grids()], ids=str)

@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -160,6 +161,43 @@ def unread(monkeypatch):
     monkeypatch.setattr(blas_spin, "_words", [])
     monkeypatch.setattr(blas_spin, "_reason", lambda: None)
     return monkeypatch
+
+
+def test_in_short_work_another_thread_looks_for_the_variable_and_one_alone(unread):
+    looking, lock, found = threading.Event(), threading.Lock(), []
+
+    def find():
+        with lock:
+            found.append(threading.current_thread())
+        looking.set()
+
+    unread.setattr(blas_spin, "_finding", lock)
+    unread.setattr(blas_spin, "find", find)
+    unread.setattr(blas_spin, "is_due", lambda: True)
+    with blas_spin.asleep_in_loops(0.0):
+        with lock:
+            blas_spin.for_loop()  # another thread is at it
+        blas_spin.for_loop()
+        assert looking.wait(20)
+    assert len(found) == 1
+    assert found[0] is not threading.main_thread()
+
+
+def test_versions_of_openblas_that_were_not_tried_are_left_alone():
+    ours = {
+        "internal_api": "openblas",
+        "threading_layer": "pthreads",
+        "prefix": "libscipy_openblas",
+    }
+    first, last = ([*version] for version in blas_spin._TRIED)
+    for version, tried in ((first, True), (last, True), ([0, 3, 26], False), ([0, 4, 0], False)):
+        text = ".".join(map(str, version))
+        found = blas_spin.obstacle({**ours, "version": f"{text}.dev"})
+        assert (found is None) == tried
+        assert tried or text in found
+    for key, value in (("internal_api", "mkl"), ("threading_layer", "openmp"), ("prefix", "lib")):
+        assert "as it was" in blas_spin.obstacle({**ours, "version": "0.3.30", key: value})
+    assert "was not tried" in blas_spin.obstacle({**ours, "version": None})
 
 
 @known

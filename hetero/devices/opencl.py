@@ -23,6 +23,7 @@ from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.imports import load
 
+_MOST = 256  # programs that are kept: shapes without end have programs without end
 _SCALARS = {int: np.int64, float: np.float64}
 log = logging.getLogger("hetero")
 
@@ -227,8 +228,11 @@ class OpenCLDevice(Device):
         try:
             with self._lock:
                 if (text, defines) not in self._programs:  # which all threads share
+                    if len(self._programs) >= _MOST:
+                        self._programs, self._kernels = {}, {}
                     self._programs[text, defines] = self._built(text, defines)
-                self._kernels[key] = self.cl.Kernel(self._programs[text, defines], kernel)
+                made = self.cl.Kernel(self._programs[text, defines], kernel)
+                self._kernels[key] = made
         except (self.cl.MemoryError, MemoryError) as error:
             raise DeviceMemoryError(f"out of memory compiling {text}: {error}") from error
         except Exception as error:  # PyOpenCL's own, and whatever its Python code stumbles over
@@ -237,7 +241,7 @@ class OpenCLDevice(Device):
                 f"the OpenCL compiler of {self._device.platform.name} cannot build {text}: "
                 f"{cause(error)}"
             ) from error
-        return self._kernels[key]
+        return made
 
     def _built(self, text: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
         options = [f"-D{name}={value}" for name, value in defines]

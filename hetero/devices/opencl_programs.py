@@ -36,6 +36,11 @@ def built(context: Any, device: Any, text: str, options: list[str]) -> Any:
         With the compiler's own words; and whatever else PyOpenCL stumbles over.
     """
     cl = load("pyopencl")
+
+    def loaded(code: bytes) -> Any:
+        kept = cl.Program(context, [device], [code])
+        return kept.build(options=options, cache_dir=False)
+
     with warnings.catch_warnings():
         # PyOpenCL warns of every compiler that says anything at all.
         warnings.simplefilter("ignore", cl.CompilerWarning)
@@ -43,26 +48,18 @@ def built(context: Any, device: Any, text: str, options: list[str]) -> Any:
         code = None if name is None else disk_cache.read(_KIND, name)
         if code is not None:
             try:
-                kept = cl.Program(context, [device], [code])
-                return kept.build(options=options, cache_dir=False)
+                return loaded(code)
             except Exception as error:  # the driver's word on its own code is final: built again
                 log.info("the kept program %s cannot be used: %s", name, cause(error))
         program = cl.Program(context, text).build(options=options, cache_dir=False)
-    if name is not None:
-        _keep(program, name)
+        try:
+            (code,) = program.get_info(cl.program_info.BINARIES)
+            if name is not None and code:
+                disk_cache.write(_KIND, name, code)
+            return loaded(code)  # with the program go some MB that its compiler holds
+        except Exception as error:  # a runtime that gives no code, or takes none
+            log.info("the program %s cannot be kept: %s", name, cause(error))
     return program
-
-
-def _keep(program: Any, name: str) -> None:
-    """What cannot be kept is built again in the next process."""
-    cl = load("pyopencl")
-    try:
-        (code,) = program.get_info(cl.program_info.BINARIES)
-    except Exception as error:  # a runtime that gives none
-        log.info("the program %s cannot be kept: %s", name, cause(error))
-        return
-    if code:
-        disk_cache.write(_KIND, name, code)
 
 
 def _name(device: Any, text: str, options: list[str]) -> str | None:

@@ -17,6 +17,7 @@ from hetero.arrays import spec
 from hetero.calibration import queue
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, draws, movement, report, timeline, verify
+from hetero.ops.cg import benchmarks as cg
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
 from hetero.ops.products import benchmarks, tile_choice
@@ -159,6 +160,31 @@ def test_one_iteration_is_a_difference(monkeypatch):
     monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
     case = Benchmark("one", lambda: Comparison({"a": Iterations(run, 2, 10)}), "iteration")
     assert bench.row(case, None, {})["seconds"] == {"a": 0.25}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_all_that_bench_compares_of_cg_make_as_many_iterations(opencl, monkeypatch, dtype):
+    monkeypatch.setattr(cg, "cuda_device", lambda: opencl)
+    monkeypatch.setattr(cg, "GRIDS", (128,))
+    monkeypatch.setattr(cg, "DENSE", (512,))
+    rows = bench.bench(registry.operation("cg"), dtype)
+    assert [row["asked"] for row in rows] == [220, 220, 8, 256]
+    for row in rows:
+        assert any(opencl in name for name in row["seconds"])
+        assert any(name.startswith("SciPy") for name in row["peers"])
+        assert row["iterations"] == dict.fromkeys(row["seconds"], row["asked"])
+
+
+def test_a_table_says_who_made_another_number_of_iterations():
+    row = {"case": "a", "what": "solve", "seconds": {"x": 1e-3, "y": 2e-3}}
+    row |= {"asked": 256, "iterations": {"x": 27, "y": 256}}
+    lines = report.benchmarks([row]).splitlines()
+    assert [line.split("|")[-2].strip() for line in lines if "|" in line] == [
+        "iterations",
+        "---",
+        "27, not 256",
+        "256",
+    ]
 
 
 def test_a_row_without_any_call_is_none(monkeypatch, warnings_of):

@@ -53,7 +53,8 @@ def bench(
     -------
     list of dict
         case, what (is timed: "call", "solve", "iteration"), chosen, seconds by "method on device"
-        or peer, peers (which of them those are), copy_bandwidth of the device whose clock was read,
+        or peer, peers (which of them those are), iterations (by the same names) and how many were
+        asked, copy_bandwidth of the device whose clock was read,
         and what else the operation tells.
     """
     choices = {"device": device or benchmark.cuda_device() or CPU, "order": order}
@@ -114,6 +115,8 @@ def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[st
                     seconds[name] = _on_the_device(found, queue, call, peer)
     made = {"case": case.case, "what": case.what, **case.facts, "seconds": seconds}
     made["peers"] = [name for name in found.peers if name in seconds]
+    if found.iterations:
+        made["iterations"] = {name: found.iterations[name] for name in seconds}
     if found.chosen is not None:
         made["chosen"] = found.chosen
     if queue is not None:

@@ -168,7 +168,8 @@ def benchmarks(
     for row in rows:
         chosen = f", chosen: {row['chosen']}" if "chosen" in row else ""
         lines += [f"{row['case']} ({row['what']}{chosen})", ""]
-        lines += [*markdown(("", "time", "times the fastest"), _times(row)), ""]
+        head = ["", "time", "times the fastest", *(["iterations"] if "iterations" in row else [])]
+        lines += [*markdown(head, _times(row)), ""]
     return "\n".join(lines)
 
 
@@ -196,6 +197,9 @@ def _times(row: dict[str, Any]) -> list[list[str]]:
         if "floor_bytes" in row:
             rate = f" ({row['floor_bytes'] / value * 1e-9:.0f} GB/s{row['passes']})"
         cells.append([name, f"{readable(value)}{rate}", f"{value / seconds[0][1]:.2f}"])
+        if "iterations" in row:
+            made, asked = row["iterations"][name], row["asked"]
+            cells[-1].append(str(made) if made == asked else f"{made}, not {asked}")
     return cells
 
 

@@ -101,6 +101,9 @@ class Comparison(NamedTuple):
         Calls that are queued on a device back to back; None: as few as their length allows.
     peer_seconds : float
         That it takes to launch a peer's call, at most.
+    iterations : mapping
+        Name -> the iterations that the call made, filled in by the calls themselves; how many they
+        should make is ``facts["asked"]`` of the `Benchmark`.
     """
 
     calls: Mapping[str, TimedCall | Iterations]
@@ -108,6 +111,7 @@ class Comparison(NamedTuple):
     chosen: str | None = None
     count: int | None = None
     peer_seconds: float = 5e-5
+    iterations: Mapping[str, int] = {}
 
 
 class Benchmark(NamedTuple):

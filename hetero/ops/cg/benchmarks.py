@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import spec
+from hetero.devices import cpu
 from hetero.ops.cg import OPERATION, solve_cg
 from hetero.runtime import planner
 from hetero.runtime.benchmark import (
@@ -27,7 +28,10 @@ from hetero.runtime.over_sizes import Axis, Line
 from hetero.runtime.plan import CPU
 from hetero.runtime.problem import DEVICE_DTYPES
 
+_Solve = Callable[[int], tuple[Any, int]]  # x, and how many iterations: no solve here converges
+_Solves = dict[str, _Solve]
 DTYPE = "float64"
+_SPREAD = 100.0  # of the dense systems, which need more than 256 iterations in either dtype
 DENSE = (512, 1024, 2048, 4096, 8192, 16384)
 GRIDS = (512, 1024, 2048, 4096)
 _LARGEST_ON_CPU = 2048  # of dense matrices, and of grids whose matrix is stored
@@ -64,11 +68,19 @@ def _operator(shape: tuple[int, int], dtype: str) -> Any:
     return Poisson(shape, dtype=dtype)
 
 
-def dense(n: int, dtype: str) -> np.ndarray:
-    """A random symmetric matrix that is positive definite."""
+def dense(n: int, dtype: str, spread: float = 1.0) -> np.ndarray:
+    """A random symmetric matrix that is positive definite.
+
+    Its rows and columns are scaled by factors from 1 to 1 / spread. Without that a few iterations
+    solve any system with it: all of its eigenvalues but one are close together.
+    """
     A = np.random.default_rng(1).random((n, n), dtype=np.float32).astype(dtype)
     A += A.T
     A[np.diag_indices(n)] += 4.0 * math.sqrt(n)
+    if spread > 1.0:
+        factors = np.geomspace(1.0, 1.0 / spread, n, dtype=dtype)
+        A *= factors
+        A *= factors[:, None]
     return A
 
 
@@ -81,6 +93,7 @@ def benchmarks(dtype: str) -> Iterator[Benchmark]:
                 facts = {
                     "floor_bytes": 10.0 * n * n * np.dtype(dtype).itemsize,
                     "passes": " in ten passes",
+                    "asked": _few_and_many(n)[1],
                 }
                 case = f"{n}^2 five-point, {kind}, {dtype}"
                 yield Benchmark(case, partial(_of_stencil, n, kind, dtype), "iteration", facts)
@@ -88,32 +101,64 @@ def benchmarks(dtype: str) -> Iterator[Benchmark]:
         for count in (8, 256) if n <= _LARGEST_ON_CPU or gpu is not None else ():
             case = f"dense {n}, {count} iterations, host to host, {dtype}"
             make = partial(_of_dense, n, count, dtype)
-            yield Benchmark(case, make, "solve", budget=1.0, most=9)
+            yield Benchmark(case, make, "solve", {"asked": count}, budget=1.0, most=9)
+
+
+def _few_and_many(n: int) -> tuple[int, int]:
+    """Iterations on n^2 points, the same for all: of large grids fewer can be timed as well."""
+    return 20, 20 + max(20, 200 * GRIDS[0] // n)
+
+
+def _comparison(
+    calls: _Solves, peers: _Solves, timed: Callable[[TimedCall], Any], chosen: str | None = None
+) -> Comparison:
+    """Of solves, ``timed(solve)`` each, that note how many iterations they made at most."""
+    made = dict.fromkeys((*calls, *peers), 0)
+
+    def noting(name: str, solve: _Solve) -> TimedCall:
+        def run(count: int) -> None:
+            made[name] = max(made[name], solve(count)[1])
+
+        return run
+
+    both = ({k: timed(noting(k, v)) for k, v in solves.items()} for solves in (calls, peers))
+    return Comparison(*both, chosen, iterations=made)
 
 
 def _of_stencil(n: int, kind: str, dtype: str) -> Comparison:
     operator = _operator((n, n), dtype)
     b = np.random.default_rng(0).random(n * n).astype(dtype)
     A = operator if kind == "matrix-free" else operator.tocsr()
-    calls = {}
-    for candidate in planner.plan_call(OPERATION, (A, b), {}).candidates:
-        if candidate.reason is None and candidate.device in (CPU, cuda_device()):
-            placed = {"device": candidate.device, "method": candidate.method}
-            few, many = (4, 24) if candidate.device == CPU else (20, 220)
-            calls[name_of(candidate)] = Iterations(partial(_iterate, A, b, placed), few, many)
-    return Comparison(calls, dict(_peers(operator.tocsr(), b, slow=n > _LARGEST_FOR_SCIPY)))
+    calls: _Solves = {}
+    for place in filter(None, (CPU, cuda_device())):
+        chosen = planner.plan_call(OPERATION, (A, b), {}, place).chosen
+        calls[name_of(chosen)] = partial(_solve, A, b, place)
+    peers = dict(_peers(operator.tocsr(), b, slow=n > _LARGEST_FOR_SCIPY))
+    return _comparison(calls, peers, lambda run: Iterations(run, *_few_and_many(n)))
 
 
-def _iterate(A: Any, b: np.ndarray, placed: dict[str, str], count: int) -> None:
-    solve_cg(A, b, rtol=0.0, maxiter=count, **placed)
+def _solve(A: Any, b: np.ndarray, device: str | None, count: int) -> tuple[Any, int]:
+    return solve_cg(A, b, rtol=0.0, maxiter=count, device=device)
 
 
-def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, Iterations]]:
-    """SciPy's cg, and CuPy's, both on CSR."""
+def _by_scipy(A: Any, b: np.ndarray, count: int) -> tuple[Any, int]:
     from scipy.sparse.linalg import cg
 
-    if not slow:
-        yield "SciPy, CSR", Iterations(lambda count: cg(A, b, rtol=0.0, maxiter=count), 2, 8)
+    return cg(A, b, rtol=0.0, maxiter=count)
+
+
+def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, _Solve]]:
+    """SciPy's cg, with BLAS on one thread and on all, and CuPy's, all on CSR."""
+    from threadpoolctl import ThreadpoolController
+
+    threads = ThreadpoolController()
+
+    def by_scipy(most: int, count: int) -> tuple[Any, int]:
+        with threads.limit(limits=most, user_api="blas"):
+            return _by_scipy(A, b, count)
+
+    for most in () if slow else sorted({1, cpu.describe()["blas_threads"]}):
+        yield f"SciPy, CSR, BLAS threads: {most}", partial(by_scipy, most)
     if (cupy := _cupy()) is not None:
         from cupyx.scipy import sparse
         from cupyx.scipy.sparse.linalg import cg as on_gpu
@@ -121,11 +166,12 @@ def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, Iterations]
         there, rhs = sparse.csr_matrix(A), cupy.asarray(b)
         never = _never_done(on_gpu)
 
-        def run(count: int) -> None:
-            on_gpu(there, rhs, **never, maxiter=count)
+        def run(count: int) -> tuple[Any, int]:
+            found = on_gpu(there, rhs, **never, maxiter=count)
             cupy.cuda.Device().synchronize()
+            return found
 
-        yield "CuPy, CSR", Iterations(run, 20, 120)
+        yield "CuPy, CSR", run
 
 
 def _cupy() -> Any:
@@ -148,22 +194,19 @@ def _never_done(solver: Callable[..., Any]) -> dict[str, float]:
 
 def _of_dense(n: int, count: int, dtype: str) -> Comparison:
     """So many iterations, transfers included."""
-    A, b = dense(n, dtype), np.random.default_rng(0).random(n).astype(dtype)
-    options = {"rtol": 0.0, "maxiter": count}
-
-    def by(device: str | None) -> TimedCall:
-        return lambda turn: solve_cg(A, b, **options, device=device)
-
-    calls: dict[str, TimedCall] = {"automatic": by(None), "hetero on cpu": by(CPU)}
-    peers: dict[str, TimedCall] = {}
-    if (gpu := cuda_device()) is not None:
-        calls[f"hetero on {gpu}"] = by(gpu)
+    A, b = dense(n, dtype, _SPREAD), np.random.default_rng(0).random(n).astype(dtype)
+    gpu = cuda_device()
+    places = {"automatic": None, "hetero on cpu": CPU} | ({f"hetero on {gpu}": gpu} if gpu else {})
+    calls: _Solves = {name: partial(_solve, A, b, place) for name, place in places.items()}
+    peers: _Solves = {"SciPy, dense": partial(_by_scipy, A, b)}
     if (cupy := _cupy()) is not None:
         from cupyx.scipy.sparse.linalg import cg as on_gpu
 
-        def by_cupy(turn: int) -> None:
+        def by_cupy(count: int) -> tuple[Any, int]:
             there = cupy.asarray(A), cupy.asarray(b)
-            cupy.asnumpy(on_gpu(*there, **_never_done(on_gpu), maxiter=count)[0])
+            x, made = on_gpu(*there, **_never_done(on_gpu), maxiter=count)
+            return cupy.asnumpy(x), made
 
         peers["CuPy, dense"] = by_cupy
-    return Comparison(calls, peers, name_of(planner.plan_call(OPERATION, (A, b), options).chosen))
+    chosen = planner.plan_call(OPERATION, (A, b), {"rtol": 0.0, "maxiter": count}).chosen
+    return _comparison(calls, peers, lambda run: lambda turn: run(count), name_of(chosen))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from scipy.sparse.linalg import spsolve
 
+import hetero
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Stencil
+from hetero.ops.multigrid import multigrid_cpu
 from hetero.ops.poisson import dst_cpu
 
 SHAPES = [(1, 1), (2, 1), (1, 7), (16, 31), (33, 40), (3, 4, 5), (9, 1, 34), (17, 12, 20)]
@@ -27,13 +31,20 @@ def test_agrees_with_a_sparse_direct_solve(shape):
 
 @pytest.mark.parametrize("shape", [(700, 130), (40, 41, 42)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_residual_is_the_true_one(shape, dtype):
-    """In blocks of rows, the shape has several."""
+@pytest.mark.parametrize("loaded", [False, True], ids=["NumPy", "compiled"])
+def test_the_residual_is_the_true_one(shape, dtype, loaded, monkeypatch):
+    """In blocks of rows, the shape has several; or by multigrid's loops, once they are loaded."""
+    if not loaded:
+        monkeypatch.delitem(sys.modules, multigrid_cpu.__name__)
     f = np.random.default_rng(1).random(shape).astype(dtype)
     u = np.empty_like(f)
     stencil = Stencil(shape, (1.0, 0.5, 2.0)[: len(shape)])
     outcome = dst_cpu.solve(stencil, f, u, rtol=0.0, refinements=0)
     assert (outcome.status, outcome.iterations) == (ROUNDING, 1)
+    for norms in (dst_cpu.norms, multigrid_cpu.norms):
+        size, whole = norms(stencil, f, u)
+        assert outcome.residual == pytest.approx(size, rel=0.3)
+        assert outcome.right_side == pytest.approx(whole, rel=1e-6)
     assert u.dtype == dtype
     A = Poisson(shape, stencil.spacing)
     residual = np.linalg.norm(f.astype("f8").ravel() - A @ u.astype("f8").ravel())
@@ -50,6 +61,19 @@ def test_a_residual_too_large_is_refined():
     refined = dst_cpu.solve(stencil, f, better, rtol=1e-9, refinements=3)
     assert plain.iterations == 1 < refined.iterations
     assert refined.residual <= plain.residual
+
+
+def test_a_tolerance_that_rounding_puts_out_of_reach_is_not_refined_for():
+    """Unless the residual is asked to be as small as rounding lets it."""
+    f = np.random.default_rng(2).random((300, 400)).astype("f4")
+    u, info = hetero.solve_poisson(f, device="cpu", method="dst", return_info=True)
+    rounding = np.finfo("f4").eps * 8 * np.linalg.norm(u.astype("f8"))
+    assert info["iterations"] == 1
+    assert info["residual"] <= rounding
+    assert info["converged"]
+    _, least = hetero.solve_poisson(f, device="cpu", method="dst", rtol=0.0, return_info=True)
+    assert least["iterations"] == 2
+    assert least["residual"] <= info["residual"]
 
 
 def test_a_refinement_that_is_worse_is_not_kept(monkeypatch):

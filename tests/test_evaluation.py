@@ -20,6 +20,7 @@ from hetero.evaluation import bench, draws, movement, report, timeline, verify
 from hetero.ops.cg import benchmarks as cg
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
+from hetero.ops.poisson import benchmarks as poisson
 from hetero.ops.products import benchmarks, tile_choice
 from hetero.runtime import benchmark, registry
 from hetero.runtime.benchmark import Benchmark, Comparison, Iterations, Trial
@@ -165,14 +166,25 @@ def test_one_iteration_is_a_difference(monkeypatch):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_all_that_bench_compares_of_cg_make_as_many_iterations(opencl, monkeypatch, dtype):
     monkeypatch.setattr(cg, "cuda_device", lambda: opencl)
-    monkeypatch.setattr(cg, "GRIDS", (128,))
+    monkeypatch.setattr(cg, "GRIDS", (64,))
+    monkeypatch.setattr(bench, "_DIFFERENCES", 1)
     monkeypatch.setattr(cg, "DENSE", (512,))
-    rows = bench.bench(registry.operation("cg"), dtype)
+    short = {"budget": 0.01, "least": 1, "most": 1}
+    rows = [bench.row(case._replace(**short), None, {}) for case in cg.benchmarks(dtype)]
     assert [row["asked"] for row in rows] == [220, 220, 8, 256]
     for row in rows:
         assert any(opencl in name for name in row["seconds"])
         assert any(name.startswith("SciPy") for name in row["peers"])
         assert row["iterations"] == dict.fromkeys(row["seconds"], row["asked"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bench_of_poisson_has_scipys_transforms_which_solve_the_same(dtype):
+    (f, *_), call = np.random.default_rng(2).random((1, 20, 20)).astype(dtype), poisson._scipy
+    case = next(poisson.benchmarks(dtype))
+    assert any(name.startswith("SciPy dstn") for name in case.make().peers)
+    for solve in call(f).values():
+        np.testing.assert_allclose(solve(0), hetero.solve_poisson(f), rtol=1e-4)
 
 
 def test_a_table_says_who_made_another_number_of_iterations():

@@ -53,7 +53,7 @@ def bench(
     -------
     list of dict
         case, what (is timed: "call", "solve", "iteration"), chosen, seconds by "method on device"
-        or peer, peers (which of them those are), iterations (by the same names) and how many were
+        or peer, peers (which of them those are), iterations that each made where a number was
         asked, copy_bandwidth of the device whose clock was read,
         and what else the operation tells.
     """
@@ -104,19 +104,22 @@ def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[st
         Takes the calls that failed, and why.
     """
     found: Comparison = case.make()
-    seconds = {}
+    seconds, iterations = {}, {}
     for name, call in {**found.calls, **found.peers}.items():
         peer = name in found.peers
         with nullcontext() if peer else leaving_out(name, failed):
             if queue is None:
                 seconds[name] = _on_the_wall(case, call)
+                if "asked" in case.facts:
+                    one = isinstance(call, Iterations)
+                    _, iterations[name] = call.run(call.many) if one else call(0)
             else:
                 with queue.device.active():  # whose errors are ours
                     seconds[name] = _on_the_device(found, queue, call, peer)
     made = {"case": case.case, "what": case.what, **case.facts, "seconds": seconds}
     made["peers"] = [name for name in found.peers if name in seconds]
-    if found.iterations:
-        made["iterations"] = {name: found.iterations[name] for name in seconds}
+    if iterations:
+        made["iterations"] = iterations
     if found.chosen is not None:
         made["chosen"] = found.chosen
     if queue is not None:

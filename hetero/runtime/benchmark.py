@@ -101,9 +101,6 @@ class Comparison(NamedTuple):
         Calls that are queued on a device back to back; None: as few as their length allows.
     peer_seconds : float
         That it takes to launch a peer's call, at most.
-    iterations : mapping
-        Name -> the iterations that the call made, filled in by the calls themselves; how many they
-        should make is ``facts["asked"]`` of the `Benchmark`.
     """
 
     calls: Mapping[str, TimedCall | Iterations]
@@ -111,7 +108,6 @@ class Comparison(NamedTuple):
     chosen: str | None = None
     count: int | None = None
     peer_seconds: float = 5e-5
-    iterations: Mapping[str, int] = {}
 
 
 class Benchmark(NamedTuple):
@@ -127,7 +123,8 @@ class Benchmark(NamedTuple):
         What is timed: "call", "solve" or "iteration".
     facts : mapping
         What else is known of the row; "floor_bytes" with "passes": bytes that must be moved at
-        least, and how that is worded.
+        least, and how that is worded; "asked": iterations, where each call gives its result and how
+        many iterations it made.
     device : str
         The device by whose clock calls are timed, queued back to back; "cpu": each on the wall's.
     budget, least, most

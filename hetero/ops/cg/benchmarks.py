@@ -28,10 +28,8 @@ from hetero.runtime.over_sizes import Axis, Line
 from hetero.runtime.plan import CPU
 from hetero.runtime.problem import DEVICE_DTYPES
 
-_Solve = Callable[[int], tuple[Any, int]]  # x, and how many iterations: no solve here converges
-_Solves = dict[str, _Solve]
 DTYPE = "float64"
-_SPREAD = 100.0  # of the dense systems, which need more than 256 iterations in either dtype
+_SPREAD = 100.0  # of the dense systems, which then need more than 256 iterations in either dtype
 DENSE = (512, 1024, 2048, 4096, 8192, 16384)
 GRIDS = (512, 1024, 2048, 4096)
 _LARGEST_ON_CPU = 2048  # of dense matrices, and of grids whose matrix is stored
@@ -77,10 +75,9 @@ def dense(n: int, dtype: str, spread: float = 1.0) -> np.ndarray:
     A = np.random.default_rng(1).random((n, n), dtype=np.float32).astype(dtype)
     A += A.T
     A[np.diag_indices(n)] += 4.0 * math.sqrt(n)
-    if spread > 1.0:
-        factors = np.geomspace(1.0, 1.0 / spread, n, dtype=dtype)
-        A *= factors
-        A *= factors[:, None]
+    factors = np.geomspace(1.0, 1.0 / spread, n, dtype=dtype)
+    A *= factors
+    A *= factors[:, None]
     return A
 
 
@@ -109,56 +106,36 @@ def _few_and_many(n: int) -> tuple[int, int]:
     return 20, 20 + max(20, 200 * GRIDS[0] // n)
 
 
-def _comparison(
-    calls: _Solves, peers: _Solves, timed: Callable[[TimedCall], Any], chosen: str | None = None
-) -> Comparison:
-    """Of solves, ``timed(solve)`` each, that note how many iterations they made at most."""
-    made = dict.fromkeys((*calls, *peers), 0)
-
-    def noting(name: str, solve: _Solve) -> TimedCall:
-        def run(count: int) -> None:
-            made[name] = max(made[name], solve(count)[1])
-
-        return run
-
-    both = ({k: timed(noting(k, v)) for k, v in solves.items()} for solves in (calls, peers))
-    return Comparison(*both, chosen, iterations=made)
-
-
 def _of_stencil(n: int, kind: str, dtype: str) -> Comparison:
     operator = _operator((n, n), dtype)
     b = np.random.default_rng(0).random(n * n).astype(dtype)
     A = operator if kind == "matrix-free" else operator.tocsr()
-    calls: _Solves = {}
+    calls = {}
     for place in filter(None, (CPU, cuda_device())):
         chosen = planner.plan_call(OPERATION, (A, b), {}, place).chosen
-        calls[name_of(chosen)] = partial(_solve, A, b, place)
-    peers = dict(_peers(operator.tocsr(), b, slow=n > _LARGEST_FOR_SCIPY))
-    return _comparison(calls, peers, lambda run: Iterations(run, *_few_and_many(n)))
+        calls[name_of(chosen)] = Iterations(partial(_solve, A, b, place), *_few_and_many(n))
+    peers = _peers(operator.tocsr(), b, slow=n > _LARGEST_FOR_SCIPY)
+    return Comparison(calls, {name: Iterations(run, *_few_and_many(n)) for name, run in peers})
 
 
-def _solve(A: Any, b: np.ndarray, device: str | None, count: int) -> tuple[Any, int]:
+def _solve(A: Any, b: np.ndarray, device: str | None, count: int, turn: int = 0) -> Any:
     return solve_cg(A, b, rtol=0.0, maxiter=count, device=device)
 
 
-def _by_scipy(A: Any, b: np.ndarray, count: int) -> tuple[Any, int]:
+def _by_scipy(A: Any, b: np.ndarray, count: int, turn: int = 0) -> Any:
     from scipy.sparse.linalg import cg
 
     return cg(A, b, rtol=0.0, maxiter=count)
 
 
-def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, _Solve]]:
+def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, TimedCall]]:
     """SciPy's cg, with BLAS on one thread and on all, and CuPy's, all on CSR."""
     from threadpoolctl import ThreadpoolController
 
-    threads = ThreadpoolController()
-
-    def by_scipy(most: int, count: int) -> tuple[Any, int]:
-        with threads.limit(limits=most, user_api="blas"):
-            return _by_scipy(A, b, count)
-
-    for most in () if slow else sorted({1, cpu.describe()["blas_threads"]}):
-        yield f"SciPy, CSR, BLAS threads: {most}", partial(by_scipy, most)
+    limited = ThreadpoolController().wrap
+    for threads in () if slow else sorted({1, cpu.describe()["blas_threads"]}):
+        run = limited(limits=threads, user_api="blas")(partial(_by_scipy, A, b))
+        yield f"SciPy, CSR, BLAS threads: {threads}", run
     if (cupy := _cupy()) is not None:
         from cupyx.scipy import sparse
         from cupyx.scipy.sparse.linalg import cg as on_gpu
@@ -166,12 +143,12 @@ def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, _Solve]]:
         there, rhs = sparse.csr_matrix(A), cupy.asarray(b)
         never = _never_done(on_gpu)
 
-        def run(count: int) -> tuple[Any, int]:
+        def by_cupy(count: int) -> Any:
             found = on_gpu(there, rhs, **never, maxiter=count)
             cupy.cuda.Device().synchronize()
             return found
 
-        yield "CuPy, CSR", run
+        yield "CuPy, CSR", by_cupy
 
 
 def _cupy() -> Any:
@@ -195,18 +172,22 @@ def _never_done(solver: Callable[..., Any]) -> dict[str, float]:
 def _of_dense(n: int, count: int, dtype: str) -> Comparison:
     """So many iterations, transfers included."""
     A, b = dense(n, dtype, _SPREAD), np.random.default_rng(0).random(n).astype(dtype)
-    gpu = cuda_device()
-    places = {"automatic": None, "hetero on cpu": CPU} | ({f"hetero on {gpu}": gpu} if gpu else {})
-    calls: _Solves = {name: partial(_solve, A, b, place) for name, place in places.items()}
-    peers: _Solves = {"SciPy, dense": partial(_by_scipy, A, b)}
+    options = {"rtol": 0.0, "maxiter": count}
+
+    def by(device: str | None) -> TimedCall:
+        return partial(_solve, A, b, device, count)
+
+    calls: dict[str, TimedCall] = {"automatic": by(None), "hetero on cpu": by(CPU)}
+    peers: dict[str, TimedCall] = {"SciPy, dense": partial(_by_scipy, A, b, count)}
+    if (gpu := cuda_device()) is not None:
+        calls[f"hetero on {gpu}"] = by(gpu)
     if (cupy := _cupy()) is not None:
         from cupyx.scipy.sparse.linalg import cg as on_gpu
 
-        def by_cupy(count: int) -> tuple[Any, int]:
+        def by_cupy(turn: int) -> Any:
             there = cupy.asarray(A), cupy.asarray(b)
             x, made = on_gpu(*there, **_never_done(on_gpu), maxiter=count)
             return cupy.asnumpy(x), made
 
         peers["CuPy, dense"] = by_cupy
-    chosen = planner.plan_call(OPERATION, (A, b), {"rtol": 0.0, "maxiter": count}).chosen
-    return _comparison(calls, peers, lambda run: lambda turn: run(count), name_of(chosen))
+    return Comparison(calls, peers, name_of(planner.plan_call(OPERATION, (A, b), options).chosen))

@@ -58,6 +58,18 @@ class _Level:
         threads.shared(u.size, multigrid.sweep, *given)
 
 
+def norms(stencil: Stencil, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
+    """2-norms of f - A u and of f, contiguous arrays."""
+    weights = [1.0 / h**2 for h in stencil.spacing]
+    weights[1:1] = [0.0] * (3 - len(weights))
+    nz, *ny, nx = stencil.shape
+    sums = np.empty((nz * math.prod(ny), 2))
+    given = u.reshape(-1), as_loops_take(f.reshape(-1)), nz, math.prod(ny), nx
+    threads.shared(f.size, multigrid.squares, *given, np.array(weights, f.dtype), sums)
+    residual, whole = np.sqrt(sums.sum(axis=0))
+    return float(residual), float(whole)
+
+
 class CpuHierarchy:
     """The grids of one stencil with room for a cycle.
 
@@ -77,17 +89,9 @@ class CpuHierarchy:
         last = self.grids[-1]
         self._inverse = grids.coarsest_inverse(last).astype(self.dtype)
         self._coarsest = np.empty((2, last.points), self.dtype)
-        finest = self.grids[0]
-        self._box = (*finest.shape, np.array(finest.weights, self.dtype))
-        self._sums = np.empty((finest.shape[0] * finest.shape[1], 2))
+        self._stencil = stencil
         self.lock = locks.new()  # for those who share it
         self.user: int | None = None  # the process that is at work with it
-
-    def norms(self, f: np.ndarray, u: np.ndarray) -> tuple[float, float]:
-        """2-norms of f - A u and of f, flat arrays."""
-        threads.shared(f.size, multigrid.squares, u, f, *self._box, self._sums)
-        residual, whole = np.sqrt(self._sums.sum(axis=0))
-        return float(residual), float(whole)
 
     def cycle(self, f: np.ndarray, u: np.ndarray) -> float:
         """Improve u by one cycle, flat arrays; returns the 2-norm of f - A u."""
@@ -102,7 +106,7 @@ class CpuHierarchy:
     ) -> float:
         if number == len(self._levels):
             multigrid.solve_coarsest(self._inverse, f, u)
-            return 0.0 if number else self.norms(f, u)[0]
+            return 0.0 if number else norms(self._stencil, f, u)[0]
         level = self._levels[number]
         coarser = self._levels[number + 1 :]
         coarse_u, coarse_f = (coarser[0].u, coarser[0].f) if coarser else self._coarsest
@@ -154,7 +158,7 @@ def solve(
     rhs, x = as_loops_take(f.reshape(-1)), u.reshape(-1)
     again = functools.partial(CpuHierarchy, stencil, f.dtype)
     with locks.sole(shared, again) as hierarchy, np.errstate(all="ignore"):
-        residual, whole = hierarchy.norms(rhs, x)
+        residual, whole = norms(stencil, rhs, x)
         if whole == 0.0:
             x[...] = 0
             return Outcome(CONVERGED, 0, 0.0, 0.0)

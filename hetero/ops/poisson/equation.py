@@ -82,7 +82,7 @@ class Equation:
             u = np.ldexp(solved.x, exponent)
             returned = np.ldexp(u, -exponent)
             if not np.array_equal(returned, solved.x):
-                residual = dst_cpu.residual_norm(stencil, self._scaled.f, returned)
+                residual = dst_cpu.norms(stencil, self._scaled.f, returned)[0]
                 status = types.ROUNDING
                 if not math.isfinite(residual):
                     status = types.NOT_FINITE

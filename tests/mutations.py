@@ -122,10 +122,8 @@ class _Finder:
             return  # a docstring
         if isinstance(node, ast.Call) and _owner(node) in _MESSAGES:
             return
-        if (
-            isinstance(node, ast.keyword) and node.arg == "strict"
-        ):  # which lengths meet is no choice
-            return
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            return  # which lengths meet is no choice
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             function = f"{function}.{node.name}".lstrip(".")
         yield from self._statement(node, function)

@@ -122,6 +122,8 @@ class _Finder:
             return  # a docstring
         if isinstance(node, ast.Call) and _owner(node) in _MESSAGES:
             return
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            return  # which lengths meet is no choice
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             function = f"{function}.{node.name}".lstrip(".")
         yield from self._statement(node, function)
@@ -181,7 +183,7 @@ class _Finder:
                 other = "max" if name == "min" else "min"
                 yield self._replaced(node.func, other, function)
             for keyword in node.keywords:
-                if keyword.arg and keyword.arg != "strict":  # which lengths meet is no choice
+                if keyword.arg and keyword.arg != "strict":
                     yield self._replaced(keyword, "**{}", function)
         elif isinstance(node, ast.Constant) and function:
             if isinstance(node.value, bool):

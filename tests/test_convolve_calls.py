@@ -345,6 +345,17 @@ def test_errors_and_warnings_are_scipys(case):
             np.testing.assert_array_equal(found, expected, strict=True)
 
 
+@pytest.mark.parametrize("dtype", ["f8", "i4", "c16"])
+@pytest.mark.parametrize("size", [9, 300])
+def test_a_wrong_mode_or_boundary_is_told_with_the_right_ones(size, dtype):
+    a = np.ones((size, size), dtype)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"mode must be one of 'full', .*, got 'some'"):
+            hetero.convolve2d(a, B, "some")
+        with pytest.raises(ValueError, match=r"boundary must be one of 'fill', .*, got 'none'"):
+            hetero.convolve2d(a, B, "same", "none")
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_floating_point_flags_raise_nothing(size):
     """SciPy's loops look at none: what underflows on the way is nobody's."""

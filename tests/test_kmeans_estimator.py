@@ -151,3 +151,12 @@ def test_transform_has_scikit_learns_dtype(fitted, given):
     found, expected = (made.transform(X.astype(given)) for made in (ours, theirs))
     assert found.dtype == expected.dtype
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_an_unknown_algorithm_is_refused_and_elkan_for_one_cluster_told():
+    X = np.random.default_rng(0).random((20, 3))
+    for wrong in ("full", None, 3):
+        with pytest.raises(ValueError, match=f"'algorithm' .* {{.*}}. Got {wrong!r} instead"):
+            hetero.KMeans(2, algorithm=wrong).fit(X)
+    with pytest.warns(RuntimeWarning, match="doesn't make sense for a single cluster"):
+        hetero.KMeans(1, algorithm="elkan").fit(X)

@@ -47,6 +47,10 @@ def test_what_is_planted():
     assert "+ -> -" not in found, "a message computes nothing"
 
 
+def test_which_lengths_meet_is_no_choice():
+    assert not mutations(b"def pairs(a):\n    return zip(a, a, strict=True)\n")
+
+
 def test_every_mutant_changes_its_place_and_compiles():
     for mutation in mutations(SOURCE):
         mutant = mutation.apply(SOURCE)

@@ -199,6 +199,13 @@ def test_of_several_reasons_against_a_device_the_first_is_shown():
         info[key] = 2**40 if key == "memory_bytes" else None
 
 
+@pytest.mark.parametrize(("n", "keepable"), [(20, False), (300, True)])
+def test_what_is_moved_is_worth_keeping_where_it_decides(n, keepable):
+    """A small product takes longer on the GPU even with its operands there."""
+    assert priced(square(n)).keepable == keepable
+    assert not priced(square(n, "cuda:0")).keepable
+
+
 def test_a_filter_of_unknown_values_is_of_no_known_rank():
     plan = hetero.plan("convolve2d", Spec((512, 512), "float32"), Spec((15, 15), "float32"))
     assert plan.problem.options.rank == 0

@@ -22,6 +22,7 @@ from hetero import paths
 from hetero.arrays import spec
 from hetero.errors import ProfileError
 from hetero.runtime import call_cache, inventory, planner, pricing, profile, registry
+from hetero.runtime.profile import finding
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 CPU_MODEL = "cpu|matmul|blas|float32|*"
@@ -238,6 +239,30 @@ def test_no_file_gives_one_hint(profile_file, warnings_of, opencl):
     assert "hetero.calibrate()" in hint
     assert profile.current().name == "conservative"
     assert not profile_file.exists()
+
+
+def test_threads_that_begin_together_read_the_profile_once(monkeypatch):
+    threads, loads, found = 4, [], []
+    together = threading.Barrier(threads)
+
+    def load():
+        loads.append(profile.shipped("conservative"))
+        time.sleep(0.2)
+        return profile.Profile(loads[0].data)
+
+    def ask():
+        together.wait(20)
+        found.append(profile.current())
+
+    monkeypatch.setattr(finding, "_load", load)
+    profile.set_current(None)
+    asking = [threading.Thread(target=ask) for _ in range(threads)]
+    for one in asking:
+        one.start()
+    for one in asking:
+        one.join(20)
+    assert len(loads) == 1
+    assert [one is profile.current() for one in found] == [True] * threads
 
 
 def test_a_named_file_that_is_not_there_is_named(tmp_path, monkeypatch, warnings_of):

@@ -148,7 +148,7 @@ def test_every_command_is_in_the_readme():
     shown = {words[1] for words in shown_commands(README)}
     assert shown >= {"info", "calibrate", "explain", "verify", "bench", "demo"}
     operations = {words[2] for words in shown_commands(README) if words[1:2] == ["bench"]}
-    assert operations == {"matmul", "convolve2d", "solve_poisson", "movement"}
+    assert operations == {"matmul", "convolve2d", "solve_cg", "solve_poisson", "movement"}
 
 
 def console_blocks():
@@ -231,6 +231,8 @@ def test_figures_of_the_readme_are_measured_ones():
     table = README.read_text("utf-8").partition("| function |")[2].partition("\n\n")[0]
     shown = numbers(re.sub(r"1e-8|H200|`[^`]*`", "", table))
     assert len(shown) > 20
+    for said in ("cores", "threads", "2026-11-2", "H200", "H100", "hetero bench"):
+        assert said in README.read_text("utf-8").partition("```python")[0], said
     for number in shown:
         digits = len(number.partition(".")[2])
         assert any(round(value, digits) == float(number) for value in measured), number

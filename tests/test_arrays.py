@@ -68,10 +68,10 @@ def test_pinned_memory_is_known_by_its_addresses_while_a_view_of_it_lives():
 
     assert held() == [1000, 1999, 3000, 3499]
     assert pinned.sizes()["tests"] == 1500
-    view = first[10:20]
+    view = second[10:20]
     del first, second
-    assert held() == [1000, 1999]
-    assert pinned.sizes()["tests"] == 1000
+    assert held() == [3000, 3499]
+    assert pinned.sizes()["tests"] == 500
     del view
     assert held() == []
     assert "tests" not in pinned.sizes()

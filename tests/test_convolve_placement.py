@@ -137,6 +137,7 @@ def test_methods_of_other_devices(opencl):
         (window_of((30, 40), (12, 3), "same"), "above 11 x 11"),
         (window_of((30, 40), (3, 12), "same"), "above 11 x 11"),
         (window_of((5, 40), (5, 3), "same", "symm"), None),
+        (window_of((4, 4), (5, 5), "same"), None),
         (window_of((4, 40), (5, 3), "same", "symm"), "only once"),
         (window_of((40, 4), (3, 5), "same", "symm"), "only once"),
     ],

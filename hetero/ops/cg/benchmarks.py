@@ -69,8 +69,7 @@ def _operator(shape: tuple[int, int], dtype: str) -> Any:
 def dense(n: int, dtype: str, spread: float = 1.0) -> np.ndarray:
     """A random symmetric matrix that is positive definite.
 
-    Its rows and columns are scaled by factors from 1 to 1 / spread. Without that a few iterations
-    solve any system with it: all of its eigenvalues but one are close together.
+    Its rows and columns are scaled by factors from 1 to 1 / spread: it has a wide spectrum then.
     """
     A = np.random.default_rng(1).random((n, n), dtype=np.float32).astype(dtype)
     A += A.T

@@ -111,16 +111,17 @@ def solve(
     with np.errstate(all="ignore"):
         u[...] = f
         solved = apply(stencil, u, overwrite=True)
-        np.copyto(u, solved, where=not np.may_share_memory(solved, u))
+        if not np.may_share_memory(solved, u):
+            u[...] = solved
         _state["points"] += f.size
         loads = _state["points"] > _WORTH_LOADING and loops.can_be_made()
         found = _serving(f.dtype).norms if loads or _COMPILED in sys.modules else norms
         size, whole = found(stencil, f, u)
         bound, done = rtol * whole, 1
         if rtol >= eps and bound < _REACH * size:
-            squares = np.einsum("i,i", u.reshape(-1), u.reshape(-1))
-            rounded = eps * sum(4.0 / h**2 for h in stencil.spacing) * math.sqrt(squares)
-            refinements = 0 if size <= rounded < math.inf else refinements
+            whole_u = math.sqrt(np.einsum("i,i", u.reshape(-1), u.reshape(-1)))
+            if size <= eps * sum(4.0 / h**2 for h in stencil.spacing) * whole_u < math.inf:
+                refinements = 0
         while size > bound and done <= refinements:
             better = apply(stencil, residual(stencil, f, u, slice(0, len(f))), overwrite=True)
             better += u

@@ -121,6 +121,27 @@ def test_matrix_times_matrix(layouts, batch):
     np.testing.assert_allclose(C, A @ B, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides", "taken"),
+    [
+        *(((1, 4), strides, True) for strides in ((99, 1), (99, 3), (0, 2))),
+        *(((5, 1), strides, True) for strides in ((1, 99), (2, 99), (3, 0))),
+        *(((1, 1), strides, True) for strides in ((7, 9), (0, 0))),
+        *(((5, 7), strides, True) for strides in ((1, 5), (7, 1), (1, 6), (8, 1))),
+        *(((5, 7), strides, False) for strides in ((1, 4), (6, 1), (0, 1), (1, 0), (2, 14))),
+    ],
+)
+def test_strides_of_a_matrix(shape, strides, taken):
+    """Any along one element; rows that repeat or overlap are none that cuBLAS knows."""
+    A = np.lib.stride_tricks.as_strided(rng.random(200), shape, [8 * s for s in strides])
+    x, y = rng.random(shape[1]), np.empty(shape[0])
+    asked = problem(shape, A, x, y)
+    assert (cublas.gemv_obstacle(asked, HERE) is None) == taken
+    if taken:
+        cublas.gemv(DEVICE, asked)(*(z.ctypes.data for z in (A, x, y)))
+        np.testing.assert_allclose(y, A @ x, rtol=1e-12)
+
+
 def test_what_cublas_does_not_take():
     A, x, y = np.ones((5, 7)), np.ones(7), np.ones(5)
     wide = np.ones((10, 14))[::2, ::2]

@@ -14,9 +14,10 @@ import importlib.util
 import logging  # noqa: F401  # first: a fork takes the locks of later imports before this one's
 import os
 import sys
-import threading
 from types import ModuleType
 from typing import Any
+
+from hetero import locks
 
 _CHILD = """
 import sys
@@ -27,9 +28,10 @@ sys.modules["hetero"] = util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["hetero"])
 """
 _BEGAN_IN = os.path.realpath("")
-_PATIENCE = 60.0  # seconds that a fork waits for an import at most
-_lock = threading.RLock()
-_held: list[bool] = []  # whether each fork that is under way got the lock
+_PATIENCE = 20.0  # seconds that a fork waits for each lock at most
+_COMPILER = "numba.core.compiler_lock"
+_lock = locks.new()
+_held: list[list[Any]] = []  # what each fork that is under way holds
 
 
 def load(name: str) -> Any:
@@ -77,12 +79,16 @@ def _is_being_imported(module: ModuleType) -> bool:
 
 
 def _before_fork() -> None:
-    _held.append(_lock.acquire(timeout=_PATIENCE))
+    """Wait for imports, and for Numba's compiler, which imports and calls LLVM under its lock."""
+    wanted = [_lock]
+    if _COMPILER in sys.modules:
+        wanted.append(sys.modules[_COMPILER].global_compiler_lock._lock)
+    _held.append([lock for lock in wanted if lock.acquire(timeout=_PATIENCE)])
 
 
 def _after_fork() -> None:
-    if _held.pop():
-        _lock.release()
+    for lock in _held.pop():
+        lock.release()
 
 
 if hasattr(os, "register_at_fork"):

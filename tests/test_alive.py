@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import calibration, devices, kernels, locks
+from hetero import calibration, devices, imports, kernels, locks
 from hetero.ops import matmul
 from hetero.runtime import planner, profile
 
@@ -74,7 +74,8 @@ def module_locks():
                         yield f"{module.__name__}.{name}.{inner}", lock
 
 
-def test_every_lock_is_free_in_a_forked_child():
+def test_every_lock_is_free_in_a_forked_child(monkeypatch):
+    monkeypatch.setattr(imports, "_PATIENCE", 0.1)  # for which a fork waits
     found = dict(module_locks())
     assert len(found) >= 4, "planner, profile, devices and kernels have one each"
     taken, done = threading.Event(), threading.Event()

@@ -283,6 +283,7 @@ def test_a_new_array_is_of_the_callers_library(name, monkeypatch):
     library = module(name, empty=empty, cuda=cuda, float32="torch's float32")
     if name != "users_own":
         monkeypatch.setitem(sys.modules, name, library)
+        monkeypatch.setitem(sys.modules, f"{name}.cuda", cuda)
     like = of_library(name)()
     like.device = place
     others = (lambda shape, dtype: (made, 0x2000)) if name in ("pycuda", "users_own") else None

@@ -131,7 +131,7 @@ def test_a_cupy_that_does_not_load_is_none(monkeypatch):
     def fails(name):
         raise ImportError("another CUDA")
 
-    monkeypatch.setattr(cupy, "importlib", types.SimpleNamespace(import_module=fails))
+    monkeypatch.setattr(cupy, "load", fails)
     assert cupy.Cupy().maker("cuda") is None
     cupy._imported.cache_clear()
 

@@ -257,7 +257,7 @@ def test_each_is_bound_or_none(running, found, cores, told, monkeypatch):
 @pytest.fixture
 def bound(monkeypatch):
     """Threads 11 and 13 on cores 1 and 3, none on core 2; what the system is asked to do."""
-    asked, where = [], {11: {1}, 13: {3}}
+    asked, where = [], {0: {1, 2, 3}, 11: {1}, 13: {3}}  # 0: whoever asks for itself
 
     def put(thread, cores):
         asked.append((thread, cores))

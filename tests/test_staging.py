@@ -59,7 +59,9 @@ def _ring(device):
     yield ring
     ring.close()
     gc.collect()
-    assert (threads_that_copy(), pinned.sizes()) == before
+    # Those of other rings may have ended meanwhile.
+    assert threads_that_copy() <= before[0]
+    assert sum(pinned.sizes().values()) <= sum(before[1].values())
 
 
 def there_and_back(ring, device, array, offset=0):

@@ -144,7 +144,7 @@ thread = threading.Thread(target=first)
 thread.start()
 started.wait()
 children = []
-for _ in range(8):
+for _ in range(4):
     time.sleep(float(sys.argv[2]))
     child = os.fork()
     if child == 0:
@@ -160,7 +160,7 @@ sys.exit(f"children ended with {codes}" if any(codes) else 0)
 
 
 @pytest.mark.parametrize("milliseconds", [5, 60])
-@pytest.mark.parametrize("name", ["convolve2d", "solve_cg", "KMeans"])
+@pytest.mark.parametrize("name", ["convolve2d", "KMeans"])
 def test_a_fork_beside_the_first_call_of_another_thread(name, milliseconds):
     done = run(FORKS, name, str(milliseconds / 1000))
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,8 @@ from typing import Any
 
 from hetero.imports import load
 
-tempfile.gettempdir()  # Python looks for it under a lock of its own; now, a fork waits for that
+with contextlib.suppress(OSError):  # there may be none, and then none is needed
+    tempfile.gettempdir()  # Python looks for it under a lock of its own; now, a fork waits for that
 _PACKAGE = "intel-opencl-rt"
 _FOLDERS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # the user's word to the loader
 _SYSTEM = Path("/etc/OpenCL/vendors")

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-TIMES = 30
+TIMES = int(os.environ.get("FIRST_CALLS", "10"))  # processes; 30 take a minute and a half
 COLD = (7, 22)  # those of them that have nothing compiled
 
 CALLS = """

@@ -1,6 +1,6 @@
 """How much time a calibration may take."""
 
-from hetero.runtime.cases import Budget
+from hetero.ops.cases import Budget
 
 QUICK = Budget(
     quick=True,

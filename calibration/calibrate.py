@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetero import devices as backends
-from hetero import paths
-from hetero.calibration import compiling, load, machine, tuning
+from hetero import paths, profile
+from hetero.calibration import machine, tuning
+from hetero.calibration.ahead import compiling
 from hetero.calibration.checkpoint import Checkpoint
+from hetero.calibration.measure import load
 from hetero.calibration.wanted import Wanted
 from hetero.errors import DeviceError, ProfileError
-from hetero.runtime import inventory, profile
-from hetero.runtime import tuning as tuning_tables
+from hetero.profile import inventory
+from hetero.profile import tuning as tuning_tables
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 

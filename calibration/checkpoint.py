@@ -14,13 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hetero import paths
-from hetero.calibration.loop import Keeper, Measured, key_of
-from hetero.calibration.samples import Samples
+from hetero import paths, profile
+from hetero.calibration.measure.loop import Keeper, Measured, key_of
+from hetero.calibration.measure.samples import Samples
 from hetero.errors import ProfileError
-from hetero.runtime import inventory, profile
-from hetero.runtime.cases import Case, Place
-from hetero.runtime.models import ModelKey
+from hetero.ops.cases import Case, Place
+from hetero.profile import inventory
+from hetero.registry.models import ModelKey
 
 _EVERY = 3.0  # seconds between two writings, at least
 _MOST = 0.05  # of the time, for writing

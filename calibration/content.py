@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+from hetero import profile, registry
 from hetero.calibration import modelling
 from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.failures import Failure
-from hetero.calibration.loop import Measured
+from hetero.calibration.measure.loop import Measured
 from hetero.calibration.wanted import Wanted
-from hetero.runtime import inventory, profile, registry
-from hetero.runtime.models import ModelKey
+from hetero.profile import inventory
+from hetero.registry.models import ModelKey
 
 
 def profile_of(

@@ -8,30 +8,27 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero import devices as backends
-from hetero.calibration import (
+from hetero import registry
+from hetero.calibration import content, selection
+from hetero.calibration.ahead import compiling
+from hetero.calibration.checkpoint import Checkpoint
+from hetero.calibration.environment import (
     blas_sleep,
-    compiling,
-    content,
     contention,
-    keeping_out,
-    load,
-    loop,
-    selection,
     surroundings,
     thread_counts,
     twins,
 )
-from hetero.calibration.checkpoint import Checkpoint
+from hetero.calibration.environment.surroundings import Surroundings, around
 from hetero.calibration.failures import Failure, told
+from hetero.calibration.measure import keeping_out, load, loop
 from hetero.calibration.places import chosen, places_of
 from hetero.calibration.portions import Portion, all_cases, by_own_clock, turns
 from hetero.calibration.progress import Schedule
-from hetero.calibration.surroundings import Surroundings, around
 from hetero.calibration.wanted import Wanted
-from hetero.kernels.cpu import blas_spin
-from hetero.runtime import inventory, registry
-from hetero.runtime.cases import Place, forget_numbers
-from hetero.runtime.profile import Profile
+from hetero.host import blas_spin
+from hetero.ops.cases import Place, forget_numbers
+from hetero.profile import Profile, inventory
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
 _COMPILING, _THREADS = (3.0, 8.0), (0.5, 1.0)
@@ -138,7 +135,7 @@ def _measure(
 
 
 class _Ready:
-    """What is waited for before a case is measured; see `hetero.calibration.compiling`.
+    """What is waited for before a case is measured; see `hetero.calibration.ahead.compiling`.
 
     Parameters
     ----------

@@ -8,16 +8,17 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from hetero.calibration import fit, keeping_out, sampling
 from hetero.calibration.failures import Failure
-from hetero.calibration.loop import Measured
+from hetero.calibration.fit import fit
+from hetero.calibration.measure import keeping_out, sampling
+from hetero.calibration.measure.loop import Measured
+from hetero.calibration.measure.samples import Samples
 from hetero.calibration.portions import module_of
-from hetero.calibration.samples import Samples
-from hetero.runtime import movement
-from hetero.runtime.cases import Passes, SampleGrid, TimedSolves
-from hetero.runtime.models import ModelKey
-from hetero.runtime.profile import Profile
-from hetero.runtime.registry import Operation
+from hetero.ops.cases import Passes, SampleGrid, TimedSolves
+from hetero.pricing import movement
+from hetero.profile import Profile
+from hetero.registry import Operation
+from hetero.registry.models import ModelKey
 
 _LEAST_REST = 0.05  # of a set-up, that is left of it without what is moved
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero.errors import DeviceNotAvailable
-from hetero.runtime import inventory, pricing
-from hetero.runtime.cases import Place
-from hetero.runtime.plan import CPU
+from hetero.ops.cases import Place
+from hetero.pricing import pricing
+from hetero.pricing.plan import CPU
+from hetero.profile import inventory
 
 
 def chosen(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:

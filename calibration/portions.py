@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from hetero.calibration.failures import Failure
 from hetero.imports import load
-from hetero.runtime.cases import Budget, Case, Passes, Place, SampleGrid
-from hetero.runtime.registry import Operation
+from hetero.ops.cases import Budget, Case, Passes, Place, SampleGrid
+from hetero.registry import Operation
 
 _FEW = 5  # knots of what several devices share, along the first axis
 _LOOKS = 2  # at what the host's clock times: slow spells last longer than one look

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hetero.calibration.portions import Portion
-from hetero.runtime.cases import Case, Place
+from hetero.ops.cases import Case, Place
 
 
 def names_of(portion: Portion, case: Case) -> set[str]:

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero.runtime import packing, profile
-from hetero.runtime.models import ModelKey
+from hetero import profile
+from hetero.profile import packing
+from hetero.registry.models import ModelKey
 
 _FARTHEST = 20  # units of the last digit, that a table may be from its reference times a ratio
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hetero import kernels
-from hetero.calibration import compiling
-from hetero.calibration.queue import Queue
+from hetero.calibration.ahead import compiling
+from hetero.calibration.measure.queue import Queue
 from hetero.devices.base import Device
 from hetero.errors import KernelCompileError
 from hetero.imports import load

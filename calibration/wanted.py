@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetero.calibration import budgets
-from hetero.runtime.cases import Budget
+from hetero.ops.cases import Budget
 
 
 class Wanted(NamedTuple):

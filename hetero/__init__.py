@@ -36,40 +36,40 @@ from hetero.imports import load
 if TYPE_CHECKING:
     from hetero.arrays import spec as spec
     from hetero.calibration import calibrate as calibrate
+    from hetero.calling.graphs import graph as graph
+    from hetero.calling.overview import machine as machine
+    from hetero.calling.planner import use as use
+    from hetero.moving.downloads import to_host as to_host
+    from hetero.moving.failures import reset as reset
+    from hetero.moving.keeping import keep as keep
+    from hetero.moving.memory import clear_memory as clear_memory
+    from hetero.moving.memory import memory as memory
+    from hetero.moving.pinned_arrays import empty_pinned as empty_pinned
     from hetero.ops import plan as plan
     from hetero.ops.functions import *  # noqa: F403
     from hetero.ops.linear_systems.operators import Poisson as Poisson
-    from hetero.runtime.downloads import to_host as to_host
-    from hetero.runtime.failures import reset as reset
-    from hetero.runtime.graphs import graph as graph
-    from hetero.runtime.keeping import keep as keep
-    from hetero.runtime.memory import clear_memory as clear_memory
-    from hetero.runtime.memory import memory as memory
-    from hetero.runtime.overview import machine as machine
-    from hetero.runtime.pinned_arrays import empty_pinned as empty_pinned
-    from hetero.runtime.plan import Plan as Plan
-    from hetero.runtime.planner import use as use
-    from hetero.runtime.profile import Profile as Profile
+    from hetero.pricing.plan import Plan as Plan
+    from hetero.profile import Profile as Profile
 
 __version__ = "0.1.0"
 
 # Of every public name but those of the operations.
 _HOMES = {
     "calibrate": "hetero.calibration",
-    "clear_memory": "hetero.runtime.memory",
-    "empty_pinned": "hetero.runtime.pinned_arrays",
-    "graph": "hetero.runtime.graphs",
-    "keep": "hetero.runtime.keeping",
-    "machine": "hetero.runtime.overview",
-    "memory": "hetero.runtime.memory",
+    "clear_memory": "hetero.moving.memory",
+    "empty_pinned": "hetero.moving.pinned_arrays",
+    "graph": "hetero.calling.graphs",
+    "keep": "hetero.moving.keeping",
+    "machine": "hetero.calling.overview",
+    "memory": "hetero.moving.memory",
     "plan": "hetero.ops",
-    "Plan": "hetero.runtime.plan",
+    "Plan": "hetero.pricing.plan",
     "Poisson": "hetero.ops.linear_systems.operators",
-    "Profile": "hetero.runtime.profile",
-    "reset": "hetero.runtime.failures",
+    "Profile": "hetero.profile",
+    "reset": "hetero.moving.failures",
     "spec": "hetero.arrays",
-    "to_host": "hetero.runtime.downloads",
-    "use": "hetero.runtime.planner",
+    "to_host": "hetero.moving.downloads",
+    "use": "hetero.calling.planner",
 }
 
 
@@ -104,7 +104,7 @@ def _functions() -> dict[str, Any]:
 def _further() -> dict[str, str]:
     """What else operations make public, by name: the module that has it."""
     load("hetero.ops.functions")  # registers them
-    registry = load("hetero.runtime.registry")
+    registry = load("hetero.registry")
     return {name: home for o in registry.operations() for name, home in o.public.items()}
 
 

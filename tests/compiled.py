@@ -11,7 +11,8 @@ from importlib import metadata
 
 import pytest
 
-from hetero import disk_cache, kernels
+from hetero import kernels
+from hetero.host import disk_cache
 
 
 def remembered(make: Callable[[], bytes], *made_of: object) -> bytes:

@@ -44,7 +44,8 @@ def _keep_programs(cache):
 
     OpenCL's, and what `compiled.remembered` keeps.
     """
-    from hetero import disk_cache, paths
+    from hetero import paths
+    from hetero.host import disk_cache
 
     os.makedirs(cache, 0o700)
     for kind in ("opencl", "compiled"):
@@ -89,9 +90,9 @@ def pytest_collection_modifyitems(items):
 def reset():
     """Forget plans, failures of devices and the profile; take the conservative constants."""
     import hetero.ops  # noqa: F401  registers every operation
-    from hetero import devices
+    from hetero import devices, profile
     from hetero.devices import at_once
-    from hetero.runtime import inventory, profile
+    from hetero.profile import inventory
 
     at_once.close()
     devices.here.first_failure.clear()
@@ -159,7 +160,7 @@ def gpu_turn(request):
 @pytest.fixture
 def profile_file(tmp_path, monkeypatch):
     """Path of a profile file that does not exist yet and is this test's own."""
-    from hetero.runtime import profile
+    from hetero import profile
 
     path = tmp_path / "hetero" / "profile.json"
     monkeypatch.setenv("HETERO_PROFILE", str(path))
@@ -261,7 +262,7 @@ def hasty_module():
 @pytest.fixture
 def believed(monkeypatch):
     """Whatever is measured is believed: nothing is kept out of the models."""
-    from hetero.calibration import keeping_out
+    from hetero.calibration.measure import keeping_out
 
     monkeypatch.setattr(keeping_out, "believable", lambda case, place, samples: (samples, {}))
 
@@ -273,7 +274,9 @@ def hasten(patch, again=False):
     """
     import dataclasses
 
-    from hetero.calibration import blas_sleep, budgets, load, repeats
+    from hetero.calibration import budgets
+    from hetero.calibration.environment import blas_sleep
+    from hetero.calibration.measure import load, repeats
 
     if not again:
         patch.setattr(repeats, "settle", lambda *_: (0, 0, 0))

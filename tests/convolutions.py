@@ -10,9 +10,8 @@ import pytest
 from scipy import signal
 
 import hetero.ops
-from hetero import devices
+from hetero import devices, registry
 from hetero.errors import MethodNotAvailable
-from hetero.runtime import registry
 
 rng = np.random.default_rng(23)
 MODES = ["full", "same", "valid"]

@@ -101,7 +101,8 @@ def install() -> tuple[list[str], Disturbed]:
     clock.__class__ = Disturbed
     clock.settle("")
     fake_clock.time.sleep = clock.sleep
-    from hetero.calibration import load, machine
+    from hetero.calibration import machine
+    from hetero.calibration.measure import load
     from hetero.ops.convolve2d import direct_cpu
 
     usage = types.SimpleNamespace(
@@ -132,7 +133,7 @@ def install() -> tuple[list[str], Disturbed]:
 
 def problems() -> list:
     """Random calls of every operation, half of them with operands on the device."""
-    from hetero.runtime import registry
+    from hetero import registry
 
     draw = random.Random(8)
     forms = {
@@ -158,7 +159,7 @@ def problems() -> list:
 def chosen(constants, operation, problem):
     """All candidates' seconds by place and method, the chosen one first."""
     from hetero.arrays import Spec
-    from hetero.runtime import planner
+    from hetero.calling import planner
 
     machine = planner.OtherMachine(constants, constants.machine())
     if operation.plan is None:
@@ -176,7 +177,7 @@ def chosen(constants, operation, problem):
 def main(loads: list[str]) -> dict:
     names, clock = install()
     calibrate = importlib.import_module("hetero.calibration.calibrate")
-    from hetero.runtime import profile
+    from hetero import profile
 
     said = []
     handler = logging.Handler()

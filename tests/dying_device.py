@@ -14,10 +14,9 @@ driver = fake_cuda.Driver()
 import numpy as np  # noqa: E402
 
 import hetero  # noqa: E402
-from hetero import devices  # noqa: E402
-from hetero.devices import cubin  # noqa: E402
+from hetero import devices, profile  # noqa: E402
 from hetero.devices.base import Device  # noqa: E402
-from hetero.runtime import profile  # noqa: E402
+from hetero.devices.cuda import cubin  # noqa: E402
 
 del devices.here.kinds["opencl"]
 Device.probe = lambda device: None

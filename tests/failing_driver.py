@@ -26,12 +26,12 @@ from scipy import signal, sparse  # noqa: E402
 
 import hetero  # noqa: E402
 import hetero.ops  # noqa: E402
-from hetero import devices  # noqa: E402
-from hetero.devices import cubin  # noqa: E402
+from hetero import devices, profile, registry  # noqa: E402
 from hetero.devices.base import Device  # noqa: E402
+from hetero.devices.cuda import cubin  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.ops.linear_systems.types import CONVERGED, Outcome  # noqa: E402
-from hetero.runtime import inventory, profile, registry  # noqa: E402
+from hetero.profile import inventory  # noqa: E402
 
 rng = np.random.default_rng(3)
 FREEING = {"cuMemFree_v2", "cuMemFreeHost", "cuModuleUnload", "cuEventDestroy_v2"}

@@ -141,14 +141,12 @@ def install() -> list[str]:
     import scipy.sparse  # noqa: F401
 
     import hetero.ops  # noqa: F401  # registers them
-    from hetero import devices
-    from hetero.arrays import reused
-    from hetero.calibration import blas_sleep, loaded_links
+    from hetero import devices, registry
+    from hetero.calibration.environment import blas_sleep, loaded_links
     from hetero.devices import cpu
     from hetero.devices.base import Device
-    from hetero.kernels.cpu import blas_spin
+    from hetero.host import blas_spin, reused
     from hetero.ops.convolve2d.window import FEW_PRODUCTS
-    from hetero.runtime import registry
 
     reused.maker = lambda nbytes: np.empty  # no thread beside, which sleeps by this clock
     address = iter(range(1 << 40, 1 << 60, 1 << 36))

@@ -16,10 +16,10 @@ import types
 import numpy as np
 from scipy import signal
 
-from hetero import devices
+from hetero import devices, registry
 from hetero.devices.base import Device
 from hetero.errors import DeviceError
-from hetero.runtime import inventory, registry
+from hetero.profile import inventory
 
 _GUARD = 256
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from hetero import profile
 from hetero.arrays import Spec
+from hetero.calling import planner
 from hetero.ops import matmul
-from hetero.runtime import planner, profile
 
 
 def roofline(overhead, flops, nbytes):

@@ -16,7 +16,7 @@ from failing_driver import install
 
 import hetero
 from hetero import devices
-from hetero.devices import cuda_rows
+from hetero.devices.cuda import rows as cuda_rows
 from hetero.errors import DeviceError
 
 install()

@@ -12,7 +12,7 @@ from scipy import signal
 
 import hetero
 from hetero import devices
-from hetero.runtime import computing
+from hetero.calling import computing
 
 rng = np.random.default_rng(6)
 MB = 1 << 20

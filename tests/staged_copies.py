@@ -14,9 +14,10 @@ driver = fake_cuda.Driver()
 
 from hetero import devices  # noqa: E402  PyCUDA must find the fake driver loaded
 from hetero.arrays import pinned  # noqa: E402
-from hetero.devices import copy_jobs, cuda_copies, lanes, pieces, scheduling, staging, team  # noqa: E402
+from hetero.devices.cuda import copies as cuda_copies  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
-from hetero.kernels.cpu import blas_spin, lane  # noqa: E402
+from hetero.host import blas_spin  # noqa: E402
+from hetero.host.copying import copy_jobs, lane, lanes, pieces, scheduling, staging, team  # noqa: E402
 
 del devices.here.kinds["opencl"]
 pieces._LEAST_ROW = 8

@@ -14,11 +14,12 @@ from layouts import LAYOUTS
 
 import hetero
 import hetero.ops
-from hetero import devices
+from hetero import devices, registry
 from hetero.arrays import describe
 from hetero.errors import MethodNotAvailable
 from hetero.evaluation.draws import Arrays, draw
-from hetero.runtime import pricing, registry, transfer
+from hetero.moving import transfer
+from hetero.pricing import pricing
 
 pytestmark = pytest.mark.optimised  # programs as users run them
 

@@ -23,9 +23,9 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import calibration, devices, imports, kernels, locks
+from hetero import calibration, devices, imports, kernels, locks, profile
+from hetero.calling import planner
 from hetero.ops import matmul
-from hetero.runtime import planner, profile
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 LOCKS = (type(threading.Lock()), type(threading.RLock()))
@@ -148,7 +148,8 @@ def test_a_lock_keeps_its_holder_and_mends_what_is_half_changed():
 
 FORKS = """
 import os, sys, threading, numpy as np, hetero
-from hetero.runtime import planner, profile
+from hetero.calling import planner
+from hetero import profile
 from hetero.ops import matmul
 A = np.ones((700, 700))
 hetero.matmul(A, A)
@@ -187,7 +188,7 @@ COMPILING = """
 import os, threading
 from numba.core.compiler_lock import global_compiler_lock
 from llvmlite.binding import ffi
-from hetero.kernels.cpu import threads
+from hetero.host import threads
 
 def twice(x):
     return 2 * x
@@ -223,10 +224,11 @@ def test_a_handler_may_call_in_the_middle_of_planning():
     code = """
 import numpy as np, hetero
 from hetero import devices
-from hetero.runtime import call_cache, planner, profile
+from hetero.calling import call_cache, planner
+from hetero import profile
 from hetero.ops import matmul
 A = np.ones((5, 5))
-for lock in (call_cache._all.lock, profile.finding._lock, devices.here.lock):
+for lock in (tables._all.lock, profile.finding._lock, devices.here.lock):
     with lock:
         profile.set_current(None)
         assert planner.plan(matmul.problem(A, A)).chosen.device == "cpu"
@@ -237,7 +239,8 @@ for lock in (call_cache._all.lock, profile.finding._lock, devices.here.lock):
 
 HANDLER = """
 import numpy as np, time, hetero
-from hetero.runtime import planner, profile
+from hetero.calling import planner
+from hetero import profile
 from hetero.ops import matmul
 A = np.ones((300, 300))
 hetero.matmul(A, A)
@@ -404,7 +407,7 @@ def test_calls_at_the_interpreters_end(before):
 def test_this_test_sees_locks():
     """What is looked for is found: a lock of a module's, and one of a module's object."""
     found = {where for where, _ in module_locks()}
-    assert {"hetero.runtime.profile.finding._lock", "hetero.runtime.call_cache._all.lock"} <= found
+    assert {"hetero.profile.finding._lock", "hetero.calling.tables._all.lock"} <= found
 
 
 def test_a_call_in_the_middle_of_a_launch(opencl, monkeypatch):

@@ -18,7 +18,7 @@ from hetero import devices
 from hetero.devices import at_once
 from hetero.devices.at_once import LEAST
 from hetero.errors import DeviceError
-from hetero.runtime.call_cache import forced
+from hetero.pricing.settings import forced
 
 
 def meeting(number):

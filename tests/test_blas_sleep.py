@@ -8,12 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero.calibration import blas_sleep
+from hetero import profile, registry
+from hetero.calibration.environment import blas_sleep
+from hetero.calling import planner
 from hetero.errors import ProfileError
-from hetero.kernels.cpu import blas_spin
-from hetero.runtime import blas_use, inventory, planner, profile, registry
-from hetero.runtime.cases import Passes, TimedSolves
-from hetero.runtime.profile import validity
+from hetero.host import blas_spin
+from hetero.ops.cases import Passes, TimedSolves
+from hetero.profile import inventory, validity
+from hetero.registry import blas_use
 
 LATER = blas_sleep._LATER
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import cli, paths
+from hetero import cli, paths, profile
 from hetero.calibration import machine
 from hetero.cli import exit_codes
-from hetero.runtime import inventory, profile
+from hetero.profile import inventory
 
 # The package's attribute of this name is the function.
 calibrate = importlib.import_module("hetero.calibration.calibrate")

@@ -12,12 +12,14 @@ from scipy import signal
 
 import hetero
 import hetero.ops
+from hetero import registry
 from hetero.arrays import Access, cupy, layouts
+from hetero.calling import execution
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError
 from hetero.ops.convolve2d.filters import Filter, kept
-from hetero.runtime import call_cache, execution, registry
-from hetero.runtime.registry import Arguments
+from hetero.pricing import tables
+from hetero.registry import Arguments
 
 rng = np.random.default_rng(5)
 
@@ -70,9 +72,9 @@ def cuda(monkeypatch):
         return execute(*arguments)
 
     monkeypatch.setattr(execution, "execute", counted)
-    call_cache.forget()
+    tables.forget()
     yield device
-    call_cache.forget()
+    tables.forget()
 
 
 def put(device, *shape, dtype="float32", **options):
@@ -153,7 +155,7 @@ def test_the_unusual_goes_the_general_way(cuda, change):
     elif change == "readonly":
         B.readonly = True
     elif change == "plans":
-        call_cache.forget()
+        tables.forget()
     if change == "forced":
         with hetero.use(device="cuda"):
             C, by_general = general(cuda, hetero.matmul, A, B)
@@ -208,7 +210,7 @@ def test_what_cannot_be_remembered_still_has_its_result(cuda, monkeypatch):
             for i in registry.lookup(operation)
         ]
         monkeypatch.setitem(registry._implementations, operation, entries)
-    call_cache.forget()
+    tables.forget()
     A, B = put(cuda, 6, 4), put(cuda, 4, 5)
     C = hetero.matmul(A, B, device="cuda", method="tiled")
     np.testing.assert_allclose(C.get(), A.get() @ B.get(), rtol=1e-5, atol=1e-5)
@@ -300,7 +302,7 @@ def test_convolutions_that_go_the_general_way(filters):
     filters.ordered = True
     large = rng.standard_normal((17, 17)).astype("float32")
     assert [convolved(filters, image, large) for _ in range(2)] == [1, 1]
-    call_cache.forget()
+    tables.forget()
     assert convolved(filters, image, one) == 1
     with pytest.raises((ValueError, TypeError)):
         hetero.convolve2d(image, one, ["same"], device="cuda", method="direct")

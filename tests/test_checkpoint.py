@@ -14,10 +14,11 @@ import sys
 import pytest
 
 import hetero
-from hetero.calibration import budgets, checkpoint, loop, machine, portions, sampling
-from hetero.calibration.samples import Samples
-from hetero.runtime import profile, registry
-from hetero.runtime.cases import Place, grid
+from hetero import profile, registry
+from hetero.calibration import budgets, checkpoint, machine, portions
+from hetero.calibration.measure import loop, sampling
+from hetero.calibration.measure.samples import Samples
+from hetero.ops.cases import Place, grid
 
 FEW = ("matvec", "matmul")
 ONE = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
@@ -62,7 +63,7 @@ def interrupted(monkeypatch, taken, after=3):
 
 def cases_here():
     """In the order and as often as their turn is."""
-    info = hetero.runtime.inventory.devices()["cpu"]
+    info = hetero.profile.inventory.devices()["cpu"]
     found = portions.all_cases(registry.operations(), [Place("cpu", info)], budgets.QUICK, [])
     return [str(case) for _, case, _ in portions.in_turn(found)]
 
@@ -222,8 +223,9 @@ SCRIPT = """
 import dataclasses, sys, time
 import hetero.ops
 from hetero import cli
-from hetero.calibration import budgets, checkpoint, sampling
-from hetero.runtime import registry
+from hetero.calibration import budgets, checkpoint
+from hetero.calibration.measure import sampling
+from hetero import registry
 registry._operations = {name: registry._operations[name] for name in sys.argv[2:]}
 checkpoint._EVERY, checkpoint._MOST = 0.0, 1e9
 budgets.QUICK = dataclasses.replace(budgets.QUICK, **eval(sys.argv[1]))

@@ -15,9 +15,9 @@ import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
 
 import hetero
-from hetero import devices, terminal
+from hetero import devices, profile, registry, terminal
 from hetero.calibration import budgets
-from hetero.runtime import inventory, profile, registry
+from hetero.profile import inventory
 
 pytestmark = pytest.mark.usefixtures("hasty")
 

@@ -8,9 +8,9 @@ import pytest
 from command_line import NO_CHOICE, OK, refused
 
 import hetero
+from hetero import profile
 from hetero.devices import cpu
 from hetero.ops.convolve2d import tiles_cpu
-from hetero.runtime import profile
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -159,7 +159,7 @@ def test_a_solve_by_its_functions_name(data):
 
 def lacking(monkeypatch):
     """Neither cuFFT, cuBLAS nor OpenCV here."""
-    from hetero.devices import cufft
+    from hetero.devices.cuda import cufft
     from hetero.ops.convolve2d import opencv
 
     monkeypatch.setattr(cufft, "obstacle", lambda: "cuFFT is not here")

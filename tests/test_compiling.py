@@ -19,8 +19,10 @@ import toy_loops
 from numpy.testing import assert_allclose
 
 import hetero
-from hetero import cli
-from hetero.devices import fork_server, loop_compiler, loops
+from hetero import cli, profile
+from hetero.calling import planner
+from hetero.host import threads
+from hetero.host.compiled import fork_server, loop_compiler, loops
 from hetero.kernels.cpu import (
     cg,
     csr,
@@ -30,7 +32,6 @@ from hetero.kernels.cpu import (
     multigrid,
     ranges,
     ranges_numpy,
-    threads,
     vectors,
     vectors_numpy,
 )
@@ -43,7 +44,6 @@ from hetero.ops.kmeans.bounded_cpu import AlwaysBounded
 from hetero.ops.kmeans.fit import Fit, fit
 from hetero.ops.krylov import cg_examples, cg_products
 from hetero.ops.linear_systems.types import Stencil
-from hetero.runtime import planner, profile
 
 TESTS = Path(__file__).parent
 LONG = 120.0  # seconds; on a busy machine
@@ -356,7 +356,7 @@ def test_the_variable_turns_it_off(cache, monkeypatch):
 
 BEGIN = """
 import toy_loops
-from hetero.devices import fork_server, loop_compiler, loops
+from hetero.host.compiled import fork_server, loop_compiler, loops
 """
 
 
@@ -622,7 +622,7 @@ TIMED = """
 import os, sys, time
 import numpy as np, hetero
 from hetero import devices
-from hetero.devices import loop_compiler
+from hetero.host.compiled import loop_compiler
 begin, compilers = loop_compiler._process, []
 loop_compiler._process = lambda *a, **k: compilers.append(begin(*a, **k)) or compilers[-1]
 devices.proven()  # devices start as they do; what they take is not compiling

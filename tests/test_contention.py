@@ -12,14 +12,15 @@ from made_up import link, machine
 from test_loaded_links import calibrated  # noqa: F401  # a fixture
 from test_shares import several, two  # noqa: F401  # fixtures
 
-from hetero import devices
+from hetero import devices, profile, registry
 from hetero.arrays import pinned
-from hetero.calibration import contention
+from hetero.blocks import with_cpu
+from hetero.calibration.environment import contention
 from hetero.errors import ProfileError
 from hetero.evaluation import report
-from hetero.kernels.cpu import limits
-from hetero.runtime import inventory, profile, registry, with_cpu
-from hetero.runtime.cases import Place
+from hetero.host import limits
+from hetero.ops.cases import Place
+from hetero.profile import inventory
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -9,14 +9,16 @@ import pytest
 from scipy import signal
 
 import hetero
-from hetero import devices
+from hetero import devices, profile, registry
 from hetero.arrays import describe
+from hetero.calling import planner
 from hetero.errors import DeviceMemoryError
+from hetero.moving import pipeline
 from hetero.ops.convolve2d import bands, looking, part_choice, streamed
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
-from hetero.runtime import inventory, pipeline, planner, profile, registry
+from hetero.profile import inventory
 
 rng = np.random.default_rng(31)
 

@@ -30,13 +30,12 @@ from layouts import LAYOUTS
 from scipy import signal
 
 import hetero.ops
-from hetero import devices
+from hetero import devices, registry
 from hetero.arrays import spec
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.convolution.rungs import RUNGS
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
-from hetero.runtime import registry
 
 pytestmark = pytest.mark.usefixtures("no_failure")
 

@@ -128,7 +128,7 @@ def test_other_operands_after_a_remembered_call(size):
 def test_placement_after_a_remembered_call(size, monkeypatch):
     """A method or device asked for runs, however well the call is known."""
     ran = []
-    for implementation in hetero.runtime.registry.lookup("convolve2d"):
+    for implementation in hetero.registry.lookup("convolve2d"):
         run = implementation.run
         if run is None or implementation.kind != "cpu":
             continue
@@ -137,13 +137,13 @@ def test_placement_after_a_remembered_call(size, monkeypatch):
             ran.append(name)
             return run(*args)
 
-        entries = list(hetero.runtime.registry._implementations["convolve2d"])
+        entries = list(hetero.registry._implementations["convolve2d"])
         at = entries.index(implementation)
-        entries[at] = hetero.runtime.registry.Implementation(
+        entries[at] = hetero.registry.Implementation(
             **{f: getattr(implementation, f) for f in implementation.__slots__} | {"run": counted}
         )
-        monkeypatch.setitem(hetero.runtime.registry._implementations, "convolve2d", entries)
-    hetero.runtime.inventory.changed()
+        monkeypatch.setitem(hetero.registry._implementations, "convolve2d", entries)
+    hetero.profile.inventory.changed()
     a, b = operands(size)
     for _ in range(2):
         hetero.convolve2d(a, b)
@@ -271,23 +271,23 @@ def test_small_calls_go_where_the_plan_sends_them(opencl, monkeypatch):
     """On a machine whose device is the faster one from the start, nothing is small."""
     key = ((8, 9), (72, 8), np.dtype("f8"), (3, 3), np.dtype("f8"), "full", "fill")
     assert remembered.scipys(key) is not None
-    plan = hetero.runtime.planner.plan
+    plan = hetero.calling.planner.plan
 
     def elsewhere(problem, device=None, method=None):
         return plan(problem, opencl, "direct")
 
-    hetero.runtime.inventory.changed()
-    monkeypatch.setattr(hetero.runtime.planner, "plan", elsewhere)
+    hetero.profile.inventory.changed()
+    monkeypatch.setattr(hetero.calling.planner, "plan", elsewhere)
     assert remembered.scipys(key) is None
     monkeypatch.undo()
-    hetero.runtime.inventory.changed()
+    hetero.profile.inventory.changed()
 
 
 def test_what_is_remembered_is_forgotten_with_the_plans():
     a, b = operands("small")
     hetero.convolve2d(a, b)
     assert remembered.calls.host
-    hetero.runtime.inventory.changed()
+    hetero.profile.inventory.changed()
     assert not remembered.calls.host
     right(hetero.convolve2d(a, b), a, b)
 

@@ -15,7 +15,7 @@ from convolutions import BOUNDARIES, MODES, each_way
 from scipy.signal import convolve2d, fftconvolve
 
 import hetero
-from hetero import devices
+from hetero import devices, registry
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.common import tuning
 from hetero.kernels.convolution import plan_tiled
@@ -23,7 +23,7 @@ from hetero.kernels.cpu import convolve as cpu_convolve
 from hetero.ops.convolve2d import fft_device, tiles_cpu, tiles_device
 from hetero.ops.convolve2d.operands import swapped
 from hetero.ops.convolve2d.window import window_of
-from hetero.runtime import inventory, registry
+from hetero.profile import inventory
 
 PRODUCTS = 3 << 20  # of a sum that SciPy, and the direct methods, are asked for at most
 LARGEST = {"cpu": 1100, "cuda": 700, "opencl": 140}

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero import disk_cache, paths
-from hetero.devices import cubin, cuda_launch
+from hetero import paths
+from hetero.devices.cuda import cubin
+from hetero.devices.cuda import launch as cuda_launch
+from hetero.host import disk_cache
 
 
 @pytest.fixture

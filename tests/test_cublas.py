@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy.linalg import blas
 
+from hetero import registry
 from hetero.ops import matmul
 from hetero.ops.products import cublas
-from hetero.runtime import registry
 
 HERE = {"library": "13.0"}
 LIBRARY = next(row for row in registry.lookup("matvec") if row.method == "library")

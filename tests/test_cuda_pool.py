@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero.devices.cuda_pool import Pool
+from hetero.devices.cuda.pool import Pool
 
 
 class Allocation:

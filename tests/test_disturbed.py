@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero.calibration import load
+from hetero.calibration.measure import load
 
 WORST = 1.3  # times the seconds of what a quiet calibration chooses
 SAID = "other work ran beside the calibration"

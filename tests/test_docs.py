@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 import hetero.ops
-from hetero import cli
+from hetero import cli, registry
 from hetero.calibration import budgets
 from hetero.cli import commands
-from hetero.runtime import registry
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

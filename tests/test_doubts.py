@@ -8,15 +8,17 @@ from dataclasses import replace
 
 import pytest
 
+from hetero import profile, registry
 from hetero.arrays import spec
-from hetero.calibration import doubts, keeping_out, loop, modelling, repeats, whole_solves
+from hetero.calibration import modelling
 from hetero.calibration.budgets import FULL, QUICK
-from hetero.calibration.samples import Samples
+from hetero.calibration.measure import doubts, keeping_out, loop, repeats, whole_solves
+from hetero.calibration.measure.samples import Samples
+from hetero.ops.cases import Case, Place, SampleGrid, TimedSolves, grid
 from hetero.ops.products.cases import product
-from hetero.runtime import inventory, profile, registry
-from hetero.runtime.cases import Case, Place, SampleGrid, TimedSolves, grid
-from hetero.runtime.models import Work, bind
-from hetero.runtime.registry import lookup
+from hetero.profile import inventory
+from hetero.registry import lookup
+from hetero.registry.models import Work, bind
 
 AXES = [[4, 16, 64, 256, 1024]] * 2
 ROW = next(i for i in lookup("matvec") if i.kind == "cpu")

@@ -8,7 +8,7 @@ import runtimes
 from scipy.fft import dstn
 
 from hetero import devices
-from hetero.devices import cufft
+from hetero.devices.cuda import cufft
 from hetero.ops.linear_systems.operators import Poisson
 from hetero.ops.linear_systems.types import CONVERGED, ROUNDING, Stencil
 from hetero.ops.poisson import dst_device

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 import hetero.ops
-from hetero import devices
+from hetero import devices, registry
 from hetero.arrays import spec
-from hetero.calibration import queue
+from hetero.calibration.measure import queue
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, draws, movement, report, timeline, verify
+from hetero.ops import benchmark
+from hetero.ops.benchmark import Benchmark, Comparison, Iterations, Trial
 from hetero.ops.cg import benchmarks as cg
 from hetero.ops.matmul import benchmarks as matmul
 from hetero.ops.matvec import benchmarks as matvec
 from hetero.ops.poisson import benchmarks as poisson
 from hetero.ops.products import benchmarks, tile_choice
-from hetero.runtime import benchmark, registry
-from hetero.runtime.benchmark import Benchmark, Comparison, Iterations, Trial
-from hetero.runtime.plan import Candidate, Plan
+from hetero.pricing.plan import Candidate, Plan
 
 OPERATIONS = registry.operations()
 
@@ -69,7 +69,7 @@ def test_every_operation_can_be_verified(operation, hasty):
 def test_every_operation_is_known_from_the_start(module):
     """Whatever a process imports first."""
     code = (
-        f"import hetero.{module}\nfrom hetero.runtime import registry\n"
+        f"import hetero.{module}\nfrom hetero.calling import registry\n"
         "print(*(o.name for o in registry.operations()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,12 +14,13 @@ import pytest
 from scipy import signal
 
 import hetero
-from hetero import devices
+from hetero import devices, registry
 from hetero.arrays import spec
+from hetero.calling import planner
 from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
 from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.ops.products import pieces as product_pieces
-from hetero.runtime import inventory, planner, registry
+from hetero.profile import inventory
 
 rng = np.random.default_rng(7)
 A32 = rng.random((6, 5), np.float32)
@@ -341,7 +342,7 @@ def test_a_host_without_memory_is_not_the_devices_trouble(opencl, monkeypatch, w
     def full(*_):
         raise MemoryError("Unable to allocate 9 GiB")
 
-    monkeypatch.setattr("hetero.runtime.transfer.fetch", full)
+    monkeypatch.setattr("hetero.moving.transfer.fetch", full)
     np.testing.assert_array_equal(hetero.matmul(A32, B32, device=opencl), A32 @ B32)
     (text,) = warnings_of()
     assert text.startswith("the host has not enough free memory (out of host memory")

@@ -181,7 +181,7 @@ sys.path.insert(0, here)
 import os, subprocess
 import hetero.ops
 from hetero import imports
-from hetero.devices import loop_compiler, loops
+from hetero.host.compiled import loop_compiler, loops
 name = min(loops.every(), key=loops.seconds)
 loop_compiler.begin(name)
 assert loop_compiler.wait(name, 200) and loops.is_ready(name)
@@ -218,7 +218,7 @@ def test_what_compiles_has_none_compiled_beside_it(tmp_path):
     text = """
 import os, signal
 import hetero.ops
-from hetero.devices import fork_server, loop_compiler, loops
+from hetero.host.compiled import fork_server, loop_compiler, loops
 assert fork_server.environment()["HETERO_COMPILE_AHEAD"] == "0"
 name = max(loops.every(), key=loops.seconds)
 loop_compiler.begin(name)

@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from hetero.calibration import fit, fit_link
-from hetero.calibration.residuals import residuals
-from hetero.runtime.models import Work, bind, bind_link
+from hetero.calibration.fit import fit, fit_link
+from hetero.calibration.fit.residuals import residuals
+from hetero.registry.models import Work, bind, bind_link
 
 SIZES = [2**i for i in range(10, 31)]
 

@@ -13,8 +13,9 @@ from made_up import GPU, TWO, WITH_LIBRARY, priced, reason, square
 
 import hetero
 from hetero import devices
+from hetero.calling import planner
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.runtime import call_cache, planner
+from hetero.pricing import settings
 
 
 def test_forced_device_and_method():
@@ -176,8 +177,8 @@ def test_a_block_can_be_copied_and_pickled(copied):
         inside = copied(block)
     for one in (before, inside):
         with one:
-            assert call_cache.forced.get() == ("cpu", None, "host", 10**9)
-        assert call_cache.forced.get() is None
+            assert settings.forced.get() == ("cpu", None, "host", 10**9)
+        assert settings.forced.get() is None
 
 
 def test_a_block_around_a_function_is_one_for_each_call():
@@ -187,8 +188,8 @@ def test_a_block_around_a_function_is_one_for_each_call():
         return left and depth(left - 1)
 
     assert depth(3) == 0
-    assert call_cache.forced.get() is None
+    assert settings.forced.get() is None
     block = hetero.use(device="cpu")
     with block, pytest.raises(RuntimeError, match="entered already"), block:
         pass
-    assert call_cache.forced.get() is None
+    assert settings.forced.get() is None

@@ -15,8 +15,9 @@ from layouts import LAYOUTS
 import hetero
 from hetero import devices, paths
 from hetero.arrays import describe
+from hetero.calling import execution
 from hetero.errors import MethodNotAvailable
-from hetero.runtime import execution, transfer
+from hetero.moving import transfer
 
 pytestmark = pytest.mark.gpu
 
@@ -492,7 +493,7 @@ def test_failing_out_of_memory(gpu, monkeypatch, warnings_of):
 
 
 def test_failing_compilation(gpu, monkeypatch, warnings_of):
-    monkeypatch.setattr("hetero.devices.cuda_launch.kernel_text", lambda *_: "this is no C")
+    monkeypatch.setattr("hetero.devices.cuda.launch.kernel_text", lambda *_: "this is no C")
     with gpu.active():
         monkeypatch.setattr(gpu.state(), "kernels", {})
     a = rng.random((50, 50), np.float32)

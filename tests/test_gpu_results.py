@@ -12,7 +12,7 @@ from scipy import signal
 import hetero
 from hetero import devices
 from hetero.arrays import describe
-from hetero.runtime import execution
+from hetero.calling import execution
 
 pytestmark = pytest.mark.gpu
 rng = np.random.default_rng(17)

@@ -7,8 +7,10 @@ from itertools import pairwise, product
 import pytest
 
 import hetero
+from hetero import profile
 from hetero.ops import cg
-from hetero.runtime import growth, pricing, profile
+from hetero.pricing import pricing
+from hetero.registry import growth
 
 AXES = [[10, 100, 1000], [2, 20], [4, 40, 400]]
 TERMS = ((), (0,), (0, 1), (0, 1, 2))

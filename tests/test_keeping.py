@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import hetero
 from hetero.arrays import Spec, describe, kept
+from hetero.calling import planner
 from hetero.devices.copies import Copies, Copy
+from hetero.moving import ski_rental
 from hetero.ops import matmul, matvec
-from hetero.runtime import planner, ski_rental
 
 rng = np.random.default_rng(16)
 N = 96  # of a square float64 matrix that is large enough for a copy
@@ -191,7 +192,7 @@ class Clock:
         self.copies = Copies()
 
     def price(self, problem, scale):
-        from hetero.runtime.plan import Candidate, Plan
+        from hetero.pricing.plan import Candidate, Plan
 
         found = [Candidate("cpu", "blas", self.cpu * scale, {}, None, None)]
         for i, name in enumerate(self.names):

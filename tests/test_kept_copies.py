@@ -18,11 +18,12 @@ import pytest
 from made_up import machine
 
 import hetero
-from hetero import devices
+from hetero import devices, profile
 from hetero.arrays import kept
 from hetero.devices.opencl import OpenCLDevice
 from hetero.errors import DeviceError, DeviceMemoryError, KeptOperandChanged
-from hetero.runtime import inventory, profile, ski_rental
+from hetero.moving import ski_rental
+from hetero.profile import inventory
 
 rng = np.random.default_rng(5)
 N = 512

@@ -9,7 +9,7 @@ import scipy.sparse
 from runtimes import opencl_device
 
 import hetero
-from hetero import devices
+from hetero import devices, registry
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.ops.kmeans import (
     lloyd_device,
@@ -28,8 +28,8 @@ from hetero.ops.kmeans.rows_blocks import BlockRows
 from hetero.ops.kmeans.rows_device import OneDevice
 from hetero.ops.kmeans.rows_parts import PartedRows
 from hetero.ops.kmeans.rows_shared import SharedBlocks, shared_rows
-from hetero.runtime import inventory, registry
-from hetero.runtime.registry import Arguments
+from hetero.profile import inventory
+from hetero.registry import Arguments
 
 
 @pytest.fixture

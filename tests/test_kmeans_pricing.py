@@ -8,14 +8,15 @@ import types
 import pytest
 
 import hetero
+from hetero import profile
 from hetero.calibration import budgets, modelling
-from hetero.calibration.loop import Measured
-from hetero.calibration.samples import Samples
+from hetero.calibration.measure.loop import Measured
+from hetero.calibration.measure.samples import Samples
 from hetero.ops import kmeans
+from hetero.ops.cases import Place, grid
 from hetero.ops.kmeans import cases, operands
-from hetero.runtime import pricing, profile
-from hetero.runtime.cases import Place, grid
-from hetero.runtime.models import ModelKey
+from hetero.pricing import pricing
+from hetero.registry.models import ModelKey
 
 AXES = [[1024, 131072], [2, 128], [2, 64]]
 DEVICE = {"kind": "cuda", "name": "a GPU", "memory_bytes": 1 << 36, "multiprocessors": 100}

@@ -12,13 +12,14 @@ import pytest
 import runtimes
 from compiled import compile_cuda
 
-from hetero import cli, devices
+from hetero import cli, devices, registry
 from hetero.calibration import budgets
 from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.evaluation import climbing, ladder, latest, pictures, roof, sweep
 from hetero.kernels.common.peak import peaks
-from hetero.runtime import inventory, pricing, registry
-from hetero.runtime.cases import Place
+from hetero.ops.cases import Place
+from hetero.pricing import pricing
+from hetero.profile import inventory
 
 LADDERS = [o for o in registry.operations() if o.ladder]
 MATMUL = registry.operation("matmul")

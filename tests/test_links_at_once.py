@@ -11,15 +11,16 @@ import pytest
 from fakes import FakeCuda
 from test_loaded_links import Timed
 
-from hetero.calibration import copies, fit_link, links_at_once, loaded_links
+from hetero import profile
+from hetero.calibration.environment import copies, links_at_once, loaded_links
+from hetero.calibration.environment.links_at_once import Together, is_made, measured, steady, times
 from hetero.calibration.failures import Failure
-from hetero.calibration.links_at_once import Together, is_made, measured, steady, times
+from hetero.calibration.fit import fit_link
 from hetero.devices import at_once
 from hetero.devices.at_once import LEAST
-from hetero.devices.staging import DOWNLOAD, UPLOAD
 from hetero.evaluation import links
-from hetero.runtime import profile
-from hetero.runtime.profile import PAGEABLE, PINNED, STAGED, Profile
+from hetero.host.copying.staging import DOWNLOAD, UPLOAD
+from hetero.profile import PAGEABLE, PINNED, STAGED, Profile
 
 SIZES = links_at_once._SIZES
 WAYS = copies.Copies.WAYS

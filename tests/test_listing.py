@@ -12,16 +12,16 @@ import types
 
 import pytest
 
-from hetero.calibration import compiling, kernel_compiler, listing
+from hetero import registry
+from hetero.calibration.ahead import compiling, kernel_compiler, listing
+from hetero.calibration.ahead.compiling import Kernels
+from hetero.calibration.ahead.listing import Listing, kernels_of
 from hetero.calibration.budgets import FULL, QUICK
-from hetero.calibration.compiling import Kernels
-from hetero.calibration.listing import Listing, kernels_of
 from hetero.calibration.portions import all_cases
 from hetero.errors import DeviceError
+from hetero.ops.cases import Case, Place, TimedSolves, thinned
 from hetero.ops.linear_systems.solve import Solve
-from hetero.runtime import registry
-from hetero.runtime.cases import Case, Place, TimedSolves, thinned
-from hetero.runtime.registry import Arguments
+from hetero.registry import Arguments
 
 _SIZES = [2**8 * 4**i for i in range(9)]
 

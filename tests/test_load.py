@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from hetero.calibration import load
+from hetero.calibration.measure import load
 
 CORES = 16
 MINE = 12.0  # processors that this process keeps busy

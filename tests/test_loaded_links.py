@@ -17,29 +17,31 @@ from test_profiles import links as links_of
 from test_profiles import measured as measured_profile
 
 import hetero
-from hetero import cli, devices
-from hetero.calibration import (
+from hetero import cli, devices, profile, registry
+from hetero.calibration import machine as machine_of_calibration
+from hetero.calibration import modelling
+from hetero.calibration.environment import (
     copies,
-    fit_link,
     links_at_once,
     loaded_links,
-    loop,
-    modelling,
     overheads,
     quiet_links,
-    sampling,
     twins,
 )
-from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration.failures import Failure
-from hetero.calibration.loop import Measured
-from hetero.calibration.samples import Samples
+from hetero.calibration.fit import fit_link
+from hetero.calibration.measure import loop, sampling
+from hetero.calibration.measure.loop import Measured
+from hetero.calibration.measure.samples import Samples
+from hetero.calling import call_cache, planner
 from hetero.devices import at_once
 from hetero.evaluation import links as evaluated
 from hetero.evaluation import report
-from hetero.kernels.cpu import blas_spin
-from hetero.runtime import blas_use, call_cache, inventory, planner, pricing, profile, registry
-from hetero.runtime.cases import grid
+from hetero.host import blas_spin
+from hetero.ops.cases import grid
+from hetero.pricing import pricing
+from hetero.profile import inventory
+from hetero.registry import blas_use
 
 BESIDE = blas_use.BESIDE_BLAS
 WAYS = copies.Copies.WAYS
@@ -448,8 +450,8 @@ def test_what_was_measured_is_predicted(n):
     """The model without what is moved, and that, add up to what was measured."""
     operation = planner.registry.operation("cg")
     row = next(r for r in planner.registry.lookup("cg") if (r.method, r.kind) == ("fused", "cuda"))
+    from hetero.ops.cases import Case, Place, TimedSolves
     from hetero.ops.cg import cases
-    from hetero.runtime.cases import Case, Place, TimedSolves
 
     info = pricing.groups(SEVERAL)["cuda:*"]
     place = Place("cuda*2", info, (FakeCuda(0), FakeCuda(1)))
@@ -524,7 +526,7 @@ def test_explained(tmp_path, capsys):
 
 
 def test_another_blas_puts_aside_what_was_measured_beside_it(cuda):
-    from hetero.runtime.profile import validity
+    from hetero.profile import validity
 
     data = measured_profile(blas__blas_version="0.0.0")
     kinds = data["links"]["cuda:0"]["upload"]

@@ -7,14 +7,17 @@ import importlib
 
 import pytest
 
-from hetero.calibration import budgets, fit, loop, modelling, repeats, sampling
+from hetero import registry
+from hetero.calibration import budgets, modelling
 from hetero.calibration.budgets import FULL
 from hetero.calibration.failures import told
+from hetero.calibration.fit import fit
+from hetero.calibration.measure import loop, repeats, sampling
+from hetero.calibration.measure.samples import Samples
 from hetero.calibration.portions import Portion, all_cases
-from hetero.calibration.samples import Samples
 from hetero.errors import DeviceError
-from hetero.runtime import inventory, registry
-from hetero.runtime.cases import Case, Passes, Place, SampleGrid
+from hetero.ops.cases import Case, Passes, Place, SampleGrid
+from hetero.profile import inventory
 
 calibrate = importlib.import_module("hetero.calibration.calibrate")
 

@@ -16,10 +16,10 @@ import pytest
 import runtimes
 
 import hetero
+from hetero import registry
 from hetero.devices import cards
 from hetero.kernels.matmul import rungs
 from hetero.kernels.procedure import reckon
-from hetero.runtime import registry
 
 DTYPES = ("float32", "float64")
 # A card of today (H100 SXM): what derived parameters are reckoned for, and registers compiled for.

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hetero.calibration.measure import center, in_turn, is_seen_twice, measure, spread
+from hetero.calibration.measure.timing import center, in_turn, is_seen_twice, measure, spread
 
 
 class Clock:

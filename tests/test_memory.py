@@ -15,7 +15,7 @@ from hetero import devices
 from hetero.devices.storage import Storage
 from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError, DeviceMemoryError, DeviceNotAvailable
-from hetero.runtime.memory import Memory
+from hetero.moving.memory import Memory
 
 
 class Counted(FakeCuda):

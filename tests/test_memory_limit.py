@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import devices
+from hetero import devices, profile
 from hetero.devices import budget
 from hetero.errors import DeviceMemoryError, MethodNotAvailable
-from hetero.runtime import inventory, memory_limit, profile
+from hetero.pricing import memory_limit
+from hetero.profile import inventory
 
 A = np.random.default_rng(1).integers(-8, 9, (300, 200)).astype(np.float32)
 B = np.random.default_rng(2).integers(-8, 9, (200, 250)).astype(np.float32)
@@ -171,7 +172,7 @@ def test_what_needs_more_than_its_operands_is_the_cpus(opencl, held, method, war
 def test_other_machines_have_limits_too():
     constants = profile.shipped("h200")
     from hetero.ops import matmul
-    from hetero.runtime import pricing
+    from hetero.pricing import pricing
 
     here = constants.machine()
     problem = matmul.problem(*[hetero.spec((32768, 32768), "float32")] * 2)

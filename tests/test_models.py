@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from hetero.runtime.models import FORMS, Work, bind, bind_link
+from hetero.registry.models import FORMS, Work, bind, bind_link
 
 GIB = float(1024**3)
 

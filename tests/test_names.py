@@ -15,16 +15,17 @@ import pytest
 
 import hetero
 import hetero.ops
-from hetero import calibration
-from hetero.runtime import registry
+from hetero import calibration, registry
 
 # The list, and the folders it leads to; what several operations share is named by what it is.
 OWN = re.compile(r"hetero/ops/(functions\.py$|\w+/)")
 # These describe machines and array libraries, in words that are methods' names too: the BLAS, the
 # library of a device, the package numba. Operations are looked for here, methods are not.
-DESCRIBING = re.compile(r"hetero/(devices/|arrays/|imports\.py$|runtime/(inventory|overview)\.py$)")
+DESCRIBING = re.compile(
+    r"hetero/(devices/|host/|arrays/|imports\.py$|(profile/inventory|calling/overview)\.py$)"
+)
 # A curve of White's is constant, and so is a kind of memory that a method is named after.
-OTHERWISE = {"hetero/runtime/effective_bandwidth.py": frozenset({"constant"})}
+OTHERWISE = {"hetero/registry/effective_bandwidth.py": frozenset({"constant"})}
 
 
 class Names(NamedTuple):

@@ -12,11 +12,12 @@ from pathlib import Path
 import numba
 import pytest
 
+from hetero.host.compiled import cache_hook, numba_cache, sources
 from hetero.kernels.common import boundaries
-from hetero.kernels.cpu import cache_hook, convolve, numba_cache, sources
+from hetero.kernels.cpu import convolve
 
 SOURCE = """
-from hetero.kernels.cpu import threads
+from hetero.host import threads
 from .helper import FACTOR
 
 @threads.serial
@@ -77,7 +78,7 @@ def test_what_the_code_is_made_of_makes_another_file(folder, load):
     assert load()(3) == 6
     assert load(factor=5)(3) == 15, "a constant of another source"
     assert load(source=SOURCE.replace("FACTOR *", "1 + FACTOR *"))(3) == 7
-    unkept = SOURCE.replace("from hetero.kernels.cpu import threads", "import numba")
+    unkept = SOURCE.replace("from hetero.host import threads", "import numba")
     changed = load(source=unkept.replace("threads.serial", "numba.njit"))
     assert changed(3) == 6
     assert len(list(folder.iterdir())) == 3
@@ -195,7 +196,7 @@ NAME = """
 import numba, hetero.ops
 from hetero.kernels.cpu import multigrid as cpu_multigrid
 loop = cpu_multigrid.{loop}.__wrapped__
-from hetero.kernels.cpu import numba_cache, parts
+from hetero.host.compiled import numba_cache, parts
 kept = numba_cache.njit(loop, **parts.OPTIONS)
 print(kept._cache._name((numba.float64[::1],) * 3, kept.targetctx.codegen()))
 """

@@ -9,11 +9,13 @@ import pytest
 import toys
 
 import hetero
-from hetero.calibration import machine, sampling
-from hetero.calibration.samples import Samples
+from hetero import profile, registry
+from hetero.calibration import machine
+from hetero.calibration.measure import sampling
+from hetero.calibration.measure.samples import Samples
 from hetero.cli import main
-from hetero.runtime import inventory, profile, registry
-from hetero.runtime.cases import grid
+from hetero.ops.cases import grid
+from hetero.profile import inventory
 
 ONE = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
 PACK = {"form": "segments", "constants": [ONE]}

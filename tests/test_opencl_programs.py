@@ -8,10 +8,11 @@ import weakref
 import pytest
 import runtimes
 
-from hetero import disk_cache, paths
+from hetero import paths
 from hetero.devices import opencl as backend
-from hetero.devices import opencl_programs
 from hetero.devices.opencl import OpenCLDevice
+from hetero.devices.opencl import programs as opencl_programs
+from hetero.host import disk_cache
 
 
 @pytest.fixture

@@ -14,14 +14,17 @@ import types
 
 import pytest
 
-from hetero.calibration import compiling, loop, machine, overheads, quiet_links, sampling
+from hetero import registry
+from hetero.calibration import machine
+from hetero.calibration.ahead import compiling
+from hetero.calibration.ahead.listing import Listing, kernels_of
 from hetero.calibration.budgets import FULL, QUICK
-from hetero.calibration.listing import Listing, kernels_of
+from hetero.calibration.environment import overheads, quiet_links
+from hetero.calibration.measure import loop, sampling
+from hetero.calibration.measure.samples import Samples
 from hetero.calibration.portions import Portion, all_cases, by_own_clock
-from hetero.calibration.samples import Samples
-from hetero.devices import loop_compiler, loops
-from hetero.runtime import registry
-from hetero.runtime.cases import Case, Passes, Place, SampleGrid, TimedSolves
+from hetero.host.compiled import loop_compiler, loops
+from hetero.ops.cases import Case, Passes, Place, SampleGrid, TimedSolves
 
 GPU = types.SimpleNamespace(kind="cuda", name="cuda:0", active=contextlib.nullcontext)
 PLACES = [Place("cpu", {"kind": "cpu"}), Place("cuda:0", {"kind": "cuda"}, (GPU,))]
@@ -423,7 +426,7 @@ def test_a_process_compiles_first_what_is_waited_for_first(monkeypatch, tmp_path
     monkeypatch.setattr(
         compiling,
         "_COMMAND",
-        "from hetero.calibration import kernel_compiler\n"
+        "from hetero.calibration.ahead import kernel_compiler\n"
         f"kernel_compiler.inventory.devices = lambda: {{'cuda:0': {info!r}}}\n"
         "kernel_compiler.kernel_text = lambda text, dialect: text\n"
         "import os, threading\n"

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 import hetero.ops  # noqa: F401  # registers them
-from hetero import cli
+from hetero import cli, profile, registry
 from hetero.evaluation import ladder, latest
 from hetero.evaluation.page import (
     page,
 )
-from hetero.runtime import profile, registry
 from tests.kept_results import LADDER, VERIFIED
 
 VOID = {"meta", "link", "br"}

@@ -8,6 +8,8 @@ import re
 import pytest
 
 import hetero.ops  # noqa: F401  # registers them
+from hetero import profile, registry
+from hetero.calling.planner import OtherMachine
 from hetero.evaluation.page import (
     axes,
     choices,
@@ -24,9 +26,8 @@ from hetero.evaluation.page import (
     svg,
 )
 from hetero.evaluation.page.method_figures import fastest
-from hetero.runtime import over_sizes, profile, registry
-from hetero.runtime.models import bind, bind_link
-from hetero.runtime.planner import OtherMachine
+from hetero.ops import over_sizes
+from hetero.registry.models import bind, bind_link
 from tests.kept_results import LADDER
 
 # -- Curves ----------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import json
 
 import pytest
 
+from hetero import profile
 from hetero.evaluation import latest
 from hetero.evaluation.page import page
-from hetero.runtime import profile
 from tests import browser
 from tests.kept_results import LADDER, VERIFIED
 

@@ -329,7 +329,7 @@ def test_streams_on_gpus():
 @pytest.mark.gpu
 def test_large_shared_memory(monkeypatch):
     """More than 48 KB is given to a kernel that asks for it at its launch."""
-    from hetero.devices import cuda_launch
+    from hetero.devices.cuda import launch as cuda_launch
 
     text = """
 extern __shared__ int values[];

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from hetero import disk_cache, paths
+from hetero import paths
+from hetero.host import disk_cache
 
 
 @pytest.fixture
@@ -244,7 +245,9 @@ def test_what_a_killed_process_leaves_has_a_name_that_is_swept(tmp_path, monkeyp
 
 
 def test_processes_that_make_the_key_at_once_agree(home):
-    code = "import sys; from hetero import disk_cache; disk_cache.write('k', sys.argv[1], b'x')"
+    code = (
+        "import sys; from hetero.host import disk_cache; disk_cache.write('k', sys.argv[1], b'x')"
+    )
     names = [str(n) for n in range(4)]
     running = [subprocess.Popen([sys.executable, "-c", code, name]) for name in names]
     assert [process.wait(60) for process in running] == [0] * 4

@@ -16,8 +16,8 @@ import pytest
 
 from hetero.devices.base import Copy
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.runtime import pipeline
-from hetero.runtime.pipeline import Load, Step, Store
+from hetero.moving import pipeline
+from hetero.moving.pipeline import Load, Step, Store
 
 
 class Late(Copy):

@@ -19,12 +19,15 @@ from scipy import sparse
 
 import hetero
 import hetero.ops
-from hetero.devices import cufft
+from hetero import profile, registry
+from hetero.calling import execution, planner
+from hetero.devices.cuda import cufft
 from hetero.errors import DeviceMemoryError, HeteroError
+from hetero.moving import pipeline
 from hetero.ops.convolve2d import problem, remembered
 from hetero.ops.kmeans import fit
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
-from hetero.runtime import execution, inventory, pipeline, planner, profile, registry
+from hetero.profile import inventory
 
 SOLVES = ("cg", "poisson")
 CPU_ALONE = "cpu"  # what comes down to NumPy's or SciPy's own function runs no row

@@ -20,12 +20,14 @@ from made_up import (
 )
 
 import hetero
-from hetero import devices
+from hetero import devices, registry
 from hetero.arrays import Spec
+from hetero.calling import planner
 from hetero.errors import DeviceError, NotPriced
 from hetero.ops import matmul, matvec
-from hetero.runtime import call_cache, inventory, planner, pricing, registry
-from hetero.runtime.plan import Plan
+from hetero.pricing import pricing, tables
+from hetero.pricing.plan import Plan
+from hetero.profile import inventory
 
 
 def test_terms_by_hand():
@@ -284,12 +286,12 @@ def test_only_choice(cuda):
 def test_host_products_need_no_plan_where_the_cpu_is_alone(monkeypatch):
     alone = {"cpu": inventory.devices()["cpu"]}
     monkeypatch.setattr(inventory, "devices", lambda: alone)
-    call_cache.forget()
+    tables.forget()
     monkeypatch.setattr(planner, "plan", None)
     A = np.ones((3, 4))
     np.testing.assert_array_equal(hetero.matmul(A, A.T), A @ A.T)
     np.testing.assert_array_equal(hetero.matvec(A, A[0]), A @ A[0])
-    call_cache.forget()
+    tables.forget()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hetero import registry
 from hetero.arrays import HOST, spec
 from hetero.devices.base import Device
 from hetero.devices.cuda import CudaDevice
@@ -16,8 +17,7 @@ from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
-from hetero.runtime import registry
-from hetero.runtime.registry import Arguments
+from hetero.registry import Arguments
 
 IMAGE, B, OUT, SCRATCH = (number << 20 for number in (16, 32, 64, 128))
 

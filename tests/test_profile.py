@@ -18,11 +18,12 @@ import pytest
 
 import hetero
 import hetero.ops
-from hetero import paths
+from hetero import paths, profile, registry
 from hetero.arrays import spec
+from hetero.calling import planner
 from hetero.errors import ProfileError
-from hetero.runtime import call_cache, inventory, planner, pricing, profile, registry
-from hetero.runtime.profile import finding
+from hetero.pricing import pricing, tables
+from hetero.profile import finding, inventory
 
 A = np.arange(12, dtype=np.float32).reshape(3, 4)
 CPU_MODEL = "cpu|matmul|blas|float32|*"
@@ -114,7 +115,7 @@ def test_a_write_that_fails_leaves_the_old_file(data, profile_file, monkeypatch)
 
 WRITER = """
 import json, sys
-from hetero.runtime import profile
+from hetero import profile
 path, number = sys.argv[1], int(sys.argv[2])
 data = profile.shipped("conservative").data
 for turn in range(40):
@@ -278,7 +279,7 @@ def test_a_named_file_that_is_not_there_is_named(tmp_path, monkeypatch, warnings
 def test_a_name_too_long_for_a_file_is_that_of_a_missing_one(name, monkeypatch, warnings_of):
     monkeypatch.setenv("HETERO_PROFILE", f"/tmp/{name}")
     profile.set_current(None)
-    call_cache.forget()
+    tables.forget()
     for _ in range(2):
         assert hetero.matmul(np.eye(3), np.eye(3)).trace() == 3
         assert hetero.plan("matmul", np.eye(3), np.eye(3)).chosen.method == "blas"
@@ -301,7 +302,7 @@ def test_a_folder_that_may_not_be_looked_into(tmp_path, monkeypatch, warnings_of
     for name in ("stat", "lstat", "open"):
         monkeypatch.setattr(os, name, refusing(getattr(os, name)))
     profile.set_current(None)
-    call_cache.forget()
+    tables.forget()
     assert hetero.matmul(np.eye(3), np.eye(3)).trace() == 3
     assert hetero.plan("matmul", np.eye(3), np.eye(3)).chosen.method == "blas"
     (text,) = warnings_of()
@@ -625,7 +626,7 @@ def test_which_model_answers(data):
         found = profile.Profile({**data, "models": models})
         cost = found.cost("gpu:0", "gpu", "matvec", "tiled", "float32", "C odd")
         work = hetero.ops.matvec.problem(A, A[0])
-        implementation = hetero.runtime.registry.lookup("matvec")[0]
+        implementation = hetero.registry.lookup("matvec")[0]
         assert cost(implementation.work(work, {}))[0] == float(first)
     assert profile.Profile({**data, "models": {}}).cost("a", "b", "c", "d", "e", "f") is None
 

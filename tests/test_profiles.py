@@ -10,10 +10,9 @@ import time
 import pytest
 
 import hetero
-from hetero import devices
-from hetero.runtime import inventory, profile, registry
-from hetero.runtime.models import ModelKey
-from hetero.runtime.profile import places, validity
+from hetero import devices, profile, registry
+from hetero.profile import inventory, places, validity
+from hetero.registry.models import ModelKey
 
 
 def model(seconds):
@@ -189,7 +188,7 @@ def test_what_depends_on_it_is_put_aside_and_nothing_else(change, home, cuda, wa
     for key in measured()["models"]:
         cost = found.cost(key.split("|")[0], validity.kind_of(key), *key.split("|")[1:])
         stays = key not in expected
-        seconds = cost(hetero.runtime.models.Work((64,) * 3, 0.0, 0.0))[0] if cost else None
+        seconds = cost(hetero.registry.models.Work((64,) * 3, 0.0, 0.0))[0] if cost else None
         assert (seconds == 1e-3) == stays, key
     assert (found.link("cuda:0", "upload")(0) == 1e-3) == (kind != "cuda")
 

@@ -7,11 +7,13 @@ import contextlib
 import numpy as np
 import pytest
 
-from hetero.arrays import reused
-from hetero.calibration import copies, fit_link, load, quiet_links
-from hetero.calibration.copies import Copies
-from hetero.calibration.quiet_links import transfers
-from hetero.runtime import profile
+from hetero import profile
+from hetero.calibration.environment import copies, quiet_links
+from hetero.calibration.environment.copies import Copies
+from hetero.calibration.environment.quiet_links import transfers
+from hetero.calibration.fit import fit_link
+from hetero.calibration.measure import load
+from hetero.host import reused
 
 _RATE = 8e9
 _SIZES = [1 << 20, 1 << 26, 1 << 28]

@@ -11,9 +11,12 @@ import pytest
 from made_up import machine, roofline, square
 
 import hetero
+from hetero import profile
 from hetero.arrays import Operand
+from hetero.calling import planner
 from hetero.ops import matmul
-from hetero.runtime import call_cache, inventory, planner, profile
+from hetero.pricing import tables
+from hetero.profile import inventory
 
 
 def test_plans_are_remembered_until_something_changes():
@@ -92,27 +95,27 @@ def test_calls_follow_the_profile(cuda):
 
 def test_memory_is_bounded():
     A = np.ones((3, 3))
-    for n in range(2 * call_cache._MOST // 100):
+    for n in range(2 * tables._MOST // 100):
         planner.plan(square(n + 1))
     table = {}
-    for n in range(call_cache._MOST + 10):
-        call_cache.remember(table, n, A, call_cache.generation())
-    assert len(table) <= call_cache._MOST
+    for n in range(tables._MOST + 10):
+        tables.remember(table, n, A, tables.generation())
+    assert len(table) <= tables._MOST
 
 
 def test_a_plan_made_before_a_change_is_not_kept():
-    before = call_cache.generation()
+    before = tables.generation()
     profile.set_current(machine())
     table = {}
-    call_cache.remember(table, "key", "old", before)
+    tables.remember(table, "key", "old", before)
     assert not table
 
 
 CHANGES = {
-    "forgetting": (lambda: call_cache._all.lock, lambda: call_cache.forget()),
+    "forgetting": (lambda: tables._all.lock, lambda: tables.forget()),
     "remembering": (
-        lambda: call_cache._all.lock,
-        lambda: call_cache.remember({}, "key", "value", call_cache.generation()),
+        lambda: tables._all.lock,
+        lambda: tables.remember({}, "key", "value", tables.generation()),
     ),
     "another profile": (lambda: profile.finding._lock, lambda: profile.set_current(None)),
 }

@@ -15,10 +15,9 @@ import runtimes
 from scipy import signal, sparse
 
 import hetero
-from hetero import devices
+from hetero import devices, profile, registry
 from hetero.arrays import HOST, cupy, describe
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.runtime import profile, registry
 
 rng = np.random.default_rng(11)
 N = 40

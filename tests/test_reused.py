@@ -14,9 +14,9 @@ import pytest
 
 import hetero
 from hetero import devices
-from hetero.arrays import reused
 from hetero.arrays.kept import find as described
-from hetero.devices import staging
+from hetero.host import reused
+from hetero.host.copying import staging
 
 pytestmark = pytest.mark.optimised  # large products
 SHAPE = (1025, 1024)  # of float32: more than 4 MiB
@@ -254,7 +254,7 @@ def test_many_threads(kept):
 ENDING = """
 import os, sys
 import numpy as np
-from hetero.arrays import reused
+from hetero.host import reused
 reused.open_()
 if os.fork() == 0:
     np.last = reused.empty((1025, 1024), np.float32)  # lives longer than hetero's modules

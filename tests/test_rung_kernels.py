@@ -20,6 +20,7 @@ from scipy import signal
 from test_matmul_rungs import TODAY
 
 import hetero
+from hetero import registry
 from hetero.devices.opencl import OpenCLDevice
 from hetero.errors import MethodNotAvailable
 from hetero.kernels.convolution import rungs as convolution
@@ -35,8 +36,7 @@ from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.matvec import rungs as matvec_rows
 from hetero.ops.poisson import jacobi_device
 from hetero.ops.poisson.rungs import sweeper
-from hetero.runtime import registry
-from hetero.runtime.registry import Arguments
+from hetero.registry import Arguments
 
 DTYPES = ("float32", "float64")
 FAMILIES = (matvec, convolution, jacobi)

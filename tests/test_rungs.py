@@ -12,12 +12,12 @@ import pytest
 
 import hetero
 import hetero.ops
-from hetero import cli, kernels
+from hetero import cli, kernels, profile, registry
 from hetero.arrays import spec
 from hetero.calibration import budgets
+from hetero.calling import planner
 from hetero.errors import MethodNotAvailable
-from hetero.runtime import planner, profile, registry
-from hetero.runtime.cases import Place
+from hetero.ops.cases import Place
 
 LADDERS = [o for o in registry.operations() if any(i.rung for i in registry.lookup(o.name))]
 KINDS = ("cuda", "opencl")

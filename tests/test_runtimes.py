@@ -19,15 +19,17 @@ import pytest
 import runtimes
 
 import hetero
-from hetero import cli, devices
+from hetero import cli, devices, registry
+from hetero.calling import planner
 from hetero.devices import opencl as backend
-from hetero.devices import opencl_programs, opencl_runtime
 from hetero.devices.base import Device
+from hetero.devices.opencl import programs as opencl_programs
+from hetero.devices.opencl import runtime as opencl_runtime
 from hetero.errors import DeviceError, DeviceNotAvailable, KernelCompileError
 from hetero.evaluation import bench, left_out, verify
 from hetero.evaluation.draws import Arrays
-from hetero.runtime import inventory, planner, registry
-from hetero.runtime.benchmark import Benchmark, Comparison, Trial
+from hetero.ops.benchmark import Benchmark, Comparison, Trial
+from hetero.profile import inventory
 
 NO_BUILD = {"PYOPENCL_BUILD_OPTIONS": "-Dfloat=@@ -Dlong=@@"}  # errors in every line of a kernel
 A32, B32 = np.ones((40, 30), "f4"), np.ones((30, 50), "f4")
@@ -446,7 +448,8 @@ def test_building_is_silent_and_keeps_no_pickles(opencl, monkeypatch, tmp_path):
 
 
 def test_no_obstacle_to_a_runtime_raises(monkeypatch):
-    from hetero.devices import opencl, opencl_runtime
+    from hetero.devices import opencl
+    from hetero.devices.opencl import runtime as opencl_runtime
 
     def damaged():
         raise OSError("damaged metadata")

@@ -9,22 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hetero import registry
 from hetero.arrays import spec
-from hetero.calibration import (
-    measure,
-    overheads,
-    portions,
-    sampling,
-    solving,
-    whole_solves,
-    workbench,
-)
+from hetero.calibration import portions
 from hetero.calibration.budgets import FULL
-from hetero.calibration.load import Watch
+from hetero.calibration.environment import overheads
+from hetero.calibration.measure import sampling, solving, timing, whole_solves, workbench
+from hetero.calibration.measure.load import Watch
+from hetero.ops.cases import Case, Passes, Place, SampleGrid, TimedSolves
 from hetero.ops.products.cases import product
-from hetero.runtime import registry
-from hetero.runtime.cases import Case, Passes, Place, SampleGrid, TimedSolves
-from hetero.runtime.registry import lookup
+from hetero.registry import lookup
 
 
 class FakeBench:
@@ -128,7 +122,7 @@ class Solver:
         monkeypatch.setattr(solving.time, "sleep", lambda _: None)
         monkeypatch.setattr(solving.time, "perf_counter", lambda: self.now)
         monkeypatch.setattr(
-            solving, "in_turn", functools.partial(measure.in_turn, clock=lambda: self.now)
+            solving, "in_turn", functools.partial(timing.in_turn, clock=lambda: self.now)
         )
         row = next(i for i in lookup("cg") if (i.kind, i.method) == ("cpu", "numba"))
         self.case = Case(row, "float32", "stencil2", TimedSolves(4, 12), [[2**16, 2**20]])
@@ -223,7 +217,7 @@ def passes(monkeypatch):
             def timed(case, sizes, bench, budget, turn=turn):
                 dims = next(d for d, s in {**knots, **how.held_out}.items() if s == sizes)
                 took = seconds(dims[0], turn)
-                return measure.Measurement(took, (took,))
+                return timing.Measurement(took, (took,))
 
             monkeypatch.setattr(sampling, "_timed", timed)
             found = sampling.take(case, bench, FULL, 10.0, before=found)

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from hetero.devices import scheduling
+from hetero.host.copying import scheduling
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux has it for each thread")
 GET_TIMER_SLACK = 30

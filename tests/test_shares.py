@@ -15,20 +15,15 @@ from scipy import signal
 from test_agree import agrees
 
 import hetero
-from hetero import devices
+from hetero import devices, profile, registry
 from hetero.arrays import Spec, describe
+from hetero.blocks import ranges
+from hetero.calling import planner
 from hetero.devices import at_once
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
 from hetero.ops import matmul
-from hetero.runtime import (
-    candidate_pricing,
-    inventory,
-    planner,
-    pricing,
-    profile,
-    ranges,
-    registry,
-)
+from hetero.pricing import candidate_pricing, pricing
+from hetero.profile import inventory
 
 ALL = "cuda:*"
 

@@ -9,11 +9,12 @@ from importlib import resources
 
 import pytest
 
-from hetero.calibration import fit, ship
+from hetero import profile
+from hetero.calibration import ship
+from hetero.calibration.fit import fit
 from hetero.errors import ProfileError
-from hetero.runtime import packing, profile
-from hetero.runtime.cases import grid
-from hetero.runtime.profile import digest, parse
+from hetero.ops.cases import grid
+from hetero.profile import digest, packing, parse
 
 FULL = [4, 16, 32, 48, 64, 96, 128, 256, 512, 1024]
 FEW = [4, 16, 64, 256, 1024]
@@ -88,13 +89,13 @@ def test_last_digits_are_shifted_exactly(number, units):
 
 
 def shipped():
-    folder = resources.files("hetero.calibration.profiles")
+    folder = resources.files("hetero.profile.data")
     return [f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")]
 
 
 @pytest.mark.parametrize("name", shipped())
 def test_what_comes_with_hetero_is_small_and_has_no_samples(name):
-    file = resources.files("hetero.calibration.profiles") / f"{name}.json"
+    file = resources.files("hetero.profile.data") / f"{name}.json"
     assert len(file.read_bytes()) <= 60_000
     data = profile.shipped(name).data
     links = [m for d in data["links"].values() for kinds in d.values() for m in kinds.values()]

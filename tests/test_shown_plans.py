@@ -16,9 +16,9 @@ import pytest
 from made_up import priced, square
 
 import hetero
+from hetero import registry
 from hetero.ops import matvec
-from hetero.runtime import registry
-from hetero.runtime.plan import readable
+from hetero.pricing.plan import readable
 
 
 def test_a_plan_prints_every_candidate():

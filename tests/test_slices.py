@@ -11,9 +11,10 @@ import numba
 import numpy as np
 import pytest
 
-from hetero.kernels.cpu import blas_awake, layer, parts, slices, workers
-from hetero.kernels.cpu.parts import part
-from hetero.kernels.cpu.threads import capped, task_count, threaded
+from hetero.host import blas_awake, layer, slices, workers
+from hetero.host.compiled import parts
+from hetero.host.compiled.parts import part
+from hetero.host.threads import capped, task_count, threaded
 
 has_slices = pytest.mark.skipif(slices.get() is None, reason="this system has no slices")
 needs_tbb = pytest.mark.skipif(layer.installed() is None, reason="the package tbb is not here")
@@ -110,7 +111,7 @@ def test_another_system_is_not_asked(change, monkeypatch):
 
 PROGRAM = """
 import os, sys, time
-from hetero.kernels.cpu import layer, slices, workers
+from hetero.host import layer, slices, workers
 import numpy as np
 from numba.np.ufunc import parallel
 

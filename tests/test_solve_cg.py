@@ -13,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 import hetero
 from hetero import devices
 from hetero.arrays import describe
-from hetero.devices import loop_compiler, loops
+from hetero.host.compiled import loop_compiler, loops
 from hetero.ops.cg.system import System
 
 GRID = (13, 17)
@@ -358,7 +358,7 @@ def test_device_arrays_stay_where_they_are(library):
         assert info == 0
         assert type(x) is type(here[1])
         assert describe(x).location == "cuda:0"
-        from hetero.runtime import transfer
+        from hetero.moving import transfer
 
         values = transfer.to_host(x, describe(x))
         assert np.linalg.norm(b - A @ values) <= 1e-9 * np.linalg.norm(b)

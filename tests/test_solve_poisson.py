@@ -16,10 +16,10 @@ import pytest
 from scipy.sparse.linalg import spsolve
 
 import hetero
-from hetero import devices
-from hetero.devices import cgroup, cpu
+from hetero import devices, registry
+from hetero.devices import cpu
+from hetero.host import cgroup
 from hetero.ops.poisson import methods as poisson_methods
-from hetero.runtime import registry
 
 
 def ways():

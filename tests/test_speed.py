@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 import hetero
+from hetero import profile
+from hetero.calling import planner
 from hetero.ops import matmul
-from hetero.runtime import call_cache, planner, profile
+from hetero.pricing import tables
 
 pytestmark = [pytest.mark.timing, pytest.mark.optimised]
 ROUNDS = 25
@@ -65,7 +67,7 @@ def test_a_small_product_of_any_shape_costs_little_more_than_numpys(name):
         return (perf_counter() - start) / len(operands)
 
     def excess():
-        call_cache.forget()
+        tables.forget()
         ours(np.ones((99, 3)), np.ones((3, 3) if name == "matmul" else 3))
         numpy, new, again = seconds(numpys), seconds(ours), seconds(ours)
         return max((new - 1.3 * numpy) / 15e-6, (again - 1.3 * numpy) / 3e-6)

@@ -7,9 +7,11 @@ import pytest
 
 from hetero.arrays import describe
 from hetero.errors import DeviceMemoryError
+from hetero.moving import transfer
 from hetero.ops.products import tile_times, tiling
-from hetero.runtime import movement, problem, transfer
-from hetero.runtime.profile import Profile, shipped
+from hetero.pricing import movement
+from hetero.profile import Profile, shipped
+from hetero.registry import problem
 
 
 class Under:

@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import devices
+from hetero import devices, profile
 from hetero.arrays import describe, pinned
-from hetero.devices import copy_jobs, lanes, pieces, staging
 from hetero.errors import DeviceError
-from hetero.runtime import movement, pinned_arrays, pricing, problem, profile
+from hetero.host.copying import copy_jobs, lanes, pieces, staging
+from hetero.moving import pinned_arrays
+from hetero.pricing import movement, pricing
+from hetero.registry import problem
 
 SLICE, LEAST = 1000, 64
 rng = np.random.default_rng(5)

@@ -11,7 +11,7 @@ import pytest
 from layouts import LAYOUTS
 
 import hetero
-from hetero import devices
+from hetero import devices, profile
 from hetero.devices.budget import rounded
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
 from hetero.ops import matmul
@@ -19,8 +19,8 @@ from hetero.ops.products import streaming, tile_choice, tile_times, tiling
 from hetero.ops.products.matrices import matrices_of
 from hetero.ops.products.tile_choice import Lengths
 from hetero.ops.products.tiling import Grid
-from hetero.runtime import pricing, profile
-from hetero.runtime.registry import Arguments
+from hetero.pricing import pricing
+from hetero.registry import Arguments
 
 SMALL = Lengths(least=2, most=5, least_bytes=1, batch_bytes=(2000, 500), most_tiles=64)
 

@@ -13,8 +13,7 @@ import types
 import numpy as np
 import pytest
 
-from hetero.devices import scheduling, staging, team
-from hetero.kernels.cpu import lane, lane_task
+from hetero.host.copying import lane, lane_task, scheduling, staging, team
 
 rng = np.random.default_rng(3)
 WORD = ctypes.c_int64

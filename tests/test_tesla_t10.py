@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from hetero import profile, registry
 from hetero.cli import main
 from hetero.evaluation.page import methods
 from hetero.evaluation.page.method_figures import fastest
-from hetero.runtime import over_sizes, profile, registry
+from hetero.ops import over_sizes
 
 GB = 1024.0**3
 KB, MB = 1024.0, 1024.0**2

@@ -9,13 +9,13 @@ import numba
 import pytest
 
 from hetero.calibration import budgets
-from hetero.calibration import thread_counts as measuring
-from hetero.calibration.loop import Measured
-from hetero.calibration.samples import Samples
+from hetero.calibration.environment import thread_counts as measuring
+from hetero.calibration.measure.loop import Measured
+from hetero.calibration.measure.samples import Samples
+from hetero.ops.cases import Place
 from hetero.ops.cg import cases as cg_cases
-from hetero.runtime import thread_counts
-from hetero.runtime.cases import Place
-from hetero.runtime.models import Work
+from hetero.registry import thread_counts
+from hetero.registry.models import Work
 
 
 class Clock:

@@ -11,10 +11,12 @@ import pytest
 import threadpoolctl
 
 import hetero
-from hetero.kernels.cpu import limits, threads, vectors
+from hetero import profile
+from hetero.calling import planner
+from hetero.host import limits, threads
+from hetero.kernels.cpu import vectors
 from hetero.ops import matmul
 from hetero.ops.products import public
-from hetero.runtime import planner, profile
 
 _now = limits.state()
 needs_blas = pytest.mark.skipif(

@@ -11,8 +11,10 @@ import pytest
 from numba.core import config
 from numba.np.ufunc import parallel
 
-from hetero.kernels.cpu import blas, blas_probe, blas_spin, layer, threads, vectors
-from hetero.runtime import blas_use, registry
+from hetero import registry
+from hetero.host import blas, blas_probe, blas_spin, layer, threads
+from hetero.kernels.cpu import vectors
+from hetero.registry import blas_use
 
 needs_tbb = pytest.mark.skipif(layer.installed() is None, reason="the package tbb is not here")
 
@@ -79,7 +81,8 @@ import os, sys, threading, time
 import numpy as np
 import hetero
 assert "numba" not in sys.modules
-from hetero.kernels.cpu import blas_spin, layer, vectors
+from hetero.host import blas_spin, layer
+from hetero.kernels.cpu import vectors
 from numba.np.ufunc import parallel
 
 A, x = np.ones((600, 600)), np.ones(1 << 20)

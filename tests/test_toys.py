@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import hetero
-from hetero import cli
+from hetero import cli, profile, registry
 from hetero.calibration import budgets, portions
 from hetero.calibration.budgets import FULL, QUICK
 from hetero.evaluation import bench, verify
-from hetero.runtime import profile, registry
-from hetero.runtime.cases import Place
+from hetero.ops.cases import Place
 from tests import test_agree, test_names, toys
 
 

@@ -13,8 +13,8 @@ import pytest
 from layouts import LAYOUTS
 
 import hetero
+from hetero import profile, registry
 from hetero.ops.linear_systems.types import CONVERGED, Outcome
-from hetero.runtime import profile, registry
 
 rng = np.random.default_rng(7)
 A32 = rng.random((6, 5), np.float32)

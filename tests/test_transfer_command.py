@@ -9,10 +9,11 @@ from itertools import pairwise
 
 import pytest
 
+from hetero import profile, registry
 from hetero.evaluation import pictures, transfer
 from hetero.evaluation.break_even import BreakEven, break_even, calls_from, extents, scaled
 from hetero.evaluation.work import Call, Given
-from hetero.runtime import inventory, profile, registry
+from hetero.profile import inventory
 
 OK, FAILED, USAGE = 0, 1, 2
 MB = 1 << 20

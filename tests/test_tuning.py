@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 import hetero
-from hetero import devices, kernels
+from hetero import devices, kernels, profile
 from hetero.calibration.tuning import measure_table
 from hetero.errors import ProfileError
 from hetero.kernels.common import refit as common
@@ -21,8 +21,7 @@ from hetero.kernels.common.refit import Limits, RefitCase, Search, Timer, search
 from hetero.kernels.matmul import refit as matmul_refit
 from hetero.kernels.matmul import tiles
 from hetero.kernels.matvec import refit as matvec_refit
-from hetero.runtime import profile
-from hetero.runtime import tuning as tuning_tables
+from hetero.profile import tuning as tuning_tables
 
 calibrate = importlib.import_module("hetero.calibration.calibrate")  # the name is a function too
 LIMITS = Limits(132, 1024, 227 << 10, (9, 0))

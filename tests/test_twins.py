@@ -10,12 +10,14 @@ import pytest
 import toys
 
 import hetero
-from hetero import devices
-from hetero.calibration import loop, machine, overheads, portions, quiet_links, sampling, twins
+from hetero import devices, profile, registry
+from hetero.calibration import machine, portions
 from hetero.calibration.budgets import QUICK
-from hetero.calibration.samples import Samples
-from hetero.runtime import inventory, profile, registry
-from hetero.runtime.cases import Case, Place, SampleGrid, grid
+from hetero.calibration.environment import overheads, quiet_links, twins
+from hetero.calibration.measure import loop, sampling
+from hetero.calibration.measure.samples import Samples
+from hetero.ops.cases import Case, Place, SampleGrid, grid
+from hetero.profile import inventory
 
 ONE = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 1e-6}
 PACK = {"form": "segments", "constants": [ONE]}

@@ -17,18 +17,20 @@ from scipy import signal
 from test_shares import PRODUCTS, broken, several, two, used, values  # noqa: F401  # fixtures
 
 import hetero
-from hetero import cli, devices
+from hetero import cli, devices, profile, registry
 from hetero.arrays import Spec, pinned
+from hetero.blocks import beside_cpu, with_cpu
+from hetero.calling import planner
 from hetero.devices import at_once
 from hetero.errors import DeviceMemoryError, DeviceNotAvailable, MethodNotAvailable
 from hetero.evaluation.draws import Arrays
 from hetero.evaluation.verify import measure_candidates
-from hetero.kernels.cpu import limits
+from hetero.host import limits
 from hetero.ops import matmul, matvec
+from hetero.ops.benchmark import Trial
 from hetero.ops.products.operands import build
-from hetero.runtime import beside_cpu, inventory, planner, profile, registry, with_cpu
-from hetero.runtime.benchmark import Trial
-from hetero.runtime.profile.constants import UNKNOWN_CONTENTION
+from hetero.profile import inventory
+from hetero.profile.constants import UNKNOWN_CONTENTION
 
 BOTH = "cpu+cuda:0"
 NAMES = ("matmul", "matvec")

@@ -30,7 +30,7 @@ from collections.abc import Callable
 import numpy as np
 
 import hetero
-from hetero.runtime import profile
+from hetero import profile
 
 warnings.simplefilter("ignore")
 rng = np.random.default_rng(0)

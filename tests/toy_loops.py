@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from hetero.devices import loops
-from hetero.kernels.cpu import threads
+from hetero.host import threads
+from hetero.host.compiled import loops
 
 FAMILY = loops.register(loops.Family("toys", 3.0, f"{__name__}:examples"))
 NAME = FAMILY.of("float64")

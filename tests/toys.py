@@ -13,13 +13,13 @@ from collections.abc import Iterator
 import numpy as np
 
 import hetero.ops  # noqa: F401  the operations that there are
-from hetero import devices
+from hetero import devices, registry
 from hetero.arrays import Spec, describe, spec
+from hetero.calling import execution, planner
 from hetero.devices.base import Device
-from hetero.runtime import execution, planner, registry
-from hetero.runtime.cases import Budget, Case, Place, SampleGrid
-from hetero.runtime.models import Work
-from hetero.runtime.problem import DEVICE_DTYPES, Problem, dtype_obstacle
+from hetero.ops.cases import Budget, Case, Place, SampleGrid
+from hetero.registry.models import Work
+from hetero.registry.problem import DEVICE_DTYPES, Problem, dtype_obstacle
 
 # -- An operation --------------------------------------------------------------------------------
 

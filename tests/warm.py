@@ -19,9 +19,11 @@ import threadpoolctl
 from scipy.sparse import issparse
 
 import hetero
+from hetero import registry
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.runtime import call_cache, inventory, registry
-from hetero.runtime.plan import Plan
+from hetero.pricing import tables
+from hetero.pricing.plan import Plan
+from hetero.profile import inventory
 
 Point = dict[str, str]
 NOTHING = object()  # the parameter is not given at all
@@ -153,7 +155,7 @@ class Machine:
     @staticmethod
     def forget() -> None:
         """As in a new process: no plan and no call is remembered."""
-        call_cache.forget()
+        tables.forget()
 
 
 def on_fake(entry: registry.Implementation) -> Callable[..., Any]:

@@ -61,7 +61,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     """Measure this machine and store its profile."""
     from hetero.calibration.calibrate import outcome
     from hetero.evaluation import report
-    from hetero.runtime.profile import default_path
+    from hetero.profile import default_path
 
     if arguments.path is not None:
         _check_file("--path", arguments.path, folder=False)
@@ -116,9 +116,11 @@ def _ended_like_an_interrupt() -> Iterator[None]:
 def explain(arguments: argparse.Namespace) -> int:
     """Price every candidate for a problem."""
     from hetero import devices as backends
+    from hetero import profile, registry
     from hetero.arrays import Spec
-    from hetero.runtime import inventory, planner, profile, registry
-    from hetero.runtime.blas_use import BESIDE_BLAS
+    from hetero.calling import planner
+    from hetero.profile import inventory
+    from hetero.registry.blas_use import BESIDE_BLAS
 
     operation = registry.operation(arguments.operation)
     options = _options(operation, arguments)
@@ -165,7 +167,7 @@ def explain(arguments: argparse.Namespace) -> int:
 
 def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
     """The operation's own options among the arguments; ValueError for another one's."""
-    from hetero.runtime import registry
+    from hetero import registry
 
     having: dict[str, list[str]] = {}
     for other in registry.operations():
@@ -194,7 +196,7 @@ def _what_it_covers(constants: Any, problem: Any) -> str:
 def compile_loops(arguments: argparse.Namespace) -> int:
     """Compile the CPU's loops for later processes."""
     import hetero.ops  # noqa: F401  # registers them
-    from hetero.devices import loop_compiler, loops
+    from hetero.host.compiled import loop_compiler, loops
 
     os.environ.pop(loops.OFF, None)  # here it is asked for
     if not loops.can_be_made():
@@ -215,8 +217,8 @@ def compile_loops(arguments: argparse.Namespace) -> int:
 
 def _compile_first(operations: tuple[Any, ...]) -> None:
     """Compile what is about to be timed."""
-    from hetero.devices import loop_compiler, loops
-    from hetero.runtime import registry
+    from hetero import registry
+    from hetero.host.compiled import loop_compiler, loops
 
     if any(row.loops for o in operations for row in registry.lookup(o.name)):
         loop_compiler.ensure(loops.every())
@@ -225,9 +227,9 @@ def _compile_first(operations: tuple[Any, ...]) -> None:
 def verify(arguments: argparse.Namespace) -> int:
     """Measure every candidate of random problems."""
     from hetero import devices as backends
+    from hetero import registry
     from hetero.evaluation import latest, report, verify
     from hetero.evaluation import links as links_of
-    from hetero.runtime import registry
 
     named = tuple(registry.operation(name) for name in arguments.operation)
     if arguments.on != "host" and backends.get(arguments.on).kind != "cuda":
@@ -263,8 +265,9 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def bench(arguments: argparse.Namespace) -> int:
     """Time every method, and other libraries."""
+    from hetero import registry
     from hetero.evaluation import bench, report
-    from hetero.runtime import benchmark, registry
+    from hetero.ops import benchmark
 
     if arguments.timeline is not None:
         return _timeline(arguments)
@@ -288,8 +291,8 @@ def bench(arguments: argparse.Namespace) -> int:
 
 
 def _bench_movement(arguments: argparse.Namespace) -> int:
+    from hetero import registry
     from hetero.evaluation import movement, report
-    from hetero.runtime import registry
 
     movement.place(arguments.device)  # or there is nothing to compile for
     _compile_first(registry.operations())

@@ -28,7 +28,7 @@ def options(sub: argparse.ArgumentParser) -> None:
 def common(sub: argparse.ArgumentParser, device: str) -> None:
     """Add the options that both have."""
     import hetero.ops  # noqa: F401  # registers them
-    from hetero.runtime import registry
+    from hetero import registry
 
     names = [
         name
@@ -70,9 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def shown(arguments: argparse.Namespace, measured: Any, text: Any, draw: Any) -> int:
     """Measure, print, and draw where that is asked for."""
+    from hetero import registry
     from hetero.cli.commands import _check_file
     from hetero.evaluation import pictures
-    from hetero.runtime import registry
 
     operation = registry.operation(arguments.operation)
     if arguments.plot is not None:

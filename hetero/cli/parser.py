@@ -135,13 +135,13 @@ def _calibrate(sub: argparse.ArgumentParser) -> None:
 
 def _operations() -> tuple[Any, ...]:
     import hetero.ops  # noqa: F401  # registers them
-    from hetero.runtime import registry
+    from hetero import registry
 
     return registry.operations()
 
 
 def _explain(sub: argparse.ArgumentParser) -> None:
-    from hetero.runtime import registry
+    from hetero import registry
 
     operations = _operations()
     forms = " | ".join(f"{o.function} {' or '.join(o.dims)}{o.dims_note}" for o in operations)
@@ -202,7 +202,7 @@ def _verify(sub: argparse.ArgumentParser) -> None:
 
 
 def _bench(sub: argparse.ArgumentParser) -> None:
-    from hetero.runtime import benchmark
+    from hetero.ops import benchmark
 
     operations = _operations()
     names = [name for o in operations for name in dict.fromkeys((o.name, o.function))]
@@ -241,7 +241,7 @@ def _bench(sub: argparse.ArgumentParser) -> None:
 
 def _with_option(name: str) -> str:
     """The operations of which bench lets one choose that."""
-    from hetero.runtime import benchmark
+    from hetero.ops import benchmark
 
     having = (o for o in _operations() if name in benchmark.of(o, "OPTIONS", ()))
     return " and ".join(o.function for o in having)

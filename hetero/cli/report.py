@@ -32,10 +32,10 @@ def options(sub: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write what is known of a machine as a page for a browser."""
+    from hetero import registry
     from hetero.cli.commands import _check_file
     from hetero.evaluation import ladder
     from hetero.evaluation.page import page
-    from hetero.runtime import registry
 
     _check_file("FILE", arguments.file)
     progress = progress_bar()

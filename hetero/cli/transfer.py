@@ -18,7 +18,7 @@ from hetero.terminal import progress_bar
 def options(sub: argparse.ArgumentParser) -> None:
     """Add them to the command."""
     import hetero.ops  # noqa: F401  # registers them
-    from hetero.runtime import registry
+    from hetero import registry
 
     forms = " | ".join(
         f"{o.function} {' or '.join(o.dims)}{o.dims_note}" for o in registry.operations()
@@ -61,7 +61,7 @@ def options(sub: argparse.ArgumentParser) -> None:
 
 
 def _bytes(text: str) -> int:
-    from hetero.runtime.memory_limit import parsed
+    from hetero.pricing.memory_limit import parsed
 
     if text.strip() == "0":
         return 0
@@ -75,8 +75,8 @@ def _bytes(text: str) -> int:
 
 def _work(arguments: argparse.Namespace) -> Any:
     """What ``--work`` says; ValueError where it makes no sense."""
+    from hetero import registry
     from hetero.evaluation.work import Call, Given
-    from hetero.runtime import registry
 
     first, *rest = arguments.work
     seconds = [_number(word) for word in arguments.work]
@@ -105,9 +105,9 @@ def _number(text: str) -> float | None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Price and measure the copies, and tell whether they pay."""
+    from hetero import profile
     from hetero.cli.commands import _check_file
     from hetero.evaluation import pictures, transfer, transfer_report
-    from hetero.runtime import profile
 
     if arguments.plot is not None:
         _check_file("--plot", arguments.plot)

@@ -2,7 +2,7 @@
 
 A kind of device is a module that subclasses `hetero.devices.base.Device` and has a function
 ``find()``; `register_kind` adds one from outside. Methods for it are rows that name the kind
-(`hetero.runtime.registry.register`).
+(`hetero.registry.register`).
 """
 
 from __future__ import annotations

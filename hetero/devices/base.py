@@ -17,10 +17,10 @@ import numpy as np
 
 from hetero import kernels
 from hetero.devices import cards, peers
-from hetero.devices.copy_jobs import Copy
 from hetero.devices.host_copies import HostCopies
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.host.copying.copy_jobs import Copy
 from hetero.kernels.procedure.card import Card
 
 __all__ = ["Copy", "Device", "kernel_text", "short_host"]
@@ -248,12 +248,12 @@ class Device(HostCopies):
         block: int,
         shared_bytes: int,
     ) -> Any:
-        """A kernel for cooperative launches (`hetero.devices.cooperative`), None where there are
+        """A kernel for cooperative launches (`devices.cuda.cooperative`), None where there are
         none."""
         return None
 
     def transforms(self, layouts: Sequence[tuple[Any, ...]]) -> Any:
-        """Plans of the device's library of Fourier transforms; see `hetero.devices.cufft`."""
+        """Plans of the device's library of Fourier transforms; see `hetero.devices.cuda.cufft`."""
         raise DeviceError(f"{self.kind} has no library of Fourier transforms")
 
     def run_launches(

@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from hetero.devices import cgroup
+from hetero.host import cgroup
 from hetero.imports import load
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import pinned
-from hetero.devices.copy_jobs import DOWNLOAD, UPLOAD, Copy, plainly
 from hetero.devices.queues import Queues
-from hetero.devices.staging import Ring, least
 from hetero.errors import DeviceError
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, plainly
+from hetero.host.copying.staging import Ring, least
 
 
 class HostCopies(Queues):

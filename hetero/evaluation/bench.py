@@ -1,6 +1,6 @@
 """`hetero bench`: an operation by every method side by side, beside the libraries that are here.
 
-What is compared is the operation's own: see `hetero.runtime.benchmark`.
+What is compared is the operation's own: see `hetero.ops.benchmark`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from hetero import devices
 from hetero.arrays import HOST
-from hetero.calibration.measure import measure
-from hetero.calibration.queue import Queue
+from hetero.calibration.measure.queue import Queue
+from hetero.calibration.measure.timing import measure
 from hetero.evaluation import draws, left_out
 from hetero.evaluation.left_out import leaving_out
-from hetero.runtime import benchmark
-from hetero.runtime.benchmark import Benchmark, Comparison, Iterations
-from hetero.runtime.plan import CPU
-from hetero.runtime.registry import Operation
+from hetero.ops import benchmark
+from hetero.ops.benchmark import Benchmark, Comparison, Iterations
+from hetero.pricing.plan import CPU
+from hetero.registry import Operation
 
 _DRAWN, _LARGEST_DRAWN = 8, 64  # trials of an operation that says nothing of its own
 _LONGEST = 1.0  # predicted seconds of a candidate in one of these

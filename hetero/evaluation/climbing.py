@@ -12,15 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
-from hetero import devices
-from hetero.calibration import budgets, measure, solving
-from hetero.calibration.workbench import Bench
+from hetero import devices, registry
+from hetero.calibration import budgets
+from hetero.calibration.measure import solving, timing
+from hetero.calibration.measure.workbench import Bench
 from hetero.errors import DeviceNotAvailable
-from hetero.runtime import benchmark, inventory, pricing, registry
-from hetero.runtime.cases import Case, Dims, Place, TimedSolves, forget_numbers
-from hetero.runtime.plan import CPU, readable
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Implementation, Operation
+from hetero.ops import benchmark
+from hetero.ops.cases import Case, Dims, Place, TimedSolves, forget_numbers
+from hetero.pricing import pricing
+from hetero.pricing.plan import CPU, readable
+from hetero.profile import inventory
+from hetero.registry import Implementation, Operation
+from hetero.registry.problem import Problem
 
 _FIRST = 32  # the size that is tried first, to see how long others take
 _POINT = 0.06  # seconds for one figure by the wall's clock
@@ -134,11 +137,11 @@ class Ground:
             first = min(first, _seconds(lambda: solve(1)))
         if first > _LONG:
             return max(_seconds(lambda: solve(2)) - first, 0.0) or first
-        few = measure.measure(lambda: solve(1), budget=_POINT, least=2, most=5)
+        few = timing.measure(lambda: solve(1), budget=_POINT, least=2, most=5)
         if case.how.few == case.how.many:  # it is one step
             return min(few.samples)
         more = max(2, min(_MOST_STEPS, int(_POINT / min(few.samples))))
-        many = measure.measure(lambda: solve(1 + more), budget=2 * _POINT, least=2, most=5)
+        many = timing.measure(lambda: solve(1 + more), budget=2 * _POINT, least=2, most=5)
         return max(min(many.samples) - min(few.samples), 0.0) / more or min(few.samples)
 
 

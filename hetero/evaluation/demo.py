@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hetero import devices as backends
-from hetero import terminal
+from hetero import profile, registry, terminal
 from hetero.arrays import HOST, Spec
 from hetero.calibration.calibrate import measure_machine
+from hetero.calling import overview, planner
 from hetero.evaluation import draws, report
 from hetero.evaluation.left_out import leaving_out
 from hetero.evaluation.verify import measure_candidates, summary
-from hetero.runtime import benchmark, overview, planner, profile, registry
-from hetero.runtime.benchmark import Trial
-from hetero.runtime.plan import Plan, readable
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Operation
+from hetero.ops import benchmark
+from hetero.ops.benchmark import Trial
+from hetero.pricing.plan import Plan, readable
+from hetero.registry import Operation
+from hetero.registry.problem import Problem
 
 _SLOW = 3e9  # flops from which on OpenCL on the CPU is left out: it would take seconds
 

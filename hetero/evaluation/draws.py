@@ -10,10 +10,10 @@ import numpy as np
 
 from hetero import devices
 from hetero.arrays import HOST, Operand, Spec
-from hetero.runtime import benchmark
-from hetero.runtime.benchmark import Trial
-from hetero.runtime.problem import DEVICE_DTYPES
-from hetero.runtime.registry import Operation
+from hetero.ops import benchmark
+from hetero.ops.benchmark import Trial
+from hetero.registry import Operation
+from hetero.registry.problem import DEVICE_DTYPES
 
 
 def draw(operation: Operation, random: random.Random, on: str, largest: int) -> Trial:

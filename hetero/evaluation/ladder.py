@@ -9,10 +9,10 @@ from hetero.evaluation import climbing, latest, pictures, roof
 from hetero.evaluation.climbing import Ground
 from hetero.evaluation.left_out import leaving_out
 from hetero.evaluation.report import markdown
-from hetero.runtime import benchmark
-from hetero.runtime.cases import Place
-from hetero.runtime.plan import CPU, readable
-from hetero.runtime.registry import Implementation, Operation
+from hetero.ops import benchmark
+from hetero.ops.cases import Place
+from hetero.pricing.plan import CPU, readable
+from hetero.registry import Implementation, Operation
 
 _SIZES = {"cuda": (256, 1024, 4096)}
 _SIZES_OTHERS = (64, 256, 512)

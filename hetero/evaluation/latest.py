@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero import paths
-from hetero.runtime.profile import places
+from hetero.profile import places
 
 VERIFY, LADDER = "verify", "ladder"
 _LARGEST = 1 << 22  # bytes

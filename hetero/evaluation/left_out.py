@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
-from hetero.runtime import failures
+from hetero.moving import failures
 
 log = logging.getLogger("hetero")
 Name = TypeVar("Name", bound=Hashable)

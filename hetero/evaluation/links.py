@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 from hetero import devices as backends
-from hetero.calibration import copies, loaded_links, quiet_links
-from hetero.calibration.copies import Copies
-from hetero.calibration.links_at_once import Together
-from hetero.calibration.residuals import residuals
+from hetero import profile
+from hetero.calibration.environment import copies, loaded_links, quiet_links
+from hetero.calibration.environment.copies import Copies
+from hetero.calibration.environment.links_at_once import Together
+from hetero.calibration.fit.residuals import residuals
 from hetero.devices import at_once
 from hetero.errors import DeviceError
-from hetero.runtime import blas_use, inventory, pricing, profile
-from hetero.runtime.blas_use import BESIDE_BLAS
-from hetero.runtime.profile import PAGEABLE, PINNED
+from hetero.pricing import pricing
+from hetero.profile import PAGEABLE, PINNED, inventory
+from hetero.registry import blas_use
+from hetero.registry.blas_use import BESIDE_BLAS
 
 _LARGEST = 1 << 28  # bytes, of copies in company
 _COUNT, _COUNT_IN_COMPANY = 24, 12

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from hetero import devices
-from hetero.arrays import reused
+from hetero import devices, registry
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, left_out
-from hetero.runtime import benchmark, registry
+from hetero.host import reused
+from hetero.ops import benchmark
 
 SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes
 _LEAST, _MOST, _SECONDS = 3, 15, 0.4  # samples of a copy, and seconds for all of them

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from hetero.calibration import load
-from hetero.runtime.benchmark import BenchTable
-from hetero.runtime.models import ModelKey
-from hetero.runtime.plan import CPU, readable
-from hetero.runtime.profile import Profile
+from hetero.calibration.measure import load
+from hetero.ops.benchmark import BenchTable
+from hetero.pricing.plan import CPU, readable
+from hetero.profile import Profile
+from hetero.registry.models import ModelKey
 
 _DOUBTFUL = 1.0  # mean relative error of a model beyond which it is no good
 

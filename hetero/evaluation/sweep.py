@@ -7,13 +7,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from hetero import registry
 from hetero.evaluation import climbing, pictures
 from hetero.evaluation.climbing import Ground
 from hetero.evaluation.left_out import leaving_out
 from hetero.evaluation.report import markdown
-from hetero.runtime import benchmark, registry
-from hetero.runtime.plan import readable
-from hetero.runtime.registry import Arguments, Implementation, Operation, Shaping
+from hetero.ops import benchmark
+from hetero.pricing.plan import readable
+from hetero.registry import Arguments, Implementation, Operation, Shaping
 
 _SIZE = {"cuda": 4096}
 _SIZE_OTHERS = 128

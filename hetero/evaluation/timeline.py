@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero import registry
+from hetero.calling import planner
 from hetero.devices.base import Copy, Device
 from hetero.evaluation import draws
-from hetero.runtime import benchmark, planner, registry
-from hetero.runtime.registry import Arguments
+from hetero.ops import benchmark
+from hetero.registry import Arguments
 
 UPLOAD, COMPUTE, DOWNLOAD = "upload", "compute", "download"
 _ROWS = (UPLOAD, COMPUTE, DOWNLOAD)

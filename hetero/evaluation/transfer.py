@@ -12,15 +12,15 @@ from functools import partial
 from typing import Any
 
 from hetero import devices as backends
+from hetero import profile
 from hetero.arrays import HOST
-from hetero.calibration.copies import Copies, is_asked
+from hetero.calibration.environment.copies import Copies, is_asked
+from hetero.calling.planner import Machine, OtherMachine
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation.break_even import break_even, calls_from, extents
 from hetero.evaluation.work import Call, Given, typical
-from hetero.runtime import inventory, profile
-from hetero.runtime.plan import CPU, Candidate
-from hetero.runtime.planner import Machine, OtherMachine
-from hetero.runtime.profile import PAGEABLE, PINNED, STAGED, Profile
+from hetero.pricing.plan import CPU, Candidate
+from hetero.profile import PAGEABLE, PINNED, STAGED, Profile, inventory
 
 WAYS = ("upload", "download")
 MEMORIES = (PAGEABLE, STAGED, PINNED)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hetero.evaluation import pictures
 from hetero.evaluation.report import markdown
-from hetero.runtime.plan import CPU, readable
+from hetero.pricing.plan import CPU, readable
 
 _STYLES = ("-", "--", "-.", ":")
 

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
-from hetero.calibration.measure import center
+from hetero.calibration.measure.timing import center
 from hetero.evaluation.left_out import leaving_out
-from hetero.kernels.cpu import blas_spin
-from hetero.runtime import blas_use
+from hetero.host import blas_spin
+from hetero.registry import blas_use
 
 _WARM = 1e-3  # seconds of calls that do not count
 _WAKE = 1e-2  # where threads of BLAS were put to sleep: to find cores for them takes ticks of 4 ms

@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 
 from hetero import devices as backends
+from hetero import registry
 from hetero.arrays import HOST
-from hetero.calibration.residuals import residuals
+from hetero.calibration.fit.residuals import residuals
+from hetero.calling import planner
 from hetero.errors import MethodNotAvailable
 from hetero.evaluation import draws, turns
 from hetero.evaluation.left_out import leaving_out
-from hetero.kernels.cpu import limits
-from hetero.runtime import benchmark, planner, registry
-from hetero.runtime.benchmark import Trial
-from hetero.runtime.plan import Plan
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Operation
+from hetero.host import limits
+from hetero.ops import benchmark
+from hetero.ops.benchmark import Trial
+from hetero.pricing.plan import Plan
+from hetero.registry import Operation
+from hetero.registry.problem import Problem
 
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
 

@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from hetero import devices as backends
 from hetero.arrays import HOST, Spec
+from hetero.calling.planner import Machine
 from hetero.errors import DeviceError, MethodNotAvailable, NotPriced
 from hetero.evaluation import draws
 from hetero.evaluation.break_even import scaled
-from hetero.runtime import benchmark
-from hetero.runtime.benchmark import Trial
-from hetero.runtime.plan import Candidate, Plan
-from hetero.runtime.planner import Machine
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Operation
+from hetero.ops import benchmark
+from hetero.ops.benchmark import Trial
+from hetero.pricing.plan import Candidate, Plan
+from hetero.registry import Operation
+from hetero.registry.problem import Problem
 
 _LEAST, _MOST, _SECONDS = 3, 15, 0.3  # samples of a call, and seconds for all of them
 _LONGEST = 5.0  # predicted seconds of a call that is measured

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from hetero import registry
+from hetero.calling import planner
 from hetero.ops import cpu_vectors, functions  # noqa: F401  # registers loops and operations
-from hetero.runtime import planner, registry
-from hetero.runtime.plan import Plan
+from hetero.pricing.plan import Plan
 
 
 def plan(
@@ -72,3 +73,11 @@ def plan(
         told = f"its operands are {', '.join(needed)}, and its options {', '.join(free)}"
         raise TypeError(f"plan of {found.function}: {error}; {told}") from None
     return planner.plan_call(found, operands, options, device, method)
+
+
+def _registered(operation: str, kind: str, method: str) -> registry.Implementation:
+    """A row of the registry as it is unpickled: importing this module has registered all."""
+    return registry.registered(operation, kind, method)
+
+
+registry.restore_by(_registered)

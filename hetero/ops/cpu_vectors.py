@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.devices import loop_compiler, loops
+from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import load
 
 _FAMILY = loops.register(loops.Family("vectors", 3.0, f"{__name__}:examples", served=True))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Shaping
+from hetero.registry import Arguments, Shaping
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

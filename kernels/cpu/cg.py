@@ -28,9 +28,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from hetero.host.compiled.parts import helper, is_finite, part
+from hetero.host.threads import thread_count, threaded
+
 from .csr import CHUNK, block_times
-from .parts import helper, is_finite, part
-from .threads import thread_count, threaded
 
 __all__ = [
     "CHUNK",

@@ -15,10 +15,11 @@ import math
 
 import numpy as np
 
+from hetero.host.compiled.parts import helper, part
+from hetero.host.threads import shared, task_count, thread_count, threaded
+
 from ..common.boundaries import FILL, SYMM, WRAP
 from .convolve_blocks import BLOCK, ROWS, block, copy, flat_block, half_block, load, store
-from .parts import helper, part
-from .threads import shared, task_count, thread_count, threaded
 
 __all__ = ["FILL", "SYMM", "WRAP", "block_width", "direct", "separable"]
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .parts import helper, part
-from .threads import threaded
+from hetero.host.compiled.parts import helper, part
+from hetero.host.threads import threaded
 
 __all__ = ["CHUNK", "Blocks", "block_times", "runs"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .parts import helper, inlined, part
-from .threads import threaded
+from hetero.host.compiled.parts import helper, inlined, part
+from hetero.host.threads import threaded
 
 __all__ = ["residual_rows", "sweep_bands"]
 

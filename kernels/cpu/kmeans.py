@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from .parts import part
-from .threads import serial, shared, threaded
+from hetero.host.compiled.parts import part
+from hetero.host.threads import serial, shared, threaded
 
 __all__ = [
     "BLOCK",

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero.host.compiled.parts import helper, part
+from hetero.host.threads import threaded
+
 from .kmeans import BLOCK, TILE, by_work
-from .parts import helper, part
-from .threads import threaded
 
 __all__ = ["FEW", "assign", "between", "rounding"]
 

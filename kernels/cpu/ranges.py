@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .parts import helper, part
-from .threads import shared, threaded
+from hetero.host.compiled.parts import helper, part
+from hetero.host.threads import shared, threaded
 
 __all__ = ["all_finite", "block_sums", "least_lines"]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hetero.runtime.plan import readable
+from hetero.pricing.plan import readable
 
 _ROOM = 0.03  # of the length, beyond all values
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetero import devices as backends
+from hetero import profile, registry
 from hetero.arrays import HOST
 from hetero.errors import ProfileError
 from hetero.evaluation import latest
@@ -21,11 +22,11 @@ from hetero.evaluation.page.marks import Numbers
 from hetero.evaluation.page.method_figures import method_figure
 from hetero.evaluation.page.methods import Devices
 from hetero.evaluation.page.svg import Names
-from hetero.runtime import inventory, over_sizes, profile, registry
-from hetero.runtime.plan import CPU
-from hetero.runtime.problem import DEVICE_DTYPES
-from hetero.runtime.profile import Profile
-from hetero.runtime.registry import Operation
+from hetero.ops import over_sizes
+from hetero.pricing.plan import CPU
+from hetero.profile import Profile, inventory
+from hetero.registry import Operation
+from hetero.registry.problem import DEVICE_DTYPES
 
 Progress = Callable[[float, str], None]
 

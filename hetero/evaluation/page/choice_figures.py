@@ -11,7 +11,7 @@ from hetero.evaluation.page.html import figure, folded, items, table
 from hetero.evaluation.page.marks import Numbers
 from hetero.evaluation.page.regions import regions
 from hetero.evaluation.page.svg import Names, element
-from hetero.runtime.over_sizes import Plane
+from hetero.ops.over_sizes import Plane
 
 _ROWS = 5  # of a table
 

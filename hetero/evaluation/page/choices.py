@@ -7,13 +7,13 @@ from itertools import groupby
 from typing import NamedTuple
 
 from hetero.arrays import HOST, Spec
+from hetero.calling.planner import OtherMachine
 from hetero.errors import MethodNotAvailable, NotPriced
 from hetero.evaluation.page.methods import Devices
-from hetero.runtime.over_sizes import Plane
-from hetero.runtime.plan import CPU, Plan
-from hetero.runtime.planner import OtherMachine
-from hetero.runtime.profile import Profile
-from hetero.runtime.registry import Operation
+from hetero.ops.over_sizes import Plane
+from hetero.pricing.plan import CPU, Plan
+from hetero.profile import Profile
+from hetero.registry import Operation
 
 NONE = "no choice"  # where nothing is priced
 _PARTS = 2  # sizes to each doubling: a plan takes up to 2 ms

@@ -9,9 +9,9 @@ from hetero.evaluation.page.marks import Numbers
 from hetero.evaluation.page.rows import Row, rows
 from hetero.evaluation.page.svg import Names
 from hetero.evaluation.report import OF_METHODS
-from hetero.runtime.models import ModelKey
-from hetero.runtime.profile import Profile
-from hetero.runtime.registry import Operation
+from hetero.profile import Profile
+from hetero.registry import Operation
+from hetero.registry.models import ModelKey
 
 _LEAST = 0.001  # relative error that is told from none
 

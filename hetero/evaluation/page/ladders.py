@@ -11,7 +11,7 @@ from hetero.evaluation.page.html import figure, figures, folded, heading, items,
 from hetero.evaluation.page.marks import Numbers
 from hetero.evaluation.page.rows import Row, rows
 from hetero.evaluation.page.svg import Names
-from hetero.runtime.plan import readable
+from hetero.pricing.plan import readable
 
 _READ = (
     "Kernels on the way from one thread to the best, on operands that lie on the device. Full "

@@ -9,10 +9,10 @@ from hetero.evaluation.page.axes import in_bytes, rate
 from hetero.evaluation.page.html import figure, table
 from hetero.evaluation.page.lines import Drawn, Labels, lines
 from hetero.evaluation.page.svg import Names
-from hetero.runtime.blas_use import BESIDE_BLAS
-from hetero.runtime.models import bind_link
-from hetero.runtime.plan import readable
-from hetero.runtime.profile import Profile
+from hetero.pricing.plan import readable
+from hetero.profile import Profile
+from hetero.registry.blas_use import BESIDE_BLAS
+from hetero.registry.models import bind_link
 
 _SIZES = [round(2.0 ** (step / 2)) for step in range(2 * 10, 2 * 30 + 1)]  # bytes
 _LARGE = 1 << 28  # bytes

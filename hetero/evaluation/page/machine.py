@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from hetero.calibration import load
-from hetero.devices import loops
+from hetero.calibration.measure import load
+from hetero.calling import overview
 from hetero.evaluation import report
 from hetero.evaluation.page.axes import in_bytes
 from hetero.evaluation.page.html import facts, paragraph
 from hetero.evaluation.page.methods import Devices
-from hetero.runtime import overview
-from hetero.runtime.profile import Profile
+from hetero.host.compiled import loops
+from hetero.profile import Profile
 
 _HIDDEN = ("elsewhere", "kernels")  # of a device's description
 

@@ -13,8 +13,8 @@ from hetero.evaluation.page.lines import Drawn, Labels, lines
 from hetero.evaluation.page.marks import Numbers
 from hetero.evaluation.page.methods import Curve
 from hetero.evaluation.page.svg import Names
-from hetero.runtime.over_sizes import Axis
-from hetero.runtime.plan import CPU, readable
+from hetero.ops.over_sizes import Axis
+from hetero.pricing.plan import CPU, readable
 
 _COLUMNS = 4  # sizes in a table
 _CLEARLY = 1.05

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero import registry
 from hetero.arrays import HOST
-from hetero.runtime import registry
-from hetero.runtime.cases import grid
-from hetero.runtime.models import Work, bind
-from hetero.runtime.over_sizes import Line
-from hetero.runtime.plan import CPU
-from hetero.runtime.planner import OtherMachine
-from hetero.runtime.profile import Profile
-from hetero.runtime.registry import Implementation, Operation
+from hetero.calling.planner import OtherMachine
+from hetero.ops.cases import grid
+from hetero.ops.over_sizes import Line
+from hetero.pricing.plan import CPU
+from hetero.profile import Profile
+from hetero.registry import Implementation, Operation
+from hetero.registry.models import Work, bind
 
 _NEAR = 0.03  # relative difference of a sample's work to that of the line's problem, at most
 Points = list[tuple[float, float]]

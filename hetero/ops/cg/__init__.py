@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.arrays import array_or_spec, describe, is_device_array
+from hetero.calling import call_cache, planner
 from hetero.imports import load
+from hetero.moving.results import staying
 from hetero.ops.cg import methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.cg.operands import from_dims, problem
 from hetero.ops.cg.system import System
@@ -16,9 +19,7 @@ from hetero.ops.linear_systems.solve import Solve, execute, warn
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
 from hetero.ops.linear_systems.types import CONVERGED, INDEFINITE, LIMIT, NOT_FINITE
 from hetero.ops.linear_systems.vectors import on_host
-from hetero.runtime import call_cache, planner, registry
-from hetero.runtime.plan import CPU, Plan
-from hetero.runtime.results import staying
+from hetero.pricing.plan import CPU, Plan
 
 __all__ = ["OPERATION", "System", "from_dims", "problem", "solve_cg"]
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import spec
+from hetero.calling import planner
 from hetero.devices import cpu
-from hetero.ops.cg import OPERATION, solve_cg
-from hetero.runtime import planner
-from hetero.runtime.benchmark import (
+from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
     Iterations,
@@ -24,9 +23,10 @@ from hetero.runtime.benchmark import (
     cuda_device,
     name_of,
 )
-from hetero.runtime.over_sizes import Axis, Line
-from hetero.runtime.plan import CPU
-from hetero.runtime.problem import DEVICE_DTYPES
+from hetero.ops.cg import OPERATION, solve_cg
+from hetero.ops.over_sizes import Axis, Line
+from hetero.pricing.plan import CPU
+from hetero.registry.problem import DEVICE_DTYPES
 
 DTYPE = "float64"
 _SPREAD = 100.0  # of the dense systems, which then need more than 256 iterations in either dtype

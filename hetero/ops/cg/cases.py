@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from hetero.arrays import dense
 from hetero.devices.base import Device
 from hetero.imports import load
+from hetero.ops.cases import Budget, Case, Place, TimedSolves, numbers
 from hetero.ops.cg.operands import CgOptions
 from hetero.ops.cg.system import System
 from hetero.ops.linear_systems.cases import (
@@ -24,10 +25,9 @@ from hetero.ops.linear_systems.cases import (
     unknowns,
 )
 from hetero.ops.linear_systems.solve import Solve
-from hetero.runtime.cases import Budget, Case, Place, TimedSolves, numbers
-from hetero.runtime.models import ModelKey, Work, bind
-from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Arguments
+from hetero.registry import Arguments
+from hetero.registry.models import ModelKey, Work, bind
+from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 _OPERATION = "cg"
 _LAYOUTS = ("dense", "csr", "stencil2", "stencil3", "stencil2-multigrid")

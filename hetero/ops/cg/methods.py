@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.imports import load
 from hetero.ops.cg.operands import NAME
 from hetero.ops.krylov.loops import ROWS, STENCILS
 from hetero.ops.linear_systems.tolerances import digits
-from hetero.runtime import registry
-from hetero.runtime.models import Work
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments
+from hetero.registry import Arguments
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

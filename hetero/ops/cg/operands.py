@@ -12,7 +12,7 @@ from hetero.arrays import Operand, Spec, array_or_spec, dense, describe, is_devi
 from hetero.imports import load
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance, digits
 from hetero.ops.linear_systems.vectors import number_dtype, real_dtype
-from hetero.runtime.problem import Problem, check_dims
+from hetero.registry.problem import Problem, check_dims
 
 NAME = "cg"
 DIMS = ("N", "NY NX", "NZ NY NX")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, describe, is_device_array
-from hetero.devices import loop_compiler, loops
+from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import load
+from hetero.moving import transfer
 from hetero.ops.cg import operands
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil
 from hetero.ops.linear_systems.vectors import on_host
 from hetero.ops.multigrid.loops import CYCLES
-from hetero.runtime import transfer
 
 
 class System:

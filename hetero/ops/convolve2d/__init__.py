@@ -6,20 +6,22 @@ from typing import Any
 
 import numpy as np
 
+from hetero import registry
+from hetero.calling import call_cache, planner
 from hetero.ops.convolve2d import methods  # noqa: F401  # registers them
 from hetero.ops.convolve2d.bands import cut
 from hetero.ops.convolve2d.operands import NAME, checked, from_dims, note_channels, problem
 from hetero.ops.convolve2d.planning import planned
 from hetero.ops.convolve2d.remembered import SMALL, calls, key_of, scipys
 from hetero.ops.convolve2d.window import MODES
-from hetero.runtime import call_cache, planner, registry
-from hetero.runtime.plan import Plan
+from hetero.pricing import settings
+from hetero.pricing.plan import Plan
 
 __all__ = ["OPERATION", "convolve2d", "from_dims", "problem"]
 
 _known_on_host, _find_for = calls.host.get, calls.find.get
 _ndarray = np.ndarray
-_forced = call_cache.forced.get
+_forced = settings.forced.get
 
 
 def convolve2d(

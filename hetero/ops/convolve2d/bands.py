@@ -10,8 +10,8 @@ import numpy as np
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import Window
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Cut
+from hetero.registry import Cut
+from hetero.registry.problem import Problem
 
 
 def cut(problem: Problem, parts: int) -> Cut | None:

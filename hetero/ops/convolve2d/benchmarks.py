@@ -14,12 +14,8 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, spec
-from hetero.ops.convolve2d import OPERATION, demonstration
-from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of, is_wide
-from hetero.ops.convolve2d.window import BOUNDARIES, MODES, TRANSFORMS
-from hetero.runtime import execution, planner
-from hetero.runtime.benchmark import (
+from hetero.calling import execution, planner
+from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
     TimedCall,
@@ -29,9 +25,13 @@ from hetero.runtime.benchmark import (
     from_host_by_cupy,
     name_of,
 )
-from hetero.runtime.over_sizes import Axis, Line, Plane
-from hetero.runtime.plan import CPU, Plan
-from hetero.runtime.problem import DEVICE_DTYPES
+from hetero.ops.convolve2d import OPERATION, demonstration
+from hetero.ops.convolve2d.filters import FilterOptions
+from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of, is_wide
+from hetero.ops.convolve2d.window import BOUNDARIES, MODES, TRANSFORMS
+from hetero.ops.over_sizes import Axis, Line, Plane
+from hetero.pricing.plan import CPU, Plan
+from hetero.registry.problem import DEVICE_DTYPES
 
 demonstrate = demonstration.demonstrate
 

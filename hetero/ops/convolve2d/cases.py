@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.arrays import HOST, spec
 from hetero.imports import load
+from hetero.ops.cases import Budget, Case, Dims, Passes, Place, grid, thinned
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import NAME, described
 from hetero.ops.convolve2d.window import window_of
-from hetero.runtime import registry
-from hetero.runtime.cases import Budget, Case, Dims, Passes, Place, grid, thinned
-from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Implementation
+from hetero.registry import Implementation
+from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 _IMAGES = {
     "cpu": (4, 16, 64, 128, 256, 512, 1024, 4096),

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hetero.calling.planner import plan_call
 from hetero.ops.convolve2d import OPERATION, convolve2d
-from hetero.runtime.plan import readable
-from hetero.runtime.planner import plan_call
+from hetero.pricing.plan import readable
 
 _SIDE = 2048
 

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import numpy as np
 
-from hetero.devices import loop_compiler
-from hetero.devices.loops import is_ready
+from hetero.host.compiled import loop_compiler
+from hetero.host.compiled.loops import is_ready
 from hetero.imports import load
 from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d import loops

@@ -13,8 +13,8 @@ from hetero.devices.workspace import Workspace
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
-from hetero.runtime import tuning
-from hetero.runtime.problem import Problem
+from hetero.profile import tuning
+from hetero.registry.problem import Problem
 
 _THREADS = 256
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from hetero.devices.base import Device
-from hetero.devices.cufft import RealTransform2D
+from hetero.devices.cuda.cufft import RealTransform2D
 from hetero.devices.workspace import Workspace
 from hetero.ops.convolve2d.direct_device import direct, flag, gather, launch, uploaded
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
 from hetero.ops.convolve2d.window import Axis
-from hetero.runtime.problem import Problem
+from hetero.registry.problem import Problem
 
 _KEPT = 8  # transforms in each context
 _AT_A_TIME = 1 << 28  # bytes of tiles that are transformed at a time, but for one that is larger

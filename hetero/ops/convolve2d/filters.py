@@ -59,7 +59,7 @@ class Filter:
         """The filter with its values known."""
         if self.array is not None:
             return self
-        transfer = load("hetero.runtime.transfer")
+        transfer = load("hetero.moving.transfer")
         return Filter(np.ascontiguousarray(transfer.to_host(self._held, self._operand)))
 
     def held(self) -> Filter:

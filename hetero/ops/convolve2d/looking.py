@@ -11,8 +11,8 @@ import numpy as np
 from hetero.ops.convolve2d import loops
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
 from hetero.ops.convolve2d.window import TRANSFORMS
-from hetero.runtime.plan import CPU, Plan
-from hetero.runtime.problem import Problem
+from hetero.pricing.plan import CPU, Plan
+from hetero.registry.problem import Problem
 
 TERM = "look"
 # Seconds: of a look; of a core for a byte of the image; of one thread for a block. 16 cores of an

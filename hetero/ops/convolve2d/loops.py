@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.devices import loop_compiler, loops
+from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import load
 from hetero.ops.convolve2d.window import Window, mode_of
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.imports import load
+from hetero.moving import pipeline
 from hetero.ops.convolve2d import loops, obstacles, rungs, streamed, work
 from hetero.ops.convolve2d.operands import NAME
-from hetero.runtime import pipeline, registry
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments
+from hetero.registry import Arguments
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

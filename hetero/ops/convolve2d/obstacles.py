@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero.imports import load
+from hetero.moving import pipeline
 from hetero.ops.convolve2d.window import mode_of
 from hetero.ops.convolve2d.work import Axes, Info
-from hetero.runtime import pipeline
-from hetero.runtime.problem import DEVICE_DTYPES, Problem
+from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 Excludes = Callable[[Problem, Info], str | None]
 
@@ -61,7 +61,7 @@ def loses_or_no_cufft(problem: Problem, info: Info) -> str | None:
     """As `loses`, for transforms on this machine's GPUs."""
     if (reason := loses(problem, info)) is not None or info.get("elsewhere"):
         return reason
-    cufft = load("hetero.devices.cufft")
+    cufft = load("hetero.devices.cuda.cufft")
     return cufft.obstacle()
 
 

@@ -19,12 +19,12 @@ from hetero.arrays import (
     is_device_array,
     name_of,
 )
+from hetero.calling.planner import HERE, Machine
 from hetero.imports import load
+from hetero.moving import results
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, Window, window_of
-from hetero.runtime import results
-from hetero.runtime.planner import HERE, Machine
-from hetero.runtime.problem import Problem, check_dims, dtype_obstacle
+from hetero.registry.problem import Problem, check_dims, dtype_obstacle
 
 log = logging.getLogger("hetero")
 
@@ -248,7 +248,7 @@ def problem(
     image, kernel = of_dtype(image, dtype), of_dtype(kernel, dtype)
     arrays = [call.image, call.filter]
     if is_device_array(arrays[1]) and kernel.size <= LARGEST_DOWNLOADED:
-        transfer = load("hetero.runtime.transfer")
+        transfer = load("hetero.moving.transfer")
         arrays[1] = transfer.to_host(arrays[1], call.b)
     pixels, taps = (x if isinstance(x, np.ndarray) else None for x in arrays)
     finite = isfinite(call.fillvalue) and are_finite(pixels, taps)

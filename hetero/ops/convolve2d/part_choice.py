@@ -12,10 +12,10 @@ from hetero.arrays import dense
 from hetero.ops.convolve2d import bands, looking, tiles_device
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import Window
-from hetero.runtime import pricing
-from hetero.runtime.plan import Plan
-from hetero.runtime.problem import Problem
-from hetero.runtime.profile import Profile
+from hetero.pricing import pricing
+from hetero.pricing.plan import Plan
+from hetero.profile import Profile
+from hetero.registry.problem import Problem
 
 SLOTS = 3  # for bands, and as many for results: moving, computed and moving
 # Bytes of a part with its result, that are tried.

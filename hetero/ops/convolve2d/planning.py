@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import HOST, Operand, Spec, describe
+from hetero.calling import execution
 from hetero.imports import load
 from hetero.ops.convolve2d import real
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import CheckedCall, described, filter_of
 from hetero.ops.convolve2d.real import Task
 from hetero.ops.convolve2d.remembered import are_few
-from hetero.runtime import execution
-from hetero.runtime.plan import Plan
+from hetero.pricing.plan import Plan
 
 
 def planned(call: CheckedCall) -> Task:
@@ -61,7 +61,7 @@ def _needs_host(call: CheckedCall) -> bool:
 
 def _by_way_of_host(call: CheckedCall) -> Task:
     """The operands downloaded, the result uploaded to where the first of them lies."""
-    transfer = load("hetero.runtime.transfer")
+    transfer = load("hetero.moving.transfer")
 
     def on_host(x: Any, operand: Operand) -> Any:
         if isinstance(x, Spec):

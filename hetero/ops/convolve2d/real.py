@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import HOST, dense, is_device_array
+from hetero.calling import call_cache, execution, planner
 from hetero.errors import GraphError
 from hetero.imports import load
+from hetero.moving import results
 from hetero.ops.convolve2d import looking
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
@@ -24,8 +26,8 @@ from hetero.ops.convolve2d.operands import (
 )
 from hetero.ops.convolve2d.remembered import SMALL, are_few, calls, key_of, known, remember
 from hetero.ops.convolve2d.window import SPREADING, TRANSFORMS, Window
-from hetero.runtime import call_cache, execution, planner, results
-from hetero.runtime.plan import CPU, Plan
+from hetero.pricing import tables
+from hetero.pricing.plan import CPU, Plan
 
 # Seconds that a convolution must take for the rank of a filter on its device to be looked at.
 _WORTH_A_DOWNLOAD = 2e-4
@@ -52,7 +54,7 @@ def planned(call: CheckedCall) -> Task:
 
 
 def _planned(call: CheckedCall) -> Task:
-    now = call_cache.generation()
+    now = tables.generation()
     a, b = call.a, call.b
     filter = _filter(call)
     found = call.window(rank_of(filter), _is_finite(call))
@@ -97,7 +99,7 @@ def _filter(call: CheckedCall) -> Any:
 
 
 def _downloaded(call: CheckedCall) -> Any:
-    transfer = load("hetero.runtime.transfer")
+    transfer = load("hetero.moving.transfer")
     return filter_of(transfer.to_host(call.filter, call.b), call.dtype)
 
 

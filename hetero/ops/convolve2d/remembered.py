@@ -1,4 +1,4 @@
-"""Calls of `convolve2d` that are remembered; see `hetero.runtime.call_cache`.
+"""Calls of `convolve2d` that are remembered; see `hetero.calling.call_cache`.
 
 Of those on NumPy arrays some come down to SciPy's function: whole numbers and other dtypes that
 only SciPy takes, and images and filters so small that more time would go by before another loop has
@@ -13,7 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, dense, reused
+from hetero import profile
+from hetero.arrays import HOST, dense
+from hetero.calling import call_cache
+from hetero.calling.planner import HERE, Machine, capturing
+from hetero.host import reused
 from hetero.imports import load
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import (
@@ -33,14 +37,13 @@ from hetero.ops.convolve2d.window import (
     TRANSFORMS,
     window_of,
 )
-from hetero.runtime import blas_use, call_cache, profile, thread_counts
-from hetero.runtime.plan import CPU, Plan
-from hetero.runtime.planner import HERE, Machine, capturing
-from hetero.runtime.registry import Arguments
+from hetero.pricing import settings, tables
+from hetero.pricing.plan import CPU, Plan
+from hetero.registry import Arguments, blas_use, thread_counts
 
 calls = call_cache.Calls()
 SMALL = 256  # elements of a filter whose values tell a remembered call on a device
-_few = call_cache.new_table()
+_few = tables.new_table()
 _BOUNDARIES = (*BOUNDARIES, *ALIASES)
 
 
@@ -68,11 +71,11 @@ def scipys(key: Any) -> Callable[[Any, Any, Any], Any] | None:
             shape, filter_shape = filter_shape, shape
     except (TypeError, ValueError):  # the general way says what is wrong
         return None
-    now = call_cache.generation()
+    now = tables.generation()
     if common.char in FEW_PRODUCTS and not _are_few(common, shape, filter_shape, mode):
         return None
     run = _scipys(mode, boundary)
-    call_cache.remember(calls.host, key, run, now)
+    tables.remember(calls.host, key, run, now)
     return run
 
 
@@ -107,7 +110,7 @@ def _are_few(
         return False
     found = _few.get(dtype.char) if machine.is_here else None
     if found is None:
-        now = call_cache.generation()
+        now = tables.generation()
         real = np.dtype(dtype.char.lower())
         shapes = (FEW_PRODUCTS[dtype.char] // 8 // 64, 64), (2, 2)
         image, filter = (dense(shape, real) for shape in shapes)
@@ -115,7 +118,7 @@ def _are_few(
         best = machine.plan(problem).candidates[0]
         found = (best.device, best.method) == (CPU, "direct")
         if machine.is_here:
-            call_cache.remember(_few, dtype.char, found, now)
+            tables.remember(_few, dtype.char, found, now)
     return found
 
 
@@ -149,7 +152,7 @@ def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
     if not a.location == b.location == HOST or call.method in SPREADING or call.stays:
         return None
     placed = () if call.device is call.method is None else (call.device, call.method)
-    placed += call_cache.besides() or ()
+    placed += settings.besides() or ()
     return a.shape, a.strides, a.dtype, b.shape, b.dtype, call.mode, call.boundary, *placed
 
 
@@ -172,7 +175,7 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
         With the fill value 0, of values that a transform keeps.
     plan : Plan
     now : int
-        Of the plans, see `call_cache.generation`, before the plan was made.
+        Of the plans, see `tables.generation`, before the plan was made.
     """
     key = _host_key(call)
     if key is None or plan.turns or plan.chosen.device != CPU or call.a.dtype != call.dtype:
@@ -200,4 +203,4 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     if not isinstance(host_call, _HostCall) or host_call.generation != now:
         host_call = _HostCall(now)
     host_call.by_rank[plan.problem.options.rank] = run
-    call_cache.remember(calls.host, key, host_call, now)
+    tables.remember(calls.host, key, host_call, now)

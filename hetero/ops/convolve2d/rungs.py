@@ -14,8 +14,8 @@ from hetero.kernels.convolution.rungs import RUNGS, Shape, chosen, plan_rung, sh
 from hetero.kernels.procedure.card import Card
 from hetero.ops import rungs
 from hetero.ops.convolve2d.window import Window
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.registry import Arguments, Implementation
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

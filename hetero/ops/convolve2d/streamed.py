@@ -12,29 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero import profile
+from hetero.calling import planner
 from hetero.errors import DeviceMemoryError
+from hetero.moving import failures, pipeline
+from hetero.moving.pipeline import Load, Step, Store
 from hetero.ops.convolve2d import bands, looking
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import is_wide
 from hetero.ops.convolve2d.part_choice import SLOTS, Cut, choose, nbytes_of, part_problem
 from hetero.ops.convolve2d.window import TRANSFORMS, Window
-from hetero.runtime import (
-    call_cache,
-    failures,
-    inventory,
-    memory_limit,
-    pipeline,
-    planner,
-    profile,
-)
-from hetero.runtime.pipeline import Load, Step, Store
-from hetero.runtime.plan import CPU
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Price
+from hetero.pricing import memory_limit, tables
+from hetero.pricing.plan import CPU
+from hetero.profile import inventory
+from hetero.registry import Arguments, Price
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.runtime.profile import Profile
+    from hetero.profile import Profile
 
 _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
 _ALIGNED = 16  # bytes that divide the address of every buffer of a device
@@ -58,7 +54,7 @@ def price(
     return Price(choice.terms, choice.told(problem))
 
 
-_choices = call_cache.new_table()
+_choices = tables.new_table()
 
 
 def _cut(problem: Problem, device: Device) -> Cut:
@@ -67,13 +63,13 @@ def _cut(problem: Problem, device: Device) -> Cut:
     key = problem, device.name, most
     found = _choices.get(key)
     if found is None:
-        now = call_cache.generation()
+        now = tables.generation()
         info, constants = inventory.devices()[device.name], profile.current()
         choice = choose(problem, device.name, info, constants, most, planner.beside())
         if choice is None:
             raise DeviceMemoryError(f"{device.name} has no room for a row of the image")
         found = choice.cut
-        call_cache.remember(_choices, key, found, now)
+        tables.remember(_choices, key, found, now)
     return found
 
 

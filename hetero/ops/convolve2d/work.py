@@ -10,8 +10,8 @@ import numpy as np
 
 from hetero.ops.convolve2d import tiles_cpu, tiles_device
 from hetero.ops.convolve2d.window import Axis
-from hetero.runtime.models import Work
-from hetero.runtime.problem import Problem
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem
 
 # What it costs the host to have a filter's spectrum made, beside what a convolution costs it.
 _SPECTRUM_CALLS = 0.7

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hetero import registry
 from hetero.arrays import HOST, describe, is_device_array
+from hetero.calling import planner
 from hetero.imports import load
+from hetero.moving import results, transfer
 from hetero.ops.kmeans import methods, operands  # noqa: F401  # the former registers them
 from hetero.ops.kmeans.fit import Fit, Progress
 from hetero.ops.kmeans.operands import from_dims, problem
-from hetero.runtime import planner, registry, results, transfer
-from hetero.runtime.plan import Plan
+from hetero.pricing.plan import Plan
 
 __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
 
@@ -176,7 +178,7 @@ def cluster(
 
     With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` is told of each start.
     """
-    execution = load("hetero.runtime.execution")
+    execution = load("hetero.calling.execution")
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
     planned = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import spec
-from hetero.ops.kmeans import OPERATION, demonstration, kmeans
-from hetero.runtime import planner
-from hetero.runtime.benchmark import (
+from hetero.calling import planner
+from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
     Iterations,
@@ -23,9 +22,10 @@ from hetero.runtime.benchmark import (
     cuda_device,
     name_of,
 )
-from hetero.runtime.over_sizes import Axis, Line
-from hetero.runtime.plan import CPU
-from hetero.runtime.problem import DEVICE_DTYPES
+from hetero.ops.kmeans import OPERATION, demonstration, kmeans
+from hetero.ops.over_sizes import Axis, Line
+from hetero.pricing.plan import CPU
+from hetero.registry.problem import DEVICE_DTYPES
 
 demonstrate = demonstration.demonstrate
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.devices import loop_compiler
-from hetero.devices.loops import is_ready
+from hetero.host.compiled import loop_compiler
+from hetero.host.compiled.loops import is_ready
+from hetero.host.threads import shared
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu import kmeans_bounds as bounds
-from hetero.kernels.cpu.threads import shared
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.loops import BOUNDS
 from hetero.ops.kmeans.rows_cpu import LoopRows, cost_of_a_row

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.ops import kmeans
+from hetero.ops.cases import Budget, Case, Place, TimedSolves, grid, numbers
 from hetero.ops.kmeans.fit import Fit
 from hetero.ops.kmeans.methods import seeding_iterations
 from hetero.ops.kmeans.operands import DENSE, PLUS_PLUS, SEEDED
-from hetero.runtime import registry
-from hetero.runtime.cases import Budget, Case, Place, TimedSolves, grid, numbers
-from hetero.runtime.models import ModelKey, Work, bind
-from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Arguments
+from hetero.registry import Arguments
+from hetero.registry.models import ModelKey, Work, bind
+from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 _ROWS = {"cpu": [256, 2048, 16384], "opencl": [256, 4096]}
 _ROWS_OTHERS = [1024, 16384, 131072]

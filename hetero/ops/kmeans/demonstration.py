@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.kmeans import kmeans
-from hetero.runtime.plan import readable
+from hetero.pricing.plan import readable
 
 COLOURS = 16
 _SIDE = 1024

@@ -164,7 +164,7 @@ class KMeans(Base):
         if not is_device_array(X):
             return self._distances(X)
         like = load("hetero.ops.linear_systems.vectors").like
-        transfer = load("hetero.runtime.transfer")
+        transfer = load("hetero.moving.transfer")
         return like(X, self._distances(transfer.to_host(X, describe(X))))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:

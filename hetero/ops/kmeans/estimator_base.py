@@ -81,7 +81,7 @@ except (ImportError, RuntimeError):  # not installed, or not before Python's end
 def state_of(estimator: Any) -> dict[str, Any]:
     """What is pickled of an estimator, or copied: its attributes, those on the host of which no
     array can be."""
-    transfer = load("hetero.runtime.transfer")
+    transfer = load("hetero.moving.transfer")
     state = dict(vars(estimator))
     for name, value in state.items():
         if is_device_array(value) and not library_of(value).pickles:

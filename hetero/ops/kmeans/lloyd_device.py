@@ -17,8 +17,8 @@ from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.loop_device import CHANGED, RUNNING, Loop
 from hetero.ops.kmeans.seeding_device import DeviceSeeding
 from hetero.ops.linear_systems.types import DeviceFailed
-from hetero.runtime import tuning
-from hetero.runtime.problem import Problem
+from hetero.profile import tuning
+from hetero.registry.problem import Problem
 
 _SWAPPED = {
     "centroids": "means",

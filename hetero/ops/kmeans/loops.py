@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero.devices import loops
+from hetero.host.compiled import loops
 
 _EXAMPLES = "hetero.ops.kmeans.loop_examples"
 CLUSTERS = loops.register(loops.Family("clusters", 6.0, f"{_EXAMPLES}:clusters"))

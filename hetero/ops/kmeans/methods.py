@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.imports import load
 from hetero.kernels.kmeans.plan import RUNGS
 from hetero.ops.kmeans.loops import BOUNDS, CLUSTERS
@@ -19,10 +20,10 @@ from hetero.ops.kmeans.operands import (
     host_values,
 )
 from hetero.ops.products import cublas
-from hetero.runtime import memory_limit, registry
-from hetero.runtime.models import Work
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments
+from hetero.pricing import memory_limit
+from hetero.registry import Arguments
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem
 
 _LEAST_SHARED = 1 << 12  # rows
 # What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of

@@ -18,7 +18,7 @@ from hetero.arrays import (
     is_device_array,
     name_of,
 )
-from hetero.runtime.problem import Problem, check_dims
+from hetero.registry.problem import Problem, check_dims
 
 NAME = "kmeans"
 DIMS = ("N D K",)

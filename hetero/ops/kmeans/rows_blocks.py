@@ -14,14 +14,14 @@ import numpy as np
 
 from hetero.devices.base import Device
 from hetero.errors import DeviceMemoryError
+from hetero.moving import failures, pipeline
+from hetero.moving.pipeline import Load, Slot, Step
 from hetero.ops.kmeans import columns_device
 from hetero.ops.kmeans.rows_numpy import PlainSeeding
 from hetero.ops.kmeans.rows_part import Part, combined
 from hetero.ops.kmeans.rows_parts import PartedRows
 from hetero.ops.linear_systems.partition import split
-from hetero.runtime import failures, pipeline
-from hetero.runtime.pipeline import Load, Slot, Step
-from hetero.runtime.problem import Problem
+from hetero.registry.problem import Problem
 
 _SHARE = 0.75  # of a device's room, that blocks take with what is made of them
 _BLOCKS = 12  # in that share, at least: what moves is not to be waited for

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from hetero.host.compiled.same_types import as_loops_take
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
-from hetero.kernels.cpu.same_types import as_loops_take
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Run
 from hetero.ops.kmeans.lloyd import LEFT, lloyd

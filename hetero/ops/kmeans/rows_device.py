@@ -12,8 +12,8 @@ from hetero.imports import load
 from hetero.ops.kmeans import initial
 from hetero.ops.kmeans.fit import Fit, Run
 from hetero.ops.kmeans.operands import SEEDED, check_finite
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments
+from hetero.registry import Arguments
+from hetero.registry.problem import Problem
 
 
 class OneDevice:

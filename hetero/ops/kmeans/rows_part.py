@@ -12,7 +12,7 @@ from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.imports import load
 from hetero.ops.kmeans import columns_device
-from hetero.runtime.problem import Problem
+from hetero.registry.problem import Problem
 
 
 class Part:

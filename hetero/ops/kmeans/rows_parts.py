@@ -23,7 +23,7 @@ from hetero.ops.kmeans.lloyd import lloyd
 from hetero.ops.kmeans.rows_part import Part, combined
 from hetero.ops.linear_systems.partition import split
 from hetero.ops.linear_systems.types import DeviceFailed
-from hetero.runtime.problem import Problem
+from hetero.registry.problem import Problem
 
 
 class PartedRows:

@@ -10,12 +10,13 @@ import numpy as np
 from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.errors import DeviceMemoryError
+from hetero.moving import failures
 from hetero.ops.kmeans.rows_blocks import BlockRows
 from hetero.ops.kmeans.rows_part import combined, cut_of
 from hetero.ops.kmeans.rows_parts import PartedRows
 from hetero.ops.linear_systems.partition import split
-from hetero.runtime import failures, memory_limit
-from hetero.runtime.problem import Problem
+from hetero.pricing import memory_limit
+from hetero.registry.problem import Problem
 
 
 def shared_rows(

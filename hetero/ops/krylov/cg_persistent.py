@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero.devices.cooperative import CooperativeKernel
+from hetero.devices.cuda.cooperative import CooperativeKernel
 from hetero.kernels.cg import plan_stencil as plan_cg_stencil
 from hetero.ops.krylov.cg_loops import Loop
 from hetero.ops.krylov.cg_matrices import grid_of

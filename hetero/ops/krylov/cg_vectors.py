@@ -14,7 +14,7 @@ from hetero.devices.base import Device
 from hetero.ops.linear_systems.exchange import Exchange, Part
 from hetero.ops.linear_systems.partition import Slab, slabs, split
 from hetero.ops.linear_systems.types import Csr, Stencil, unknowns
-from hetero.runtime import tuning
+from hetero.profile import tuning
 
 # Rows beyond its own that a part of a stencil needs of p and r, and of x.
 HALO = 2

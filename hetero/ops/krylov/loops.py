@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero.devices import loops
+from hetero.host.compiled import loops
 
 _EXAMPLES = "hetero.ops.krylov.cg_examples:"
 

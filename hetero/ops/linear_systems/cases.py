@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hetero.runtime import registry
-from hetero.runtime.cases import Budget, Place, TimedSolves, thinned
-from hetero.runtime.registry import Implementation
+from hetero import registry
+from hetero.ops.cases import Budget, Place, TimedSolves, thinned
+from hetero.registry import Implementation
 
 SECONDS = 0.5  # of a case
 _CYCLES = 1, 4  # of multigrid: float32 meets no rounding yet

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, describe, reused
+from hetero.arrays import HOST, Operand, describe
+from hetero.host import reused
 from hetero.imports import load
 from hetero.ops.linear_systems.vectors import like, on_host
-from hetero.runtime.plan import Plan
+from hetero.pricing.plan import Plan
 
 
 class Solve(NamedTuple):
@@ -76,7 +77,7 @@ def execute(
     read : tuple of Operand
         Descriptions of device arrays that the system holds.
     """
-    execution = load("hetero.runtime.execution")
+    execution = load("hetero.calling.execution")
 
     def options_on(used: tuple[Any, ...], done: int) -> Solve:
         system, preconditioner = system_on(used)

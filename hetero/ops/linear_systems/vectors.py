@@ -42,14 +42,14 @@ _DTYPES = {
 def on_host(array: Any, operand: Operand, dtype: np.dtype) -> np.ndarray:
     """Values of an array on the host, C-contiguous and of the solve's dtype."""
     if operand.location != HOST:
-        transfer = load("hetero.runtime.transfer")
+        transfer = load("hetero.moving.transfer")
         array = transfer.to_host(array, operand)
     return np.ascontiguousarray(array, dtype)
 
 
 def like(array: Any, values: np.ndarray) -> Any:
     """Host values as a new array of the kind of a device array, on its device."""
-    transfer = load("hetero.runtime.transfer")
+    transfer = load("hetero.moving.transfer")
     made, _ = transfer.empty_like(array, describe(array), values.shape, values.dtype)
     transfer.from_host(values, made, describe(made))
     return made

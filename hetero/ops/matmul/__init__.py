@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from hetero import registry
+from hetero.calling import planner
+from hetero.moving.results import staying
 from hetero.ops.matmul import methods  # noqa: F401  # registers them
 from hetero.ops.products.operands import describe_problem as described
 from hetero.ops.products.operands import from_shapes
 from hetero.ops.products.pieces import cut
 from hetero.ops.products.public import product
-from hetero.runtime import planner, registry
-from hetero.runtime.plan import Plan
-from hetero.runtime.problem import Problem, check_dims
-from hetero.runtime.results import staying
+from hetero.pricing.plan import Plan
+from hetero.registry.problem import Problem, check_dims
 
 
 @product(np.matmul)

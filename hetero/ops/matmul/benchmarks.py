@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import spec
+from hetero.ops.benchmark import (
+    Benchmark,
+    BenchTable,
+    Comparison,
+    Trial,
+    by_candidates,
+    cuda_device,
+    from_host_by_cupy,
+)
 from hetero.ops.matmul import OPERATION
+from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.ops.products.benchmarks import (
     DEMONSTRATED,
     LONG,
@@ -23,16 +33,6 @@ from hetero.ops.products.benchmarks import (
     remembered,
     trial,
 )
-from hetero.runtime.benchmark import (
-    Benchmark,
-    BenchTable,
-    Comparison,
-    Trial,
-    by_candidates,
-    cuda_device,
-    from_host_by_cupy,
-)
-from hetero.runtime.over_sizes import Axis, Line, Plane
 
 __all__ = [
     "LINES",

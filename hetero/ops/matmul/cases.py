@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hetero.ops.cases import Budget, Case, Place
 from hetero.ops.products.cases import Extents, product_cases
-from hetero.runtime.cases import Budget, Case, Place
 
 _OPERATION = "matmul"
 _EXTENTS = Extents(

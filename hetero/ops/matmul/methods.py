@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero import kernels
+from hetero import kernels, registry
 from hetero.arrays import alignment
 from hetero.ops.matmul import rungs
 from hetero.ops.products import cublas, operands, streaming
-from hetero.runtime import registry, tuning
-from hetero.runtime.models import Work
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments
+from hetero.profile import tuning
+from hetero.registry import Arguments
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hetero import registry
 from hetero.kernels import Launch, LaunchPlan
 from hetero.kernels.matmul.rungs import RUNGS, Shape, chosen, plan_rung, shapes
 from hetero.ops import rungs
 from hetero.ops.products import operands
-from hetero.runtime import registry
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.registry import Arguments, Implementation
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.ops.matvec import methods  # noqa: F401  # registers them
 from hetero.ops.products import operands
 from hetero.ops.products.pieces import cut
 from hetero.ops.products.public import product
-from hetero.runtime import registry
-from hetero.runtime.problem import Problem, check_dims
+from hetero.registry.problem import Problem, check_dims
 
 
 @product(np.matvec)

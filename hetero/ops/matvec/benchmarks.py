@@ -6,7 +6,9 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hetero.ops.benchmark import Benchmark, BenchTable, Trial
 from hetero.ops.matvec import OPERATION
+from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.ops.products.benchmarks import (
     DEMONSTRATED,
     LONG,
@@ -19,8 +21,6 @@ from hetero.ops.products.benchmarks import (
     remembered,
     trial,
 )
-from hetero.runtime.benchmark import Benchmark, BenchTable, Trial
-from hetero.runtime.over_sizes import Axis, Line, Plane
 
 __all__ = [
     "LINES",

@@ -7,14 +7,15 @@ from functools import partial
 
 import numpy as np
 
+from hetero import registry
 from hetero.arrays import spec
+from hetero.calling import planner
 from hetero.devices.base import Device
 from hetero.ops import matvec
+from hetero.ops.cases import Budget, Case, Place, SmallCall
 from hetero.ops.matvec.methods import LARGEST, LARGEST_OTHERS
 from hetero.ops.products.cases import Extents, product_cases
 from hetero.ops.products.public import host_call
-from hetero.runtime import planner, registry
-from hetero.runtime.cases import Budget, Case, Place, SmallCall
 
 SHARED = (16384, 8192)
 _OPERATION, _METHOD = "matvec", "tiled"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.kernels import LaunchPlan
 from hetero.kernels.matvec.rungs import (
     CONSTANT_BYTES,
@@ -20,9 +21,8 @@ from hetero.kernels.matvec.rungs import (
 from hetero.kernels.procedure.card import Card
 from hetero.ops import rungs
 from hetero.ops.products import operands
-from hetero.runtime import registry
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.registry import Arguments, Implementation
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hetero.devices import loops
+from hetero.host.compiled import loops
 from hetero.imports import load
 from hetero.ops.linear_systems.types import Stencil
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.kernels.cpu import multigrid, threads
-from hetero.kernels.cpu.same_types import as_loops_take
+from hetero.host import threads
+from hetero.host.compiled.same_types import as_loops_take
+from hetero.kernels.cpu import multigrid
 from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil

@@ -22,7 +22,7 @@ from hetero.kernels.multigrid import plan as plan_multigrid
 from hetero.kernels.multigrid import transfers
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Outcome, Stencil
-from hetero.runtime import tuning
+from hetero.profile import tuning
 
 _PURPOSE = "multigrid"
 _KEPT = 2  # hierarchies in each context

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.arrays import array_or_spec, describe
+from hetero.calling import call_cache, planner
 from hetero.imports import load
+from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, warn
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
 from hetero.ops.poisson import operands
@@ -17,9 +20,7 @@ from hetero.ops.poisson.equation import Equation
 from hetero.ops.poisson.methods import NAME, UNLIMITED
 from hetero.ops.poisson.operands import from_dims, problem
 from hetero.ops.poisson.rungs import SWEEPING
-from hetero.runtime import call_cache, planner, registry
-from hetero.runtime.plan import Plan
-from hetero.runtime.results import staying
+from hetero.pricing.plan import Plan
 
 __all__ = ["OPERATION", "from_dims", "problem", "solve_poisson"]
 

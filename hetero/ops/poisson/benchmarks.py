@@ -11,8 +11,7 @@ import numpy as np
 
 from hetero.arrays import spec
 from hetero.devices import cpu
-from hetero.ops.poisson import OPERATION, demonstration
-from hetero.runtime.benchmark import (
+from hetero.ops.benchmark import (
     Benchmark,
     Comparison,
     TimedCall,
@@ -20,8 +19,9 @@ from hetero.runtime.benchmark import (
     by_candidates,
     cuda_device,
 )
-from hetero.runtime.over_sizes import Axis, Line
-from hetero.runtime.problem import DEVICE_DTYPES
+from hetero.ops.over_sizes import Axis, Line
+from hetero.ops.poisson import OPERATION, demonstration
+from hetero.registry.problem import DEVICE_DTYPES
 
 demonstrate = demonstration.demonstrate
 

@@ -11,6 +11,7 @@ from hetero.arrays import spec
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops import poisson
+from hetero.ops.cases import Budget, Case, Place, TimedSolves, numbers
 from hetero.ops.linear_systems import grids
 from hetero.ops.linear_systems.cases import (
     SECONDS,
@@ -20,10 +21,9 @@ from hetero.ops.linear_systems.cases import (
     unknowns,
 )
 from hetero.ops.linear_systems.solve import Solve
-from hetero.runtime.cases import Budget, Case, Place, TimedSolves, numbers
-from hetero.runtime.models import ModelKey
-from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Arguments
+from hetero.registry import Arguments
+from hetero.registry.models import ModelKey
+from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 _OPERATION = "poisson"
 _AS_CG = {"stencil2": "2d", "stencil3": "3d"}  # layouts of cg that this operation's method runs

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hetero.ops.poisson import OPERATION, solve_poisson
-from hetero.runtime.plan import readable
+from hetero.pricing.plan import readable
 
 _LONGEST = 2.0  # predicted seconds of a solve
 _SIDE, _SIDE_ON_GPU = 512, 2048  # points

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.fft import dstn, idstn
 
-from hetero.devices import cpu, loop_compiler, loops
+from hetero.devices import cpu
+from hetero.host.compiled import loop_compiler, loops
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 from hetero.ops.multigrid.loops import CYCLES
 

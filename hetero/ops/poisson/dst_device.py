@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hetero.devices import cufft
 from hetero.devices.base import Device
+from hetero.devices.cuda import cufft
 from hetero.devices.workspace import Workspace
 from hetero.ops.linear_systems.types import CONVERGED, NOT_FINITE, ROUNDING, Outcome, Stencil
 
@@ -48,7 +48,7 @@ class Solver:
     dtype : numpy.dtype
     transform : callable
         ``transform(device, length, rows, dtype)`` makes a function that transforms a buffer of
-        rows in place; `hetero.devices.cufft.RealTransform`.
+        rows in place; `hetero.devices.cuda.cufft.RealTransform`.
     """
 
     def __init__(

@@ -9,11 +9,11 @@ import numpy as np
 
 from hetero.arrays import HOST, describe, name_of
 from hetero.imports import load
+from hetero.moving.results import on_host as with_host_result
 from hetero.ops.linear_systems.solve import Solve, Solved, execute
 from hetero.ops.linear_systems.vectors import like, on_host
 from hetero.ops.poisson import sides as poisson_sides
-from hetero.runtime.plan import Plan
-from hetero.runtime.results import on_host as with_host_result
+from hetero.pricing.plan import Plan
 
 if TYPE_CHECKING:
     from hetero.ops.linear_systems.types import Outcome

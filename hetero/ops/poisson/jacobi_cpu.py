@@ -7,9 +7,9 @@ from itertools import chain, repeat
 
 import numpy as np
 
+from hetero.host import threads
+from hetero.host.compiled.same_types import as_loops_take
 from hetero.kernels.cpu import jacobi as cpu_jacobi
-from hetero.kernels.cpu import threads
-from hetero.kernels.cpu.same_types import as_loops_take
 from hetero.ops.linear_systems.types import CONVERGED, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
 

@@ -27,7 +27,7 @@ from hetero.ops.linear_systems.partition import halo_copies, slabs
 from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
 from hetero.ops.poisson.jacobi_slab import Slice, Sweeper
-from hetero.runtime import tuning
+from hetero.profile import tuning
 
 _UNINTERRUPTED = 0.25  # seconds of work that is queued at once
 _CHECKPOINT = 2.0  # seconds after which u is saved on the host; more, if that takes long

@@ -12,7 +12,7 @@ from hetero.kernels.common.launch import VECTOR_BYTES, Launch
 from hetero.kernels.jacobi import plan as plan_jacobi
 from hetero.ops.linear_systems.exchange import Bound, Part
 from hetero.ops.linear_systems.partition import Slab
-from hetero.runtime import tuning
+from hetero.profile import tuning
 
 Sweeper = Callable[[Device, plan_jacobi.GridSlab], Launch]
 

@@ -21,11 +21,12 @@ from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.kernels import Launch
 from hetero.kernels.jacobi import plan as plan_jacobi
+from hetero.moving import pipeline
+from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.ops.linear_systems.partition import Slab
 from hetero.ops.linear_systems.types import CONVERGED, DeviceFailed, Outcome, Stencil
 from hetero.ops.poisson.jacobi_schedule import Schedule, iterate
-from hetero.runtime import pipeline, tuning
-from hetero.runtime.pipeline import Load, Slot, Step, Store
+from hetero.profile import tuning
 
 _TURNS = 2  # slabs on the device: one moves while another is computed
 _SHARE = 0.75  # of the room that may be used: a pool rounds sizes up

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hetero import registry
 from hetero.imports import load
 from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems import grids
@@ -16,10 +17,10 @@ from hetero.ops.multigrid.loops import CYCLES
 from hetero.ops.poisson import rungs
 from hetero.ops.poisson.loops import SWEEPS
 from hetero.ops.poisson.rungs import SWEEPING
-from hetero.runtime import memory_limit, registry
-from hetero.runtime.models import Work
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments
+from hetero.pricing import memory_limit
+from hetero.registry import Arguments
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
@@ -144,7 +145,7 @@ def _obstacle(method: str) -> Callable[[Problem, dict[str, Any]], str | None]:
         if problem.options.exactly and method not in SWEEPING:
             return "does not sweep, and a number of sweeps was asked for"
         if method == "dst" and info["kind"] == "cuda" and not info.get("elsewhere"):
-            cufft = load("hetero.devices.cufft")
+            cufft = load("hetero.devices.cuda.cufft")
             return cufft.obstacle()
         return None
 

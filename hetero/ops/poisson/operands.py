@@ -12,7 +12,7 @@ from hetero.ops.linear_systems.tolerances import checked_limit, checked_toleranc
 from hetero.ops.linear_systems.vectors import real_dtype
 from hetero.ops.poisson.methods import NAME, UNLIMITED, PoissonOptions
 from hetero.ops.poisson.rungs import SWEEPING
-from hetero.runtime.problem import Problem, check_dims
+from hetero.registry.problem import Problem, check_dims
 
 DIMS = ("NY NX", "NZ NY NX")
 _RTOL = {"float32": float(np.finfo(np.float32).eps), "float64": 1e-8}

@@ -11,8 +11,8 @@ from hetero.kernels import Launch
 from hetero.kernels.jacobi.plan import GridSlab
 from hetero.kernels.jacobi.rungs import RUNGS, Shape, chosen, shapes, sweep_rung
 from hetero.ops import rungs
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation
+from hetero.registry import Arguments, Implementation
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device

@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from hetero import devices
+from hetero import devices, registry
 from hetero.arrays import Operand, spec
+from hetero.calling import planner
+from hetero.ops.benchmark import Benchmark, BenchTable, Comparison, TimedCall, Trial, name_of
 from hetero.ops.products.public import host_call
-from hetero.runtime import inventory, planner, registry
-from hetero.runtime.benchmark import Benchmark, BenchTable, Comparison, TimedCall, Trial, name_of
-from hetero.runtime.plan import CPU, Plan
-from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Arguments, Operation
+from hetero.pricing.plan import CPU, Plan
+from hetero.profile import inventory
+from hetero.registry import Arguments, Operation
+from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 Shapes = tuple[tuple[int, ...], ...]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from hetero import registry
 from hetero.arrays import spec
-from hetero.runtime import registry
-from hetero.runtime.cases import Budget, Case, Dims, Place, SampleGrid, thinned
-from hetero.runtime.problem import DEVICE_DTYPES, Problem
-from hetero.runtime.registry import Implementation
+from hetero.ops.cases import Budget, Case, Dims, Place, SampleGrid, thinned
+from hetero.registry import Implementation
+from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 _POINT = 0.006  # seconds that a shape takes on a device, beside the CPU's `Budget.point`
 

@@ -15,7 +15,7 @@ import numpy as np
 from hetero.devices import install
 from hetero.errors import DeviceError, DeviceMemoryError
 from hetero.imports import load
-from hetero.runtime.problem import Problem
+from hetero.registry.problem import Problem
 
 _N, _T = 0, 1  # CUBLAS_OP_N, CUBLAS_OP_T
 _INT32 = 2**31 - 1

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from hetero.ops.products.tiling import Index
-from hetero.runtime.problem import Problem
+from hetero.registry.problem import Problem
 
 
 class Matrices(NamedTuple):

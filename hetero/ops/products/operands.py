@@ -19,8 +19,8 @@ from hetero.arrays import (
     name_of,
 )
 from hetero.kernels.matmul.rungs import RUNGS
-from hetero.runtime.models import Work
-from hetero.runtime.problem import Problem, dtype_obstacle
+from hetero.registry.models import Work
+from hetero.registry.problem import Problem, dtype_obstacle
 
 
 def as_given(function: Callable[..., Any], outs: tuple[Any, ...], out: Any) -> Any:

@@ -6,8 +6,8 @@ import numpy as np
 
 from hetero.arrays import Operand
 from hetero.ops.products.operands import build
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Cut
+from hetero.registry import Cut
+from hetero.registry.problem import Problem
 
 
 def cut(problem: Problem, parts: int) -> Cut | None:

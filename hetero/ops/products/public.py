@@ -11,17 +11,20 @@ import numpy as np
 
 from hetero.arrays import HOST, Operand, as_array, describe, is_device_array, layouts, overlap
 from hetero.arrays.kept import written
+from hetero.calling import call_cache, planner
+from hetero.calling.call_cache import MISS, Calls
+from hetero.host import limits
 from hetero.imports import load
-from hetero.kernels.cpu import limits
+from hetero.moving import results, ski_rental
 from hetero.ops.products.operands import as_given, build
-from hetero.runtime import call_cache, planner, results, ski_rental, thread_counts
-from hetero.runtime.call_cache import MISS, Calls
-from hetero.runtime.plan import CPU, Plan
-from hetero.runtime.problem import Problem
+from hetero.pricing import settings, tables
+from hetero.pricing.plan import CPU, Plan
+from hetero.registry import thread_counts
+from hetero.registry.problem import Problem
 
 Function = Callable[..., Any]
 _ndarray = np.ndarray
-_forced = call_cache.forced.get
+_forced = settings.forced.get
 
 
 def product(function: Function) -> Callable[[Function], Function]:
@@ -97,16 +100,16 @@ def _call(
     A, B = _dense(function, A), _dense(function, B)
     stays, more = False, None
     if _forced() is not None:
-        stays, more = out is None and results.wanted(), call_cache.besides()
+        stays, more = out is None and results.wanted(), settings.besides()
     key = _host_key(A, B, out, device, method, stays, more)
     run = calls.host.get(key)
     if run is None:
-        now = call_cache.generation()
+        now = tables.generation()
         if device is None and method is None and _is_numpy_alone():
             run = function
         else:
             run = _plan_on_host(function, A, B, out, device, method, stays)
-        call_cache.remember(calls.host, key, run, now)
+        tables.remember(calls.host, key, run, now)
     return run(A, B, out)
 
 
@@ -220,7 +223,7 @@ def host_call(plan: Plan, function: Function) -> Function:
     if _is_numpys(plan):
         run = thread_counts.limited(chosen.implementation, chosen.threads, function)
         return planner.noted(plan, run)
-    execution = load("hetero.runtime.execution")
+    execution = load("hetero.calling.execution")
     inputs = plan.problem.inputs
 
     def run(A: np.ndarray, B: np.ndarray, out: np.ndarray | None = None) -> Any:
@@ -248,7 +251,7 @@ def _with_device_arrays(
     device: str | None,
     method: str | None,
 ) -> Any:
-    now = call_cache.generation()
+    now = tables.generation()
     arrays = tuple(map(as_array, (A, B)))
     operands = tuple(map(describe, arrays))
     target = None if out is None else describe(out)
@@ -264,11 +267,11 @@ def _with_device_arrays(
         return _by_numpy(function, arrays, operands, out, target)
     if target is not None and any(overlap(target, operand) for operand in operands):
         # Written only after everything is read: computed apart, then put in its place.
-        transfer = load("hetero.runtime.transfer")
+        transfer = load("hetero.moving.transfer")
         made = _with_device_arrays(function, calls, *arrays, None, device, method)
         transfer.put(made, describe(made), out, target)
         return out
-    execution = load("hetero.runtime.execution")
+    execution = load("hetero.calling.execution")
     result = execution.execute(plan, execution.Call(arrays, operands, out, target))
     described = operands if target is None else (*operands, target)
     calls.learn(plan, arrays, out, described, (device, method), now)
@@ -283,7 +286,7 @@ def _by_numpy(
     target: Operand | None,
 ) -> Any:
     """What NumPy does, errors included, by way of the host."""
-    transfer = load("hetero.runtime.transfer")
+    transfer = load("hetero.moving.transfer")
     hosts = [
         array if operand.location == HOST else transfer.to_host(array, operand)
         for array, operand in zip(arrays, operands, strict=True)

@@ -12,35 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero import profile, registry
+from hetero.calling import planner
 from hetero.errors import DeviceMemoryError, NotPriced
+from hetero.moving import failures, pipeline
+from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.ops.products import operands
 from hetero.ops.products.matrices import matrices_of, missing_axes, stacked
 from hetero.ops.products.tile_choice import Choice, choose, tile_problem
 from hetero.ops.products.tiling import Grid, Tiling, Visit
-from hetero.runtime import (
-    call_cache,
-    failures,
-    inventory,
-    memory_limit,
-    pipeline,
-    planner,
-    pricing,
-    profile,
-    registry,
-)
-from hetero.runtime.pipeline import Load, Slot, Step, Store
-from hetero.runtime.problem import Problem
-from hetero.runtime.registry import Arguments, Implementation, Price
+from hetero.pricing import memory_limit, pricing, tables
+from hetero.profile import inventory
+from hetero.registry import Arguments, Implementation, Price
+from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.runtime.profile import Profile
+    from hetero.profile import Profile
 
 _ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
 _LIMIT = 0.95  # of a limit: what computes a tile may take some, too
 _ALIGNED = 16  # bytes that divide the addresses of slots
 
-_choices = call_cache.new_table()
+_choices = tables.new_table()
 
 
 def room(info: dict[str, Any]) -> float:
@@ -69,10 +63,10 @@ def _choice(problem: Problem, device: Device, most: float) -> Choice | None:
     key = problem, device.name, most, beside
     found = _choices.get(key)
     if found is None:
-        now = call_cache.generation()
+        now = tables.generation()
         info = inventory.devices()[device.name]
         found = choose(problem, device.name, info, profile.current(), most, beside)
-        call_cache.remember(_choices, key, found, now)
+        tables.remember(_choices, key, found, now)
     return found
 
 

@@ -14,10 +14,10 @@ from hetero.ops.products.matrices import Matrices, matrices_of
 from hetero.ops.products.operands import build
 from hetero.ops.products.tile_times import Rates, Times, predicted
 from hetero.ops.products.tiling import Grid, Index, Tiling, fitted
-from hetero.runtime import pricing
-from hetero.runtime.plan import Plan
-from hetero.runtime.problem import Problem
-from hetero.runtime.profile import Profile
+from hetero.pricing import pricing
+from hetero.pricing.plan import Plan
+from hetero.profile import Profile
+from hetero.registry.problem import Problem
 
 # Seconds of the host for the whole where threads copy, beside what any call takes; H100, 16 cores.
 _CALL = 4e-4

@@ -1,0 +1,269 @@
+"""Compiling what will be measured while something else is, by processes of low priority.
+
+One after another the CPU's loops take a minute, and so do a GPU's kernels. What a GPU times by its
+own clock does not mind them: its library's calls are measured first, which need nothing compiled,
+then its own kernels as soon as they are compiled, and all that the host times when everything is.
+What is compiled is left in caches on disk; whatever fails here is compiled when it is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hetero import kernels, registry
+from hetero.calibration.ahead import kernel_compiler
+from hetero.calibration.ahead.listing import Kernel
+from hetero.devices.base import Device
+from hetero.devices.cuda import cubin
+from hetero.errors import HeteroError
+from hetero.host import disk_cache
+from hetero.host.compiled import loop_compiler, loops
+from hetero.imports import in_child, load
+from hetero.ops.cases import Case, Place
+
+# Without what ends an interpreter and a CUDA context in order, which takes half a second.
+_COMMAND = (
+    "import os; from hetero.calibration.ahead import kernel_compiler; "
+    "kernel_compiler.compile_asked(); os._exit(0)"
+)
+
+
+def begin() -> Beside:
+    """Begin with what every calibration needs, before it is known which devices there are.
+
+    That are all loops, and where there may be a GPU a process that hears of its kernels later.
+    """
+    registry.operations()  # which say what loops there are
+    names, may_be = loops.every(), importlib.util.find_spec("pycuda") is not None
+    is_new = not all(map(loops.is_ready, names))
+    made = Beside(loop_compiler.Processes(names, beside=may_be, early=True))
+    try:
+        if is_new and may_be:
+            made.spare = _process()
+    except BaseException:  # Ctrl-C, or the system has no room for another process
+        made.stop()
+        raise
+    return made
+
+
+def compile_ahead(
+    portions: Iterable[Any],
+    quick: bool,
+    tables: Mapping[str, Any],
+    beside: bool = False,
+    begun: Beside | None = None,
+) -> Beside:
+    """Begin to compile what cases need.
+
+    Parameters
+    ----------
+    portions : iterable of `hetero.calibration.portions.Portion`
+    quick : bool
+        Whether they are those of a quick calibration.
+    tables : dict
+        Card -> tuning table that its kernels are planned by.
+    beside : bool, optional
+        Whether something is measured meanwhile.
+    begun : Beside, optional
+        What `begin` gave: it is ended if this fails.
+    """
+    found: dict[str, tuple[Place, list[Case]]] = {}
+    for _, place, cases in portions:
+        found.setdefault(place.name, (place, []))[1].extend(cases)
+    names = _loops(found.values())
+    made = begun or Beside(loop_compiler.Processes(names, beside))
+    try:
+        if begun is not None:
+            begun.ask(names)
+        for place, cases in found.values():
+            if len(place.devices) == 1 and place.kind == "cuda":
+                made.add(Kernels(place, cases, quick, tables, made.taken()))
+        made.end_spare()
+    except BaseException:
+        made.stop()
+        raise
+    return made
+
+
+class Beside:
+    """Processes that compile loops, and kernels, while something else is done.
+
+    Parameters
+    ----------
+    loops : loop_compiler.Processes
+    """
+
+    def __init__(self, loops: loop_compiler.Processes) -> None:
+        self._loops = loops
+        self._kernels: list[Kernels] = []
+        self.spare: subprocess.Popen[str] | None = None
+
+    def ask(self, names: Iterable[str]) -> None:
+        """Compile these loops as well; all are known now."""
+        self._loops.ask(names)
+
+    def taken(self) -> subprocess.Popen[str] | None:
+        """The process that hears of its kernels later, once."""
+        spare, self.spare = self.spare, None
+        return spare
+
+    def end_spare(self) -> None:
+        """End the process that heard of no kernels."""
+        if (spare := self.taken()) is not None:
+            _end(spare)
+
+    def add(self, one: Kernels) -> None:
+        """One more process, of a device's kernels."""
+        self._kernels.append(one)
+
+    def look(self) -> None:
+        """Take note of those that have ended, and begin others."""
+        self._loops.look()
+
+    def wait_for_own_clock(self, name: str) -> None:
+        """Until the kernels are compiled that a device of that name times by its own clock."""
+        self._loops.look()
+        for one in self._kernels:
+            if one.name == name:
+                one.wait_for_first()
+
+    def wait(self, told: Callable[[int], None] | None = None) -> None:
+        """Until all have ended; ``told`` gets the number of loops whenever it changes."""
+        loops.load_packages()  # while they run yet: it takes a second the first time
+        self._loops.wait(told)
+        for one in self._kernels:
+            one.wait()
+
+    def stop(self) -> None:
+        """End those that run yet, and begin no others."""
+        self._loops.stop()
+        self.end_spare()
+        for one in self._kernels:
+            one.stop()
+
+
+class Kernels:
+    """A process that compiles the kernels of what is measured on a CUDA device.
+
+    None is begun where they are in the cache: all of a list, unless some were taken out of it.
+
+    Parameters
+    ----------
+    place : Place
+    cases : iterable of Case
+    quick : bool
+    tables : dict
+        Card -> tuning table.
+    process : subprocess.Popen, optional
+        One that was begun for this; it is ended where it is not needed.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        cases: Iterable[Case],
+        quick: bool,
+        tables: Mapping[str, Any],
+        process: subprocess.Popen[str] | None = None,
+    ) -> None:
+        self.name = place.name
+        self.process = process
+        names = sorted({str(case) for case in cases})
+        mark = _mark(place, names, quick, tables)
+        if disk_cache.read(kernel_compiler.KIND, mark) is not None:
+            if process is not None:
+                self.stop()
+            self.process = None
+            return
+        self.process = process or _process()
+        asked = {"place": place.name, "cases": names, "quick": quick, "mark": mark}
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as file:
+            json.dump(asked | {"tables": dict(tables)}, file)
+
+    def wait_for_first(self) -> None:
+        """Until what the device times by its own clock is compiled, or the process has ended."""
+        if self.process is not None and not self.process.stdout.closed:
+            self.process.stdout.readline()
+            self.process.stdout.close()
+
+    def wait(self) -> None:
+        """Until all is compiled."""
+        if self.process is not None:
+            self.wait_for_first()
+            self.process.wait()
+
+    def stop(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            _end(self.process)
+
+
+def _process() -> subprocess.Popen[str]:
+    """A process that compiles what it will be asked for."""
+    return subprocess.Popen(
+        in_child(_COMMAND),
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for those who wait
+    )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()  # another signal may be ignored
+    process.wait()
+    for file in (process.stdin, process.stdout):
+        with contextlib.suppress(BrokenPipeError):
+            file.close()
+
+
+def _mark(place: Place, names: list[str], quick: bool, tables: Mapping[str, Any]) -> str:
+    """The file in the cache that says that the kernels of these cases are compiled."""
+    card = [place.info.get(name) for name in ("name", "arch", "multiprocessors")]
+    key = *card, cubin.compiler(), names, quick, json.dumps(tables, sort_keys=True), _sources()
+    return f"ahead-{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}"
+
+
+@functools.cache
+def _sources() -> str:
+    """A digest of all kernels and of what plans their launches."""
+    found = hashlib.sha256()
+    for path in sorted(Path(kernels.__file__).parent.rglob("*")):
+        if path.suffix in (".cu", ".py", ".json"):
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _loops(found: Iterable[tuple[Place, list[Case]]]) -> list[str]:
+    """The names of the CPU's loops that cases need, and of those that any of them may use."""
+    on_cpu = [case for place, cases in found if not place.devices for case in cases]
+    names = loops.served() if on_cpu else []
+    for case in on_cpu:
+        problem, needed = case.problem, case.implementation.loops
+        if problem is not None and needed is not None:
+            names += needed(problem(*case.largest if case.axes else case.smallest))
+    return sorted(set(names))
+
+
+def compile_kernels(device: Device, wanted: Iterable[Kernel]) -> None:
+    """Leave kernels, given by source and macros, in the cache on disk, compiled on all cores."""
+    # Not above: whatever imports this for the first time when the interpreter ends could not.
+    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
+
+    def compiled(one: Kernel) -> None:
+        with contextlib.suppress(HeteroError):  # who measures it will say so
+            device.compiled(*one)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compiled, dict.fromkeys(wanted)))

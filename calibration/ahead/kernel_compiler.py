@@ -1,0 +1,124 @@
+"""The process that compiles a device's kernels beside a calibration; see
+`hetero.calibration.ahead.compiling`, which starts it.
+
+It lists what cases launch, and says when those kernels are compiled that are waited for first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hetero import devices, registry
+from hetero.calibration import budgets
+from hetero.calibration.ahead.listing import Kernel, Listing, kernels_of
+from hetero.calibration.portions import all_cases, has_own_clock
+from hetero.devices.base import Device, kernel_text
+from hetero.devices.cuda import cubin
+from hetero.errors import HeteroError
+from hetero.host import disk_cache
+from hetero.imports import load
+from hetero.ops.cases import Budget, Place
+from hetero.pricing import pricing
+from hetero.profile import inventory, tuning
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+KIND = "cubin"  # of things in the cache
+_FIRST = "first"  # said when the kernels that are waited for first are compiled
+_NICE, _NICER = 10, 9  # priority of those kernels, and how much lower that of the others is
+_thread = threading.local()
+
+
+def compile_asked() -> None:
+    """Compile the kernels of the cases that standard input names, in a process that is there for
+    that, and make the plans of their transforms: the code that those need stays in caches."""
+    # Not above: whatever imports this for the first time when the interpreter ends could not.
+    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
+    _make_nicer(_NICE)
+    inventory.devices()  # this may be begun before it is known what is to be done
+    asked = json.load(sys.stdin)
+    name = asked["place"]
+    info = inventory.devices()[name]
+    listing = Listing(name, info)
+    place = Place(name, info, (listing,))
+    budget = budgets.QUICK if asked["quick"] else budgets.FULL
+
+    with (
+        tuning.using(asked["tables"]),
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        portions = all_cases(registry.operations(), [place], budget, [])
+        cases = [case for portion in portions for case in portion.cases]
+        cases = [case for case in cases if str(case) in set(asked["cases"])]
+        first = [case for case in cases if has_own_clock(case)]
+        made = [pool.submit(_make, listing, one) for one in kernels_of(listing, first)]
+        made.append(beside.submit(_say_when, [*made]))
+        made += [pool.submit(_make_nicely, listing, one) for one in kernels_of(listing, cases)]
+        made += [pool.submit(_make_nicely, listing, one) for one in _of_several(listing, budget)]
+        _make_plans(name, listing)
+        for one in made:
+            one.result()
+    disk_cache.write(KIND, asked["mark"], b"")
+
+
+def _of_several(listing: Listing, budget: Budget) -> list[Kernel]:
+    """The kernels of solves that devices like this one share, where this is their first one: those
+    of the smallest, the others launch what one device does."""
+    found = []
+    for group in pricing.groups(inventory.devices()).values() if not budget.quick else ():
+        if group["members"][0] == listing.name:
+            number = len(group["members"])
+            place = Place(group["constants"], group, (listing,) * number)
+            for portion in all_cases(registry.operations(), [place], budget, []):
+                cases = [case for case in portion.cases if case.axes]
+                small = [replace(case, axes=[case.axes[0][:1], *case.axes[1:]]) for case in cases]
+                found += kernels_of(listing, small, number)
+    return found
+
+
+def _make_plans(name: str, listing: Listing) -> None:
+    """Make the plans of transforms that were listed: the first time each takes a tenth of a
+    second and more."""
+    if listing.layouts:
+        device = devices.get(name)
+        with device.active():
+            for layouts in listing.layouts.values():
+                with contextlib.suppress(HeteroError):  # who measures it will say so
+                    device.transforms(layouts)
+                device.trim()  # others measure with its memory
+
+
+def _make_nicer(by: int) -> None:
+    """Lower the priority of this thread and of those that it starts."""
+    if hasattr(os, "nice"):
+        os.nice(by)
+
+
+def _say_when(first: Iterable[Future[None]]) -> None:
+    """Say that all of these are done, when they are."""
+    for one in first:
+        one.result()
+    with contextlib.suppress(BrokenPipeError):
+        print(_FIRST, flush=True)
+
+
+def _make(device: Device, wanted: Kernel) -> None:
+    text, defines = wanted
+    cubin.keep(kernel_text(text, device.dialect), device.arch, defines)
+
+
+def _make_nicely(device: Device, wanted: Kernel) -> None:
+    """`_make`, by a thread that from then on gives way to those that nobody made nicer."""
+    if not getattr(_thread, "is_nicer", False):
+        _make_nicer(_NICER)
+        _thread.is_nicer = True
+    _make(device, wanted)

@@ -1,0 +1,1 @@
+"""What a machine does around calls: links, overheads, BLAS's threads, equal GPUs."""

@@ -1,0 +1,176 @@
+"""From how much work on BLAS's threads are put to sleep, so that a loop gets their cores.
+
+A loop right after a product shares its cores with threads that look for more products. To have
+them sleep gives it those cores, and the next product wakes them. Which of the two is dearer
+depends on the host: on one that lends its processors to others a woken thread may come milliseconds
+late. So both are timed as a program has them, products and loops in turn.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from hetero.calibration.measure.loop import Measured
+from hetero.calibration.measure.workbench import Bench
+from hetero.host import blas_spin, limits
+from hetero.host.blas_spin import LONG
+from hetero.ops.cases import Case, Dims, Passes, TimedSolves
+from hetero.registry import thread_counts
+
+SECONDS = 2.0  # in all
+_POINTS = (2e-4, 8e-4, 3e-3)  # seconds of the loops that are tried
+_NEAR = 2.0  # a point stands for loops of so many times its seconds, or a part of it
+_TRIED = 6  # calls that are looked at for each of them
+_LEAST, _MOST = 9, 120  # duels for a loop; those beyond the least while its share of time lasts
+_TURNS = 4  # of products and loops, in each half of a duel
+_GAIN, _LOSS = 0.97, 1.05  # times that with threads that spin: to be worth it, to be too much
+_LATER = 1e-2  # seconds of work from which on they sleep where a loop of `LONG` lost by it
+_EXTENT = 600  # of the product: all threads have part in it
+
+
+def least_work(measured: Iterable[Measured]) -> float | None:
+    """Seconds of a loop's work from which on BLAS's threads are better asleep.
+
+    Parameters
+    ----------
+    measured : iterable of Measured
+        The cases of the CPU among these whose loops take as long as those to be tried are run.
+
+    Returns
+    -------
+    float or None
+        None: nothing was found that is better than `hetero.host.blas_spin.LONG`.
+    """
+    if not blas_spin.is_cut():
+        return None
+    A = np.random.default_rng(0).random((_EXTENT, _EXTENT), dtype=np.float32)
+
+    def product() -> None:
+        A @ A
+
+    bench, end, found = Bench(), time.perf_counter() + SECONDS, None
+    left = [*_loops(measured, bench)]
+    while left:
+        seconds, loop = left.pop()  # the longest one
+        # What the shortest gains is least, and takes most to tell: it has all time that is left.
+        share = time.perf_counter() + SECONDS / (len(_POINTS) + 1) if left else end
+        ratio = compared(loop, product, blas_spin.quiet, blas_spin.usual, share=share, end=end)
+        if ratio is None:
+            return found
+        if max(ratio) > _LOSS:
+            return _LATER if found is None and seconds > LONG / _NEAR else found
+        if ratio.typical < _GAIN:  # longer loops gain less in proportion
+            found = seconds / math.sqrt(_NEAR)
+    return found
+
+
+class Ratio(NamedTuple):
+    """Seconds of products and loops in turn with threads that sleep over those with ones that spin.
+
+    Attributes
+    ----------
+    typical : float
+        The median of the duels.
+    whole : float
+        Of all their time: a product that is late now and then counts by what it costs.
+    """
+
+    typical: float
+    whole: float
+
+
+def _loops(measured: Iterable[Measured], bench: Bench) -> list[tuple[float, Callable[[], object]]]:
+    """Calls of the CPU's loops with their seconds, the one nearest to each of `_POINTS`.
+
+    Of those whose loops several threads share: the others want no core that BLAS leaves.
+    """
+    calls = [
+        (seconds, one.case, dims)
+        for one in measured
+        if not one.place.devices and thread_counts.pool(one.case.implementation) == limits.LOOPS
+        for dims, seconds in _timed(one.case, one.samples.seconds)
+    ]
+    found = []
+    for point in _POINTS:
+        near = [c for c in calls if point / _NEAR < c[0] < _NEAR * point]
+        near.sort(key=lambda c: abs(math.log(c[0] / point)))
+        for seconds, case, dims in near[:_TRIED]:
+            call = bench.waiting(case, case.problem(*dims))
+            if blas_spin.shares_loops(call):
+                found.append((seconds, call))
+                break
+    return found
+
+
+def _timed(case: Case, samples: dict[Dims, float]) -> Iterator[tuple[Dims, float]]:
+    """Dimensions of the problems that were timed, each with its seconds."""
+    if isinstance(case.how, Passes):
+        given = dict(case.how.knots)
+    elif case.axes and not isinstance(case.how, TimedSolves):
+        given = {dims: dims for dims in samples}
+    else:
+        return
+    for known, dims in given.items():
+        if known in samples:
+            yield dims, samples[known]
+
+
+def compared(
+    loop: Callable[[], object],
+    product: Callable[[], object],
+    quiet: Callable[[], object],
+    usual: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+    share: float = -math.inf,
+    end: float = math.inf,
+) -> Ratio | None:
+    """What products and loops in turn gain by threads that sleep.
+
+    Parameters
+    ----------
+    loop, product : callable
+        By the loops' threads; by BLAS's.
+    quiet, usual : callable
+        From the one on threads of BLAS that are idle sleep, from the other on they spin.
+    clock : callable
+        Seconds.
+    share, end : float
+        By the clock: until when more duels than the least are made; when it is given up with
+        fewer than these.
+
+    Returns
+    -------
+    Ratio or None
+        None if it was given up.
+    """
+
+    def seconds(asleep: bool) -> float:
+        product()
+        begin = clock()
+        for _ in range(_TURNS):
+            if asleep:
+                quiet()
+            try:
+                loop()
+            finally:
+                usual()
+            product()
+        return clock() - begin
+
+    asleep, spinning = [], []
+    for turn in range(_MOST):
+        for is_asleep in (True, False) if turn % 2 else (False, True):
+            (asleep if is_asleep else spinning).append(seconds(is_asleep))
+        now = clock()
+        if turn + 1 >= _LEAST and now > min(share, end):
+            break
+        if now > end:
+            return None
+    ratios = [a / b for a, b in zip(asleep, spinning, strict=True)]
+    return Ratio(median(ratios), sum(asleep) / sum(spinning))

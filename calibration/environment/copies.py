@@ -1,0 +1,115 @@
+"""Copies between a device and each kind of the host's memory, made as calls make them."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from hetero.devices.base import Device
+from hetero.host import reused
+from hetero.profile import PAGEABLE, PINNED, STAGED
+
+Way = tuple[str, str]  # direction and kind of memory
+
+_DIRECTIONS = ("upload", "download")
+_LEAST_STAGED = 1 << 18  # bytes of a staged copy that is measured
+_CACHED = 1 << 20  # bytes of an operand that is in a cache yet when a call begins
+_UNCACHED = 1 << 28  # bytes, of which no cache holds those that were used longest ago
+_PERIOD = 1 << 24  # random bytes, which are repeated
+_REST = 3e-4  # seconds after which a thread that helps to copy sleeps
+
+
+class Copies:
+    """Copies of any size between a device, which is active, and each kind of the host's memory.
+
+    As in calls, downloads to pageable memory go to a new result, whose memory was used before where
+    that is so in calls (`hetero.host.reused`), and uploads from it come from a place that no
+    cache holds, unless they are so small that a program has just made them. It is copied by the
+    driver alone, or "staged" where the device can, beside threads that `rest`.
+
+    Parameters
+    ----------
+    device : Device
+    largest : int
+        Bytes.
+
+    Attributes
+    ----------
+    ways : tuple
+        Directions and kinds of memory that can be copied.
+    """
+
+    WAYS = tuple((way, of) for way in _DIRECTIONS for of in (PAGEABLE, PINNED))
+
+    def __init__(self, device: Device, largest: int) -> None:
+        values = np.random.default_rng(0).integers(0, 255, _PERIOD, np.uint8)
+        self._device = device
+        self.ways = ways(device)
+        if ("download", STAGED) in self.ways:
+            reused.open_()  # as the first staged copy does
+        self._buffer, self._owner = device.allocate(largest)
+        self._pinned = device.pinned(largest)
+        for start in range(0, largest, _PERIOD):
+            part = self._pinned[start : start + _PERIOD]
+            part[:] = values[: len(part)]
+        self.renew(largest)
+
+    def renew(self, nbytes: int) -> None:
+        """Allocate pageable memory for so many bytes anew: it is not equally fast everywhere.
+
+        It is more than what caches hold, if there is as much. Longer copies are of what was there.
+        """
+        self._pageable = self._pinned[: max(nbytes, _UNCACHED)].copy()
+        if len(self._pageable) == len(self._pinned):
+            self._large = self._pageable
+        self._next = 0
+
+    def rest(self, way: Way) -> None:
+        """Let threads that help to copy fall asleep, as those of a call do while it computes."""
+        if way[1] == STAGED:
+            time.sleep(_REST)
+
+    def _source(self, nbytes: int) -> np.ndarray:
+        """Pageable memory, another part of it each time."""
+        if nbytes < _CACHED:
+            return self._pageable[:nbytes]
+        if nbytes > len(self._pageable):
+            return self._large[:nbytes]
+        begin = self._next if self._next + nbytes <= len(self._pageable) else 0
+        self._next = begin + nbytes
+        return self._pageable[begin : begin + nbytes]
+
+    def __call__(self, direction: str, memory: str, nbytes: int) -> None:
+        """Copy so many bytes; a direction and a kind of memory are one of `ways`."""
+        device = self._device
+        if memory == PINNED:
+            array = self._pinned[:nbytes]
+        elif direction == "upload":
+            array = self._source(nbytes)
+        else:
+            array = reused.empty((nbytes,), np.uint8)
+        if memory == STAGED:
+            device.ring().start(direction, array, self._buffer, 0, device.record()).wait()
+        elif nbytes >= _LEAST_STAGED:
+            device.copy_plainly(direction, array, self._buffer)
+        elif direction == "upload":
+            device.upload(array, self._buffer)
+        else:
+            device.download(self._buffer, array)
+
+
+def ways(device: Device) -> tuple[Way, ...]:
+    """Directions and kinds of memory that can be copied to and from a device."""
+    with device.active():
+        ring = device.ring() if device.stages else None
+        if is_staged := ring is not None:
+            ring.prepare()
+    if is_staged:
+        return (*Copies.WAYS, *((way, STAGED) for way in _DIRECTIONS))
+    return Copies.WAYS
+
+
+def is_asked(way: Way, nbytes: int) -> bool:
+    """Whether copies of so many bytes are measured; small ones are never staged."""
+    return way[1] != STAGED or nbytes >= _LEAST_STAGED

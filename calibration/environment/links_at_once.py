@@ -1,0 +1,248 @@
+"""Links while all equal GPUs copy: what a copy on each takes, and what beginning on all takes.
+
+A copy on each of two GPUs, begun by two threads, lasts longer than one alone for two reasons: both
+share the host's memory and its threads, and one of them begins later. The first one counts for each
+copy, the second once for a call. What beginning takes is told by pinned memory, whose copies need
+no threads: a single one on all takes so much longer than one of a row, of those that begin and end
+while all others copy. Without that, single copies are what calls make: they begin together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from math import log
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero.calibration.environment import loaded_links
+from hetero.calibration.environment.copies import Copies, Way
+from hetero.calibration.environment.loaded_links import SECONDS, Times
+from hetero.calibration.environment.quiet_links import Theft
+from hetero.calibration.failures import Failure
+from hetero.devices import at_once
+from hetero.devices.base import Device
+from hetero.ops.cases import Budget, Place
+from hetero.profile import PINNED, STAGED, Profile
+
+_ROUNDS = 3
+_SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4, 6))  # bytes of a copy, to 256 MiB
+_SAMPLES = 4  # single copies of a size, in each round
+_IN_ROWS = _SIZES[1:3]  # bytes of the pinned copies that tell what beginning takes
+_ROW, _LONG = 1 << 28, 0.02  # bytes that each device copies in a row; seconds of it
+_LEAST_ROW = 4  # copies, however long they take
+_LEAST = 0.25  # of a copy's time, that is left of it without what beginning takes
+_NOISE = 1.05  # times as long as alone: what is below is as alone
+_HOST = "host"
+
+
+class Found(NamedTuple):
+    """What was measured of several devices that copy at once.
+
+    Attributes
+    ----------
+    seconds : dict
+        Direction and kind of memory -> bytes -> seconds of a copy on each of them.
+    begin : float
+        Seconds that a call takes longer once, because one begins after the other.
+    """
+
+    seconds: Times
+    begin: float
+
+
+class _Round(NamedTuple):
+    """Whether processors were taken, and what was seen of each way and size.
+
+    Attributes
+    ----------
+    stolen : bool
+    single : dict
+        Seconds of single copies.
+    rows : dict
+        As `Together.row` gives them.
+    """
+
+    stolen: bool
+    single: dict[tuple[Way, int], list[float]]
+    rows: dict[tuple[Way, int], list[list[float]]]
+
+
+class Together:
+    """Copies of several devices at once, by a thread for each.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+    largest : int
+        Bytes of a copy.
+    """
+
+    def __init__(self, devices: Sequence[Device], largest: int) -> None:
+        self._devices, self._largest = devices, largest
+        self._copies: list[Copies] = []
+        for device in devices:
+            with device.active():
+                self._copies.append(Copies(device, largest))
+        self.ways = self._copies[0].ways
+
+    def renew(self) -> None:
+        """Take other pageable memory."""
+        for copies in self._copies:
+            copies.renew(self._largest)
+
+    def once(self, way: Way, nbytes: int) -> float:
+        """Seconds until each device has done one copy, as calls do it."""
+
+        def copy(number: int) -> None:
+            with self._devices[number].active():
+                self._copies[number](*way, nbytes)
+
+        tasks = [partial(copy, number) for number in range(len(self._devices))]
+        self._copies[0].rest(way)
+        begin = time.perf_counter()
+        at_once.run(self._devices, tasks, nbytes)
+        return time.perf_counter() - begin
+
+    def row(self, way: Way, nbytes: int, number: int) -> list[list[float]]:
+        """When each device began the first of so many copies, and when each of them ended."""
+        marks: list[list[float]] = [[] for _ in self._devices]
+
+        def copy(which: int) -> None:
+            with self._devices[which].active():
+                marks[which].append(time.perf_counter())
+                for _ in range(number):
+                    self._copies[which](*way, nbytes)
+                    marks[which].append(time.perf_counter())
+
+        tasks = [partial(copy, which) for which in range(len(self._devices))]
+        at_once.run(self._devices, tasks, number * nbytes)
+        return marks
+
+
+def steady(rows: Sequence[Sequence[Sequence[float]]]) -> float:
+    """Seconds of a copy on each device while all copy, as if all went at the same rate.
+
+    Where they went one after the other, as devices do that depend on each other, it is the sum.
+
+    Parameters
+    ----------
+    rows : sequence
+        Each as `Together.row` gives it.
+    """
+    inside: list[list[float]] = [[] for _ in rows[0]]
+    every: list[list[float]] = [[] for _ in rows[0]]
+    at_once = False
+    for marks in rows:
+        begin, end = max(each[0] for each in marks), min(each[-1] for each in marks)
+        at_once = at_once or begin < end
+        for number, each in enumerate(marks):
+            every[number] += [b - a for a, b in pairwise(each)]
+            inside[number] += [b - a for a, b in pairwise(each) if begin <= a and b <= end]
+    found = [median(part or whole) for part, whole in zip(inside, every, strict=True)]
+    return len(found) / sum(1.0 / seconds for seconds in found) if at_once else sum(found)
+
+
+def measured(
+    copies: Together,
+    sizes: Sequence[int],
+    is_made: Callable[[Way, int], bool],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Found:
+    """Seconds of copies of several devices at once, in rounds, each with other pageable memory.
+
+    Rounds in which other virtual machines took processors count only where there is no other.
+
+    Parameters
+    ----------
+    copies : Together
+    sizes : sequence of int
+        Bytes, ascending; the largest are left out where all rounds of them would take longer than
+        `SECONDS`.
+    is_made : callable
+        Whether calls copy so many bytes in some way.
+    clock : callable, optional
+        Seconds.
+    """
+    rounds: list[_Round] = []
+    start = clock()
+    for number in range(_ROUNDS):
+        if number:
+            if (clock() - start) * (number + 1) / number > SECONDS:
+                break
+            copies.renew()
+        theft, single, rows = Theft(), {}, {}
+        for nbytes in sizes:
+            before = clock()
+            for way in (way for way in copies.ways if is_made(way, nbytes)):
+                taken = [copies.once(way, nbytes) for _ in range(_SAMPLES)]
+                single[way, nbytes] = taken
+                if way[1] == PINNED and nbytes in _IN_ROWS:
+                    many = min(_ROW // nbytes, int(_LONG / min(taken)))
+                    rows[way, nbytes] = copies.row(way, nbytes, max(many, _LEAST_ROW))
+            now = clock()
+            larger = next((n for n in sizes if n > nbytes), nbytes)
+            following = (now - before) * larger / nbytes
+            if not number and (now - start + following) * 2 > SECONDS:
+                sizes = [n for n in sizes if n <= nbytes]
+                break
+        rounds.append(_Round(theft.seen(), single, rows))
+    rounds = [each for each in rounds if not each.stolen] or rounds
+    middles = {}
+    for key in rounds[0].single:
+        taken = [seconds for each in rounds for seconds in each.single[key]]
+        middles[key] = median(loaded_links.near(taken))
+    late = [middles[key] - steady([each.rows[key] for each in rounds]) for key in rounds[0].rows]
+    begin = max(median(late), 0.0) if late else 0.0
+    seconds: Times = {way: {} for way in copies.ways}
+    for (way, nbytes), whole in middles.items():
+        seconds[way][nbytes] = max(whole - begin, _LEAST * whole)
+    return Found(seconds, begin)
+
+
+def is_made(links: dict[str, Any]) -> Callable[[Way, int], bool]:
+    """Whether calls copy so many bytes in some way: pageable memory is staged from where on that is
+    the faster one, by these links."""
+    alone = Profile({"name": "", "devices": {}, "links": {"": links}})
+    least = {way: alone.least_staged("", way) for way in ("upload", "download")}
+
+    def asked(way: Way, nbytes: int) -> bool:
+        direction, memory = way
+        return memory == PINNED or (memory == STAGED) == (nbytes >= least[direction])
+
+    return asked
+
+
+def times(links: dict[str, Any], seconds: Times) -> Times:
+    """How many times as long copies at once take as one alone, by links with samples."""
+    found: Times = {}
+    for (direction, memory), of_way in seconds.items():
+        samples = links.get(direction, {}).get(memory, {}).get("samples")
+        if samples is None:
+            continue
+        known = np.log(samples["bytes"]), np.log(samples["seconds"])
+        for nbytes, taken in of_way.items():
+            ratio = taken / float(np.exp(np.interp(log(nbytes), *known)))
+            found.setdefault((direction, memory), {})[nbytes] = ratio if ratio > _NOISE else 1.0
+    return found
+
+
+def together(
+    place: Place, links: dict[str, Any], budget: Budget, failures: list[Failure]
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """The links of all equal devices at once, by those of the first of them; and what it takes to
+    begin on all."""
+    largest = loaded_links.largest(place, budget)
+    sizes = [nbytes for nbytes in _SIZES if nbytes <= largest]
+    if not sizes:
+        return {}, {}
+    try:
+        found = measured(Together(place.devices, sizes[-1]), sizes, is_made(links))
+        return loaded_links.curves(links, times(links, found.seconds)), {_HOST: found.begin}
+    except Exception as error:
+        failures.append(Failure("links", place.name, "at once", error))
+        return {}, {}

@@ -1,0 +1,148 @@
+"""What a call costs beside computing and moving operands: packing them, the host's own work."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero import registry
+from hetero.calibration.fit import fit_link
+from hetero.calibration.measure.timing import center, measure
+from hetero.calibration.measure.workbench import Bench
+from hetero.devices.base import Device
+from hetero.imports import load
+from hetero.ops.cases import Budget, Case, Place, SampleGrid, SmallCall, axis
+from hetero.pricing.plan import CPU
+from hetero.registry import Operation
+
+_SMALLEST = 16
+_HOST_ROUNDS, _HOST_CALLS = 40, 8
+_DISPATCH_ROUNDS = 3
+
+
+def pack(budget: Budget) -> dict[str, Any]:
+    """Model of packing a host array that is not dense, by bytes of the packed one."""
+    sizes = axis(1024, min(budget.largest_transfer, 2**27), 4.0)
+    source = np.ones(sizes[-1] // 4)
+    seconds = []
+    for size in sizes:
+        view = source[: size // 4 : 2]  # every second one of size / 4 elements of 8 bytes
+        seconds.append(
+            measure(lambda view=view: np.ascontiguousarray(view), budget=budget.point).seconds
+        )
+    return fit_link.segments(sizes, seconds)
+
+
+def of_calls(
+    place: Place, cases: list[Case], operations: Iterable[Operation], budget: Budget
+) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
+    """A device's `dispatch`, and `host_shares`."""
+    (device,) = place.devices
+    around = dispatch(device, operations, budget)
+    shares = host_shares(place, cases, around["device"]) if "device" in around else {}
+    return around, shares
+
+
+def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) -> dict[str, float]:
+    """Seconds of the host's own work around one call: describing, allocating, looking up the plan.
+
+    What a whole call on tiny operands takes, less its transfers and its launch: for operands on the
+    host, on the device, and on the device with the CPU computing (the fallback, "detour" in the
+    profile). The calls find the device as they do in a program: not active yet. Empty where no
+    operation has such a call.
+    """
+    operation, small = next(_small_calls(device, operations), (None, None))
+    if small is None:
+        return {}
+    case = Case(small.implementation, small.problem.dtype, "*", SampleGrid(), problem=None)
+    vector = small.arrays[-1]
+
+    with device.active():
+        place, owner = device.allocate(max(a.nbytes for a in small.arrays))
+        inside = {
+            "upload": lambda: device.upload(vector, place),
+            "download": lambda: device.download(place, np.empty_like(vector)),
+            "alone": Bench((device,)).waiting(case, small.problem),
+        }
+    outside = {"from host": small.from_host}
+    if device.kind == "cuda":
+        arrays = [device.new_array(a.shape, a.dtype)[0] for a in small.arrays]
+
+        def call(name: str, method: str | None) -> None:
+            operation.call(*arrays, device=name, method=method)
+            with device.active():
+                device.synchronize()
+
+        outside["there"] = partial(call, device.name, small.implementation.method)
+        outside["fallback"] = partial(call, CPU, None)
+    took: dict[str, float] = {}
+    for _ in range(_DISPATCH_ROUNDS):  # or a slow spell of the host would hit one and not another
+        for calls, where in ((inside, device.active()), (outside, contextlib.nullcontext())):
+            with where:
+                for name, one in calls.items():
+                    found = measure(one, budget=10 * budget.point / _DISPATCH_ROUNDS, least=15)
+                    took[name] = min(took.get(name, found.seconds), found.seconds)
+    del owner
+    upload, download, alone = took["upload"], took["download"], took["alone"]
+    around = {"host": max(took["from host"] - 2 * upload - download - alone, 0.0)}
+    if "there" in took:
+        around["device"] = max(took["there"] - alone, 0.0)
+        around["detour"] = max(took["fallback"] - 2 * download - upload, 0.0)
+    return around
+
+
+def _small_calls(
+    device: Device, operations: Iterable[Operation]
+) -> Iterator[tuple[Operation, SmallCall]]:
+    for operation in operations:
+        with contextlib.suppress(Exception):  # of a module that fails the loop tells
+            make = getattr(load(operation.cases), "small_call", None)
+            small = make(device) if make is not None else None
+            if small is not None:
+                yield operation, small
+
+
+def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[str, str], float]:
+    """What the host adds to a call on a CUDA device, however small, beside ``dispatch`` seconds.
+
+    Operation and method -> seconds: of calls by the public function on arrays of the device, as a
+    program makes them, less the device's own time. They are measured in turn, so that noise
+    hits all alike, and are one figure for all layouts and dtypes: of each alone it
+    would be too uncertain to choose by.
+    """
+    (device,) = place.devices
+    samples: dict[tuple[str, str], list[float]] = {}
+    calls: dict[tuple[str, str, str], tuple[Callable[[], object], float]] = {}
+    with device.active():
+        bench = Bench(place.devices)
+        for case in cases:
+            row = case.implementation
+            key = (row.operation, row.method, case.dtype)
+            if not isinstance(case.how, SampleGrid) or key in calls:
+                continue
+            problem = case.problem(*(_SMALLEST for _ in case.axes))
+            if row.excludes(problem, place.info) is not None:
+                continue
+            arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
+            function = registry.operation(row.operation).call
+            call = partial(function, *arrays, device=device.name, method=row.method)
+            calls[key] = call, bench.seconds(case, problem, 0)
+
+    def timed(call: Callable[[], object]) -> float:
+        begin = time.perf_counter()
+        call()
+        with device.active():
+            device.synchronize()
+        return time.perf_counter() - begin
+
+    for _ in range(_HOST_ROUNDS):
+        for (operation, method, _), (call, alone) in calls.items():
+            timed(call)  # not counted: another one ran before
+            found = samples.setdefault((operation, method), [])
+            found.extend(timed(call) - alone for _ in range(_HOST_CALLS))
+    return {key: max(center(found) - dispatch, 0.0) for key, found in samples.items()}

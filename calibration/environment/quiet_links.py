@@ -1,0 +1,165 @@
+"""Links of one device while nothing else is done: seconds of copies, and models of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median_low
+from typing import Any
+
+from hetero.calibration.environment.copies import Copies, Way, is_asked
+from hetero.calibration.fit import fit_link
+from hetero.calibration.measure import load
+from hetero.calibration.measure.timing import measure
+from hetero.devices.base import Device
+from hetero.ops.cases import Budget, axis
+from hetero.profile import PAGEABLE, PINNED, STAGED
+
+_MOST_PLAIN = 1 << 26  # bytes of a measured copy by the driver alone, where it may be staged
+_PASSES, _MORE_PASSES = 3, 2  # as long as processors are stolen
+_MOST_SECONDS = 3.0  # of all passes, where there are more
+_STOLEN = 0.05  # of the processors' time that a pass wanted
+_ALIKE = 1.15  # times the least, passes that agree
+_LONG = 1 << 26  # bytes, whose transfer is timed once in each pass
+_SAME_RATE = 1.1
+
+log = logging.getLogger("hetero")
+
+
+def transfers(device: Device, sizes: list[int], budget: float) -> dict[Way, dict[int, float]]:
+    """Seconds to move each size: (direction, kind of host memory) -> size -> seconds.
+
+    In several passes, each with other pageable memory; what counts of them `Seen` tells. A long
+    transfer that went as fast as the next smaller one is not done again.
+    """
+    copies, seen = Copies(device, sizes[-1]), Seen()
+    asked = [(way, n) for way in copies.ways for n in sizes if _is_timed(way, n, copies.ways)]
+    left, anew, begin = asked, 0, time.perf_counter()
+    for number in range(1, _PASSES + _MORE_PASSES + 1):
+        if number > 1:
+            copies.renew(anew)
+        theft = Theft()
+        taken = {(way, n): _timed(copies, way, n, budget) for way, n in left}
+        seen.add(taken, theft.seen())
+        if number < _PASSES:
+            slow = [(way, n) for way, n in asked if n > _LONG and seen.is_slow(way, n)]
+            again = {key for key in asked if key[1] <= _LONG or key not in seen.quiet}.union(slow)
+            anew = max([n for _, n in slow], default=_LONG)
+        else:
+            again, anew = seen.doubtful(), _LONG
+            following = (time.perf_counter() - begin) * (number + 1) / number
+            if not again or following > _MOST_SECONDS:
+                break
+        left = [key for key in asked if key in again]
+    doubtful = len(seen.doubtful())
+    if doubtful > load.LEFT * len(asked):
+        log.warning(
+            "%s: %d of %d copies differ, all timed while other virtual machines took processors",
+            *(device.name, doubtful, len(asked)),
+        )
+    found: dict[Way, dict[int, float]] = {way: {} for way in copies.ways}
+    for way, n in asked:
+        found[way][n] = seen.seconds(way, n)
+    return found
+
+
+class Seen:
+    """What copies took in each pass, apart where other virtual machines took processors then.
+
+    Such passes count only where there is no other.
+
+    Attributes
+    ----------
+    quiet, stolen : dict
+        Way and bytes -> seconds in each pass.
+    """
+
+    def __init__(self) -> None:
+        self.quiet: dict[tuple[Way, int], list[float]] = {}
+        self.stolen: dict[tuple[Way, int], list[float]] = {}
+
+    def add(self, taken: dict[tuple[Way, int], float], is_stolen: bool) -> None:
+        """What was seen in one more pass."""
+        passes = self.stolen if is_stolen else self.quiet
+        for key, seconds in taken.items():
+            passes.setdefault(key, []).append(seconds)
+
+    def seconds(self, way: Way, nbytes: int) -> float:
+        """What counts: the middle pass, of long copies the fastest.
+
+        The fastest as well where passes differ because of others, who only add.
+        """
+        key = way, nbytes
+        passes = self.quiet.get(key) or self.stolen[key]
+        return min(passes) if nbytes > _LONG or self._differs(key) else median_low(passes)
+
+    def doubtful(self) -> set[tuple[Way, int]]:
+        """Of which nothing is known but passes that differ because of others."""
+        return {key for key in self.stolen if self._differs(key)}
+
+    def _differs(self, key: tuple[Way, int]) -> bool:
+        passes = self.stolen.get(key, (0.0,))
+        return key not in self.quiet and max(passes) > _ALIKE * min(passes)
+
+    def is_slow(self, way: Way, nbytes: int) -> bool:
+        """Whether a copy went clearly slower than the next smaller one."""
+        smaller = max(
+            n for which, n in {**self.quiet, **self.stolen} if which == way and n < nbytes
+        )
+        mine, others = self.seconds(way, nbytes) / nbytes, self.seconds(way, smaller) / smaller
+        return mine > _SAME_RATE * others
+
+
+def _is_timed(way: Way, nbytes: int, ways: Sequence[Way]) -> bool:
+    """Whether copies of so many bytes are measured, where these are the ways to copy."""
+    is_plain = way[1] == PAGEABLE and (way[0], STAGED) in ways
+    return is_asked(way, nbytes) and not (is_plain and nbytes > _MOST_PLAIN)
+
+
+def _timed(copies: Copies, way: Way, nbytes: int, budget: float) -> float:
+    """Seconds of a copy, in one pass."""
+    call, rest = partial(copies, *way, nbytes), partial(copies.rest, way)
+    if nbytes >= _LONG:
+        if way[0] == "download" and way[1] != PINNED and ("download", STAGED) in copies.ways:
+            call()  # brings the result's pages
+        rest()
+        return _once(call)
+    return measure(call, budget=budget / _PASSES, rest=rest).seconds
+
+
+class Theft:
+    """Whether other virtual machines take processors that this process wants, from now on."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        times = load.times()
+        return (times.stolen if times is not None else 0.0), load.own()
+
+    def seen(self) -> bool:
+        """Whether they did, by more than what a tick of the system tells."""
+        stolen, own = (now - then for now, then in zip(self._now(), self._before, strict=True))
+        return stolen > 2 * load.TICK and stolen > _STOLEN * (own + stolen)
+
+
+def _once(call: Callable[[], object]) -> float:
+    """Seconds of one call, the first: where it was slow, another pass tells."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def links(device: Device, budget: Budget) -> dict[str, Any]:
+    """Link models of a device: each direction, each kind of host memory."""
+    largest = min(budget.largest_transfer, int(device.describe()["memory_bytes"]) // 4)
+    short = axis(1024, min(largest, _LONG), budget.link_step)
+    sizes = [*short, *axis(short[-1], largest, budget.link_step**2)[1:]]
+    sizes = [size // 8 * 8 for size in sizes]  # whole float64s
+    found: dict[str, Any] = {"upload": {}, "download": {}}
+    for (direction, memory), seconds in transfers(device, sizes, 3 * budget.point).items():
+        found[direction][memory] = fit_link.segments([*seconds], [*seconds.values()])
+    return found

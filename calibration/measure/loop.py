@@ -1,0 +1,182 @@
+"""Calibration's loop over the operations: cases -> samples.
+
+`portions` says what the cases are, `modelling` makes models of the samples. Each step is a function
+of data, and what it gives can be printed. Whatever fails on the way costs the models that it stands
+for: it becomes a `Failure`, and all else goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hetero.calibration.failures import Failure
+from hetero.calibration.measure import repeats, sampling
+from hetero.calibration.measure.load import Watch
+from hetero.calibration.measure.samples import Samples
+from hetero.calibration.measure.workbench import Bench
+from hetero.calibration.portions import Portion, in_turn
+from hetero.host import blas_spin, limits
+from hetero.ops.cases import Budget, Case, Dims, Place
+from hetero.registry.models import ModelKey
+
+Progress = Callable[[str, float, str], None]
+AGAIN = "again"  # what is measured once more, beside the places' names, in `Progress`
+
+
+class Measured(NamedTuple):
+    """A case, the place, and its samples."""
+
+    case: Case
+    place: Place
+    samples: Samples
+
+    @property
+    def key(self) -> ModelKey:
+        return key_of(self.case, self.place)
+
+
+class Keeper:
+    """Who keeps what was measured, in case that measuring is interrupted; this one does not."""
+
+    def earlier(self, case: Case, place: Place) -> Samples | None:
+        """The samples of a case, if its turn was taken before an interruption; it counts turns."""
+        return None
+
+    def add(self, one: Measured) -> None:
+        """Samples of a case after one more turn."""
+
+
+def key_of(case: Case, place: Place) -> ModelKey:
+    """The key of a case's model."""
+    row = case.implementation
+    return ModelKey(place.name, row.operation, row.method, case.dtype, case.layout)
+
+
+def measure(
+    portions: list[Portion],
+    budget: Budget,
+    shares: dict[tuple[str, str, str], float],
+    progress: Progress,
+    failures: list[Failure],
+    watch: Watch | None = None,
+    keeper: Keeper | None = None,
+    ready: Callable[[Portion | None], None] | None = None,
+) -> list[Measured]:
+    """Samples of all cases that can be measured.
+
+    Those that met other load, or cannot be, are taken again at the end.
+
+    Parameters
+    ----------
+    portions, budget
+    shares : dict
+        Place, operation and method -> the host's share of a call.
+    progress : callable
+        Called with the place, the planned seconds, and the name of what is measured next.
+    failures : list
+        Is added to.
+    watch : Watch, optional
+        Notices other load.
+    keeper : Keeper, optional
+    ready : callable, optional
+        Called with the portion before each of its cases, and with None after all: sees to what
+        that needs. It may find out the shares.
+    """
+    start = time.perf_counter()
+    watch, keeper = watch or Watch(), keeper or Keeper()
+    benches: dict[str, Bench] = {}
+    gone: set[str] = set()
+
+    def bench_at(place: Place) -> Bench:
+        if place.name not in benches:
+            benches[place.name] = Bench(place.devices, watch)
+        return benches[place.name]
+
+    left = {portion.place.name: 0.0 for portion in portions}
+    for portion in portions:
+        left[portion.place.name] += sum(case.seconds for case in portion.cases)
+    time_left = dict(left)  # what one case does not use is for those that follow at its place
+    samples: dict[ModelKey, Measured] = {}
+    for portion, case, seconds in in_turn(portions):
+        place, row, key = portion.place, case.implementation, key_of(case, portion.place)
+        if (earlier := keeper.earlier(case, place)) is not None:
+            samples[key] = Measured(case, place, earlier)
+            left[place.name] = max(left[place.name] - seconds, 1e-9)
+            time_left[place.name] -= seconds
+            continue
+        if place.name in gone:
+            progress(place.name, seconds, f"{case} on {place.name}")
+            continue
+        if ready is not None:
+            ready(portion)
+        progress(place.name, seconds, f"{case} on {place.name}")
+        share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
+        left[place.name] = max(left[place.name] - seconds, 1e-9)
+        begin = time.perf_counter()
+        try:
+            _calm(case, place)
+            with active(place):
+                bench = bench_at(place)
+                host = shares.get((place.name, row.operation, row.method))
+                before = samples[key].samples if key in samples else None
+                taken = sampling.take(case, bench, budget, share, host, before)
+                samples[key] = Measured(case, place, taken)
+        except Exception as error:
+            failures.append(Failure(row.operation, place.name, str(case), error))
+            if not alive(place):
+                failures.append(Failure("", place.name, str(case), error))
+                gone.add(place.name)
+        else:
+            keeper.add(samples[key])
+        time_left[place.name] -= time.perf_counter() - begin
+    found = list(samples.values())
+    if ready is not None:
+        ready(None)
+    for number, (case, place, taken) in enumerate(found):
+        row = case.implementation
+        host = shares.get((place.name, row.operation, row.method))
+        if host is not None:
+            found[number] = Measured(case, place, sampling.with_share(case, taken, host))
+
+    def again(number: int, dims: list[Dims]) -> Samples:
+        case, place, before = found[number]
+        if place.name not in gone:
+            progress(AGAIN, 2 * budget.point * len(dims), f"{case} on {place.name}, again")
+            try:
+                _calm(case, place)
+                with active(place):
+                    taken = sampling.again(case, bench_at(place), budget, before, dims)
+                found[number] = found[number]._replace(samples=taken)
+            except Exception as error:
+                if not alive(place):
+                    failures.append(Failure("", place.name, str(case), error))
+                    gone.add(place.name)
+        return found[number].samples
+
+    seconds = time.perf_counter() - start
+    watch.settled(*repeats.settle(found, again, budget, seconds, watch.noisy))
+    return found
+
+
+def _calm(case: Case, place: Place) -> None:
+    """What the CPU does without BLAS is measured while that one's threads sleep."""
+    if not place.devices and limits.BLAS not in case.implementation.uses:
+        blas_spin.rest()
+
+
+def active(place: Place) -> Any:
+    """A context inside which a single device's operands can be made."""
+    return place.devices[0].active() if len(place.devices) == 1 else contextlib.nullcontext()
+
+
+def alive(place: Place) -> bool:
+    """Whether the devices of a place still run a small kernel."""
+    for device in place.devices:
+        try:
+            device.probe()
+        except Exception:
+            return False
+    return True

@@ -1,0 +1,317 @@
+"""From cases to samples: what is measured, by how the case wants it measured."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+
+from hetero.calibration.measure import solving, whole_solves
+from hetero.calibration.measure.samples import Samples, is_less, watched
+from hetero.calibration.measure.timing import Measurement, in_turn, settled
+from hetero.calibration.measure.workbench import Bench
+from hetero.ops.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
+from hetero.registry.problem import Problem
+
+_HOST_HIDDEN = 1e-4  # seconds of device time beside which the host's share does not matter
+_CLEARLY = 1.5
+_LOOKS = 4
+_SHORT = 0.002  # seconds of a call, above which half of the passes are enough
+_LONG = 0.005  # above which one is
+_THIRD, _PROBES = 3, 8  # of a case's samples every so many get a second look, and about so many
+_SPELL = 0.1  # of these took less than before: all of the case may have met a slow spell
+# Seconds of a call on the CPU, and on a device: shorter ones may be all overhead, and tell no rate.
+_TELLS = 1e-4, 1e-3
+_LONG_LOOK = 0.01  # seconds of a call, beyond which one look is enough
+
+
+def take(
+    case: Case,
+    bench: Bench,
+    budget: Budget,
+    seconds_left: float,
+    host: float | None = None,
+    before: Samples | None = None,
+) -> Samples:
+    """Measure a case.
+
+    Parameters
+    ----------
+    case, bench, budget
+    seconds_left : float
+        After which knots are no longer begun.
+    host : float, optional
+        The host's share of a call, if it is known.
+    before : Samples, optional
+        Of the passes made so far.
+    """
+    if isinstance(case.how, Passes):
+        return _pass(case, bench, budget, seconds_left, before)
+    if before is not None:
+        return _second_look(case, bench, budget, seconds_left, before)
+    if isinstance(case.how, TimedSolves):
+        return whole_solves.take(case, bench, budget, seconds_left)
+    return _grid(case, bench, budget, seconds_left, host)
+
+
+def again(
+    case: Case,
+    bench: Bench,
+    budget: Budget,
+    samples: Samples,
+    dims: Sequence[Dims],
+    end: float = math.inf,
+) -> Samples:
+    """Measure some of a case's samples once more: the faster ones count, since load only adds.
+
+    None is begun after ``end``.
+    """
+    time.sleep(solving.SETTLES)
+    if isinstance(case.how, TimedSolves):
+        solves = whole_solves.Solves(case, bench, budget, samples)
+        for one in dims:
+            if time.perf_counter() > end:
+                break
+            solves.look(one)
+        return solves.samples()
+    marked, unsure = set(samples.marked), set(samples.unsure)
+    seconds, held_out = dict(samples.seconds), dict(samples.held_out)
+    typical = dict(samples.typical)
+    if isinstance(case.how, SampleGrid):
+        shapes = _Shapes(case, bench, budget, samples.host, samples.least)
+    for one in dims:
+        if time.perf_counter() > end:
+            break
+        if isinstance(case.how, Passes):
+            sizes = {**case.how.held_out, **case.how.knots}[one]
+            measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
+            typical[one] = (*typical.get(one, ()), measured.seconds)
+            found = min(measured.samples)
+        else:
+            found, disturbed = shapes.timed(one)
+        where = held_out if one in held_out else seconds
+        before = where.get(one, found)
+        where[one] = min(before, found)
+        (set.add if disturbed else set.discard)(marked, one)
+        (set.add if is_less(found, before) else set.discard)(unsure, one)
+    return replace(
+        samples,
+        seconds=seconds,
+        held_out=held_out,
+        typical=typical,
+        marked=frozenset(marked),
+        unsure=frozenset(unsure),
+    )
+
+
+def with_share(case: Case, samples: Samples, host: float) -> Samples:
+    """Samples with another share of the host in each call, which was not known when they were
+    taken."""
+    more = host - samples.host
+    if not isinstance(case.how, SampleGrid) or not more:
+        return samples
+    if case.how.by_estimate:  # without any
+        return replace(samples, host=host)
+    seconds, held_out = (
+        {dims: taken + more for dims, taken in found.items()}
+        for found in (samples.seconds, samples.held_out)
+    )
+    return replace(samples, seconds=seconds, held_out=held_out, host=host)
+
+
+class _Shapes:
+    """Seconds of single calls of one case, by dimensions.
+
+    ``host`` is in all these seconds, but not in those of an implementation that estimates the
+    device's time.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        bench: Bench,
+        budget: Budget,
+        host: float | None,
+        least: float = -1.0,
+    ) -> None:
+        self._case, self._bench, self._budget = case, bench, budget
+        if least < 0.0:
+            smallest = case.problem(*case.smallest)
+            alone = bench.seconds(case, smallest, budget.point)
+            least = bench.host_seconds(case, smallest, alone, 100)
+        self.least = least
+        self.host = least if host is None else host
+        self._by_device = False  # what was timed last
+
+    def _more(self, problem: Problem, device_seconds: float) -> float:
+        """What the host does for this shape beyond its share, if that is clearly more.
+
+        A library may launch several kernels for some shapes; that costs the host, not the device.
+        What does not last is noise of the machine.
+        """
+        seen: list[float] = []
+        while len(seen) < _LOOKS:
+            seen.append(self._bench.host_seconds(self._case, problem, device_seconds, 7))
+            if seen[-1] <= _CLEARLY * self.least:
+                return 0.0
+        self._by_device = False
+        return min(seen) - self.least
+
+    def timed(self, dims: Dims) -> tuple[float, bool]:
+        """Seconds, and whether other load disturbed them: no device minds that of its host."""
+        found, disturbed = watched(self._bench, self.seconds, dims)
+        if self._by_device:
+            disturbed = self._bench.queue.waited
+        return found, disturbed
+
+    def seconds(self, dims: Dims) -> float:
+        self._by_device = self._bench.queue is not None
+        problem = self._case.problem(*dims)
+        device_seconds = self._bench.seconds(self._case, problem, self._budget.point)
+        if self._case.how.by_estimate:
+            return device_seconds
+        if device_seconds > _HOST_HIDDEN:
+            return self.host + device_seconds
+        return self.host + device_seconds + self._more(problem, device_seconds)
+
+
+def _grid(
+    case: Case, bench: Bench, budget: Budget, seconds_left: float, host: float | None
+) -> Samples:
+    """Knots from small to large, then random shapes between them."""
+    end = time.perf_counter() + seconds_left
+    shapes = _Shapes(case, bench, budget, host)
+    seconds: dict[Dims, float] = {}
+    marked: set[Dims] = set()
+
+    def seconds_of(dims: Dims) -> float:
+        found, disturbed = shapes.timed(dims)
+        if disturbed:
+            marked.add(dims)
+        return found
+
+    rate = _Rate({}, bench)
+    for dims in sorted(grid(case.axes), key=prod):
+        if seconds and (rate.seconds(dims) > budget.longest or time.perf_counter() > end):
+            continue
+        seconds[dims] = seconds_of(dims)
+        rate.add(dims, seconds[dims])
+    held_out: dict[Dims, float] = {}
+    for dims in between_knots(case):
+        late = time.perf_counter() > end + 0.2 * seconds_left
+        if len(held_out) >= case.how.held_out or late:
+            break
+        if rate.seconds(dims) <= budget.longest / 4:
+            held_out[dims] = seconds_of(dims)
+    return Samples(
+        seconds, held_out, host=shapes.host, least=shapes.least, marked=frozenset(marked)
+    )
+
+
+class _Rate:
+    """The best volume per second that was seen."""
+
+    def __init__(self, seconds: dict[Dims, float], bench: Bench) -> None:
+        self._tells = _TELLS[bool(bench.devices)]
+        self._best = self._most = 0.0
+        for dims, taken in seconds.items():
+            self.add(dims, taken)
+
+    def add(self, dims: Dims, taken: float) -> None:
+        self._best, self._most = max(self._best, prod(dims) / taken), max(self._most, taken)
+
+    def seconds(self, dims: Dims) -> float:
+        """What a call should take; 0 where all calls were too short to tell."""
+        return prod(dims) / self._best if self._most > self._tells else 0.0
+
+
+def between_knots(case: Case) -> Iterator[Dims]:
+    """Random shapes between the knots of a `SampleGrid`, the same ones each time."""
+    draw = random.Random(1)
+    multiple, less = case.how.multiple, case.how.less
+    for _ in range(case.how.held_out * 20):
+        dims = tuple(
+            round(a[0] * (a[-1] / a[0]) ** draw.random()) // multiple * multiple - less
+            for a in case.axes
+        )
+        if min(dims) > 1:
+            yield dims
+
+
+def _pass(
+    case: Case, bench: Bench, budget: Budget, seconds_left: float, before: Samples | None
+) -> Samples:
+    """Measure all knots once more.
+
+    The fastest call tells methods and sizes apart, since what else the machine does only adds.
+    """
+    how = case.how
+    if before is None:
+        before = Samples()
+        for dims in list(how.knots.values())[: None if bench.devices else 1]:
+            bench.waiting(case, case.problem(*dims))()  # compiles
+    number = max(map(len, before.typical.values()), default=0)
+    seconds, typical = dict(before.seconds), dict(before.typical)
+    rate = _Rate(seconds, bench)
+    end = time.perf_counter() + seconds_left
+    marked, unsure = set(before.marked), set(before.unsure)
+    time.sleep(solving.SETTLES)
+    for dims, sizes in {**how.knots, **how.held_out}.items():
+        if seconds and (rate.seconds(dims) > how.longest or time.perf_counter() > end):
+            continue
+        if seconds.get(dims, 0.0) > (_SHORT if number >= how.number / 2 else _LONG):
+            continue
+        measured, disturbed = watched(bench, _timed, case, sizes, bench, budget)
+        if dims not in seconds or not disturbed:
+            (set.add if disturbed else set.discard)(marked, dims)
+        found = min(measured.samples)
+        earlier = seconds.get(dims, found)
+        seconds[dims] = min(earlier, found)
+        (set.add if is_less(found, earlier) else set.discard)(unsure, dims)
+        typical[dims] = (*typical.get(dims, ()), measured.seconds)
+        rate.add(dims, seconds[dims])
+    return replace(
+        before,
+        seconds=seconds,
+        typical=typical,
+        marked=frozenset(marked),
+        unsure=frozenset(unsure),
+    )
+
+
+def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement:
+    """The samples of one pass, and their typical seconds."""
+    call = bench.waiting(case, case.problem(*sizes))
+    call()  # not counted: caches, pages
+    (found,) = in_turn([call], budget=budget.point / case.how.number, most=30)
+    bench.watch.note(found.disturbed, found.scattered)
+    return replace(found, seconds=settled(found.samples))
+
+
+def _second_look(
+    case: Case, bench: Bench, budget: Budget, seconds_left: float, before: Samples
+) -> Samples:
+    """Look again, after the other cases, at some of what takes little time, until time is up.
+
+    A slow spell of the machine, a processor that another guest uses, lasts longer than one look.
+    If there was one when the case was measured, all of it gets a second look.
+    """
+    if len(bench.devices) > 1:
+        return before
+    end = time.perf_counter() + seconds_left
+    whole = {dims: seconds[-1] for dims, seconds in before.timed.items()}
+    short = [d for d, s in (whole or before.seconds | before.held_out).items() if s <= _LONG_LOOK]
+    some = [*dict.fromkeys(short[:: max(_THIRD, len(short) // _PROBES)] + short[-1:])]
+    found = again(case, bench, budget, before, some, end)
+    if len(found.unsure) > _SPELL * len(some):
+        rest = [dims for dims in short if dims not in some]
+        found = again(case, bench, budget, found, rest, end)
+    return found
+
+
+def slower(samples: Samples) -> list[float]:
+    """Of each knot, how much longer than the fastest call a typical one took, in its best pass."""
+    return [min(times) / samples.seconds[dims] for dims, times in samples.typical.items()]

@@ -1,0 +1,130 @@
+"""How long solves with few and with more steps take, of which set-up and step are told apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from hetero.calibration.measure.timing import in_turn
+from hetero.calibration.measure.workbench import Bench
+from hetero.ops.cases import Budget, Case, Dims
+
+SETTLES = 0.002  # seconds for which threads may go on spinning after a call
+_FEWEST = 4  # steps, of a large system
+_POINTS = 2**22  # point updates that are timed at least
+_LONG = 0.03  # seconds of a solve whose first call counts, too
+_STANDS_OUT = 2.0  # times the solve of few steps, what the one of more takes
+
+
+def counts(case: Case, n: int) -> tuple[int, ...]:
+    """How many steps the solves have that are timed: one number, or two."""
+    few, many = case.how.few, case.how.many
+    if few == many:
+        return (few,)
+    if few > 2:  # so many that they stand out from the set-up
+        points = _POINTS // n
+        if case.implementation.kind == "cpu":  # where few steps of a large system take long
+            few, many = max(min(few, points), _FEWEST), max(min(many, 2 * points), 3 * _FEWEST)
+        # and not so many that the residual of a float32 solve gets subnormal, which is slow.
+        many = few + min(max(points, many - few), 512, round(8 * n ** (1 / 3)))
+    return few, many
+
+
+def most_steps(case: Case, n: int) -> int:
+    """As many steps as a solve may have that is timed, where those of `counts` do not stand out."""
+    few, many = case.how.few, case.how.many
+    if few <= 2:
+        return max(many, case.how.most)
+    return few + min(512, round(8 * n ** (1 / 3)))
+
+
+def timed_solves(
+    case: Case, dims: Dims, bench: Bench, budget: Budget, known: tuple[int, ...] = ()
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """How many steps were timed, few and more, and the least seconds of each.
+
+    Of a solve whose steps take less than its set-up more of them are timed, as long as that does
+    not take too long: else what the set-up takes by chance would count as steps.
+
+    Parameters
+    ----------
+    case, dims, bench, budget
+    known : tuple of int
+        Numbers of steps; default: what stands out.
+    """
+    call = prepared(case, dims, bench)
+    if bench.device is None:
+        time.sleep(SETTLES)
+    warm = _seconds(call, (known or counts(case, dims[0]))[0])
+    less = warm if warm > _LONG else None  # not counted else: caches, pages
+    steps, first = (known, ()) if known else _that_stand_out(case, dims[0], call, budget, less)
+    calls = [partial(call, number) for number in steps]
+    found = in_turn(calls, budget=budget.point, least=1 if known else 2, first=first)
+    for one in found:
+        bench.watch.note(one.disturbed, one.scattered)
+    return steps, tuple(one.seconds for one in found)
+
+
+def _that_stand_out(
+    case: Case, n: int, call: Callable[[int], None], budget: Budget, less: float | None
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Numbers of steps, and what one solve of each took; ``less``: of few, if it is known."""
+    few, *more = steps = counts(case, n)
+    if not more:
+        return steps, () if less is None else (less,)
+    (many,) = more
+    most = most_steps(case, n)
+    less = _seconds(call, few) if less is None else less
+    took = _seconds(call, many)
+    while many < most and took <= min(_STANDS_OUT * less, budget.longest / 2.0):
+        many = min(few + 2 * (many - few), most)
+        took = _seconds(call, many)
+    return (few, many), (less, took)
+
+
+def _seconds(call: Callable[[int], None], number: int) -> float:
+    begin = time.perf_counter()
+    call(number)
+    return time.perf_counter() - begin
+
+
+def outside_in(sizes: Sequence[int]) -> list[int]:
+    """The first, the last, the middle one, then what lies between in the same manner."""
+    order = [0, len(sizes) - 1]
+    parts = [(0, len(sizes) - 1)]
+    for low, high in parts:  # grows
+        if high - low > 1:
+            middle = (low + high) // 2
+            order.append(middle)
+            parts += [(low, middle), (middle, high)]
+    return [sizes[i] for i in dict.fromkeys(order)]
+
+
+def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
+    """A function that solves with so many steps, operands where they run."""
+    problem, run = case.problem(*dims), case.implementation.run
+    arguments = case.arguments(*dims, devices=bench.devices)
+    device = bench.device
+    (b,), x, solve = arguments
+    owners = []
+    if device is not None:
+        x, owner = device.allocate(b.nbytes)
+        owners = [owner]
+        arguments = arguments._replace(inputs=(bench.like(b),), output=x)
+
+    def call(count: int) -> None:
+        if owners:  # which keep the buffers as long as this function is there
+            device.fill(x, b.nbytes)
+            start = x
+        else:  # a new array each time, as in a call
+            start = np.empty_like(x)
+            start[...] = 0.0
+        options = solve._replace(maxiter=count)
+        run(bench.devices, problem, arguments._replace(output=start, options=options))
+        if device is not None:
+            device.synchronize()
+
+    return call

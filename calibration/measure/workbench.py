@@ -1,0 +1,181 @@
+"""Operands to measure with, cut out of memory that is kept from one measurement to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import Operand
+from hetero.calibration.measure.load import Watch
+from hetero.calibration.measure.queue import Queue
+from hetero.calibration.measure.timing import measure
+from hetero.devices.base import Device
+from hetero.devices.workspace import Workspace
+from hetero.host import limits, reused
+from hetero.ops.cases import Case
+from hetero.registry import Arguments
+from hetero.registry.problem import Problem
+
+TURNS = 16  # places among which operands rotate
+_ROOM = 1 << 30  # bytes for all of them
+
+
+class Bench:
+    """Operands of any shape at one place, and the time that calls on them take.
+
+    Parameters
+    ----------
+    devices : tuple of Device
+        One; none for the CPU. For several together, operands are the host's.
+    watch : Watch, optional
+        Notices other load; default: one of its own.
+    """
+
+    def __init__(self, devices: tuple[Device, ...] = (), watch: Watch | None = None) -> None:
+        self.devices = devices
+        self.watch = watch or Watch()
+        self.device = devices[0] if len(devices) == 1 else None
+        self._queue: Queue | None = None
+        self._pools: dict[tuple[str, int], tuple[Any, int, Any]] = {}
+        self._block = np.random.default_rng(0).random(1 << 20) - 0.5
+
+    @property
+    def queue(self) -> Queue | None:
+        """What times calls by the device's own clock, where that can be."""
+        timed = self.device is not None and self.device.kind == "cuda"
+        if timed and self._queue is None:
+            self._queue = Queue(self.device)
+        return self._queue
+
+    def _pool(self, dtype: np.dtype, number: int, nbytes: int) -> Any:
+        """Memory for an operand: as much as was ever asked for, filled with random numbers."""
+        key = (dtype.name, number)
+        values, before, _ = self._pools.get(key, (None, 0, None))
+        if before < nbytes:
+            if self.device is None:
+                self._pools[key] = self._grown(values, before, dtype, nbytes), nbytes, None
+            else:
+                self._pools.pop(key, None)
+                nbytes = max(nbytes, min(2 * before, _ROOM))  # or each larger shape fills it anew
+                owner = Workspace(self.device, "calibration")
+                self._pools[key] = self._filled(owner, dtype, nbytes), nbytes, owner
+        return self._pools[key][0]
+
+    def _grown(self, values: Any, before: int, dtype: np.dtype, nbytes: int) -> np.ndarray:
+        """An array of random numbers in the host's memory: one that begins as ``values``, whose
+        first bytes are filled, or that one itself."""
+        if values is None or values.nbytes < nbytes:
+            before = 0
+            try:  # pages that are not filled take no memory
+                values = np.empty(max(nbytes, _ROOM) // dtype.itemsize + 1, dtype)
+            except MemoryError:
+                values = np.empty(nbytes // dtype.itemsize + 1, dtype)
+        block = self._block.astype(dtype, copy=False)
+        end = nbytes // dtype.itemsize + 1
+        for begin in range(before // dtype.itemsize, end, block.size):
+            part = values[begin : min(begin + block.size, end)]
+            part[...] = block[: part.size]
+        return values
+
+    def _filled(self, owner: Workspace, dtype: np.dtype, nbytes: int) -> Any:
+        """A buffer of random numbers; from the host come only those that are not repeated."""
+        buffer = owner.allocate(nbytes)
+        block = self._block.astype(dtype)[: -(-nbytes // dtype.itemsize)]
+        self.device.upload(block, buffer)
+        done = block.nbytes
+        while done < nbytes:
+            size = min(done, nbytes - done)
+            self.device.copy(buffer, buffer, size, done)
+            done += size
+        return buffer
+
+    def array(self, operand: Operand, number: int, turn: int = 0) -> Any:
+        """An array with the operand's shape and strides; on a device, its address.
+
+        Other turns give other places, so that operands are not in the cache already.
+        """
+        pool, size, places = self._places(operand, number)
+        if self.device is None:
+            return np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
+        return pool + size * (turn % places) if places > 1 else pool
+
+    def _places(self, operand: Operand, number: int) -> tuple[Any, int, int]:
+        """Memory for an operand, the bytes of one turn, and how many turns have their own."""
+        size = -(-operand.nbytes // 256) * 256
+        places = max(1, min(TURNS, _ROOM // size)) if self.queue is not None else 1
+        return self._pool(operand.dtype, number, size * places), size, places
+
+    def like(self, values: np.ndarray) -> Any:
+        """A buffer on the device with as many random numbers as those."""
+        return self._pool(values.dtype, 0, values.nbytes)
+
+    def arguments(self, case: Case, problem: Problem, turn: int = 0) -> Arguments:
+        """What a run of the problem gets; on the CPU its output is made by `waiting`."""
+        inputs = [
+            self.array(operand, number, turn)
+            for number, operand in enumerate(problem.inputs[: case.inputs])
+        ]
+        output = None
+        if self.device is not None:
+            output = self.array(problem.output, len(problem.inputs), turn)
+        options = case.options(problem) if case.options is not None else None
+        return Arguments(tuple(inputs), output, options)
+
+    def seconds(self, case: Case, problem: Problem, budget: float) -> float:
+        """Seconds of one call, until its result is there.
+
+        On a CUDA device it is its clock that measures, and the host's share is left out.
+        """
+        if self.queue is None:
+            measured = measure(self.waiting(case, problem), budget=budget, most=30)
+            self.watch.note(measured.disturbed, measured.scattered)
+            return measured.seconds
+        run, devices = case.implementation.run, self.devices
+        sets = self._sets(case, problem)
+        return self.queue.quickly(lambda turn: run(devices, problem, sets[turn % TURNS]))
+
+    def _sets(self, case: Case, problem: Problem) -> list[Arguments]:
+        """As `arguments`, on a CUDA device, of all turns."""
+        first = self.arguments(case, problem)
+        operands = (*problem.inputs[: case.inputs], problem.output)
+        numbers = (*range(len(first.inputs)), len(problem.inputs))
+        where = [self._places(*one) for one in zip(operands, numbers, strict=True)]
+        found = []
+        for turn in range(TURNS):
+            *inputs, output = (pool + size * (turn % places) for pool, size, places in where)
+            found.append(first._replace(inputs=tuple(inputs), output=output))
+        return found
+
+    def waiting(self, case: Case, problem: Problem) -> Callable[[], None]:
+        """A function that computes the problem once and returns when it is done."""
+        run, devices, device = case.implementation.run, self.devices, self.device
+        arguments = self.arguments(case, problem)
+        if device is None:
+            inputs, _, options = arguments
+            result = problem.output
+            # As calls make it: a product's is NumPy's own.
+            is_numpys = limits.BLAS in case.implementation.uses
+            empty = np.empty if is_numpys else reused.maker(result.nbytes)
+
+            def call_here() -> None:
+                out = empty(result.shape, result.dtype)
+                run(devices, problem, Arguments(inputs, out, options))
+
+            return call_here
+
+        def call() -> None:
+            run(devices, problem, arguments)
+            device.synchronize()
+
+        return call
+
+    def host_seconds(
+        self, case: Case, problem: Problem, device_seconds: float, least: int
+    ) -> float:
+        """The host's share of a call: what it takes in all, less the device's own time."""
+        if self.queue is None:
+            return 0.0
+        call = self.waiting(case, problem)
+        return max(measure(call, budget=0.1, least=least, most=least).seconds - device_seconds, 0.0)

@@ -1,0 +1,291 @@
+"""A call on host arrays shared by all devices of a kind: who computes which range, and the price.
+
+Each device moves its own range over its own bus while the others do the same, so the call takes as
+long as the slowest of them, with links as fast as they are when all copy at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hetero import registry
+from hetero.blocks import ranges, with_cpu
+from hetero.blocks.ranges import bounds, moved, with_terms
+from hetero.devices import at_once
+from hetero.pricing import candidate_pricing, movement, pricing
+from hetero.pricing.plan import CPU, Candidate, Plan, Share
+from hetero.profile import Profile
+from hetero.registry import Cut, Implementation
+from hetero.registry.problem import Problem
+
+Devices = dict[str, dict[str, Any]]
+_ROUNDS = 3  # of finding ranges that take devices that differ equally long
+_HOME = "leaves its result on the host"
+_TOO_LITTLE = f"each device would move less than {at_once.LEAST >> 20} MiB"
+
+
+def price(
+    problem: Problem,
+    constants: Profile,
+    devices: Devices,
+    device: str | None = None,
+    method: str | None = None,
+    beside: str = "",
+) -> Plan:
+    """`pricing.price`, with all devices of a kind together, and the CPU with a device, among the
+    candidates.
+
+    They are the only ones where ``device`` names them, as "cuda:*" or "cpu+cuda:0", and they can do
+    the problem.
+    """
+    if str(device).startswith(pricing.WITH_CPU):
+        shared = with_cpu.named(problem, constants, devices, device, method, beside)
+    else:
+        shared = _candidates(problem, constants, devices, device, method, beside)
+    possible = [c for c in shared if c.reason is None]
+    if device is not None and possible:
+        blas = next((s.plan.blas for c in possible for s in c.shares if s.plan.blas), None)
+        plan = _ranked(Plan(problem, (), constants.title, blas=blas, beside=beside), shared)
+    else:
+        plan = pricing.price(problem, constants, devices, device, method, beside)
+        plan = _ranked(plan, shared) if shared else plan
+        if device is None:
+            also = [*with_cpu.among(plan, constants, devices, method, beside)]
+            plan = _ranked(plan, _later(also, problem, constants, beside)) if also else plan
+    return plan if problem.next_device is None else _staying(plan)
+
+
+def _staying(plan: Plan) -> Plan:
+    """A plan whose result is to stay, without devices that bring it to the host, if others do not.
+
+    Each of the next calls would move such a result, which the price of one call does not tell.
+    Where only those are left that do, its problem says that the result is on the host.
+    """
+    possible = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
+    if not any(c.device != CPU and not _comes_home(c) for c in possible):
+        if plan.candidates and _comes_home(plan.candidates[0]):
+            plan = replace(plan, problem=replace(plan.problem, next_device=None))
+        return plan
+    return _ranked(
+        replace(plan, candidates=()),
+        [c._replace(reason=_HOME) if _comes_home(c) else c for c in plan.candidates],
+    )
+
+
+def _comes_home(candidate: Candidate) -> bool:
+    """Whether devices compute it and leave the result on the host."""
+    blocks = candidate.implementation is not None and candidate.implementation.blocks
+    return candidate.reason is None and (bool(candidate.shares) or blocks == registry.ALWAYS)
+
+
+def _ranked(plan: Plan, more: list[Candidate]) -> Plan:
+    """The plan with more candidates, the cheapest first; without a price only where none has."""
+    every = [*plan.candidates, *more]
+    possible = [c for c in every if c.reason is None]
+    priced = [c for c in possible if c.seconds is not None]
+    if priced:
+        possible = sorted(priced, key=lambda c: c.seconds)
+        least = min(possible, key=lambda c: c.otherwise or c.seconds)
+        plan = replace(plan, turns=possible[0] is not least)
+    kept = {id(c) for c in possible}
+    rest = [
+        c if c.reason else c._replace(reason=candidate_pricing.UNKNOWN)
+        for c in every
+        if id(c) not in kept
+    ]
+    return replace(plan, candidates=(*possible, *rest))
+
+
+def _candidates(
+    problem: Problem,
+    constants: Profile,
+    devices: Devices,
+    device: str | None,
+    method: str | None,
+    beside: str,
+) -> list[Candidate]:
+    found: list[Candidate] = []
+    for kind, members in _together(devices, device).items():
+        if problem.device is not None:
+            break
+        cut = registry.cut(problem, len(members))
+        if cut is None:
+            continue
+        together = _Together(kind, members, devices, constants, device is not None, beside)
+        look = registry.considered if method is None else registry.lookup
+        for implementation in look(problem.operation):
+            serves = implementation.stands_in
+            if implementation.kind == kind and (
+                implementation.method == method
+                or (method is None and (serves is None or serves(problem) is None))
+                or (
+                    method is None
+                    and candidate_pricing.serves_limit(implementation, devices[members[0]])
+                )
+            ):
+                found.append(together.candidate(problem, cut, implementation))
+    return _later(found, problem, constants, beside)
+
+
+def _later(
+    found: list[Candidate], problem: Problem, constants: Profile, beside: str
+) -> list[Candidate]:
+    """With what the next call pays for a result that is on the host."""
+    later = movement.upload_next(problem, constants, beside)
+    return [with_terms(c, later) for c in found] if later else found
+
+
+def _together(devices: Devices, device: str | None) -> dict[str, list[str]]:
+    """Kind -> its devices, of which there are several that are used; one kind where it is named."""
+    found: dict[str, list[str]] = {}
+    if len(devices) < 3 or not (device is None or device.endswith(":*")):
+        return found
+    for name, info in devices.items():
+        kind = info["kind"]
+        if device is None:
+            wanted = kind != CPU and not info.get("is_host_cpu")
+        else:
+            wanted = f"{kind}:*" == device
+        if wanted and not info.get("set_aside"):
+            found.setdefault(kind, []).append(name)
+    return {kind: names for kind, names in found.items() if len(names) > 1}
+
+
+class _Together:
+    """Several devices of a kind, and what each of them would take."""
+
+    def __init__(
+        self,
+        kind: str,
+        members: list[str],
+        devices: Devices,
+        constants: Profile,
+        asked_for: bool,
+        beside: str,
+    ) -> None:
+        self._kind, self._members, self._asked_for = kind, members, asked_for
+        # Each is priced as itself, whether or not it equals another one.
+        self._infos = {
+            name: {key: value for key, value in devices[name].items() if key != "same_as"}
+            for name in members
+        }
+        self._twin = {name: devices[name].get("same_as", name) for name in members}
+        self._alone, self._beside = constants, beside
+        group = f"{kind}*{len(members)}"
+        self._at_once = constants.at_once(group)
+        self._begin = constants.dispatch(group, "host")
+
+    def candidate(self, problem: Problem, cut: Cut, implementation: Implementation) -> Candidate:
+        """All of them, each with its range, by one method."""
+        name, method = f"{self._kind}:*", implementation.method
+        members = self._members[: cut.extent]
+        nbytes = sum(o.nbytes for o in (*problem.inputs, problem.output))
+        little = nbytes < at_once.LEAST * len(members)
+        if (little and not self._asked_for) or len(members) < 2:
+            return Candidate(name, method, None, {}, _TOO_LITTLE, implementation)
+        equal = len({self._twin[member] for member in members}) == 1
+        weights = [1.0] * len(members)
+        for _ in range(1 if equal else _ROUNDS):
+            shares = self._shares(cut, implementation, members, weights)
+            chosen = [share.plan.candidates[0] for share in shares]
+            times = [c.seconds for c in chosen]
+            if not all(times):
+                break
+            weights = [
+                (share.end - share.begin) / seconds
+                for share, seconds in zip(shares, times, strict=True)
+            ]
+        return _all(name, implementation, chosen, shares, self._asked_for, self._begin)
+
+    def _shares(
+        self, cut: Cut, implementation: Implementation, members: list[str], weights: list[float]
+    ) -> tuple[Share, ...]:
+        known: dict[tuple[str, Problem], Candidate] = {}
+        cuts = bounds(cut.extent, weights)
+        problems = [cut.problem(begin, end) for begin, end in cuts]
+        least = min(moved(p) for p in problems)
+        constants = self._alone if least < at_once.LEAST else self._at_once
+        found = []
+        for member, (begin, end), part in zip(members, cuts, problems, strict=True):
+            key = self._twin[member], part
+            if key not in known:
+                known[key] = self._priced(part, implementation, member, constants)
+            one = known[key]._replace(device=member)
+            plan = Plan(part, (one,), constants.title, beside=self._beside)
+            found.append(Share(cut.along, begin, end, plan))
+        return tuple(found)
+
+    def _priced(
+        self, part: Problem, implementation: Implementation, member: str, constants: Profile
+    ) -> Candidate:
+        info, beside = self._infos[member], self._beside
+        found = ranges.priced(
+            part, implementation, member, info, constants, self._asked_for, beside
+        )
+        if implementation.blocks == registry.ALWAYS and constants is self._at_once:
+            found = _contended(found, part, member, constants, self._beside)
+        return ranges.fetched(found, part, constants)
+
+
+def _contended(
+    found: Candidate, part: Problem, member: str, constants: Profile, beside: str
+) -> Candidate:
+    """A method that moves blocks both ways while it computes, on one of several that all do.
+
+    What the host's threads copy for all devices adds up, up and down. Pinned memory needs none of
+    them, and goes both ways at once. Blocks are halves of the operands at most, and half of what
+    takes less time, copies or computing, goes on beside the rest.
+    """
+    moves = [(o, "upload") for o in part.inputs] + [(part.output, "download")]
+    compute = found.terms.get("compute", 0.0)
+    staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
+    try:
+        for operand, way in moves:
+            link = constants.link(member, way, operand.memory, beside)
+            seconds = 2 * link(operand.nbytes // 2)
+            by_way[way] += seconds
+            staged += 0.0 if operand.pinned else seconds
+    except KeyError:
+        return found
+    if found.seconds is None:
+        return found
+    copies = max(staged, *by_way.values())
+    more = max(copies, compute) + min(copies, compute) / 2 - found.seconds
+    return found if more <= 0 else with_terms(found, {"upload": more})
+
+
+def _all(
+    name: str,
+    implementation: Implementation,
+    chosen: list[Candidate],
+    shares: tuple[Share, ...],
+    asked_for: bool,
+    begin: float,
+) -> Candidate:
+    """What several devices do at once, as one candidate: the slowest, or all one by one.
+
+    To begin on all of them takes ``begin`` seconds longer than on one.
+    """
+    method = implementation.method
+    reason = next((c.reason for c in chosen if c.reason is not None), None)
+    unpriced = any(c.seconds is None for c in chosen)
+    if reason is None and unpriced and not asked_for:
+        reason = candidate_pricing.UNKNOWN
+    if reason is not None or unpriced:
+        found = Candidate(name, method, None, {}, reason, implementation)
+        return found if reason is not None else found._replace(shares=shares)
+    if min(moved(share.plan.problem) for share in shares) < at_once.LEAST:
+        terms, links, whole = {}, "", sum
+        for one in chosen:
+            terms = {k: terms.get(k, 0.0) + one.terms.get(k, 0.0) for k in terms | one.terms}
+    else:
+        links, whole = candidate_pricing.ALL_AT_ONCE, max
+        terms = max(chosen, key=lambda c: c.seconds).terms
+    seconds, otherwise = sum(terms.values()), None
+    if any(c.otherwise for c in chosen):
+        otherwise = whole(c.otherwise or c.seconds for c in chosen)
+    found = Candidate(
+        name, method, seconds, terms, None, implementation, None, links, otherwise, shares
+    )
+    return with_terms(found, {"overhead": begin}) if links and begin else found

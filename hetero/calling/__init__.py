@@ -1,0 +1,19 @@
+"""How a call is decided and carried out, whatever the operation.
+
+What is remembered is forgotten when that which it was made from changes. Who tells whom:
+
+    devices come, or break, or the process is forked -> their descriptions
+    descriptions, or which devices are disabled      -> plans and remembered calls
+    the machine's profile                            -> plans and remembered calls
+    loops on the CPU are compiled                    -> plans and remembered calls
+"""
+
+from hetero import devices, profile
+from hetero.host.compiled import loop_compiler
+from hetero.pricing import tables
+from hetero.profile import inventory
+
+devices.on_change(inventory.changed)
+inventory.on_change(tables.forget)
+loop_compiler.on_ready(tables.forget)
+profile.on_change(tables.forget)

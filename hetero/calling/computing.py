@@ -1,0 +1,156 @@
+"""One run of a method: operands to where it computes, the result to where it must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero import profile
+from hetero.arrays import HOST, Operand
+from hetero.devices.base import Device
+from hetero.errors import GraphError
+from hetero.host import limits, reused
+from hetero.moving import streams, transfer
+from hetero.moving.calls import Call, Done
+from hetero.pricing.plan import CPU
+from hetero.registry import Implementation, blas_use, thread_counts
+from hetero.registry.problem import Problem
+from hetero.registry.thread_counts import Threads
+
+
+def by_host(
+    used: tuple[Device, ...],
+    implementation: Implementation,
+    problem: Problem,
+    call: Call,
+    threads: Threads | None = None,
+    seconds: float | None = None,
+) -> Done:
+    """Run on the CPU, on several devices that share host arrays, or on one by blocks of them."""
+    hosts = call.arrays
+    for number, operand in enumerate(call.operands):
+        if operand.location != HOST:
+            copy = transfer.to_host(call.arrays[number], operand)
+            hosts = (*hosts[:number], copy, *hosts[number + 1 :])
+    if len(used) == 1 and used[0].capturing:
+        raise GraphError(f"a graph of {used[0].name} takes operands and results there")
+    result = problem.output
+    here = result.location == HOST
+    if not here:
+        out = (reused.empty if used else np.empty)(result.shape, result.dtype)
+    elif used:  # the operands stay as they are, for the CPU
+        out = apart(call, result)
+    elif call.out is None:
+        out = reused.maker(result.nbytes)(result.shape, result.dtype)
+    else:
+        out = call.out
+    if isinstance(call.start, np.ndarray):
+        out[...] = call.start.reshape(out.shape)
+    elif call.start is not None:
+        out[...] = call.start
+    compute = thread_counts.limited(implementation, threads, implementation.run)
+    if seconds is not None:
+        least = profile.current().blas_sleep()
+        compute = blas_use.undisturbed(implementation, seconds, compute, least)
+    outcome = compute(used, problem, call.on(used, hosts, out))
+    if not used and limits.BLAS in implementation.uses:
+        blas_use.note()
+    if not here:
+        out = _to_caller(out, problem, call)
+    elif call.out is None and not out.ndim:
+        out = out[()]  # NumPy gives a scalar for no axes
+    else:
+        out = returned(call, out)
+    place = CPU if not used else used[0].name if len(used) == 1 else used[0].kind + ":*"
+    return Done(out, outcome, place, implementation.method, call.done)
+
+
+def on_device(device: Device, implementation: Implementation, problem: Problem, call: Call) -> Done:
+    """Run a method on one device: what is not there is uploaded, and the result is left where the
+    problem has it, on that device or downloaded to the host.
+
+    Raises
+    ------
+    GraphError
+        If a graph of the device is recorded, and an operand or the result is not there.
+    DeviceError
+        If the device fails; what `call.out` held is then as it was where it overlaps an operand.
+    """
+    run = implementation.run
+    assert run is not None
+    result = problem.output
+    if device.capturing and {result.location, *(o.location for o in call.operands)} != {
+        device.name
+    }:
+        raise GraphError(f"a graph of {device.name} takes operands and results there")
+    out = call.out if result.location == HOST else None
+    if out is not None and _overlap(out, call.arrays):
+        out = None  # or the CPU would find operands half overwritten
+    with device.active():
+        described = call.operands if call.target is None else (*call.operands, call.target)
+        staged = transfer.stage_all(device, call.arrays, call.operands)
+        inputs = tuple(buffer for buffer, _ in staged)
+        others = streams.of(device, (*described, *call.read))
+        streams.follow(device, others)
+        if result.location == device.name:
+            call = call.with_output(problem)
+            assert call.target is not None
+            arguments = call.on((device,), inputs, call.target.pointer)
+            _begin(device, arguments.output, result, call)
+            outcome = run((device,), problem, arguments)
+            device.keep(call.arrays, arguments.options, call.out)
+            streams.precede(device, others)
+            if outcome is not None:  # a solve's failures are to show up here
+                device.synchronize()
+            return Done(call.out, outcome, device.name, implementation.method, call.done)
+        buffer, owner = device.allocate(max(result.nbytes, 1))
+        arguments = call.on((device,), inputs, buffer)
+        _begin(device, buffer, result, call)
+        outcome = run((device,), problem, arguments)
+        values = transfer.fetch(device, buffer, result.shape, result.dtype, out)
+        del owner
+    if result.location != HOST:
+        values = _to_caller(values, problem, call)
+    elif call.out is None:
+        values = values if values.ndim else values[()]
+    elif out is None:
+        call.out[...] = values
+        values = call.out
+    return Done(values, outcome, device.name, implementation.method, call.done)
+
+
+def apart(call: Call, result: Operand) -> np.ndarray:
+    """Memory that takes a host call's result before all operands were read."""
+    if call.out is None or _overlap(call.out, call.arrays):
+        return reused.empty(result.shape, result.dtype)
+    return call.out
+
+
+def returned(call: Call, result: np.ndarray) -> np.ndarray:
+    """The result where the caller wants it."""
+    if call.out is None or call.out is result:
+        return result
+    call.out[...] = result
+    return call.out
+
+
+def _to_caller(result: np.ndarray, problem: Problem, call: Call) -> Any:
+    """Host values as a device array of the caller's type, or in the caller's ``out``."""
+    call = call.with_output(problem)
+    assert call.target is not None
+    transfer.from_host(result, call.out, call.target)
+    return call.out
+
+
+def _begin(device: Device, output: Any, result: Operand, call: Call) -> None:
+    """Bring the start of a solve to its output, which has the strides of a new array."""
+    if isinstance(call.start, np.ndarray):
+        device.upload(np.ascontiguousarray(call.start, result.dtype), output)
+    elif call.start is not None:
+        device.fill(output, result.nbytes)
+
+
+def _overlap(out: np.ndarray, arrays: tuple[Any, ...]) -> bool:
+    """Whether ``out`` may share memory with an operand on the host."""
+    return any(isinstance(x, np.ndarray) and np.may_share_memory(out, x) for x in arrays)

@@ -1,0 +1,221 @@
+"""Running a plan: what it chose, and what is done instead where a device fails or has no room.
+
+What runs is what the plan chose. If a device fails, the result still comes, from the CPU, with
+one warning; a device that fails a second time is set aside. If it has no room, the call is tried
+with the memory that we keep freed, then in blocks, before it is the CPU's. The operands stay
+as they are until the result is there whole, so that the CPU can begin anew; of a solve it goes on
+from the last iterate that was saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hetero import devices, registry
+from hetero.arrays import HOST, release
+from hetero.blocks import beside_cpu, share_out
+from hetero.calling import computing, planner
+from hetero.calling.planner import capturing
+from hetero.devices import budget
+from hetero.devices.base import Device
+from hetero.errors import DeviceError, GraphError, HeteroError, MethodNotAvailable
+from hetero.moving import failures, keeping, results, ski_rental
+from hetero.moving.calls import Call, Done
+from hetero.pricing import candidate_pricing, compiling, memory_limit
+from hetero.pricing.plan import CPU, Plan, Share
+from hetero.profile import inventory
+from hetero.registry import Implementation
+from hetero.registry.problem import Problem
+
+_SMALLEST = 1 << 20  # bytes of operands and result; a device without room for them has none
+
+
+def execute(plan: Plan, call: Call) -> Any:
+    """Run the chosen candidate of a plan; gives the result alone."""
+    return run(plan, call).value
+
+
+def run(plan: Plan, call: Call) -> Done:
+    """Run the chosen candidate of a plan."""
+    if plan.kept:
+        with ski_rental.counted(plan):
+            return run(replace(plan, kept=()), call)
+    problem = plan.problem
+    chosen = plan.chosen
+    graph = capturing.get()
+    if graph not in (None, chosen.device) and devices.get(graph).capturing:
+        raise GraphError(f"a graph of {graph} holds no work of {chosen.device}")
+    compiling.see_to(plan, chosen)
+    if chosen.device == CPU:
+        return computing.by_host(
+            (), chosen.implementation, problem, call, chosen.threads, chosen.seconds
+        )
+    begun = devices.failures()
+    if chosen.shares:
+        return _shared(plan, call, begun)
+    used = members(chosen.device)
+    try:
+        return _attempt(used, plan, call)
+    except DeviceError as error:
+        if used[0].capturing:
+            raise
+        failures.report(used[0].name, error, begun=begun)
+        failures.release(error)
+        call = call.after(error)
+    return computing.by_host((), _fallback(problem), problem, call)
+
+
+def _shared(plan: Plan, call: Call, begun: int) -> Done:
+    """Ranges of a host call on several devices at once, each written to its part of the result."""
+    chosen, shares = plan.chosen, plan.chosen.shares
+    cut = registry.cut(plan.problem, len(shares))
+    out = computing.apart(call, plan.problem.output)
+
+    def attempt(device: Device, part: Plan, share: Share) -> None:
+        _attempt((device,), part, call.range(cut, share.begin, share.end, out))
+
+    def begin(device: Device, part: Plan, share: Share) -> beside_cpu.Enqueued | None:
+        row = part.candidates[0].implementation
+        of_range = call.range(cut, share.begin, share.end, out)
+        return beside_cpu.enqueued(device, part.problem, row, of_range)
+
+    def by_cpu(share: Share) -> None:
+        part, own = share.plan.problem, share.plan.candidates[0]
+        of_range = part, call.range(cut, share.begin, share.end, out)
+        if own.device != CPU:  # it failed
+            computing.by_host((), _fallback(part), *of_range)
+        else:
+            compiling.see_to(share.plan, own)
+            computing.by_host((), own.implementation, *of_range, own.threads, own.seconds)
+
+    share_out.run(shares, attempt, begin, by_cpu, begun)
+    return Done(computing.returned(call, out), None, chosen.device, chosen.method)
+
+
+def members(name: str) -> tuple[Device, ...]:
+    """The devices that a candidate's name stands for: one, or all of a kind with "cuda:*"."""
+    kind, _, which = name.partition(":")
+    if which != "*":
+        return (devices.get(name),)
+    return tuple(
+        device
+        for device in devices.available().values()
+        if device.kind == kind and devices.disabled(device.name) is None
+    )
+
+
+def _fallback(problem: Problem) -> Implementation:
+    """The CPU's fastest way, or any that can do the problem where none is priced."""
+    try:
+        return planner.plan(problem, CPU).chosen.implementation
+    except HeteroError:
+        info = inventory.devices()[CPU]
+        rows = (i for i in registry.considered(problem.operation) if i.kind == CPU)
+        return next(i for i in rows if i.excludes(problem, info) is None)
+
+
+def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
+    """Run a plan on its devices, block by block where there is no room for the whole.
+
+    Raises
+    ------
+    DeviceError
+        With the operands as they were; ``out`` may be half written, unless it overlaps one.
+    """
+    try:
+        return _on_devices(used, plan, call)
+    except DeviceError as error:
+        if used[0].capturing or not failures.out_of_memory(error):
+            raise
+        short = error
+        failures.release(short)
+    for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, plan.problem.output))):
+        again = call.after(short)
+        try:
+            return _on_devices(used, plan, again)
+        except DeviceError as error:
+            again.tell(error)
+            if not failures.out_of_memory(error):
+                raise
+            short = error
+            failures.release(short)
+    row = _by_blocks(used, plan)
+    if row is None:
+        raise short
+    with budget.of(memory_limit.current()):
+        try:
+            return computing.by_host(used, row, plan.problem, call.after(short))
+        except MethodNotAvailable:  # the device was set aside meanwhile
+            raise short from None
+
+
+def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
+    """Each time that there is more room: what is easily made anew is let go of first, then what
+    arrays' libraries keep, then copies of operands, a quarter of so many bytes, and twice as many
+    each time."""
+    if any([device.trim() for device in used]):  # noqa: C419  # each of them
+        yield
+    if any([release(device) for device in used]):  # noqa: C419
+        yield
+    nbytes //= 4
+    while any([device.shed(nbytes) for device in used]):  # noqa: C419
+        yield
+        nbytes *= 2
+
+
+def _takes_blocks(used: tuple[Device, ...], plan: Plan) -> bool:
+    """Whether one device can do a call on host arrays that it has no room for, block by block."""
+    if plan.chosen.implementation.blocks != registry.WHEN_SHORT or len(used) > 1:
+        return False
+    return all(o.location == HOST for o in (*plan.problem.inputs, plan.problem.output))
+
+
+def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
+    """What does a call block by block that one device has no room for as a whole; None where
+    nothing does, or did already."""
+    chosen, problem = plan.chosen.implementation, plan.problem
+    if len(used) > 1 or chosen.blocks == registry.ALWAYS:
+        return None
+    if _takes_blocks(used, plan):
+        return chosen
+    if sum(o.nbytes for o in (*problem.inputs, problem.output)) < _SMALLEST:
+        return None
+    info = memory_limit.of(used[0])
+    return next(
+        (
+            row
+            for row in registry.lookup(problem.operation)
+            if row.kind == used[0].kind
+            and row.blocks == registry.ALWAYS
+            and row.excludes(problem, info) is None
+        ),
+        None,
+    )
+
+
+def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
+    limit = memory_limit.current()
+    if limit is None:
+        return _unlimited(used, plan, call)
+    for device in used:
+        keeping.shed_beyond(device, limit, (*call.operands, plan.problem.output))
+    with budget.of(limit):
+        return _unlimited(used, plan, call)
+
+
+def _unlimited(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
+    implementation = plan.chosen.implementation
+    if (
+        len(used) > 1
+        or implementation.blocks == registry.ALWAYS
+        or (
+            _takes_blocks(used, plan)
+            and candidate_pricing.too_large(plan.problem, used[0].name, memory_limit.of(used[0]))
+            is not None
+        )
+    ):
+        return computing.by_host(used, implementation, plan.problem, call)
+    problem, call = results.placed(used[0], plan.problem, call)
+    return computing.on_device(used[0], implementation, problem, call)

@@ -1,0 +1,129 @@
+"""`hetero.machine`: what is here, for a person to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero import devices, profile
+from hetero.host import blas_spin, layer, workers
+from hetero.imports import load
+from hetero.pricing import pricing
+from hetero.profile import inventory, tuning
+
+_DISTURBED = "by other load: run 'hetero calibrate' again when nothing else runs"
+
+
+class Inventory(dict):
+    """A plain dict whose ``print`` is readable."""
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self, 0))
+
+
+def _lines(value: dict[str, Any], depth: int) -> list[str]:
+    lines = []
+    for key, item in value.items():
+        pad = "  " * depth
+        if isinstance(item, dict):
+            lines.append(f"{pad}{key}:" + ("" if item else " none"))
+            lines += _lines(item, depth + 1)
+        elif isinstance(item, list):
+            lines.append(f"{pad}{key}:" + ("" if item else " none"))
+            lines += [f"{pad}  - {entry}" for entry in item]
+        else:
+            lines.append(f"{pad}{key}: {'none' if item is None else item}")
+    return lines
+
+
+def machine() -> Inventory:
+    """What is here, as a plain dict that prints readably.
+
+    Returns
+    -------
+    Inventory
+        ``cpu`` (among it ``loop_threads``: whose threads run the loops, and why not TBB's;
+        ``loop_cores``: where these run; and
+        ``blas_timeout``: how long the idle threads of each BLAS spin), ``devices`` (name ->
+        description), ``links`` (device -> GB/s of large transfers by direction and memory, as
+        calibrated; where that differs also "beside BLAS", right after a product of the CPU, and
+        "cuda*2", of each of two at once), ``kernels`` (GPU -> the tuning table that its kernels are
+        planned by),
+        ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
+        made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
+        name; what to do if other load spoiled its calibration, else None; the file it was read
+        from, None where there is none that can be used; and the file that `hetero.calibrate`
+        writes), ``profiles`` (file -> whether that stored profile fits this machine, else why not;
+        the best first).
+
+    Examples
+    --------
+    >>> import hetero
+    >>> hetero.machine()["cpu"]["cores"] >= 1
+    True
+    """
+    devices.proven()
+    load("numba")  # which the loops' threads are asked about
+    here = inventory.devices()
+    constants = profile.current()
+    stored = profile.survey()
+    is_used = bool(constants.data["fingerprint"]) and stored and stored[0].obstacle is None
+    size = 2**28
+    links: dict[str, Any] = {}
+    together = [info["constants"] for info in pricing.groups(here).values()]
+    for name in (*here, *together):
+        for direction, kinds in constants.data["links"].get(name, {}).items():
+            for memory in kinds:
+                rate = size / constants.curve(name, direction, memory)(size) / 1e9
+                links.setdefault(name, {})[f"{direction}, {memory}"] = f"{rate:.1f} GB/s"
+    return Inventory(
+        cpu={
+            **{key: value for key, value in here["cpu"].items() if key != "kind"},
+            "loop_threads": layer.describe(),
+            "loop_cores": workers.describe(),
+            "blas_timeout": blas_spin.describe(constants.blas_sleep()),
+        },
+        devices={name: info for name, info in here.items() if name != "cpu"},
+        links=links,
+        kernels={
+            name: f"{table.name}, of {table.card}, {table.data['measured']}"
+            for name, info in here.items()
+            if name != "cpu" and not info.get("is_host_cpu")
+            for table in [tuning.of_info(info)]
+        },
+        broken=devices.broken(),
+        missing=list(devices.missing()),
+        profile={
+            "name": constants.name,
+            "disturbed": None if constants.is_trusted else _DISTURBED,
+            "file": str(stored[0].path) if is_used else None,
+            "calibrate_writes": str(profile.default_path()),
+        },
+        profiles={str(one.path): _fit(one) for one in stored},
+    )
+
+
+def _fit(stored: profile.Stored) -> str:
+    """Whether a stored profile fits this machine, and how far."""
+    if stored.obstacle is not None:
+        return f"not used: {stored.obstacle}"
+    data, aside = stored.holding.data, stored.holding.aside
+    told = [f"{stored.holding.here} constants, of {data.get('created', 'an unknown time')}"]
+    told += [f"{len(names)} put aside, {change}" for change, names in aside.items()]
+    told += [f"nothing of {name}, which is new" for name in stored.holding.new]
+    if stored.unfinished:
+        told.append(stored.unfinished)
+    return ("fits: " if stored.complete else "fits in part: ") + "; ".join(told)
+
+
+def summary() -> str:
+    """The CPU, its BLAS, and the devices beside it in one line; one more for each broken device."""
+    devices.proven()
+    here = inventory.devices()
+    processor = here["cpu"]
+    others = [f"{info['name']} ({name})" for name, info in here.items() if name != "cpu"]
+    first = (
+        f"{processor['name']}, {processor['cores']} cores, {processor['blas']} "
+        f"{processor['blas_version']}; " + (", ".join(others) or "no other device")
+    )
+    broken = [f"{name} is broken and left out: {why}" for name, why in devices.broken().items()]
+    return "\n".join([first, *broken])

@@ -1,0 +1,358 @@
+"""This machine's plans: made once for each problem, remembered, forced where the caller says so."""
+
+from __future__ import annotations
+
+import logging
+import os.path
+from collections.abc import Callable
+from contextlib import ContextDecorator, suppress
+from contextvars import ContextVar, Token
+from dataclasses import fields, replace
+from operator import attrgetter
+from typing import Any
+
+from hetero import profile, registry
+from hetero.blocks.shares import price
+from hetero.errors import DeviceNotAvailable
+from hetero.moving import ski_rental
+from hetero.moving.results import staying
+from hetero.pricing import memory_limit as memory_limits
+from hetero.pricing import movement, tables
+from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.pricing import check_method, matching_devices
+from hetero.pricing.settings import Settings, forced
+from hetero.profile import inventory
+from hetero.registry import blas_use
+from hetero.registry.blas_use import BESIDE_BLAS
+from hetero.registry.problem import Problem
+
+log = logging.getLogger("hetero")
+
+# The CUDA device whose work becomes part of a graph in this thread.
+capturing: ContextVar[str | None] = ContextVar("hetero_capturing", default=None)
+
+
+_plans = tables.new_table()
+
+
+class use(ContextDecorator):
+    """Force placement for all calls inside the ``with`` block, in this thread or task.
+
+    Parameters
+    ----------
+    device : str, optional
+        "cpu", "cuda", "cuda:0", "opencl:0", "cuda:*" for all GPUs, or "cpu+cuda:0" for the CPU and
+        that GPU at once.
+    method : str, optional
+        Name of an implementation, such as "blas" or "tiled".
+    results : {"host", "device"}, optional
+        "device": results of NumPy operands stay where they are computed: on a GPU they are CuPy's
+        arrays, PyCUDA's where there is no CuPy, on an OpenCL device PyOpenCL's. The next call takes
+        them as they are, and `hetero.to_host` brings one to the host. What the CPU computes is a
+        NumPy array. "host": NumPy operands give NumPy arrays, as outside of the block.
+    memory_limit : int or str, optional
+        What a call may take of each device's memory: bytes, or such as "4 GB". What needs more goes
+        through the device in blocks, or to the CPU. Default: the environment's
+        ``HETERO_MEMORY_LIMIT``; without it, and with a warning where that is no number of bytes,
+        what the device has.
+
+    Raises
+    ------
+    DeviceNotAvailable, MethodNotAvailable
+        At once, if the device is not here or no operation has the method; the message names those
+        that there are.
+    ValueError, TypeError
+        For other ``results``, and where the limit is no number of bytes.
+
+    Notes
+    -----
+    With ``results="device"`` each call is priced with what staying saves the next one: a result
+    that stays on a device is not charged its download, and one that the CPU computes is charged its
+    upload to the device that is named, or else to the first one ("upload next" in a plan). Several
+    devices together, and methods that move blocks, leave theirs on the host: taken by name only.
+
+    A copy, also one that was pickled, asks for the same and is not entered, whether or not the
+    original is.
+
+    Results of arrays on a device lie there in any case. Those of several devices together, of
+    complex convolutions, and of calls that a device has no room for as a whole, are on the host.
+
+    Examples
+    --------
+    >>> import numpy as np, hetero
+    >>> with hetero.use(device="cpu"):
+    ...     hetero.matmul(np.eye(2), np.eye(2)).sum()
+    np.float64(2.0)
+    """
+
+    def __init__(
+        self,
+        device: str | None = None,
+        method: str | None = None,
+        results: str | None = None,
+        memory_limit: float | str | None = None,
+    ) -> None:
+        self._given = device, method, results, memory_limit
+        self._token: Token[Settings | None] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._given
+
+    def _recreate_cm(self) -> use:  # for each call of a decorated function
+        return type(self)(*self._given)
+
+    def __enter__(self) -> None:
+        if self._token is not None:
+            raise RuntimeError("this block was entered already: call hetero.use for each one")
+        device, method, results, memory_limit = self._given
+        if device is not None:
+            _require(device)
+        check_method(method, [i for o in registry.operations() for i in registry.lookup(o.name)])
+        if results not in (None, "host", "device"):
+            raise ValueError(f"results must be 'host' or 'device', got {results!r}")
+        limit = None if memory_limit is None else memory_limits.parsed(memory_limit)
+        given = Settings(device, method, results, limit)
+        outer = forced.get() or Settings()
+        inner = (o if g is None else g for g, o in zip(given, outer, strict=True))
+        self._token = forced.set(Settings(*inner))
+
+    def __exit__(self, *error: object) -> None:
+        token, self._token = self._token, None
+        # A generator may be closed by another thread or task, in which the block never began.
+        with suppress(ValueError):
+            forced.reset(token)
+
+
+def placement(device: str | None, method: str | None) -> tuple[str | None, str | None]:
+    """What a call's ``device=`` and ``method=`` mean inside the enclosing `use` blocks."""
+    outer = forced.get()
+    if outer is None:
+        return device, method
+    return device or outer.device, method or outer.method
+
+
+def is_host_alone(device: str | None) -> bool:
+    """Whether a call from host memory that names this device, or none, can only run on the CPU."""
+    return device == CPU or (
+        device is None
+        and all(
+            name == CPU or info.get("is_host_cpu") for name, info in inventory.devices().items()
+        )
+    )
+
+
+def check_placement(operation: str, device: str | None, method: str | None) -> None:
+    """Raise what a plan would if ``device=`` or ``method=`` names nothing that is here."""
+    if device is not None:
+        _require(device)
+    check_method(method, registry.lookup(operation))
+
+
+def _require(device: str) -> None:
+    """Raise `DeviceNotAvailable` if a name stands for no device that works here."""
+    if device in inventory.devices():
+        inventory.believed(device)
+    if device in inventory.broken():
+        raise DeviceNotAvailable(f"{device} is broken: {inventory.broken()[device]}")
+    matching_devices(device, inventory.devices())
+
+
+_options = attrgetter(*(f.name for f in fields(Problem) if f.name not in ("inputs", "output")))
+
+
+def _key(problem: Problem) -> tuple[Any, ...]:
+    """All that a price can depend on: every field, and of the operands all but the address, whether
+    they may be written to, and the stream."""
+    operands = [
+        (o.shape, o.strides, o.dtype, o.location, o.copies, o.pinned) for o in problem.inputs
+    ]
+    o = problem.output
+    return (*_options(problem), *operands, o.shape, o.strides, o.dtype, o.location, o.pinned)
+
+
+def plan(problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
+    """The plan of a problem on this machine, from memory where it was made before.
+
+    Raises
+    ------
+    DeviceNotAvailable, MethodNotAvailable
+        If the forced placement is not possible; the message names what is.
+    """
+    loaded = beside()
+    limit = memory_limits.current()
+    key = (device, method, loaded, limit, _key(problem))
+    found = _plans.get(key)
+    if found is None or not found.holds():
+        new = problem
+        if any([o.kept is not None for o in problem.inputs]):  # noqa: C419  # plans keep no array
+            inputs = tuple([o._replace(kept=None) for o in problem.inputs])
+            new = replace(problem, inputs=inputs)
+        found = _planned(new, device, method, key)
+    if any([o.kept is not None for o in problem.inputs]) and (  # noqa: C419  # of every call
+        found.keepable or any([o.copies for o in problem.inputs])  # noqa: C419
+    ):
+        return ski_rental.placed(found, problem, key, lambda p: plan(p, device, method))
+    return found
+
+
+def _planned(problem: Problem, device: str | None, method: str | None, key: Any) -> Plan:
+    """A new plan, remembered under a key."""
+    _, _, loaded, limit, _ = key
+    if device is not None:
+        _require(device)
+    for _ in inventory.devices():  # each round but the last finds a broken one
+        now = tables.generation()
+        here = memory_limits.limited(inventory.devices(), limit)
+        result = price(problem, profile.current(), here, device, method, loaded)
+        doubted = [name for name in _places(result) if not inventory.believed(name)]
+        if not doubted:
+            tables.remember(_plans, key, result, now)
+            return result
+        for name in doubted:
+            reason = inventory.newly_broken(name)
+            if reason is not None:
+                log.warning("%s is broken and not used: %s", name, reason)
+        inventory.changed()  # the list that named them is out of date
+    # Other threads bring devices back as fast as they break.
+    here = memory_limits.limited(inventory.devices(), limit)
+    return price(problem, profile.current(), here, device or CPU, method, loaded)
+
+
+def beside() -> str:
+    """What goes on beside a call that begins now, where it makes links slower here: "beside BLAS",
+    or ""."""
+    found = blas_use.beside()
+    return found if found and profile.current().has_links(found) else ""
+
+
+def noted(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs a plan by BLAS on the CPU; with `blas_use.noted`, where links are priced
+    otherwise right after it."""
+    if not profile.current().has_links(BESIDE_BLAS):
+        return function
+    work = plan.chosen.implementation.work(plan.problem, inventory.devices()[CPU])
+    return blas_use.noted(work.flops * work.repeat, function)
+
+
+def plan_call(
+    operation: registry.Operation,
+    operands: tuple[Any, ...],
+    options: dict[str, Any],
+    device: str | None = None,
+    method: str | None = None,
+) -> Plan:
+    """The plan of a call, as the operation makes it; `use` counts.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As the call would, for operands and options.
+    DeviceNotAvailable, MethodNotAvailable
+        If the forced placement is not possible.
+    """
+    device, method = placement(device, method)
+    if operation.plan is not None:
+        return operation.plan(operands, options, device, method)
+    problem = staying(operation.problem(*operands, **options), device)
+    return plan(problem, device, method)
+
+
+class Machine:
+    """Whose constants and devices plans are made with: this one's, as they are at each plan."""
+
+    is_here = True
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """Device name -> description."""
+        return memory_limits.limited(inventory.devices(), memory_limits.current())
+
+    def plan(self, problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
+        """The plan of a problem; see `plan`."""
+        return plan(problem, device, method)
+
+    def moved_by_host(self, problem: Problem) -> dict[str, float]:
+        """Seconds of "download" and "upload" around a computation from copies on the host."""
+        return movement.by_way_of_host(problem, profile.current(), beside())
+
+
+HERE = Machine()
+
+
+class OtherMachine(Machine):
+    """One that is known by its profile alone; nothing is remembered of its plans.
+
+    Parameters
+    ----------
+    constants : Profile
+    devices : dict
+        Device name -> description, as `Profile.machine` gives it.
+    beside : str, optional
+        What goes on beside, as for `Profile.link`.
+    """
+
+    is_here = False
+
+    def __init__(
+        self, constants: profile.Profile, devices: dict[str, dict[str, Any]], beside: str = ""
+    ) -> None:
+        self._constants, self._devices, self._beside = constants, devices, beside
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        return self._devices
+
+    def plan(self, problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
+        return price(problem, self._constants, self._devices, device, method, self._beside)
+
+    def moved_by_host(self, problem: Problem) -> dict[str, float]:
+        return movement.by_way_of_host(problem, self._constants, self._beside)
+
+
+_only = tables.new_table()
+
+
+def only_choice(operation: str) -> registry.Implementation | None:
+    """The implementation that each plan for operands on the host comes down to unless placement is
+    forced; None where there are several, or numbers of threads, so that prices decide."""
+    if operation not in _only:
+        now = tables.generation()
+        usable = [
+            info
+            for info in inventory.devices().values()
+            if not (info.get("is_host_cpu") or info.get("set_aside"))
+        ]
+        rows = [
+            i for i in registry.considered(operation) if any(i.kind == u["kind"] for u in usable)
+        ]
+        found = rows[0] if len(rows) == 1 and rows[0].kind == CPU else None
+        if found is not None and counts_threads(operation):
+            found = None
+        tables.remember(_only, operation, found, now)
+        return found
+    return _only.get(operation)
+
+
+_counted = tables.new_table()
+
+
+def counts_threads(operation: str) -> bool:
+    """Whether this machine's profile has numbers of threads for an operation on the CPU; none is
+    looked for where nothing was calibrated."""
+    found = _counted.get(operation)
+    if found is None:
+        now = tables.generation()
+        found = any(map(os.path.isfile, profile.stored())) and any(
+            "threads" in model
+            for key, model in profile.current().data["models"].items()
+            if key.startswith(f"{CPU}|{operation}|")
+        )
+        tables.remember(_counted, operation, found, now)
+    return found
+
+
+def _places(plan: Plan) -> list[str]:
+    """The devices on which a plan's choice runs."""
+    chosen = plan.candidates[0] if plan.candidates else None
+    if chosen is None or chosen.reason is not None or chosen.device == CPU:
+        return []
+    here = inventory.devices()
+    return [chosen.device] if chosen.device in here else matching_devices(chosen.device, here)

@@ -1,0 +1,129 @@
+"""Cooperative launches on CUDA: all blocks are on the device at once and may wait for each other.
+
+PyCUDA has no such launch. The kernel's binary is therefore loaded a second time through
+`cuda.bindings`, in the context that PyCUDA made current; both call the same driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Any
+
+from hetero import imports
+from hetero.devices.base import kernel_text
+from hetero.devices.cuda import cubin
+from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
+
+LEGACY_STREAM = 0
+_OUT_OF_MEMORY = 2
+# Invalid value, no binary for this card, PTX of another version, not found, too many blocks for a
+# cooperative launch, not supported.
+_UNABLE = frozenset({1, 209, 218, 222, 500, 720, 801})
+log = logging.getLogger("hetero")
+
+Defines = tuple[tuple[str, int | str], ...]
+
+
+class CooperativeKernel:
+    """A kernel for cooperative launches of one block shape.
+
+    Attributes
+    ----------
+    most_blocks : int
+        That the device holds at once.
+    """
+
+    def __init__(self, driver: Any, function: Any, block: int, shared_bytes: int, blocks: int):
+        self._driver = driver
+        self._function = function
+        self._block = block
+        self._shared_bytes = shared_bytes
+        self.most_blocks = blocks
+
+    def launch(self, grid: int, arguments: list[int | float]) -> None:
+        """Start the kernel in the default queue; arguments as for `Device.launch`."""
+        values = [
+            ctypes.c_double(a) if type(a) is float else ctypes.c_int64(int(a)) for a in arguments
+        ]
+        addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        check(
+            self._driver.cuLaunchCooperativeKernel(
+                self._function,
+                *(grid, 1, 1),
+                *(self._block, 1, 1),
+                self._shared_bytes,
+                LEGACY_STREAM,
+                ctypes.addressof(addresses),
+            )
+        )
+
+
+def load(
+    device: Any, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
+) -> CooperativeKernel | None:
+    """A kernel for cooperative launches, or None where there can be none.
+
+    To be called inside the device's `active`.
+
+    Parameters
+    ----------
+    device : CudaDevice
+    text, kernel : str
+        File of `hetero.kernels`, and entry point.
+    defines : tuple of (str, int or str)
+    block : int
+        Threads of a block.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    """
+    kernels = device.state().handles.setdefault("cooperative", {})
+    key = text, kernel, defines, block, shared_bytes
+    if key not in kernels:
+        try:
+            kernels[key] = _load(device, *key)
+        except DeviceError as error:
+            if not isinstance(error, _Unable | KernelCompileError):
+                raise
+            log.info("no cooperative launches on %s: %s", device.name, error)
+            kernels[key] = None
+        except Exception as error:  # no bindings, or too old a driver: there is another way
+            log.info("no cooperative launches on %s: %s", device.name, error)
+            kernels[key] = None
+    return kernels[key]
+
+
+def _load(
+    device: Any, text: str, kernel: str, defines: Defines, block: int, shared_bytes: int
+) -> CooperativeKernel | None:
+    driver = imports.load("cuda.bindings.driver")
+    ordinal = check(driver.cuCtxGetDevice())
+    able = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
+    if not check(driver.cuDeviceGetAttribute(able, ordinal)):
+        return None
+    code = cubin.cubin(kernel_text(text, device.dialect), device.arch, defines)
+    module = check(driver.cuModuleLoadData(code))
+    function = check(driver.cuModuleGetFunction(module, kernel.encode()))
+    allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    check(driver.cuFuncSetAttribute(function, allowed, shared_bytes))
+    resident = check(
+        driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, block, shared_bytes)
+    )
+    if not resident:
+        raise KernelCompileError(f"a block of {kernel} does not fit on {device.name}")
+    blocks = resident * device.multiprocessors
+    return CooperativeKernel(driver, function, block, shared_bytes, blocks)
+
+
+class _Unable(DeviceError):
+    """The card or the driver cannot do what was asked, and is well."""
+
+
+def check(result: tuple) -> Any:
+    """The value of a call to the driver; its status as an error where it failed."""
+    status, *values = result
+    code = int(status)
+    if code != 0:
+        kind = DeviceMemoryError if code == _OUT_OF_MEMORY else DeviceError
+        raise (_Unable if code in _UNABLE else kind)(f"CUDA driver: {status!r}")
+    return values[0] if values else None

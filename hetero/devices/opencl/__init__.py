@@ -1,0 +1,355 @@
+"""OpenCL devices through PyOpenCL: other vendors' GPUs, and any CPU that has a runtime."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+
+from hetero import locks
+from hetero.arrays.opencl import set_name
+from hetero.arrays.pinned import known
+from hetero.devices import budget, install
+from hetero.devices.base import Device, kernel_text, short_host
+from hetero.devices.opencl import programs as opencl_programs
+from hetero.devices.opencl import runtime as opencl_runtime
+from hetero.devices.opencl.programs import captured_stderr, cause
+from hetero.devices.storage import Storage
+from hetero.errors import DeviceError, DeviceMemoryError, KernelCompileError
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, here
+from hetero.host.copying.staging import Ring
+from hetero.imports import load
+
+_MOST = 256  # programs that are kept: shapes without end have programs without end
+_SCALARS = {int: np.int64, float: np.float64}
+log = logging.getLogger("hetero")
+
+
+def find() -> tuple[list[Device], list[str]]:
+    """The OpenCL devices here, and a sentence for each thing that is missing."""
+    try:
+        load("pyopencl")
+    except ImportError:
+        return [], [f"opencl: PyOpenCL is not installed; {install.OPENCL}"]
+    except Exception as error:
+        return [], [f"opencl: PyOpenCL cannot be imported ({error})"]
+    brings = f"; {install.OPENCL} brings one for x86-64 CPUs on Linux"
+    try:
+        if opencl_runtime.installed() is not None:
+            brings = ""
+        platforms = opencl_runtime.platforms()
+        obstacle = opencl_runtime.obstacle()
+    except Exception as error:  # PyOpenCL's, or what a damaged runtime makes of it
+        return [], [f"opencl: no runtime can be used ({error}){brings}"]
+    found: list[Device] = []
+    missing = [f"opencl: {obstacle}"] if obstacle else []
+    for platform in platforms:
+        # NVIDIA's are the cuda devices again; the simulator is for tests, which open it alone.
+        if "NVIDIA" in platform.name or "Oclgrind" in platform.name:
+            continue
+        try:
+            found += [OpenCLDevice(len(found) + i, d) for i, d in enumerate(platform.get_devices())]
+        except Exception as error:  # of one runtime; another may still do
+            missing.append(f"opencl: no device of {platform.name} can be used ({error})")
+    if not found and not missing:
+        missing.append(f"opencl: no runtime has a device{brings}")
+    return found, missing
+
+
+@functools.cache
+def _stream_type() -> type:
+    """PyOpenCL's queue as a class to whose objects there can be weak references."""
+    cl = load("pyopencl")
+    return type("Stream", (cl.CommandQueue,), {})
+
+
+class _Active:
+    """Turns PyOpenCL's errors into ours; OpenCL has no current context."""
+
+    __slots__ = ("_device",)
+
+    def __init__(self, device: OpenCLDevice) -> None:
+        self._device = device
+
+    def __enter__(self) -> OpenCLDevice:
+        return self._device
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        cl = load("pyopencl")
+        if isinstance(error, DeviceError):
+            error.device = error.device or self._device.name
+        elif isinstance(error, cl.Error):
+            short = isinstance(error, cl.MemoryError)
+            made = DeviceMemoryError(f"out of device memory: {error}") if short else None
+            made = made or DeviceError(str(error))
+            made.device = self._device.name
+            raise made from error
+        elif isinstance(error, MemoryError):
+            raise short_host(error) from error
+
+
+class OpenCLDevice(Device):
+    """One OpenCL device, with a context and in-order queues of its own."""
+
+    kind = "opencl"
+    dialect = "opencl"
+    null = None
+    has_arrays = True
+
+    def __init__(self, ordinal: int, device: Any) -> None:
+        cl = load("pyopencl")
+        self.cl = cl
+        self.name = f"opencl:{ordinal}"
+        self._device = device
+        self._lock = locks.new()
+        self._opened: tuple[Any, Any] | None = None
+        self._programs: dict[Any, Any] = {}
+        self._kernels: dict[Any, Any] = {}
+        self._taken: set[Any] = set()  # kernels that are being given arguments
+        self.multiprocessors = device.max_compute_units
+        self.block_limit = device.max_work_group_size
+        self.shared_limit = int(device.local_mem_size)
+        self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._storage = Storage()
+        self._ring: Ring | None = None
+        self.stages = not device.type & cl.device_type.CPU  # whose buffers are ordinary memory
+        least = 8 << 20 if self.stages else math.inf
+        self.least_staged = {UPLOAD: least, DOWNLOAD: least}
+
+    def describe(self) -> dict[str, Any]:
+        """kind, name, memory_bytes, multiprocessors, block_limit, shared_limit, driver, platform,
+        toolkit, is_host_cpu."""
+        device = self._device
+        return {
+            "kind": self.kind,
+            "name": device.name.strip(),
+            "memory_bytes": int(device.global_mem_size),
+            "multiprocessors": self.multiprocessors,
+            "block_limit": self.block_limit,
+            "shared_limit": self.shared_limit,
+            "driver": device.driver_version,
+            "platform": device.platform.name,
+            "toolkit": device.version.strip(),
+            "is_host_cpu": bool(device.type & self.cl.device_type.CPU),
+        }
+
+    def probe(self) -> None:
+        with captured_stderr():
+            super().probe()
+
+    def _open(self) -> tuple[Any, Any]:
+        if self._opened is None:
+            with self._lock:
+                if self._opened is None:
+                    context = self.cl.Context([self._device])
+                    profiling = self.cl.command_queue_properties.PROFILING_ENABLE
+                    self._opened = context, self.cl.CommandQueue(context, properties=profiling)
+                    set_name(context, self.name)
+        return self._opened
+
+    def place(self) -> Any:
+        return self._open()[0]
+
+    def reopen(self) -> None:
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.close()
+        with self._lock:
+            if self._opened is not None:
+                set_name(self._opened[0], None)
+            self._opened = None
+            self._programs = {}
+            self._kernels = {}
+            self._streams = weakref.WeakSet()
+            self._storage.drop_all()
+            self._storage = Storage()
+
+    def active(self) -> _Active:
+        return _Active(self)
+
+    def allocate(self, nbytes: int) -> tuple[Any, Any]:
+        context, flags = self._open()[0], self.cl.mem_flags.READ_WRITE
+        owner = budget.allocated(self.name, nbytes, lambda: self.cl.Buffer(context, flags, nbytes))
+        return getattr(owner, "owner", owner), owner
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, Any]:
+        """A C-contiguous array of PyOpenCL's, of the default queue, and its buffer."""
+        array = load("pyopencl.array")
+        made = array.Array(self._open()[1], shape, dtype)
+        return made, made.base_data
+
+    def upload(self, source: np.ndarray, target: Any, offset: int = 0, stream: Any = None) -> None:
+        if stream is None and self.staged(UPLOAD, source, target, offset):
+            return
+        queue, wait = self._queue(stream), stream is None
+        self.cl.enqueue_copy(queue, target, source, dst_offset=offset, is_blocking=wait)
+
+    def download(
+        self, source: Any, target: np.ndarray, offset: int = 0, stream: Any = None
+    ) -> None:
+        if stream is None and self.staged(DOWNLOAD, target, source, offset):
+            return
+        queue, wait = self._queue(stream), stream is None
+        self.cl.enqueue_copy(queue, target, source, src_offset=offset, is_blocking=wait)
+
+    def fill(self, buffer: Any, nbytes: int, offset: int = 0, stream: Any = None) -> None:
+        if nbytes:
+            self.cl.enqueue_fill_buffer(
+                self._queue(stream), buffer, np.zeros(1, np.uint8), offset, nbytes
+            )
+
+    def copy(
+        self,
+        target: Any,
+        source: Any,
+        nbytes: int,
+        target_offset: int = 0,
+        source_offset: int = 0,
+        stream: Any = None,
+    ) -> None:
+        self.cl.enqueue_copy(
+            self._queue(stream),
+            target,
+            source,
+            byte_count=nbytes,
+            src_offset=source_offset,
+            dst_offset=target_offset,
+        )
+
+    def build(self, text: str, kernel: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
+        key = (text, kernel, defines, threading.get_ident())  # a cl.Kernel holds its arguments
+        try:
+            return self._kernels[key]
+        except KeyError:
+            pass
+        try:
+            with self._lock:
+                if (text, defines) not in self._programs:  # which all threads share
+                    if len(self._programs) >= _MOST:
+                        self._programs, self._kernels = {}, {}
+                    self._programs[text, defines] = self._built(text, defines)
+                made = self.cl.Kernel(self._programs[text, defines], kernel)
+                self._kernels[key] = made
+        except (self.cl.MemoryError, MemoryError) as error:
+            raise DeviceMemoryError(f"out of memory compiling {text}: {error}") from error
+        except Exception as error:  # PyOpenCL's own, and whatever its Python code stumbles over
+            log.debug("OpenCL compiler of %s, %s: %s", self.name, text, error)
+            raise KernelCompileError(
+                f"the OpenCL compiler of {self._device.platform.name} cannot build {text}: "
+                f"{cause(error)}"
+            ) from error
+        return made
+
+    def _built(self, text: str, defines: tuple[tuple[str, int | str], ...]) -> Any:
+        options = [f"-D{name}={value}" for name, value in defines]
+        source = kernel_text(text, self.dialect)
+        return opencl_programs.built(self._open()[0], self._device, source, options)
+
+    def launch(
+        self,
+        kernel: Any,
+        grid: int,
+        block: int,
+        arguments: list[Any],
+        shared_bytes: int = 0,
+        stream: Any = None,
+    ) -> None:
+        if kernel in self._taken:  # a signal handler's call, in the middle of its own thread's
+            kernel = self.cl.Kernel(kernel.program, kernel.function_name)
+        try:
+            self._taken.add(kernel)
+            for position, argument in enumerate(arguments):
+                scalar = _SCALARS.get(type(argument))
+                kernel.set_arg(position, argument if scalar is None else scalar(argument))
+            self.cl.enqueue_nd_range_kernel(self._queue(stream), kernel, (grid * block,), (block,))
+        finally:
+            self._taken.discard(kernel)
+
+    def event(self, stream: Any = None) -> Any:
+        return self.cl.enqueue_marker(self._queue(stream))
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        end.wait()
+        return (end.profile.end - start.profile.end) * 1e-9
+
+    def passed(self, mark: Any) -> bool:
+        return mark.command_execution_status == self.cl.command_execution_status.COMPLETE
+
+    def synchronize(self, stream: Any = None) -> None:
+        if stream is not None:
+            stream.finish()
+            return
+        self._open()[1].finish()
+        for each in list(self._streams):
+            each.finish()
+
+    def _queue(self, stream: Any) -> Any:
+        return self._open()[1] if stream is None else stream
+
+    def new_stream(self) -> Any:
+        profiling = self.cl.command_queue_properties.PROFILING_ENABLE
+        stream = _stream_type()(self._open()[0], properties=profiling)
+        self._streams.add(stream)
+        return stream
+
+    def record(self, stream: Any = None, event: Any = None) -> Any:
+        queue = self._queue(stream)
+        made = self.cl.enqueue_marker(queue)
+        queue.flush()  # or who waits for it from another queue might wait for ever
+        return made
+
+    def wait(self, event: Any, stream: Any = None) -> None:
+        if event.context == self._open()[0]:
+            self.cl.enqueue_barrier(self._queue(stream), wait_for=[event])
+        else:
+            event.wait()
+
+    def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
+        cl = self.cl
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        context, queue = self._open()
+        buffer = cl.Buffer(context, flags, max(nbytes, 1))
+        array, _ = cl.enqueue_map_buffer(
+            queue, buffer, cl.map_flags.READ | cl.map_flags.WRITE, 0, (max(nbytes, 1),), np.uint8
+        )
+        return known(array, purpose)[:nbytes]
+
+    def ring(self) -> Ring | None:
+        if here.is_plain:
+            return None
+        if self._ring is None:
+            place = self.place()
+            with self._lock:
+                if self._ring is None or self._ring.place is not place:
+                    self._ring = Ring(self)
+        return self._ring
+
+    def send(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int,
+        stream: Any,
+        awake: bool = False,
+    ) -> Any:
+        copy = self.cl.enqueue_copy
+        if direction == UPLOAD:
+            sent = copy(stream, buffer, array, dst_offset=offset, is_blocking=False)
+        else:
+            sent = copy(stream, array, buffer, src_offset=offset, is_blocking=False)
+        stream.flush()
+        return sent
+
+    def await_sent(self, mark: Any) -> None:
+        mark.wait()
+
+    def clear(self) -> None:
+        super().clear()
+        if self._ring is not None:
+            self._ring.close()

@@ -1,0 +1,296 @@
+"""OpenBLAS's idle threads sleep while hetero does long work, so that this gets their cores.
+
+After each product they look for more work for 2^28 clock cycles, 0.1 s, and whoever wants those
+cores waits. How many cycles is a variable that they read again each time they look. Here it is
+small during long work, and then what it was: threads that spin go to sleep at once, and the next
+product wakes them. Work of `LONG` or more repays that anywhere. Where a host lends its processors
+to others, the product that wakes sleeping threads may take some milliseconds more; from how much
+shorter work on it is repaid calibration finds out. Nothing else of BLAS is touched: another thread
+may be in it, and its product is computed as always.
+
+The variable has no name. `blas_probe` finds out where it lies, in a process of its own, and it is
+used only where it holds what it must. That is done to the copies that NumPy's and SciPy's wheels
+bring, in versions that were tried; every other BLAS is left alone.
+
+``HETERO_BLAS_TIMEOUT`` is the power of two meanwhile, 4 to 30, or 0 to leave BLAS alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hetero.host import blas_probe
+from hetero.host.blas import libraries, owner
+
+__all__ = [
+    "asleep",
+    "asleep_in_loops",
+    "describe",
+    "find",
+    "for_loop",
+    "is_cut",
+    "is_due",
+    "obstacle",
+    "quiet",
+    "rest",
+    "shares_loops",
+    "usual",
+]
+
+OPTION = "HETERO_BLAS_TIMEOUT"
+LONG = 3e-3  # seconds of work, on a machine that was not calibrated
+_PATIENT = 0.01  # seconds of work that waits until it is found how they sleep
+EXPONENT = 10  # 2^10 cycles, half a microsecond
+_REST = 0.001  # seconds in which threads that spin see that they are to sleep
+_SHORT = 20  # 2^20 cycles, 0.5 ms: what comes after a product is hardly disturbed
+_USERS = ("OPENBLAS_THREAD_TIMEOUT", "GOTO_THREAD_TIMEOUT")  # the user's word to OpenBLAS
+_TRIED = ((0, 3, 27), (0, 3, 34))  # first and last version
+_LATE = "scipy.linalg._fblas"  # what brings SciPy's copy, if anything does
+_SECONDS = 20.0  # that the process may take, of a few milliseconds
+
+log = logging.getLogger("hetero")
+_told: dict[str, str] = {}  # library -> what is done to it
+_state = {"looked": False, "scipy": False}
+_finding = threading.Lock()
+
+
+class _Asked(threading.local):
+    """Of how many seconds the work is during whose loops they are to sleep; whether it had any.
+
+    For each of Python's threads.
+    """
+
+    seconds: float | None = None
+    met: bool = False
+
+
+_asked = _Asked()
+# Each: the variable, its value during long work, and its value else.
+_words: list[tuple[memoryview, int, int]] = []
+
+
+@contextlib.contextmanager
+def asleep(seconds: float = _PATIENT) -> Iterator[None]:
+    """A context in which the idle threads of BLAS sleep, for work of so many seconds.
+
+    To find the variable takes 30 ms, once: shorter work does not wait for that.
+    """
+    _look(seconds)
+    quiet()
+    try:
+        yield
+    finally:
+        usual()
+
+
+@contextlib.contextmanager
+def asleep_in_loops(seconds: float) -> Iterator[None]:
+    """As `asleep`, from the first loop on that the caller shares with other threads.
+
+    Loops on the calling thread alone want no other's core, and the next product none that sleeps.
+    """
+    before, _asked.seconds = _asked.seconds, seconds
+    try:
+        yield
+    finally:
+        _asked.seconds = before
+        usual()
+
+
+def for_loop() -> None:
+    """A loop of several threads begins: within `asleep_in_loops` BLAS's go to sleep."""
+    if _asked.seconds is not None:
+        _asked.met = True
+        _look(_asked.seconds)
+        quiet()
+
+
+def shares_loops(function: Callable[[], object]) -> bool:
+    """Call a function; whether one of its loops was shared by several threads."""
+    _asked.met = False
+    with asleep_in_loops(0.0):
+        function()
+    return _asked.met
+
+
+def _look(seconds: float) -> None:
+    if is_due():
+        find() if seconds >= _PATIENT else _find_beside()
+
+
+def rest() -> None:
+    """The idle threads of BLAS go to sleep, until the next product."""
+    with asleep():
+        time.sleep(_REST)
+
+
+def quiet() -> None:
+    """The idle threads of BLAS sleep, until `usual`."""
+    for word, short, _ in _words:
+        word[0] = short
+
+
+def usual() -> None:
+    """They spin again as they did, after their next product."""
+    for word, _, before in _words:
+        word[0] = before
+
+
+def find() -> None:
+    """Look for the variable in every BLAS of this process that was not looked at yet."""
+    with _finding:  # one variable is found once, with what it holds when nobody has changed it
+        _state.update(looked=True, scipy=_LATE in sys.modules)
+        reason = _reason()
+        for library in libraries():
+            path = library["filepath"]
+            if path not in _told:
+                _told[path] = reason or obstacle(library) or _found(path)
+
+
+def _find_beside() -> None:
+    """`find`, by a thread of its own, unless one is at it."""
+    if _finding.acquire(blocking=False):
+        _finding.release()
+        threading.Thread(target=find, name="hetero-blas", daemon=True).start()
+
+
+def is_due() -> bool:
+    """Whether `find` is to be called: not yet done, or a BLAS has come since."""
+    return not _state["looked"] or (not _state["scipy"] and _LATE in sys.modules)
+
+
+def is_cut() -> bool:
+    """Whether NumPy's BLAS is one whose threads sleep while hetero works, or will from now on."""
+    every = _told if _state["looked"] else _expected()
+    told = [text for path, text in every.items() if owner(path) == "numpy"]
+    return any(text.startswith("2^") for text in told) and _exponent() <= _SHORT
+
+
+def describe(least: float = LONG) -> dict[str, str]:
+    """What is done to each BLAS of this process, or will be from the first long work on.
+
+    Parameters
+    ----------
+    least : float
+        Seconds of the work from which on it is long.
+    """
+    during = f" during work of {1e3 * least:.2g} ms and more"
+    told = _foretold() | _told
+    return {owner(path): f"{x}{during}" if x == _cycles() else x for path, x in told.items()}
+
+
+@functools.cache
+def _expected() -> dict[str, str]:
+    """What was foretold when it was asked for first."""
+    return _foretold()
+
+
+def _foretold() -> dict[str, str]:
+    """What is told before anything was looked for."""
+    reason = _reason()
+    return {x["filepath"]: reason or obstacle(x) or _cycles() for x in libraries()}
+
+
+def _cycles() -> str:
+    return f"2^{_exponent()} cycles"
+
+
+def obstacle(library: dict[str, Any]) -> str | None:
+    """Why this library, as threadpoolctl describes it, is left alone."""
+    if library.get("internal_api") != "openblas":
+        return f"as it was: {library.get('internal_api')} is not OpenBLAS"
+    if library.get("threading_layer") != "pthreads":
+        return f"as it was: its threads are {library.get('threading_layer')}'s"
+    if library.get("prefix") != "libscipy_openblas":
+        return "as it was: others than NumPy and SciPy may call it"
+    version = re.match(r"(\d+)\.(\d+)\.(\d+)", str(library.get("version")))
+    found = tuple(map(int, version.groups())) if version else ()
+    if not _TRIED[0] <= found <= _TRIED[1]:
+        return f"as it was: OpenBLAS {library.get('version')} was not tried"
+    return None
+
+
+def _exponent() -> int:
+    """The power of two that the user asks for; 0 where nothing is to be done."""
+    return _parsed(os.environ.get(OPTION, ""))
+
+
+@functools.cache
+def _parsed(given: str) -> int:
+    if not given.strip():
+        return EXPONENT
+    number = int(given) if given.strip().isdecimal() else -1
+    if number and not 4 <= number <= 30:
+        log.warning("%s must be 0 or from 4 to 30, got %r: BLAS is left alone", OPTION, given)
+        return 0
+    return number
+
+
+def _reason() -> str | None:
+    """Why every BLAS of this process is left alone."""
+    for name in _USERS:
+        if os.environ.get(name):
+            return f"as it was: {name} is set"
+    if not _exponent():
+        return f"as it was: {OPTION} says so"
+    if sys.platform != "linux":
+        return f"as it was: not tried on {sys.platform}"
+    return None
+
+
+def _found(path: str) -> str:
+    """Have `quiet` set the variable of a library; what is told of it."""
+    path = os.path.realpath(path)
+    distance = _distance(path)
+    if distance is None:
+        return "as it was: it was not found how long its threads spin"
+    parts = blas_probe.mapped(path)
+    address = parts[0][0] + distance if parts else 0
+    if not any(begin <= address < end and is_writable for begin, end, is_writable in parts):
+        return "as it was: its variables lie elsewhere than in another process"
+    variable = (ctypes.c_char * blas_probe.WORD).from_address(address)
+    word = memoryview(variable).cast("B").cast("I")
+    if word[0] not in {1 << exponent for exponent in range(4, 31)}:
+        return f"as it was: {word[0]} is no number of cycles that it could spin"
+    _words.append((word, 1 << _exponent(), word[0]))
+    return _cycles()
+
+
+def _distance(path: str) -> int | None:
+    """What `blas_probe` prints of a library."""
+    names = ("LD_LIBRARY_PATH", "PATH")  # and nothing that tells BLAS anything
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", blas_probe.__file__, path],
+            env={name: os.environ[name] for name in names if name in os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=True,
+        )
+        return int(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        log.info("how long the threads of %s spin was not found: %s", path, error)
+        return None
+
+
+def _after_fork() -> None:
+    global _finding
+    _finding = threading.Lock()  # another thread may have held it,
+    usual()  # or been in a loop
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

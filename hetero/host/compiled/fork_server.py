@@ -1,0 +1,198 @@
+"""A process that forks those that compile the CPU's loops.
+
+Each of them imports Numba and fills its tables of types first, which takes as long as compiling a
+small family. Here one process does that, and every process that compiles is a copy of it. It runs
+no threads, so that a copy is whole. It ends, and with it all of them, when who asked is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+
+from hetero.host.compiled import loops
+from hetero.imports import in_child, load
+
+_COMMAND = "from hetero.host.compiled import fork_server; fork_server.serve()"
+_LOOK, _IDLE = 0.01, 0.5  # seconds between two looks at what has ended, and at who asked
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_IMPORTED = "hetero.host.threads"  # by all loops
+
+
+def environment() -> dict[str, str]:
+    """That of processes that compile loops, and have no others do so."""
+    found = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    # Both ways to compile for threads need two; nothing is to be gained by more.
+    threads = dict.fromkeys(_ONE_THREAD, "1") | {"NUMBA_NUM_THREADS": "2"}
+    return found | threads | {loops.OFF: "0"}
+
+
+class Server:
+    """The process, as the one sees it that asked for it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            in_child(_COMMAND),
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for those who wait
+        )
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self._begun: list[Child] = []
+        self._text = b""
+        self.is_gone = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def begin(self, name: str, nice: int) -> Child:
+        """A process that compiles loops of one name.
+
+        Parameters
+        ----------
+        name : str
+        nice : int
+            How much lower than this process's its priority is.
+        """
+        child = Child(self)
+        asked = name, loops.family_of(name).examples, nice
+        try:
+            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            self.is_gone = True
+            raise OSError("the process that forks others has ended") from error
+        self._begun.append(child)
+        return child
+
+    def look(self) -> None:
+        """Take note of those that were begun, and of those that have ended."""
+        while not self.is_gone:
+            try:
+                text = os.read(self._process.stdout.fileno(), 1 << 16)
+            except BlockingIOError:
+                break
+            self.is_gone = not text
+            self._text += text
+        *lines, self._text = self._text.split(b"\n")
+        for line in lines:
+            number, pid = json.loads(line)
+            child = self._begun[number]
+            child.has_ended = child.pid == pid  # None if it could not be forked
+            child.pid = pid
+
+    def stop(self) -> None:
+        """End it, and all of those that it forked; wait for their end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # another one may be ignored
+        self._process.wait()
+        os.set_blocking(self._process.stdout.fileno(), True)
+        self._process.stdout.read()  # ends when none has the pipe's other end
+        for file in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                file.close()
+        self.is_gone = True
+
+
+class Child:
+    """A process that compiles.
+
+    Attributes
+    ----------
+    pid : int or None
+        None as long as it has not begun.
+    has_ended : bool
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.pid: int | None = None
+        self.has_ended = False
+
+    def poll(self) -> int | None:
+        """0 if it has ended, in whatever way; else None."""
+        if not (self.has_ended or self._server.is_gone):
+            self._server.look()
+        return 0 if self.has_ended or self._server.is_gone else None
+
+
+def serve() -> None:
+    """Fork a process for each line of the standard input, until that ends; say when they begin and
+    end. Whatever ends this process ends those that it forked."""
+    try:
+        _serve()
+    finally:  # also where nobody is there any more to be told
+        os.killpg(0, signal.SIGKILL)
+
+
+def _serve() -> None:
+    asker = os.getppid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who asked may ignore it, and so would this
+    said = os.dup(sys.stdout.fileno())  # which each child holds as long as it is there
+    _discard_output()
+    _import_all()
+    numbers: dict[int, int] = {}  # process -> the line that asked for it
+    asked, left = 0, b""
+
+    def say(number: int, pid: int | None) -> None:
+        os.write(said, json.dumps((number, pid)).encode() + b"\n")
+
+    while os.getppid() == asker:  # the input ends later where a fork of who asked has it, too
+        if select.select([0], [], [], _LOOK if numbers else _IDLE)[0]:
+            text = os.read(0, 1 << 16)
+            if not text:
+                return
+            *lines, left = (left + text).split(b"\n")
+            for line in lines:
+                pid = _forked(*json.loads(line))
+                if pid is not None:
+                    numbers[pid] = asked
+                say(asked, pid)
+                asked += 1
+        while numbers:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            say(numbers.pop(pid), pid)
+
+
+def _discard_output() -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _import_all() -> None:
+    """What Numba does once in a process, before it compiles."""
+    load(_IMPORTED)
+    cpu_target = load("numba.core.registry").cpu_target
+
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
+def _forked(name: str, examples: str, nice: int) -> int | None:
+    """A copy of this process that compiles loops of one name; None if there is no room for one."""
+    with contextlib.suppress(Exception):  # the copy will fail by it
+        load(examples.partition(":")[0])
+    try:
+        pid = os.fork()
+    except OSError:
+        return None
+    if pid:
+        return pid
+    try:
+        loops.compile_here(name, examples, nice)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)

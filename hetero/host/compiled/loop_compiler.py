@@ -1,0 +1,262 @@
+"""Compiling the CPU's loops in processes beside this one; see `hetero.host.compiled.loops`.
+
+In the background one family is compiled at a time on a machine, at the lowest priority, by a
+process that goes on if this one ends. Who cannot wait gets a process at once. None compiles what
+another one does: it waits for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from hetero import locks, paths
+from hetero.host.compiled import fork_server, loops
+from hetero.imports import in_child, load
+
+_LOOK = 0.02  # seconds between two looks at what compiles
+_COMMAND = "from hetero.host.compiled import loops; loops.compile_here({!r}, {!r}, {!r})"
+_LAST, _BESIDE = 19, 10  # how low the priority is where nobody waits, and beside measuring
+
+log = logging.getLogger("hetero")
+
+
+class _Background:
+    """What is to be compiled beside this process, and the thread that sees to it."""
+
+    def __init__(self) -> None:
+        self.lock = locks.new()
+        self.forget()
+
+    def forget(self) -> None:
+        """As in a new process."""
+        self.failed: set[str] = set()
+        self.waiting: dict[str, threading.Event] = {}
+        self.thread: threading.Thread | None = None
+
+    def begin(self, name: str) -> None:
+        """Have loops compiled, unless they are."""
+        with self.lock:
+            if name in self.waiting or name in self.failed or loops.is_ready(name):
+                return
+            self.waiting[name] = threading.Event()
+            if self.thread is None:
+                self.thread = threading.Thread(
+                    target=self._work, name="hetero-compiles", daemon=True
+                )
+                try:
+                    self.thread.start()
+                except RuntimeError:  # no more threads, or the interpreter ends
+                    self.forget()
+
+    def _work(self) -> None:
+        while True:
+            with self.lock:
+                name = next(iter(self.waiting), None)
+                if name is None:
+                    self.thread = None
+                    return
+            try:
+                self._compile(name)
+            finally:
+                with self.lock:
+                    done = self.waiting.pop(name, None)
+                _ended(name)
+                if done is not None:
+                    done.set()
+
+    def _compile(self, name: str) -> None:
+        """Wait for the turn among this machine's processes, then for the process that compiles."""
+        folder = loops.folder_of_lists()
+        if folder is None:
+            return
+        try:
+            with paths.locked(folder / "turn.lock") as lock:
+                if not loops.is_ready(name):
+                    _process(name, _LAST, lock).wait()
+        except OSError as error:
+            log.info("the loops of %s cannot be compiled ahead: %s", name, error)
+
+
+_background = _Background()
+begin = _background.begin
+_listeners: list[Callable[[], None]] = []
+
+
+def on_ready(listener: Callable[[], None]) -> None:
+    """Call ``listener`` whenever loops have become ready."""
+    _listeners.append(listener)
+
+
+def wait(name: str, seconds: float | None = None) -> bool:
+    """Wait for what was begun in the background; gives whether it is done."""
+    event = _background.waiting.get(name)
+    return event is None or event.wait(seconds)
+
+
+class Serving:
+    """What serves for a dtype: a module of compiled loops, or another one until these are ready.
+
+    Parameters
+    ----------
+    family : loops.Family
+    compiled, meanwhile : str
+        Names of the modules; the second one needs nothing compiled.
+    """
+
+    def __init__(self, family: loops.Family, compiled: str, meanwhile: str) -> None:
+        self._family, self._names = family, (compiled, meanwhile)
+        self._ready: dict[np.dtype, ModuleType] = {}  # what a call has to look up
+
+    def __call__(self, dtype: np.dtype) -> ModuleType:
+        found = self._ready.get(dtype)
+        if found is not None:
+            return found
+        compiled, meanwhile = self._names
+        name = self._family.of(dtype)
+        if loops.is_ready(name):
+            found = self._ready[dtype] = load(compiled)
+            return found
+        begin(name)
+        return load(meanwhile)
+
+
+class Processes:
+    """Processes that compile loops now, a few more at a time than there are cores.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Those that take longest are begun first.
+    beside : bool, optional
+        Whether something is measured meanwhile, which comes first.
+    early : bool, optional
+        Whether it is not known yet what will be asked for: until then half of the hyperthreads
+        are left alone.
+    """
+
+    def __init__(self, names: Iterable[str], beside: bool = False, early: bool = False) -> None:
+        self._left: list[str] = []
+        self._running: list[tuple[str, Any]] = []
+        self._server: fork_server.Server | None = None
+        self._nice, self._early = _BESIDE if beside else 0, early
+        self._ask(names)
+        try:
+            self._begin()
+        except BaseException:  # nobody else knows of those that were begun
+            self.stop()
+            raise
+
+    def _ask(self, names: Iterable[str]) -> None:
+        known = {*self._left, *(name for name, _ in self._running)}
+        self._left += [n for n in names if not (n in known or loops.is_ready(n))]
+        self._left.sort(key=lambda name: -loops.family_of(name).seconds)
+
+    def ask(self, names: Iterable[str]) -> None:
+        """Compile others as well, if they are not compiled or begun; these are all."""
+        self._early = False
+        self._ask(names)
+        self.look()
+
+    def _begin(self) -> None:
+        cores = os.cpu_count() or 1
+        # With one for each core the last two of eighteen would begin when sixteen have ended.
+        most = cores // 2 if self._early else cores + cores // 4
+        while self._left and len(self._running) < most:
+            name = self._left.pop(0)
+            try:
+                self._running.append((name, self._process(name)))
+            except OSError as error:
+                log.info("the loops of %s cannot be compiled ahead: %s", name, error)
+                _ended(name)
+
+    def _process(self, name: str) -> Any:
+        if not hasattr(os, "fork"):
+            return _process(name, self._nice)
+        if self._server is None:
+            self._server = fork_server.Server()
+        return self._server.begin(name, self._nice)
+
+    def look(self) -> None:
+        """Take note of those that have ended, and begin others."""
+        ended = [entry for entry in self._running if entry[1].poll() is not None]
+        self._running = [entry for entry in self._running if entry not in ended]
+        self._begin()
+        for name, _ in ended:
+            _ended(name)
+
+    def wait(self, told: Callable[[int], None] | None = None) -> None:
+        """Until all have ended; ``told`` gets the number of the others whenever it changes."""
+        before = 0
+        try:
+            while self._running:
+                left = len(self._running) + len(self._left)
+                if told is not None and left != before:
+                    told(left)
+                before = left
+                time.sleep(_LOOK)  # whichever ends first
+                self.look()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End those that run yet, and begin no others."""
+        self._left.clear()
+        if self._server is not None:
+            self._server.stop()
+        else:
+            for _, process in self._running:
+                process.kill()  # another signal may be ignored
+                process.wait()
+        self._server = None
+        self._running.clear()
+
+
+def ensure(names: Iterable[str]) -> None:
+    """Compile loops now; what could not be, whoever calls it compiles."""
+    Processes(names).wait()
+
+
+def _ended(name: str) -> None:
+    """Say that loops are compiled; or that they could not be, and what serves goes on serving."""
+    if not loops.is_ready(name):
+        if name not in _background.failed:
+            log.warning("the loops of %s could not be compiled beside this process", name)
+        _background.failed.add(name)
+        return
+    for listener in _listeners:
+        listener()
+
+
+def _process(name: str, nice: int, lock: int | None = None) -> subprocess.Popen[bytes]:
+    """A process that compiles; it keeps a lock, given by its handle, if this one is killed."""
+    command = _COMMAND.format(name, loops.family_of(name).examples, nice)
+    return subprocess.Popen(
+        in_child(command),
+        pass_fds=() if lock is None else (lock,),
+        env=fork_server.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for those who wait
+    )
+
+
+def _after_fork() -> None:
+    """The thread is not there in a forked child, which asks again."""
+    if _background.waiting:
+        _background.forget()
+        for listener in _listeners:
+            listener()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

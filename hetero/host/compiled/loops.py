@@ -1,0 +1,216 @@
+"""The CPU's compiled loops by family: whether they are in the cache on disk, and what puts them in.
+
+Numba takes seconds for a family of loops, and the interpreter stands still meanwhile. A family is
+therefore compiled by a process of its own, which runs a few small problems. What it compiled lies
+in the cache on disk for all later processes, and a list of the files beside it says that it is
+whole. The list's name tells what machine code depends on: sources, versions and the processor.
+
+`loop_compiler` starts such processes. Where they cannot be, or their files cannot be
+kept, loops are compiled by the call that needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import platform
+import signal
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hetero import paths
+from hetero.host import disk_cache
+from hetero.host.compiled import cache_hook, sources
+from hetero.imports import load
+
+OFF = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
+_KIND, _CODE = "loops", "numba"  # folders of the lists, and of what they list
+_DTYPES = ("float32", "float64")
+_PACKAGES = "hetero.host.threads", "scipy.signal", "scipy.sparse.linalg", "scipy.fft"
+_LONGEST = 900  # seconds after which a process that compiles is given up
+
+cache_hook.store = disk_cache
+
+
+class Family(NamedTuple):
+    """Loops that are compiled together, for each dtype.
+
+    Attributes
+    ----------
+    name : str
+        Such as "vectors".
+    seconds : float
+        What compiling them takes on a core, about.
+    examples : str
+        "module:function", whose ``function(dtype)`` calls all of the loops in all ways.
+    served : bool
+        Whether NumPy or other loops serve within the same methods until they are compiled,
+        whatever the plan.
+    """
+
+    name: str
+    seconds: float
+    examples: str
+    served: bool = False
+
+    def of(self, dtype: str | np.dtype) -> str:
+        """The name of its loops for a dtype, such as "vectors in float64"."""
+        return _name(self.name, dtype)
+
+
+@functools.cache
+def _name(family: str, dtype: str | np.dtype) -> str:
+    return f"{family} in {np.dtype(dtype).name}"
+
+
+_families: dict[str, Family] = {}
+_ready: set[str] = set()
+
+
+def register(family: Family) -> Family:
+    """Add a family of loops."""
+    _families[family.name] = family
+    return family
+
+
+def every() -> list[str]:
+    """The names of all loops, of each family for each dtype."""
+    return [f.of(dtype) for f in _families.values() for dtype in _DTYPES]
+
+
+def served() -> list[str]:
+    """The names of those loops that any method may use."""
+    return [f.of(dtype) for f in _families.values() if f.served for dtype in _DTYPES]
+
+
+def family_of(name: str) -> Family:
+    """The family that loops belong to."""
+    return _families[name.rpartition(" in ")[0]]
+
+
+def seconds(name: str) -> float:
+    """What compiling loops of this name takes, about, whether or not they are compiled."""
+    return family_of(name).seconds
+
+
+def seconds_left(name: str) -> float:
+    """How long loops have to be compiled before they can be used: 0 where they are.
+
+    0 also where they cannot be compiled ahead: whoever calls them first does it then.
+    """
+    return 0.0 if is_ready(name) else seconds(name)
+
+
+def is_ready(name: str) -> bool:
+    """Whether there is nothing to be done before loops are called; looks at the disk."""
+    if name in _ready:
+        return True
+    if not can_be_made() or _on_disk(name):
+        _ready.add(name)
+        return True
+    return False
+
+
+def can_be_made() -> bool:
+    """Whether another process can compile for this one."""
+    if os.environ.get(OFF) == "0" or _made_of() is None or getattr(sys, "frozen", False):
+        return False
+    if "python" not in os.path.basename(sys.executable or "").lower():  # part of another program
+        return False
+    folder = folder_of_lists()
+    return folder is not None and os.access(folder, os.W_OK)
+
+
+def folder_of_lists() -> Path | None:
+    """Where the lists lie, and locks beside them; None where nothing can be kept."""
+    return paths.private_folder(_KIND, root=_root())
+
+
+def lock_of(name: str) -> Path | None:
+    """The file that a process locks which compiles loops of this name; None without a folder."""
+    folder = folder_of_lists()
+    return None if folder is None else folder / f"{name.replace(' ', '-')}.lock"
+
+
+def load_packages() -> None:
+    """Import what methods on the CPU import when they are first called, for a second."""
+    for name in _PACKAGES:
+        with contextlib.suppress(ImportError):  # who needs it will say so
+            load(name)
+
+
+def compile_here(name: str, examples: str, nice: int) -> None:
+    """Compile loops of one name in this process, which is there for nothing else.
+
+    Parameters
+    ----------
+    name, examples : str
+        As `Family.of` and `Family.examples` give them.
+    nice : int
+        By how much to lower this process's priority.
+    """
+    if hasattr(signal, "alarm"):
+        signal.alarm(_LONGEST)
+    if nice and hasattr(os, "nice"):
+        os.nice(nice)
+    lock = lock_of(name)
+    with paths.locked(lock) if lock is not None else contextlib.nullcontext():
+        if _on_disk(name):
+            return
+        os.environ[OFF] = "0"  # what is called here is compiled here
+        module, _, function = examples.partition(":")
+        getattr(load(module), function)(np.dtype(name.rpartition(" in ")[2]))
+        content = json.dumps(sorted(cache_hook.used)).encode()
+        disk_cache.write(_KIND, _list_of(name), content, _root())
+
+
+def _on_disk(name: str) -> bool:
+    content = disk_cache.read(_KIND, _list_of(name), _root())
+    if content is None:
+        return False
+    files = json.loads(content)
+    return bool(files) and disk_cache.in_use(_CODE, files, _root())
+
+
+def _list_of(name: str) -> str:
+    made = hashlib.sha256(f"{name}{_made_of()}".encode()).hexdigest()[:40]
+    return f"{name.replace(' ', '-')}-{made}"
+
+
+def _root() -> Path | None:
+    """Where Numba's files lie, if the user says so."""
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    return Path(named) / "hetero" if named else None
+
+
+@functools.cache
+def _made_of() -> str | None:
+    """What machine code depends on beside the dtype; None where that cannot be told."""
+    metadata = load("importlib.metadata")
+    found = hashlib.sha256(sys.implementation.cache_tag.encode())
+    try:
+        for package in ("hetero", "numba", "llvmlite", "numpy"):
+            found.update(f"{package} {metadata.version(package)}\n".encode())
+        found.update(sources.digest(Path(cache_hook.__file__).parent.glob("*.py")).encode())
+    except (OSError, metadata.PackageNotFoundError):  # in an archive, or not installed
+        return None
+    chosen = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_CPU_")}
+    found.update(f"{_processor()} {sorted(chosen.items())}".encode())
+    return found.hexdigest()
+
+
+def _processor() -> str:
+    """What the processor is and can do, as the system describes its first core."""
+    try:
+        with open("/proc/cpuinfo", "rb") as file:
+            first = file.read(1 << 14).partition(b"\n\n")[0]
+    except OSError:
+        return platform.processor() or platform.machine()
+    told = (b"vendor_id", b"cpu family", b"model", b"flags", b"Features", b"CPU ")
+    return repr([line for line in first.splitlines() if line.startswith(told)])

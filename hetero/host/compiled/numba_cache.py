@@ -1,0 +1,107 @@
+"""Numba's compiled loops in a cache on disk, for the next process.
+
+Numba's own cache raises where it finds no folder to write to, where the disk is full and where a
+file of its is damaged; and it runs machine code that it does not check. Here a loop that cannot be
+read is compiled, and one that cannot be written is not kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import logging
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+from numba.core import config, types
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+from hetero.host.compiled import cache_hook, sources
+
+KIND = "numba"  # of things in the cache
+VERSIONS = (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag)
+
+log = logging.getLogger("hetero")
+
+
+def njit(function: Callable[..., Any], **options: Any) -> Any:
+    """`numba.njit`, whose results are kept."""
+    dispatcher = numba.njit(**options)(function)
+    dispatcher._cache = _Kept(function, options)
+    return dispatcher
+
+
+class _Kept(NullCache):
+    """What Numba asks before, and tells after, it compiles a function for argument types."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        self._function = function
+        # A set's order is another one in each process.
+        plain = {k: sorted(v) if isinstance(v, set) else v for k, v in options.items()}
+        self._options = repr(sorted(plain.items()))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        name = self._name(sig, target_context.codegen())
+        content = None if name is None else cache_hook.store.read(KIND, name, root())
+        if content is None:
+            return None
+        try:
+            target_context.refresh()
+            # The store has checked that nobody but this user wrote it.
+            result = CompileResult._rebuild(target_context, *pickle.loads(content))
+        except Exception as error:  # of another Numba, or what it needs is gone: compiled again
+            log.info("the compiled loop %s cannot be used: %s", name, error)
+            return None
+        cache_hook.used.add(name)
+        return result
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        name = self._name(sig, data.codegen)
+        lifted = any(not part.can_cache for part in data.lifted)
+        if name is None or lifted or data.library.has_dynamic_globals:
+            return
+        try:
+            content = dumps(data._reduce())
+        except Exception as error:
+            log.info("the compiled loop %s cannot be kept: %s", name, error)
+            return
+        cache_hook.store.write(KIND, name, content, root())
+        cache_hook.used.add(name)
+
+    def _name(self, sig: Any, codegen: Any) -> str | None:
+        """A file's name, by all that the code depends on; None where it is not to be kept."""
+        function = self._function
+        if cache_hook.store is None or function.__closure__ is not None:
+            return None
+        arguments = sig if isinstance(sig, tuple) else sig.args
+        if any(isinstance(argument, types.Callable) for argument in arguments):
+            return None  # a function's name says nothing of its code
+        try:
+            digest = _digest(inspect.getfile(function))
+        except OSError:  # there is no source to tell versions by
+            return None
+        key = (
+            *(function.__module__, function.__qualname__, digest),
+            *(str(sig), self._options, codegen.magic_tuple(), config.USING_SVML),
+            *VERSIONS,
+        )
+        return f"{function.__name__}-{hashlib.sha256(repr(key).encode()).hexdigest()[:40]}"
+
+
+def root() -> Path | None:
+    """Where the user wants Numba's files, if he says so."""
+    return Path(config.CACHE_DIR) / "hetero" if config.CACHE_DIR else None
+
+
+@functools.cache
+def _digest(file: str) -> str:
+    """Of a source and of those that it is made of."""
+    return sources.digest([Path(file)])

@@ -1,0 +1,1 @@
+"""Copies between ordinary host memory and pinned buffers, by threads without the GIL."""

@@ -1,0 +1,224 @@
+"""Copies that were begun: what threads do of them piece by piece, and what waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from hetero import locks
+from hetero.errors import DeviceError
+from hetero.host import blas_spin
+from hetero.host.copying.pieces import pieces
+
+UPLOAD, DOWNLOAD = "upload", "download"
+# Bytes of a copy that BLAS's threads hold up while they spin: by the driver, which takes 10 ms, and
+# by threads of ours, which wait for their cores.
+LONG_BYTES, LONG_STAGED_BYTES = 1 << 26, 1 << 22
+
+log = logging.getLogger("hetero")
+
+
+class Here(threading.local):
+    """What holds for a thread.
+
+    Attributes
+    ----------
+    is_lane : bool
+        Whether it does nothing but copy pieces.
+    is_plain : bool
+        Whether it begins no staged copies.
+    """
+
+    is_lane = False
+    is_plain = False
+
+
+here = Here()
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """A context in which this thread's copies go through no ring."""
+    before, here.is_plain = here.is_plain, True
+    try:
+        yield
+    finally:
+        here.is_plain = before
+
+
+class Device(Protocol):
+    """What staging needs of a `hetero.devices.base.Device`."""
+
+    name: str
+    active: Callable[[], AbstractContextManager[Any]]
+    place: Callable[[], Any]
+    pinned: Callable[..., np.ndarray]
+    new_stream: Callable[[], Any]
+    wait: Callable[..., None]
+    send: Callable[..., Any]
+    await_sent: Callable[[Any], None]
+    synchronize: Callable[..., None]
+    passed: Callable[[Any], bool]
+    sends_slices: Callable[[str], bool]
+    will_send_slices: Callable[[str], bool]
+    send_slices: Callable[..., None]
+    copy_plainly: Callable[..., None]
+
+
+class Copy:
+    """A copy between host and device that was begun."""
+
+    def wait(self) -> None:
+        """Return when it is complete; raise what made it fail."""
+
+
+class Job:
+    """A copy that threads do slice by slice, or one with its helpers, see `team`."""
+
+    def __init__(
+        self,
+        direction: str,
+        array: np.ndarray,
+        buffer: Any,
+        offset: int,
+        after: Any,
+        most: int,
+        is_whole: bool = False,
+    ) -> None:
+        self.direction, self.buffer, self.after, self.is_whole = direction, buffer, after, is_whole
+        self.count, self._piece = pieces(array, most)
+        self._offset = offset
+        self.error: BaseException | None = None
+        self.is_cancelled = False
+        self.flag = ctypes.c_int64(0)  # the same, for compiled loops
+        self._lock = locks.new()
+        self._next, self._left = 0, self.count
+        self._done: queue.SimpleQueue[None] = queue.SimpleQueue()  # of one, once all are done with
+        if not self.count:
+            self._done.put(None)
+        self._process = os.getpid()
+
+    def piece(self, number: int) -> tuple[np.ndarray, int]:
+        """A slice of the array, and its byte in the buffer."""
+        view, begin = self._piece(number)
+        return view, self._offset + begin
+
+    def take(self) -> int | None:
+        """The number of a slice that nobody has taken; None when there is none."""
+        with self._lock:
+            if self._next == self.count:
+                return None
+            self._next += 1
+            return self._next - 1
+
+    def settle(self, number: int) -> None:
+        """So many slices that were taken are done with."""
+        with self._lock:
+            self._left -= number
+            last = number and not self._left
+        if last:
+            self._done.put(None)
+
+    def cancel(self, error: BaseException | None = None) -> None:
+        """Begin no more slices."""
+        with self._lock:
+            self.error = self.error or error
+            self.is_cancelled = True
+            self.flag.value = 1
+            rest, self._next = self.count - self._next, self.count
+        self.settle(rest)
+
+    def wait(self) -> None:
+        """Return when no slice is under way; an interrupt cancels those that are not begun."""
+        if os.getpid() != self._process:
+            raise DeviceError("a copy cannot be waited for in a forked child")
+        try:
+            self._settled()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Cancel, and return when no slice is under way, whatever interrupts."""
+        if os.getpid() != self._process:  # it is the parent's
+            return
+        self.cancel()
+        while not here.is_lane:  # a lane would wait for itself
+            try:
+                return self._settled()
+            except BaseException:  # the first interrupt is raised
+                continue
+
+    def _settled(self) -> None:
+        if self._left:
+            self._done.get()
+        self._done.put(None)  # for whoever waits too; one too many does no harm
+
+
+class Staged(Copy):
+    """A copy that goes through a ring. Dropped without having been waited for, it is cancelled."""
+
+    def __init__(self, job: Job, nbytes: int) -> None:
+        self._job: Job | None = job
+        self._error: BaseException | None = None
+        self._is_long = nbytes >= LONG_STAGED_BYTES
+        if self._is_long:
+            blas_spin.quiet()
+
+    def wait(self) -> None:
+        job = self._job
+        if job is not None:
+            job.wait()
+            self._end()
+            self._job, self._error = None, job.error
+        if self._error is not None:
+            raise self._error
+
+    def _end(self) -> None:
+        if self._is_long:
+            blas_spin.usual()
+
+    def __del__(self) -> None:
+        job = getattr(self, "_job", None)
+        if job is not None:
+            job.stop()
+            self._end()
+
+
+class Direct(Copy):
+    """A copy of pinned memory that is on its way, without threads of ours.
+
+    Parameters
+    ----------
+    device : Device
+    marks : list
+        As its `send` gives them, in the order in which they come.
+    array : numpy.ndarray
+        Kept alive until then.
+    """
+
+    def __init__(self, device: Device, marks: list[Any], array: np.ndarray) -> None:
+        self._device, self._marks, self._array = device, marks, array
+
+    def wait(self) -> None:
+        if self._marks:
+            with self._device.active():
+                while self._marks:
+                    self._device.await_sent(self._marks[0])
+                    del self._marks[0]
+            self._array = None
+
+    def __del__(self) -> None:
+        try:
+            self.wait()
+        except Exception as error:  # whoever uses the device next is told
+            log.debug("a copy that nobody waited for failed: %s", error)

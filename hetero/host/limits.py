@@ -1,0 +1,128 @@
+"""Calls on fewer of the CPU's threads: of the loops', or of the BLAS that NumPy calls.
+
+Numba keeps a number of threads for each of Python's threads. OpenBLAS has one for the process:
+it is lowered only while no other thread runs Python, so that none can be in BLAS meanwhile, nobody
+else's product gets fewer threads, and no one else's limit is undone. Who prices a call and who
+runs it ask the same: `state`, and what it says is taken.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hetero.host import blas
+from hetero.imports import load
+
+__all__ = ["BLAS", "LOOPS", "State", "limited", "most", "number", "state"]
+
+BLAS, LOOPS = "blas", "loops"
+_AFFIXES = [(prefix, suffix) for prefix in ("scipy_", "") for suffix in ("64_", "_64", "")]
+
+
+class State(NamedTuple):
+    """What decides on how many of its threads BLAS runs a call.
+
+    Attributes
+    ----------
+    alone : bool
+        Whether no other thread runs Python, but for those of ours that never call BLAS.
+    number : int
+        How many BLAS takes by itself: all, or as many as the user lets it.
+    """
+
+    alone: bool
+    number: int
+
+    def taken(self, count: int) -> int:
+        """On how many threads a call runs that is to run on at most so many."""
+        return min(count, self.number) if self.alone else self.number
+
+
+def state() -> State | None:
+    """What holds for a call of BLAS now; None where its threads cannot be limited."""
+    found = _blas()
+    return None if found is None else State(_is_alone(), found[0]())
+
+
+def number() -> int | None:
+    """How many threads BLAS takes by itself now; None where they cannot be limited."""
+    found = _blas()
+    return None if found is None else found[0]()
+
+
+def most(pool: str) -> int | None:
+    """How many threads a pool has at most; None where it cannot be limited now."""
+    if pool == LOOPS:
+        numba = load("numba")
+
+        return int(numba.config.NUMBA_NUM_THREADS)
+    now = state()
+    return now.number if now is not None and now.alone else None
+
+
+def limited(pool: str, count: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs on at most so many threads of a pool."""
+    if pool == LOOPS:
+        return _limited_loops(count, function)
+    found = _blas()
+    return function if found is None else _limited_blas(count, function, *found)
+
+
+def _limited_loops(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*arguments: Any, **options: Any) -> Any:
+        return load("hetero.host.threads").capped(count, function, *arguments, **options)
+
+    return run
+
+
+def _limited_blas(
+    count: int,
+    function: Callable[..., Any],
+    get: Callable[[], int],
+    put: Callable[[int], Any],
+) -> Callable[..., Any]:
+    def run(*arguments: Any, **options: Any) -> Any:
+        number = get()
+        if number <= count or not _is_alone():  # as `State.taken` has it, in half the time
+            return function(*arguments, **options)
+        try:
+            put(count)
+            return function(*arguments, **options)
+        finally:  # others that began meanwhile take so many by themselves
+            put(number)
+
+    return run
+
+
+@functools.cache
+def _blas() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
+    """What gets and sets the number of threads of NumPy's OpenBLAS."""
+    for library in blas.libraries():
+        path = library["filepath"]
+        if blas.owner(path) != "numpy" or library.get("internal_api") != "openblas":
+            continue
+        if library.get("threading_layer") != "pthreads":
+            continue
+        loaded = ctypes.PyDLL(path)  # microseconds: not worth letting go of the GIL
+        for prefix, suffix in _AFFIXES:
+            get = getattr(loaded, f"{prefix}openblas_get_num_threads{suffix}", None)
+            put = getattr(loaded, f"{prefix}openblas_set_num_threads{suffix}", None)
+            if get is not None and put is not None:
+                put.restype = None
+                return get, put
+    return None
+
+
+def _is_alone() -> bool:
+    """Whether no other thread runs Python, but for those of ours that never call BLAS.
+
+    Nothing is remembered: a thread may end and another one begin, which makes their number the same
+    as before. Where there is none at all, two counts tell: of those that Python started, and of
+    those that run Python, whoever started them.
+    """
+    return (_thread._count() == 0 and len(sys._current_frames()) == 1) or not blas.others()

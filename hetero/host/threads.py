@@ -1,0 +1,134 @@
+"""Loops for the CPU, compiled by Numba and shared among its threads.
+
+A kernel is a plain function whose loops are `parts.part`, decorated with `threaded`. It is compiled
+on its first call with new types, and kept on disk for the next process. Sums may be reordered so
+that they vectorise; nothing else is relaxed, so that NaN and infinity keep their meaning. A kernel
+that sums in parallel sums in chunks whose bounds do not depend on the number of threads, and adds
+the chunks up in order: results repeat.
+
+The threads are TBB's where it is there (`layer`). Numba's other threads (GNU OpenMP) do not survive
+a fork: using them in the child ends the process. A forked child therefore runs the same loops
+unthreaded, whichever they are. Its portable threads ("workqueue") cannot be used by two threads at
+once, so there calls take turns.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite.binding import ffi
+from numba.core import compiler_lock
+from numba.np.ufunc import parallel as layers
+
+from hetero.host import blas_spin, layer, workers
+from hetero.host.compiled import numba_cache, parts
+from hetero.host.compiled.parts import ALONE, OPTIONS, team
+
+__all__ = ["capped", "serial", "shared", "task_count", "thread_count", "threaded"]
+
+_SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
+_lock = threading.RLock()
+_state = {"started": False, "forked": False, "turns": None}
+layer.prepare()  # before anything here starts Numba's threads
+
+
+def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile ``function(team, *arguments)``; called without the team, all threads are that.
+
+    Its attribute ``alone`` does the same on the calling thread. Even one thread's share would be
+    another one's, and waited for: on busy cores that takes milliseconds.
+    """
+    kernel = serial(function)
+
+    def together(*arguments: Any) -> Any:
+        threads = team()
+        if threads == ALONE or workers.is_copy():
+            return kernel(ALONE, *arguments)
+        blas_spin.for_loop()
+        return workers.run(kernel, threads, *arguments)
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        if _state["forked"]:
+            return kernel(ALONE, *arguments)
+        if _state["turns"] is None:
+            with _lock:
+                thread_count()
+                result = together(*arguments)
+                _state["turns"] = numba.threading_layer() == "workqueue"
+                return result
+        if _state["turns"]:
+            with _lock:
+                return together(*arguments)
+        return together(*arguments)
+
+    call.alone = functools.partial(kernel, ALONE)  # type: ignore[attr-defined]
+    return call
+
+
+def thread_count() -> int:
+    """How many threads loops run on at most, by the caller's choice; starts them."""
+    if _state["forked"]:
+        return 1  # nothing is asked of Numba's threads, which may have been half started
+    if not _state["started"]:
+        with _lock:
+            _state["started"] = True  # before the threads do
+            return workers.launch()
+    return int(numba.get_num_threads())
+
+
+def task_count() -> int:
+    """In how many tasks loops are done at most."""
+    threads = thread_count()
+    return parts.TASKS * threads if threads > 1 else 1
+
+
+def shared(elements: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function whose kernels are to use as many threads as so many elements are worth."""
+    return capped(max(1, elements // _SHARE), function, *arguments)
+
+
+def capped(most: int, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a function whose kernels are to use at most so many threads.
+
+    Whenever an interrupt comes, the number of threads is then what it was: Python looks for signals
+    when it enters a function of its own, and the threading layer's is none, nor is a ``with`` in
+    between. `numba.set_num_threads` would be one; compiled, it takes 0.3 s of every process.
+    """
+    if _state["forked"]:
+        return function(*arguments, **options)
+    before = thread_count()  # starts the threads: the layer's function is there then
+    set_threads = layers._set_num_threads
+    try:
+        set_threads(min(before, most))
+        return function(*arguments, **options)
+    finally:
+        set_threads(before)
+
+
+def serial(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that runs on the calling thread, for what is too small to share."""
+    return numba_cache.njit(function, **OPTIONS)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+    _state["forked"] = _state["started"]
+    # A thread that compiles while its process is forked is not there in the child, and would leave
+    # the compiler locked for ever.
+    for holder in (compiler_lock.global_compiler_lock, getattr(ffi.lib, "_lock", None)):
+        lock = getattr(holder, "_lock", None)
+        if lock is not None and not lock.acquire(blocking=False):
+            holder._lock = threading.RLock()
+        elif lock is not None:
+            lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,1 @@
+"""What moves between the host and devices: operands, results, kept copies; streams and failures."""

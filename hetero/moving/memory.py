@@ -1,0 +1,110 @@
+"""Memory of the devices that this process holds: told by purpose, and given back."""
+
+from __future__ import annotations
+
+import logging
+
+from hetero import devices
+from hetero.arrays import pinned
+from hetero.errors import DeviceError
+from hetero.host import reused
+from hetero.profile import inventory
+
+log = logging.getLogger("hetero")
+
+
+class Memory(dict):
+    """A plain dict whose ``print`` is readable."""
+
+    def __str__(self) -> str:
+        lines = []
+        for name, purposes in self.items():
+            lines.append(f"{name}: {_readable(sum(purposes.values()))}")
+            lines += [f"  {purpose}: {_readable(size)}" for purpose, size in purposes.items()]
+        return "\n".join(lines) or "no device beside the CPU"
+
+
+def _readable(nbytes: int) -> str:
+    for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes} bytes"
+
+
+def memory() -> Memory:
+    """How much memory of each device this process holds, and what for.
+
+    Returns
+    -------
+    Memory
+        Device name -> purpose -> bytes; a plain dict that prints readably. What is kept for later
+        calls: "convolution filters", "multigrid", "sine transforms", "transforms' work areas"
+        (cuFFT's); "kept operands", copies of those that do not change, see `hetero.keep`. What
+        lasts as long as its object or call: "graphs", "solves", "arrays and running calls"
+        (results on CUDA devices that the caller holds are among them). What was
+        freed and is kept for the next call: "free in the pool". Purposes without bytes are left
+        out. The driver is not asked: what it takes for contexts and kernels, and what libraries
+        allocate by themselves, such as cuBLAS its workspace, is not counted. Under "host", where
+        there is some, is pinned memory of the host: "pinned buffers of copies", through which
+        large arrays move, and "pinned arrays"; and memory "for results, used before", which large
+        results left when they were dropped. The next ones take it, or the system if it runs short.
+
+    See Also
+    --------
+    hetero.clear_memory : gives it back.
+
+    Examples
+    --------
+    >>> import hetero
+    >>> for name, purposes in hetero.memory().items():
+    ...     print(name, sum(purposes.values()))  # doctest: +SKIP
+    cuda:0 419430400
+    """
+    found = Memory()
+    for name, device in devices.available().items():
+        held = {} if devices.inherited(name) else device.memory_held()
+        found[name] = dict(sorted(held.items()))
+    if held := pinned.sizes() | reused.sizes():
+        found["host"] = dict(sorted(held.items()))
+    return found
+
+
+def clear_memory(device: str | None = None) -> None:
+    """Give back all memory of devices that is not in use.
+
+    Filters, transforms, buffers of solves, copies of operands that do not change (`hetero.keep`)
+    and memory that was freed stay on a device for the next call, and on the host pinned buffers for
+    the next large copy and memory for its result. The former are given back by themselves when a
+    device runs short, the latter a minute after the last copy. This gives them back now, to make
+    room for others, and forgets remembered calls, which hold some. The next calls work as ever and
+    make what they need anew.
+
+    Parameters
+    ----------
+    device : str, optional
+        Such as "cuda:0". Default: all.
+
+    Raises
+    ------
+    DeviceNotAvailable
+        If there is no such device; the message names those that are here.
+
+    See Also
+    --------
+    hetero.memory : tells how much there is.
+
+    Examples
+    --------
+    >>> import hetero
+    >>> hetero.clear_memory()
+    """
+    names = [*devices.available()] if device is None else [devices.get(device).name]
+    inventory.changed()
+    reused.clear()
+    for name in names:
+        if devices.inherited(name):
+            continue
+        try:
+            devices.get(name).clear()
+        except DeviceError as error:
+            log.warning("the memory of %s could not be given back: %s", name, error)

@@ -1,0 +1,201 @@
+"""Movement between host and devices: staging operands, fetching results, the caller's types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hetero.arrays import HOST, Operand, describe, library_of
+from hetero.devices.base import Device
+from hetero.host import reused
+from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy
+from hetero.imports import load
+from hetero.moving import failures, keeping, pipeline, streams
+
+
+def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
+    """(buffer, owner) of the operand in the device's memory: where it lies there, else a copy.
+
+    The copy has the strides that `Operand.staged_strides` tells. One of an operand that does
+    not change may be there, or stay; see `hetero.moving.keeping`.
+    """
+    if operand.location == device.name:
+        return operand.pointer, array
+    if operand.location != HOST:
+        array = to_host(array, operand)
+    if operand.kept is not None:
+        copy = staged_copy(device, array, operand)
+        if copy is not None:
+            return copy
+    return _moved(device, array)
+
+
+def _begun(device: Device, array: Any, operand: Operand) -> tuple[Any, Any, Copy | None]:
+    """As `stage`, and the copy that is under way, if one is."""
+    if operand.location != HOST or operand.kept is not None:
+        return *stage(device, array, operand), None
+    return _begin(device, array)
+
+
+def staged_copy(device: Device, array: np.ndarray, operand: Operand) -> tuple[Any, Any] | None:
+    """(buffer, owner) of the copy that a device holds of an operand for later calls, None without.
+
+    It is made now if that is due.
+    """
+    return keeping.staged(device, array, operand, lambda: _moved(device, array))
+
+
+def _moved(device: Device, array: np.ndarray) -> tuple[Any, Any]:
+    """(buffer, owner) of a copy of a host array."""
+    buffer, owner, copy = _begin(device, array)
+    if copy is not None:
+        copy.wait()
+    return buffer, owner
+
+
+def _begin(device: Device, array: np.ndarray) -> tuple[Any, Any, Copy | None]:
+    """(buffer, owner, copy) of a host array, None where it has been copied."""
+    buffer, owner = device.allocate(max(array.nbytes, 1))
+    dense = as_dense(array)
+    copy = device.begin_staged(UPLOAD, dense, buffer)
+    if copy is None:
+        device.upload(np.ascontiguousarray(dense), buffer)
+    return buffer, owner, copy
+
+
+def stage_all(
+    device: Device, arrays: tuple[Any, ...], operands: tuple[Operand, ...]
+) -> list[tuple[Any, Any]]:
+    """`stage` for each operand, staged copies at once; one that is given twice is moved once."""
+    found: dict[int, tuple[Any, Any]] = {}
+    under_way: list[Copy] = []
+    try:
+        for array, operand in zip(arrays, operands, strict=True):
+            if id(array) not in found:
+                buffer, owner, copy = _begun(device, array, operand)
+                found[id(array)] = buffer, owner
+                under_way += () if copy is None else (copy,)
+        for copy in under_way:
+            copy.wait()
+    except BaseException:
+        pipeline.settle(device, under_way)  # before the buffers are somebody else's
+        raise
+    return [found[id(array)] for array in arrays]
+
+
+def as_dense(array: np.ndarray) -> np.ndarray:
+    """A C-contiguous view of the array's memory, or the array if its memory is not dense."""
+    if array.flags.c_contiguous:
+        return array
+    if array.flags.f_contiguous:
+        return array.T
+    if not describe(array).is_dense():
+        return array
+    axes = sorted(range(array.ndim), key=lambda axis: (-array.strides[axis], array.shape[axis]))
+    return np.ascontiguousarray(array.transpose(axes))  # contiguous already: no copy
+
+
+def fetch(
+    device: Device, source: Any, shape: tuple[int, ...], dtype: np.dtype, target: np.ndarray | None
+) -> np.ndarray:
+    """A C-contiguous device buffer on the host, in ``target`` where given."""
+    if target is None:
+        target = reused.empty(shape, dtype)
+    if target.flags.c_contiguous:
+        device.download(source, target)
+    elif not device.staged(DOWNLOAD, target, source, 0):
+        device.copy_plainly(DOWNLOAD, target, source)
+    return target
+
+
+def to_host(array: Any, operand: Operand, out: np.ndarray | None = None) -> np.ndarray:
+    """A device array as NumPy array, with whatever strides it has, or in ``out``."""
+    devices = load("hetero.devices")
+    device = devices.get(operand.location)
+    if not operand.size:
+        return np.empty(operand.shape, operand.dtype) if out is None else out
+
+    def move() -> np.ndarray:
+        with device.active():
+            streams.follow(device, streams.of(device, [operand]))
+            if operand.is_c_contiguous():
+                return fetch(device, operand.pointer, operand.shape, operand.dtype, out)
+            low, raw = _span(operand)
+            device.download(operand.pointer, raw, low)
+        values = view(raw, operand, low)
+        if out is None:
+            return values
+        out[...] = values
+        return out
+
+    return failures.twice(device, move)
+
+
+def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
+    """Write values into a device array of the same shape and dtype, with whatever strides."""
+    devices = load("hetero.devices")
+    if not operand.size:
+        return
+    device = devices.get(operand.location)
+
+    def move() -> None:
+        with device.active():
+            others = streams.of(device, [operand])
+            streams.follow(device, others)
+            low, raw = _span(operand)
+            if not operand.is_dense():
+                device.download(operand.pointer, raw, low)  # what lies in the gaps stays
+            view(raw, operand, low)[...] = values
+            device.upload(raw, operand.pointer, low)
+            streams.precede(device, others)
+
+    failures.twice(device, move)
+
+
+def put(values: Any, operand: Operand, array: Any, target: Operand) -> None:
+    """Write an array's values into another one of the same shape and dtype, both on devices."""
+    devices = load("hetero.devices")
+    device = devices.get(target.location)
+    contiguous = operand.is_c_contiguous() and target.is_c_contiguous()
+    if operand.location != target.location or not contiguous or not target.size:
+        from_host(to_host(values, operand), array, target)
+        return
+
+    def copy() -> None:
+        with device.active():
+            others = streams.of(device, [operand, target])
+            streams.follow(device, others)
+            device.copy(target.pointer, operand.pointer, target.nbytes)
+            streams.precede(device, others)
+
+    failures.twice(device, copy)
+
+
+def _span(operand: Operand) -> tuple[int, np.ndarray]:
+    """Offset of the lowest address the operand touches, and host bytes for the whole range."""
+    low, high = operand.span()
+    return low, np.empty(high - low, np.uint8)
+
+
+def view(raw: np.ndarray, operand: Operand, low: int) -> np.ndarray:
+    """An operand's elements in host bytes that begin ``low`` bytes from its pointer."""
+    return np.ndarray(operand.shape, operand.dtype, raw, -low, operand.strides)
+
+
+def empty_like(
+    array: Any, operand: Operand, shape: tuple[int, ...], dtype: np.dtype
+) -> tuple[Any, int]:
+    """A new C-contiguous device array of the caller's own type, beside ``array``; its address.
+
+    Where that type's library cannot make one, a PyCUDA GPUArray.
+    """
+
+    def new_array(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Any, int]:
+        devices = load("hetero.devices")
+        device = devices.get(operand.location)
+        return failures.twice(device, lambda: device.new_array(shape, dtype))
+
+    library = library_of(array)
+    assert library is not None
+    return library.empty(array, shape, dtype, new_array)

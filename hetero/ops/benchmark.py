@@ -1,0 +1,224 @@
+"""What an operation gives to be judged by: calls to draw, to compare, to show.
+
+`hetero verify`, `bench` and `demo` do all measuring themselves. They ask for what an operation's
+module of benchmarks (`Operation.benchmarks`) has of
+
+``draw(random, on, largest)``
+    A random `Trial`, its operands on "host" or on a device, no extent above ``largest``. Without
+    it the dimensions are drawn, by the forms in `Operation.dims`.
+``VERIFIED``
+    True where verify takes the operation without being told which.
+``remembered(plan, operands, options)``
+    What a remembered call of a plan on host operands comes down to, as ``run()``. Without it the
+    public function is measured, with ``device=`` and ``method=``.
+``benchmarks(dtype, **options)``
+    The `Benchmark` s of bench, one at a time. Without it bench compares a few random trials.
+``DTYPE``
+    The dtype of bench unless told. Without it float32.
+``OPTIONS``
+    What bench lets one choose beside the dtype: some of "device" and "order". "device" is one whose
+    clock can be read, or "cpu"; "order" is "C" or "F".
+``GROWING``
+    Positions of the dimensions that grow with a call's size, as `hetero transfer` varies it; the
+    first one tells how large it is. Without it all do.
+``climbed(size)``
+    The dimensions of calibration's cases that `hetero ladder` and `hetero sweep` time the rungs on
+    at a size. Without it all extents are that size.
+``CLIMBED``, ``SWEPT``
+    Kind of device -> the sizes of the ladder, and the size of a sweep, unless they are told.
+``moved(dtype)``
+    The `Benchmark` s of `hetero bench movement`: calls on large host operands, on the wall's clock.
+``pictured(kind)``
+    A `Trial` on the host whose blocks, on that kind of device, `hetero bench movement --timeline`
+    shows.
+``columns(rows)``
+    All rows as one `BenchTable`. Without it each row is a table of its own.
+``trials(largest)``
+    The calls in demo's table, as pairs of a text and a `Trial`.
+``demonstrate(demo)``
+    What demo shows beside its table, by a `hetero.evaluation.demo.Demo`; gives a dict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hetero import devices
+from hetero.calling import planner
+from hetero.imports import load
+from hetero.pricing.plan import CPU, Candidate
+from hetero.registry import Operation
+
+TimedCall = Callable[[int], object]
+DTYPE = "float32"  # of bench, unless an operation or its user says otherwise
+
+
+class Trial(NamedTuple):
+    """One call.
+
+    Attributes
+    ----------
+    operands : tuple
+        A `hetero.spec` where any numbers will do, else the operand itself.
+    options : mapping
+    """
+
+    operands: tuple[Any, ...]
+    options: Mapping[str, Any] = {}
+
+
+class Iterations(NamedTuple):
+    """A solve of which one iteration is timed: from the difference of many and few of them.
+
+    Attributes
+    ----------
+    run : callable
+        ``run(count)``.
+    few, many : int
+    """
+
+    run: TimedCall
+    few: int
+    many: int
+
+
+class Comparison(NamedTuple):
+    """The ways to do one thing.
+
+    Attributes
+    ----------
+    calls, peers : mapping
+        Name -> ``call(turn)`` or `Iterations`: hetero's own, other libraries'. Turns count up, so
+        that operands can rotate.
+    chosen : str or None
+        Name of the call that the plan takes.
+    count : int or None
+        Calls that are queued on a device back to back; None: as few as their length allows.
+    peer_seconds : float
+        That it takes to launch a peer's call, at most.
+    """
+
+    calls: Mapping[str, TimedCall | Iterations]
+    peers: Mapping[str, TimedCall | Iterations] = {}
+    chosen: str | None = None
+    count: int | None = None
+    peer_seconds: float = 5e-5
+
+
+class Benchmark(NamedTuple):
+    """One row of bench.
+
+    Attributes
+    ----------
+    case : str
+        What is computed.
+    make : callable
+        ``make()`` gives the `Comparison` when the row's turn comes: operands can be large.
+    what : str
+        What is timed: "call", "solve" or "iteration".
+    facts : mapping
+        What else is known of the row; "floor_bytes" with "passes": bytes that must be moved at
+        least, and how that is worded; "asked": iterations, where each call gives its result and how
+        many iterations it made.
+    device : str
+        The device by whose clock calls are timed, queued back to back; "cpu": each on the wall's.
+    budget, least, most
+        Seconds and samples of each call on the wall's clock.
+    """
+
+    case: str
+    make: Callable[[], Comparison]
+    what: str = "call"
+    facts: Mapping[str, Any] = {}
+    device: str = CPU
+    budget: float = 0.3
+    least: int = 3
+    most: int = 25
+
+
+class BenchTable(NamedTuple):
+    """Rows as cells, and ratios that are averaged below, by name."""
+
+    head: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    ratios: Mapping[str, Sequence[float]]
+
+
+def of(operation: Operation, name: str, default: Any = None) -> Any:
+    """What an operation's module of benchmarks has under a name."""
+    if not operation.benchmarks:
+        return default
+    return getattr(load(operation.benchmarks), name, default)
+
+
+def cuda_device() -> str | None:
+    """The first GPU whose own clock can be read."""
+    return next((d.name for d in devices.proven().values() if d.kind == "cuda"), None)
+
+
+def from_host_by_cupy(
+    function: Callable[..., Any], *arrays: np.ndarray
+) -> dict[str, TimedCall | Iterations]:
+    """The peer "CuPy": ``function(cupy, *arrays)`` of copies of host arrays, its result copied
+    back; empty without CuPy."""
+    try:
+        cupy = load("cupy")
+        cupy.empty(1)
+    except Exception:  # not installed, or not working here
+        return {}
+    return {"CuPy": lambda turn: cupy.asnumpy(function(cupy, *map(cupy.asarray, arrays)))}
+
+
+def by_candidates(
+    operation: Operation,
+    operands: tuple[Any, ...],
+    options: Mapping[str, Any],
+    *,
+    longest: float = math.inf,
+) -> Comparison:
+    """A call as it is placed by itself, and by every candidate that is not expected to be slow.
+
+    Parameters
+    ----------
+    operation : Operation
+    operands : tuple
+        On the host.
+    options : mapping
+    longest : float
+        Predicted seconds above which a candidate is left out.
+    """
+    plan = planner.plan_call(operation, operands, options)
+    automatic = partial(operation.call, *operands, **options)
+    calls: dict[str, TimedCall | Iterations] = {"automatic": lambda turn: automatic()}
+    for candidate in plan.candidates:
+        if candidate.reason is None and (candidate.seconds or 0.0) < longest:
+            place = candidate.device, candidate.method
+            placed = placed_call(operation, operands, options, *place)
+            calls[f"{candidate.method} on {candidate.device}"] = lambda turn, run=placed: run()
+    return Comparison(calls, chosen=name_of(plan.chosen))
+
+
+def placed_call(
+    operation: Operation,
+    operands: tuple[Any, ...],
+    options: Mapping[str, Any],
+    device: str,
+    method: str,
+) -> Callable[[], object]:
+    """A call of an operation on a device by a method, as it is once it is remembered."""
+    remembered = of(operation, "remembered")
+    if remembered is not None:
+        plan = planner.plan_call(operation, operands, options, device, method)
+        if (run := remembered(plan, operands, options)) is not None:
+            return run
+    return partial(operation.call, *operands, **options, device=device, method=method)
+
+
+def name_of(candidate: Candidate) -> str:
+    """As a call by this candidate is named in a `Comparison`."""
+    return f"{candidate.method} on {candidate.device}"

@@ -1,0 +1,204 @@
+"""One way to do a problem, on one device or on several together: whether it can, and its price.
+
+The price is that of compute plus the movement that it needs, by the constants of one profile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero import registry
+from hetero.arrays import HOST
+from hetero.host import limits
+from hetero.pricing import compiling, memory_limit, movement
+from hetero.pricing.plan import CPU, Candidate
+from hetero.profile import STAGED, Profile
+from hetero.registry import Implementation, thread_counts
+from hetero.registry.blas_use import BESIDE_BLAS
+from hetero.registry.problem import Problem
+
+ALL_AT_ONCE = "all at once"
+UNKNOWN = "no constants in this profile; hetero.calibrate() measures them"
+UNKNOWN_THERE = "no constants in this profile"
+
+
+def candidate(
+    problem: Problem,
+    implementation: Implementation,
+    name: str,
+    info: dict[str, Any],
+    constants: Profile,
+    asked_for: bool,
+    blas: limits.State | None,
+    beside: str,
+) -> Candidate:
+    """One way to do a problem on one device, or on several together, with its price.
+
+    Parameters
+    ----------
+    problem, implementation
+    name : str
+        The device's.
+    info : dict
+        Its description.
+    constants : Profile
+    asked_for : bool
+        Whether the caller names the device.
+    blas : limits.State or None
+        What decides on the number of BLAS's threads.
+    beside : str
+        As for `pricing.price`.
+    """
+    method = implementation.method
+    reason = info.get("set_aside")
+    if reason is None and not asked_for:
+        if info.get("is_host_cpu"):
+            reason = f"{name} is this machine's CPU again; name it with device= to use it"
+        elif info.get("same_as") and problem.device != name:
+            reason = f"the same as {info['same_as']}"
+    if reason is None and name != CPU:
+        reason = problem.device_obstacle or _elsewhere(problem, name)
+        if reason is None and implementation.blocks != registry.ALWAYS:
+            short = too_large(problem, name, info)
+            reason = None if implementation.blocks and asked_for else short
+    if reason is None:
+        reason = implementation.excludes(problem, info)
+    if reason is not None:
+        return Candidate(name, method, None, {}, reason, implementation)
+    if name == CPU and problem.device_obstacle:
+        return Candidate(name, method, None, {}, None, implementation)
+    if implementation.price is not None:
+        return _of_others(problem, implementation, name, info, constants, asked_for, beside)
+    group = info.get("constants")
+    key = (
+        group or name,
+        "" if group else implementation.kind,
+        problem.operation,
+        method,
+        problem.dtype,
+        problem.layout,
+    )
+    cost = constants.cost(*key)
+    terms: dict[str, float] | None = None
+    elsewhere = info.get("elsewhere", False)
+    unknown: str | None = UNKNOWN_THERE if elsewhere else UNKNOWN
+    here = name == CPU and not elsewhere
+    threads = thread_counts.all_of(implementation, info) if name == CPU else None
+    if cost is None and here:
+        cost = compiling.stand_in_cost(implementation, problem)
+    if cost is not None:
+        try:
+            work = implementation.work(problem, info)
+            overhead, compute = cost(work)
+            overhead *= work.calls
+            if threads is not None:
+                threads = constants.threads(*key[2:], work) or threads
+                if here and thread_counts.pool(implementation) == limits.BLAS:
+                    threads = thread_counts.now(threads, blas)
+                overhead, compute = overhead * threads.ratio, compute * threads.ratio
+            # What several devices share goes by way of the host, and is priced from there on.
+            before, after = movement.of(problem, CPU if group else name, constants, beside)
+            if group and constants.moves_apart(*key):
+                shares = movement.to_all(problem, info, constants)
+                before, after = movement.total(before, shares[0]), movement.total(shares[1], after)
+        except (KeyError, ValueError) as error:  # of other dimensions: ValueError
+            unknown = f"the profile's constants do not cover it: {error}"
+            asked_for = False
+        else:
+            overhead += 0.0 if group else _dispatch(problem, name, constants)
+            terms = {**before, "overhead": overhead, "compute": compute}
+            if here and (left := compiling.seconds_left(implementation, problem)):
+                terms[compiling.TERM] = left
+            terms = movement.total(terms, after) if after else terms
+    if terms is None:
+        asked_for |= implementation.rung is not None  # by its name
+        reason = None if (name == CPU or asked_for) and not elsewhere else unknown
+        return Candidate(name, method, None, {}, reason, implementation)
+    seconds, otherwise = sum(terms.values()), None
+    links = ALL_AT_ONCE if group and constants.moves_apart(*key) else ""
+    if (before or after) and not group and constants.has_links(BESIDE_BLAS):
+        moved = movement.of(problem, name, constants, "" if beside else BESIDE_BLAS)
+        more = sum(sum(part.values()) for part in moved) - sum(
+            sum(part.values()) for part in (before, after)
+        )
+        otherwise = seconds + more
+        links = beside if more else ""
+    if (before or after) and not group and movement.is_staged(problem, name, constants):
+        links = ", ".join(filter(None, (links, STAGED)))
+    return Candidate(name, method, seconds, terms, None, implementation, threads, links, otherwise)
+
+
+def _of_others(
+    problem: Problem,
+    implementation: Implementation,
+    name: str,
+    info: dict[str, Any],
+    constants: Profile,
+    asked_for: bool,
+    beside: str,
+) -> Candidate:
+    """A candidate whose price follows from those of others."""
+    assert implementation.price is not None
+
+    def priced(beside: str) -> tuple[movement.Terms | None, str, str | None]:
+        terms, made_of, reason = implementation.price(problem, name, info, constants, beside)
+        if terms is not None and implementation.blocks == registry.ALWAYS:
+            # Which leaves its result on the host.
+            terms = {**terms, **movement.upload_next(problem, constants, beside)}
+        return terms, made_of, reason
+
+    terms, made_of, reason = priced(beside)
+    seconds, otherwise, links, elsewhere = None, None, "", info.get("elsewhere", False)
+    if terms is not None:
+        seconds = sum(terms.values())
+        if constants.has_links(BESIDE_BLAS):
+            other, *_ = priced("" if beside else BESIDE_BLAS)
+            otherwise = seconds if other is None else sum(other.values())
+            links = beside if otherwise != seconds else ""
+    elif reason is None and (elsewhere or not asked_for):
+        reason = UNKNOWN_THERE if elsewhere else UNKNOWN
+    return Candidate(
+        name,
+        implementation.method,
+        seconds,
+        terms or {},
+        reason,
+        implementation,
+        links=links,
+        otherwise=otherwise,
+        made_of=made_of,
+    )
+
+
+def _dispatch(problem: Problem, name: str, constants: Profile) -> float:
+    """Seconds of the host's own work: staging for a device, or the way back from one."""
+    if name != CPU:
+        return constants.dispatch(name, "device" if problem.device else "host")
+    there = problem.device
+    return constants.dispatch(there, "detour") if there else 0.0
+
+
+def _elsewhere(problem: Problem, name: str) -> str | None:
+    """Operands of another device are moved as dense blocks."""
+    for operand in (*problem.inputs, problem.output):
+        if operand.location not in (HOST, name) and not operand.is_c_contiguous():
+            return f"an operand on {operand.location} is not contiguous"
+    return None
+
+
+def serves_limit(implementation: Implementation, info: dict[str, Any]) -> bool:
+    """Whether a method does what others have no room for, on a device of which a call may take only
+    so much: then it is considered, however little there is to do."""
+    return implementation.blocks == registry.ALWAYS and "memory_limit" in info
+
+
+def too_large(problem: Problem, name: str, info: dict[str, Any]) -> str | None:
+    """Why a device has no room for a problem's operands, None where it has.
+
+    Copies that are there already count by a limit of what a call may take.
+    """
+    needed, limited = 0, "memory_limit" in info
+    for operand in (*problem.inputs, problem.output):
+        if operand.location != name and (limited or name not in operand.copies):
+            needed += operand.nbytes
+    return memory_limit.too_much(needed, info)

@@ -1,0 +1,87 @@
+"""Methods whose loops are still to be compiled: what that adds to their price, and who serves.
+
+A method on the CPU says by `Implementation.loops` what must be compiled for it. Until that is there
+its price has a term "compiling". What is cheaper meanwhile is chosen and runs, and the loops are
+compiled beside the program; plans are made anew when they are ready. Where waiting costs less than
+any other method takes, or the caller asked for this one, the call waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable
+
+from hetero import profile
+from hetero.host.compiled import loop_compiler, loops
+from hetero.pricing.plan import CPU, Candidate, Plan
+from hetero.registry import Implementation
+from hetero.registry.models import Cost
+from hetero.registry.problem import Problem
+
+TERM = "compiling"
+
+log = logging.getLogger("hetero")
+
+
+def seconds_left(implementation: Implementation, problem: Problem) -> float:
+    """How long compiling will take before a method can run on this machine's CPU."""
+    if implementation.loops is None:
+        return 0.0
+    return sum(map(loops.seconds_left, implementation.loops(problem)))
+
+
+def stand_in_cost(implementation: Implementation, problem: Problem) -> Cost | None:
+    """The price of a method that is not measured, since it only stands in for others."""
+    if implementation.stands_in is None:
+        return None
+    constants, kind = _conservative(), implementation.kind
+    row = problem.operation, implementation.method, problem.dtype, problem.layout
+    return constants.cost(CPU, kind, *row)
+
+
+@functools.cache
+def _conservative() -> profile.Profile:
+    return profile.shipped("conservative")
+
+
+def not_needed(
+    implementation: Implementation, problem: Problem, others: Iterable[Candidate]
+) -> str | None:
+    """Why a method that only stands in for others is put aside: none of them is to be compiled."""
+    if any(TERM in candidate.terms for candidate in others):
+        return None
+    assert implementation.stands_in is not None
+    return implementation.stands_in(problem)
+
+
+def see_to(plan: Plan, chosen: Candidate) -> None:
+    """Before a plan runs: compile what its choice needs, or begin with what would be faster."""
+    if TERM in chosen.terms:
+        names = _names(chosen, plan.problem)
+        if names:
+            log.warning(
+                "compiling the loops of %s, once for this machine: about %.0f s",
+                " and ".join(names),
+                sum(map(loops.seconds, names)),
+            )
+            loop_compiler.ensure(names)
+        return
+    for candidate in plan.candidates:
+        if TERM in candidate.terms and _would_be_faster(candidate, chosen):
+            for name in _names(candidate, plan.problem):
+                loop_compiler.begin(name)
+
+
+def _would_be_faster(candidate: Candidate, chosen: Candidate) -> bool:
+    if candidate.seconds is None or chosen.seconds is None:
+        return False
+    return candidate.seconds - candidate.terms[TERM] < chosen.seconds
+
+
+def _names(candidate: Candidate, problem: Problem) -> list[str]:
+    """What is still to be compiled for a candidate."""
+    implementation = candidate.implementation
+    if implementation is None or implementation.loops is None:
+        return []
+    return [name for name in implementation.loops(problem) if not loops.is_ready(name)]

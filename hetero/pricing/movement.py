@@ -1,0 +1,133 @@
+"""What must move for a call, priced: to where it is computed, and the result from there.
+
+A result that stays is priced by where it is expected to be used next; see `hetero.moving.results`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero.arrays import HOST, Operand
+from hetero.devices import at_once
+from hetero.host.copying import staging
+from hetero.pricing.plan import CPU
+from hetero.profile import PAGEABLE, Profile
+from hetero.registry.problem import Problem
+
+Terms = dict[str, float]
+UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
+
+
+def of(problem: Problem, name: str, constants: Profile, beside: str = "") -> tuple[Terms, Terms]:
+    """Seconds of what must move to compute on a device: terms before and after computing."""
+    here = HOST if name == CPU else name
+    before: Terms = {}
+    after: Terms = upload_next(problem, constants, beside) if here == HOST else {}
+    if here == HOST and problem.device is None:
+        return before, after
+    staged: list[tuple[int, float]] = []  # bytes, and seconds alone
+
+    def move(terms: dict[str, float], operand: Operand, source: str, target: str) -> None:
+        if source == target or target in operand.copies:
+            return
+        if source != HOST:  # device to device goes through the host
+            memory = operand.memory if target == HOST else PAGEABLE
+            term = constants.link(source, "download", memory, beside)(operand.nbytes)
+            terms["download"] = terms.get("download", 0.0) + term
+        if target != HOST:
+            is_packed = source == HOST and terms is before and not operand.is_dense()
+            memory = PAGEABLE if is_packed or source != HOST else operand.memory
+            term = constants.link(target, "upload", memory, beside)(operand.nbytes)
+            is_staged = operand.nbytes >= constants.least_staged(target, "upload")
+            if is_staged and memory == PAGEABLE and terms is before:
+                staged.append((operand.nbytes, term))
+            if is_packed:
+                packing = constants.pack(operand.nbytes)
+                if is_staged:  # on the way
+                    packing = max(packing / staging.usual_lanes() - term, 0.0)
+                terms["pack"] = terms.get("pack", 0.0) + packing
+            terms["upload"] = terms.get("upload", 0.0) + term
+
+    for operand in problem.inputs:
+        move(before, operand, operand.location, here)
+    if len(staged) > 1:  # at once: between one after the other and one copy of them all
+        together = constants.link(here, "upload", PAGEABLE, beside)(sum(n for n, _ in staged))
+        before["upload"] += 0.5 * min(together - sum(seconds for _, seconds in staged), 0.0)
+    if problem.next_device is None:
+        move(after, problem.output, here, problem.output.location)
+    return before, after
+
+
+def is_staged(problem: Problem, name: str, constants: Profile) -> bool:
+    """Whether some operand or the result goes through pinned buffers (`host.copying.staging`)."""
+    here = HOST if name == CPU else name
+    moves = [(operand, operand.location, here) for operand in problem.inputs]
+    if problem.next_device is None:
+        moves.append((problem.output, here, problem.output.location))
+    return any(
+        operand.nbytes >= constants.least_staged(*link)
+        for operand, source, target in moves
+        if source != target and target not in operand.copies and not operand.pinned
+        for link in ((source, "download"), (target, "upload"))
+        if link[0] != HOST
+    )
+
+
+def upload_next(problem: Problem, constants: Profile, beside: str = "") -> Terms:
+    """Seconds to move a result that is on the host to where it is expected to be used next; nothing
+    where that is not said, or the link not known."""
+    if problem.next_device is None:
+        return {}
+    try:
+        link = constants.link(problem.next_device, "upload", beside=beside)
+    except KeyError:
+        return {}
+    return {UPLOAD_NEXT: link(problem.output.nbytes)}
+
+
+def to_all(problem: Problem, info: dict[str, Any], constants: Profile) -> tuple[Terms, Terms]:
+    """Seconds to move a share of each operand on the host to each of several devices, and back.
+
+    Parameters
+    ----------
+    problem : Problem
+    info : dict
+        Of the devices together, as `groups` gives it.
+    constants : Profile
+
+    Raises
+    ------
+    KeyError
+        If the links are not known.
+    """
+    members = info["members"]
+
+    def seconds(direction: str, operand: Operand) -> float:
+        nbytes = operand.nbytes // len(members)
+        alone = constants.link(members[0], direction)
+        if nbytes < at_once.LEAST:  # one after the other
+            return len(members) * alone(nbytes)
+        try:
+            return constants.link(info["constants"], direction)(nbytes)
+        except KeyError:  # as fast as alone
+            return alone(nbytes)
+
+    before = sum(seconds("upload", operand) for operand in problem.inputs)
+    return {"upload": before}, {"download": seconds("download", problem.output)}
+
+
+def total(one: Terms, other: Terms) -> Terms:
+    """The seconds of both, term by term."""
+    return one | {term: one.get(term, 0.0) + seconds for term, seconds in other.items()}
+
+
+def by_way_of_host(problem: Problem, constants: Profile, beside: str = "") -> dict[str, float]:
+    """Seconds of "download" and "upload" around a computation of device operands from host copies;
+    empty where nothing is moved, and where the links are not known."""
+    if problem.device is None:
+        return {}
+    try:
+        before, after = of(problem, CPU, constants, beside)
+    except KeyError:
+        return {}
+    return {**before, **after}

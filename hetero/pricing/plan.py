@@ -1,0 +1,341 @@
+"""A plan: the candidates of a problem and their prices, as data and as it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from hetero.errors import NotPriced
+from hetero.host import limits
+from hetero.registry import Implementation, blas_use, thread_counts
+from hetero.registry.problem import Problem
+from hetero.registry.thread_counts import Threads
+
+CPU = "cpu"
+
+
+class Candidate(NamedTuple):
+    """One priced way of doing a problem.
+
+    Attributes
+    ----------
+    device, method : str
+    seconds : float or None
+        Prediction, the sum of ``terms``; None where no constants are known.
+    terms : dict of str to float
+        Seconds: "pack", "upload", "overhead", "compute", "download"; "look", where values on
+        the host decide; "compiling", where the method must be compiled first; "upload next", where
+        its result would stay on the host, see `hetero.moving.results`; "contention", what the CPU
+        and a device that share it lose to one another.
+    reason : str or None
+        Why this candidate was not considered; None where it was.
+    implementation : Implementation or None
+        None where the candidate stands for several.
+    threads : Threads or None
+        How many of the CPU's threads it takes; None where that is not known.
+    links : str
+        What the links are priced beside, and how the copies go: "beside BLAS", "all at once",
+        "staged"; "" where links are quiet and copies plain, or nothing moves.
+    otherwise : float or None
+        Its price beside BLAS where it is priced without, or the other way round; None where that
+        is the same.
+    shares : tuple of Share
+        Who does what of a call that several devices do at once, in ranges; else empty.
+    made_of : str
+        What it is made of, in words, where it is made of other methods' work.
+    """
+
+    device: str
+    method: str
+    seconds: float | None
+    terms: dict[str, float]
+    reason: str | None
+    implementation: Implementation | None
+    threads: Threads | None = None
+    links: str = ""
+    otherwise: float | None = None
+    shares: tuple[Share, ...] = ()
+    made_of: str = ""
+
+
+def _is_limited(candidate: Candidate) -> bool:
+    """Whether its price, or how it runs, may depend on whether BLAS can be limited now."""
+    if candidate.shares:
+        return any(share.plan.blas is not None for share in candidate.shares)
+    row = candidate.implementation
+    return row is not None and thread_counts.pool(row) == limits.BLAS
+
+
+class Share(NamedTuple):
+    """What one of several devices does of a call while the others do theirs.
+
+    Attributes
+    ----------
+    along : str
+        What the call is cut into, such as "rows".
+    begin, end : int
+        The range of these.
+    plan : Plan
+        Of the range, on that device.
+    """
+
+    along: str
+    begin: int
+    end: int
+    plan: Plan
+
+    def __str__(self) -> str:
+        one = self.plan.candidates[0]
+        return f"{one.method} on {one.device}: {self.along} {self.begin}:{self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The priced candidates of a problem, the chosen one first; or the parts it is done in.
+
+    ``print(plan)``, or a prompt, shows them as a table; ``to_dict()`` is what
+    ``hetero explain --json`` prints.
+
+    Attributes
+    ----------
+    problem : Problem
+    candidates : tuple of Candidate
+        Empty where there are parts, each of which has its own.
+    profile_name : str
+        `Profile.title`.
+    parts : tuple of Plan
+        Done one after the other; empty where one candidate does the whole.
+    whole : str
+        How the parts make the whole, such as "sum of 2 real convolutions".
+    moves : dict of str to float
+        Seconds of what the whole needs beside its parts, such as "download" and "upload".
+    blas : limits.State or None
+        What its numbers of BLAS's threads were decided by; None where there are none.
+    beside : str
+        What goes on beside, by which it is priced: "" or "beside BLAS".
+    turns : bool
+        Whether another candidate is chosen beside BLAS, or without.
+    keepable : bool
+        Whether copies of operands on a device would make the call faster.
+    kept : tuple of KeptOperand
+        Operands that do not change, where copies of them count; see `hetero.moving.ski_rental`.
+    limited : bool
+        Whether it depends on who else may be in BLAS.
+    """
+
+    problem: Problem
+    candidates: tuple[Candidate, ...]
+    profile_name: str
+    parts: tuple[Plan, ...] = ()
+    whole: str = ""
+    moves: dict[str, float] = field(default_factory=dict)
+    blas: limits.State | None = None
+    beside: str = ""
+    turns: bool = False
+    keepable: bool = False
+    kept: tuple[Any, ...] = ()
+    limited: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        if self.blas is not None:
+            for c in self.candidates:
+                if (c.shares or (c.threads is not None and c.threads.wanted)) and _is_limited(c):
+                    object.__setattr__(self, "limited", True)
+                    break
+
+    def holds(self) -> bool:
+        """Whether BLAS's threads are as they were when it was made.
+
+        Who else may be in BLAS is asked only where it counts: that takes 6 us beside 16 threads.
+        """
+        if self.blas is not None:
+            now = limits.state() if self.limited else limits.number()
+            if now != (self.blas if self.limited else self.blas.number):
+                return False
+        if self.beside != blas_use.beside() and any(c.otherwise for c in self.candidates):
+            return False
+        return not self.parts or all(part.holds() for part in self.parts)
+
+    @property
+    def varies(self) -> bool:
+        """Whether what runs depends on what BLAS's threads do, or on whether they are limited."""
+        return self.turns or self.limited
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate that runs.
+
+        Of several parts the sum: its device and method are those that all parts agree on, or all
+        their names, joined by "+".
+
+        Raises
+        ------
+        NotPriced
+            If none can run or none has constants.
+        """
+        if self.parts:
+            return _together([part.chosen for part in self.parts], self.moves)
+        best = self.candidates[0] if self.candidates else None
+        if best is None or best.reason is not None:
+            raise NotPriced(
+                f"no candidate for {self.problem}: "
+                + "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in self.candidates)
+            )
+        return best
+
+    @property
+    def seconds(self) -> float | None:
+        """Prediction for the chosen candidate, or for all parts together."""
+        return self.chosen.seconds
+
+    def leaves(self) -> Iterator[Plan]:
+        """The plans that it consists of, each for one device, in the order in which they begin."""
+        shares = self._shares()
+        for share in shares:
+            yield share.plan
+        if not self.parts and not shares:
+            yield self
+        for part in self.parts:
+            yield from part.leaves()
+
+    def _shares(self) -> tuple[Share, ...]:
+        return self.candidates[0].shares if self.candidates else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: problem, profile, chosen, candidates; and of parts how they make the whole.
+
+        ``chosen`` is None where none can run or none has constants. ``kept`` is there where an
+        operand that does not change counts: its position from 1, where copies are, where it is
+        moved with the call, and for other devices the seconds lost and those of the move.
+        """
+        rows = [
+            {
+                "device": c.device,
+                "method": c.method,
+                "seconds": c.seconds,
+                "terms": dict(c.terms),
+                "reason": c.reason,
+                "threads": c.threads.number if c.threads else None,
+                "links": c.links,
+                **({"shares": [_share_dict(share) for share in c.shares]} if c.shares else {}),
+                "made_of": c.made_of,
+            }
+            for c in self.candidates
+        ]
+        try:
+            best = self.chosen
+        except NotPriced:
+            chosen = None
+        else:
+            chosen = {"device": best.device, "method": best.method, "seconds": best.seconds}
+        found = {
+            "operation": self.problem.operation,
+            "dims": list(self.problem.dims),
+            "batch": self.problem.batch,
+            "dtype": self.problem.dtype,
+            "profile": self.profile_name,
+            "chosen": chosen,
+            "candidates": rows,
+        }
+        if self.kept:
+            found["kept"] = [one.to_dict() for one in self.kept]
+        if self.parts:
+            parts = [part.to_dict() for part in self.parts]
+            found |= {"whole": self.whole, "moves": dict(self.moves), "parts": parts}
+        return found
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.problem}   (profile: {self.profile_name})", *self._table()]
+        return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        """The candidates; or the parts, those that are alike once, each with its candidates."""
+        if self.parts:
+            found = [f"-> {self.whole}{self._sum()}"]
+            for part, alike in groupby(self.parts, lambda part: [str(part.problem), part._table()]):
+                number = len(list(alike))
+                times = f"{number} times " if number > 1 else ""
+                found += [f"   {times}{part[0]}", *(f"   {line}" for line in part[1])]
+            return found
+        lines = []
+        alone = sum(c.reason is None for c in self.candidates) == 1
+        for position, c in enumerate(self.candidates):
+            mark = "->" if position == 0 and c.reason is None else "  "
+            head = f"{mark} {c.method + ' on ' + c.device:<22}"
+            if c.reason is not None:
+                lines.append(f"{head} {'-':>12}  {c.reason}")
+            elif c.seconds is None:
+                lines.append(f"{head} {'-':>12}  {'the only way; ' * alone}not priced")
+            else:
+                terms = " + ".join(f"{name} {readable(value)}" for name, value in c.terms.items())
+                more = f", links {c.links}" if c.links else ""
+                more += f": {c.made_of}" if c.made_of else ""
+                lines.append(f"{head} {readable(c.seconds):>12}  = {terms}{_on(c)}{more}")
+            if position == 0:
+                lines += [f"      {share}" for share in c.shares]
+        return lines + [f"   {one}" for one in self.kept]
+
+    def _sum(self) -> str:
+        try:
+            total = self.chosen
+        except NotPriced:
+            return ""
+        if total.seconds is None:
+            return ": not priced"
+        moves = [f"{name} {readable(seconds)}" for name, seconds in self.moves.items()]
+        return f": {readable(total.seconds)}" + (f", of it {' + '.join(moves)}" if moves else "")
+
+
+def _share_dict(share: Share) -> dict[str, Any]:
+    one = share.plan.candidates[0]
+    return {
+        "device": one.device,
+        "method": one.method,
+        "along": share.along,
+        "range": [share.begin, share.end],
+        "seconds": one.seconds,
+    }
+
+
+def _on(candidate: Candidate) -> str:
+    """On how many threads a candidate runs, where that is known."""
+    threads = candidate.threads
+    if threads is None or candidate.implementation is None:
+        return ""
+    most = "at most " if thread_counts.pool(candidate.implementation) == limits.LOOPS else ""
+    but = ""
+    if 0 < threads.wanted < threads.number:
+        but = f" (not {threads.wanted}: other threads run Python)"
+    return f", on {most}{threads.number} thread{'s' * (threads.number > 1)}{but}"
+
+
+def _together(chosen: list[Candidate], moves: dict[str, float]) -> Candidate:
+    """What several parts run, as one."""
+    terms = dict(moves)
+    for part in chosen:
+        for name, seconds in part.terms.items():
+            terms[name] = terms.get(name, 0.0) + seconds
+    known = all(part.seconds is not None for part in chosen)
+    alike = all(part.implementation is chosen[0].implementation for part in chosen)
+    return Candidate(
+        "+".join(dict.fromkeys(part.device for part in chosen)),
+        "+".join(dict.fromkeys(part.method for part in chosen)),
+        sum(terms.values()) if known else None,
+        terms if known else {},
+        None,
+        chosen[0].implementation if alike else None,
+    )
+
+
+def readable(seconds: float) -> str:
+    """Seconds in a readable unit: '12.3 us', '4.56 ms', '7.89 s', '32 min', '11.9 h'."""
+    units = ("us", 1e-6, 999.5), ("ms", 1e-3, 999.5), ("s", 1.0, 60.0), ("min", 60.0, 60.0)
+    for unit, scale, most in units:
+        if abs(seconds) < most * scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 3600.0:,.1f} h"

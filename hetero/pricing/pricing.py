@@ -1,0 +1,226 @@
+"""Every candidate of a problem priced by the constants of one profile, this machine's or another's.
+
+The rule is White's listing 4.18, for any number of candidates: compute plus the movement that the
+candidate needs, smallest sum wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hetero import registry
+from hetero.arrays import HOST
+from hetero.errors import DeviceNotAvailable, MethodNotAvailable
+from hetero.host import limits
+from hetero.pricing import compiling
+from hetero.pricing.candidate_pricing import UNKNOWN, UNKNOWN_THERE, candidate, serves_limit
+from hetero.pricing.plan import CPU, Candidate, Plan
+from hetero.profile import Profile
+from hetero.registry import Implementation, thread_counts
+from hetero.registry.problem import Problem
+
+WITH_CPU = f"{CPU}+"  # begins the name of the CPU with a device that share a call, "cpu+cuda:0"
+
+
+def price(
+    problem: Problem,
+    constants: Profile,
+    devices: dict[str, dict[str, Any]],
+    device: str | None = None,
+    method: str | None = None,
+    beside: str = "",
+) -> Plan:
+    """Price every implementation of the problem's operation on every device.
+
+    Parameters
+    ----------
+    problem : Problem
+    constants : Profile
+        Of this machine or of any other.
+    devices : dict
+        Device name -> description, as `hetero.machine()` gives it, or `Profile.machine()`.
+    device, method : str, optional
+        Forced placement.
+    beside : str, optional
+        What else goes on, as for `Profile.link`.
+    """
+    names = matching_devices(device, devices) if device is not None else list(devices)
+    look = registry.considered if method is None else registry.lookup
+    implementations = look(problem.operation)
+    check_method(method, implementations)
+    of_kind: dict[str, list[Implementation]] = {}
+    for implementation in implementations:
+        of_kind.setdefault(implementation.kind, []).append(implementation)
+    blas = _blas_state(of_kind.get(CPU, ()), devices)
+    shared = {name: info for name, info in groups(devices).items() if device in (None, name)}
+    if device in shared and any(i.shared and i.shared(problem) for i in implementations):
+        names = []
+    candidates, serving = [], []
+    for name, info in [*((name, devices[name]) for name in names), *shared.items()]:
+        for implementation in of_kind.get(info["kind"], ()):
+            if (
+                (method is None or implementation.method == method)
+                and not (
+                    device is method is None
+                    and implementation.stands_in
+                    and info.get("is_host_cpu")
+                )
+                and (name in devices or (implementation.shared and implementation.shared(problem)))
+            ):
+                row = problem, implementation, name, info, constants, device is not None
+                if method is None and implementation.stands_in is not None:
+                    serving.append(row)
+                else:
+                    candidates.append(candidate(*row, blas, beside))
+    for row in serving:
+        reason = row[3].get("set_aside")
+        if reason is None and not serves_limit(row[1], row[3]):
+            reason = compiling.not_needed(row[1], problem, candidates)
+        candidates.append(
+            candidate(*row, blas, beside)
+            if reason is None
+            else Candidate(row[2], row[1].method, None, {}, reason, row[1])
+        )
+    if method is not None and not candidates:
+        kinds = {devices[name]["kind"] for name in names}
+        raise MethodNotAvailable(
+            f"method must be one of {_methods(i for i in implementations if i.kind in kinds)} "
+            f"on {', '.join(names)}, got {method!r}"
+        )
+    possible = [c for c in candidates if c.reason is None]
+    if (
+        not possible
+        and CPU in devices
+        and (
+            method is None
+            or problem.device_obstacle
+            or all(devices[name].get("set_aside") for name in names)
+        )
+    ):  # a right result, if not where it was asked for
+        candidates += [
+            candidate(problem, implementation, CPU, devices[CPU], constants, True, blas, beside)
+            for implementation in implementations
+            if implementation.kind == CPU
+            and implementation.run is not None
+            and all(c.implementation is not implementation for c in candidates)
+        ]
+        possible = [c for c in candidates if c.reason is None]
+    there = any(c.reason == UNKNOWN_THERE for c in candidates)
+    if (device or method) and not possible and not there:
+        reasons = "; ".join(f"{c.method} on {c.device}: {c.reason}" for c in candidates)
+        raise MethodNotAvailable(
+            f"{problem} cannot be done as asked: "
+            + (reasons or f"there is no {problem.operation} on {', '.join(names)}")
+        )
+    short = {
+        c.method: why
+        for c in possible
+        if c.implementation.falls_short is not None
+        and (why := c.implementation.falls_short(problem)) is not None
+    }
+    if short and any(c.method not in short for c in possible):
+        candidates = [
+            c._replace(reason=short.get(c.method)) if c.reason is None else c for c in candidates
+        ]
+        possible = [c for c in candidates if c.reason is None]
+    turns = False
+    if any(c.seconds is not None for c in possible):
+        # A candidate without constants is taken only where there is no other.
+        candidates = [
+            c._replace(reason=UNKNOWN) if c.reason is None and c.seconds is None else c
+            for c in candidates
+        ]
+        possible = [c for c in candidates if c.reason is None]
+        possible.sort(key=lambda c: c.seconds)
+        turns = possible[0] is not min(possible, key=lambda c: c.otherwise or c.seconds)
+    others = [c for c in candidates if c.reason is not None]
+    candidates = (*possible, *others)
+    keepable = _keepable(possible, problem)
+    named = problem, candidates, constants.title
+    return Plan(*named, blas=blas, beside=beside, turns=turns, keepable=keepable)
+
+
+def _keepable(possible: list[Candidate], problem: Problem) -> bool:
+    """Whether what must be moved from the host decides what is chosen, or costs that time.
+
+    ``possible`` are the candidates that can run, the chosen one first.
+    """
+    if not possible or possible[0].seconds is None:
+        return False
+    if all(operand.location != HOST for operand in problem.inputs):
+        return False
+    best = possible[0].seconds
+    return any(
+        c.seconds - c.terms.get("upload", 0.0) - c.terms.get("pack", 0.0) < best
+        for c in possible
+        if c.device != CPU and "upload" in c.terms
+    )
+
+
+def _blas_state(
+    implementations: Iterable[Implementation], devices: dict[str, dict[str, Any]]
+) -> limits.State | None:
+    """What decides on the number of BLAS's threads, where one of these would run on them here."""
+    if CPU not in devices or devices[CPU].get("elsewhere"):
+        return None
+    if all(thread_counts.pool(i) != limits.BLAS for i in implementations):
+        return None
+    return limits.state()
+
+
+def check_method(method: str | None, implementations: Iterable[Implementation]) -> None:
+    """Raise `MethodNotAvailable` for a method that none of these implementations has."""
+    if method is not None and method not in {i.method for i in implementations}:
+        raise MethodNotAvailable(
+            f"method must be one of {_methods(implementations)}, got {method!r}"
+        )
+
+
+def _methods(implementations: Iterable[Implementation]) -> str:
+    return ", ".join(map(repr, sorted({i.method for i in implementations})))
+
+
+def matching_devices(device: str, devices: dict[str, dict[str, Any]]) -> list[str]:
+    """The devices that a name such as "cuda", "cuda:0" or "cpu+cuda:0" stands for, or
+    `DeviceNotAvailable`."""
+    if device in devices:
+        return [device]
+    others = {name: info["kind"] for name, info in devices.items() if name != CPU}
+    with_cpu = str(device).startswith(WITH_CPU)
+    if with_cpu:
+        partner = device.removeprefix(WITH_CPU)
+        matching = [name for name, kind in others.items() if partner in (name, kind)]
+    else:
+        asked = str(device).removesuffix(":*")
+        matching = [name for name, kind in others.items() if kind == asked != CPU]
+    if not matching:
+        both = "".join(f"; {WITH_CPU + name!r} is both at once" for name in [*others][:1])
+        raise DeviceNotAvailable(
+            f"device must be one of {', '.join(map(repr, devices))}, got {device!r} "
+            f"('hetero info' tells what is missing for others{both})"
+        )
+    return [CPU, *matching] if with_cpu else matching
+
+
+def groups(devices: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """All equal devices of a kind together, "cuda:*", where there are several.
+
+    A group's constants are kept under its kind and number, "cuda*2".
+    """
+    found: dict[str, dict[str, Any]] = {}
+    if not any(["same_as" in info for info in devices.values()]):  # noqa: C419  of every new plan
+        return found
+    for name, info in devices.items():
+        members = [n for n, i in devices.items() if n == name or i.get("same_as") == name]
+        members = [n for n in members if not devices[n].get("set_aside")]
+        if len(members) > 1 and f"{info['kind']}:*" not in found:
+            found[f"{info['kind']}:*"] = {
+                **info,
+                "members": tuple(members),
+                "constants": f"{info['kind']}*{len(members)}",
+                "memory_bytes": sum(devices[n]["memory_bytes"] for n in members),
+            }
+            if (limit := info.get("memory_limit")) is not None:  # of each of them
+                found[f"{info['kind']}:*"]["memory_limit"] = limit * len(members)
+    return found

@@ -1,0 +1,88 @@
+"""The profile: one machine's fitted constants, versioned, checksummed, stored atomically.
+
+A profile is one JSON file::
+
+    schema_version   int
+    name, created    str
+    units            what the numbers are in: seconds, bytes, flops
+    fingerprint      the machine it was measured on (see `hetero.profile.inventory.fingerprint`)
+    devices          device name -> description, as `hetero.machine()` gives it
+    links            device name -> {"upload", "download"} -> {"pageable", "pinned"} -> model;
+                     optional: "staged", pageable memory through pinned buffers, taken from the size
+                     on where it is faster; "pageable beside BLAS" and the like, right after a
+                     product of the CPU; and "cuda*2" for a device name, two at once with so many
+                     bytes each. What is not there is as it is alone
+    host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
+                     host's memory, and the host's work around one call on a device; optional:
+                     "contention", device -> operation -> kind of memory, or "enqueued" (see
+                     `hetero.blocks.beside_cpu`) -> the fields of a `Contention`
+    models           "device|operation|method|dtype|layout" -> model
+    kernels          optional: card -> tuning table of its kernels (`hetero.kernels.common.tuning`)
+    unfinished       optional: why not all was measured; conservative constants serve for the rest
+    sha256           of everything above
+
+and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.registry.models`); one of
+the CPU may have "threads", how many are best (`hetero.registry.thread_counts`); one of several
+devices may have "moves_apart": true, if what is moved to them and back is not in it. A device
+written as "cuda:*" stands for every device of that kind, a layout "*" for every layout, "C" for "C
+aligned" and "C odd", "* odd" for everything odd. In the profiles that come with hetero ``models``
+is a text: all of them packed, without samples (`hetero.profile.packing`).
+
+=============  =================================================================================
+`encoding`     the bytes of a file, and their checksum
+`places`       where profiles are kept: one file for each fingerprint
+`constants`    `Profile`: constants, ready to be asked
+`links`        what it tells of copies
+`reading`      files checked and read
+`validity`     which constants of a profile hold on this machine as it is now
+`finding`      the profile that fits; the current one
+=============  =================================================================================
+"""
+
+from hetero.profile.constants import ENQUEUED, Profile
+from hetero.profile.encoding import LARGEST, SCHEMA_VERSION, UNITS, digest, encode
+from hetero.profile.finding import (
+    Stored,
+    completed,
+    current,
+    held,
+    on_change,
+    set_current,
+    survey,
+)
+from hetero.profile.links import PAGEABLE, PINNED, STAGED
+from hetero.profile.places import default_path, partial, place, stored
+from hetero.profile.reading import believed, named, parse, read, shipped
+from hetero.profile.validity import changes, holding, kind_of
+
+__all__ = [
+    "ENQUEUED",
+    "LARGEST",
+    "PAGEABLE",
+    "PINNED",
+    "SCHEMA_VERSION",
+    "STAGED",
+    "UNITS",
+    "Profile",
+    "Stored",
+    "believed",
+    "changes",
+    "completed",
+    "current",
+    "default_path",
+    "digest",
+    "encode",
+    "held",
+    "holding",
+    "kind_of",
+    "named",
+    "on_change",
+    "parse",
+    "partial",
+    "place",
+    "read",
+    "set_current",
+    "shipped",
+    "stored",
+    "survey",
+]

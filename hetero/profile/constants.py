@@ -1,0 +1,228 @@
+"""`Profile`: constants of one machine, ready to be asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hetero import paths
+from hetero.host import blas_spin
+from hetero.profile import encoding, places
+from hetero.profile.links import Links
+from hetero.registry import thread_counts
+from hetero.registry.models import Cost, ModelKey, Work, bind, bind_link
+from hetero.registry.thread_counts import Threads
+
+CPU = "cpu"
+ENQUEUED = "enqueued"  # a way to share a call, see `hetero.blocks.beside_cpu`
+LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
+
+
+def doubtful_share(seen: dict[str, Any]) -> float:
+    """Which part of a calibration's samples is doubtful, by what a watch noticed, `Watch.seen`."""
+    return seen.get("left", 0) / max(seen.get("samples", 0), 1)
+
+
+def is_trusted(seen: dict[str, Any]) -> bool:
+    """Whether so few samples are doubtful that a calibration can be trusted."""
+    return doubtful_share(seen) <= LEFT
+
+
+class Contention(NamedTuple):
+    """What the CPU and a device that share a call lose to one another.
+
+    Attributes
+    ----------
+    cpu, device : float
+        How many times as long each takes for its range as it takes alone.
+    spared : int
+        How many of BLAS's threads the CPU's range does without.
+    handover : float
+        Seconds that the call takes beside the range that takes longer.
+    """
+
+    cpu: float
+    device: float
+    spared: int = 0
+    handover: float = 2e-4
+
+
+# Two that end together by their prices alone then take as long as the faster one by itself.
+UNKNOWN_CONTENTION = Contention(2.0, 2.0)
+
+
+class Profile(Links):
+    """Constants of one machine, ready to be asked.
+
+    Parameters
+    ----------
+    data : dict
+        The content of a profile file.
+
+    Attributes
+    ----------
+    name, title : str
+        The title says, too, if other load spoiled the calibration.
+    is_trusted : bool
+        Whether it did not.
+    data : dict
+    devices : dict
+        Device name -> description.
+    """
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        super().__init__(data)
+        self.name: str = data["name"]
+        self.is_trusted = is_trusted(data.get("load") or {})
+        self.title = self.name if self.is_trusted else f"{self.name}, disturbed by other load"
+        self._models: dict[tuple[str, ...], dict[str, Any] | None] = {}
+        self._costs: dict[tuple[str, ...], Cost | None] = {}
+
+    def cost(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> Cost | None:
+        """The cost function of an implementation, or None where no constants are known."""
+        key = (device, operation, method, dtype, layout)
+        try:
+            return self._costs[key]
+        except KeyError:
+            pass
+        model = self.model(device, kind, operation, method, dtype, layout)
+        found = None if model is None else bind(model)
+        self._costs[key] = found
+        return found
+
+    def moves_apart(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> bool:
+        """Whether the model of several devices leaves out what is moved to them and back."""
+        model = self.model(device, kind, operation, method, dtype, layout) or {}
+        return bool(model.get("moves_apart"))
+
+    def threads(
+        self, operation: str, method: str, dtype: str, layout: str, work: Work
+    ) -> Threads | None:
+        """How many threads a method of the CPU takes for some work; None where that is not known
+        or all are best."""
+        model = self.model(CPU, CPU, operation, method, dtype, layout) or {}
+        table = model.get("threads")
+        return None if table is None else thread_counts.choose(table, work)
+
+    def model(
+        self, device: str, kind: str, operation: str, method: str, dtype: str, layout: str
+    ) -> dict[str, Any] | None:
+        """The stored model of an implementation, or None where no constants are known."""
+        asked = device, kind, operation, method, dtype, layout
+        if asked not in self._models:
+            order, _, alignment = layout.partition(" ")
+            keys = (
+                str(ModelKey(name, operation, method, dtype, shape))
+                for name in self._names(device, kind)
+                for shape in (layout, order, f"* {alignment}", "*")
+            )
+            models = self.data["models"]
+            self._models[asked] = next((models[key] for key in keys if key in models), None)
+        return self._models[asked]
+
+    def pack(self, nbytes: int) -> float:
+        """Seconds to copy a host array that is not dense into one that is."""
+        key = ("pack",)
+        if key not in self._links:
+            self._links[key] = bind_link(self.data["host"]["pack"])
+        return self._links[key](nbytes)
+
+    def dispatch(self, device: str, case: str) -> float:
+        """Seconds of the host's own work around one call, beside moving and launching.
+
+        Parameters
+        ----------
+        device : str
+        case : {"host", "device", "detour"}
+            Operands on the host; on the device; on the device and computed on the CPU.
+        """
+        known = self.data["host"].get("dispatch", {})
+        for name in self._names(device, device.partition(":")[0]):
+            if name in known:
+                return float(known[name].get(case, 0.0))
+        return 0.0
+
+    def contention(self, device: str, operation: str, way: str) -> Contention:
+        """What the CPU and a device that share a call lose to one another.
+
+        Parameters
+        ----------
+        device, operation : str
+        way : {"pageable", "pinned", "enqueued"}
+            What the device's operands lie in, where a thread does its range; else `ENQUEUED`.
+
+        Returns
+        -------
+        Contention
+            `UNKNOWN_CONTENTION` where it was not measured.
+        """
+        known = self.data["host"].get("contention", {})
+        for name in self._names(device, device.partition(":")[0]):
+            if (found := known.get(name, {}).get(operation, {}).get(way)) is not None:
+                return Contention(**found)
+        return UNKNOWN_CONTENTION
+
+    def blas_sleep(self) -> float:
+        """Seconds of a loop's work from which on BLAS's idle threads are put to sleep for it."""
+        return float(self.data["host"].get("blas_sleep", blas_spin.LONG))
+
+    def machine(self) -> dict[str, dict[str, Any]]:
+        """Its devices as another machine's: none of its packages is looked for on this one.
+
+        What was measured there was there, and what has no constants is not considered.
+        """
+        tables = self.data.get("kernels", {})
+        return {
+            name: {**info, "elsewhere": True, "kernels": tables.get(info.get("name"))}
+            for name, info in self.devices.items()
+        }
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether not all was measured."""
+        return "unfinished" in self.data
+
+    def dtypes(self) -> dict[str, set[str]]:
+        """What it has constants for: operation -> dtypes."""
+        found: dict[str, set[str]] = {}
+        for key in self.data["models"]:
+            known = ModelKey.parse(key)
+            found.setdefault(known.operation, set()).add(known.dtype)
+        return found
+
+    def residuals(self) -> dict[str, dict[str, float]]:
+        """Model key -> relative errors of the fit: mean, p95, worst."""
+        rows = {key: m["residuals"] for key, m in self.data["models"].items() if "residuals" in m}
+        for device, directions in self.data["links"].items():
+            for direction, kinds in directions.items():
+                for memory, model in kinds.items():
+                    if "residuals" in model:
+                        rows[f"{device}|{direction}|{memory}"] = model["residuals"]
+        return rows
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the profile atomically, under a lock; the default place is `places.default_path`.
+
+        A link of this user's (or root's) stays, and the file that it leads to is replaced.
+        """
+        target = places.place(path)
+        content = encoding.encode(self.data)
+        with paths.locked(target.with_name(target.name + ".lock")) as alone:
+            # Who holds the lock knows that none of them is being written now.
+            paths.sweep(target.parent, target.name, paths.ABANDONED if alone is None else 0.0)
+            paths.replace_file(target, content, durable=True)
+        return target
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"data": self.data}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["data"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"<Profile {self.name!r}: {', '.join(self.devices)}>"

@@ -1,0 +1,121 @@
+"""The CPU and the devices at hand, described; and the fingerprint that a profile carries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hetero import devices as backends
+from hetero import locks
+from hetero.devices import cpu
+from hetero.imports import load
+
+SLOT = "pci_bus_id"  # of a device; the same card in another one is no other card
+_PACKAGES = (
+    *("numpy", "scipy", "numba", "tbb", "opencv-python", "opencv-python-headless"),
+    *("pycuda", "pyopencl", "nvmath-python", "nvidia-cublas", "nvidia-cufft"),
+)
+# Part of the fingerprint -> where its values stand there; every other part is a package.
+PARTS = {
+    "hetero": ("hetero",),
+    "cpu": ("cpu", "name"),
+    "cores": ("cpu", "cores"),
+    "loops": ("cpu", "loops"),
+    "blas": ("blas",),
+}
+
+
+class _Inventory:
+    """Descriptions of what is here, made on first use and again when devices changed."""
+
+    def __init__(self) -> None:
+        self.described: dict[str, dict[str, Any]] | None = None
+        self._lock = locks.new()
+        self._changes = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """Device name -> description; "cpu" first. A device set aside stays, with ``set_aside``."""
+        found = self.described
+        if found is None:
+            now = self._changes
+            found = {"cpu": dict(cpu.describe())}
+            for name, device in backends.available().items():
+                info = dict(device.describe())
+                twin = next((n for n, i in found.items() if n != "cpu" and _same(i, info)), None)
+                if twin is not None:
+                    info["same_as"] = twin
+                reason = backends.disabled(name)
+                if reason:
+                    info["set_aside"] = reason
+                found[name] = info
+            with self._lock:
+                if now == self._changes:  # else the devices changed meanwhile
+                    self.described = found
+        return found
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever the devices at hand change."""
+        self._listeners.append(listener)
+
+    def changed(self) -> None:
+        """Say that a device was disabled, or that devices must be looked for again."""
+        with self._lock:
+            self._changes += 1
+            self.described = None
+        for listener in self._listeners:
+            listener()
+
+
+def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return all(a.get(key) == b.get(key) for key in ("kind", "name", "memory_bytes", "driver"))
+
+
+_here = _Inventory()
+devices, on_change, changed = _here.devices, _here.on_change, _here.changed
+believed, broken, newly_broken = backends.believed, backends.broken, backends.newly_broken
+
+
+def fingerprint() -> dict[str, Any]:
+    """What constants depend on; `hetero.profile.validity` tells which on what."""
+    processor = cpu.describe()
+    return {
+        "cpu": {
+            **{key: processor[key] for key in ("name", "cores")},
+            "loops": _loop_threads(processor["cores"]),
+        },
+        "blas": {key: processor[key] for key in ("blas", "blas_version", "blas_threads")},
+        "devices": {
+            name: {
+                key: info.get(key) for key in ("name", SLOT, "memory_bytes", "driver", "toolkit")
+            }
+            # Also of broken ones: they are here, whether or not that is known by now.
+            for name, device in backends.everything().items()
+            for info in (device.describe(),)
+        },
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "hetero": _version("hetero"),
+    }
+
+
+def host_devices() -> set[str]:
+    """Devices that are this machine's CPU once more, which is not measured twice."""
+    everything = backends.everything().items()
+    return {name for name, device in everything if device.describe().get("is_host_cpu")}
+
+
+def _loop_threads(cores: int) -> int:
+    """Threads of the CPU's compiled loops, as Numba will take them; it need not be loaded yet."""
+    try:
+        return int(os.environ["NUMBA_NUM_THREADS"])
+    except (KeyError, ValueError):
+        return cores
+
+
+def _version(package: str) -> str | None:
+    metadata = load("importlib.metadata")  # slow to import, and only a profile needs it
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,107 @@
+"""Where profiles are kept: a file for each fingerprint, side by side in the user's cache directory.
+
+Nodes of a cluster share a home directory, and a batch job gets other cores and another card.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from hetero import paths
+from hetero.imports import load
+from hetero.profile import inventory
+
+_MOST = 32  # files that are looked at, the newest ones
+_PARTIAL, _PARTIAL_ONLY = ".partial", ".only.partial"
+
+
+def default_path() -> Path:
+    """Where this machine's profile is kept.
+
+    That is the file that ``HETERO_PROFILE`` names, or one in the user's cache directory whose name
+    stands for the fingerprint.
+    """
+    named = os.environ.get("HETERO_PROFILE")
+    return Path(named) if named else _folder() / f"{_identity()}.json"
+
+
+def partial(path: Path, only: Sequence[str] = ()) -> Path:
+    """Where a calibration that will write this profile keeps what it has so far.
+
+    One of ``only`` some constants does not disturb one of all.
+    """
+    return path.with_name(path.name + (_PARTIAL_ONLY if only else _PARTIAL))
+
+
+def stored() -> list[Path]:
+    """The files that may hold a profile of this machine, finished or not, the newest first.
+
+    With ``HETERO_PROFILE`` there is one, and what an interrupted calibration left beside it.
+    The file ``profile.json`` is that of former versions.
+    """
+    named = os.environ.get("HETERO_PROFILE")
+    if named:
+        found = [Path(named), *(Path(named + end) for end in (_PARTIAL, _PARTIAL_ONLY))]
+    else:
+        found = [paths.cache_directory() / "profile.json"]
+        try:
+            names = sorted(os.listdir(_folder()))
+        except OSError:
+            names = []
+        found += [_folder() / n for n in names if n.endswith((".json", _PARTIAL))]
+    dated = [(_changed(path), path) for path in found]
+    there = [(date, path) for date, path in dated if date is not None]
+    return [path for _, path in sorted(there, reverse=True)[:_MOST]]
+
+
+def place(path: str | os.PathLike[str] | None = None) -> Path:
+    """Where a profile will be stored, at the end of the user's own links; its folder is made.
+
+    Raises
+    ------
+    OSError
+        If nothing can be stored there.
+    """
+    tempfile = load("tempfile")
+    target = Path(path) if path is not None else default_path()
+    # In a folder of many users' a link can be another's, and lead to a file of this one's.
+    if target.is_symlink() and os.lstat(target).st_uid in (os.geteuid(), 0):
+        target = Path(os.path.realpath(target))
+    for folder in (target.parent.parent, target.parent):  # the cache directory is private too
+        if not folder.exists():
+            folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    tempfile.TemporaryFile(dir=target.parent).close()
+    return target
+
+
+def _folder() -> Path:
+    return paths.cache_directory() / "profiles"
+
+
+def _identity() -> str:
+    """A name for the fingerprint: the same one whatever slots the cards are in."""
+    found, same = inventory.fingerprint(), inventory.host_devices()
+    devices = {
+        name: {key: value for key, value in info.items() if key != inventory.SLOT}
+        for name, info in found["devices"].items()
+        if name not in same
+    }
+    text = json.dumps({**found, "devices": devices}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _changed(path: Path) -> float | None:
+    """When a file changed, or None where there is none. One that cannot be looked at is there."""
+    try:
+        return os.lstat(path).st_mtime
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return None if error.errno == errno.ENAMETOOLONG else 0.0

@@ -1,0 +1,166 @@
+"""Profile files, checked before anything of them is used."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from hetero import paths
+from hetero.errors import ProfileError
+from hetero.imports import load
+from hetero.kernels.common import tuning
+from hetero.profile.constants import Profile
+from hetero.profile.encoding import LARGEST, SCHEMA_VERSION, digest
+from hetero.registry import thread_counts
+from hetero.registry.models import ModelKey, try_out
+
+_PARTS = ("fingerprint", "devices", "links", "host", "models")
+
+
+def read(path: str | os.PathLike[str]) -> Profile:
+    """Read and check a profile file, whatever machine it is of.
+
+    Raises
+    ------
+    FileNotFoundError
+    ProfileError
+        If it is corrupt, truncated, or of another schema; the message says which part.
+    """
+    try:
+        content = paths.read_file(path, LARGEST)
+    except ValueError as error:
+        raise ProfileError(str(error)) from None
+    return parse(content)
+
+
+def parse(content: bytes) -> Profile:
+    """Check the bytes of a profile file."""
+    try:
+        return _parse(content)
+    except (RecursionError, MemoryError) as error:
+        message = f"its JSON is nested too deeply or too large ({type(error).__name__})"
+        raise ProfileError(message) from None
+
+
+def _parse(content: bytes) -> Profile:
+    try:
+        data = json.loads(content)
+    except ValueError as error:
+        raise ProfileError(f"it is not complete JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise ProfileError(f"it must hold a JSON object, got {type(data).__name__}")
+    version = data.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ProfileError(f"schema_version must be {SCHEMA_VERSION}, got {version!r}")
+    if data.get("sha256") != digest(data):
+        raise ProfileError("sha256 does not match the content")
+    if isinstance(data.get("models"), str):
+        packing = load("hetero.profile.packing")  # what it takes is for few profiles
+        try:
+            data = {**data, "models": packing.unpacked(data["models"], LARGEST)}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProfileError(f"its packed models cannot be read ({error})") from None
+    for part in _PARTS:
+        if not isinstance(data.get(part), dict):
+            raise ProfileError(
+                f"part {part!r} must be an object, got {type(data.get(part)).__name__}"
+            )
+    if not isinstance(data.get("unfinished", {}), dict):
+        raise ProfileError("part 'unfinished' must be an object")
+    if not isinstance(data.get("name"), str):
+        raise ProfileError(f"name must be a string, got {data.get('name')!r}")
+    try:
+        _try_out(data)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
+        message = f"its constants cannot be used ({type(error).__name__}: {error})"
+        raise ProfileError(message) from None
+    return Profile(data)
+
+
+def _try_out(data: dict[str, Any]) -> None:
+    """Evaluate everything once, so that wrong content shows here and not in a call."""
+    profile = Profile(data)
+    for name, info in data["devices"].items():
+        if not isinstance(info["kind"], str) or not isinstance(info.get("same_as", ""), str):
+            raise TypeError(f"devices {name}: kind and same_as must be strings")
+    for key, model in data["models"].items():
+        ModelKey.parse(key)
+        try:
+            try_out(model)
+            if "threads" in model:
+                thread_counts.check(model["threads"])
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise type(error)(f"{key}: {error}") from None
+    for device, directions in data["links"].items():
+        for direction, kinds in directions.items():
+            for memory in kinds:
+                for nbytes in (1, 2**20, 2**30):
+                    seconds = profile.curve(device, direction, memory)(nbytes)
+                    if not 0.0 <= seconds < math.inf:
+                        raise ValueError(f"{memory} {direction} of {device}: {seconds} seconds")
+    for device in data["host"].get("dispatch", {}):
+        for case in data["host"]["dispatch"][device]:
+            if not 0.0 <= profile.dispatch(device, case) < math.inf:
+                raise ValueError(f"dispatch of {device}, {case}")
+    if not 0.0 <= profile.blas_sleep() < math.inf:
+        raise ValueError("blas_sleep")
+    for device, operations in data["host"].get("contention", {}).items():
+        for operation, kinds in operations.items():
+            for way in kinds:
+                lost = profile.contention(device, operation, way)
+                right = all(1.0 <= t < math.inf for t in (lost.cpu, lost.device))
+                if not (right and lost.spared >= 0 and 0.0 <= lost.handover < math.inf):
+                    raise ValueError(f"contention of {operation} with {device}: {lost}")
+    if not 0.0 <= profile.pack(2**20) < math.inf:
+        raise ValueError("pack")
+    for table in data.get("kernels", {}).values():
+        tuning.parse(table)
+
+
+def shipped(name: str) -> Profile:
+    """A profile that comes with hetero: "conservative", "tesla-t10", "h100", "h200".
+
+    Its content is read once and is the same object for all who ask: to be copied before it is
+    changed.
+    """
+    return Profile(_content(name))
+
+
+@functools.cache
+def _content(name: str) -> dict[str, Any]:
+    """Unpacked and checked, which takes 0.2 s where a machine was measured in full."""
+    home = load("importlib.util").find_spec("hetero.profile.data")
+    folder = home.submodule_search_locations[0]
+    try:
+        content = home.loader.get_data(os.path.join(folder, f"{name}.json"))
+    except OSError:
+        files = load("importlib.resources").files("hetero.profile.data").iterdir()
+        names = sorted(f.name[:-5] for f in files if f.name.endswith(".json"))
+        raise ProfileError(
+            f"profile must be a file or one of {', '.join(map(repr, names))}, got {name!r}"
+        ) from None
+    return parse(content).data
+
+
+def named(name: str) -> Profile:
+    """A shipped profile by name, or any profile by its file's path."""
+    return read(name) if os.path.exists(name) else shipped(name)
+
+
+def believed(path: Path) -> Profile:
+    """As `read`, unless anybody could have put the file there."""
+    file, folder = os.stat(path), os.stat(path.parent)
+    theirs = file.st_uid not in (os.geteuid(), 0)
+    if stat.S_ISREG(file.st_mode) and (
+        file.st_mode & stat.S_IWOTH or (theirs and folder.st_mode & stat.S_IWOTH)
+    ):
+        raise ProfileError(
+            f"anybody may have written it (it belongs to user {file.st_uid}, "
+            f"mode {stat.S_IMODE(file.st_mode):o})"
+        )
+    return read(path)

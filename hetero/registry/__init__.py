@@ -1,0 +1,350 @@
+"""Operations, and their implementations: what there is, on which kind of device, by which method.
+
+An implementation is one way to do an operation on one kind of device. The operations' packages
+register both when they are imported; planner, calibration, evaluation, the command line and tests
+walk the same lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hetero.kernels.common.rungs import Rung
+
+if TYPE_CHECKING:
+    from hetero.registry.models import Work
+    from hetero.registry.problem import Problem
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What there is to know about an operation outside of its folder.
+
+    Attributes
+    ----------
+    name : str
+        As in `Problem.operation` and in the profile, such as "cg".
+    function : str
+        Name of the public function, such as "solve_cg".
+    call : callable
+        The public function.
+    summary : str
+        What it does, in one line.
+    dims : tuple of str
+        Forms of the dimensions that the command line takes, such as ("NY NX", "NZ NY NX").
+    dims_note : str
+        What the forms mean, where it takes more than their names.
+    problem : callable
+        ``problem(*operands, **options)`` gives the `Problem` of a call, for arrays or `hetero.spec`
+        stand-ins.
+    from_dims : callable
+        ``from_dims(dims, dtype, on, **options)`` gives the `Problem` with these dimensions, its
+        operands on one device or "host".
+    plan : callable or None
+        ``plan(operands, options, device, method, machine)`` gives the `Plan` of a call, on this
+        machine where no other `Machine` is given. None: that of ``problem(*operands, **options)``.
+    options : dict
+        What the command line may set: name -> (choices, help).
+    cases, benchmarks : str
+        Modules, imported on use: what calibration measures, and what ``hetero bench`` compares.
+    cut : callable or None
+        ``cut(problem, parts)`` gives the `Cut` of a problem of host arrays into at least so many
+        parts, or None where there is nothing to cut, or nothing to gain by it.
+    public : dict
+        Further public names of hetero's -> the module that has them, imported on use.
+    ladder : dict
+        Methods that stand above the rungs, in the order of the ladder -> what is new in each.
+    """
+
+    name: str
+    function: str
+    call: Callable[..., Any]
+    summary: str
+    dims: tuple[str, ...]
+    problem: Callable[..., Problem]
+    from_dims: Callable[..., Problem]
+    plan: Callable[..., Any] | None = None
+    options: Mapping[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    dims_note: str = ""
+    cases: str = ""
+    benchmarks: str = ""
+    cut: Callable[[Problem, int], Cut | None] | None = None
+    public: Mapping[str, str] = field(default_factory=dict)
+    ladder: Mapping[str, str] = field(default_factory=dict)
+
+
+class Cut(NamedTuple):
+    """How a call of host arrays is cut into smaller ones that compute a range of its result each.
+
+    Attributes
+    ----------
+    along : str
+        Of what the ranges are, such as "rows".
+    extent : int
+        How many of these the result has.
+    problem : callable
+        ``problem(begin, end)`` gives the `Problem` of a range.
+    arrays : callable
+        ``arrays(begin, end, arrays, options)`` gives what of the call's arrays the range needs.
+    output : callable
+        ``output(begin, end, out)`` gives the view of the whole's result that the range fills.
+    """
+
+    along: str
+    extent: int
+    problem: Callable[[int, int], Problem]
+    arrays: Callable[..., tuple[Any, ...]]
+    output: Callable[[int, int, Any], Any]
+
+
+class Arguments(NamedTuple):
+    """The data of one call, as every ``run`` gets them.
+
+    Attributes
+    ----------
+    inputs : tuple
+        The operands, in the order of ``problem.inputs``: NumPy arrays on the CPU and for several
+        devices, buffers for one device. What an operation moves itself is among its options.
+    output : array or buffer
+        Takes the result. In a solve it holds the start on entry, and x at the end.
+    options : Any
+        The operation's own, such as a filter and the fill value, or a system and its tolerances.
+    """
+
+    inputs: tuple[Any, ...]
+    output: Any
+    options: Any = None
+
+
+class Price(NamedTuple):
+    """What a method takes that is made of others.
+
+    Attributes
+    ----------
+    terms : dict of str to float or None
+        Seconds, which add up to its own; None where they are not known.
+    made_of : str
+        What it is made of, in words.
+    reason : str or None
+        Why it cannot do the problem; None where it can.
+    """
+
+    terms: dict[str, float] | None
+    made_of: str = ""
+    reason: str | None = None
+
+
+class Shaping(NamedTuple):
+    """With which blocks the kernel of a problem can be launched.
+
+    Attributes
+    ----------
+    shapes : tuple of tuple of int
+        Every legal one: threads along x, threads along y, and perhaps the results of a thread.
+    chosen : tuple of int
+        The one that ``run`` of the implementation takes.
+    run : callable
+        ``run(shape, arguments)`` computes `Arguments.output` with one of them.
+    launches : callable or None
+        ``launches(shape)`` gives the launches with one of them, whose programs can be compiled
+        several at a time.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    chosen: tuple[int, ...]
+    run: Callable[[Any, Arguments], None]
+    launches: Callable[[Any], tuple[Any, ...]] | None = None
+
+
+ALWAYS, WHEN_SHORT = "always", "when short"  # when a device gets arrays on the host
+_PLAIN = ("uses", "blocks", "rung")  # of an implementation's fields after its names: no functions
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Implementation:
+    """One way to do an operation on one kind of device.
+
+    Attributes
+    ----------
+    operation, method, kind : str
+        ``kind`` is the kind of device: "cpu", "cuda" or "opencl".
+    excludes : callable
+        ``excludes(problem, info)`` gives the reason why this implementation cannot do the problem
+        on the device that the dict ``info`` describes, or None where it can.
+    work : callable
+        ``work(problem, info)`` counts the `Work`.
+    run : callable or None
+        ``run(devices, problem, arguments)`` computes `Arguments.output`, and gives how it ended, or
+        None where there is nothing to tell. ``devices`` is a tuple: empty on the CPU, one device
+        whose `active` was entered, or several. None: can be priced, cannot be run yet.
+    shared : callable or None
+        ``shared(problem)`` tells whether several devices of the kind can do the problem together.
+    blocks : str
+        When ``run`` takes one device with arrays on the host, of which it moves blocks itself:
+        `ALWAYS`; or `WHEN_SHORT`, where the device has no room for them, a way that a plan takes
+        only where the device is named. "": never.
+    prepare : callable or None
+        ``prepare(device, problem, alignment, options)`` gives what ``run`` comes down to for
+        addresses that ``alignment`` divides, as ``launch(a, b, c)`` of the operands and the
+        result, in the current context. An operation on one array gets its address twice.
+    falls_short : callable or None
+        ``falls_short(problem)`` gives the reason why the implementation is not expected to reach
+        the tolerance within the caller's limit; it is chosen only where all others are out.
+    uses : tuple of str
+        What its speed depends on beside the CPU's cores or the device: packages, "blas", and
+        "loops", the number of threads of the CPU's compiled loops.
+    loops : callable or None
+        ``loops(problem)`` names the compiled loops that it needs on the CPU, as
+        `hetero.host.compiled.loops.Family.of` does.
+    stands_in : callable or None
+        Of a method that serves while others are compiled, or only where it is named:
+        ``stands_in(problem)`` gives the reason why it is not considered else, or None where it is.
+    price : callable or None
+        Of a method that is made of others: ``price(problem, device's name, info, profile, beside)``
+        gives its `Price` by theirs and by the links. None: it has models of its own.
+    rung : Rung or None
+        Of a step of the way to the family's best kernel: it is taken by name only, whatever it
+        costs, and neither priced nor measured otherwise.
+    shaping : callable or None
+        ``shaping(device, problem)`` gives the `Shaping` of a method with one kernel whose blocks
+        can have other shapes.
+    """
+
+    operation: str
+    method: str
+    kind: str
+    excludes: Callable[[Problem, dict[str, Any]], str | None]
+    work: Callable[[Problem, dict[str, Any]], Work]
+    run: Callable[..., Any] | None = None
+    shared: Callable[[Problem], bool] | None = None
+    prepare: Callable[[Any, Problem, int, Any], Callable[..., None]] | None = None
+    falls_short: Callable[[Problem], str | None] | None = None
+    uses: tuple[str, ...] = ()
+    loops: Callable[[Problem], tuple[str, ...]] | None = None
+    stands_in: Callable[[Problem], str | None] | None = None
+    blocks: str = ""
+    price: Callable[..., Price] | None = None
+    rung: Rung | None = None
+    shaping: Callable[[Any, Problem], Shaping] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.operation} {self.method} on {self.kind}>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A registered one is pickled and copied by its name: its functions can be local ones.
+        if any(self is entry for entry in lookup(self.operation)):
+            return _restores[0], (self.operation, self.kind, self.method)
+        return object.__reduce_ex__(self, protocol)
+
+    def _made_of(self) -> list[tuple[Any, ...]]:
+        """Modules and names of its functions, which a reloaded module defines again."""
+        functions = [getattr(self, f.name) for f in fields(self)[3:] if f.name not in _PLAIN]
+        return [(getattr(f, "__module__", f), getattr(f, "__qualname__", f)) for f in functions]
+
+
+def registered(operation: str, kind: str, method: str) -> Implementation:
+    """The row of a name."""
+    for entry in lookup(operation):
+        if (entry.kind, entry.method) == (kind, method):
+            return entry
+    raise ValueError(f"{operation} has no implementation {method!r} on {kind}")
+
+
+_restores: list[Callable[[str, str, str], Implementation]] = [registered]
+
+
+def restore_by(function: Callable[[str, str, str], Implementation]) -> None:
+    """Have pickled rows found by a function of the module that registers all operations.
+
+    A process that unpickles a row imports that module first.
+    """
+    _restores[0] = function
+
+
+def no_obstacle(problem: Problem, info: dict[str, Any]) -> None:
+    """``excludes`` of an implementation that can do whatever the operation accepts."""
+
+
+_implementations: dict[str, list[Implementation]] = {}
+
+
+def register(implementation: Implementation) -> Implementation:
+    """Add an implementation; a second one of the same operation, kind and method is an error.
+
+    The same functions of a module that was reloaded take the place of the former ones.
+    """
+    entries = _implementations.setdefault(implementation.operation, [])
+    for position, entry in enumerate(entries):
+        if (entry.kind, entry.method) == (implementation.kind, implementation.method):
+            if entry._made_of() == implementation._made_of():
+                entries[position] = implementation
+                return implementation
+            raise ValueError(
+                f"{implementation.operation} has an implementation {implementation.method!r} "
+                f"on {implementation.kind} already"
+            )
+    entries.append(implementation)
+    return implementation
+
+
+def lookup(operation: str) -> tuple[Implementation, ...]:
+    """All implementations of an operation, in the order they were registered."""
+    return tuple(_implementations.get(operation, ()))
+
+
+def considered(operation: str) -> tuple[Implementation, ...]:
+    """Those of `lookup` that may be chosen without being named: all but rungs."""
+    return tuple([i for i in lookup(operation) if i.rung is None])
+
+
+def rungs(operation: str, kind: str) -> list[Implementation]:
+    """An operation's rungs on a kind of device, in the order of the ladder."""
+    found = [i for i in lookup(operation) if i.rung is not None and i.kind == kind]
+    return sorted(found, key=lambda i: i.rung.number)
+
+
+_operations: dict[str, Operation] = {}
+
+
+def register_operation(operation: Operation) -> Operation:
+    """Add an operation; a second one of the same name is an error, but for a reloaded module's."""
+    known = _operations.get(operation.name)
+    if known is not None and known.call.__module__ != operation.call.__module__:
+        raise ValueError(f"there is an operation {operation.name!r} already")
+    _operations[operation.name] = operation
+    return operation
+
+
+def operations() -> tuple[Operation, ...]:
+    """All operations, in the order they were registered."""
+    return tuple(_operations.values())
+
+
+def cut(problem: Problem, parts: int) -> Cut | None:
+    """How a problem of host arrays is cut into at least so many parts; None where it is not.
+
+    The parts move their operands, whatever copies of the whole ones there are.
+    """
+    found = _operations.get(problem.operation)
+    if found is None or found.cut is None:
+        return None
+    inputs = tuple([o._replace(copies=(), kept=None) for o in problem.inputs])
+    # They are put together on the host.
+    return found.cut(replace(problem, inputs=inputs, next_device=None), parts)
+
+
+def operation(name: str) -> Operation:
+    """An operation, by its name or by its public function's.
+
+    Raises
+    ------
+    ValueError
+        The message names the operations there are.
+    """
+    for found in _operations.values():
+        if name in (found.name, found.function):
+            return found
+    names = [*_operations, *(o.function for o in operations() if o.function != o.name)]
+    raise ValueError(f"operation must be one of {', '.join(map(repr, names))}, got {name!r}")

@@ -1,0 +1,301 @@
+"""Cost forms: functions that turn work and constants into seconds.
+
+A model is a plain dict as stored in a profile: ``{"form": NAME, "constants": {...}, ...}``.
+``bind(model)`` turns it into a function of a `Work` that returns ``(overhead, compute)``, two
+numbers of seconds that add up to the prediction. Each form is one entry of `FORMS`.
+
+=================  ==============================================================================
+form               seconds
+=================  ==============================================================================
+roofline           overhead + max(flops / flop rate, bytes / byte rate)
+surface            overhead + compute, interpolated between measured shapes
+filter             a surface over the points of an image and of a filter
+bandwidth          accessed bytes / effective bandwidth (White 2013, sections 3.5 and 4.6)
+waves              overhead + White's waves x a measured ratio, interpolated between shapes
+solve              set-up + iterations x step, each interpolated between measured sizes
+segments           b / T_x + c0 b + c1 per range of sizes (White 2013, eq. 3.14-3.15); for links
+=================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from math import exp, inf, log, prod
+from typing import Any, NamedTuple
+
+from hetero.registry import effective_bandwidth, growth
+
+
+class Work(NamedTuple):
+    """What an implementation must do for a problem.
+
+    Attributes
+    ----------
+    dims : tuple of int
+        The problem's dimensions in the order the operation defines, batch folded in.
+    flops : float
+        Floating-point operations, a multiplication and an addition counted as two.
+    bytes : float
+        Fewest bytes moved through the device's memory: each operand and the result once.
+    repeat : int
+        How often the work above is done one after another.
+    calls : float
+        How often what a call costs however small is to be paid.
+    estimate : float
+        Seconds by the implementation's own reckoning, for the form "waves"; 0 where it has none.
+    terms : tuple of tuple of int
+        Products of which dimensions a step's seconds are a sum of, for the form "solve" beyond the
+        measured sizes: (0, 0) is the square of the first. Empty: the rate of the last size holds.
+    """
+
+    dims: tuple[int, ...]
+    flops: float
+    bytes: float
+    repeat: int = 1
+    calls: float = 1.0
+    estimate: float = 0.0
+    terms: growth.Terms = ()
+
+
+class ModelKey(NamedTuple):
+    """Which implementation's time a model of a profile tells; a string there.
+
+    Attributes
+    ----------
+    place : str
+        A device, "cuda:*" for every device of a kind, or "cuda*2" for so many together.
+    operation, method, dtype : str
+    layout : str
+        What besides dims decides the speed; "*" stands for every layout.
+    """
+
+    place: str
+    operation: str
+    method: str
+    dtype: str
+    layout: str
+
+    def __str__(self) -> str:
+        return "|".join(self)
+
+    @classmethod
+    def parse(cls, text: str) -> ModelKey:
+        """The key that a string stands for; ValueError where it stands for none."""
+        parts = text.split("|")
+        if len(parts) != len(cls._fields):
+            raise ValueError(f"a model's key must be {'|'.join(cls._fields)}, got {text!r}")
+        return cls(*parts)
+
+
+Cost = Callable[[Work], tuple[float, float]]
+
+
+def _roofline(constants: dict[str, Any]) -> Cost:
+    overhead = constants["overhead"]
+    flop_rate = constants["flops_per_second"]
+    byte_rate = constants["bytes_per_second"]
+    if not (flop_rate > 0.0 and byte_rate > 0.0):
+        raise ValueError(f"rates must be positive, got {flop_rate} and {byte_rate}")
+
+    def cost(work: Work) -> tuple[float, float]:
+        return overhead, work.repeat * max(work.flops / flop_rate, work.bytes / byte_rate)
+
+    return cost
+
+
+def _surface(constants: dict[str, Any]) -> Cost:
+    """Multilinear interpolation of log(seconds) over the log of each dimension.
+
+    Straight lines between knots in log-log space are exact for any power law, so both the flat part
+    (overhead) and the steep part (constant rate) are met exactly; beyond the last knot the
+    rate of the last knot holds.
+    """
+    overhead = constants["overhead"]
+    axes = [[float(p) for p in axis] for axis in constants["axes"]]
+    if not axes or any(a >= b for axis in axes for a, b in pairwise(axis)):
+        raise ValueError("a surface's axes must increase")
+    if len(constants["seconds"]) != prod(map(len, axes)):
+        raise ValueError("a surface must have seconds for every knot")
+    log_axes = [[log(p) for p in axis] for axis in axes]
+    strides = [1] * len(axes)
+    for i in range(len(axes) - 2, -1, -1):
+        strides[i] = strides[i + 1] * len(axes[i + 1])
+    log_seconds = [log(s) for s in constants["seconds"]]
+
+    def cost(work: Work) -> tuple[float, float]:
+        corners = [(0, 1.0)]
+        beyond = 1.0
+        for size, axis, log_axis, stride in zip(work.dims, axes, log_axes, strides, strict=True):
+            if size >= axis[-1]:
+                beyond *= size / axis[-1]
+                step = (len(axis) - 1) * stride
+                corners = [(index + step, weight) for index, weight in corners]
+            elif size <= axis[0]:
+                pass
+            else:
+                i = bisect_right(axis, size) - 1
+                t = (log(size) - log_axis[i]) / (log_axis[i + 1] - log_axis[i])
+                low = i * stride
+                corners = [
+                    pair
+                    for index, weight in corners
+                    for pair in (
+                        (index + low, weight * (1.0 - t)),
+                        (index + low + stride, weight * t),
+                    )
+                ]
+        seconds = exp(sum(weight * log_seconds[index] for index, weight in corners))
+        if beyond > 1.0:
+            seconds = overhead + max(seconds - overhead, 0.0) * beyond
+        return overhead, max(seconds - overhead, 0.0) * work.repeat
+
+    return cost
+
+
+def _waves(constants: dict[str, Any]) -> Cost:
+    """An implementation's own estimate times a ratio, which is interpolated as a surface is.
+
+    The estimate of the own matrix products counts waves of blocks (White 2013, section 3.3), whose
+    steps no grid of measured shapes would show; the ratio tells what this machine makes of it.
+    Beyond the last knot the last ratio holds.
+    """
+    overhead = constants["overhead"]
+    axes, ratios = constants["axes"], constants["ratios"]
+    ratio = _surface({"overhead": 0.0, "axes": axes, "seconds": ratios})
+
+    def cost(work: Work) -> tuple[float, float]:
+        if work.estimate <= 0.0:
+            raise KeyError("waves: nothing is estimated for it")
+        inside = [min(size, axis[-1]) for size, axis in zip(work.dims, axes, strict=True)]
+        _, factor = ratio(Work(tuple(inside), 0.0, 0.0))
+        return overhead, work.repeat * work.estimate * factor
+
+    return cost
+
+
+def _bandwidth(constants: dict[str, Any]) -> Cost:
+    """White's estimate: every operand of every multiplication counts as accessed.
+
+    2 floats (8 bytes) are accessed for each multiplication, less by the factor ``reuse`` where the
+    tile lets threads share them (2 for matvec, 16 for matmul, min(FS, 16) for convolution).
+    """
+    rate = effective_bandwidth.rate(constants["bandwidth"])
+    reuse = constants.get("reuse", 1)
+
+    def cost(work: Work) -> tuple[float, float]:
+        accessed = 4.0 * work.flops
+        factor = min(work.dims[-1], 16) if reuse == "min(filter_size, 16)" else reuse
+        return 0.0, work.repeat * accessed / (factor * rate(work.dims))
+
+    return cost
+
+
+def _solve(constants: dict[str, Any]) -> Cost:
+    """Set-up, and as many steps as the work says, each a surface over the dimensions."""
+    setup, step = (_part(constants[part]) for part in ("setup", "step"))
+
+    def cost(work: Work) -> tuple[float, float]:
+        return setup(work), step(work) * work.repeat
+
+    return cost
+
+
+def _part(constants: dict[str, Any]) -> Callable[[Work], float]:
+    """Seconds of a solve's set-up or of one step.
+
+    Beyond the last knots they grow as the sum of products that fits all knots best, where the work
+    names its terms. A launch does not grow with the rows, nor do bytes of rows with the clusters.
+    """
+    axes, seconds = constants["axes"], constants["seconds"]
+    surface = _surface({"overhead": 0.0, **constants})
+    fitted = cache(lambda terms: growth.fitted(axes, seconds, terms))
+
+    def cost(work: Work) -> float:
+        dims = work.dims
+        inside = tuple([min(size, axis[-1]) for size, axis in zip(dims, axes, strict=True)])
+        if inside == dims or not work.terms:
+            return sum(surface(Work(dims, work.flops, work.bytes)))
+        grown = fitted(work.terms)
+        return sum(surface(Work(inside, work.flops, work.bytes))) * grown(dims) / grown(inside)
+
+    return cost
+
+
+def _filter(constants: dict[str, Any]) -> Cost:
+    """A surface over the points of the result and of the filter, four extents in pairs.
+
+    The result is made in blocks of so many columns, ``block``, whole ones only.
+    """
+    surface = _surface(constants)
+    block = constants.get("block", 1)
+
+    def cost(work: Work) -> tuple[float, float]:
+        h, w, fh, fw = work.dims
+        return surface(
+            Work((h * -(-w // block) * block, fh * fw), work.flops, work.bytes, work.repeat)
+        )
+
+    return cost
+
+
+FORMS: dict[str, Callable[[dict[str, Any]], Cost]] = {
+    "roofline": _roofline,
+    "surface": _surface,
+    "waves": _waves,
+    "filter": _filter,
+    "bandwidth": _bandwidth,
+    "solve": _solve,
+}
+
+
+def bind(model: dict[str, Any]) -> Cost:
+    """The cost function of a stored model; ``KeyError`` for an unknown form."""
+    return FORMS[model["form"]](model["constants"])
+
+
+def try_out(model: dict[str, Any]) -> None:
+    """Ask a stored model for a prediction, by its own form and number of dimensions.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError
+        If it is wrong in any way.
+    """
+    cost, constants = bind(model), model["constants"]
+    dims = (64,) * _DIMENSIONS.get(model["form"], lambda constants: 4)(constants)
+    found = cost(Work(dims, 1e6, 1e6, estimate=1e-3))
+    if not all(0.0 <= seconds < inf for seconds in found):
+        raise ValueError(f"it gives {found} seconds")
+
+
+# Of the forms that know how many dimensions they take; the others take what they are given.
+_DIMENSIONS: dict[str, Callable[[dict[str, Any]], int]] = {
+    "surface": lambda constants: len(constants["axes"]),
+    "waves": lambda constants: len(constants["axes"]),
+    "solve": lambda constants: len(constants["step"]["axes"]),
+}
+
+
+def bind_link(model: dict[str, Any]) -> Callable[[int], float]:
+    """Seconds to move a number of bytes: White's T = b / T_x + c0 b + c1 (eq. 3.14-3.15).
+
+    Parameters
+    ----------
+    model : dict
+        ``constants``: a list of segments, each with ``below`` (bytes; the last one has None),
+        ``bytes_per_second`` (T_x), ``seconds_per_byte`` (c0) and ``seconds`` (c1).
+    """
+    if model["form"] != "segments":
+        raise KeyError(f"a link's form must be 'segments', got {model['form']!r}")
+    segments = model["constants"]
+    ends = [s["below"] for s in segments[:-1]]
+    lines = [(1.0 / s["bytes_per_second"] + s["seconds_per_byte"], s["seconds"]) for s in segments]
+
+    def seconds(nbytes: int) -> float:
+        slope, intercept = lines[bisect_right(ends, nbytes)]
+        return slope * nbytes + intercept
+
+    return seconds

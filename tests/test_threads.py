@@ -13,6 +13,9 @@ from numba.np.ufunc import parallel
 
 from hetero import registry
 from hetero.host import blas, blas_probe, blas_spin, layer, threads
+from hetero.host.compiled import parts
+from hetero.host.compiled.parts import part
+from hetero.host.threads import capped, task_count, threaded
 from hetero.kernels.cpu import vectors
 from hetero.registry import blas_use
 
@@ -361,3 +364,71 @@ def test_blas_sleeps_from_the_first_loop_of_several_threads_on(most, unread):
     with pytest.raises(ZeroDivisionError):
         blas_use.undisturbed(row, 1.0, lambda: 1 // 0)()
     assert solve() == [1 << 28, 1 << 28]
+
+
+# -- forks -----------------------------------------------------------------------------------------
+
+SILENT_FORK = """
+import ctypes, os
+import numpy as np
+from hetero.kernels.cpu import vectors
+
+x, A = np.ones(1 << 20), np.ones((600, 600))
+
+def loop():
+    A @ A
+    assert vectors.norm(x) == 1024.0
+
+loop()
+child = ctypes.PyDLL(None).fork()
+if child == 0:
+    loop()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+loop()
+"""
+
+
+@pytest.mark.parametrize("layer", ["tbb", "omp"])
+def test_a_fork_that_python_does_not_know_of(layer):
+    """None of Python's functions for forks is called; the child has no threads."""
+    done = subprocess.run(
+        [sys.executable, "-c", SILENT_FORK],
+        env={**os.environ, "NUMBA_THREADING_LAYER": layer},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# -- tasks -----------------------------------------------------------------------------------------
+
+
+@part
+def _noted(first, last, taken):
+    for k in range(first, last):
+        taken[k] = first
+
+
+@threaded
+def _tasks(team, taken):
+    _noted(team, taken.size, (taken,))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+@pytest.mark.parametrize(
+    ("tasks", "count", "number"), [(1, 100, 2), (2, 100, 4), (2, 3, 3), (7, 100, 14)]
+)
+def test_each_thread_has_more_than_one_task(tasks, count, number, monkeypatch):
+    """So those that come late, or not at all, leave the others little more to do."""
+    monkeypatch.setattr(parts, "TASKS", tasks)
+    taken = np.full(count, -1)
+    capped(2, _tasks, taken)
+    assert capped(2, task_count) == 2 * tasks
+    begins = sorted(set(taken))
+    assert begins == [k * count // number for k in range(number)]
+    assert capped(1, task_count) == 1
+    capped(1, _tasks, taken)
+    assert set(taken) == {0}

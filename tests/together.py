@@ -3,8 +3,7 @@
     python tests/together.py              loops right after products, products right after loops
     python tests/together.py --products   products of several sizes, back to back and after pauses
     python tests/together.py --busy       beside two busy processes on two cores, against SciPy
-    python tests/together.py --turns 0 10 10,0   both, a process for each `HETERO_BLAS_TIMEOUT`;
-                                                 "10,0" is one with `HETERO_BIND_LOOPS=0` as well
+    python tests/together.py --turns 0 10   both, a process for each `HETERO_BLAS_TIMEOUT`
     python tests/together.py --sleep 0.2 0.7 3   likewise, a process for each number of milliseconds
                                                  of work from which on BLAS sleeps, by this
                                                  machine's profile else
@@ -167,11 +166,7 @@ def serve() -> None:
 
 def timeouts(exponents: list[str]) -> dict[str, dict[str, str]]:
     """Environments of processes with different timeouts."""
-    found = {}
-    for exponent in exponents:
-        timeout, _, bind = exponent.partition(",")
-        found[exponent] = {"HETERO_BLAS_TIMEOUT": timeout, "HETERO_BIND_LOOPS": bind}
-    return found
+    return {exponent: {"HETERO_BLAS_TIMEOUT": exponent} for exponent in exponents}
 
 
 def profiles(milliseconds: list[str], folder: str) -> dict[str, dict[str, str]]:

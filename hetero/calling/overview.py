@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero import devices, profile
-from hetero.host import blas_spin, layer, workers
+from hetero.host import blas_spin, layer
 from hetero.imports import load
 from hetero.pricing import pricing
 from hetero.profile import inventory, tuning
@@ -42,8 +42,7 @@ def machine() -> Inventory:
     -------
     Inventory
         ``cpu`` (among it ``loop_threads``: whose threads run the loops, and why not TBB's;
-        ``loop_cores``: where these run; and
-        ``blas_timeout``: how long the idle threads of each BLAS spin), ``devices`` (name ->
+        and ``blas_timeout``: how long the idle threads of each BLAS spin), ``devices`` (name ->
         description), ``links`` (device -> GB/s of large transfers by direction and memory, as
         calibrated; where that differs also "beside BLAS", right after a product of the CPU, and
         "cuda*2", of each of two at once), ``kernels`` (GPU -> the tuning table that its kernels are
@@ -79,7 +78,6 @@ def machine() -> Inventory:
         cpu={
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
             "loop_threads": layer.describe(),
-            "loop_cores": workers.describe(),
             "blas_timeout": blas_spin.describe(constants.blas_sleep()),
         },
         devices={name: info for name, info in here.items() if name != "cpu"},

@@ -13,34 +13,19 @@ import contextlib
 import ctypes
 import os
 import platform
-import threading
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 from hetero.imports import load
 
-__all__ = ["CONTROL", "describe", "hasty", "prepare"]
+__all__ = ["describe", "prepare"]
 
 _PACKAGE = "tbb"
 _LIBRARY = "libtbb.so.12"
 _COMES_FOR = ("Linux", "x86_64")
 _LEAST = 12060  # the oldest interface of TBB that Numba takes
-_LEAVES = 12200  # the oldest one here whose threads can be told to sleep at once
-_POLICY, _FAST = 4, 1  # `global_control::leave_policy`, `task_arena::leave_policy::fast`
-_CONTROL = "_ZN3tbb6detail2r1{}ERNS0_2d114global_controlE"  # what begins it, and what ends it
 _TBB_FIRST = ("tbb", "threadsafe", "forksafe", "safe")  # choices that lead to TBB where it is
 _loaded: list[ctypes.CDLL] = []
-
-
-class _Control(threading.local):
-    """``tbb::global_control``, one for each thread; it is there for as long as its thread."""
-
-    def __init__(self) -> None:
-        self.held = (ctypes.c_size_t * 3)(_FAST, 0, _POLICY)  # its value, nothing, and of what
-
-
-CONTROL = _Control()
 
 
 def prepare() -> None:
@@ -70,22 +55,6 @@ def describe() -> str:
     if obstacle is None:
         return "TBB"
     return f"{layer or 'OpenMP or Numba itself'}, because {obstacle}"
-
-
-def hasty() -> tuple[Callable[[object], object], Callable[[object], object]] | None:
-    """What begins and ends `CONTROL.held`: loops begun meanwhile let their threads sleep at once.
-
-    Other loops' yield their cores for 1 ms first, in case another loop begins. None for a TBB that
-    has no such choice (2023.2 has it).
-    """
-    try:
-        library = ctypes.PyDLL(_LIBRARY, mode=os.RTLD_NOLOAD)
-        if library.TBB_runtime_interface_version() < _LEAVES:
-            return None
-        begin, end = (getattr(library, _CONTROL.format(name)) for name in ("6create", "7destroy"))
-    except (OSError, AttributeError, TypeError):
-        return None
-    return begin, end
 
 
 def installed() -> Path | None:

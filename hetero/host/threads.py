@@ -25,7 +25,7 @@ from llvmlite.binding import ffi
 from numba.core import compiler_lock
 from numba.np.ufunc import parallel as layers
 
-from hetero.host import blas_spin, layer, workers
+from hetero.host import blas_spin, layer
 from hetero.host.compiled import numba_cache, parts
 from hetero.host.compiled.parts import ALONE, OPTIONS, team
 
@@ -33,7 +33,7 @@ __all__ = ["capped", "serial", "shared", "task_count", "thread_count", "threaded
 
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
 _lock = threading.RLock()
-_state = {"started": False, "forked": False, "turns": None}
+_state = {"started": False, "forked": False, "turns": None, "process": 0}
 layer.prepare()  # before anything here starts Numba's threads
 
 
@@ -47,10 +47,11 @@ def threaded(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def together(*arguments: Any) -> Any:
         threads = team()
-        if threads == ALONE or workers.is_copy():
+        # A child of a fork that Python does not know of has no threads either.
+        if threads == ALONE or _state["process"] != os.getpid():
             return kernel(ALONE, *arguments)
         blas_spin.for_loop()
-        return workers.run(kernel, threads, *arguments)
+        return kernel(threads, *arguments)
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
@@ -77,8 +78,7 @@ def thread_count() -> int:
         return 1  # nothing is asked of Numba's threads, which may have been half started
     if not _state["started"]:
         with _lock:
-            _state["started"] = True  # before the threads do
-            return workers.launch()
+            _state.update(started=True, process=os.getpid())  # before the threads start
     return int(numba.get_num_threads())
 
 

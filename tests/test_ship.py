@@ -1,9 +1,8 @@
-"""Profiles that come with hetero: small, without raw samples, and the same constants."""
+"""Profiles that come with hetero: without raw samples, and the same constants."""
 
 from __future__ import annotations
 
 import copy
-import json
 import random
 from importlib import resources
 
@@ -12,9 +11,8 @@ import pytest
 from hetero import profile
 from hetero.calibration import ship
 from hetero.calibration.fit import fit
-from hetero.errors import ProfileError
 from hetero.ops.cases import grid
-from hetero.profile import digest, packing, parse
+from hetero.profile import parse
 
 FULL = [4, 16, 32, 48, 64, 96, 128, 256, 512, 1024]
 FEW = [4, 16, 64, 256, 1024]
@@ -53,39 +51,11 @@ def test_shipped_ones_hold_the_same_constants(data):
         assert found.data["models"][key]["constants"] == model["constants"]
         assert found.data["models"][key].get("residuals") == model.get("residuals")
         assert "samples" not in found.data["models"][key]
-    models = packing.unpacked(json.loads(content)["models"], profile.LARGEST)
-    assert models == found.data["models"]
-
-
-def test_tables_beside_others_are_kept_as_ratios(data):
-    """Otherwise each would be as large as the first."""
-    key = ship.ModelKey.parse("cuda:0|matvec|library|float32|C odd")
-    constants = ship._beside(key, data["models"])
-    assert constants["beside"] == "C aligned"
-    assert len(constants["ratios"]) == len(FEW) ** 2
 
 
 def test_a_shipped_profile_can_be_saved(data, tmp_path):
     found = parse(ship.shipped(data, "mine"))
     assert profile.read(found.save(tmp_path / "p.json")).data["models"] == found.data["models"]
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda t: t[:-40], lambda t: "!" + t, lambda t: "", lambda t: 3]
-)
-def test_damage_is_told(damage, data):
-    content = json.loads(ship.shipped(data, "mine"))
-    content["models"] = damage(content["models"])
-    content["sha256"] = digest(content)
-    with pytest.raises(ProfileError):
-        parse(json.dumps(content).encode())
-
-
-@pytest.mark.parametrize("units", [-300, -1, 0, 1, 7])
-@pytest.mark.parametrize("number", [1.2345e-7, 9.9999e-3, 1.0e-5, 3.0])
-def test_last_digits_are_shifted_exactly(number, units):
-    exponent = int(f"{number:.4e}".split("e")[1]) - 4
-    assert packing.changed_by(number, units) == float(f"{number + units * 10.0**exponent:.10g}")
 
 
 def shipped():
@@ -94,9 +64,9 @@ def shipped():
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_what_comes_with_hetero_is_small_and_has_no_samples(name):
+def test_what_comes_with_hetero_has_no_samples(name):
     file = resources.files("hetero.profile.data") / f"{name}.json"
-    assert len(file.read_bytes()) <= 60_000
+    assert len(file.read_bytes()) <= 200_000
     data = profile.shipped(name).data
     links = [m for d in data["links"].values() for kinds in d.values() for m in kinds.values()]
     for model in (*data["models"].values(), *links, data["host"]["pack"]):

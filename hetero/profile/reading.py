@@ -59,12 +59,6 @@ def _parse(content: bytes) -> Profile:
         raise ProfileError(f"schema_version must be {SCHEMA_VERSION}, got {version!r}")
     if data.get("sha256") != digest(data):
         raise ProfileError("sha256 does not match the content")
-    if isinstance(data.get("models"), str):
-        packing = load("hetero.profile.packing")  # what it takes is for few profiles
-        try:
-            data = {**data, "models": packing.unpacked(data["models"], LARGEST)}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProfileError(f"its packed models cannot be read ({error})") from None
     for part in _PARTS:
         if not isinstance(data.get(part), dict):
             raise ProfileError(
@@ -133,7 +127,7 @@ def shipped(name: str) -> Profile:
 
 @functools.cache
 def _content(name: str) -> dict[str, Any]:
-    """Unpacked and checked, which takes 0.2 s where a machine was measured in full."""
+    """Read and checked."""
     home = load("importlib.util").find_spec("hetero.profile.data")
     folder = home.submodule_search_locations[0]
     try:

@@ -25,7 +25,7 @@ and a model is ``{"form", "constants", "residuals", "samples"}`` (`hetero.regist
 the CPU may have "threads", how many are best (`hetero.registry.thread_counts`); one of several
 devices may have "moves_apart": true, if what is moved to them and back is not in it. A device
 written as "cuda:*" stands for every device of that kind, a layout "*" for every layout, "C" for "C
-aligned" and "C odd", "* odd" for everything odd. The profiles that come with hetero have no samples.
+aligned" and "C odd", "* odd" for everything odd. Those that come with hetero have no samples.
 
 =============  =================================================================================
 `encoding`     the bytes of a file, and their checksum

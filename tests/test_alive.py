@@ -112,7 +112,7 @@ def test_every_lock_is_free_in_a_forked_child(monkeypatch):
 def test_locks_are_made_in_one_place():
     """One made elsewhere, also inside an object, would stay taken in a forked child."""
     own = ("threads.py", "blas_spin.py")  # which make theirs anew in a forked child
-    allowed = {Path(locks.__file__), *(Path(kernels.__file__).parent / "cpu" / n for n in own)}
+    allowed = {Path(locks.__file__), *(Path(hetero.__file__).parent / "host" / n for n in own)}
     for package in (hetero, kernels, calibration):
         for file in sorted(Path(package.__file__).parent.rglob("*.py")):
             if file in allowed:
@@ -224,7 +224,8 @@ def test_a_handler_may_call_in_the_middle_of_planning():
     code = """
 import numpy as np, hetero
 from hetero import devices
-from hetero.calling import call_cache, planner
+from hetero.calling import planner
+from hetero.pricing import tables
 from hetero import profile
 from hetero.ops import matmul
 A = np.ones((5, 5))
@@ -407,7 +408,7 @@ def test_calls_at_the_interpreters_end(before):
 def test_this_test_sees_locks():
     """What is looked for is found: a lock of a module's, and one of a module's object."""
     found = {where for where, _ in module_locks()}
-    assert {"hetero.profile.finding._lock", "hetero.calling.tables._all.lock"} <= found
+    assert {"hetero.profile.finding._lock", "hetero.pricing.tables._all.lock"} <= found
 
 
 def test_a_call_in_the_middle_of_a_launch(opencl, monkeypatch):

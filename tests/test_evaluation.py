@@ -69,7 +69,7 @@ def test_every_operation_can_be_verified(operation, hasty):
 def test_every_operation_is_known_from_the_start(module):
     """Whatever a process imports first."""
     code = (
-        f"import hetero.{module}\nfrom hetero.calling import registry\n"
+        f"import hetero.{module}\nfrom hetero import registry\n"
         "print(*(o.name for o in registry.operations()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

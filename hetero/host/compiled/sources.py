@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 # Names of another module are compiled in; a module as a whole (``from . import layer``) is not.
-_IMPORTED = re.compile(r"^ *from (\.+)([\w.]+) import", re.MULTILINE)
+_IMPORTED = re.compile(r"^ *from (\.+|hetero\.)([\w.]+) import", re.MULTILINE)
 
 
 def made_of(files: Iterable[Path]) -> dict[Path, str]:
@@ -28,10 +28,19 @@ def made_of(files: Iterable[Path]) -> dict[Path, str]:
             if _has_stale_bytecode(path):
                 raise OSError(f"{path} has changed within a second, and its bytecode has not")
             found[path] = path.read_text(encoding="utf-8")
-            for dots, module in _IMPORTED.findall(found[path]):
-                folder = path.parents[len(dots) - 1]
-                waiting.append(folder.joinpath(*module.split(".")).with_suffix(".py"))
+            waiting += [_place(path, *name) for name in _IMPORTED.findall(found[path])]
     return found
+
+
+def _place(path: Path, beginning: str, module: str) -> Path:
+    """The file of a module that a source imports from."""
+    if beginning.startswith("."):
+        folder = path.parents[len(beginning) - 1]
+        return folder.joinpath(*module.split(".")).with_suffix(".py")
+    spec = importlib.util.find_spec(beginning + module)
+    if spec is None or spec.origin is None:
+        raise OSError(f"{beginning}{module}, which {path} imports, is not there")
+    return Path(spec.origin)
 
 
 def _has_stale_bytecode(path: Path) -> bool:

@@ -26,16 +26,19 @@ import numpy as np
 
 from hetero import paths
 from hetero.host import disk_cache
-from hetero.host.compiled import cache_hook, sources
+from hetero.host.compiled import sources
 from hetero.imports import load
 
 OFF = "HETERO_COMPILE_AHEAD"  # "0": loops are compiled by the call that needs them
 _KIND, _CODE = "loops", "numba"  # folders of the lists, and of what they list
+_LOOPS = "hetero.kernels.cpu"  # the package of the compiled loops
 _DTYPES = ("float32", "float64")
 _PACKAGES = "hetero.host.threads", "scipy.signal", "scipy.sparse.linalg", "scipy.fft"
 _LONGEST = 900  # seconds after which a process that compiles is given up
 
-cache_hook.store = disk_cache
+
+# Names under which loops were read or written since the process began.
+used: set[str] = set()
 
 
 class Family(NamedTuple):
@@ -166,7 +169,7 @@ def compile_here(name: str, examples: str, nice: int) -> None:
         os.environ[OFF] = "0"  # what is called here is compiled here
         module, _, function = examples.partition(":")
         getattr(load(module), function)(np.dtype(name.rpartition(" in ")[2]))
-        content = json.dumps(sorted(cache_hook.used)).encode()
+        content = json.dumps(sorted(used)).encode()
         disk_cache.write(_KIND, _list_of(name), content, _root())
 
 
@@ -197,12 +200,18 @@ def _made_of() -> str | None:
     try:
         for package in ("hetero", "numba", "llvmlite", "numpy"):
             found.update(f"{package} {metadata.version(package)}\n".encode())
-        found.update(sources.digest(Path(cache_hook.__file__).parent.glob("*.py")).encode())
+        found.update(sources.digest(_sources()).encode())
     except (OSError, metadata.PackageNotFoundError):  # in an archive, or not installed
         return None
     chosen = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_CPU_")}
     found.update(f"{_processor()} {sorted(chosen.items())}".encode())
     return found.hexdigest()
+
+
+def _sources() -> list[Path]:
+    """The files of all compiled loops."""
+    spec = load("importlib.util").find_spec(_LOOPS)
+    return sorted(Path(spec.submodule_search_locations[0]).glob("*.py"))
 
 
 def _processor() -> str:

@@ -24,7 +24,8 @@ from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from hetero.host.compiled import cache_hook, sources
+from hetero.host import disk_cache
+from hetero.host.compiled import loops, sources
 
 KIND = "numba"  # of things in the cache
 VERSIONS = (numba.__version__, llvmlite.__version__, sys.implementation.cache_tag)
@@ -50,7 +51,7 @@ class _Kept(NullCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         name = self._name(sig, target_context.codegen())
-        content = None if name is None else cache_hook.store.read(KIND, name, root())
+        content = None if name is None else disk_cache.read(KIND, name, root())
         if content is None:
             return None
         try:
@@ -60,7 +61,7 @@ class _Kept(NullCache):
         except Exception as error:  # of another Numba, or what it needs is gone: compiled again
             log.info("the compiled loop %s cannot be used: %s", name, error)
             return None
-        cache_hook.used.add(name)
+        loops.used.add(name)
         return result
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -73,13 +74,13 @@ class _Kept(NullCache):
         except Exception as error:
             log.info("the compiled loop %s cannot be kept: %s", name, error)
             return
-        cache_hook.store.write(KIND, name, content, root())
-        cache_hook.used.add(name)
+        disk_cache.write(KIND, name, content, root())
+        loops.used.add(name)
 
     def _name(self, sig: Any, codegen: Any) -> str | None:
         """A file's name, by all that the code depends on; None where it is not to be kept."""
         function = self._function
-        if cache_hook.store is None or function.__closure__ is not None:
+        if function.__closure__ is not None:
             return None
         arguments = sig if isinstance(sig, tuple) else sig.args
         if any(isinstance(argument, types.Callable) for argument in arguments):

@@ -17,10 +17,10 @@ from hetero.arrays import pinned  # noqa: E402
 from hetero.devices.cuda import copies as cuda_copies  # noqa: E402
 from hetero.errors import DeviceError  # noqa: E402
 from hetero.host import blas_spin  # noqa: E402
-from hetero.host.copying import copy_jobs, lane, lanes, pieces, scheduling, staging, team  # noqa: E402
+from hetero.host.copying import copy_jobs, lane, lanes, scheduling, staging, team  # noqa: E402
 
 del devices.here.kinds["opencl"]
-pieces._LEAST_ROW = 8
+copy_jobs._LEAST_ROW = 8
 SLICE, CHUNK, REGION = 1 << 13, 1 << 11, 1 << 15
 team._SLICE, team._LEAST_SLICE, team._CHUNK, team._LEAST_CHUNK = SLICE, SLICE // 2, CHUNK, 1 << 9
 rng = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def sizes_and_layouts() -> None:
     views = [X, X.T, X[::2], X[:, ::-3], X[..., 2:7], X[:, :, 0], X[5:6, ::-1], X[::-2, 3:4]]
     views += [np.broadcast_to(X[0], (3, 41, 13)), X.transpose(1, 0, 2)[::-1], wide[:, ::2]]
     views += [wide[:, 100:2148], wide[:, 100:2149], wide[::-1, :2047], wide[3:4]]
-    rows = [pieces.in_rows(view) for view in views]
+    rows = [copy_jobs.in_rows(view) for view in views]
     assert sum(map(len, rows)) >= 9
     for view, found in zip(views, rows, strict=True):
         for matrix in found:

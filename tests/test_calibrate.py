@@ -19,7 +19,7 @@ import pytest
 import hetero
 from hetero import cli, paths, profile
 from hetero.calibration import machine
-from hetero.cli import exit_codes
+from hetero.cli import values
 from hetero.profile import inventory
 
 # The package's attribute of this name is the function.
@@ -214,17 +214,17 @@ def test_a_path_that_is_named_is_written(calibrated, content, tmp_path, monkeypa
 def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys):
     calibrated(2, name="good")
     calibrated(60, name="disturbed")
-    assert cli.main(["calibrate", "--quick"]) == exit_codes.FAILED
+    assert cli.main(["calibrate", "--quick"]) == values.FAILED
     out = capsys.readouterr().out
     assert f"not replaced, as it is better: {profile_file}" in out
     profile_file.unlink()
-    assert cli.main(["calibrate", "--quick"]) == exit_codes.FAILED
+    assert cli.main(["calibrate", "--quick"]) == values.FAILED
     out = capsys.readouterr().out
     assert "other processes kept 3.9 of 2 cores busy" in out
     assert "cannot be trusted" in out
     assert f"written to {profile_file}" in out
     calibrated(2, name="good")
-    assert cli.main(["calibrate", "--quick", "--json"]) == exit_codes.DONE
+    assert cli.main(["calibrate", "--quick", "--json"]) == values.DONE
     assert json.loads(capsys.readouterr().out)["trusted"]
 
 
@@ -232,7 +232,7 @@ def test_the_command_says_what_became_of_it(calibrated, profile_file, capsys):
 def test_info_and_plans_say_whether_other_load_spoiled_the_calibration(calibrated, left, capsys):
     calibrated(left)
     profile.set_current(None)  # as in the next process
-    assert cli.main(["info"]) == exit_codes.DONE
+    assert cli.main(["info"]) == values.DONE
     told = "disturbed: by other load: run 'hetero calibrate' again when nothing else runs"
     assert (told in capsys.readouterr().out) == (left == 60)
     A = np.ones((9, 9))

@@ -18,7 +18,7 @@ import hetero
 from hetero import devices, profile
 from hetero.arrays import describe, pinned
 from hetero.errors import DeviceError
-from hetero.host.copying import copy_jobs, lanes, pieces, staging
+from hetero.host.copying import copy_jobs, lanes, staging
 from hetero.moving import pinned_arrays
 from hetero.pricing import movement, pricing
 from hetero.registry import problem
@@ -106,7 +106,7 @@ def test_into_a_strided_array_and_nowhere_else(ring, device):
 @pytest.mark.parametrize("name", VIEWS)
 def test_pieces_follow_each_other_and_leave_nothing_out(name, most):
     array = VIEWS[name]
-    count, piece = pieces.pieces(array, most)
+    count, piece = copy_jobs.pieces(array, most)
     end, packed = 0, b""
     for number in range(count):
         view, begin = piece(number)

@@ -13,9 +13,8 @@ import numpy as np
 
 from hetero.arrays.cupy import Cupy
 from hetero.arrays.dlpack import Dlpack
-from hetero.arrays.interface import INTERFACE, Interface
+from hetero.arrays.interface import INTERFACE, Interface, Numba
 from hetero.arrays.library import Access, Library, layouts
-from hetero.arrays.numba import Numba
 from hetero.arrays.numpy import Numpy
 from hetero.arrays.opencl import OpenCL
 from hetero.arrays.operand import (

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero.arrays.library import Library
+from hetero.arrays.library import Library, NewArray
 from hetero.arrays.operand import Operand, dense
+from hetero.imports import load
 
 _DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL; PyCUDA has no call for it
 
@@ -92,3 +93,16 @@ def ordinal_of_address(pointer: int) -> int | None:
     ordinal = ctypes.c_int(-1)
     status = ask(ctypes.byref(ordinal), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
     return ordinal.value if status == 0 and ordinal.value >= 0 else None
+
+
+class Numba(Interface):
+    """Numba's device arrays."""
+
+    modules = frozenset({"numba", "numba_cuda"})
+
+    def empty(
+        self, like: Any, shape: tuple[int, ...], dtype: np.dtype, new_array: NewArray
+    ) -> tuple[Any, int]:
+        cuda = load("numba.cuda")
+        made = cuda.device_array(shape, dtype)
+        return made, self.describe(made).pointer

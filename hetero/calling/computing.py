@@ -11,7 +11,7 @@ from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
 from hetero.errors import GraphError
 from hetero.host import limits, reused
-from hetero.moving import streams, transfer
+from hetero.moving import transfer
 from hetero.moving.calls import Call, Done
 from hetero.pricing.plan import CPU
 from hetero.registry import Implementation, blas_use, thread_counts
@@ -91,8 +91,8 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
         described = call.operands if call.target is None else (*call.operands, call.target)
         staged = transfer.stage_all(device, call.arrays, call.operands)
         inputs = tuple(buffer for buffer, _ in staged)
-        others = streams.of(device, (*described, *call.read))
-        streams.follow(device, others)
+        others = transfer.of(device, (*described, *call.read))
+        transfer.follow(device, others)
         if result.location == device.name:
             call = call.with_output(problem)
             assert call.target is not None
@@ -100,7 +100,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
             _begin(device, arguments.output, result, call)
             outcome = run((device,), problem, arguments)
             device.keep(call.arrays, arguments.options, call.out)
-            streams.precede(device, others)
+            transfer.precede(device, others)
             if outcome is not None:  # a solve's failures are to show up here
                 device.synchronize()
             return Done(call.out, outcome, device.name, implementation.method, call.done)

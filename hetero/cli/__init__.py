@@ -15,8 +15,8 @@ import sys
 from collections.abc import Sequence
 
 from hetero import terminal
-from hetero.cli.exit_codes import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE
 from hetero.cli.parser import parser
+from hetero.cli.values import DONE, FAILED, INTERRUPTED, NO_CHOICE, USAGE
 from hetero.errors import HeteroError, NotPriced
 
 __all__ = ["DONE", "FAILED", "INTERRUPTED", "NO_CHOICE", "USAGE", "main"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import hetero
 from hetero import terminal
-from hetero.cli.exit_codes import DONE, FAILED, NO_CHOICE
+from hetero.cli.values import DONE, FAILED, NO_CHOICE
 from hetero.errors import ProfileError
 from hetero.terminal import progress_bar
 

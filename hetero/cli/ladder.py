@@ -9,7 +9,7 @@ from typing import Any
 
 from hetero import terminal
 from hetero.cli import values
-from hetero.cli.exit_codes import DONE, FAILED
+from hetero.cli.values import DONE, FAILED
 from hetero.terminal import progress_bar
 
 

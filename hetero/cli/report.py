@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hetero import terminal
 from hetero.cli import values
-from hetero.cli.exit_codes import DONE
+from hetero.cli.values import DONE
 from hetero.terminal import progress_bar
 
 

@@ -19,3 +19,10 @@ def file(text: str) -> str:
     if not text or "\0" in text:
         raise argparse.ArgumentTypeError(f"must name a file, got {text[:40]!r}")
     return text
+
+
+DONE = 0
+FAILED = 1  # a file that cannot be written, a device that fails, a calibration not to trust
+USAGE = 2  # unknown operation, device, method or profile, wrong dimensions; no command
+NO_CHOICE = 3  # no candidate could be chosen, as the printed reasons say
+INTERRUPTED = 130

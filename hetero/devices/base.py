@@ -1,7 +1,6 @@
 """The interface of a device: describe, allocate, build, launch.
 
-Its base `host_copies.HostCopies` has the copies between host and device, that one's base
-`queues.Queues` what orders them.
+Its base `host_copies.HostCopies` has the copies between host and device, and what orders them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from hetero.arrays import Operand, as_array, describe, is_device_array
 from hetero.devices.base import Device
 from hetero.errors import GraphError
 from hetero.host import reused
-from hetero.moving import streams, transfer
+from hetero.moving import transfer
 
 
 class Download:
@@ -34,7 +34,7 @@ class Download:
         with device.active():
             if device.capturing:
                 raise GraphError("bringing results to the host cannot be part of a graph")
-            streams.follow(device, streams.of(device, [operand]))
+            transfer.follow(device, transfer.of(device, [operand]))
             self._copy = device.start_download(operand.pointer, target, low)
 
     def wait(self) -> np.ndarray:

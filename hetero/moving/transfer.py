@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, describe, library_of
+from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, describe, library_of
 from hetero.devices.base import Device
 from hetero.host import reused
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy
 from hetero.imports import load
-from hetero.moving import failures, keeping, pipeline, streams
+from hetero.moving import failures, keeping, pipeline
 
 
 def stage(device: Device, array: Any, operand: Operand) -> tuple[Any, Any]:
@@ -118,7 +119,7 @@ def to_host(array: Any, operand: Operand, out: np.ndarray | None = None) -> np.n
 
     def move() -> np.ndarray:
         with device.active():
-            streams.follow(device, streams.of(device, [operand]))
+            follow(device, of(device, [operand]))
             if operand.is_c_contiguous():
                 return fetch(device, operand.pointer, operand.shape, operand.dtype, out)
             low, raw = _span(operand)
@@ -141,14 +142,14 @@ def from_host(values: np.ndarray, array: Any, operand: Operand) -> None:
 
     def move() -> None:
         with device.active():
-            others = streams.of(device, [operand])
-            streams.follow(device, others)
+            others = of(device, [operand])
+            follow(device, others)
             low, raw = _span(operand)
             if not operand.is_dense():
                 device.download(operand.pointer, raw, low)  # what lies in the gaps stays
             view(raw, operand, low)[...] = values
             device.upload(raw, operand.pointer, low)
-            streams.precede(device, others)
+            precede(device, others)
 
     failures.twice(device, move)
 
@@ -164,10 +165,10 @@ def put(values: Any, operand: Operand, array: Any, target: Operand) -> None:
 
     def copy() -> None:
         with device.active():
-            others = streams.of(device, [operand, target])
-            streams.follow(device, others)
+            others = of(device, [operand, target])
+            follow(device, others)
             device.copy(target.pointer, operand.pointer, target.nbytes)
-            streams.precede(device, others)
+            precede(device, others)
 
     failures.twice(device, copy)
 
@@ -199,3 +200,33 @@ def empty_like(
     library = library_of(array)
     assert library is not None
     return library.empty(array, shape, dtype, new_array)
+
+
+def of(device: Device, operands: Iterable[Operand]) -> set[int]:
+    """The streams of operands on a device that its default queue is not ordered with."""
+    return {o.stream for o in operands if o.location == device.name and not o.is_ordered()}
+
+
+def follow(device: Device, streams: set[int]) -> None:
+    """Let the device's default queue wait for what the streams hold now.
+
+    Where a library does not tell its stream, it was asked to order its work itself; see
+    `hetero.arrays.dlpack`. In a context that is not the primary one that is no order.
+    """
+    for stream in streams:
+        if stream != UNKNOWN_STREAM:
+            device.follow_stream(stream)
+        elif device.capturing or not device.same_in_threads():
+            device.synchronize()
+
+
+def precede(device: Device, streams: set[int]) -> None:
+    """Let the streams wait for what the device's default queue holds now.
+
+    The host waits where a library does not tell its stream.
+    """
+    for stream in streams:
+        if stream != UNKNOWN_STREAM:
+            device.precede_stream(stream)
+        else:
+            device.synchronize()

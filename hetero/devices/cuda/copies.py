@@ -12,8 +12,8 @@ import numpy as np
 from hetero.arrays.pinned import holds, known
 from hetero.devices.cuda import pinned
 from hetero.devices.cuda import rows as cuda_rows
+from hetero.devices.cuda.launch import CudaLaunches
 from hetero.devices.cuda.state import Lent
-from hetero.devices.cuda.streams import CudaStreams
 from hetero.errors import DeviceError
 from hetero.host import blas_spin
 from hetero.host.copying import lane, team
@@ -28,7 +28,7 @@ def _undisturbed(array: np.ndarray) -> Any:
     return blas_spin.asleep(0.0) if array.nbytes >= LONG_BYTES else contextlib.nullcontext()
 
 
-class CudaCopies(CudaStreams):
+class CudaCopies(CudaLaunches):
     """What a CUDA device does of `hetero.devices.host_copies`."""
 
     stages = True

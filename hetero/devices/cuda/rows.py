@@ -12,8 +12,7 @@ import numpy as np
 
 from hetero.devices.cuda import pinned
 from hetero.errors import DeviceError
-from hetero.host.copying.copy_jobs import UPLOAD
-from hetero.host.copying.pieces import pieces
+from hetero.host.copying.copy_jobs import UPLOAD, pieces
 
 _HOST, _DEVICE = 1, 2  # CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE
 _LEAST = 256  # bytes of a row; the bus is slow with less

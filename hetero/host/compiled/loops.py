@@ -20,7 +20,7 @@ import platform
 import signal
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -223,3 +223,27 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     told = (b"vendor_id", b"cpu family", b"model", b"flags", b"Features", b"CPU ")
     return repr([line for line in first.splitlines() if line.startswith(told)])
+
+
+__all__ = ["as_loops_take"]
+
+
+class _Writable:
+    """An array's memory, said to be writable."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        interface: dict[str, Any] = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+        self.array = array  # whose memory it is
+
+
+def as_loops_take(array: np.ndarray) -> np.ndarray:
+    """The array, or another one of its memory that counts as writable; loops only read it.
+
+    One that is not aligned is copied.
+    """
+    flags = array.flags
+    if not flags.aligned:
+        return array.copy()
+    return array if flags.writeable else np.asarray(_Writable(array))

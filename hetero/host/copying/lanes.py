@@ -11,8 +11,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hetero.errors import DeviceError
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Device, Job, here, plainly
-from hetero.host.copying.pieces import behind, pieces
+from hetero.host.copying.copy_jobs import (
+    DOWNLOAD,
+    UPLOAD,
+    Device,
+    Job,
+    behind,
+    here,
+    pieces,
+    plainly,
+)
 from hetero.host.copying.scheduling import be_nice, be_punctual
 
 PURPOSE = "pinned buffers of copies"

@@ -29,9 +29,18 @@ import numpy as np
 from hetero import locks
 from hetero.host import blas_spin, reused
 from hetero.host.copying import lane, team
-from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy, Device, Direct, Job, Staged, here
+from hetero.host.copying.copy_jobs import (
+    DOWNLOAD,
+    UPLOAD,
+    Copy,
+    Device,
+    Direct,
+    Job,
+    Staged,
+    here,
+    in_rows,
+)
 from hetero.host.copying.lanes import Lane, Way, wanted_region
-from hetero.host.copying.pieces import in_rows
 from hetero.host.copying.scheduling import be_nice
 from hetero.host.copying.warming import Regions
 

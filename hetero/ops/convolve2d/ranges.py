@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hetero.host.compiled.same_types import as_loops_take
+from hetero.host.compiled.loops import as_loops_take
 from hetero.ops.convolve2d import loops
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import Window

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.host.compiled.same_types import as_loops_take
+from hetero.host.compiled.loops import as_loops_take
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
 from hetero.ops.kmeans import initial

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.host.compiled import loop_compiler, loops
-from hetero.host.compiled.same_types import as_loops_take
+from hetero.host.compiled.loops import as_loops_take
 from hetero.imports import load
 from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems.types import Csr, Dense, Stencil

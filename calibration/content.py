@@ -27,7 +27,7 @@ def profile_of(
     links = {**stays["links"], **{name: found.links for name, found in kept.around.items()}}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
     models = before | modelling.models(measured, failures, links, kept.fitted)
-    others = {k: v for k, v in stays["host"].items() if k in ("blas_sleep", "contention")}
+    others = {k: v for k, v in stays["host"].items() if k == "blas_sleep"}
     models = modelling.derived(registry.operations(), models, failures)
     pack = kept.pack or stays["host"].get("pack")
     found = {

@@ -14,7 +14,6 @@ from hetero.calibration.ahead import compiling
 from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.environment import (
     blas_sleep,
-    contention,
     surroundings,
     thread_counts,
     twins,
@@ -28,7 +27,7 @@ from hetero.calibration.progress import Schedule
 from hetero.calibration.wanted import Wanted
 from hetero.host import blas_spin
 from hetero.ops.cases import Place, forget_numbers
-from hetero.profile import Profile, inventory
+from hetero.profile import inventory
 
 # Planned seconds of what is no case, quick and in full: what it takes corrects them.
 _COMPILING, _THREADS = (3.0, 8.0), (0.5, 1.0)
@@ -116,11 +115,6 @@ def _measure(
             found["models"][str(key)] = {**model, "threads": table}
     if (sleep := blas_sleep.least_work(measured)) is not None:
         found["host"]["blas_sleep"] = sleep
-    if not (wanted.quick or wanted.only):
-        schedule.begin("contention", contention.SECONDS, "calls that the CPU and a device share")
-        new = Profile(found)
-        if known := contention.measured(places, operations, new, failures):
-            found["host"]["contention"] = known
     found["load"] = watch.seen()
     for line in told(failures):
         log.warning("calibration leaves out %s", line)
@@ -211,9 +205,6 @@ def _planned(
     schedule.plan("compiling", _COMPILING[full])
     schedule.plan("threads", _THREADS[full])
     surroundings.plan(schedule, places, wanted.quick)
-    for place in places:
-        if place.devices and full:
-            schedule.plan("contention", contention.SECONDS)
     for portion in portions:
         for case in portion.cases:
             done = kept.turns_left(case, portion.place) / turns(case)

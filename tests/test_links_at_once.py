@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fakes import FakeCuda
-from test_loaded_links import Timed
 
 from hetero import profile
-from hetero.calibration.environment import copies, links_at_once, loaded_links
+from hetero.calibration.environment import copies, links_at_once
 from hetero.calibration.environment.links_at_once import Together, is_made, measured, steady, times
 from hetero.calibration.failures import Failure
 from hetero.calibration.fit import fit_link
@@ -25,6 +24,23 @@ from hetero.profile import PAGEABLE, PINNED, STAGED, Profile
 SIZES = links_at_once._SIZES
 WAYS = copies.Copies.WAYS
 RATE = 4e10
+
+
+class Timed(FakeCuda):
+    """A device that notes what was done to it."""
+
+    def __init__(self, ordinal, done):
+        super().__init__(ordinal)
+        self.done = done
+
+    def upload(self, source, target, offset=0, stream=None):
+        super().upload(source, target, offset, stream)
+        self.done.append(f"upload to {self.ordinal}")
+        self.largest = max(getattr(self, "largest", 0), source.nbytes)
+
+    def download(self, source, target, offset=0, stream=None):
+        super().download(source, target, offset, stream)
+        self.done.append(f"download from {self.ordinal}")
 
 
 class Bus:
@@ -101,7 +117,7 @@ def test_single_copies_are_predicted(ratio, late, spikes):
     samples = [2**n for n in range(10, 31)]
     model = {"samples": {"bytes": samples, "seconds": [quiet.alone(n) for n in samples]}}
     links = {way: {PINNED: model, STAGED: model} for way in (UPLOAD, DOWNLOAD)}
-    kept = loaded_links.curves(links, times(links, found.seconds))
+    kept = links_at_once.curves(links, times(links, found.seconds))
     constants = Profile(
         {"name": "", "devices": {}, "links": {"cuda:0": _drawn(links), "cuda*2": kept}}
     )
@@ -160,7 +176,7 @@ def test_the_time_is_kept_to(rate):
     assert sizes == SIZES[: len(sizes)]
     fewest = links_at_once._SAMPLES * len(Bus.ways) + 2 * links_at_once._LEAST_ROW
     smallest = fewest * 1.2 * bus.alone(SIZES[0])  # which has to be measured
-    assert bus.now <= max(1.3 * loaded_links.SECONDS, 1.01 * smallest)
+    assert bus.now <= max(1.3 * links_at_once.SECONDS, 1.01 * smallest)
     assert (sizes == SIZES) == (rate > 1e10)
 
 

@@ -131,7 +131,7 @@ def test_links_have_their_samples_and_rates():
     }
     quiet = {**model, "samples": {"bytes": [1024.0, 1048576.0], "seconds": [1e-5, 1e-3]}}
     busy = {**model, "samples": {"bytes": [1024], "times": [2.0]}}  # twice as long as quiet
-    kinds = {"pinned": quiet, "pinned beside BLAS": busy, "pageable": model}
+    kinds = {"pinned": quiet, "staged": busy, "pageable": model}
     both = {"cuda:0": {"upload": kinds}, "cuda*2": {"upload": {"pinned": busy}}}
     data = {**profile.shipped("tesla-t10").data, "links": both}
     link, together = links.links(profile.Profile(data))
@@ -262,15 +262,6 @@ def test_a_machine_that_is_not_calibrated_says_so():
     data = {**measured.data, "load": {**measured.data["load"], "left": 5000}}
     assert 'class="warn"' in machine.trust(profile.Profile(data), False)
     assert 'class="warn">While' not in machine.trust(measured, False)
-
-
-def test_links_in_company_are_thin_lines():
-    model = profile.shipped("h100").data["links"]["cuda:0"]["upload"]["pinned"]
-    kinds = {"pinned": model, "pinned beside BLAS": model}
-    data = {**profile.shipped("h100").data, "links": {"cuda:0": {"upload": kinds}}}
-    (figure,) = links.section(links.links(profile.Profile(data)), svg.Names())
-    assert 'class="c0 line thick"' in figure
-    assert 'class="c1 line"' in figure
 
 
 @pytest.mark.parametrize("places", [[5.0], [5.0, 5.0, 5.0], [100.0, 99.0, 0.0, 1.0], [50.0] * 8])

@@ -343,11 +343,6 @@ def spoiled(data, *path_and_value):
     return changed
 
 
-def lost(cpu, device, **more):
-    """What the CPU and a device lose to one another."""
-    return {"opencl:0": {"matmul": {"pageable": {"cpu": cpu, "device": device, **more}}}}
-
-
 # name -> (what is done to the content, what the warning must name)
 DAMAGE = {
     "empty": (lambda d: b"", "JSON"),
@@ -449,11 +444,6 @@ DEEP = {
     "dispatch a number": ("host", "dispatch", 5),
     "dispatch of text": ("host", "dispatch", {"opencl:0": {"host": "x"}}),
     "dispatch flat": ("host", "dispatch", {"opencl:0": 1e-6}),
-    "contention that gains": ("host", "contention", lost(0.99, 1.0)),
-    "contention of the device that gains": ("host", "contention", lost(1.0, 0.5)),
-    "contention without end": ("host", "contention", lost(1.0, float("inf"))),
-    "contention on fewer threads than none": ("host", "contention", lost(1.0, 1.0, spared=-1)),
-    "contention handed over before it ends": ("host", "contention", lost(1.0, 1.0, handover=-1.0)),
     "no pack": ("host", {}),
     "pack null": ("host", "pack", None),
 }

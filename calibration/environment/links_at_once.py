@@ -19,16 +19,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.calibration.environment import loaded_links
 from hetero.calibration.environment.copies import Copies, Way
-from hetero.calibration.environment.loaded_links import SECONDS, Times
 from hetero.calibration.environment.quiet_links import Theft
 from hetero.calibration.failures import Failure
+from hetero.calibration.fit import fit_link
 from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.ops.cases import Budget, Place
 from hetero.profile import PINNED, STAGED, Profile
 
+Times = dict[Way, dict[int, float]]  # bytes -> times
+SECONDS = 2.0  # that measuring takes, about and at most
+_FAR = 2.0  # times the least sample: what takes longer met something else
 _ROUNDS = 3
 _SIZES = tuple(at_once.LEAST << step for step in (0, 1, 2, 4, 6))  # bytes of a copy, to 256 MiB
 _SAMPLES = 4  # single copies of a size, in each round
@@ -195,7 +197,7 @@ def measured(
     middles = {}
     for key in rounds[0].single:
         taken = [seconds for each in rounds for seconds in each.single[key]]
-        middles[key] = median(loaded_links.near(taken))
+        middles[key] = median(near(taken))
     late = [middles[key] - steady([each.rows[key] for each in rounds]) for key in rounds[0].rows]
     begin = max(median(late), 0.0) if late else 0.0
     seconds: Times = {way: {} for way in copies.ways}
@@ -231,18 +233,54 @@ def times(links: dict[str, Any], seconds: Times) -> Times:
     return found
 
 
+def near(samples: list[float]) -> list[float]:
+    """Those that met nothing else."""
+    return [s for s in samples if s <= _FAR * min(samples)]
+
+
+def curves(links: dict[str, Any], times: Times) -> dict[str, Any]:
+    """Link models of those ways of which some size differs: direction -> kind of memory -> model.
+
+    Parameters
+    ----------
+    links : dict
+        Of the quiet link, with samples.
+    times : dict
+        As `times` gives them.
+    """
+    found: dict[str, Any] = {}
+    for (direction, memory), of_way in times.items():
+        samples = links.get(direction, {}).get(memory, {}).get("samples")
+        if samples is None or not of_way or all(ratio == 1.0 for ratio in of_way.values()):
+            continue
+        lengths = sorted(of_way)
+        logs = np.interp(
+            np.log(samples["bytes"]), np.log(lengths), [log(of_way[n]) for n in lengths]
+        )
+        model = fit_link.segments(samples["bytes"], np.multiply(samples["seconds"], np.exp(logs)))
+        model["samples"] = {"bytes": lengths, "times": [of_way[n] for n in lengths]}
+        found.setdefault(direction, {})[memory] = model
+    return found
+
+
 def together(
     place: Place, links: dict[str, Any], budget: Budget, failures: list[Failure]
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """The links of all equal devices at once, by those of the first of them; and what it takes to
     begin on all."""
-    largest = loaded_links.largest(place, budget)
+    largest = _largest(place, budget)
     sizes = [nbytes for nbytes in _SIZES if nbytes <= largest]
     if not sizes:
         return {}, {}
     try:
         found = measured(Together(place.devices, sizes[-1]), sizes, is_made(links))
-        return loaded_links.curves(links, times(links, found.seconds)), {_HOST: found.begin}
+        return curves(links, times(links, found.seconds)), {_HOST: found.begin}
     except Exception as error:
         failures.append(Failure("links", place.name, "at once", error))
         return {}, {}
+
+
+def _largest(place: Place, budget: Budget) -> int:
+    """Bytes of the largest copy that each device of a place has room for."""
+    memory = min(int(device.describe()["memory_bytes"]) for device in place.devices)
+    return min(budget.largest_transfer, memory // 4)

@@ -10,7 +10,7 @@ from typing import Any
 from hetero import registry
 from hetero.calibration import selection
 from hetero.calibration.checkpoint import Around, Checkpoint
-from hetero.calibration.environment import links_at_once, loaded_links, overheads, quiet_links
+from hetero.calibration.environment import links_at_once, overheads, quiet_links
 from hetero.calibration.failures import Failure
 from hetero.calibration.portions import Portion
 from hetero.calibration.progress import Schedule
@@ -28,8 +28,8 @@ def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
     for place in places:
         if len(place.devices) == 1:
             schedule.plan("links", _AROUND[not quick])
-        if place.devices and not quick:
-            schedule.plan("company", loaded_links.SECONDS)
+        if len(place.devices) > 1:
+            schedule.plan("company", links_at_once.SECONDS)
 
 
 class Surroundings:
@@ -57,7 +57,6 @@ class Surroundings:
     ) -> None:
         self._places, self._portions, self._wanted, self._kept = places, portions, wanted, kept
         self._schedule, self._failures = schedule, failures
-        self._after_products: dict[str, loaded_links.Times] = {}
         self._links: dict[str, dict[str, Any] | None] = {}  # None where they cannot be measured
         self.shares: dict[tuple[str, str, str], float] = {}
 
@@ -69,12 +68,6 @@ class Surroundings:
     def _copies(self) -> None:
         """Copies in host memory, and each device's links."""
         wanted, kept = self._wanted, self._kept
-        if not wanted.quick:
-            anew = [p for p in self._places if p.name not in kept.around]
-            anew = [p for p in anew if links_are_wanted(p, wanted)]
-            self._schedule.begin("company", loaded_links.SECONDS, "links after products")
-            found = loaded_links.after_products(anew, wanted.budget, self._failures)
-            self._after_products = found
         if kept.pack is None and (wanted.base is None or CPU in wanted.only):
             self._schedule.begin("pack", _PACK[not wanted.quick], "copies in host memory")
             kept.pack = overheads.pack(wanted.budget)
@@ -107,8 +100,7 @@ class Surroundings:
             except Exception as error:
                 self._failures.append(Failure("links", name, "", error))
             else:
-                links = loaded_links.beside(found.links, self._after_products.get(name, {}))
-                kept.around[name] = found._replace(links=links)
+                kept.around[name] = found
                 kept.write_if_due()
                 self.shares |= {(name, *key): value for key, value in found.shares.items()}
         for place in self._places:
@@ -120,7 +112,7 @@ class Surroundings:
         kept, first = self._kept, place.devices[0].name
         links = kept.around[first].links if first in kept.around else {}
         links = links or (self._wanted.base or {}).get("links", {}).get(first, {})
-        self._schedule.begin("company", loaded_links.SECONDS, f"links of {place.name} at once")
+        self._schedule.begin("company", links_at_once.SECONDS, f"links of {place.name} at once")
         found = links_at_once.together(place, links, self._wanted.budget, self._failures)
         kept.around[place.name] = Around(*found, {})
 

@@ -24,7 +24,6 @@ def priced(
     info: dict[str, Any],
     constants: Profile,
     asked_for: bool,
-    beside: str,
 ) -> Candidate:
     """A range by one method on a device."""
     if part.operation != implementation.operation:  # as a single row may be another's
@@ -36,7 +35,7 @@ def priced(
             return Candidate(member, implementation.method, None, {}, reason, implementation)
         implementation = same
     row = part, implementation, member, info, constants, asked_for
-    return candidate_pricing.candidate(*row, None, beside)
+    return candidate_pricing.candidate(*row, None)
 
 
 def fetched(found: Candidate, part: Problem, constants: Profile) -> Candidate:
@@ -51,11 +50,10 @@ def with_terms(candidate: Candidate, later: Mapping[str, float]) -> Candidate:
     """A candidate that takes longer by some terms; itself where it has no price."""
     if candidate.seconds is None:
         return candidate
-    more, terms = sum(later.values()), dict(candidate.terms)
+    terms = dict(candidate.terms)
     for name, seconds in later.items():
         terms[name] = terms.get(name, 0.0) + seconds
-    otherwise = candidate.otherwise and candidate.otherwise + more
-    return candidate._replace(terms=terms, seconds=candidate.seconds + more, otherwise=otherwise)
+    return candidate._replace(terms=terms, seconds=candidate.seconds + sum(later.values()))
 
 
 def moved(problem: Problem) -> int:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from hetero import devices
-from hetero.blocks import beside_cpu
-from hetero.blocks.beside_cpu import Enqueued
 from hetero.blocks.ranges import moved
 from hetero.devices import at_once
 from hetero.devices.base import Device
@@ -16,13 +13,11 @@ from hetero.moving import failures
 from hetero.pricing.plan import CPU, Plan, Share
 
 Attempt = Callable[[Device, Plan, Share], None]
-Begin = Callable[[Device, Plan, Share], Enqueued | None]
 
 
 def run(
     shares: tuple[Share, ...],
     attempt: Attempt,
-    begin: Begin,
     by_cpu: Callable[[Share], None],
     begun: int,
 ) -> None:
@@ -34,11 +29,9 @@ def run(
     Parameters
     ----------
     shares : tuple of Share
-        One of them may be the CPU's, which works beside the other one.
+        One of them may be the CPU's, which this thread does.
     attempt : callable
         ``attempt(device, plan, share)`` does one there; it raises `DeviceError`.
-    begin : callable
-        ``begin(device, plan, share)`` puts one on a device's queue, as `beside_cpu.enqueued` does.
     by_cpu : callable
         Does one on the CPU, its own or another's.
     begun : int
@@ -58,13 +51,13 @@ def run(
 
         return do
 
-    if own:
-        whole = used[0], shares[0].plan, shares[0]
-        steps = partial(by_cpu, own[0]), partial(begin, *whole), partial(attempt, *whole)
-        if (error := beside_cpu.together(used[0], *steps)) is not None:
-            errors[0] = error
+    tasks = [task(number) for number in range(len(shares))]
+    if own and at_once.independent(used):
+        at_once.side_by_side([lambda: by_cpu(own[0]), *tasks])
+    elif own:
+        for each in (*tasks, lambda: by_cpu(own[0])):
+            each()
     else:
-        tasks = [task(number) for number in range(len(shares))]
         at_once.run(used, tasks, min(moved(share.plan.problem) for share in shares))
     sound = [device for number, device in enumerate(used) if number not in errors]
     for number, error in sorted(errors.items()):

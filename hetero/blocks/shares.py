@@ -31,28 +31,23 @@ def price(
     devices: Devices,
     device: str | None = None,
     method: str | None = None,
-    beside: str = "",
 ) -> Plan:
-    """`pricing.price`, with all devices of a kind together, and the CPU with a device, among the
-    candidates.
+    """`pricing.price`, with all devices of a kind together among the candidates.
 
-    They are the only ones where ``device`` names them, as "cuda:*" or "cpu+cuda:0", and they can do
-    the problem.
+    These, or the CPU with a device, are the only ones where ``device`` names them, as "cuda:*" or
+    "cpu+cuda:0", and they can do the problem.
     """
     if str(device).startswith(pricing.WITH_CPU):
-        shared = with_cpu.named(problem, constants, devices, device, method, beside)
+        shared = with_cpu.named(problem, constants, devices, device, method)
     else:
-        shared = _candidates(problem, constants, devices, device, method, beside)
+        shared = _candidates(problem, constants, devices, device, method)
     possible = [c for c in shared if c.reason is None]
     if device is not None and possible:
         blas = next((s.plan.blas for c in possible for s in c.shares if s.plan.blas), None)
-        plan = _ranked(Plan(problem, (), constants.title, blas=blas, beside=beside), shared)
+        plan = _ranked(Plan(problem, (), constants.title, blas=blas), shared)
     else:
-        plan = pricing.price(problem, constants, devices, device, method, beside)
+        plan = pricing.price(problem, constants, devices, device, method)
         plan = _ranked(plan, shared) if shared else plan
-        if device is None:
-            also = [*with_cpu.among(plan, constants, devices, method, beside)]
-            plan = _ranked(plan, _later(also, problem, constants, beside)) if also else plan
     return plan if problem.next_device is None else _staying(plan)
 
 
@@ -86,8 +81,6 @@ def _ranked(plan: Plan, more: list[Candidate]) -> Plan:
     priced = [c for c in possible if c.seconds is not None]
     if priced:
         possible = sorted(priced, key=lambda c: c.seconds)
-        least = min(possible, key=lambda c: c.otherwise or c.seconds)
-        plan = replace(plan, turns=possible[0] is not least)
     kept = {id(c) for c in possible}
     rest = [
         c if c.reason else c._replace(reason=candidate_pricing.UNKNOWN)
@@ -103,7 +96,6 @@ def _candidates(
     devices: Devices,
     device: str | None,
     method: str | None,
-    beside: str,
 ) -> list[Candidate]:
     found: list[Candidate] = []
     for kind, members in _together(devices, device).items():
@@ -112,7 +104,7 @@ def _candidates(
         cut = registry.cut(problem, len(members))
         if cut is None:
             continue
-        together = _Together(kind, members, devices, constants, device is not None, beside)
+        together = _Together(kind, members, devices, constants, device is not None)
         look = registry.considered if method is None else registry.lookup
         for implementation in look(problem.operation):
             serves = implementation.stands_in
@@ -125,14 +117,12 @@ def _candidates(
                 )
             ):
                 found.append(together.candidate(problem, cut, implementation))
-    return _later(found, problem, constants, beside)
+    return _later(found, problem, constants)
 
 
-def _later(
-    found: list[Candidate], problem: Problem, constants: Profile, beside: str
-) -> list[Candidate]:
+def _later(found: list[Candidate], problem: Problem, constants: Profile) -> list[Candidate]:
     """With what the next call pays for a result that is on the host."""
-    later = movement.upload_next(problem, constants, beside)
+    later = movement.upload_next(problem, constants)
     return [with_terms(c, later) for c in found] if later else found
 
 
@@ -162,7 +152,6 @@ class _Together:
         devices: Devices,
         constants: Profile,
         asked_for: bool,
-        beside: str,
     ) -> None:
         self._kind, self._members, self._asked_for = kind, members, asked_for
         # Each is priced as itself, whether or not it equals another one.
@@ -171,7 +160,7 @@ class _Together:
             for name in members
         }
         self._twin = {name: devices[name].get("same_as", name) for name in members}
-        self._alone, self._beside = constants, beside
+        self._alone = constants
         group = f"{kind}*{len(members)}"
         self._at_once = constants.at_once(group)
         self._begin = constants.dispatch(group, "host")
@@ -212,25 +201,21 @@ class _Together:
             if key not in known:
                 known[key] = self._priced(part, implementation, member, constants)
             one = known[key]._replace(device=member)
-            plan = Plan(part, (one,), constants.title, beside=self._beside)
+            plan = Plan(part, (one,), constants.title)
             found.append(Share(cut.along, begin, end, plan))
         return tuple(found)
 
     def _priced(
         self, part: Problem, implementation: Implementation, member: str, constants: Profile
     ) -> Candidate:
-        info, beside = self._infos[member], self._beside
-        found = ranges.priced(
-            part, implementation, member, info, constants, self._asked_for, beside
-        )
+        info = self._infos[member]
+        found = ranges.priced(part, implementation, member, info, constants, self._asked_for)
         if implementation.blocks == registry.ALWAYS and constants is self._at_once:
-            found = _contended(found, part, member, constants, self._beside)
+            found = _contended(found, part, member, constants)
         return ranges.fetched(found, part, constants)
 
 
-def _contended(
-    found: Candidate, part: Problem, member: str, constants: Profile, beside: str
-) -> Candidate:
+def _contended(found: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:
     """A method that moves blocks both ways while it computes, on one of several that all do.
 
     What the host's threads copy for all devices adds up, up and down. Pinned memory needs none of
@@ -242,7 +227,7 @@ def _contended(
     staged, by_way = 0.0, {"upload": 0.0, "download": 0.0}
     try:
         for operand, way in moves:
-            link = constants.link(member, way, operand.memory, beside)
+            link = constants.link(member, way, operand.memory)
             seconds = 2 * link(operand.nbytes // 2)
             by_way[way] += seconds
             staged += 0.0 if operand.pinned else seconds
@@ -276,16 +261,12 @@ def _all(
         found = Candidate(name, method, None, {}, reason, implementation)
         return found if reason is not None else found._replace(shares=shares)
     if min(moved(share.plan.problem) for share in shares) < at_once.LEAST:
-        terms, links, whole = {}, "", sum
+        terms, links = {}, ""
         for one in chosen:
             terms = {k: terms.get(k, 0.0) + one.terms.get(k, 0.0) for k in terms | one.terms}
     else:
-        links, whole = candidate_pricing.ALL_AT_ONCE, max
+        links = candidate_pricing.ALL_AT_ONCE
         terms = max(chosen, key=lambda c: c.seconds).terms
-    seconds, otherwise = sum(terms.values()), None
-    if any(c.otherwise for c in chosen):
-        otherwise = whole(c.otherwise or c.seconds for c in chosen)
-    found = Candidate(
-        name, method, seconds, terms, None, implementation, None, links, otherwise, shares
-    )
+    seconds = sum(terms.values())
+    found = Candidate(name, method, seconds, terms, None, implementation, None, links, shares)
     return with_terms(found, {"overhead": begin}) if links and begin else found

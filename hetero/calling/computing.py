@@ -10,11 +10,11 @@ from hetero import profile
 from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
 from hetero.errors import GraphError
-from hetero.host import limits, reused
+from hetero.host import reused
 from hetero.moving import transfer
 from hetero.moving.calls import Call, Done
 from hetero.pricing.plan import CPU
-from hetero.registry import Implementation, blas_use, thread_counts
+from hetero.registry import Implementation, thread_counts
 from hetero.registry.problem import Problem
 from hetero.registry.thread_counts import Threads
 
@@ -52,10 +52,8 @@ def by_host(
     compute = thread_counts.limited(implementation, threads, implementation.run)
     if seconds is not None:
         least = profile.current().blas_sleep()
-        compute = blas_use.undisturbed(implementation, seconds, compute, least)
+        compute = thread_counts.undisturbed(implementation, seconds, compute, least)
     outcome = compute(used, problem, call.on(used, hosts, out))
-    if not used and limits.BLAS in implementation.uses:
-        blas_use.note()
     if not here:
         out = _to_caller(out, problem, call)
     elif call.out is None and not out.ndim:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hetero import devices, registry
 from hetero.arrays import HOST, release
-from hetero.blocks import beside_cpu, share_out
+from hetero.blocks import share_out
 from hetero.calling import computing, planner
 from hetero.calling.planner import capturing
 from hetero.devices import budget
@@ -76,11 +76,6 @@ def _shared(plan: Plan, call: Call, begun: int) -> Done:
     def attempt(device: Device, part: Plan, share: Share) -> None:
         _attempt((device,), part, call.range(cut, share.begin, share.end, out))
 
-    def begin(device: Device, part: Plan, share: Share) -> beside_cpu.Enqueued | None:
-        row = part.candidates[0].implementation
-        of_range = call.range(cut, share.begin, share.end, out)
-        return beside_cpu.enqueued(device, part.problem, row, of_range)
-
     def by_cpu(share: Share) -> None:
         part, own = share.plan.problem, share.plan.candidates[0]
         of_range = part, call.range(cut, share.begin, share.end, out)
@@ -90,7 +85,7 @@ def _shared(plan: Plan, call: Call, begun: int) -> Done:
             compiling.see_to(share.plan, own)
             computing.by_host((), own.implementation, *of_range, own.threads, own.seconds)
 
-    share_out.run(shares, attempt, begin, by_cpu, begun)
+    share_out.run(shares, attempt, by_cpu, begun)
     return Done(computing.returned(call, out), None, chosen.device, chosen.method)
 
 

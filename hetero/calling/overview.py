@@ -44,9 +44,8 @@ def machine() -> Inventory:
         ``cpu`` (among it ``loop_threads``: whose threads run the loops, and why not TBB's;
         and ``blas_timeout``: how long the idle threads of each BLAS spin), ``devices`` (name ->
         description), ``links`` (device -> GB/s of large transfers by direction and memory, as
-        calibrated; where that differs also "beside BLAS", right after a product of the CPU, and
-        "cuda*2", of each of two at once), ``kernels`` (GPU -> the tuning table that its kernels are
-        planned by),
+        calibrated; "cuda*2" is each of two at once), ``kernels`` (GPU -> the tuning table that its
+        kernels are planned by),
         ``broken`` (device -> why it is not used: it could not compile or run a small kernel, or
         made wrong values), ``missing`` (what is not here and what would bring it), ``profile`` (its
         name; what to do if other load spoiled its calibration, else None; the file it was read

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os.path
-from collections.abc import Callable
 from contextlib import ContextDecorator, suppress
 from contextvars import ContextVar, Token
 from dataclasses import fields, replace
@@ -22,8 +21,6 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.pricing.pricing import check_method, matching_devices
 from hetero.pricing.settings import Settings, forced
 from hetero.profile import inventory
-from hetero.registry import blas_use
-from hetero.registry.blas_use import BESIDE_BLAS
 from hetero.registry.problem import Problem
 
 log = logging.getLogger("hetero")
@@ -178,9 +175,8 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
     DeviceNotAvailable, MethodNotAvailable
         If the forced placement is not possible; the message names what is.
     """
-    loaded = beside()
     limit = memory_limits.current()
-    key = (device, method, loaded, limit, _key(problem))
+    key = (device, method, limit, _key(problem))
     found = _plans.get(key)
     if found is None or not found.holds():
         new = problem
@@ -197,13 +193,13 @@ def plan(problem: Problem, device: str | None = None, method: str | None = None)
 
 def _planned(problem: Problem, device: str | None, method: str | None, key: Any) -> Plan:
     """A new plan, remembered under a key."""
-    _, _, loaded, limit, _ = key
+    _, _, limit, _ = key
     if device is not None:
         _require(device)
     for _ in inventory.devices():  # each round but the last finds a broken one
         now = tables.generation()
         here = memory_limits.limited(inventory.devices(), limit)
-        result = price(problem, profile.current(), here, device, method, loaded)
+        result = price(problem, profile.current(), here, device, method)
         doubted = [name for name in _places(result) if not inventory.believed(name)]
         if not doubted:
             tables.remember(_plans, key, result, now)
@@ -215,23 +211,7 @@ def _planned(problem: Problem, device: str | None, method: str | None, key: Any)
         inventory.changed()  # the list that named them is out of date
     # Other threads bring devices back as fast as they break.
     here = memory_limits.limited(inventory.devices(), limit)
-    return price(problem, profile.current(), here, device or CPU, method, loaded)
-
-
-def beside() -> str:
-    """What goes on beside a call that begins now, where it makes links slower here: "beside BLAS",
-    or ""."""
-    found = blas_use.beside()
-    return found if found and profile.current().has_links(found) else ""
-
-
-def noted(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that runs a plan by BLAS on the CPU; with `blas_use.noted`, where links are priced
-    otherwise right after it."""
-    if not profile.current().has_links(BESIDE_BLAS):
-        return function
-    work = plan.chosen.implementation.work(plan.problem, inventory.devices()[CPU])
-    return blas_use.noted(work.flops * work.repeat, function)
+    return price(problem, profile.current(), here, device or CPU, method)
 
 
 def plan_call(
@@ -272,7 +252,7 @@ class Machine:
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
         """Seconds of "download" and "upload" around a computation from copies on the host."""
-        return movement.by_way_of_host(problem, profile.current(), beside())
+        return movement.by_way_of_host(problem, profile.current())
 
 
 HERE = Machine()
@@ -286,25 +266,21 @@ class OtherMachine(Machine):
     constants : Profile
     devices : dict
         Device name -> description, as `Profile.machine` gives it.
-    beside : str, optional
-        What goes on beside, as for `Profile.link`.
     """
 
     is_here = False
 
-    def __init__(
-        self, constants: profile.Profile, devices: dict[str, dict[str, Any]], beside: str = ""
-    ) -> None:
-        self._constants, self._devices, self._beside = constants, devices, beside
+    def __init__(self, constants: profile.Profile, devices: dict[str, dict[str, Any]]) -> None:
+        self._constants, self._devices = constants, devices
 
     def devices(self) -> dict[str, dict[str, Any]]:
         return self._devices
 
     def plan(self, problem: Problem, device: str | None = None, method: str | None = None) -> Plan:
-        return price(problem, self._constants, self._devices, device, method, self._beside)
+        return price(problem, self._constants, self._devices, device, method)
 
     def moved_by_host(self, problem: Problem) -> dict[str, float]:
-        return movement.by_way_of_host(problem, self._constants, self._beside)
+        return movement.by_way_of_host(problem, self._constants)
 
 
 _only = tables.new_table()

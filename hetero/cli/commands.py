@@ -120,7 +120,6 @@ def explain(arguments: argparse.Namespace) -> int:
     from hetero.arrays import Spec
     from hetero.calling import planner
     from hetero.profile import inventory
-    from hetero.registry.blas_use import BESIDE_BLAS
 
     operation = registry.operation(arguments.operation)
     options = _options(operation, arguments)
@@ -139,8 +138,7 @@ def explain(arguments: argparse.Namespace) -> int:
         names = ", ".join(map(repr, ("host", *devices)))
         raise ValueError(f"--on must be one of {names}, got {arguments.on!r}")
     placed = arguments.device, arguments.method
-    beside = BESIDE_BLAS if arguments.after_product else ""
-    machine = planner.OtherMachine(constants, devices, beside)
+    machine = planner.OtherMachine(constants, devices)
     if operation.plan is None:
         plan = machine.plan(problem, *placed)
     else:

@@ -170,12 +170,6 @@ def _explain(sub: argparse.ArgumentParser) -> None:
         help="answer for another machine, by its constants: tesla-t10, h100, h200, or a profile's "
         "file",
     )
-    sub.add_argument(
-        "--after-product",
-        action="store_true",
-        help="right after a product of the CPU, whose BLAS's threads still spin; where links then "
-        "differ the plan says so",
-    )
 
 
 def _verify(sub: argparse.ArgumentParser) -> None:

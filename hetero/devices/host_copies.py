@@ -25,7 +25,6 @@ class HostCopies(abc.ABC):
     # Bytes from which on a copy of ordinary memory goes through the `ring`, by direction, where
     # that was not measured; infinite: never.
     least_staged: Mapping[str, float] = MappingProxyType({UPLOAD: math.inf, DOWNLOAD: math.inf})
-    enqueues: bool = False  # whether there is `enqueue_upload`
 
     @abc.abstractmethod
     def upload(self, source: np.ndarray, target: Any, offset: int = 0, stream: Any = None) -> None:
@@ -43,14 +42,6 @@ class HostCopies(abc.ABC):
 
         Returns when it is there. With a stream, it is there when the stream has come so far.
         """
-
-    def enqueue_upload(self, source: np.ndarray, target: Any) -> None:
-        """Put the copy of a C-contiguous host array on the default queue, and go on.
-
-        It stays as it is, and lives, until the queue has come so far. Only `pinned` memory is
-        copied without holding up the host, or what is small.
-        """
-        raise DeviceError(f"{self.kind} has no copies that go on beside the host")
 
     def start_upload(
         self, source: np.ndarray, target: Any, offset: int = 0, after: Any = None

@@ -10,16 +10,13 @@ from statistics import median
 
 from hetero import devices as backends
 from hetero import profile
-from hetero.calibration.environment import copies, loaded_links, quiet_links
-from hetero.calibration.environment.copies import Copies
+from hetero.calibration.environment import copies, quiet_links
 from hetero.calibration.environment.links_at_once import Together
 from hetero.calibration.fit.residuals import residuals
 from hetero.devices import at_once
 from hetero.errors import DeviceError
 from hetero.pricing import pricing
 from hetero.profile import PAGEABLE, PINNED, inventory
-from hetero.registry import blas_use
-from hetero.registry.blas_use import BESIDE_BLAS
 
 _LARGEST = 1 << 28  # bytes, of copies in company
 _COUNT, _COUNT_IN_COMPANY = 24, 12
@@ -36,7 +33,7 @@ def verified(progress: Callable[[float, str], None] | None = None) -> dict[str, 
     found: dict[str, Errors] = {}
     infos = inventory.devices()
     jobs: dict[str, Callable[[], Errors]] = {
-        name: lambda name=name: alone(name) | after_product(name)
+        name: lambda name=name: alone(name)
         for name in backends.proven()
         if not infos.get(name, {}).get("is_host_cpu")
     }
@@ -70,28 +67,6 @@ def alone(name: str, seed: int = 0) -> Errors:
     }
 
 
-def after_product(name: str, seed: int = 0) -> Errors:
-    """Right after a product of the CPU, by the curves that the profile has for that."""
-    device, constants = backends.get(name), profile.current()
-    kept = constants.data["links"].get(name, {})
-    ways = [w for w in copies.ways(device) if f"{w[1]} {BESIDE_BLAS}" in kept.get(w[0], {})]
-    blas_use.note()
-    if not ways or not blas_use.beside():  # its threads sleep early in this process
-        return {}
-    sizes = drawn(seed, _COUNT_IN_COMPANY, 1 << 12, min(_LARGEST, _room(name)))
-    with device.active():
-        take = loaded_links.after_product(Copies(device, sizes[-1]))
-        return {
-            f"{direction}, {memory} {BESIDE_BLAS}": _errors(
-                take,
-                (direction, memory),
-                sizes,
-                constants.curve(name, direction, memory, BESIDE_BLAS),
-            )
-            for direction, memory in ways
-        }
-
-
 def together(place: str, members: Sequence[str], seed: int = 0) -> Errors:
     """Of several devices at once, "cuda*2", by the curves that the profile has for that."""
     constants = profile.current()
@@ -121,7 +96,10 @@ def _room(name: str) -> int:
 
 
 def _errors(
-    take: loaded_links.Take, way: Way, sizes: Iterable[int], predicted: Callable[[int], float]
+    take: Callable[[Way, int], float],
+    way: Way,
+    sizes: Iterable[int],
+    predicted: Callable[[int], float],
 ) -> dict[str, float]:
     asked = [n for n in sizes if copies.is_asked(way, n)]
     measured = {n: median([take(way, n) for _ in range(_SAMPLES)]) for n in asked}

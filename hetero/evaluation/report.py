@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hetero.calibration.measure import load
 from hetero.ops.benchmark import BenchTable
-from hetero.pricing.plan import CPU, readable
+from hetero.pricing.plan import readable
 from hetero.profile import Profile
 from hetero.registry.models import ModelKey
 
@@ -65,14 +65,6 @@ def calibration(profile: Profile) -> str:
             f"{device} host work around a call: {readable(profile.dispatch(device, 'host'))}, "
             f"operands there: {readable(profile.dispatch(device, 'device'))}"
         )
-    for device, operations in profile.data["host"].get("contention", {}).items():
-        for operation, ways in operations.items():
-            for way in ways:
-                lost = profile.contention(device, operation, way)
-                told = f"times as long {CPU} {lost.cpu:.2f} and device {lost.device:.2f}"
-                if lost.spared:
-                    told += f", {lost.spared} of BLAS's threads spared"
-                lines.append(f"{operation} shared by {CPU} and {device}, {way}: {told}")
     lines.append(
         f"{'error of the fit at shapes not fitted':<52} {'mean':>7} {'p95':>7} {'worst':>7}"
     )

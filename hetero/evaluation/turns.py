@@ -17,11 +17,11 @@ from typing import TypeVar
 from hetero.calibration.measure.timing import center
 from hetero.evaluation.left_out import leaving_out
 from hetero.host import blas_spin
-from hetero.registry import blas_use
 
 _WARM = 1e-3  # seconds of calls that do not count
 _WAKE = 1e-2  # where threads of BLAS were put to sleep: to find cores for them takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
+_SPINS = 0.1  # seconds for which idle threads of OpenBLAS look for work: 2^28 clock cycles
 _LONG = 0.02  # seconds of a call whose turn has fewer that count, and of which there are two turns
 _VERY_LONG = 0.1  # of which there is one, and none to warm up
 _ENOUGH = 15  # samples
@@ -36,7 +36,7 @@ def settle() -> None:
     """Wait until BLAS's idle threads sleep."""
     blas_spin.rest()
     if not blas_spin.is_cut():
-        _sleep(blas_use.SPINS)
+        _sleep(_SPINS)
 
 
 def timed(

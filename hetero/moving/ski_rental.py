@@ -155,8 +155,6 @@ def placed(plan: Plan, problem: Problem, key: Any, priced: Priced) -> Plan:
         candidates,
         plan.profile_name,
         blas=plan.blas,
-        beside=plan.beside,
-        turns=plan.turns,
         keepable=plan.keepable,
         kept=tuple(
             [

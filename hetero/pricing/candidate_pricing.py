@@ -14,7 +14,6 @@ from hetero.pricing import compiling, memory_limit, movement
 from hetero.pricing.plan import CPU, Candidate
 from hetero.profile import STAGED, Profile
 from hetero.registry import Implementation, thread_counts
-from hetero.registry.blas_use import BESIDE_BLAS
 from hetero.registry.problem import Problem
 
 ALL_AT_ONCE = "all at once"
@@ -30,7 +29,6 @@ def candidate(
     constants: Profile,
     asked_for: bool,
     blas: limits.State | None,
-    beside: str,
 ) -> Candidate:
     """One way to do a problem on one device, or on several together, with its price.
 
@@ -46,8 +44,6 @@ def candidate(
         Whether the caller names the device.
     blas : limits.State or None
         What decides on the number of BLAS's threads.
-    beside : str
-        As for `pricing.price`.
     """
     method = implementation.method
     reason = info.get("set_aside")
@@ -68,7 +64,7 @@ def candidate(
     if name == CPU and problem.device_obstacle:
         return Candidate(name, method, None, {}, None, implementation)
     if implementation.price is not None:
-        return _of_others(problem, implementation, name, info, constants, asked_for, beside)
+        return _of_others(problem, implementation, name, info, constants, asked_for)
     group = info.get("constants")
     key = (
         group or name,
@@ -97,7 +93,7 @@ def candidate(
                     threads = thread_counts.now(threads, blas)
                 overhead, compute = overhead * threads.ratio, compute * threads.ratio
             # What several devices share goes by way of the host, and is priced from there on.
-            before, after = movement.of(problem, CPU if group else name, constants, beside)
+            before, after = movement.of(problem, CPU if group else name, constants)
             if group and constants.moves_apart(*key):
                 shares = movement.to_all(problem, info, constants)
                 before, after = movement.total(before, shares[0]), movement.total(shares[1], after)
@@ -114,18 +110,11 @@ def candidate(
         asked_for |= implementation.rung is not None  # by its name
         reason = None if (name == CPU or asked_for) and not elsewhere else unknown
         return Candidate(name, method, None, {}, reason, implementation)
-    seconds, otherwise = sum(terms.values()), None
     links = ALL_AT_ONCE if group and constants.moves_apart(*key) else ""
-    if (before or after) and not group and constants.has_links(BESIDE_BLAS):
-        moved = movement.of(problem, name, constants, "" if beside else BESIDE_BLAS)
-        more = sum(sum(part.values()) for part in moved) - sum(
-            sum(part.values()) for part in (before, after)
-        )
-        otherwise = seconds + more
-        links = beside if more else ""
     if (before or after) and not group and movement.is_staged(problem, name, constants):
         links = ", ".join(filter(None, (links, STAGED)))
-    return Candidate(name, method, seconds, terms, None, implementation, threads, links, otherwise)
+    seconds = sum(terms.values())
+    return Candidate(name, method, seconds, terms, None, implementation, threads, links)
 
 
 def _of_others(
@@ -135,39 +124,19 @@ def _of_others(
     info: dict[str, Any],
     constants: Profile,
     asked_for: bool,
-    beside: str,
 ) -> Candidate:
     """A candidate whose price follows from those of others."""
     assert implementation.price is not None
-
-    def priced(beside: str) -> tuple[movement.Terms | None, str, str | None]:
-        terms, made_of, reason = implementation.price(problem, name, info, constants, beside)
-        if terms is not None and implementation.blocks == registry.ALWAYS:
-            # Which leaves its result on the host.
-            terms = {**terms, **movement.upload_next(problem, constants, beside)}
-        return terms, made_of, reason
-
-    terms, made_of, reason = priced(beside)
-    seconds, otherwise, links, elsewhere = None, None, "", info.get("elsewhere", False)
-    if terms is not None:
-        seconds = sum(terms.values())
-        if constants.has_links(BESIDE_BLAS):
-            other, *_ = priced("" if beside else BESIDE_BLAS)
-            otherwise = seconds if other is None else sum(other.values())
-            links = beside if otherwise != seconds else ""
-    elif reason is None and (elsewhere or not asked_for):
+    terms, made_of, reason = implementation.price(problem, name, info, constants)
+    if terms is not None and implementation.blocks == registry.ALWAYS:
+        # Which leaves its result on the host.
+        terms = {**terms, **movement.upload_next(problem, constants)}
+    elsewhere = info.get("elsewhere", False)
+    if terms is None and reason is None and (elsewhere or not asked_for):
         reason = UNKNOWN_THERE if elsewhere else UNKNOWN
-    return Candidate(
-        name,
-        implementation.method,
-        seconds,
-        terms or {},
-        reason,
-        implementation,
-        links=links,
-        otherwise=otherwise,
-        made_of=made_of,
-    )
+    seconds = None if terms is None else sum(terms.values())
+    row = name, implementation.method, seconds, terms or {}, reason, implementation
+    return Candidate(*row, made_of=made_of)
 
 
 def _dispatch(problem: Problem, name: str, constants: Profile) -> float:

@@ -18,11 +18,11 @@ Terms = dict[str, float]
 UPLOAD_NEXT = "upload next"  # of a result on the host that a device is expected to use next
 
 
-def of(problem: Problem, name: str, constants: Profile, beside: str = "") -> tuple[Terms, Terms]:
+def of(problem: Problem, name: str, constants: Profile) -> tuple[Terms, Terms]:
     """Seconds of what must move to compute on a device: terms before and after computing."""
     here = HOST if name == CPU else name
     before: Terms = {}
-    after: Terms = upload_next(problem, constants, beside) if here == HOST else {}
+    after: Terms = upload_next(problem, constants) if here == HOST else {}
     if here == HOST and problem.device is None:
         return before, after
     staged: list[tuple[int, float]] = []  # bytes, and seconds alone
@@ -32,12 +32,12 @@ def of(problem: Problem, name: str, constants: Profile, beside: str = "") -> tup
             return
         if source != HOST:  # device to device goes through the host
             memory = operand.memory if target == HOST else PAGEABLE
-            term = constants.link(source, "download", memory, beside)(operand.nbytes)
+            term = constants.link(source, "download", memory)(operand.nbytes)
             terms["download"] = terms.get("download", 0.0) + term
         if target != HOST:
             is_packed = source == HOST and terms is before and not operand.is_dense()
             memory = PAGEABLE if is_packed or source != HOST else operand.memory
-            term = constants.link(target, "upload", memory, beside)(operand.nbytes)
+            term = constants.link(target, "upload", memory)(operand.nbytes)
             is_staged = operand.nbytes >= constants.least_staged(target, "upload")
             if is_staged and memory == PAGEABLE and terms is before:
                 staged.append((operand.nbytes, term))
@@ -51,7 +51,7 @@ def of(problem: Problem, name: str, constants: Profile, beside: str = "") -> tup
     for operand in problem.inputs:
         move(before, operand, operand.location, here)
     if len(staged) > 1:  # at once: between one after the other and one copy of them all
-        together = constants.link(here, "upload", PAGEABLE, beside)(sum(n for n, _ in staged))
+        together = constants.link(here, "upload", PAGEABLE)(sum(n for n, _ in staged))
         before["upload"] += 0.5 * min(together - sum(seconds for _, seconds in staged), 0.0)
     if problem.next_device is None:
         move(after, problem.output, here, problem.output.location)
@@ -73,13 +73,13 @@ def is_staged(problem: Problem, name: str, constants: Profile) -> bool:
     )
 
 
-def upload_next(problem: Problem, constants: Profile, beside: str = "") -> Terms:
+def upload_next(problem: Problem, constants: Profile) -> Terms:
     """Seconds to move a result that is on the host to where it is expected to be used next; nothing
     where that is not said, or the link not known."""
     if problem.next_device is None:
         return {}
     try:
-        link = constants.link(problem.next_device, "upload", beside=beside)
+        link = constants.link(problem.next_device, "upload")
     except KeyError:
         return {}
     return {UPLOAD_NEXT: link(problem.output.nbytes)}
@@ -121,13 +121,13 @@ def total(one: Terms, other: Terms) -> Terms:
     return one | {term: one.get(term, 0.0) + seconds for term, seconds in other.items()}
 
 
-def by_way_of_host(problem: Problem, constants: Profile, beside: str = "") -> dict[str, float]:
+def by_way_of_host(problem: Problem, constants: Profile) -> dict[str, float]:
     """Seconds of "download" and "upload" around a computation of device operands from host copies;
     empty where nothing is moved, and where the links are not known."""
     if problem.device is None:
         return {}
     try:
-        before, after = of(problem, CPU, constants, beside)
+        before, after = of(problem, CPU, constants)
     except KeyError:
         return {}
     return {**before, **after}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hetero.errors import NotPriced
 from hetero.host import limits
-from hetero.registry import Implementation, blas_use, thread_counts
+from hetero.registry import Implementation, thread_counts
 from hetero.registry.problem import Problem
 from hetero.registry.thread_counts import Threads
 
@@ -27,8 +27,7 @@ class Candidate(NamedTuple):
     terms : dict of str to float
         Seconds: "pack", "upload", "overhead", "compute", "download"; "look", where values on
         the host decide; "compiling", where the method must be compiled first; "upload next", where
-        its result would stay on the host, see `hetero.moving.results`; "contention", what the CPU
-        and a device that share it lose to one another.
+        its result would stay on the host, see `hetero.moving.results`.
     reason : str or None
         Why this candidate was not considered; None where it was.
     implementation : Implementation or None
@@ -36,11 +35,7 @@ class Candidate(NamedTuple):
     threads : Threads or None
         How many of the CPU's threads it takes; None where that is not known.
     links : str
-        What the links are priced beside, and how the copies go: "beside BLAS", "all at once",
-        "staged"; "" where links are quiet and copies plain, or nothing moves.
-    otherwise : float or None
-        Its price beside BLAS where it is priced without, or the other way round; None where that
-        is the same.
+        How the copies go: "all at once", "staged"; "" where they are plain, or nothing moves.
     shares : tuple of Share
         Who does what of a call that several devices do at once, in ranges; else empty.
     made_of : str
@@ -55,7 +50,6 @@ class Candidate(NamedTuple):
     implementation: Implementation | None
     threads: Threads | None = None
     links: str = ""
-    otherwise: float | None = None
     shares: tuple[Share, ...] = ()
     made_of: str = ""
 
@@ -113,10 +107,6 @@ class Plan:
         Seconds of what the whole needs beside its parts, such as "download" and "upload".
     blas : limits.State or None
         What its numbers of BLAS's threads were decided by; None where there are none.
-    beside : str
-        What goes on beside, by which it is priced: "" or "beside BLAS".
-    turns : bool
-        Whether another candidate is chosen beside BLAS, or without.
     keepable : bool
         Whether copies of operands on a device would make the call faster.
     kept : tuple of KeptOperand
@@ -132,8 +122,6 @@ class Plan:
     whole: str = ""
     moves: dict[str, float] = field(default_factory=dict)
     blas: limits.State | None = None
-    beside: str = ""
-    turns: bool = False
     keepable: bool = False
     kept: tuple[Any, ...] = ()
     limited: bool = field(init=False, default=False)
@@ -154,14 +142,7 @@ class Plan:
             now = limits.state() if self.limited else limits.number()
             if now != (self.blas if self.limited else self.blas.number):
                 return False
-        if self.beside != blas_use.beside() and any(c.otherwise for c in self.candidates):
-            return False
         return not self.parts or all(part.holds() for part in self.parts)
-
-    @property
-    def varies(self) -> bool:
-        """Whether what runs depends on what BLAS's threads do, or on whether they are limited."""
-        return self.turns or self.limited
 
     @property
     def chosen(self) -> Candidate:

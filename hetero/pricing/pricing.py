@@ -29,7 +29,6 @@ def price(
     devices: dict[str, dict[str, Any]],
     device: str | None = None,
     method: str | None = None,
-    beside: str = "",
 ) -> Plan:
     """Price every implementation of the problem's operation on every device.
 
@@ -42,8 +41,6 @@ def price(
         Device name -> description, as `hetero.machine()` gives it, or `Profile.machine()`.
     device, method : str, optional
         Forced placement.
-    beside : str, optional
-        What else goes on, as for `Profile.link`.
     """
     names = matching_devices(device, devices) if device is not None else list(devices)
     look = registry.considered if method is None else registry.lookup
@@ -72,13 +69,13 @@ def price(
                 if method is None and implementation.stands_in is not None:
                     serving.append(row)
                 else:
-                    candidates.append(candidate(*row, blas, beside))
+                    candidates.append(candidate(*row, blas))
     for row in serving:
         reason = row[3].get("set_aside")
         if reason is None and not serves_limit(row[1], row[3]):
             reason = compiling.not_needed(row[1], problem, candidates)
         candidates.append(
-            candidate(*row, blas, beside)
+            candidate(*row, blas)
             if reason is None
             else Candidate(row[2], row[1].method, None, {}, reason, row[1])
         )
@@ -99,7 +96,7 @@ def price(
         )
     ):  # a right result, if not where it was asked for
         candidates += [
-            candidate(problem, implementation, CPU, devices[CPU], constants, True, blas, beside)
+            candidate(problem, implementation, CPU, devices[CPU], constants, True, blas)
             for implementation in implementations
             if implementation.kind == CPU
             and implementation.run is not None
@@ -124,7 +121,6 @@ def price(
             c._replace(reason=short.get(c.method)) if c.reason is None else c for c in candidates
         ]
         possible = [c for c in candidates if c.reason is None]
-    turns = False
     if any(c.seconds is not None for c in possible):
         # A candidate without constants is taken only where there is no other.
         candidates = [
@@ -133,12 +129,11 @@ def price(
         ]
         possible = [c for c in candidates if c.reason is None]
         possible.sort(key=lambda c: c.seconds)
-        turns = possible[0] is not min(possible, key=lambda c: c.otherwise or c.seconds)
     others = [c for c in candidates if c.reason is not None]
     candidates = (*possible, *others)
     keepable = _keepable(possible, problem)
     named = problem, candidates, constants.title
-    return Plan(*named, blas=blas, beside=beside, turns=turns, keepable=keepable)
+    return Plan(*named, blas=blas, keepable=keepable)
 
 
 def _keepable(possible: list[Candidate], problem: Problem) -> bool:

@@ -9,13 +9,10 @@ A profile is one JSON file::
     devices          device name -> description, as `hetero.machine()` gives it
     links            device name -> {"upload", "download"} -> {"pageable", "pinned"} -> model;
                      optional: "staged", pageable memory through pinned buffers, taken from the size
-                     on where it is faster; "pageable beside BLAS" and the like, right after a
-                     product of the CPU; and "cuda*2" for a device name, two at once with so many
-                     bytes each. What is not there is as it is alone
+                     on where it is faster; and "cuda*2" for a device name, two at once with that
+                     number of bytes each. What is not there is as it is alone
     host             {"pack": model, "dispatch": {device: {case: seconds}}}: copies within the
-                     host's memory, and the host's work around one call on a device; optional:
-                     "contention", device -> operation -> kind of memory, or "enqueued" (see
-                     `hetero.blocks.beside_cpu`) -> the fields of a `Contention`
+                     host's memory, and the host's work around one call on a device
     models           "device|operation|method|dtype|layout" -> model
     kernels          optional: card -> tuning table of its kernels (`hetero.kernels.common.tuning`)
     unfinished       optional: why not all was measured; conservative constants serve for the rest
@@ -38,7 +35,7 @@ aligned" and "C odd", "* odd" for everything odd. Those that come with hetero ha
 =============  =================================================================================
 """
 
-from hetero.profile.constants import ENQUEUED, Profile
+from hetero.profile.constants import Profile
 from hetero.profile.encoding import LARGEST, SCHEMA_VERSION, UNITS, digest, encode
 from hetero.profile.finding import (
     Stored,
@@ -55,7 +52,6 @@ from hetero.profile.reading import believed, named, parse, read, shipped
 from hetero.profile.validity import changes, holding, kind_of
 
 __all__ = [
-    "ENQUEUED",
     "LARGEST",
     "PAGEABLE",
     "PINNED",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hetero import paths
 from hetero.host import blas_spin
@@ -15,7 +15,6 @@ from hetero.registry.models import Cost, ModelKey, Work, bind, bind_link
 from hetero.registry.thread_counts import Threads
 
 CPU = "cpu"
-ENQUEUED = "enqueued"  # a way to share a call, see `hetero.blocks.beside_cpu`
 LEFT = 0.1  # of the samples may be doubtful in a calibration that is trusted
 
 
@@ -27,29 +26,6 @@ def doubtful_share(seen: dict[str, Any]) -> float:
 def is_trusted(seen: dict[str, Any]) -> bool:
     """Whether so few samples are doubtful that a calibration can be trusted."""
     return doubtful_share(seen) <= LEFT
-
-
-class Contention(NamedTuple):
-    """What the CPU and a device that share a call lose to one another.
-
-    Attributes
-    ----------
-    cpu, device : float
-        How many times as long each takes for its range as it takes alone.
-    spared : int
-        How many of BLAS's threads the CPU's range does without.
-    handover : float
-        Seconds that the call takes beside the range that takes longer.
-    """
-
-    cpu: float
-    device: float
-    spared: int = 0
-    handover: float = 2e-4
-
-
-# Two that end together by their prices alone then take as long as the faster one by itself.
-UNKNOWN_CONTENTION = Contention(2.0, 2.0)
 
 
 class Profile(Links):
@@ -146,26 +122,6 @@ class Profile(Links):
             if name in known:
                 return float(known[name].get(case, 0.0))
         return 0.0
-
-    def contention(self, device: str, operation: str, way: str) -> Contention:
-        """What the CPU and a device that share a call lose to one another.
-
-        Parameters
-        ----------
-        device, operation : str
-        way : {"pageable", "pinned", "enqueued"}
-            What the device's operands lie in, where a thread does its range; else `ENQUEUED`.
-
-        Returns
-        -------
-        Contention
-            `UNKNOWN_CONTENTION` where it was not measured.
-        """
-        known = self.data["host"].get("contention", {})
-        for name in self._names(device, device.partition(":")[0]):
-            if (found := known.get(name, {}).get(operation, {}).get(way)) is not None:
-                return Contention(**found)
-        return UNKNOWN_CONTENTION
 
     def blas_sleep(self) -> float:
         """Seconds of a loop's work from which on BLAS's idle threads are put to sleep for it."""

@@ -1,4 +1,4 @@
-"""What copies cost, by the links of a profile: quiet or right after products, alone or at once."""
+"""What copies cost, by the links of a profile: alone, or of several devices at once."""
 
 from __future__ import annotations
 
@@ -35,14 +35,11 @@ class Links:
         self.devices: dict[str, dict[str, Any]] = data["devices"]
         self._links: dict[tuple[str, ...], Callable[[int], float]] = {}
         self._least: dict[tuple[str, str], float] = {}
-        self._beside: dict[str, bool] = {}
         self._together: dict[str, Self] = {}
         self._group: tuple[str, ...] = ()
         self._quiet, self._times = self, 1
 
-    def link(
-        self, device: str, direction: str, memory: str = "pageable", beside: str = ""
-    ) -> Callable[[int], float]:
+    def link(self, device: str, direction: str, memory: str = "pageable") -> Callable[[int], float]:
         """Seconds that a copy takes, as a function of bytes.
 
         Of pageable memory it is "staged" from the size on from which that curve is the lower one,
@@ -54,24 +51,21 @@ class Links:
             Or all equal ones that copy at once, "cuda*2": then the bytes are those of each.
         direction : {"upload", "download"}, to or from the device
         memory : {"pageable", "pinned"}
-        beside : str, optional
-            `blas_use.BESIDE_BLAS`: right after a product of the CPU. Where that makes no
-            difference it is the quiet link.
 
         Raises
         ------
         KeyError
             If the profile knows nothing of this link.
         """
-        key = (device, direction, memory, beside, "link")
+        key = (device, direction, memory, "link")
         try:
             return self._links[key]
         except KeyError:
             pass
-        found = curve = self._at_once(device, direction, memory, beside)
+        found = curve = self._at_once(device, direction, memory)
         least = self.least_staged(device, direction) if memory == PAGEABLE else inf
         if least < inf:
-            staged = self._at_once(device, direction, STAGED, beside)
+            staged = self._at_once(device, direction, STAGED)
 
             def found(nbytes: int) -> float:
                 return staged(nbytes) if nbytes >= least else curve(nbytes)
@@ -79,27 +73,23 @@ class Links:
         self._links[key] = found
         return found
 
-    def _at_once(
-        self, device: str, direction: str, memory: str, beside: str
-    ) -> Callable[[int], float]:
+    def _at_once(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
         """A curve; of several devices at once that of one alone, where it is no other."""
         try:
-            return self.curve(device, direction, memory, beside)
+            return self.curve(device, direction, memory)
         except KeyError:
             if _alone(device) == device:
                 raise
-            return self.curve(_alone(device), direction, memory, beside)
+            return self.curve(_alone(device), direction, memory)
 
-    def curve(
-        self, device: str, direction: str, memory: str, beside: str = ""
-    ) -> Callable[[int], float]:
+    def curve(self, device: str, direction: str, memory: str) -> Callable[[int], float]:
         """One curve as it was measured; as `link`, but that ``memory`` may be "staged", pageable
         memory through pinned buffers (`hetero.host.copying.staging`), and "pageable" never is."""
-        key = (device, direction, memory, beside)
+        key = (device, direction, memory)
         if key not in self._links:
             for name in (*self._group, *self._names(device, device.partition(":")[0])):
                 kinds = self.data["links"].get(name, {}).get(direction, {})
-                model = kinds.get(f"{memory} {beside}") or kinds.get(memory)
+                model = kinds.get(memory)
                 if model is not None:
                     self._links[key] = self._in_turn(bind_link(model))
                     break
@@ -158,17 +148,6 @@ class Links:
                 for kinds in self.data["links"].get(known, {}).values()
             )
         }
-
-    def has_links(self, beside: str) -> bool:
-        """Whether some links were measured beside something, and differ then."""
-        if beside not in self._beside:
-            self._beside[beside] = any(
-                memory.endswith(beside)
-                for directions in self.data["links"].values()
-                for kinds in directions.values()
-                for memory in kinds
-            )
-        return self._beside[beside]
 
     def _names(self, device: str, kind: str) -> tuple[str, ...]:
         same_as = self.devices.get(device, {}).get("same_as")

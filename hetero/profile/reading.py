@@ -73,7 +73,20 @@ def _parse(content: bytes) -> Profile:
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
         message = f"its constants cannot be used ({type(error).__name__}: {error})"
         raise ProfileError(message) from None
-    return Profile(data)
+    return Profile(_without_former(data))
+
+
+def _without_former(data: dict[str, Any]) -> dict[str, Any]:
+    """A profile's content without what earlier versions measured and nothing asks for now."""
+    links = {
+        device: {
+            direction: {m: model for m, model in kinds.items() if not m.endswith(" beside BLAS")}
+            for direction, kinds in directions.items()
+        }
+        for device, directions in data["links"].items()
+    }
+    host = {key: value for key, value in data["host"].items() if key != "contention"}
+    return {**data, "links": links, "host": host}
 
 
 def _try_out(data: dict[str, Any]) -> None:
@@ -103,13 +116,6 @@ def _try_out(data: dict[str, Any]) -> None:
                 raise ValueError(f"dispatch of {device}, {case}")
     if not 0.0 <= profile.blas_sleep() < math.inf:
         raise ValueError("blas_sleep")
-    for device, operations in data["host"].get("contention", {}).items():
-        for operation, kinds in operations.items():
-            for way in kinds:
-                lost = profile.contention(device, operation, way)
-                right = all(1.0 <= t < math.inf for t in (lost.cpu, lost.device))
-                if not (right and lost.spared >= 0 and 0.0 <= lost.handover < math.inf):
-                    raise ValueError(f"contention of {operation} with {device}: {lost}")
     if not 0.0 <= profile.pack(2**20) < math.inf:
         raise ValueError("pack")
     for table in data.get("kernels", {}).values():

@@ -13,17 +13,14 @@ from typing import Any, NamedTuple
 from hetero import registry
 from hetero.host import limits
 from hetero.profile import inventory
-from hetero.registry.blas_use import BESIDE_BLAS
 from hetero.registry.models import ModelKey
 
 # What constants depend on: parts of the fingerprint. "device" is the one that they are of.
 DEPENDENCE: dict[str, tuple[str, ...]] = {
     "pack": ("hetero", "cpu"),
     "links": ("hetero", "cpu", "device"),
-    f"links {BESIDE_BLAS}": (limits.BLAS,),  # beside what the link depends on
     "dispatch": ("hetero", "cpu", "device", "numpy"),
     "blas_sleep": ("hetero", "cpu", "cores", limits.BLAS, "loops", "tbb"),
-    "contention": ("hetero", "cpu", "cores", limits.BLAS, "numpy", "device"),
     "models of the CPU": ("hetero", "cpu", "cores"),
     "models of devices": ("hetero", "cpu", "device"),
 }
@@ -67,8 +64,6 @@ def holding(data: dict[str, Any]) -> Holding:
     devices = _devices(was.get("devices"), now["devices"], data["devices"])
     sorting = _Sorting(changed, devices, now["devices"])
     host = {**data["host"], "dispatch": sorting.kept("dispatch", data["host"].get("dispatch", {}))}
-    if "contention" in host:
-        host["contention"] = sorting.kept("contention", host["contention"])
     if "blas_sleep" in host and not sorting.holds(
         "cpu|blas_sleep", "cpu", DEPENDENCE["blas_sleep"]
     ):
@@ -222,24 +217,13 @@ class _Sorting:
         self._devices = devices
 
     def kept(self, section: str, entries: dict[str, Any]) -> dict[str, Any]:
-        """Of "links", "dispatch" or "contention": name of a device -> constants."""
+        """Of "links" or "dispatch": name of a device -> constants."""
         found = {}
         for name, value in entries.items():
             here = self._devices.names.get(name, name)
             if self.holds(f"{here}|{section}", name, DEPENDENCE[section]):
-                found[here] = self._quiet(here, value) if section == "links" else value
+                found[here] = value
         return found
-
-    def _quiet(self, here: str, directions: dict[str, Any]) -> dict[str, Any]:
-        """Links of a device without what was measured beside another BLAS."""
-        beside = any(k.endswith(BESIDE_BLAS) for kinds in directions.values() for k in kinds)
-        name = f"links {BESIDE_BLAS}"
-        if not beside or self.holds(f"{here}|{name}", here, DEPENDENCE[name]):
-            return directions
-        return {
-            direction: {k: model for k, model in kinds.items() if not k.endswith(BESIDE_BLAS)}
-            for direction, kinds in directions.items()
-        }
 
     def models(self, models: dict[str, Any]) -> dict[str, Any]:
         found = {}

@@ -202,7 +202,7 @@ class Implementation:
         Of a method that serves while others are compiled, or only where it is named:
         ``stands_in(problem)`` gives the reason why it is not considered else, or None where it is.
     price : callable or None
-        Of a method that is made of others: ``price(problem, device's name, info, profile, beside)``
+        Of a method that is made of others: ``price(problem, device's name, info, profile)``
         gives its `Price` by theirs and by the links. None: it has models of its own.
     rung : Rung or None
         Of a step of the way to the family's best kernel: it is taken by name only, whatever it

@@ -32,7 +32,6 @@ class CudaCopies(CudaLaunches):
     """What a CUDA device does of `hetero.devices.host_copies`."""
 
     stages = True
-    enqueues = True
     least_staged = MappingProxyType({UPLOAD: 8 << 20, DOWNLOAD: 8 << 20})  # before calibration
 
     def upload(self, source: np.ndarray, target: int, offset: int = 0, stream: Any = None) -> None:
@@ -53,9 +52,6 @@ class CudaCopies(CudaLaunches):
                     self.driver.memcpy_dtoh(target, source + offset)
         else:
             self.driver.memcpy_dtoh_async(target, source + offset, stream.raw)
-
-    def enqueue_upload(self, source: np.ndarray, target: int) -> None:
-        self.driver.memcpy_htod_async(target, source)
 
     def pinned(self, nbytes: int, purpose: str = "pinned arrays") -> np.ndarray:
         if self.same_in_threads():

@@ -11,7 +11,6 @@ from hetero.evaluation.page.lines import Drawn, Labels, lines
 from hetero.evaluation.page.svg import Names
 from hetero.pricing.plan import readable
 from hetero.profile import Profile
-from hetero.registry.blas_use import BESIDE_BLAS
 from hetero.registry.models import bind_link
 
 _SIZES = [round(2.0 ** (step / 2)) for step in range(2 * 10, 2 * 30 + 1)]  # bytes
@@ -24,7 +23,7 @@ class LinkCurve(NamedTuple):
     Attributes
     ----------
     memory : str
-        Such as "pinned", or "pageable beside BLAS", in company.
+        Such as "pinned".
     points, samples : list of (bytes, bytes per second)
         Fitted and measured.
     floor : float
@@ -120,7 +119,7 @@ def _figure(link: Link, names: Names) -> str:
     together = several and number.isdecimal()
     title = f"{link.direction}, {f'each of {number} {kind} at once' if together else link.device}"
     drawn = [
-        Drawn(one.memory, one.points, number, one.samples, is_thick=BESIDE_BLAS not in one.memory)
+        Drawn(one.memory, one.points, number, one.samples, is_thick=True)
         for number, one in enumerate(link.curves)
         if one.points
     ]

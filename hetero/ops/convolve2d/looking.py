@@ -57,9 +57,8 @@ def priced(plan: Plan, look: float, methods: Container[str] = TRANSFORMS) -> Pla
     dearer = []
     for c in known:
         if c.method in methods:
-            otherwise = None if c.otherwise is None else c.otherwise + look
             terms = {TERM: look, **c.terms}
-            c = c._replace(seconds=c.seconds + look, terms=terms, otherwise=otherwise)
+            c = c._replace(seconds=c.seconds + look, terms=terms)
         dearer.append(c)
     dearer.sort(key=lambda c: c.seconds)
     others = [c for c in plan.candidates if c not in known]

@@ -125,7 +125,7 @@ def _middle(problem: Problem, cut: Cut) -> Window:
 
 
 def choose(
-    problem: Problem, name: str, info: dict[str, Any], constants: Profile, room: float, beside: str
+    problem: Problem, name: str, info: dict[str, Any], constants: Profile, room: float
 ) -> Choice | None:
     """The fastest way to stream a convolution with so many bytes; None where there is no room.
 
@@ -137,8 +137,6 @@ def choose(
     constants : Profile
     room : float
         Bytes.
-    beside : str
-        As for `Profile.link`.
     """
 
     def plan(cut: Cut) -> Plan:
@@ -159,7 +157,7 @@ def choose(
         if tiles is not None and tiles < cut.rows < problem.options.out_height:
             cut = cut._replace(rows=cut.rows // tiles * tiles)
             part = plan(cut)
-        terms = _terms(problem, cut, part, name, constants, beside)
+        terms = _terms(problem, cut, part, name, constants)
         if terms is None:
             return Choice(cut, part, None)
         if sum(terms.values()) < least:
@@ -176,7 +174,7 @@ def _tile_rows(part: Plan) -> int | None:
 
 
 def _terms(
-    problem: Problem, cut: Cut, part: Plan, name: str, constants: Profile, beside: str
+    problem: Problem, cut: Cut, part: Plan, name: str, constants: Profile
 ) -> dict[str, float] | None:
     """Seconds of copies, of the host and of the computation; None where they are not known.
 
@@ -193,7 +191,7 @@ def _terms(
     ways = "upload", "download"
     try:
         up, down = (
-            _moving(constants.link(name, way, o.memory, beside), o.nbytes)(nbytes)
+            _moving(constants.link(name, way, o.memory), o.nbytes)(nbytes)
             for way, o, nbytes in zip(ways, moved, sizes, strict=True)
         )
     except KeyError:

@@ -39,7 +39,7 @@ from hetero.ops.convolve2d.window import (
 )
 from hetero.pricing import settings, tables
 from hetero.pricing.plan import CPU, Plan
-from hetero.registry import Arguments, blas_use, thread_counts
+from hetero.registry import Arguments, thread_counts
 
 calls = call_cache.Calls()
 SMALL = 256  # elements of a filter whose values tell a remembered call on a device
@@ -178,13 +178,13 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
         Of the plans, see `tables.generation`, before the plan was made.
     """
     key = _host_key(call)
-    if key is None or plan.turns or plan.chosen.device != CPU or call.a.dtype != call.dtype:
+    if key is None or plan.chosen.device != CPU or call.a.dtype != call.dtype:
         return
     chosen, found = plan.chosen, plan.problem
     row = chosen.implementation
     compute = thread_counts.limited(row, chosen.threads, row.run)
     least = profile.current().blas_sleep()
-    compute = blas_use.undisturbed(row, chosen.seconds, compute, least)
+    compute = thread_counts.undisturbed(row, chosen.seconds, compute, least)
     shape, dtype = found.output.shape, found.output.dtype
     empty, transform = reused.maker(found.output.nbytes), chosen.method in TRANSFORMS
 

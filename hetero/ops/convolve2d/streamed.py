@@ -44,11 +44,9 @@ def room(info: dict[str, Any]) -> float:
     return min(_ROOM * info["memory_bytes"], memory_limit.room(info))
 
 
-def price(
-    problem: Problem, name: str, info: dict[str, Any], constants: Profile, beside: str
-) -> Price:
+def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
     """``price`` of the method's rows."""
-    choice = choose(problem, name, info, constants, room(info), beside)
+    choice = choose(problem, name, info, constants, room(info))
     if choice is None:
         return Price(None, reason="there is no room for a row of the image")
     return Price(choice.terms, choice.told(problem))
@@ -65,7 +63,7 @@ def _cut(problem: Problem, device: Device) -> Cut:
     if found is None:
         now = tables.generation()
         info, constants = inventory.devices()[device.name], profile.current()
-        choice = choose(problem, device.name, info, constants, most, planner.beside())
+        choice = choose(problem, device.name, info, constants, most)
         if choice is None:
             raise DeviceMemoryError(f"{device.name} has no room for a row of the image")
         found = choice.cut

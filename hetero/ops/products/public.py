@@ -168,7 +168,7 @@ def _plan_on_host(
         problem = results.staying(problem, device)
     plan = planner.plan(problem, device, method)
     run = host_call(plan, function)
-    if plan.varies:
+    if plan.limited:
         run = _as_planned_now(plan, run, function, device, method)
     return _by_copies(problem, run, function, device, method) if plan.keepable else run
 
@@ -178,14 +178,14 @@ def _as_planned_now(
 ) -> Function:
     """What a plan comes down to that varies, ``run`` where it is the one given."""
     problem = plan.problem
-    runs = {(plan.blas, plan.beside): run}
+    runs = {plan.blas: run}
 
     def as_planned_now(*arguments: Any) -> Any:
         """What the plan comes down to that is printed now."""
-        run = runs.get((limits.state(), planner.beside()))
+        run = runs.get(limits.state())
         if run is None:
             plan = planner.plan(problem, device, method)
-            run = runs[plan.blas, plan.beside] = host_call(plan, function)
+            run = runs[plan.blas] = host_call(plan, function)
         return run(*arguments)
 
     return as_planned_now
@@ -221,8 +221,7 @@ def host_call(plan: Plan, function: Function) -> Function:
     """What a plan comes down to for host operands, as ``run(A, B, out=None)``."""
     chosen = plan.chosen
     if _is_numpys(plan):
-        run = thread_counts.limited(chosen.implementation, chosen.threads, function)
-        return planner.noted(plan, run)
+        return thread_counts.limited(chosen.implementation, chosen.threads, function)
     execution = load("hetero.calling.execution")
     inputs = plan.problem.inputs
 

@@ -44,12 +44,10 @@ def room(info: dict[str, Any]) -> float:
     return most if limit is None else min(most, _LIMIT * limit)
 
 
-def price(
-    problem: Problem, name: str, info: dict[str, Any], constants: Profile, beside: str
-) -> Price:
+def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
     """``price`` of the method's rows."""
     try:
-        choice = choose(problem, name, info, constants, room(info), beside)
+        choice = choose(problem, name, info, constants, room(info))
     except NotPriced:  # a tile
         return Price(None, reason=pricing.UNKNOWN_THERE)
     if choice is None:
@@ -59,13 +57,12 @@ def price(
 
 def _choice(problem: Problem, device: Device, most: float) -> Choice | None:
     """`choose` with this machine's constants, remembered."""
-    beside = planner.beside()
-    key = problem, device.name, most, beside
+    key = problem, device.name, most
     found = _choices.get(key)
     if found is None:
         now = tables.generation()
         info = inventory.devices()[device.name]
-        found = choose(problem, device.name, info, profile.current(), most, beside)
+        found = choose(problem, device.name, info, profile.current(), most)
         tables.remember(_choices, key, found, now)
     return found
 

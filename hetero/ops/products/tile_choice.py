@@ -139,7 +139,6 @@ def choose(
     info: dict[str, Any],
     constants: Profile,
     room: float,
-    beside: str = "",
 ) -> Choice | None:
     """The fastest way to stream a product that fits so many bytes; None where only more than
     `_MOST_TILES` tiles would.
@@ -152,8 +151,6 @@ def choose(
     constants : Profile
     room : float
         Bytes.
-    beside : str, optional
-        As for `Profile.link`.
     """
     found, itemsize = matrices_of(problem), np.dtype(problem.dtype).itemsize
     best: Choice | None = None
@@ -166,7 +163,7 @@ def choose(
             ways = fitted(grid, room)
             since += bool(ways)
             for made in ways:
-                choice = _timed(problem, made, found, name, info, constants, beside)
+                choice = _timed(problem, made, found, name, info, constants)
                 if best is None or choice.seconds < best.seconds:
                     best, since = choice, 0
         if best is not None:
@@ -181,7 +178,6 @@ def _timed(
     name: str,
     info: dict[str, Any],
     constants: Profile,
-    beside: str,
 ) -> Choice:
     grid = made.grid
     m, n, _ = grid.shape
@@ -193,34 +189,27 @@ def _timed(
         tile_problem(grid, found.by_columns, name, part), constants, {name: info}, name
     )
     seconds = tile.chosen.seconds
-    rates = _rates(problem, name, constants, seconds, beside)
+    rates = _rates(problem, name, constants, seconds)
     # Tilings are compared as if no copy gained by another one, which many small ones do least.
     whole = predicted(made, (rates or _UNKNOWN)._replace(at_once=True, together=False)).whole
     return Choice(made, whole, rates and predicted(made, rates), tile)
 
 
-def _rates(
-    problem: Problem, name: str, constants: Profile, product: float | None, beside: str
-) -> Rates | None:
+def _rates(problem: Problem, name: str, constants: Profile, product: float | None) -> Rates | None:
     """What a profile knows; None where it does not know all."""
     if product is None:
         return None
     moved = [(o, "upload") for o in problem.inputs] + [(problem.output, "download")]
     call = constants.dispatch(name, "host")
     try:
-        links = [
-            constants.link(name, way, "pinned" if o.pinned else "staged", beside)
-            for o, way in moved
-        ]
+        links = [constants.link(name, way, "pinned" if o.pinned else "staged") for o, way in moved]
         shared = not problem.output.pinned and not all(o.pinned for o in problem.inputs)
         together = not any(o.pinned for o in problem.inputs)
         return Rates(*links, product, call + _CALL, _STEP, True, shared, together)
     except KeyError:
         pass
     try:  # a byte costs what it costs the plain way, not to gain by mere parts
-        seconds = [
-            constants.link(name, way, o.memory, beside)(o.nbytes) / o.nbytes for o, way in moved
-        ]
+        seconds = [constants.link(name, way, o.memory)(o.nbytes) / o.nbytes for o, way in moved]
     except KeyError:
         return None
     parts = (partial(mul, each) for each in seconds)

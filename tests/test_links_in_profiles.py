@@ -1,0 +1,299 @@
+"""Links of several devices at once: priced, measured in a calibration, shown and verified."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import pytest
+import toys
+from fakes import FakeCuda
+from made_up import GPU, machine, roofline
+from made_up import link as straight
+from test_profiles import measured as measured_profile
+
+import hetero
+from hetero import devices, profile, registry
+from hetero.calibration import machine as machine_of_calibration
+from hetero.calibration import modelling
+from hetero.calibration.environment import copies, links_at_once, overheads, quiet_links, twins
+from hetero.calibration.failures import Failure
+from hetero.calibration.measure import loop, sampling
+from hetero.calibration.measure.loop import Measured
+from hetero.calibration.measure.samples import Samples
+from hetero.calling import planner
+from hetero.devices import at_once
+from hetero.evaluation import links as evaluated
+from hetero.evaluation import report
+from hetero.host import blas_spin
+from hetero.ops.cases import grid
+from hetero.pricing import pricing
+from hetero.profile import inventory
+
+WAYS = copies.Copies.WAYS
+TWO = {"cpu": {"kind": "cpu", "name": "made up"}, "cuda:0": GPU}
+ALONE_LINKS = {"cuda:*": {"upload": straight(1e-5, 1e9), "download": straight(2e-5, 5e8)}}
+
+
+# -- Several devices -------------------------------------------------------------------------------
+
+SEVERAL = {
+    **TWO,
+    "cuda:0": {**GPU, "memory_bytes": 2**40},
+    "cuda:1": {**GPU, "memory_bytes": 2**40, "same_as": "cuda:0"},
+}
+KEY = "cuda*2|cg|fused|float64|stencil2"
+
+
+def together(apart, links):
+    """A profile in which two share conjugate gradients."""
+    model = roofline(1e-3, 1e12, 1e12)
+    models = {KEY: {**model, "moves_apart": True} if apart else model}
+    return machine(models=models, links={**ALONE_LINKS, **links})
+
+
+def group(n, constants, on="host"):
+    spec = hetero.spec((n * n,), "float64", on=on)
+    problem = planner.registry.operation("cg").problem(hetero.Poisson((n, n)), spec)
+    plan = pricing.price(problem, constants, SEVERAL)
+    return next(c for c in plan.candidates if c.device == "cuda:*" and c.method == "fused")
+
+
+AT_ONCE = {"cuda*2": {"upload": straight(1e-5, 0.7e9), "download": straight(2e-5, 3e8)}}
+
+
+def test_copies_of_several_devices_are_at_once():
+    n = 2000
+    share = n * n * 8 / 2
+    assert share >= at_once.LEAST
+    found = group(n, together(True, AT_ONCE))
+    assert found.terms["upload"] == pytest.approx(1e-5 + share / 0.7e9)
+    assert found.terms["download"] == pytest.approx(2e-5 + share / 3e8)
+    assert found.links == "all at once"
+    alone = group(n, together(True, {}))  # as fast as alone, where that was not seen to differ
+    assert alone.terms["upload"] == pytest.approx(1e-5 + share / 1e9)
+
+
+def test_little_is_copied_one_after_the_other():
+    n = 512
+    share = n * n * 8 / 2
+    assert share < at_once.LEAST
+    found = group(n, together(True, AT_ONCE))
+    assert found.terms["upload"] == pytest.approx(2 * (1e-5 + share / 1e9))
+
+
+def test_what_an_older_profile_measured_from_host_to_host_is_not_counted_twice():
+    found = group(2000, together(False, AT_ONCE))
+    assert found.terms.keys() == {"overhead", "compute"}
+    assert found.links == ""
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_operands_on_one_of_them_come_by_way_of_the_host(apart):
+    n = 2000
+    here, there = (group(n, together(apart, AT_ONCE), on) for on in ("host", "cuda:0"))
+    nbytes = n * n * 8
+    way = 2e-5 + nbytes / 5e8 + 1e-5 + nbytes / 1e9
+    assert there.seconds == pytest.approx(here.seconds + way)
+
+
+@pytest.mark.parametrize("n", [2**12, 2**20, 2**24])
+def test_what_was_measured_is_predicted(n):
+    """The model without what is moved, and that, add up to what was measured."""
+    operation = planner.registry.operation("cg")
+    row = next(r for r in planner.registry.lookup("cg") if (r.method, r.kind) == ("fused", "cuda"))
+    from hetero.ops.cases import Case, Place, TimedSolves
+    from hetero.ops.cg import cases
+
+    info = pricing.groups(SEVERAL)["cuda:*"]
+    place = Place("cuda*2", info, (FakeCuda(0), FakeCuda(1)))
+    case = Case(
+        row,
+        "float64",
+        "stencil2",
+        TimedSolves(8, 40),
+        [[2**12, 2**20, 2**24]],
+        lambda unknowns: cases._problem("stencil2", "float64", unknowns),
+        None,
+    )
+    setup = {(2**k,): 3e-4 + 2.0**k * 8 / 3e8 for k in (12, 20, 24)}
+    step = {(2**k,): 1e-5 + 2.0**k * 1e-11 for k in (12, 20, 24)}
+    measured = Measured(case, place, Samples(seconds=step, setup=setup))
+    links = {**ALONE_LINKS, **AT_ONCE}
+    failures: list[Failure] = []
+    found = modelling.models([measured], failures, links)
+    assert not failures
+    (model,) = found.values()
+    assert model["moves_apart"] is True
+    constants = machine(models={KEY: model}, links=links)
+    side = math.isqrt(n)
+    candidate = group(side, constants)
+    problem = operation.problem(hetero.Poisson((side, side)), hetero.spec((n,), "float64"))
+    steps = row.work(problem, info).repeat  # as many as its prediction counts
+    assert candidate.seconds == pytest.approx(setup[(n,)] + steps * step[(n,)], rel=1e-3)
+    known = {}
+    modelling.models([measured], failures, links, known)
+    without = modelling.models([measured], failures, known=known)[measured.key]
+    assert "moves_apart" not in without, "other links, another model of the same samples"
+
+
+# -- In profiles ----------------------------------------------------------------------------------
+
+
+def test_shown(cuda, monkeypatch):
+    data = measured_profile()
+    data["links"] = {
+        "cuda:0": {
+            "upload": {
+                "pageable": straight(1e-5, 1e10)["pageable"],
+            }
+        },
+        "cuda*2": {"upload": {"pageable": straight(1e-5, 6e9)["pageable"]}},
+    }
+    found = profile.parse(profile.encode(data))
+    text = report.calibration(found)
+    assert "cuda:0 upload, pageable: 10 us + bytes at 10.0 GB/s" in text
+    assert "cuda*2 upload, pageable: 10 us + bytes at 6.0 GB/s" in text
+    assert "cuda*2 host work" not in text
+    profile.set_current(found)
+    shown = hetero.machine()["links"]
+    assert shown["cuda:0"]["upload, pageable"] == "10.0 GB/s"
+    assert "cuda*2" not in shown, "one device is here"
+
+
+def test_what_earlier_versions_measured_right_after_products_is_left_out():
+    data = profile.shipped("h100").data
+    data = {**data, "host": dict(data["host"]), "links": {"cuda:0": {"upload": {}, "download": {}}}}
+    data["links"]["cuda:0"]["upload"] = kinds = straight(1e-5, 1e9)
+    known = set(kinds)
+    kinds["pageable beside BLAS"] = kinds["pageable"]
+    data["host"]["contention"] = {"cuda:0": {"matmul": {"pinned": {"cpu": 1.5, "device": 1.2}}}}
+    found = profile.parse(profile.encode(data))
+    assert set(found.data["links"]["cuda:0"]["upload"]) == known
+    assert "contention" not in found.data["host"]
+
+
+# -- In a calibration ------------------------------------------------------------------------------
+
+BYTES = [2**n for n in range(12, 29)]
+ALONE = {"samples": {"bytes": BYTES, "seconds": [1e-5 + n / 1e10 for n in BYTES]}}
+LINE = straight(1e-5, 1e10)["pageable"]
+LINKS = {way: {"pageable": LINE | ALONE, "pinned": LINE | ALONE} for way in ("upload", "download")}
+
+
+@pytest.fixture
+def calibrated(monkeypatch, hasty, profile_file):
+    """Calibrates two equal toys; and what was measured of links, in order."""
+    order = []
+    slow = {way: {n: 1.5 * (1e-5 + n / 1e10) for n in (2**12, 2**28)} for way in WAYS}
+
+    def planted(name, result):
+        def measure(*given):
+            order.append(name)
+            return result
+
+        return measure
+
+    with toys.installed(), monkeypatch.context() as patch:
+        devices.unregister_kind("toy")
+        devices.register_kind("toy", lambda: ([toys.Toy(0), toys.Toy(1)], []))
+        patch.setattr(
+            registry, "_operations", {n: registry._operations[n] for n in ("matvec", "double")}
+        )
+        rows = registry._implementations["double"]
+        rows[:] = [dataclasses.replace(row, shared=lambda problem: True) for row in rows]
+        patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
+        patch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
+        patch.setattr(twins, "difference", lambda *_: None)
+        patch.setattr(machine_of_calibration.thread_counts, "tables", lambda *_: {})
+        patch.setattr(machine_of_calibration.compiling, "compile_ahead", lambda *_: None)
+        patch.setattr(blas_spin, "find", planted("find", None))
+        patch.setattr(blas_spin, "rest", lambda: None)
+        patch.setattr(quiet_links, "links", planted("quiet", LINKS))
+        patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
+        patch.setattr(overheads, "pack", lambda budget: LINE)
+        patch.setattr(links_at_once, "_SIZES", (2**12,))  # of what toys have room for
+        patch.setattr(links_at_once, "Together", planted("at once", None))
+        patch.setattr(links_at_once, "measured", lambda *_: links_at_once.Found(slow, 3e-4))
+        inventory.changed()
+
+        def calibrate(quick=False, **options):
+            order.clear()
+            return hetero.calibrate(quick, **options), list(order)
+
+        yield calibrate
+    inventory.changed()
+
+
+def test_a_full_calibration_measures_links_at_once(calibrated):
+    found, order = calibrated()
+    assert order == ["find", "quiet", "at once"]
+    kinds = {"pageable", "pinned"}
+    for way in ("upload", "download"):
+        assert found.data["links"]["toy:0"][way].keys() == kinds
+        assert found.data["links"]["toy*2"][way].keys() == kinds
+        alone = found.link("toy:0", way)
+        for nbytes in (2**12, 2**28):
+            seconds = found.link("toy*2", way)(nbytes)
+            assert seconds == pytest.approx(1.5 * alone(nbytes), rel=0.01)
+    assert found.data["host"]["dispatch"] == {"toy:0": {"host": 1e-5}, "toy*2": {"host": 3e-4}}
+    assert "toy*2 to begin on all of them: 300 us" in report.calibration(found)
+    assert profile.current().data["links"] == found.data["links"]
+
+
+def test_a_quick_one_does_not(calibrated):
+    found, order = calibrated(True)
+    assert order == ["find", "quiet"]
+    assert found.data["links"].keys() == {"toy:0"} == found.data["host"]["dispatch"].keys()
+
+
+def test_only_other_things_leave_them(calibrated):
+    before, _ = calibrated()
+    after, order = calibrated(only=["matvec"])
+    assert order == ["find"]
+    assert after.data["links"] == before.data["links"]
+    _, order = calibrated(only=["toy"])
+    assert order == ["find", "quiet", "at once"]
+    _, order = calibrated(only=["toy*2"])
+    assert order == ["find", "at once"]
+
+
+# -- Verified --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def verified(two, monkeypatch):
+    """Verifies the links of two equal fake GPUs; what a copy takes is told by a formula."""
+    infos = [device.describe() | {"name": "fake"} for device in two]
+    for device, info in zip(two, infos, strict=True):
+        monkeypatch.setattr(device, "describe", lambda info=info: dict(info))
+    inventory.changed()
+
+    def seconds(factor):
+        return lambda way, nbytes: factor * (1e-5 + nbytes / 1e9)
+
+    def transfers(device, sizes, budget):
+        return {("upload", "pageable"): {n: seconds(1.0)(None, n) for n in sizes}}
+
+    monkeypatch.setattr(quiet_links, "transfers", transfers)
+    at_once = SimpleNamespace(once=lambda way, nbytes: 2e-3 + seconds(1.5)(way, nbytes))
+    monkeypatch.setattr(evaluated, "Together", lambda *_: at_once)
+    data = measured_profile()
+    data["links"] = {
+        "cuda:0": {"upload": {"pageable": straight(1e-5, 1e9)["pageable"]}},
+        "cuda*2": {"upload": {"pageable": straight(1.5e-5, 1e9 / 1.5)["pageable"]}},
+    }
+    data["host"]["dispatch"]["cuda*2"] = {"host": 2e-3}
+    profile.set_current(profile.parse(profile.encode(data)))
+    yield evaluated.verified
+    inventory.changed()
+
+
+def test_curves_are_verified_where_they_hold(verified):
+    found = verified()
+    assert found.keys() == {"cuda:0", "cuda:1", "cuda*2"}
+    assert found["cuda:0"].keys() == {"upload, pageable"}
+    assert found["cuda:0"]["upload, pageable"]["worst"] < 1e-9
+    assert found["cuda*2"].keys() == {"upload, pageable"}
+    assert found["cuda*2"]["upload, pageable"]["worst"] < 1e-9

@@ -18,7 +18,7 @@ test: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not timing'
-	$(BIN)/python -m pytest -m timing $$(grep -l mark.timing tests/test_*.py)
+	$(BIN)/python -m pytest -m timing $$(grep -rl mark.timing tests --include='test_*.py')
 
 # How large the house is, room by room; it fails beyond the limits in tests/house.toml.
 house: $(VENV)/.tested
@@ -32,10 +32,10 @@ mutants: $(VENV)/.tested
 	$(BIN)/python tests/mutants.py --seed $(SEED) --count $(COUNT) -j $(JOBS)
 
 # Builds PyCUDA on a machine with nvcc and no GPU, in two minutes: with it, make test runs
-# tests/test_failing_driver.py, which brings a driver of its own and links PyCUDA against that here.
+# tests/devices/test_failing_driver.py, which brings a driver of its own and links PyCUDA against that here.
 pycuda: $(VENV)/.tested
 	mkdir -p $(VENV)/home $(VENV)/stub
-	cc -shared -fPIC -w -Wl,-soname,libcuda.so.1 -o $(VENV)/stub/libcuda.so tests/fake_libcuda.c
+	cc -shared -fPIC -w -Wl,-soname,libcuda.so.1 -o $(VENV)/stub/libcuda.so tests/support/fake_libcuda.c
 	echo 'CUDA_ENABLE_CURAND = False' > $(VENV)/home/.aksetup-defaults.py
 	HOME="$$PWD/$(VENV)/home" LIBRARY_PATH="$$PWD/$(VENV)/stub" \
 	  PATH="$$(nvcc -dryrun -E -x cu /dev/null 2>&1 | sed -n 's/^#\$$ TOP=//p')/bin:$$PATH" \

@@ -55,6 +55,8 @@ class Tree:
         # As installed: the packages within packages that setup.cfg maps there.
         for inner in ("kernels", "calibration"):
             (folder / "hetero" / inner).symlink_to(folder / inner)
+        if (folder / "calibration" / "profiles").is_dir():
+            (folder / "hetero" / "profile" / "data").symlink_to(folder / "calibration" / "profiles")
 
     def run(self, tests: list[str], limit: float, fresh: bool) -> tuple[str, float, str]:
         """(outcome, seconds, last lines): "survived", "killed" or "killed by its time limit".
@@ -125,8 +127,14 @@ def tests_of(table: dict[str, Any], module: str) -> list[str]:
     """Test files that are asked about a module's mutants: the first group that names it."""
     for group in table["group"]:
         if ROOT / module in _files(group):
-            return [f"tests/{name}.py" for name in group["tests"]]
+            return [_file_of(name) for name in group["tests"]]
     raise KeyError(module)
+
+
+def _file_of(name: str) -> str:
+    """Where a test file lies, by its name."""
+    (found,) = (ROOT / "tests").rglob(f"{name}.py")
+    return str(found.relative_to(ROOT))
 
 
 def excluded(table: dict[str, Any], module: str, source: bytes, mutation: Mutation) -> bool:

@@ -8,6 +8,9 @@ import logging.handlers
 
 import numpy as np
 import pytest
+import test_agree
+import test_names
+import toys
 
 import hetero
 from hetero import cli, profile, registry
@@ -15,7 +18,6 @@ from hetero.calibration import budgets, portions
 from hetero.calibration.budgets import FULL, QUICK
 from hetero.evaluation import bench, verify
 from hetero.ops.cases import Place
-from tests import test_agree, test_names, toys
 
 
 @pytest.fixture

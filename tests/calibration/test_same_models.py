@@ -1,0 +1,93 @@
+"""The same measurements give the same models, by a fake clock.
+
+Who changes what is measured, or how it is fitted, sees here what else that changes, and puts the
+new figures in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Place and operation -> number of models, digest of their knots, mean logarithm of their seconds.
+BEFORE = {
+    "quick": {
+        "cpu cg": (10, "115b54ca", -9.63477),
+        "cpu convolve2d": (10, "4e921fe0", -7.57353),
+        "cpu matmul": (2, "a2c8aa74", -7.65997),
+        "cpu matvec": (4, "41fbcee7", -9.7887),
+        "cpu poisson": (16, "9d05bc06", -11.00683),
+        "cuda:0 cg": (10, "94169c13", -11.22945),
+        "cuda:0 convolve2d": (8, "c1a867da", -9.57367),
+        "cuda:0 matmul": (32, "4269310a", -9.94941),
+        "cuda:0 matvec": (16, "3a0c9521", -10.87513),
+        "cuda:0 poisson": (16, "4b1973a2", -11.95962),
+        "cuda:1 cg": (10, "da5384a0", -11.22945),
+        "cuda:1 convolve2d": (8, "66ff63d5", -9.57367),
+        "cuda:1 matmul": (32, "f75bdfd7", -9.94941),
+        "cuda:1 matvec": (16, "4dbcc4b1", -10.87513),
+        "cuda:1 poisson": (16, "0fff4877", -11.95962),
+        "cuda:0 download": (2, "cbea8ade", -0.0211),
+        "cuda:0 upload": (2, "cbea8ade", -0.05901),
+        "cuda:1 download": (2, "cbea8ade", -0.0211),
+        "cuda:1 upload": (2, "cbea8ade", -0.05901),
+        "cuda:0 dispatch": (1, "5731147f", -11.74505),
+        "cuda:1 dispatch": (1, "5731147f", -11.74505),
+        "cpu pack": (1, "fc684245", -7.0385),
+        "cpu kmeans": (6, "db06e82b", -10.04047),
+        "cuda:0 kmeans": (10, "45fed0f7", -12.04685),
+        "cuda:1 kmeans": (10, "a42dffe5", -12.04685),
+    },
+    "full": {
+        "cpu cg": (10, "935f0448", -9.9283),
+        "cpu convolve2d": (10, "a3665c15", -7.45442),
+        "cpu matmul": (2, "32bc7abb", -7.36494),
+        "cpu matvec": (4, "2a3dbe0d", -9.15544),
+        "cpu poisson": (16, "3551fd7d", -10.96783),
+        "cuda*2 cg": (6, "caf397bb", -13.23586),
+        "cuda*2 poisson": (8, "6efa8735", -13.12574),
+        "cuda*2 download": (2, "cbea8ade", 0.11535),
+        "cuda*2 upload": (2, "cbea8ade", 0.07691),
+        "cuda:0 cg": (10, "7ed62781", -11.38096),
+        "cuda:0 convolve2d": (8, "2e1fc4ff", -9.18595),
+        "cuda:0 matmul": (32, "c5a4bc32", -9.13748),
+        "cuda:0 matvec": (16, "22fc518e", -10.95935),
+        "cuda:0 poisson": (16, "d573697f", -11.88355),
+        "cuda:1 cg": (10, "5a481a32", -11.38096),
+        "cuda:1 convolve2d": (8, "e2285327", -9.18595),
+        "cuda:1 matmul": (32, "da26c010", -9.13748),
+        "cuda:1 matvec": (16, "d3ef16e3", -10.95935),
+        "cuda:1 poisson": (16, "233cbbbb", -11.88355),
+        "cuda:0 download": (2, "cbea8ade", -0.0211),
+        "cuda:0 upload": (2, "cbea8ade", -0.05901),
+        "cuda:1 download": (2, "cbea8ade", -0.0211),
+        "cuda:1 upload": (2, "cbea8ade", -0.05901),
+        "cuda:0 dispatch": (1, "5731147f", -11.74505),
+        "cuda:1 dispatch": (1, "5731147f", -11.74505),
+        "cpu pack": (1, "fc684245", -7.0385),
+        "cpu kmeans": (6, "35044cf5", -10.01967),
+        "cuda:0 kmeans": (10, "4a6a6917", -12.00623),
+        "cuda:1 kmeans": (10, "6625ad9c", -12.00623),
+        "cuda*2 kmeans": (10, "4f45075e", -14.09251),
+    },
+}
+
+
+@pytest.mark.parametrize("budget", BEFORE)
+def test_models_are_the_same_as_before(budget, tmp_path):
+    """In a process of its own, whose clock and devices are fake."""
+    script = Path(__file__).parents[1] / "support" / "fake_clock.py"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, str(script), budget, "--summary"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert "leaves out" not in done.stderr
+    assert set(found) >= set(BEFORE[budget])
+    for name, (number, knots, mean) in BEFORE[budget].items():
+        assert found[name] == [number, knots, pytest.approx(mean, abs=1e-4)], name

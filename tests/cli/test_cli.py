@@ -1,0 +1,386 @@
+"""The command line: what it prints, as text and as JSON, and its exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
+
+import hetero
+from hetero import devices, profile, registry, terminal
+from hetero.calibration import budgets
+from hetero.profile import inventory
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+def test_info(run, data):
+    found = data("info")
+    assert found.keys() == {
+        "cpu",
+        "devices",
+        "links",
+        "broken",
+        "missing",
+        "profile",
+        "profiles",
+        "kernels",
+    }
+    assert {"name", "cores", "memory_bytes", "blas", "blas_version"} <= found["cpu"].keys()
+    assert found["profile"].keys() == {"name", "disturbed", "file", "calibrate_writes"}
+    assert set(found["devices"]) == set(devices.available())
+    for info in found["devices"].values():
+        assert {"kind", "name", "memory_bytes", "multiprocessors", "driver"} <= info.keys()
+    code, out, _ = run("info")
+    assert code == OK
+    assert found["cpu"]["name"] in out
+
+
+def test_info_says_what_is_missing_and_what_to_install(data):
+    missing = " ".join(data("info")["missing"])
+    for backend in ("cuda", "opencl"):
+        if not any(name.startswith(backend) for name in devices.everything()):
+            assert f"{backend}: " in missing
+            assert "install" in missing
+
+
+def test_calibrate(data, run, profile_file, believed, monkeypatch):
+    patient = dataclasses.replace(
+        budgets.QUICK, patience=1e3
+    )  # nothing is left out for want of time
+    monkeypatch.setattr(budgets, "QUICK", patient)
+    found = data("calibrate", "--quick")
+    parts = {"path", "written", "trusted", "devices", "residuals", "not_acceptable", "doubtful"}
+    assert found.keys() == parts
+    assert found["path"] == str(profile_file)
+    assert "cpu" in found["devices"]
+    for key, figures in found["residuals"].items():
+        assert {"mean", "p95", "worst"} <= figures.keys(), key
+    assert any(key.startswith("cpu|matmul|blas|float32") for key in found["residuals"])
+    stored = profile.read(profile_file)
+    assert "cpu|matmul|blas|float32|*" in stored.data["models"]
+    assert stored.data.keys() >= {"schema_version", "units", "fingerprint", "sha256", "created"}
+    for model in stored.data["models"].values():
+        assert model.keys() >= {"form", "constants", "samples"}
+    # From now on it is this machine's.
+    assert data("explain", "matmul", 64, 64, 64)["profile"] == stored.name
+    path = str(profile_file)
+    assert data("info")["profile"] == {
+        "name": stored.name,
+        "disturbed": None,
+        "file": path,
+        "calibrate_writes": path,
+    }
+
+
+def test_calibrate_somewhere_else_and_one_device(run, profile_file, tmp_path, opencl, monkeypatch):
+    """Of one operation: the kernels of all would take a minute to compile."""
+    one = registry.operation("matvec")
+    monkeypatch.setattr(registry, "operations", lambda: (one,))
+    path = tmp_path / "elsewhere.json"
+    arguments = ("--quick", "--path", path, "--device", "cpu", "--device", opencl)
+    code, out, err = run("calibrate", *arguments)
+    assert code == OK
+    assert "\r" not in err, "no bar in a pipe"
+    assert str(path) in out
+    assert not profile_file.exists()
+    stored = profile.read(path)
+    assert stored.data["links"].keys() == {opencl}
+    assert stored.data["links"][opencl].keys() == {"upload", "download"}
+    for kinds in stored.data["links"][opencl].values():
+        assert kinds.keys() == {"pageable", "pinned"}
+    assert {key.split("|")[0] for key in stored.data["models"]} == {"cpu", opencl}
+
+
+def test_calibrate_refuses(run, tmp_path, profile_file):
+    refused(run, "calibrate", "--quick", "--device", "mars", naming=("'cpu'", "'mars'"))
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    target = ("--quick", "--device", "cpu", "--path", blocked / "p.json")
+    refused(run, "calibrate", *target, naming=(str(blocked),), code=FAILED)
+
+
+def test_calibrate_says_which_constants_not_to_trust(run, monkeypatch):
+    """A fit that is off by a factor is named, in the text and in the JSON."""
+    calibrate = importlib.import_module("hetero.calibration.calibrate")  # a function's name too
+    from hetero.evaluation import report
+
+    content = json.loads(json.dumps(profile.shipped("h200").data))
+    assert report.doubtful(profile.Profile(content)) == []
+    assert "calibrate again" not in report.calibration(profile.Profile(content))
+    key = "cpu|matmul|blas|float32|*"
+    for wrong in (54.05, float("nan")):
+        content["models"][key]["residuals"] = {"mean": wrong, "p95": 448.9, "worst": 448.9}
+        measured = profile.Profile(content)
+        assert report.doubtful(measured) == [key]
+        text = report.calibration(measured)
+        assert "off by more than 100% in the mean: cpu matmul blas float32 *" in text
+        assert "calibrate again" in text
+        outcome = calibrate.Outcome(measured, is_new=True)
+        monkeypatch.setattr(calibrate, "outcome", lambda *_, found=outcome, **__: found)
+        code, out, _ = run("calibrate", "--json")
+        assert code == OK
+        assert json.loads(out)["doubtful"] == [key]
+
+
+def test_calibrate_says_which_errors_are_acceptable():
+    from hetero.evaluation import report
+
+    content = json.loads(json.dumps(profile.shipped("conservative").data))
+    good, bad = "cpu|matvec|blas|float32|*", "cpu|matmul|blas|float32|*"
+    content["links"]["cuda:0"] = content["links"]["cuda:*"]
+    link = content["links"]["cuda:0"]["upload"]["pageable"]
+    errors = {"mean": 0.4, "p95": 1.0, "worst": 9.0}
+    content["models"][good]["residuals"] = errors
+    text = report.calibration(profile.Profile(content))
+    assert "all are acceptable" in text
+    assert "40% in the mean and 100% at the 95th percentile; of links 10% and 30%" in text
+    for wrong in ({"mean": 0.41}, {"p95": 1.01}, {"mean": float("nan")}):
+        content["models"][bad]["residuals"] = errors | wrong
+        measured = profile.Profile(content)
+        assert report.not_acceptable(measured) == [bad]
+        (line,) = (x for x in report.calibration(measured).splitlines() if x.endswith("% *"))
+        assert line.startswith("cpu matmul blas float32")
+        assert "marked with *: 1 of 2" in report.calibration(measured)
+    link["residuals"] = {"mean": 0.11, "p95": 0.2, "worst": 0.2}
+    found = report.not_acceptable(profile.Profile(content))
+    assert {bad, "cuda:0|upload|pageable"} <= set(found)
+
+
+SUMMARY = {"chosen_over_best", "fastest", "prediction_error"}
+FIGURES = {"geometric_mean", "p95", "p99", "worst", "fastest_within_5_percent"}
+
+
+def test_verify(data, run):
+    found = data("verify", "--largest", 64, "--count", 3, "--seconds", 20)
+    assert found.keys() == {"left_out", "problems", "links", *SUMMARY}
+    assert 1 <= found["problems"] <= 6
+    assert found["chosen_over_best"].keys() == FIGURES
+    assert found["chosen_over_best"]["worst"] >= found["chosen_over_best"]["geometric_mean"] >= 1.0
+    assert any("matvec blas on cpu" in name for name in found["prediction_error"])
+    assert sum(found["fastest"].values()) == found["problems"]
+    code, out, _ = run("verify", "matvec", "--largest", 64, "--count", 2, "--seconds", 20)
+    assert code == OK
+    assert "geometric mean" in out
+    assert "99th" in out
+    assert "matmul" not in out
+
+
+def test_verify_draws_the_same_problems_again():
+    from random import Random
+
+    from hetero.evaluation.draws import draw
+
+    for operation in registry.operations():
+        first, second = (
+            [
+                str(operation.problem(*trial.operands, **trial.options))
+                for trial in (draw(operation, source, "host", 256) for _ in range(3))
+            ]
+            for source in (Random(5), Random(5))
+        )
+        assert first == second
+
+
+def test_verify_that_measures_nothing(run):
+    code, out, _ = run("verify", "--count", 0, "--json")
+    assert code == NO_CHOICE
+    assert json.loads(out)["problems"] == 0
+    code, _, _ = run("verify", "--count", 0)
+    assert code == NO_CHOICE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "naming"),
+    [
+        (("sort",), ("'matvec'", "'matmul'", "'sort'")),
+        (("--on", "mars"), ("'cpu'", "'mars'")),
+        (("--largest", "1"), ("--largest", "1")),
+        (("--largest", "-5"), ("--largest", "-5")),
+        (("--count", "few"), ("few",)),
+    ],
+    ids=str,
+)
+def test_verify_refuses(run, arguments, naming):
+    refused(run, "verify", *arguments, naming=naming)
+
+
+def test_verify_on_a_device_without_arrays(run, opencl):
+    refused(run, "verify", "--on", opencl, "--count", 1, naming=("--on", opencl))
+
+
+def test_demo(data, tmp_path, profile_file, small_demo):
+    picture = tmp_path / "picture.pgm"
+    found = data("demo", "--largest", 16, "--picture", picture)
+    assert found.keys() >= {"calls", "problems", "chosen_over_best"}
+    assert found["chosen_over_best"].keys() == FIGURES
+    for call in found["calls"]:
+        assert call.keys() == {
+            "call",
+            "operands_on",
+            "device",
+            "method",
+            "predicted",
+            "measured",
+            "best_alternative",
+        }
+        assert call["measured"] > 0
+    assert {c["call"].split()[0] for c in found["calls"]} == {"matvec", "matmul"}
+    assert {row["filter"].split(",")[0] for row in found["picture"]} == {
+        "edges",
+        "blur",
+        "out of focus",
+    }
+    assert not profile_file.exists(), "stored"
+    content = picture.read_bytes()
+    assert content.startswith(b"P5 256 256 255\n")
+    assert len(content) == 15 + 256**2
+    assert len(set(content[15:])) > 100
+    content = (tmp_path / "picture-16-colours.ppm").read_bytes()
+    assert content.startswith(b"P6 128 128 255\n")
+    pixels = np.frombuffer(content, np.uint8, offset=15).reshape(-1, 3)
+    assert len(np.unique(pixels, axis=0)) == found["quantised"]["colours"] == 16
+
+
+def test_the_demos_equation_is_an_ordinary_one():
+    """Conjugate gradients take about the steps that are priced; the error is of second order."""
+    from hetero.ops.poisson.demonstration import example
+
+    errors_seen = []
+    for n in (31, 63):
+        f, exact, h = example(n)
+        u, info = hetero.solve_poisson(
+            f, spacing=h, method="cg", device="cpu", rtol=1e-8, return_info=True
+        )
+        (row,) = info["plan"].candidates
+        expected = row.implementation.work(info["plan"].problem, {"kind": "cpu"}).repeat
+        assert 0.5 * expected < info["iterations"] < 2.0 * expected
+        errors_seen.append(abs(u - exact).max())
+    assert 3.5 < errors_seen[0] / errors_seen[1] < 4.5
+
+
+def test_demo_refuses(run):
+    refused(run, "demo", "--largest", 3, naming=("--largest", "16", "3"))
+
+
+COMMANDS = ["info", "calibrate", "explain", "verify", "bench", "demo"]
+
+
+def test_help_names_every_command_and_the_exit_codes(run):
+    code, out, _ = run("--help")
+    assert code == OK
+    for command in COMMANDS:
+        assert f"    {command}" in out
+        code, sub, _ = run(command, "--help")
+        assert code == OK
+        assert "--json" in sub
+        assert "Exit codes: 0 done" in sub
+    assert "Exit codes: 0 done" in out
+
+
+def test_no_command_is_wrong_usage(run):
+    code, out, err = run()
+    assert (code, out) == (USAGE, "")
+    assert err == run("--help")[1]
+    assert run("nonsense")[0] == USAGE
+
+
+def test_module_and_script():
+    arguments = ["explain", "matvec", "4096", "4096", "--dtype", "float32"]
+    arguments += ["--profile", "tesla-t10", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hetero", *arguments], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["chosen"]["device"] == "cuda:0"
+
+
+def test_a_bar_on_a_terminal_only(monkeypatch, capsys):
+    assert terminal.progress_bar() is None
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    show = terminal.progress_bar()
+    show(0.5, "half")
+    show(1.0, "done")
+    err = capsys.readouterr().err
+    assert "half" in err
+    assert err.endswith("\n")
+    assert err.count("#") == 15 + 30
+
+
+def test_a_reader_that_has_seen_enough():
+    """As `hetero explain ... | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "hetero", "explain", "matmul", "64", "64", "64"]
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0
+    assert "pipe" not in done.stderr.lower()
+
+
+def test_info_names_a_profile_file_only_where_there_is_one(data, profile_file):
+    found = data("info")["profile"]
+    assert found == {
+        "name": "conservative",
+        "disturbed": None,
+        "file": None,
+        "calibrate_writes": str(profile_file),
+    }
+    profile_file.parent.mkdir(parents=True)
+    profile_file.write_text("{}")  # there, and of no use
+    profile.set_current(None)
+    assert data("info")["profile"]["file"] is None
+    content = profile.shipped("h200").data | {"fingerprint": inventory.fingerprint()}
+    profile.Profile(content).save(profile_file)
+    profile.set_current(None)
+    assert data("info")["profile"]["file"] == str(profile_file)
+
+
+@pytest.mark.parametrize("operation", ["matvec", "matmul"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_bench_of_products_on_the_cpu(run, data, monkeypatch, operation, order):
+    """Beside NumPy: without a GPU by itself, with one by --device cpu."""
+    module = importlib.import_module(registry.operation(operation).benchmarks)
+    small = {operation: [(8,) * len(module.SHAPES[0])]}
+    monkeypatch.setattr(module, "SHAPES", small[operation])
+    rows = data("bench", operation, "--device", "cpu", "--order", order, "--dtype", "float64")
+    assert [row["case"].split(",")[0] for row in rows] == [
+        f"{operation} {'x'.join([n] * len(small[operation][0]))}" for n in ("32", "8")
+    ]
+    for row in rows:
+        assert row["seconds"].keys() == {"automatic", f"NumPy {operation}"}
+        assert row["chosen"] == "blas on cpu"
+    if not any(name.startswith("cuda") for name in devices.available()):
+        code, out, err = run("bench", operation)
+        assert code == OK, err
+        assert "times the fastest" in out
+
+
+def test_bench_counts_from_the_fastest_of_all():
+    """A peer that is faster than every method is the one that counts as 1."""
+    from hetero.evaluation import report
+
+    seconds = {"direct on cpu": 2e-3, "SciPy ndimage": 1e-3, "fft on cpu": 4e-3}
+    text = report.benchmarks([{"case": "one", "what": "call", "seconds": seconds}])
+    cells = [
+        [c.strip() for c in line.split("|")[1:-1]] for line in text.splitlines() if "ms" in line
+    ]
+    assert cells == [
+        ["SciPy ndimage", "1 ms", "1.00"],
+        ["direct on cpu", "2 ms", "2.00"],
+        ["fft on cpu", "4 ms", "4.00"],
+    ]
+
+
+def test_version(run):
+    code, out, _ = run("--version")
+    assert (code, out.split()) == (OK, ["hetero", hetero.__version__])
+    setup = (Path(__file__).parents[2] / "setup.cfg").read_text("utf-8")
+    assert f"version = {hetero.__version__}\n" in setup

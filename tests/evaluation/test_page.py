@@ -1,0 +1,198 @@
+"""`hetero report`: the whole page, what is kept for it, and the command; without a browser."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from kept_results import LADDER, VERIFIED
+
+import hetero.ops  # noqa: F401  # registers them
+from hetero import cli, profile, registry
+from hetero.evaluation import ladder, latest
+from hetero.evaluation.page import (
+    page,
+)
+
+VOID = {"meta", "link", "br"}
+LOADING = {"src", "href", "srcset", "data", "action", "xlink:href", "poster", "style"}
+
+
+class Outline(HTMLParser):
+    """The elements of a page, properly nested or an error."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found, self.text = [], [], {}
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open:
+            self.text.setdefault(self.open[-1], []).append(data)
+
+
+def small():
+    """A profile's content, of one operation."""
+    data = profile.shipped("tesla-t10").data
+    models = {key: model for key, model in data["models"].items() if "|matvec|" in key}
+    return {**data, "models": models}
+
+
+@pytest.fixture(scope="module")
+def made():
+    return page("tesla-t10")
+
+
+@pytest.fixture(scope="module")
+def outline(made):
+    return Outline(made.html)
+
+
+def test_nothing_is_loaded(made, outline):
+    """No script, no address but of the page's own parts."""
+    tags = {tag for tag, _ in outline.found}
+    assert not tags & {"script", "img", "iframe", "object", "use", "image"}
+    for _, given in outline.found:
+        for name in LOADING & given.keys():
+            assert not re.search(r"//|url\((?!#)", given[name] or ""), given
+    assert "@import" not in made.html
+    assert len(made.html) < 2_000_000
+
+
+def test_pictures_can_be_read_out(made, outline):
+    """Each has a title and a description of its own; names are unique, and links lead somewhere."""
+    pictures = [given for tag, given in outline.found if given.get("role") == "img"]
+    names = [given["id"] for _, given in outline.found if "id" in given]
+    assert len(pictures) == made.pictures > 10
+    assert len(names) == len(set(names))
+    for given in pictures:
+        assert set(given["aria-labelledby"].split()) <= set(names)
+    titles = outline.text["title"][1:]
+    assert len(titles) == len(set(titles)) == len(pictures)
+    assert all(len(text) > 10 for text in outline.text["desc"])
+    targets = {given["href"][1:] for tag, given in outline.found if tag == "a"}
+    filled = re.findall(r"url\(#(\w+)\)", made.html)
+    assert targets | set(filled) <= set(names)
+
+
+def test_headings_skip_no_level(outline):
+    levels = [int(tag[1]) for tag, _ in outline.found if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+def test_every_operation_with_constants_has_a_section(outline):
+    known = profile.shipped("tesla-t10").dtypes()
+    expected = {o.function for o in registry.operations() if o.name in known}
+    headings = set(outline.text["h2"])
+    assert expected <= headings
+    assert not {o.function for o in registry.operations() if o.name not in known} & headings
+
+
+def test_names_from_a_profile_are_text(tmp_path):
+    """Whatever a machine calls itself."""
+    data = small()
+    bad = '<script>alert("x")</script>'
+    data["devices"] = {name: {**info, "name": bad} for name, info in data["devices"].items()}
+    file = profile.Profile(data).save(tmp_path / "bad.json")
+    found = page(str(file))
+    assert "<script" not in found.html
+    assert "&lt;script&gt;" in found.html
+
+
+# -- What is kept, and the command -----------------------------------------------------------------
+
+
+def test_the_last_verification_is_kept_beside_the_profile(tmp_path, monkeypatch):
+    file = profile.Profile(small()).save(tmp_path / "here.json")
+    monkeypatch.setenv("HETERO_PROFILE", str(file))
+    assert latest.read(file) == {}
+    latest.keep(latest.VERIFY, "matmul, on host", {"problems": 1})
+    latest.keep(latest.VERIFY, "matmul, on host", VERIFIED)
+    latest.keep("other", "x", {})
+    latest.keep(latest.LADDER, "matmul", LADDER)
+    assert latest.read(file)[latest.VERIFY]["matmul, on host"]["problems"] == 3
+    assert profile.read(file).name == "tesla-t10"  # which is as it was
+    found = page(str(file)).html
+    assert "geometric mean 1.010" in found
+    assert "matmul float32 on cuda:0" in found
+    assert "1.30x a &lt; b" in found
+    assert "Left out: cuda:1: broken" in found
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"verify": 1}', b"\xff"])
+def test_what_is_kept_and_cannot_be_read_is_nothing(tmp_path, content):
+    (tmp_path / "p.json.latest").write_bytes(content)
+    assert latest.read(tmp_path / "p.json") == {}
+
+
+def test_what_is_kept_in_another_form_is_said(tmp_path):
+    file = profile.Profile(small()).save(tmp_path / "p.json")
+    other = {latest.VERIFY: {"x": {"problems": 3}}, latest.LADDER: {"x": {"rows": [1]}}}
+    latest.beside(file).write_text(json.dumps(other), "utf-8")
+    assert page(str(file)).html.count("of another form") == 2
+
+
+def test_what_cannot_be_kept_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("HETERO_PROFILE", str(tmp_path))  # a folder
+    latest.keep(latest.VERIFY, "x", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def quick(monkeypatch, made):
+    """A page that was made before."""
+    import hetero.evaluation.page as module
+
+    monkeypatch.setattr(module, "page", lambda named, progress: made)
+
+
+def test_the_command(tmp_path, capsys, quick):
+    file = tmp_path / "report.html"
+    assert cli.main(["report", str(file), "--profile", "tesla-t10", "--json"]) == cli.DONE
+    told = json.loads(capsys.readouterr().out)
+    assert told["profile"] == "tesla-t10"
+    assert file.read_text("utf-8").count('role="img"') == told["pictures"]
+    assert cli.main(["report", str(file)]) == cli.DONE
+    assert str(file) in capsys.readouterr().out
+
+
+def test_a_ladder_is_measured_first(tmp_path, capsys, quick, monkeypatch):
+    """Of this machine, and kept where the page finds it."""
+    monkeypatch.setenv("HETERO_PROFILE", str(tmp_path / "here.json"))
+    monkeypatch.setattr(ladder, "ladder", lambda operation, progress: LADDER)
+    file = str(tmp_path / "report.html")
+    assert cli.main(["report", file, "--ladder", "matmul"]) == cli.DONE
+    assert list(latest.read(tmp_path / "here.json")[latest.LADDER]) == ["matmul float32 on cuda:0"]
+    for wrong in (["--profile", "h100"], ["--ladder", "nothing"]):
+        assert cli.main(["report", file, "--ladder", "matmul", *wrong]) == cli.USAGE
+    assert "'convolve2d'" in capsys.readouterr().err
+
+
+def test_a_profile_that_is_not_there(tmp_path, capsys):
+    assert cli.main(["report", str(tmp_path / "x.html"), "--profile", "mars"]) == cli.USAGE
+    assert "'tesla-t10'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "none/x.html"])
+def test_a_file_that_cannot_be_written(tmp_path, capsys, name):
+    assert cli.main(["report", str(Path(tmp_path, name))]) == cli.FAILED
+    assert str(tmp_path) in capsys.readouterr().err

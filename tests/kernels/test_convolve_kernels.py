@@ -1,0 +1,579 @@
+"""The kernels of 2-D correlation and their plans, against SciPy.
+
+They run on an OpenCL device, also those that plans give to CUDA alone, and on an NVIDIA GPU if
+there is one. As a script this file is what Oclgrind simulates:
+``python tests/kernels/test_convolve_kernels.py good``, or ``race in convolve``, ``race in
+convolve_lines``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import compiled
+import fakes
+import kernel_runs
+import numpy as np
+import pytest
+import runtimes
+from kernel_runs import LAYOUTS, WRITABLE, elements, operand
+from scipy import signal
+
+from hetero import devices
+from hetero.arrays import describe
+from hetero.kernels.common import tuning
+from hetero.kernels.convolution import plan as plan_convolve
+from hetero.kernels.convolution import plan_tiled
+from hetero.kernels.convolution.plan import BOUNDARIES
+from hetero.ops.convolve2d import direct_device, tiles_device
+from hetero.ops.convolve2d.filters import Filter
+from hetero.ops.convolve2d.operands import described
+from hetero.ops.convolve2d.window import window_of
+
+try:
+    import pyopencl as cl
+except ImportError:  # what needs it is skipped
+    cl = None
+
+DTYPES = ("float32", "float64")
+MODES = ("full", "same", "valid")
+PLAN = {"multiprocessors": 4, "alignment": 16, "cuda": False}
+FILL = -1.25
+FILTER = np.arange(99.0).reshape(9, 11)
+
+
+# -- Running a plan ------------------------------------------------------------------------------
+
+
+class OnGpu:
+    """What `kernel_runs.Runner` is, on an NVIDIA GPU."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def empty(self, size, dtype):
+        return np.empty(size, dtype)
+
+    def run(self, launch_plan, buffers, views):
+        """Copy the memory of the views there and back."""
+        with self.device.active():
+            owners = []
+            for name, view in views.items():
+                memory, first = whole(view)
+                address, owner = self.device.allocate(memory.nbytes)
+                self.device.upload(memory, address)
+                owners.append((memory, address, owner))
+                buffers[name] = address + first
+            self.device.run_launches(launch_plan, buffers, view.itemsize)
+            for memory, address, _ in owners:
+                self.device.download(address, memory)
+
+
+def whole(view):
+    """The array that a view is of, in one dimension, and the bytes in it before the view."""
+    base = owner = view
+    while owner.base is not None:  # NumPy's as_strided puts an object that is no array in between
+        owner = owner.base
+        base = owner if isinstance(owner, np.ndarray) else base
+    start = base.__array_interface__["data"][0]
+    return base.reshape(-1), view.__array_interface__["data"][0] - start
+
+
+def run(runner, launch_plan, **named):
+    """Run a plan on views of arrays made by the runner, and a float; without a flag by default."""
+    views = {name: view for name, view in named.items() if isinstance(view, np.ndarray)}
+    buffers = {name: value for name, value in named.items() if name not in views}
+    if isinstance(runner, OnGpu):
+        runner.run(launch_plan, {"only_if": runner.device.null} | buffers, views)
+        return
+    buffers = {name: np.float64(value) for name, value in buffers.items()} | {"only_if": None}
+    buffers |= {name: runner.buffer(view) for name, view in views.items()}
+    for launch in launch_plan.launches:
+        kernel = runner.kernel(launch)
+        kernel.set_args(*(buffers[a] if type(a) is str else np.int64(a) for a in launch.arguments))
+        size = (launch.grid * launch.block,)
+        cl.enqueue_nd_range_kernel(runner.queue, kernel, size, (launch.block,))
+    if isinstance(runner, kernel_runs.BufferRunner):
+        for name, view in views.items():
+            cl.enqueue_copy(runner.queue, kernel_runs.memory_of(view), buffers[name])
+    runner.queue.finish()
+
+
+@pytest.fixture(scope="module")
+def portable():
+    return kernel_runs.Runner(runtimes.opencl_device()._device)
+
+
+@pytest.fixture(scope="module", params=["portable", pytest.param("cuda", marks=pytest.mark.gpu)])
+def runner(request):
+    """An OpenCL device, or an NVIDIA GPU."""
+    if request.param == "portable":
+        return request.getfixturevalue("portable")
+    found = [device for name, device in devices.available().items() if name.startswith("cuda")]
+    if not found:
+        pytest.skip("no CUDA device")
+    return OnGpu(found[0])
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Let small images have the kernel for few taps."""
+    monkeypatch.setitem(tuning.default()._values, "convolution.small_outputs", 1)
+
+
+# -- What they should make -----------------------------------------------------------------------
+
+
+def extents(mode, n, taps):
+    """(outputs, elements before the first) of an axis for a mode of SciPy."""
+    if mode == "full":
+        return n + taps - 1, taps - 1
+    return (n, taps // 2) if mode == "same" else (n - taps + 1, 0)
+
+
+def extended(image, axis, before, count, boundary, fillvalue):
+    """``count`` elements of an axis of the extended image."""
+    n = image.shape[axis]
+    at = np.arange(count) - before
+    inside = (at >= 0) & (at < n)
+    if boundary == "symm":
+        at %= 2 * n
+        at = np.minimum(at, 2 * n - 1 - at)
+    image = np.take(image, at % n, axis)
+    if boundary == "fill":
+        image[(slice(None),) * axis + (~inside,)] = fillvalue
+    return image
+
+
+def correlated(image, taps, outs, before, boundary, fillvalue=FILL):
+    """The correlation, in float64."""
+    for axis in (0, 1):
+        count = outs[axis] + taps.shape[axis] - 1
+        image = extended(image, axis, before[axis], count, boundary, fillvalue)
+    windows = np.lib.stride_tricks.sliding_window_view(image, taps.shape)
+    return np.einsum("ijuv,uv->ij", windows, taps)
+
+
+def random_filter(shape, rank, dtype, seed=7):
+    """(taps, columns, rows), the latter two None without a rank."""
+    generator = np.random.default_rng(seed)
+    if rank is None:
+        return generator.uniform(-1, 1, shape).astype(dtype), None, None
+    columns, rows = (generator.uniform(-1, 1, (rank, n)).astype(dtype) for n in shape)
+    return columns.astype(float).T @ rows.astype(float), columns, rows
+
+
+def check(
+    runner,
+    extent,
+    taps_shape,
+    *,
+    mode="same",
+    boundary="fill",
+    dtype="float32",
+    layouts=("row", "row"),
+    batch=1,
+    rank=None,
+    offset=0,
+    shared=False,
+    axes=None,
+    **plan,
+):
+    """Run a plan, compare with SciPy, see that nothing else was written; return the plan.
+
+    ``axes``, in place of a mode: (outputs, elements before the first) of each axis.
+    """
+    arranged = axes or [extents(mode, *pair) for pair in zip(extent, taps_shape, strict=True)]
+    outs, before = ([axis[k] for axis in arranged] for k in (0, 1))
+    taps, columns, rows = random_filter(taps_shape, rank, dtype)
+    filters = {"taps": taps} if rank is None else {"columns": columns, "rows": rows}
+    views = {}
+    for name, values in filters.items():
+        _, views[name] = operand(runner, 1, *values.shape, dtype)
+        views[name][0] = values
+    _, image = operand(runner, batch, *extent, dtype, layouts[0], offset, shared)
+    kept, out = operand(runner, batch, *outs, dtype, layouts[1], offset)
+    kernel_runs.fill(image, 3)
+    kept.fill(-7)
+    out[...] = np.nan
+    options = dict(PLAN)
+    options["alignment"] = kernel_runs.alignment(image, out, *views.values())
+    plan_of = plan_convolve.direct if rank is None else plan_convolve.separable
+    launch_plan = plan_of(
+        batch=batch,
+        height=extent[0],
+        width=extent[1],
+        filter_height=taps_shape[0],
+        filter_width=taps_shape[1],
+        out_height=outs[0],
+        out_width=outs[1],
+        top=before[0],
+        left=before[1],
+        boundary=boundary,
+        dtype=dtype,
+        image_strides=elements(image),
+        out_strides=elements(out),
+        **({} if rank is None else {"rank": rank}),
+        **options | plan,
+    )
+    run(runner, launch_plan, image=image, out=out, **views, fillvalue=FILL)
+    taps = taps.astype(float)
+    magnitudes = abs(taps) if rank is None else abs(columns.astype(float)).T @ abs(rows)
+    terms = taps.size if rank is None else sum(taps_shape) + rank
+    for each, result in zip(image.astype(float), out, strict=True):
+        if axes:
+            expected = correlated(each, taps, outs, before, boundary)
+        else:
+            expected = signal.convolve2d(each, taps[::-1, ::-1], mode, boundary, FILL)
+        size = correlated(abs(each), magnitudes, outs, before, boundary, abs(FILL))
+        bound = (terms + 4) * np.finfo(dtype).eps * size
+        wrong = ~(abs(result - expected) <= bound)
+        assert not wrong.any(), (
+            launch_plan,
+            np.argwhere(wrong)[:5],
+            np.nanmax(abs(result - expected)),
+        )
+    out[...] = -7
+    assert np.all(kept == -7), "wrote outside of the output"
+    return launch_plan
+
+
+# image, filter: odd, even and degenerate, filters larger than the image, many periods.
+SIZES = [
+    ((1, 1), (1, 1)),
+    ((1, 9), (3, 3)),
+    ((9, 1), (1, 4)),
+    ((5, 6), (5, 6)),
+    ((37, 150), (3, 3)),
+    ((2, 3), (11, 17)),
+    ((40, 21), (9, 10)),
+    ((20, 33), (4, 31)),
+]
+
+
+def modes_for(extent, taps):
+    larger = all(n >= m for n, m in zip(extent, taps, strict=True))
+    return MODES if larger else MODES[:2]
+
+
+def cases(sizes):
+    """Every mode and boundary of each size, in one dtype: few kernels are to be built."""
+    for number, (extent, taps) in enumerate(sizes):
+        for boundary, mode in itertools.product(BOUNDARIES, modes_for(extent, taps)):
+            options = {"mode": mode, "boundary": boundary, "dtype": DTYPES[number % 2]}
+            yield extent, taps, {"batch": 1 + number % 2} | options
+
+
+# Of each axis, far from the edge, many periods out: (outputs, elements before the first).
+FAR = [((30, 40), (27, 3)), ((70, 61), (9, 0), (1, 300))]
+
+
+# -- convolve.cu ---------------------------------------------------------------------------------
+
+
+def test_tiles(runner):
+    for extent, taps, options in cases(SIZES):
+        check(runner, extent, taps, **options)
+
+
+def test_tiles_of_every_shape(runner, monkeypatch):
+    """Large and small tiles; stages of a filter that does not fit at once; all rows of a thread."""
+    with monkeypatch.context() as patch:
+        patch.setattr(plan_tiled, "_ROWS", (8,))
+        plan_tiled._tile.cache_clear()
+        launch_plan = check(runner, (33, 140), (11, 37), boundary="symm")
+    plan_tiled._tile.cache_clear()
+    defines = dict(launch_plan.launches[0].defines)
+    assert defines["ROWS"] == 8
+    assert defines["STAGE_COLUMNS"] < 37
+    seen = {
+        check(runner, extent, (3, 4), mode="full").variant
+        for extent in ((1, 700), (5, 30), (40, 12), (64, 64))
+    }
+    assert len(seen) >= 3
+    launch_plan = check(
+        runner, (40, 130), (5, 37), boundary="wrap", block_limit=32, shared_limit=16384
+    )
+    assert launch_plan.launches[0].block == 32
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_any_outputs(runner, boundary):
+    for axes in itertools.product(FAR[0], FAR[1]):
+        check(runner, (7, 5), (4, 3), axes=axes, boundary=boundary)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(runner, layout):
+    check(runner, (21, 34), (3, 5), layouts=(layout, "row"), batch=2, offset=1, shared=True)
+    if layout in WRITABLE:
+        check(runner, (21, 34), (3, 5), layouts=("row", layout), batch=2)
+        check(runner, (21, 34), (3, 5), layouts=("column", layout), batch=2, boundary="symm")
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+def test_infinities_stay_where_they_belong(runner, rank):
+    """No made-up zero meets them: sizes leave a rest in every direction."""
+    shape, taps_shape = (21, 150), (5, 6)
+    _, image = operand(runner, 1, *shape, "float32")
+    _, out = operand(runner, 1, *shape, "float32")
+    kernel_runs.fill(image, 1)
+    image[0, 0, 0], image[0, 7, 70], image[0, 20, 149] = np.inf, np.nan, -np.inf
+    taps, columns, rows = random_filter(taps_shape, rank, "float32")
+    views = {}
+    filters = {"taps": taps} if rank is None else {"columns": columns, "rows": rows}
+    for name, values in filters.items():
+        _, views[name] = operand(runner, 1, *values.shape, "float32")
+        views[name][0] = values
+    launch_plan = plan_for(
+        shape, taps_shape, rank, image_strides=elements(image), cuda=rank is None
+    )
+    run(runner, launch_plan, image=image, out=out, **views, fillvalue=FILL)
+    with np.errstate(invalid="ignore"):
+        expected = correlated(image[0].astype(float), taps, shape, (2, 3), "fill")
+    np.testing.assert_allclose(out[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("cuda", [False, True])  # tiles, taps in registers
+@pytest.mark.parametrize("asked", [0, 1, -1])
+def test_a_flag_of_0_leaves_the_output_alone(runner, small, asked, cuda, dtype):
+    """Behind a transform: only where that gave something that is not finite."""
+    shape = 40, 152
+    only_if = runner.empty(4, "int32")
+    only_if[:] = asked, 7, 7, 7
+    _, image = operand(runner, 1, *shape, dtype)
+    _, out = operand(runner, 1, *shape, dtype)
+    _, views = operand(runner, 1, 5, 5, dtype)
+    kernel_runs.fill(image, 1)
+    taps = random_filter((5, 5), None, dtype)[0]
+    views[0] = taps
+    out[...] = -7.0
+    launch_plan = plan_for(shape, (5, 5), image_strides=elements(image), cuda=cuda, dtype=dtype)
+    (launch,) = launch_plan.launches
+    assert launch.source == ("convolve_small.cu" if cuda else "convolve.cu")
+    run(runner, launch_plan, only_if=only_if, image=image, taps=views, out=out, fillvalue=FILL)
+    expected = np.full(shape, -7.0)
+    if asked:
+        expected = correlated(image[0].astype(float), taps, shape, (2, 2), "fill")
+    np.testing.assert_allclose(out[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_image_of_one_tile_is_not_cut():
+    for extent in (20, 100, 247, 249, 300, 2000):
+        for taps, mode in itertools.product((3, 9), MODES):
+            window = window_of((extent, extent), (taps, taps), mode)
+            found = tiles_device.tiles(window)
+            fits = max(window.out_height, window.out_width) <= 256 - taps + 1
+            assert (found is None) == fits
+            assert fits or found[0].count * found[1].count > 1
+
+
+def plan_for(shape, taps_shape, rank=None, **options):
+    """A plan for mode "same", by default of contiguous images on a large GPU."""
+    height, width = shape
+    options = {
+        "batch": 1,
+        "boundary": "fill",
+        "dtype": "float32",
+        "image_strides": (height * width, width, 1),
+        "out_strides": (height * width, width, 1),
+        "multiprocessors": 132,
+        "alignment": 16,
+        "cuda": True,
+    } | options
+    if rank is not None:
+        options["rank"] = rank
+    return (plan_convolve.direct if rank is None else plan_convolve.separable)(
+        height=height,
+        width=width,
+        filter_height=taps_shape[0],
+        filter_width=taps_shape[1],
+        out_height=height,
+        out_width=width,
+        top=taps_shape[0] // 2,
+        left=taps_shape[1] // 2,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("cut", [np.s_[:, :], np.s_[1::2, ::-3], np.s_[::-1, 2:]])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_filter_on_a_device_is_read_from_its_last_value_on(cut, dtype):
+    for filter in (x[cut] for x in (FILTER.astype(dtype), FILTER.T.astype(dtype))):
+        found = describe(filter)._replace(location="cuda:0", pointer=filter.ctypes.data)
+        window = window_of((30, 40), filter.shape, "same")
+        problem = described(describe(np.zeros((30, 40), dtype)), found, filter.dtype, window)
+        address, _, strides = direct_device.taps_on(None, Filter(None, filter, found), problem)
+        strides = tuple(filter.itemsize * s for s in strides)
+        taps = fakes.view(address, filter.shape, dtype, strides)
+        np.testing.assert_array_equal(taps, filter[::-1, ::-1])
+
+
+# -- convolve_small.cu ---------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+def test_small_filters(runner):
+    sizes = [((140, 400), (3, 3)), ((140, 400), (3, 3)), ((9, 2), (1, 4))]
+    sizes += [((45, 403), (2, 3)), ((66, 516), (9, 7)), ((4, 3), (5, 6))]
+    for extent, taps, options in cases(sizes):
+        launch_plan = check(runner, extent, taps, cuda=True, **options)
+        fits = options["dtype"] == "float32" or max(taps) <= 5
+        assert launch_plan.launches[0].kernel == ("convolve_small" if fits else "convolve")
+
+
+@pytest.mark.usefixtures("small")
+def test_small_filters_of_any_alignment(runner):
+    """Every shift of the image against the outputs, and rows that are not aligned."""
+    widths = set()
+    for left, width in itertools.product((0, 1, 2, 3, 7), (300, 302)):
+        axes = ((20, 1), (width - 2, left)) if width == 302 else ((20, 1), (width, left))
+        launch_plan = check(runner, (20, width), (3, 3), axes=axes, cuda=True, boundary="wrap")
+        widths.add(dict(launch_plan.launches[0].defines)["WIDTH"])
+    for layout in LAYOUTS:
+        check(runner, (40, 140), (3, 2), layouts=(layout, "row"), cuda=True, batch=2)
+        check(runner, (140, 40), (2, 3), layouts=(layout, "column"), cuda=True, batch=2)
+    launch_plan = check(runner, (20, 300), (3, 3), offset=1, cuda=True)
+    widths.add(dict(launch_plan.launches[0].defines)["WIDTH"])
+    assert widths == {1, 2, 4}
+
+
+# -- convolve_lines.cu ---------------------------------------------------------------------------
+
+
+def test_separable(runner):
+    for number, (extent, taps, options) in enumerate(cases(SIZES[4::3])):
+        check(runner, extent, taps, rank=1 + number % 2, **options)
+
+
+def test_separable_of_every_shape(runner):
+    limit = plan_convolve.separable_limit(dtype="float64")
+    assert limit == plan_convolve.separable_limit(dtype="float32") == 64
+    launch_plan = check(
+        runner, (70, 90), (limit, limit), rank=2, dtype="float64", multiprocessors=1
+    )
+    assert launch_plan.launches[0].block == 64
+    launch_plan = check(runner, (140, 75), (5, 4), rank=1, dtype="float64", multiprocessors=1)
+    assert launch_plan.launches[0].block == 128
+    for layouts in (("column", "row"), ("row, reversed", "column, strided"), ("column", "column")):
+        check(runner, (30, 41), (5, 4), layouts=layouts, rank=2, batch=2, boundary="symm")
+    check(runner, (7, 6), (5, 4), rank=1, axes=(FAR[0][0], FAR[1][1]), boundary="wrap")
+
+
+# -- Plans alone ---------------------------------------------------------------------------------
+
+
+@cache
+def every_launch():
+    """One launch for each of many binaries that plans on a large GPU can ask for."""
+    launches = {}
+    shapes = [(side, side) for side in (1, 3, 5, 7, 9, 15)] + [(9, 1), (64, 31)]
+    sizes = ((4096, 4096), (1, 5000))
+    for dtype, taps, size in itertools.product(DTYPES, shapes, sizes):
+        plans = [plan_for(size, taps, dtype=dtype)]
+        if size == (4096, 4096):
+            plans.append(plan_for(size, taps, 1, dtype=dtype))
+            plans.append(plan_for(size, taps, dtype=dtype, cuda=False))
+            if taps[1] % 4 == 1:
+                plans.append(plan_for(size, taps, dtype=dtype, alignment=8))
+        for launch_plan in plans:
+            for launch in launch_plan.launches:
+                launches[launch.source, launch.defines] = launch
+    return tuple(launches.values())
+
+
+def test_plans_are_whole():
+    for launch in every_launch():
+        defines = dict(launch.defines)
+        assert 0 < launch.grid < 2**31
+        assert launch.block in (32, 64, 128)
+        assert {type(a) for a in launch.arguments} == {int, str}
+        assert 1 <= defines.get("TAIL_ROWS", 1) <= defines.get("CHUNK_ROWS", 8)
+        assert 1 <= defines.get("TAIL_COLUMNS", 1) <= defines.get("CHUNK_COLUMNS", 8)
+    used = {launch.kernel for launch in every_launch()}
+    assert used == {"convolve", "convolve_small", "convolve_lines"}
+
+
+def test_large_offsets():
+    """More than 2^31 elements, and outputs far beyond the image."""
+    launch_plan = plan_for((70_000, 70_000), (3, 3))
+    assert 70_000 in launch_plan.launches[0].arguments
+    launch_plan = plan_for((1, 1 << 33), (1, 9))
+    assert launch_plan.launches[0].kernel == "convolve"
+    with pytest.raises(ValueError, match="a launch must have at most 2147483647 blocks"):
+        plan_for((1, 1 << 50), (1, 9))
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="dtype must be one of float32, float64, got 'int32'"):
+        plan_for((4, 4), (3, 3), dtype="int32")
+    with pytest.raises(ValueError, match="boundary must be one of fill, wrap, symm, got 'pad'"):
+        plan_for((4, 4), (3, 3), boundary="pad")
+    with pytest.raises(ValueError, match="at most 64 taps a side, got 65 x 3"):
+        plan_for((4, 4), (65, 3), 1)
+    with pytest.raises(ValueError, match="block_limit must be at least 32, got 16"):
+        plan_for((4, 4), (3, 3), block_limit=16)
+    with pytest.raises(ValueError, match="shared_limit must be at least 16384, got 100"):
+        plan_for((4, 4), (3, 3), shared_limit=100)
+
+
+# -- NVIDIA's compiler ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_without_spills(arch):
+    launches = every_launch()[arch == "sm_90" :: 3]  # in turn, since there are many
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        spilled = pool.map(lambda launch: compiled.compile_cuda(launch, arch), launches)
+        bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]
+    assert not bad, f"{len(bad)} variants spill: {bad[:4]}"
+
+
+# -- Oclgrind ------------------------------------------------------------------------------------
+
+
+def simulate(case):
+    """Run the smallest problems that reach every kernel, whole or without barriers."""
+
+    def edit(text):
+        return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if "race" in case else text
+
+    tuning.default()._values["convolution.small_outputs"] = 1
+    simulator = kernel_runs.BufferRunner(runtimes.simulator(), edit)
+    if "race" in case:
+        with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too
+            check(simulator, (3, 9), (2, 2), rank=1 if "lines" in case else None)
+        return
+    for boundary in BOUNDARIES:
+        check(simulator, (4, 9), (2, 3), boundary=boundary, mode="full")
+        check(simulator, (10, 36), (3, 3), boundary=boundary, cuda=True, dtype="float64")
+        check(simulator, (4, 9), (2, 3), boundary=boundary, rank=1)
+    check(simulator, (9, 130), (3, 3), mode="full", cuda=True, batch=2)
+    check(simulator, (3, 3), (9, 34), block_limit=32, mode="full", shared_limit=16384)
+    check(simulator, (2, 5), (9, 10), rank=2, dtype="float64")
+
+
+def oclgrind(case):
+    """What the simulator says of `simulate`."""
+    return runtimes.simulated(__file__, case)
+
+
+def test_no_races_nor_bounds():
+    assert oclgrind("good") == ""
+
+
+@pytest.mark.parametrize("kernel", ["convolve", "convolve_lines"])
+def test_a_race_is_seen(kernel):
+    report = oclgrind(f"race in {kernel}")
+    assert "data race" in report
+    assert f"Kernel: {kernel}\n" in report
+
+
+if __name__ == "__main__":
+    simulate(sys.argv[1])

@@ -1,0 +1,513 @@
+"""The portable kernels and their launch plans, with no GPU.
+
+They are compiled for NVIDIA's GPUs by NVRTC, run on an OpenCL device, and simulated by Oclgrind,
+which reports data races and accesses out of bounds. As a script this file is what Oclgrind
+simulates: ``python tests/kernels/test_kernels.py good``, or ``bounds``, ``race in matvec``,
+``race in matmul``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+import pytest
+import runtimes
+from compiled import compile_cuda
+from kernel_runs import (
+    DTYPES,
+    LAYOUTS,
+    MULTIPROCESSORS,
+    WRITABLE,
+    BufferRunner,
+    Runner,
+    elements,
+    fill,
+    operand,
+    run_matmul,
+    run_matvec,
+)
+
+from hetero import kernels
+from hetero.kernels.matmul import tiles as matmul_tiles
+from hetero.kernels.matvec import shapes as matvec_shapes
+
+try:
+    import pyopencl as cl
+except ImportError:  # what needs it is skipped
+    cl = None
+
+
+@pytest.fixture(scope="module")
+def portable():
+    """Runs plans on an OpenCL device, of this machine's CPU or other."""
+    return Runner(runtimes.opencl_device()._device)
+
+
+# -- On OpenCL -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("m", "k"), [(1, 1), (1, 5000), (7, 33), (64, 64), (130, 516), (1000, 3), (3, 1000)]
+)
+def test_matvec(portable, m, k, dtype):
+    for layout in LAYOUTS:
+        run_matvec(portable, m, k, 2, dtype, (layout, "row", "row"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matvec_other_operands(portable, dtype):
+    for layout, x, y in itertools.product(("row", "column"), LAYOUTS, WRITABLE):
+        run_matvec(portable, 12, 20, 2, dtype, (layout, x, y))
+    run_matvec(portable, 64, 64, 3, dtype, offset=1)
+    run_matvec(portable, 64, 64, 3, dtype, shared=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offset", range(4))
+def test_matvec_columns_that_begin_anywhere(portable, dtype, offset):
+    """Every remainder of rows, columns and addresses; several tiles, batches, parts; no overrun."""
+    for m, k in itertools.product((16, 17, 18, 35, 127, 250), (16, 33, 140)):
+        launch_plan = run_matvec(portable, m, k, 1, dtype, ("column", "row", "row"), offset=offset)
+        aligned = launch_plan.variant.startswith("columns")
+        width = 16 // np.dtype(dtype).itemsize
+        assert aligned == (m % width == 0 and offset % width == 0), launch_plan.variant
+        assert aligned or launch_plan.variant.startswith("shifted")
+    launch_plan = run_matvec(portable, 37, 90, 3, dtype, ("column", "column", "row"), offset=offset)
+    assert launch_plan.variant.startswith("shifted")
+    launch_plan = run_matvec(
+        portable, 19, 60_001, 1, dtype, ("column", "row", "row"), multiprocessors=132
+    )
+    assert launch_plan.variant.startswith("shifted")
+    assert len(launch_plan.launches) == 2
+
+
+@pytest.mark.parametrize("offset", range(4))
+def test_matvec_rows_that_begin_anywhere(portable, offset):
+    """Every remainder of columns and addresses; several tiles, batches, parts; no overrun."""
+    for m, k in itertools.product((25, 27, 33), (512, 513, 514, 515, 1030)):
+        launch_plan = run_matvec(portable, m, k, 1, "float32", offset=offset)
+        aligned = k % 4 == 0 and offset % 4 == 0
+        assert launch_plan.variant.startswith("rows" if aligned else "shifted_rows"), (
+            launch_plan.variant
+        )
+    for layouts in (
+        ("row, odd padding", "row, strided", "row"),
+        ("row", "column", "row, reversed"),
+    ):
+        launch_plan = run_matvec(portable, 37, 701, 3, "float32", layouts, offset=offset)
+        assert launch_plan.variant.startswith("shifted_rows")
+    for dtype in DTYPES:
+        launch_plan = run_matvec(
+            portable, 6, 1_000_001, 1, dtype, offset=offset, multiprocessors=132
+        )
+        assert launch_plan.variant.startswith("shifted_rows")
+        assert len(launch_plan.launches) == 2
+    for m, k, batch in ((3, 515, 1), (25, 511, 1), (7, 515, 1), (140, 4001, 1)):
+        launch_plan = run_matvec(
+            portable, m, k, batch, "float32", offset=offset, multiprocessors=132
+        )
+        assert launch_plan.variant.startswith("rows"), "too few, or too short"
+
+
+def rows_of(launch_plan):
+    return dict(launch_plan.launches[0].defines).get("ROWS", 1)
+
+
+def cluster_of(launch):
+    return dict(launch.defines).get("CLUSTER", 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matvec_short_rows(portable, dtype):
+    """Several rows to a thread, with some of them missing at the end; not if many would be."""
+    for m, k in itertools.product((1024, 1279, 1281), (4, 8, 12, 20, 36, 64)):
+        launch_plan = run_matvec(portable, m, k, 1, dtype, multiprocessors=2)
+        assert rows_of(launch_plan) == 4
+    run_matvec(portable, 509, 8, 3, dtype, ("row, padded", "row", "row, strided"))
+    for m, k, batch in ((4, 4, 100), (1, 64, 100), (528, 64, 1)):
+        launch_plan = run_matvec(portable, m, k, batch, dtype, multiprocessors=132)
+        assert rows_of(launch_plan) == 1
+
+
+def column_plan(dtype, m, k, **options):
+    options = {"batch": 1, "multiprocessors": 132, "alignment": 4, "capability": (9, 0)} | options
+    strides = {"a_strides": (m * k, 1, m), "x_strides": (k, 1), "y_strides": (m, 1)}
+    return kernels.plan_matvec(m=m, k=k, dtype=dtype, **strides, **options)
+
+
+def test_matvec_clusters():
+    """Blocks of a cluster take all columns, in one launch."""
+    for dtype, m, k in itertools.product(DTYPES, (501, 1001, 3001, 12011), (768, 1515, 3001)):
+        (launch,) = column_plan(dtype, m, k).launches
+        blocks = cluster_of(launch)
+        tiles, parts, chunk = launch.arguments[5:8]
+        assert parts == blocks > 1
+        assert launch.block == 256
+        assert launch.grid == tiles * parts
+        assert chunk * parts >= k
+        assert cluster_of(column_plan(dtype, m, k, capability=(8, 9)).launches[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "batch"),
+    [(33, 1_000_001, 1), (17, 999, 10_000), (33, 33, 10_000), (125, 999, 10_000), (100_001, 40, 1)],
+)
+def test_no_clusters(m, k, batch):
+    """Where a cluster has too few blocks, or columns are few, or rows would be missing, or many."""
+    for dtype in DTYPES:
+        plan = column_plan(dtype, m, k, batch=batch)
+        assert cluster_of(plan.launches[0]) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cluster_shapes(portable, monkeypatch, dtype):
+    """The shapes that clusters have, with the parts summed by a second launch instead."""
+    found = []
+
+    def as_columns(m, k, batch, dtype, width, multiprocessors, block_limit, tuning, misaligned):
+        limits = multiprocessors, block_limit, tuning
+        found.append(matvec_shapes.clusters(m, k, batch, width, *limits))
+        return found[-1]._replace(cluster=1)
+
+    monkeypatch.setattr(matvec_shapes, "columns", as_columns)
+    for m, k, batch in ((251, 815, 1), (501, 777, 2), (1003, 769, 1), (499, 1303, 1)):
+        layouts = ("column, odd padding", "row", "row")
+        run_matvec(portable, m, k, batch, dtype, layouts, 1, multiprocessors=132)
+    assert [shape.cluster > 1 for shape in found] == [True] * 4
+
+
+@pytest.mark.parametrize("block_limit", [64, 100, 128, 256])
+def test_no_block_is_larger_than_allowed(block_limit):
+    """No plan asks for more threads than the device takes."""
+    options = {"batch": 1, "multiprocessors": 8, "alignment": 16, "block_limit": block_limit}
+    for dtype, m, k in itertools.product(DTYPES, (17, 100, 1001), (17, 100, 3000)):
+        for a in ((m * k, k, 1), (m * k, 1, m), (m * (k + 1), 1, m + 1)):
+            strides = {"a_strides": a, "x_strides": (k, 1), "y_strides": (m, 1)}
+            for capability in (None, (9, 0)):
+                launch_plan = kernels.plan_matvec(
+                    m=m, k=k, dtype=dtype, capability=capability, **strides, **options
+                )
+                assert all(launch.block <= block_limit for launch in launch_plan.launches), (
+                    launch_plan
+                )
+        strides = {"a_strides": (0, k, 1), "b_strides": (0, m, 1), "c_strides": (0, m, 1)}
+        for capability in (None, (7, 0), (9, 0), (12, 0)):
+            launch_plan = kernels.plan_matmul(
+                m=m, n=m, k=k, dtype=dtype, capability=capability, **strides, **options
+            )
+            assert all(launch.block <= block_limit for launch in launch_plan.launches), launch_plan
+
+
+def test_small_shared_memory():
+    """A tile that does not fit is not taken."""
+    options = {"batch": 1, "multiprocessors": 8, "alignment": 16, "capability": (9, 0)}
+    strides = {"a_strides": (0, 64, 1), "b_strides": (0, 64, 1), "c_strides": (0, 64, 1)}
+    for dtype, limit in itertools.product(DTYPES, (32 << 10, 48 << 10, 99 << 10, 227 << 10)):
+        launch_plan = kernels.plan_matmul(
+            m=640, n=64, k=64, dtype=dtype, shared_limit=limit, **strides, **options
+        )
+        assert all(launch.shared_bytes <= limit for launch in launch_plan.launches)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matvec_splits_k(portable, dtype):
+    for layout, m in itertools.product(("row", "column"), (1, 3, 8)):
+        layouts = (layout, "row", "row")
+        launch_plan = run_matvec(portable, m, 60_000, 1, dtype, layouts, multiprocessors=132)
+        assert len(launch_plan.launches) == 2
+        assert launch_plan.workspace >= 2 * m
+
+
+def single_tile(monkeypatch, dtype, index):
+    tile = matmul_tiles.tiles(dtype, None)[index]
+    monkeypatch.setattr(matmul_tiles, "tiles", lambda *which: (tile,))
+    return tile
+
+
+@pytest.mark.parametrize(
+    ("dtype", "index"),
+    [(dtype, i) for dtype in DTYPES for i in range(len(matmul_tiles.tiles(dtype, None)))],
+)
+def test_matmul_tiles(portable, monkeypatch, index, dtype):
+    """Every tile and transpose, at sizes below, at and above the tile's."""
+    tile = single_tile(monkeypatch, dtype, index)
+    for la, lb in itertools.product(("row", "column"), repeat=2):
+        launch_plan = run_matmul(portable, tile.m + 4, tile.n + 8, 36, 1, dtype, (la, lb, "row"))
+        assert launch_plan.variant == f"tile{tile.m}x{tile.n}"
+    for layout in ("row", "column"):
+        run_matmul(portable, 17, tile.n + 1, 21, 1, dtype, (layout, layout, "row"))
+        run_matmul(portable, tile.m, tile.n, 40, 1, dtype, (layout, layout, "column"), 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 1), (5, 3, 7), (1, 40, 50), (40, 1, 50), (64, 64, 1)]
+)
+def test_matmul_small(portable, m, n, k, dtype):
+    for layouts in itertools.product(("row", "column"), repeat=3):
+        run_matmul(portable, m, n, k, 2, dtype, layouts)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_matmul_layouts(portable, layout, dtype):
+    run_matmul(portable, 36, 44, 20, 2, dtype, (layout, "row", "column"), 0, True)
+    run_matmul(portable, 36, 44, 20, 2, dtype, ("column", layout, "row"))
+    if layout in WRITABLE:
+        run_matmul(portable, 36, 44, 20, 2, dtype, ("row", "column", layout))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matmul_splits_k(portable, dtype):
+    launch_plan = run_matmul(portable, 20, 24, 20_000, 2, dtype)
+    assert len(launch_plan.launches) == 2
+    assert launch_plan.workspace >= 2 * 2 * 20 * 24
+
+
+def test_small_blocks(portable):
+    for limit in (64, 128, 256, 512):
+        plans = [
+            run_matvec(portable, 300, 200, 1, "float32", (layout, "row", "row"), block_limit=limit)
+            for layout in ("row", "column")
+        ]
+        plans.append(run_matmul(portable, 100, 100, 40, 1, "float64", block_limit=limit))
+        assert all(
+            launch.block <= limit for launch_plan in plans for launch in launch_plan.launches
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_infinities_stay_where_they_belong(portable, layout, dtype):
+    """Padding must make no NaN of an infinity: sizes leave a rest in every direction."""
+    m, n, k = 21, 19, 13
+    _, A = operand(portable, 1, m, k, dtype, layout)
+    _, B = operand(portable, 1, k, n, dtype, layout)
+    _, C = operand(portable, 1, m, n, dtype)
+    fill(A, 1)
+    fill(B, 2)
+    A[0, 3, 5] = A[0, m - 1, k - 1] = np.inf
+    B[0, 7, 11], B[0, k - 1, n - 1] = np.nan, -np.inf
+    common = {"batch": 1, "dtype": dtype, "multiprocessors": MULTIPROCESSORS, "alignment": 16}
+    strides = {"a_strides": elements(A), "b_strides": elements(B), "c_strides": elements(C)}
+    portable.run(kernels.plan_matmul(m=m, n=n, k=k, **strides, **common), A=A, B=B, C=C)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(C, A.astype(float) @ B.astype(float), rtol=1e-4, atol=1e-5)
+        for x, y, size in ((B[:, :, 11:12], C[:, :, :1], m), (B[:, :, n - 1 :], C[:, :, 1:2], m)):
+            vectors = {"x_strides": elements(x)[:2], "y_strides": elements(y)[:2]}
+            launch_plan = kernels.plan_matvec(
+                m=size, k=k, a_strides=elements(A), **vectors, **common
+            )
+            portable.run(launch_plan, A=A, x=x, y=y)
+            expected = A.astype(float) @ x.astype(float)
+            np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+# -- Plans alone ---------------------------------------------------------------------------------
+
+
+def plans(**options):
+    """Yield plans of many shapes and layouts on a large GPU."""
+    sizes = (1, 3, 8, 20, 64, 130, 260, 520, 1028, 2048, 4096, 16384, 1 << 20)
+    options = {"batch": 1, "multiprocessors": 132} | options
+    for dtype, m, k, alignment in itertools.product(DTYPES, sizes, sizes, (4, 16)):
+        for a, capability in (
+            ((m * k, k, 1), None),
+            ((m * k, 1, m), None),
+            ((m * k, 1, m), (9, 0)),
+        ):
+            yield kernels.plan_matvec(
+                m=m,
+                k=k,
+                dtype=dtype,
+                a_strides=a,
+                x_strides=(k, 1),
+                y_strides=(m, 1),
+                alignment=alignment,
+                capability=capability,
+                **options,
+            )
+    sizes = (8, 64, 256, 520, 1024, 4096)
+    for m, n, k in itertools.product(sizes, repeat=3):
+        for capability, alignment, dtype in itertools.product((None, (9, 0)), (4, 16), DTYPES):
+            for a, b in itertools.product(
+                ((m * k, k, 1), (m * k, 1, m)), ((k * n, n, 1), (k * n, 1, k))
+            ):
+                yield kernels.plan_matmul(
+                    m=m,
+                    n=n,
+                    k=k,
+                    dtype=dtype,
+                    a_strides=a,
+                    b_strides=b,
+                    c_strides=(m * n, n, 1),
+                    alignment=alignment,
+                    shared_limit=227 << 10,
+                    capability=capability,
+                    **options,
+                )
+
+
+@cache
+def every_launch():
+    """Return one launch for each binary that plans on a large GPU can ask for."""
+    launches = (launch for launch_plan in plans() for launch in launch_plan.launches)
+    return tuple({(launch.source, launch.defines): launch for launch in launches}.values())
+
+
+def test_plans_are_whole():
+    for launch_plan in plans():
+        assert (launch_plan.workspace > 0) == (len(launch_plan.launches) == 2)
+        for launch in launch_plan.launches:
+            assert 0 < launch.grid < 2**31
+            assert launch.block in (64, 128, 256, 512)
+            assert {type(a) for a in launch.arguments} == {int, str}
+
+
+def test_clusters_are_planned():
+    assert any(cluster_of(launch) > 1 for launch in every_launch())
+
+
+def test_every_tile_is_chosen():
+    used = {launch.defines for launch in every_launch()}
+    for dtype, capability in itertools.product(DTYPES, (None, (9, 0))):
+        for tile in matmul_tiles.tiles(dtype, capability):
+            real = ("REAL", "float" if dtype == "float32" else "double")
+            assert any({real, *tile.defines} <= set(defines) for defines in used), tile
+
+
+def test_mistakes_are_named():
+    strides = {"a_strides": (0, 4, 1), "x_strides": (0, 1), "y_strides": (0, 1)}
+    shape = {"m": 4, "k": 4, "batch": 1, "multiprocessors": 4, "alignment": 16}
+    with pytest.raises(ValueError, match="dtype must be one of float32, float64, got 'int32'"):
+        kernels.plan_matvec(dtype="int32", **shape, **strides)
+    with pytest.raises(ValueError, match="block_limit must be at least 64, got 32"):
+        kernels.plan_matvec(dtype="float32", block_limit=32, **shape, **strides)
+    with pytest.raises(ValueError, match="dialect must be one of cuda, opencl, got 'metal'"):
+        kernels.prelude("metal")
+
+
+# -- NVIDIA's compiler ---------------------------------------------------------------------------
+
+
+def older_too(defines):
+    """No clusters; of vector products one order, since those that copy one by one need the most."""
+    whole = defines.get("ALIGNED") and (defines["A_K"], defines["B_K"]) != (1, 0)
+    return defines.get("CLUSTER", 1) == 1 and not whole
+
+
+LAYOUT = {"A_K", "B_K", "ALIGNED", "LANES", "GROUPS"}  # which change few registers
+
+
+def of_every_tile(launches, number):
+    """So many binaries of each tile, of a vector product those of each width and depth; from tile
+    to tile the layouts, or shapes of a block, take turns."""
+    tiles = {}
+    for launch in launches:
+        tile = frozenset(pair for pair in launch.defines if pair[0] not in LAYOUT)
+        tiles.setdefault((launch.source, tile), []).append(launch)
+    for turn, same in enumerate(tiles.values()):
+        yield from (same[(turn + i) % len(same)] for i in range(min(number, len(same))))
+
+
+def test_every_tile_is_compiled_and_every_layout():
+    some = [*of_every_tile(every_launch(), 2)]
+    assert 1 < len(every_launch()) / len(some) < 4
+    for source in {launch.source for launch in every_launch()}:
+        for name in ("REAL", "TILE_K", "A_K", "B_K", "ALIGNED", "LANES", "CLUSTER"):
+            values, used = (
+                {dict(x.defines).get(name) for x in launches if x.source == source}
+                for launches in (every_launch(), some)
+            )
+            assert used == values or name == "LANES", (source, name)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_without_spills(arch):
+    launches = every_launch()
+    if arch < "sm_90":
+        launches = [launch for launch in launches if older_too(dict(launch.defines))]
+    launches = [*of_every_tile(launches, 1 if arch < "sm_90" else 2)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        spilled = pool.map(lambda launch: compile_cuda(launch, arch), launches)
+        bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]
+    assert not bad, f"{len(bad)} variants spill: {bad[:4]}"
+
+
+def test_spills_are_seen():
+    launch = next(launch for launch in every_launch() if launch.source == "matmul.cu")
+    crowded = tuple((name, 16 if name == "RESIDENT" else value) for name, value in launch.defines)
+    assert compile_cuda(launch._replace(defines=crowded), "sm_90") > 0
+
+
+# -- Oclgrind ------------------------------------------------------------------------------------
+
+
+def simulate(case):
+    """Run the smallest problems that reach every kernel, whole or with a planted mistake."""
+
+    def edit(text):
+        return text.replace("barrier(CLK_LOCAL_MEM_FENCE)", "") if "race" in case else text
+
+    runner = BufferRunner(runtimes.simulator(), edit)
+    if case == "bounds":
+        _, A = operand(runner, 1, 4, 8, "float32")
+        _, x = operand(runner, 1, 1, 8, "float32")
+        _, y = operand(runner, 1, 1, 4, "float32")
+        shape = {"batch": 1, "dtype": "float32", "multiprocessors": 1, "alignment": 4}
+        strides = {"a_strides": (32, 8, 1), "x_strides": (8, 1), "y_strides": (4, 1)}
+        runner.run(kernels.plan_matvec(m=5, k=8, **shape, **strides), A=A, x=x, y=y)
+        return
+    if "race" in case:
+        with contextlib.suppress(AssertionError):  # without barriers, results may be wrong too
+            if case == "race in matvec":
+                run_matvec(runner, 2, 8, 1, "float32")
+            else:
+                run_matmul(runner, 2, 2, 2, 1, "float32")
+        return
+    for layout, (m, k) in itertools.product(("row", "column"), ((5, 7), (8, 40), (4, 300))):
+        run_matvec(runner, m, k, 1, "float64", (layout, "row", "row"), block_limit=64)
+    small = {"block_limit": 64, "multiprocessors": 1}
+    launch_plan = [
+        run_matvec(runner, 9, 513, 1, "float32", **small),
+        run_matvec(runner, 130, 8, 1, "float64", **small),
+        run_matvec(runner, 19, 18, 1, "float32", ("column", "row", "row"), **small),
+    ]
+    kinds = [plan.variant.split("v")[0].rstrip("0123456789") for plan in launch_plan]
+    assert kinds == ["shifted_rows", "rows", "shifted"]
+    for la, lb, (m, n, k) in itertools.product(
+        ("row", "column"), ("row", "column"), ((5, 7, 9), (36, 4, 40))
+    ):
+        run_matmul(runner, m, n, k, 1, "float32", (la, lb, "row"), block_limit=64)
+    assert len(run_matmul(runner, 4, 4, 1000, 1, "float32").launches) == 2
+
+
+def oclgrind(case):
+    """What the simulator says of `simulate`."""
+    return runtimes.simulated(__file__, case)
+
+
+def test_no_races_nor_bounds():
+    assert oclgrind("good") == ""
+
+
+@pytest.mark.parametrize("kernel", ["matvec", "matmul"])
+def test_a_race_is_seen(kernel):
+    report = oclgrind(f"race in {kernel}")
+    assert "data race" in report
+    assert f"Kernel: {kernel}" in report
+
+
+def test_an_access_out_of_bounds_is_seen():
+    assert "Invalid read" in oclgrind("bounds")
+
+
+if __name__ == "__main__":
+    simulate(sys.argv[1])

@@ -1,0 +1,603 @@
+"""Conjugate gradients on devices, against the recurrence in NumPy.
+
+As a script this file is what Oclgrind simulates: ``python tests/ops/cg/test_cg_device.py good``, or
+``race``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import compiled
+import numpy as np
+import pytest
+import runtimes
+import scipy.sparse as sp
+from cg_systems import KINDS, poisson, solve, system_of, vectors
+
+from hetero import devices, kernels
+from hetero.errors import DeviceError, DeviceMemoryError
+from hetero.kernels.cg import plan as plan_cg
+from hetero.kernels.cg import plan_stencil as plan_cg_stencil
+from hetero.ops.krylov import cg_device, cg_persistent
+from hetero.ops.krylov.cg_matrices import grid_of
+from hetero.ops.linear_systems import types
+from hetero.ops.multigrid import multigrid_device
+
+DTYPES = ("float64", "float32")
+
+
+# -- Systems and the recurrence ------------------------------------------------------------------
+
+
+def recurrence(A, b, x, tolerance, maxiter, M=None):
+    """Iterates of Hestenes and Stiefel in float64, the start first."""
+    A, b, x = A.astype(float), b.astype(float), x.astype(float)
+    r = b - A @ x
+    z = r if M is None else M * r
+    p, r_z = z.copy(), r @ z
+    iterates = [x]
+    while np.linalg.norm(r) > tolerance and len(iterates) <= maxiter:
+        q = A @ p
+        alpha = r_z / (p @ q)
+        x, r = x + alpha * p, r - alpha * q
+        z = r if M is None else M * r
+        r_z, before = r @ z, r_z
+        p = z + r_z / before * p
+        iterates.append(x)
+    return iterates
+
+
+class Diagonal:
+    """A preconditioner of its own launches: z = 2 r, by a kernel for matrix-vector products."""
+
+    def __init__(self, device, n, dtype):
+        self._device, self._dtype = device, np.dtype(dtype)
+        self._launch_plan = kernels.plan_matvec(
+            m=n,
+            k=1,
+            batch=1,
+            dtype=dtype,
+            a_strides=(0, 1, n),
+            x_strides=(0, 1),
+            y_strides=(0, 1),
+            multiprocessors=device.multiprocessors,
+            alignment=self._dtype.itemsize,
+            block_limit=device.block_limit,
+        )
+        with device.active():
+            self._two, self._owner = device.allocate(self._dtype.itemsize)
+            device.upload(np.full(1, 2.0, dtype), self._two)
+
+    def apply(self, r, z):
+        buffers = {"A": r, "x": self._two, "y": z}
+        self._device.run_launches(self._launch_plan, buffers, self._dtype.itemsize)
+
+    def files(self):
+        return [(launch.source, launch.defines) for launch in self._launch_plan.launches]
+
+
+@pytest.fixture(params=["opencl", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """A device of each kind that is here."""
+    if request.param == "opencl":
+        return runtimes.opencl_device()
+    found = [d for name, d in devices.available().items() if name.startswith(request.param)]
+    if not found:
+        pytest.skip(f"no {request.param} device")
+    return found[0]
+
+
+# -- Agreement -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "diagonal"),
+    [
+        *((kind, "float64", False) for kind in KINDS),
+        *((kind, "float64", True) for kind in ("stencil2", "stencil3", "csr", "dense")),
+        *((kind, "float32", False) for kind in ("odd2", "stencil3", "csr64", "dense")),
+        ("stencil2", "float32", True),
+    ],
+)
+def test_agrees_with_the_recurrence(device, kind, dtype, diagonal):
+    system, A = system_of(kind, dtype)
+    b, x0 = vectors(A.shape[0], dtype)
+    M = np.random.default_rng(3).uniform(0.5, 2.0, len(b)).astype(dtype) if diagonal else None
+    rtol, slack = (1e-8, 1) if dtype == "float64" else (1e-4, 3)
+    tolerance = rtol * np.linalg.norm(b)
+    iterates = recurrence(A, b, x0, tolerance, 2000, M)
+    outcome, x = solve([device], system, b, x0, rtol=rtol, preconditioner=M)
+    true = np.linalg.norm(b.astype(float) - A.astype(float) @ x.astype(float))
+    assert outcome.status == types.CONVERGED
+    assert abs(outcome.iterations - (len(iterates) - 1)) <= slack
+    assert true <= tolerance * (1 if dtype == "float64" else 1.01)
+    assert outcome.residual == pytest.approx(true, rel=1e-2)
+
+
+@pytest.mark.parametrize("case", ["multigrid", "rows", "stencil", "cycles"])
+def test_what_a_first_solve_needs_is_compiled_together(device, monkeypatch, case):
+    """A kernel file takes tenths of a second; one after the other they took 2.4 s."""
+    wanted, built, build = [], set(), device.build
+
+    def recorded(source, kernel, defines):
+        built.add((source, defines))
+        return build(source, kernel, defines)
+
+    monkeypatch.setattr(device, "compile_ahead", lambda files: wanted.append(set(files)))
+    monkeypatch.setattr(device, "build", recorded)
+    monkeypatch.setattr(cg_device, "persistent", lambda *_: None)  # it loads its one kernel itself
+    stencil = types.Stencil((90, 80), (1.0, 1.0))
+    b, x0 = vectors(90 * 80, "float64")
+    if case == "cycles":
+        with device.active():
+            x, f = (device.allocate(b.nbytes) for _ in range(2))
+            device.upload(b, f[0])
+            device.upload(x0, x[0])
+        limits = {"dtype": b.dtype, "rtol": 1e-8, "maxiter": 1}
+        multigrid_device.solve(device, stencil, f[0], x[0], **limits)
+    else:
+        system, M = stencil, None
+        if case == "rows":
+            system, A = system_of("csr", "float64")
+            b, x0 = vectors(A.shape[0], "float64")
+        elif case == "multigrid":
+            with device.active():
+                M = multigrid_device.DeviceHierarchy(device, stencil, b.dtype)
+        solve([device], system, b, x0, maxiter=2, preconditioner=M)
+    assert wanted[0] == built
+    assert len(built) > 1
+
+
+@pytest.mark.parametrize("kind", ["stencil2", "stencil3", "csr", "dense"])
+def test_preconditioner_of_its_own_launches(device, kind):
+    system, A = system_of(kind, "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    iterates = recurrence(A, b, x0, 1e-8 * np.linalg.norm(b), 2000)
+    M = Diagonal(device, len(b), "float64")
+    outcome, x = solve([device], system, b, x0, rtol=1e-8, preconditioner=M)
+    assert outcome.status == types.CONVERGED
+    assert abs(outcome.iterations - (len(iterates) - 1)) <= 1
+    assert np.linalg.norm(b - A @ x) <= 1e-8 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "diagonal"),
+    [
+        ("stencil2", 2, True),
+        ("odd2", 3, False),
+        ("stencil3", 2, True),
+        ("csr", 2, False),
+        ("csr", 3, True),
+        ("csr64", 3, False),
+    ],
+)
+def test_several_devices(device, kind, parts, diagonal):
+    system, A = system_of(kind, "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    M = np.random.default_rng(3).uniform(0.5, 2.0, len(b)) if diagonal else None
+    options = {"rtol": 1e-9, "preconditioner": M}
+    alone, x = solve([device], system, b, x0, **options)
+    outcome, y = solve([device] * parts, system, b, x0, **options)
+    assert outcome.status == types.CONVERGED
+    assert abs(outcome.iterations - alone.iterations) <= 1
+    np.testing.assert_allclose(y, x, rtol=0, atol=1e-7)
+    assert np.linalg.norm(b - A @ y) <= 1e-9 * np.linalg.norm(b)
+    again, z = solve([device] * parts, system, b, x0, **options)
+    assert again == outcome
+    np.testing.assert_array_equal(z, y)
+
+
+def test_grid_too_small_to_share(device):
+    system = types.Stencil((3, 8), (1.0, 1.0))
+    b, x0 = vectors(24, "float64")
+    expected = np.linalg.solve(poisson((3, 8), (1.0, 1.0), "float64").toarray(), b)
+    outcome, x = solve([device] * 4, system, b, x0, rtol=1e-12)
+    assert outcome.status == types.CONVERGED
+    np.testing.assert_allclose(x, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 1), (1, 2, 1)])
+def test_smallest_grids(device, shape):
+    system = types.Stencil(shape, (1.0, 0.5, 2.0)[: len(shape)])
+    A = poisson(shape, system.spacing, "float64").toarray()
+    b, x0 = vectors(len(A), "float64")
+    outcome, x = solve([device], system, b, x0, rtol=1e-10)
+    assert outcome.status == types.CONVERGED
+    np.testing.assert_allclose(x, np.linalg.solve(A, b), rtol=0, atol=1e-8)
+
+
+def test_an_ill_conditioned_matrix_takes_no_longer(device):
+    """The predicted coefficients cost no iterations against those of Hestenes and Stiefel."""
+    generator = np.random.default_rng(0)
+    Q = np.linalg.qr(generator.standard_normal((80, 80)))[0]
+    A = (Q * np.geomspace(1, 1e5, 80)) @ Q.T
+    A = (A + A.T) / 2
+    b, x0 = vectors(80, "float64")
+    iterates = recurrence(A, b, x0, 1e-6 * np.linalg.norm(b), 20000)
+    outcome, _ = solve([device], types.Dense(A, 80, (80, 1)), b, x0, rtol=1e-6, maxiter=20000)
+    assert outcome.status == types.CONVERGED
+    assert outcome.iterations <= 1.1 * len(iterates)
+
+
+# -- Stopping ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["stencil2", "csr", "dense"])
+def test_result_does_not_depend_on_when_the_host_looks(device, kind):
+    system, A = system_of(kind, "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    results = [
+        solve([device], system, b, x0, rtol=1e-6, check_every=every) for every in (None, 1, 7, 300)
+    ]
+    for outcome, x in results:
+        assert outcome == results[0][0]
+        np.testing.assert_allclose(x, results[0][1], rtol=0, atol=1e-13)
+    again = solve([device], system, b, x0, rtol=1e-6)
+    assert again[0] == results[0][0]
+    np.testing.assert_array_equal(again[1], results[0][1])
+
+
+@pytest.mark.parametrize("kind", ["stencil2", "csr"])
+def test_callback_sees_every_iterate(device, kind):
+    system, A = system_of(kind, "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    seen = []
+    outcome, x = solve([device], system, b, x0, rtol=1e-3, callback=lambda x: seen.append(x.copy()))
+    iterates = recurrence(A, b, x0, 1e-3 * np.linalg.norm(b), 2000)[1:]
+    assert len(seen) == outcome.iterations
+    for mine, theirs in zip(seen, iterates, strict=False):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(seen[-1], x)
+
+
+@pytest.mark.parametrize("kind", ["stencil2", "odd3", "csr", "dense"])
+@pytest.mark.parametrize("maxiter", [0, 1, 2, 5, 12])
+def test_limit(device, kind, maxiter):
+    system, A = system_of(kind, "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    outcome, x = solve([device], system, b, x0, maxiter=maxiter)
+    assert outcome.status == types.LIMIT
+    assert outcome.iterations == maxiter
+    expected = recurrence(A, b, x0, 0, maxiter)[maxiter]
+    np.testing.assert_allclose(x, expected, rtol=0, atol=1e-11)
+    assert outcome.residual == pytest.approx(np.linalg.norm(b - A @ x))
+
+
+@pytest.mark.parametrize("kind", ["stencil2", "csr", "dense"])
+def test_nothing_to_do(device, kind):
+    system, A = system_of(kind, "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    outcome, x = solve([device], system, np.zeros_like(b), x0)
+    assert outcome[:3] == (types.CONVERGED, 0, 0.0)
+    assert not x.any()
+    outcome, x = solve([device], system, A @ x0, x0, atol=1e-8)
+    assert outcome.status == types.CONVERGED
+    assert outcome.iterations == 0
+    np.testing.assert_array_equal(x, x0)
+
+
+@pytest.mark.parametrize("kind", ["stencil2", "csr", "dense"])
+def test_tolerance_below_what_the_precision_reaches(device, kind):
+    system, A = system_of(kind, "float32")
+    b, x0 = vectors(A.shape[0], "float32")
+    outcome, x = solve([device], system, b, x0, rtol=1e-12)
+    true = np.linalg.norm(b.astype(float) - A.astype(float) @ x.astype(float))
+    assert outcome.status == types.LIMIT
+    assert outcome.iterations < 2000
+    assert true <= 1e-5 * np.linalg.norm(b)
+    assert outcome.residual == pytest.approx(true, rel=0.7)
+
+
+def test_breakdown(device):
+    system, A = system_of("csr", "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    outcome, x = solve([device], system._replace(data=-system.data), b, x0, rtol=1e-8)
+    assert outcome[:2] == (types.INDEFINITE, 0)
+    np.testing.assert_array_equal(x, x0)
+
+    shift = sp.eye_array(len(b)) * 1.0
+    shifted = (A - shift).tocsr()
+    system = types.Csr(shifted.indptr, shifted.indices, shifted.data)
+    outcome, x = solve([device], system, b, x0, rtol=1e-8)
+    assert outcome.status == types.INDEFINITE
+    assert outcome.iterations > 0
+    expected = recurrence(shifted, b, x0, 0, outcome.iterations)[outcome.iterations]
+    np.testing.assert_allclose(x, expected, rtol=0, atol=1e-8)
+
+
+def test_not_finite(device):
+    system, A = system_of("csr", "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    damaged = system.data.copy()
+    damaged[7] = np.nan
+    infinite = b.copy()
+    infinite[3] = np.inf
+    for matrix, rhs in ((damaged, b), (system.data, infinite)):
+        outcome, x = solve([device], system._replace(data=matrix), rhs, x0, rtol=1e-8)
+        assert outcome.status == types.NOT_FINITE
+        assert outcome.iterations == 0
+        np.testing.assert_array_equal(x, x0)
+    stencil, A = system_of("stencil2", "float64")
+    outcome, _ = solve([device], stencil, np.full(A.shape[0], np.nan), np.zeros(A.shape[0]))
+    assert outcome.status == types.NOT_FINITE
+
+
+# -- Devices -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["stencil2", "csr", "dense"])
+def test_operands_on_the_device(device, kind):
+    system, A = system_of(kind, "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    expected = solve([device], system, b, x0, rtol=1e-8)
+    with device.active():
+        (of_b, _b), (of_x, _x) = (device.allocate(b.nbytes) for _ in range(2))
+        device.upload(b, of_b)
+        device.upload(x0, of_x)
+        outcome = cg_device.solve(
+            [device], system, of_b, of_x, rtol=1e-8, atol=0.0, maxiter=2000, dtype="float64"
+        )
+        x, kept = np.empty_like(x0), np.empty_like(b)
+        device.download(of_x, x)
+        device.download(of_b, kept)
+    assert outcome == expected[0]
+    np.testing.assert_array_equal(x, expected[1])
+    np.testing.assert_array_equal(kept, b)
+
+
+@pytest.mark.parametrize("kind", ["stencil2", "csr"])
+def test_a_device_that_fails_hands_over_what_was_saved(device, kind, monkeypatch):
+    system, A = system_of(kind, "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    monkeypatch.setattr(cg_device, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(cg_device, "persistent", lambda *_: None)
+    launch, launches = type(device).launch, itertools.count()
+
+    def failing(self, *arguments):
+        if next(launches) == 40:
+            raise DeviceError("unplugged")
+        launch(self, *arguments)
+
+    monkeypatch.setattr(type(device), "launch", failing)
+    with pytest.raises(types.DeviceFailed, match="unplugged") as failure:
+        solve([device], system, b, x0, rtol=1e-8, check_every=4)
+    saved, iterations = failure.value.x, failure.value.iterations
+    assert iterations > 0
+    expected = recurrence(A, b, x0, 0, iterations)[iterations]
+    np.testing.assert_allclose(saved, expected, rtol=0, atol=1e-10)
+    outcome, _ = solve([device], system, b, saved, rtol=1e-8)
+    assert outcome.status == types.CONVERGED
+
+
+def test_a_device_without_room_for_the_vectors_says_just_that(device, monkeypatch):
+    system, A = system_of("csr", "float64")
+
+    def full(self, nbytes):
+        raise DeviceMemoryError("full")
+
+    monkeypatch.setattr(type(device), "allocate", full)
+    with pytest.raises(DeviceMemoryError, match="full"):
+        solve([device], system, *vectors(A.shape[0], "float64"))
+
+
+def test_an_interrupt_leaves_the_device_usable(device):
+    system, A = system_of("stencil2", "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+
+    def interrupt(x):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        solve([device], system, b, x0, rtol=1e-8, callback=interrupt)
+    assert solve([device], system, b, x0, rtol=1e-8)[0].status == types.CONVERGED
+
+
+def test_what_is_wrong_is_named(device):
+    with pytest.raises(ValueError, match="dtype must be float32 or float64, got int64"):
+        solve([device], types.Stencil((2, 2), (1.0, 1.0)), np.ones(4, int), np.ones(4, int))
+
+
+# -- The cooperative kernel ----------------------------------------------------------------------
+
+
+def one_block(vectors, stencil):
+    """The cooperative iteration in a block of its own, which every device can hold."""
+    device = vectors.parts[0].device
+    plan = plan_cg_stencil.cooperative(
+        grid_of(stencil, stencil.shape[0]),
+        dtype=vectors.dtype.name,
+        multiprocessors=1,
+        shared_limit=1 << 20,
+    )
+
+    class Kernel:
+        def launch(self, grid, arguments):
+            launch = plan.launch
+            defines = (*launch.defines, ("SHARED_BYTES", plan.shared_bytes))
+            kernel = device.build(launch.source, launch.kernel, defines)
+            device.launch(kernel, grid, launch.block, arguments)
+
+    return cg_persistent.Persistent(vectors, stencil, plan, Kernel())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((1, 1), "float64"), ((4, 60), "float32"), ((13, 39), "float64")]
+)
+def test_many_iterations_in_one_launch(opencl, monkeypatch, shape, dtype):
+    device = devices.get(opencl)
+    system = types.Stencil(shape, (0.9, 1.2))
+    b, x0 = vectors(math.prod(shape), dtype)
+    rtol = 1e-9 if dtype == "float64" else 1e-4
+    options = [{"rtol": rtol}, {"rtol": rtol, "check_every": 5}, {"maxiter": 1}]
+    expected = [solve([device], system, b, x0, **o) for o in options]
+    monkeypatch.setattr(cg_device, "persistent", one_block)
+    for (outcome, x), o in zip(expected, options, strict=True):
+        mine, y = solve([device], system, b, x0, **o)
+        assert mine.status == outcome.status
+        assert abs(mine.iterations - outcome.iterations) <= 1
+        np.testing.assert_allclose(y, x, rtol=0, atol=100 * rtol)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (133, 64), (300, 301), (512, 512), "largest"])
+def test_cooperative_launches(monkeypatch, shape, dtype):
+    device = devices.get("cuda:0")
+    if shape == "largest":  # four rows a block and a row above and below are six points a thread
+        shape = (4 * device.multiprocessors, 500)
+    system = types.Stencil(shape, (0.9, 1.2))
+    b, x0 = vectors(math.prod(shape), dtype)
+    used = []
+    choose = cg_device.persistent
+    monkeypatch.setattr(cg_device, "persistent", lambda *a: used.append(choose(*a)) or used[-1])
+    outcome, x = solve([device], system, b, x0, rtol=1e-4, maxiter=5000)
+    again, y = solve([device], system, b, x0, rtol=1e-4, maxiter=5000)
+    assert used[0] is not None
+    assert again == outcome
+    np.testing.assert_array_equal(x, y)
+    monkeypatch.setattr(cg_device, "persistent", lambda *_: None)
+    expected, y = solve([device], system, b, x0, rtol=1e-4, maxiter=5000)
+    assert outcome.status == expected.status == types.CONVERGED
+    assert abs(outcome.iterations - expected.iterations) <= 1 + outcome.iterations // 100
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["stencil2", "stencil3", "csr", "csr64"])
+def test_several_gpus(kind):
+    found = [d for name, d in devices.available().items() if name.startswith("cuda")]
+    if len(found) < 2:
+        pytest.skip("one CUDA device only")
+    system, A = system_of(kind, "float64")
+    b, x0 = vectors(A.shape[0], "float64")
+    alone, _ = solve(found[:1], system, b, x0, rtol=1e-9)
+    outcome, x = solve(found, system, b, x0, rtol=1e-9)
+    assert outcome.status == types.CONVERGED
+    assert abs(outcome.iterations - alone.iterations) <= 1
+    assert np.linalg.norm(b - A @ x) <= 1e-9 * np.linalg.norm(b)
+
+
+# -- Plans and NVIDIA's compiler -----------------------------------------------------------------
+
+
+def every_launch():
+    """One launch for each binary that plans on a large GPU ask for, but for a sparse matrix's
+    numbers of entries in a row, of which there are four."""
+    launches = []
+    large = {"multiprocessors": 132}
+    for dtype, diagonal, aligned in itertools.product(DTYPES, (False, True), (False, True)):
+        options = {"dtype": dtype, "diagonal": diagonal, **large}
+        for rows, lines, columns in ((4096, 1, 4096), (512, 1, 300), (256, 256, 256), (8, 8, 8)):
+            grid = plan_cg_stencil.GridShare(rows, lines, columns, (1.0, float(lines > 1), 1.0))
+            launches += plan_cg_stencil.sweeps(grid, halo=0, x_halo=0, aligned=aligned, **options)[
+                :1
+            ]
+        launches += plan_cg.vectors(4096, aligned=aligned, **options)[:1]
+        launches += plan_cg.dots(4096, dtype=dtype, aligned=aligned, **large)[:1]
+        if aligned:
+            for mean, index in ((5, "int32"), (16, "int64"), (40, "int32"), (300, "int64")):
+                launches += plan_cg.csr(plan_cg.Rows(1000, 1000 * mean, index), **options)[1:]
+    for dtype, n in itertools.product(DTYPES, (64, 256, 300, 512)):
+        grid = plan_cg_stencil.GridShare(n, 1, n, (1.0, 0.0, 1.0))
+        launches.append(
+            plan_cg_stencil.cooperative(grid, dtype=dtype, shared_limit=1 << 17, **large).launch
+        )
+    return {(launch.source, launch.defines): launch for launch in launches}.values()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_compiles_without_spills(arch):
+    # In turn: for Hopper half of them, for Ampere a quarter.
+    launches = list(every_launch())[::2] if arch == "sm_90" else list(every_launch())[1::4]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        spilled = list(pool.map(lambda one: compiled.compile_cuda(one, arch), launches))
+    bad = [launch for launch, size in zip(launches, spilled, strict=True) if size]
+    assert not bad, f"{len(bad)} of {len(launches)} variants spill: {bad[:4]}"
+
+
+def test_every_row_is_some_tiles():
+    """Tiles cover the grid: their number times their size, less the overlap, is no less."""
+    for rows, columns, dtype in itertools.product((1, 7, 512, 5000), (1, 30, 512, 4098), DTYPES):
+        grid = plan_cg_stencil.GridShare(rows, 1, columns, (1.0, 0.0, 1.0))
+        down, up = plan_cg_stencil.sweeps(
+            grid, dtype=dtype, halo=0, x_halo=0, aligned=True, diagonal=False, multiprocessors=132
+        )
+        macros = dict(down.defines)
+        at = down.arguments.index(rows)
+        chunk, strips, bands, tiles, blocks = down.arguments[at + 9 : at + 14]
+        useful = (macros["COLUMNS"] - 2 * -(-2 // macros["WIDTH"])) * macros["WIDTH"]
+        assert strips * useful >= columns
+        assert tiles == strips * bands * -(-rows // chunk)
+        assert down.grid == up.grid == blocks <= min(tiles, 1056)
+
+
+def test_a_grid_too_large_for_one_launch():
+    for rows, columns in ((4096, 512), (512, 513), (700, 512)):
+        grid = plan_cg_stencil.GridShare(rows, 1, columns, (1.0, 0.0, 1.0))
+        options = {"dtype": "float64", "multiprocessors": 132, "shared_limit": 1 << 17}
+        assert plan_cg_stencil.cooperative(grid, **options) is None
+    cube = plan_cg_stencil.GridShare(8, 8, 8, (1.0, 1.0, 1.0))
+    assert plan_cg_stencil.cooperative(cube, **options) is None
+
+
+# -- Oclgrind ------------------------------------------------------------------------------------
+
+
+def simulate(case):
+    """Run every kernel once, whole or without the barriers."""
+    from hetero.devices import opencl
+
+    simulator = runtimes.simulator()  # it is believed for a kernel that has its barriers
+    if case == "race":
+        text = opencl.kernel_text
+
+        def edited(name, dialect):
+            return text(name, dialect).replace("barrier(CLK_LOCAL_MEM_FENCE)", "")
+
+        opencl.kernel_text = edited
+    device = opencl.OpenCLDevice(0, simulator)
+    device.multiprocessors, device.block_limit = 2, 64
+    if case == "race":
+        b, x0 = vectors(99, "float64")
+        solve([device], types.Stencil((3, 33), (1.0, 1.0)), b, x0, maxiter=1, check_every=1)
+        return
+    for shape in ((9, 33), (3, 6, 8)):
+        b, x0 = vectors(math.prod(shape), "float64")
+        system = types.Stencil(shape, (1.0,) * len(shape))
+        for M in (None, np.ones(len(b)), Diagonal(device, len(b), "float64")):
+            solve([device], system, b, x0, maxiter=3, check_every=3, preconditioner=M)
+    for mean in (4, 40):
+        A = sp.random_array((70, 70), density=mean / 140, rng=np.random.default_rng(0))
+        A = (A + A.T + 40 * sp.eye_array(70)).tocsr()
+        b, x0 = vectors(70, "float64")
+        for M in (None, np.ones(70)):
+            for system in (
+                types.Csr(A.indptr, A.indices, A.data),
+                types.Dense(A.toarray(), 70, (70, 1)),
+            ):
+                solve([device], system, b, x0, maxiter=3, check_every=3, preconditioner=M)
+    cg_device.persistent = one_block
+    b, x0 = vectors(60, "float64")
+    solve([device], types.Stencil((6, 10), (1.0, 1.0)), b, x0, maxiter=3)
+
+
+def oclgrind(case):
+    """What the simulator says of `simulate`."""
+    return runtimes.simulated(__file__, case)
+
+
+def test_no_races_nor_bounds():
+    assert oclgrind("good") == ""
+
+
+def test_a_race_is_seen():
+    report = oclgrind("race")
+    assert "data race" in report
+
+
+if __name__ == "__main__":
+    simulate(sys.argv[1])

@@ -1,0 +1,376 @@
+"""Images on the host go through a device in bands of rows, which move while others are computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import signal
+
+import hetero
+from hetero import devices, profile, registry
+from hetero.arrays import describe
+from hetero.calling import planner
+from hetero.errors import DeviceMemoryError
+from hetero.moving import pipeline
+from hetero.ops.convolve2d import bands, looking, part_choice, streamed
+from hetero.ops.convolve2d.filters import Filter, FilterOptions
+from hetero.ops.convolve2d.operands import described
+from hetero.ops.convolve2d.window import window_of
+from hetero.profile import inventory
+
+rng = np.random.default_rng(31)
+
+
+@pytest.fixture
+def streaming(monkeypatch, opencl):
+    """Parts of at most 20 kB on a device with room; the shapes of those that were convolved."""
+    monkeypatch.setattr(part_choice, "SIZES", (20_000,))
+    monkeypatch.setattr(part_choice, "_TIMES", ())
+    inventory.changed()
+    real, seen = streamed._Ways.seen, []
+
+    def noted(self, views, window):
+        seen.append((window.height, window.width))
+        return real(self, views, window)
+
+    monkeypatch.setattr(streamed._Ways, "seen", noted)
+    yield seen
+    monkeypatch.undo()
+    inventory.changed()
+
+
+def both(opencl, *call):
+    """By bands, and as a whole on the same device."""
+    return (
+        hetero.convolve2d(*call, device=opencl, method=method) for method in ("streamed", "direct")
+    )
+
+
+@pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_bands_make_the_whole(streaming, opencl, mode, boundary):
+    """Bit for bit what the same sum gives of the whole image."""
+    for height, dtype in ((6, "float64"), (200, "float32"))[: 1 + (mode == "full")]:
+        a, b = rng.random((150, 61)).astype(dtype), rng.random((height, 2)).astype(dtype)
+        streaming.clear()
+        result, expected = both(opencl, a, b, mode, boundary, 0.5)
+        np.testing.assert_array_equal(result, expected)
+        assert len(streaming) > 3
+        assert height > 6 or all(shape[0] < 150 for shape in streaming)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 6, 7, 149, 150, 151])
+def test_heights_of_bands(streaming, opencl, rows, monkeypatch):
+    """One row, one less and one more than the filter has, and around the whole image."""
+    a, b = rng.random((150, 13)), rng.random((6, 5))
+    monkeypatch.setattr(streamed, "_cut", lambda *given: streamed.Cut(1, rows))
+    for mode in ("full", "same", "valid"):
+        result, expected = both(opencl, a, b, mode, "symm")
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("images", [1, 2, 3, 7, 8])
+def test_stacks(streaming, opencl, images, monkeypatch):
+    """Groups of whole images, the last one smaller; and bands of each."""
+    stack, b = rng.random((7, 20, 13)), rng.random((3, 3))
+    for rows in (20, 6) if images == 1 else (20,):
+        monkeypatch.setattr(streamed, "_cut", lambda *given, rows=rows: streamed.Cut(images, rows))
+        for a in (stack, stack.reshape(7, 1, 20, 13), stack[:, ::-1, ::-2]):
+            result, expected = both(opencl, a, b, "same", "wrap")
+            np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "float32"])
+def test_arrays_of_all_kinds(streaming, opencl, dtype):
+    """Complex numbers as parts; transposed images, and every other pixel: bands are packed."""
+    a, b = rng.random((150, 128)).astype("float32"), rng.random((6, 4)).astype("float32")
+    a, b = (x[:, ::2] if dtype == "float32" else x.view(dtype) for x in (a, b))
+    for image in (a, np.asfortranarray(a), a[::-2, ::3]):
+        result, _ = both(opencl, image, b, "same")
+        _, expected = both(opencl, np.ascontiguousarray(image), b, "same")
+        np.testing.assert_array_equal(result, expected)
+    assert len(streaming) > 10
+
+
+def test_what_is_not_finite_spreads_as_in_the_sum(streaming, opencl):
+    a, b = rng.random((150, 61)), np.outer(np.ones(9), np.ones(9))
+    a[77, 30] = np.nan
+    result, expected = both(opencl, a, b, "same")
+    np.testing.assert_array_equal(np.isnan(result), np.isnan(expected))
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
+
+
+def test_bands_by_transforms_look_at_their_values(streaming, opencl, monkeypatch):
+    """A band whose values range widely is summed up, the others are transformed."""
+    plan, used = planner.plan, []
+
+    def planned(problem, device=None, method=None):
+        made = plan(problem, device, method)
+        lose = problem.options.wide_range or not problem.options.finite
+        used.append("direct" if lose else "fft")
+        direct = made.chosen._replace(method=used[-1])
+        return replace(made, candidates=(direct, *made.candidates[1:]))
+
+    monkeypatch.setattr(planner, "plan", planned)
+    monkeypatch.setattr(streamed, "_cut", lambda *given: streamed.Cut(1, 50))
+    a, b = rng.random((150, 61)), rng.random((6, 5))
+    a[75, 10] = 1e20
+    out = np.empty_like(a)
+    problem = registry.operation("convolve2d").problem(a, b, "same")
+    problem = replace(problem, options=problem.options._replace(wide_range=False))
+    given = registry.Arguments((a,), out, FilterOptions(Filter(b), 0.0))
+    streamed.run((devices.get(opencl),), problem, given)
+    assert used == ["fft", "fft", "direct", "fft"]
+    np.testing.assert_allclose(out, signal.convolve2d(a, b, "same"), rtol=1e-12)
+
+
+def test_a_large_filter_goes_up_once(streaming, opencl, monkeypatch):
+    a, b = rng.random((300, 70)), rng.random((70, 60))
+    sent, real = [], type(devices.get(opencl)).upload
+
+    def upload(self, source, *where):
+        sent.append(source.nbytes)
+        return real(self, source, *where)
+
+    monkeypatch.setattr(type(devices.get(opencl)), "upload", upload)
+    monkeypatch.setattr(streamed, "_cut", lambda *given: streamed.Cut(1, 100))
+    result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+    assert sent.count(b.nbytes) == 1
+    np.testing.assert_allclose(result, signal.convolve2d(a, b, "same"), rtol=1e-12)
+
+
+def test_images_larger_than_the_device(opencl, monkeypatch):
+    """Its memory bounds the parts; a stack is no exception."""
+    here = {
+        name: {**info, "memory_bytes": 200_000} if name == opencl else info
+        for name, info in inventory.devices().items()
+    }
+    monkeypatch.setattr(inventory, "devices", lambda: here)
+    monkeypatch.setattr(type(devices.get(opencl)), "describe", lambda self: here[opencl])
+    monkeypatch.setattr(pipeline, "_LEAST_MOVED", 0)
+    inventory.changed()
+    slots, real = [], pipeline.slots
+
+    def counted(device, nbytes, number):
+        slots.append(nbytes * number)
+        return real(device, nbytes, number)
+
+    monkeypatch.setattr(pipeline, "slots", counted)
+    for shape in ((150, 161), (3, 150, 161)):
+        a, b = rng.random(shape), rng.random((6, 5))
+        plan = hetero.plan("convolve2d", a, b, device=opencl)
+        assert (plan.chosen.device, plan.chosen.method) == (opencl, "streamed")
+        assert "parts of" in plan.chosen.made_of
+        assert plan.chosen.made_of in str(plan)
+        slots.clear()
+        result = hetero.convolve2d(a, b, device=opencl)
+        expected = signal.convolve2d(a.reshape(-1, 150, 161)[-1], b)
+        np.testing.assert_allclose(result.reshape(-1, 155, 165)[-1], expected, rtol=1e-12)
+        assert 0 < sum(slots) < 200_000
+    monkeypatch.undo()
+    inventory.changed()
+
+
+def test_every_allocation_may_fail(streaming, opencl, monkeypatch):
+    """Parts get smaller; the result is right and nothing stays behind."""
+    device = devices.get(opencl)
+    a, b = rng.random((150, 61)), rng.random((6, 5))
+    expected = signal.convolve2d(a, b, "same")
+    real, made, failing = type(device).allocate, [], [0]
+
+    def allocate(self, nbytes):
+        made.append(nbytes)
+        if len(made) == failing[0]:
+            raise DeviceMemoryError("no room")
+        return real(self, nbytes)
+
+    monkeypatch.setattr(type(device), "allocate", allocate)
+    hetero.clear_memory()
+    hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+    before = hetero.memory()
+    for number in range(1, len(made) + 1):
+        hetero.clear_memory()
+        made.clear()
+        failing[0] = number
+        result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+        np.testing.assert_allclose(result, expected, rtol=1e-13)
+        assert len(made) > number
+    assert hetero.memory() == before
+    monkeypatch.setattr(type(device), "allocate", full)
+    hetero.clear_memory()
+    result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+    np.testing.assert_allclose(result, expected, rtol=1e-13)
+    assert not devices.disabled(opencl)
+
+
+def full(self, nbytes):
+    raise DeviceMemoryError("no room")
+
+
+def test_an_interrupt_in_the_middle(streaming, opencl, monkeypatch):
+    a, b = rng.random((150, 61)), rng.random((6, 5))
+    given, kept = a.copy(), hetero.memory()
+    real, seen = streamed._Ways.seen, []
+
+    def interrupted(*given):
+        way = real(*given)
+
+        def begin(*buffers):
+            seen.append(given)
+            if len(seen) == 4:
+                raise KeyboardInterrupt
+            way(*buffers)
+
+        return begin
+
+    monkeypatch.setattr(streamed._Ways, "seen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+    np.testing.assert_array_equal(a, given)
+    result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
+    np.testing.assert_allclose(result, signal.convolve2d(a, b, "same"), rtol=1e-13)
+    hetero.clear_memory()
+    assert sum(hetero.memory()[opencl].values()) <= sum(kept[opencl].values())
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.5, "look"), (0.0, "load")])
+def test_values_are_looked_at_before_anything_moves(streaming, opencl, monkeypatch, share, first):
+    """Beside copies that takes longer; what hardly fits memory is read once only."""
+    said, device = [], devices.get(opencl)
+    start = type(device).start_upload
+
+    def looked(views, *given):
+        said.append("look")
+        return True if len(said) % 2 else None  # by the sum then, either way
+
+    def loaded(*given, **options):
+        said.append("load")
+        return start(*given, **options)
+
+    monkeypatch.setattr(streamed, "TRANSFORMS", ("direct",))
+    monkeypatch.setattr(streamed, "_LOOKED_AHEAD", share)
+    monkeypatch.setattr(streamed, "is_wide", looked)
+    monkeypatch.setattr(type(device), "start_upload", loaded)
+    a, b = rng.random((150, 61)), rng.random((6, 5))
+    result = hetero.convolve2d(a, b, "same", "wrap", device=opencl, method="streamed")
+    np.testing.assert_allclose(result, signal.convolve2d(a, b, "same", "wrap"), rtol=1e-13)
+    looks = said.count("look")
+    assert looks == len(streaming) > 3
+    assert said[0] == first
+    assert (said[:looks] == ["look"] * looks) == (first == "look")
+
+
+def test_another_machine_is_explained_with_its_parts():
+    h200 = profile.shipped("h200")
+    machine = planner.OtherMachine(h200, h200.machine())
+    plan_of = registry.operation("convolve2d").plan
+    large = hetero.spec((300_000, 200_000), "float32"), hetero.spec((63, 63), "float32")
+    plan = plan_of(large, {"mode": "same"}, None, None, machine)
+    assert (plan.chosen.device, plan.chosen.method) == ("cuda:0", "streamed")
+    assert plan.seconds == pytest.approx(sum(plan.chosen.terms.values()))
+    small = hetero.spec((500, 500), "complex64"), hetero.spec((9, 9), "complex64")
+    plan = plan_of(small, {}, None, None, machine)
+    assert "sum of 2 real convolutions" in str(plan)
+    assert plan.chosen.method != "scipy"
+
+
+# Bands of one row, as tall as the filter, one less and one more; filters as tall as a band and
+# taller than the image.
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 12])
+@pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+def test_a_band_reads_what_it_needs(mode, boundary, rows):
+    """The sum over a band's own rows is that over the whole image."""
+    for height, filter_height in ((13, 4), (13, 5), (5, 5), (4, 13), (1, 6)):
+        if mode == "valid" and filter_height > height:
+            continue
+        image, taps = rng.random((height, 7)), rng.random((filter_height, 3))
+        whole = window_of(image.shape, taps.shape, mode, boundary, True)
+        expected = signal.convolve2d(image, taps, mode, boundary, 0.5)
+        for begin in range(0, whole.out_height, rows):
+            end = min(begin + rows, whole.out_height)
+            part = bands.band_of(image, whole, begin, end)
+            found = bands.band(whole, begin, end)
+            assert part.shape == (found.height, 7)
+            out = np.empty((end - begin, whole.out_width))
+            options = FilterOptions(Filter(taps), 0.5)
+            row = next(r for r in registry.lookup("convolve2d") if r.method == "direct")
+            problem = described(describe(part), describe(taps), part.dtype, found)
+            row.run((), problem, registry.Arguments((part,), out, options))
+            np.testing.assert_allclose(out, expected[begin:end], rtol=1e-14)
+
+
+def test_a_look_at_the_values_is_priced():
+    """Transforms of images on the host take it: terms add up, and the cheapest is first."""
+    h200 = profile.shipped("h200")
+    machine = planner.OtherMachine(h200, h200.machine())
+    plan_of = registry.operation("convolve2d").plan
+    taps = hetero.spec((31, 31), "float32")
+    for on in ("host", "cuda:0"):
+        image = hetero.spec((8192, 8192), "float32", on=on)
+        plan = plan_of((image, taps), {"mode": "same"}, None, None, machine)
+        possible = [c for c in plan.candidates if c.reason is None]
+        assert [c.seconds for c in possible] == sorted(c.seconds for c in possible)
+        for candidate in possible:
+            assert candidate.seconds == pytest.approx(sum(candidate.terms.values()))
+            looked = candidate.method in ("fft", "overlap_save") and on == "host"
+            assert ("look" in candidate.terms) == looked
+    many, few = (
+        looking.seconds(
+            registry.operation("convolve2d").problem(image, hetero.spec(shape, "float32")),
+            h200.machine(),
+        )
+        for shape in ((3, 3), (31, 31))
+    )
+    assert many > 5 * few, "there are more blocks"
+
+
+def test_a_limit_of_memory(opencl):
+    """Parts keep to it; where not even rows do, the CPU is planned, and says nothing."""
+    a, b = rng.random((300, 70)), rng.random((7, 7))
+    expected = signal.convolve2d(a, b)
+    for limit, method in ((a.nbytes, "streamed"), (20_000, "streamed"), (2000, None)):
+        with hetero.use(memory_limit=limit):
+            plan = hetero.plan("convolve2d", a, b, device=opencl)
+            result = hetero.convolve2d(a, b, device=opencl)
+        assert (plan.chosen.device, plan.chosen.method)[: 1 + bool(method)] == (
+            (opencl, method) if method else ("cpu",)
+        )
+        np.testing.assert_allclose(result, expected, rtol=1e-12)
+
+
+def _line(seconds, rate):
+    one = {"below": None, "bytes_per_second": rate, "seconds_per_byte": 0.0, "seconds": seconds}
+    return {"form": "segments", "constants": [one]}
+
+
+@pytest.mark.parametrize(("staged", "pinned"), [(True, False), (False, False), (False, True)])
+def test_copies_that_go_on_beside_the_computation_are_priced_so(staged, pinned):
+    data = profile.shipped("h100").data
+    kinds = {"pageable": _line(1e-5, 5e9), "pinned": _line(1e-5, 5e10)}
+    if staged:
+        kinds["staged"] = _line(1e-4, 4e10)
+    links = {"cuda:0": {"upload": kinds, "download": kinds}}
+    h100 = profile.Profile({**data, "links": links})
+    info = h100.machine()["cuda:0"]
+    image, filter = hetero.spec((8192, 8192), "float32"), hetero.spec((3, 3), "float32")
+    found = registry.operation("convolve2d").problem(image, filter)
+    image, filter = (o._replace(pinned=pinned) for o in found.inputs)
+    found = replace(found, inputs=(image, filter), output=found.output._replace(pinned=pinned))
+    choice = streamed.choose(found, "cuda:0", info, h100, 3e9)
+    number = choice.cut.number(1, found.options.out_height)
+    link = h100.link("cuda:0", "upload", image.memory)
+    moved = [link(nbytes) for nbytes in part_choice.nbytes_of(found, choice.cut)]
+    in_turn = sum(moved) * (number - 1)
+    copies = choice.terms["upload"] + choice.terms["download"]
+    assert number > 1
+    if pinned:  # each way has the bus of its own
+        assert max(moved) * (number - 1) < sum(choice.terms.values())
+        assert copies < 0.7 * in_turn
+    elif staged:
+        assert 0.7 * in_turn < sum(choice.terms.values())
+        assert copies < 1.1 * in_turn
+    else:
+        assert copies > in_turn

@@ -1,0 +1,428 @@
+"""Multigrid converges at its rate for all extents, and its cycle is a symmetric preconditioner.
+
+As a script this file is what Oclgrind simulates: ``python tests/ops/poisson/test_multigrid.py
+good``, or ``race`` for kernels without their barriers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import compiled
+import in_bounds
+import numba
+import numpy as np
+import pytest
+import runtimes
+from scipy.sparse.linalg import spsolve
+
+from hetero import devices
+from hetero.kernels import Launch
+from hetero.kernels.multigrid import plan as plan_multigrid
+from hetero.kernels.multigrid import transfers
+from hetero.ops.linear_systems import grids
+from hetero.ops.linear_systems.operators import Poisson
+from hetero.ops.linear_systems.types import CONVERGED, LIMIT, NOT_FINITE, ROUNDING, Stencil
+from hetero.ops.multigrid import multigrid_cpu, multigrid_device
+
+PLANES = [(127, 127), (128, 128), (97, 113), (101, 3), (40, 530)]
+BOXES = [(33, 33, 33), (32, 30, 29), (5, 40, 71)]
+UNEVEN = [((100, 100), (1.0, 0.1)), ((100, 90), (0.01, 1.0)), ((40, 41, 42), (1.0, 0.3, 3.0))]
+SMALL = [(1, 1), (2, 1), (1, 300), (300, 1), (17, 17), (2, 2, 300), (9, 1, 70)]
+
+
+def solve(place, stencil, f, u, **options):
+    if place == "cpu":
+        return multigrid_cpu.solve(stencil, f, u, **options)
+    return on_device(devices.get(place), stencil, f, u, **options)
+
+
+def on_device(device, stencil, f, u, **options):
+    with device.active():
+        (source, _a), (target, _b) = (device.allocate(f.nbytes) for _ in range(2))
+        device.upload(f, source)
+        device.upload(u, target)
+        outcome = multigrid_device.solve(device, stencil, source, target, dtype=f.dtype, **options)
+        device.download(target, u)
+    return outcome
+
+
+def places():
+    return [
+        pytest.param(n, marks=[pytest.mark.gpu] if n.startswith("cuda") else [], id=n)
+        for n in ("cpu", *devices.available())
+    ]
+
+
+def factor(place, stencil, cycles=5):
+    """Mean factor by which a cycle shrinks the residual, the first one left out."""
+    f = np.random.default_rng(0).random(stencil.shape) - 0.5
+    A = Poisson(stencil.shape, stencil.spacing)
+    norms = []
+    u = np.zeros_like(f)
+    for _ in range(cycles):
+        outcome = solve(place, stencil, f, u, rtol=0.0, maxiter=1)
+        norms.append(np.linalg.norm(f.ravel() - A @ u.ravel()))
+        assert outcome.residual == pytest.approx(norms[-1], rel=1e-6)
+    return (norms[-1] / norms[0]) ** (1 / (cycles - 1))
+
+
+@pytest.mark.parametrize("place", places())
+def test_convergence_factors(place):
+    """0.05 in 2-D and 0.08 in 3-D, whatever the extents' parity; 0.13 at uneven spacings."""
+    few = slice(None) if place == "cpu" or place.startswith("cuda") else slice(1, 3)
+    for shape in PLANES[few]:
+        assert factor(place, Stencil(shape, (0.5, 0.5))) < 0.08
+    for shape in BOXES[few]:
+        assert factor(place, Stencil(shape, (1.0,) * 3)) < 0.11
+    for shape, spacing in UNEVEN[few]:
+        assert factor(place, Stencil(shape, spacing)) < 0.15
+
+
+def test_no_loop_leaves_its_arrays():
+    in_bounds.check("""
+for shape in ((40, 40), (33, 30), (1, 50), (50, 2), (6, 9, 11), (9, 1, 8), (20, 21, 18)):
+    hetero.solve_poisson(np.ones(shape), method="multigrid", device="cpu")
+""")
+
+
+@pytest.mark.parametrize("place", places())
+def test_small_and_narrow(place):
+    for shape in SMALL:
+        f = np.random.default_rng(1).random(shape)
+        u = np.zeros_like(f)
+        outcome = solve(place, Stencil(shape, (1.0,) * len(shape)), f, u, rtol=1e-10, maxiter=30)
+        assert outcome.status == CONVERGED, shape
+        residual = np.linalg.norm(f.ravel() - Poisson(shape) @ u.ravel())
+        assert residual <= 1.01e-10 * np.linalg.norm(f)
+
+
+@pytest.mark.parametrize("place", places())
+@pytest.mark.parametrize(
+    ("shape", "spacing"), [((61, 70), (0.3, 0.2)), ((12, 17, 20), (1.0, 0.5, 0.7))]
+)
+def test_agrees_with_a_sparse_direct_solve(place, shape, spacing):
+    f = np.random.default_rng(2).random(shape) - 0.3
+    expected = spsolve(Poisson(shape, spacing).tocsr().tocsc(), f.ravel()).reshape(shape)
+    u = np.random.default_rng(3).random(shape)  # any start will do
+    kept = f.copy()
+    solve(place, Stencil(shape, spacing), f, u, rtol=1e-12, maxiter=40)
+    np.testing.assert_allclose(u, expected, rtol=0, atol=1e-10 * abs(expected).max())
+    assert (f == kept).all()
+
+
+@pytest.mark.parametrize("place", places())
+def test_the_solution_for_zero_is_zero(place):
+    """Whatever the start; in 2-D on one grid and on several."""
+    for shape in ((5, 6), (70, 80), (18, 20, 21)):
+        stencil = Stencil(shape, (1.0,) * len(shape))
+        for start in (0.0, 3.0):
+            u = np.full(shape, start)
+            outcome = solve(place, stencil, np.zeros(shape), u, rtol=1e-8, maxiter=4)
+            assert outcome == (CONVERGED, 0, 0.0, 0.0)
+            assert not u.any()
+
+
+def test_several_tiles_along_y():
+    """In 3-D the CPU cuts planes of more than a megabyte's rows; all are where they belong."""
+    shape = (40, 130, 130)
+    stencil = Stencil(shape, (1.0,) * 3)
+    u = np.random.default_rng(7).random(shape)
+    f = (Poisson(shape) @ u.ravel()).reshape(shape)
+    hierarchy = multigrid_cpu.CpuHierarchy(stencil, f.dtype)
+    tiles = hierarchy._levels[0]._after[3]
+    assert len({tuple(tile[5:]) for tile in tiles}) > 1
+    found = np.zeros(shape)
+    outcome = multigrid_cpu.solve(stencil, f, found, rtol=1e-9, maxiter=20)
+    assert outcome.status == CONVERGED
+    np.testing.assert_allclose(found, u, rtol=0, atol=1e-7)
+
+
+def test_threads_share_a_hierarchy():
+    """Four at once, of one shape: each gets what it gets alone, to the last bit."""
+    stencil = Stencil((90, 97), (1.0, 1.0))
+    rhs = np.random.default_rng(8).random((4, *stencil.shape))
+
+    def solved(f):
+        results = []
+        for _ in range(8):
+            u = np.zeros_like(f)
+            outcome = multigrid_cpu.solve(stencil, f, u, rtol=1e-8, maxiter=30)
+            results.append((outcome, u.tobytes()))
+        return results
+
+    alone = [solved(f)[0] for f in rhs]
+    with ThreadPoolExecutor(4) as pool:
+        for expected, together in zip(alone, pool.map(solved, rhs), strict=True):
+            assert set(together) == {expected}
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
+def test_an_interrupt_leaves_the_number_of_threads():
+    """At every call that Python makes, where it looks for signals: a cycle is cut off there."""
+    stencil = Stencil((40, 41), (1.0, 1.0))
+    f = np.ones(stencil.shape)
+    hierarchy = multigrid_cpu.CpuHierarchy(stencil, f.dtype)
+    hierarchy.cycle(f.ravel(), np.zeros(f.size))
+    before = numba.get_num_threads()
+    assert before > 1
+    cut = True
+    for last in itertools.count(1):
+        calls = itertools.count(1)
+
+        def interrupting(frame, event, argument, calls=calls, last=last):
+            if next(calls) == last:
+                raise KeyboardInterrupt
+
+        try:
+            sys.settrace(interrupting)
+            hierarchy.cycle(f.ravel(), np.zeros(f.size))
+            cut = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert numba.get_num_threads() == before, f"cut off at call {last}"
+        if not cut:
+            break
+    assert last > 10
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("place", places())
+def test_sums_of_squares_reach_as_far_as_the_values(place, dtype):
+    """In double: no float32 overflows or vanishes in them, and a float64 as in all sums here."""
+    shape = (70, 80)
+    f = np.random.default_rng(9).random(shape).astype(dtype)
+    u = np.zeros_like(f)
+    stencil = Stencil(shape, (1.0, 1.0))
+    plain = solve(place, stencil, f, u, rtol=1e-3, maxiter=20)
+    assert plain.status == CONVERGED
+    for exponent in (-96, 96):
+        v = np.zeros_like(f)
+        outcome = solve(place, stencil, np.ldexp(f, exponent), v, rtol=1e-3, maxiter=20)
+        assert outcome[:2] == plain[:2]
+        for found, expected in zip(outcome[2:], plain[2:], strict=True):
+            assert found == pytest.approx(np.ldexp(expected, exponent), rel=1e-6)
+        np.testing.assert_array_equal(np.ldexp(v, -exponent), u)
+
+
+def test_error_is_of_second_order():
+    errors = []
+    for n in (31, 50, 100):
+        h = 1 / (n + 1)
+        x = np.arange(1, n + 1) * h
+        exact = np.outer(np.sin(np.pi * x), np.sin(2 * np.pi * x))
+        u = np.zeros((n, n))
+        f = 5 * np.pi**2 * exact
+        outcome = multigrid_cpu.solve(Stencil((n, n), (h, h)), f, u, rtol=1e-9, maxiter=30)
+        assert outcome.status == CONVERGED
+        errors.append(abs(u - exact).max() / h**2)
+    np.testing.assert_allclose(errors, errors[-1], rtol=0.02)
+
+
+@pytest.mark.parametrize("place", places())
+@pytest.mark.parametrize("shape", [(65, 70), (20, 22, 30)])
+def test_rounding_ends_it(place, shape):
+    f = np.random.default_rng(4).random(shape).astype("f4")
+    u = np.zeros_like(f)
+    outcome = solve(place, Stencil(shape, (1.0,) * len(shape)), f, u, rtol=1e-12, maxiter=100)
+    assert outcome.status == ROUNDING
+    assert outcome.iterations < 30
+    residual = np.linalg.norm(f.astype("f8").ravel() - Poisson(shape) @ u.astype("f8").ravel())
+    assert residual < 1e-4 * np.linalg.norm(f)
+    assert outcome.residual == pytest.approx(residual, rel=0.5)
+
+
+@pytest.mark.parametrize("place", places())
+def test_one_cycle_does_not_tell_that_rounding_ends_it(place):
+    stencil = Stencil((65, 70), (1.0, 1.0))
+    f = np.random.default_rng(4).random(stencil.shape).astype("f4")
+    u = np.zeros_like(f)
+    assert solve(place, stencil, f, u, rtol=1e-12, maxiter=100).status == ROUNDING
+    for most, status in ((1, LIMIT), (2, ROUNDING)):
+        outcome = solve(place, stencil, f, u.copy(), rtol=1e-12, maxiter=most)
+        assert (outcome.status, outcome.iterations) == (status, most)
+
+
+@pytest.mark.parametrize("place", places())
+def test_how_it_ends(place):
+    stencil = Stencil((70, 80), (1.0, 1.0))
+    f = np.ones(stencil.shape)
+    u = np.zeros_like(f)
+    outcome = solve(place, stencil, f, u, rtol=1e-10, maxiter=2)
+    assert (outcome.status, outcome.iterations) == (LIMIT, 2)
+    outcome = solve(place, stencil, f, u, rtol=0.0, atol=1e-3, maxiter=50)
+    assert outcome.status == CONVERGED
+    assert outcome.residual <= 1e-3
+    assert solve(place, stencil, f, u, rtol=0.0, atol=1e-3, maxiter=50).iterations == 0
+    f[3, 4] = np.nan
+    assert solve(place, stencil, f, u, rtol=1e-8, maxiter=50).status == NOT_FINITE
+
+
+@pytest.mark.parametrize("place", places())
+def test_results_repeat(place):
+    stencil = Stencil((150, 131), (1.0, 1.0))
+    f = np.random.default_rng(5).random(stencil.shape)
+    results = []
+    for _ in range(2):
+        u = np.zeros_like(f)
+        results.append((solve(place, stencil, f, u, rtol=1e-6, maxiter=9), u))
+    assert results[0][0] == results[1][0]
+    assert (results[0][1] == results[1][1]).all()
+
+
+@pytest.mark.parametrize("place", places())
+@pytest.mark.parametrize("shape", [(5, 6), (90, 97), (18, 20, 21)])
+def test_one_cycle_is_symmetric_and_positive_definite(place, shape):
+    stencil = Stencil(shape, (1.0, 0.7, 0.8)[: len(shape)])
+    x, y = np.random.default_rng(6).random((2, np.prod(shape))) - 0.5
+    if place == "cpu":
+        hierarchy = multigrid_cpu.CpuHierarchy(stencil, x.dtype)
+
+        def apply(r):
+            z = np.full_like(r, np.nan)
+            hierarchy.apply(r, z)
+            return z
+    else:
+        device = devices.get(place)
+        with device.active():
+            hierarchy = multigrid_device.DeviceHierarchy(device, stencil, x.dtype)
+
+        def apply(r):
+            with device.active():
+                (source, a), (target, b) = (device.allocate(r.nbytes) for _ in range(2))
+                device.upload(r, source)
+                device.upload(np.full_like(r, np.nan), target)
+                hierarchy.apply(source, target)
+                z = np.empty_like(r)
+                device.download(target, z)
+                del a, b
+                return z
+
+    mx, my = apply(x), apply(y)
+    assert y @ mx == pytest.approx(x @ my, rel=1e-10)
+    assert x @ mx > 0
+    # It is close to A's inverse: what it leaves of an error is short in the energy norm.
+    A = Poisson(shape, stencil.spacing)
+    error = x - apply(A @ x)
+    assert error @ (A @ error) < 0.4**2 * (x @ (A @ x))
+
+
+def test_grids():
+    levels = grids.hierarchy(Stencil((127, 63), (1.0, 1.0)), 200)
+    assert [g.shape for g in levels] == [(127, 1, 63), (63, 1, 31), (31, 1, 15), (15, 1, 7)]
+    transfer = levels[0].transfers[2]
+    assert transfer.weight[:4].tolist() == [0.5, 0.0, 0.5, 0.0]
+    assert transfer.taps[0].tolist() == [0.25, 0.5, 0.25, 0.0]
+    stretched = grids.hierarchy(Stencil((100, 100), (1.0, 0.1)), 200)
+    assert stretched[1].shape == (100, 1, 50)
+
+
+@pytest.mark.parametrize(("n", "m"), [(127, 63), (64, 32), (101, 50), (7, 7), (3, 1), (2, 1)])
+def test_restriction_is_the_scaled_transpose_of_interpolation(n, m):
+    t = transfers.transfer(n, m)
+    P, R = np.zeros((n, m)), np.zeros((m, n))
+    for i in range(n):
+        for j, w in ((t.left[i], 1 - t.weight[i]), (t.left[i] + 1, t.weight[i])):
+            if 0 <= j < m:
+                P[i, j] += w
+    for j in range(m):
+        for k, w in enumerate(t.taps[j]):
+            if w:
+                R[j, t.first[j] + k] += w
+    np.testing.assert_allclose(R, P.T * (m + 1) / (n + 1), atol=1e-12)
+    line = np.arange(1, m + 1) / (m + 1)
+    inside = (np.arange(1, n + 1) / (n + 1)) <= line[-1] + 1e-12
+    np.testing.assert_allclose((P @ line)[inside], (np.arange(1, n + 1) / (n + 1))[inside])
+
+
+@pytest.mark.parametrize("points", [1, 3, 32])
+@pytest.mark.parametrize(("n", "m"), [(127, 63), (64, 32), (7, 7), (3, 1), (2, 1), (1, 1)])
+def test_tiles_hold_what_their_coarse_points_take_from(n, m, points):
+    t = transfers.transfer(n, m)
+    cut = transfers.tiles(t, points)
+    own = [i for begin, end, *_ in cut for i in range(begin, end)]
+    assert own == list(range(n))
+    assert [j for *_, begin, end in cut for j in range(begin, end)] == list(range(m))
+    for begin, _, last, coarse, coarse_end in cut:
+        taken = [
+            t.first[j] + k for j in range(coarse, coarse_end) for k in range(4) if t.taps[j, k]
+        ]
+        assert begin <= min(taken)
+        assert max(taken) < last <= n
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_windows_hold_tiles_with_their_halos(dtype):
+    """Along x one point more, to begin at an even one; sums of a plane have a thread each."""
+    sizes = (1, 2, 3, 50, 51, 255, 256, 1000)
+    for n, coarsened, flat in itertools.product(sizes, (False, True), (False, True)):
+        m = n // 2 if coarsened and n > 1 else n
+        t = transfers.transfer(n, m)
+        for limit in (256, 1024):
+            y = (1, 1) if flat else (n, m)
+            plan = plan_multigrid.plan_sweep((9, y[0], n), (4, y[1], m), dtype, 132, limit)
+            assert plan.pairs * plan.rows <= limit
+            assert plan.tile[1] * plan.tile[2] <= plan.pairs * plan.rows
+            for begin, _, last, *_ in transfers.tiles(t, plan.tile[2]):
+                assert last + 3 <= (begin - 3) // 2 * 2 + 2 * plan.pairs
+            for begin, _, last, *_ in transfers.tiles(t, plan.tile[1]) if y[0] > 1 else ():
+                assert last + 3 <= begin - 3 + plan.rows
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_compiles_without_spills(dtype, arch):
+    real = {"float32": "float", "float64": "double"}[dtype]
+    for shape, coarse in (((64, 1, 64), (32, 1, 32)), ((64, 64, 64), (32, 32, 32))):
+        plan = plan_multigrid.plan_sweep(shape, coarse, dtype, 132, 1024)
+        variants = ((0, 0), (0, 1), (1, 1), (3, 0), (3, 1))
+        for mode, aligned in variants[arch == "sm_90" :: 2]:  # in turn
+            defines = (("REAL", real), *plan.defines(aligned), ("MODE", mode))
+            assert compiled.compile_cuda(Launch("multigrid.cu", "", defines, 1, 1, ()), arch) == 0
+    for file in ("multigrid_coarse.cu", "multigrid_squares.cu"):
+        assert compiled.compile_cuda(Launch(file, "", (("REAL", real),), 1, 1, ()), arch) == 0
+
+
+# -- Oclgrind ------------------------------------------------------------------------------------
+
+
+def simulate(case):
+    """One cycle in 2-D and in 3-D, over several tiles, or without the barriers."""
+    from hetero.devices import opencl
+
+    simulator = runtimes.simulator()  # it is believed for a kernel that has its barriers
+    if case == "race":
+        text = opencl.kernel_text
+
+        def edited(name, dialect):
+            return text(name, dialect).replace("__syncthreads();", "")
+
+        opencl.kernel_text = edited
+    device = opencl.OpenCLDevice(0, simulator)
+    device.multiprocessors, device.block_limit = 1, 256
+    for shape in ((9, 30),) if case == "race" else ((13, 250), (4, 11, 9), (7, 13, 2)):
+        stencil = Stencil(shape, (1.0,) * len(shape))
+        f = np.random.default_rng(0).random(shape)
+        outcome = on_device(device, stencil, f, np.zeros_like(f), rtol=1e-9, maxiter=1)
+        assert case == "race" or outcome.residual < 0.3 * np.linalg.norm(f)
+
+
+def oclgrind(case):
+    """What the simulator says of `simulate`."""
+    return runtimes.simulated(__file__, case)
+
+
+def test_no_races_nor_bounds():
+    assert oclgrind("good") == ""
+
+
+def test_a_race_is_seen():
+    assert "data race" in oclgrind("race")
+
+
+if __name__ == "__main__":
+    simulate(sys.argv[1])

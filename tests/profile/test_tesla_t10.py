@@ -1,0 +1,195 @@
+"""`hetero explain --profile tesla-t10` decides as the dissertation says (White 2013).
+
+Figures are worked out here from the numbers he prints, without the profile: sections 3.4.1, 3.4.2
+(links), 3.5.1 (CPU), 4.6.1, 4.6.2 and 5.1.6 (GPU). His GB is 1024^3 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from hetero import profile, registry
+from hetero.cli import main
+from hetero.evaluation.page import methods
+from hetero.evaluation.page.method_figures import fastest
+from hetero.ops import over_sizes
+
+GB = 1024.0**3
+KB, MB = 1024.0, 1024.0**2
+
+
+def upload(nbytes):
+    """Section 3.4.1."""
+    if nbytes < 256 * KB:
+        per_gb, constant = 0.525, 0.014e-3
+    elif nbytes < MB:
+        per_gb, constant = 3.2e-3, 0.061e-3
+    else:
+        per_gb, constant = 3.2e-3, 0.19e-3
+    return nbytes / GB / 3.5 + nbytes / GB * per_gb + constant
+
+
+def download(nbytes):
+    """Section 3.4.2."""
+    per_gb, constant = (0.210, 0.02e-3) if nbytes < MB else (6.9e-3, 0.21e-3)
+    return nbytes / GB / 3.1 + nbytes / GB * per_gb + constant
+
+
+@pytest.fixture
+def explain(capsys):
+    def run(*arguments):
+        # He computes in float32, and results are as large as the image.
+        words = ["explain", *map(str, arguments), "--dtype", "float32", "--profile", "tesla-t10"]
+        words += ["--json", *(("--mode", "same") if arguments[0] == "convolve2d" else ())]
+        assert main(words) == 0
+        found = json.loads(capsys.readouterr().out)
+        # What moves while it computes is not his.
+        rows = {
+            row["device"]: row
+            for row in found["candidates"]
+            if row["reason"] is None and row["method"] != "streamed"
+        }
+        assert set(rows) == {"cpu", "cuda:0"}
+        cheapest = min(rows, key=lambda device: rows[device]["seconds"])
+        assert found["chosen"]["device"] == cheapest
+        return found["chosen"]["device"], rows["cpu"], rows["cuda:0"]
+
+    return run
+
+
+def cases(sizes, last_on_cpu):
+    return [(n, "cpu" if n <= last_on_cpu else "cuda:0") for n in sizes]
+
+
+# -- What he states ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "device"), cases([512, 1024, 2048, 4096, 8192, 16384], 2048))
+def test_matvec_crossover(explain, n, device):
+    """Section 4.6.1: on the CPU if n <= 2048."""
+    assert explain("matvec", n, n)[0] == device
+
+
+@pytest.mark.parametrize(("operation", "axes", "n"), [("matvec", 2, 2535), ("matmul", 3, 95)])
+def test_plans_and_transfer_and_report_have_one_crossover(explain, data, operation, axes, n):
+    near = [explain(operation, *(n + step,) * axes)[0] for step in (-64, -1, 0, 1, 64)]
+    assert near == ["cpu", "cpu", "cuda:0", "cuda:0", "cuda:0"]
+    found = data("transfer", "--work", operation, *(4096,) * axes, "--profile", "tesla-t10")
+    assert found["pays"]["pageable"]["break_even"]["extent"] == n
+    o, constants = registry.operation(operation), profile.shipped("tesla-t10")
+    (line,) = (line for line in over_sizes.lines(o) if line.dims(7) == (7,) * axes)
+    curves = methods.from_host(o, line, "float32", constants, constants.machine())
+    assert fastest(curves, line.axis).endswith(f"then tiled, cuda:0 from n = {n}.")
+
+
+def test_the_docs_have_that_crossover():
+    docs = Path(__file__).parents[2] / "docs"
+    assert "| 2535 2535 |" in (docs / "movement.md").read_text("utf-8")
+    assert "faster at every size from 2535 on" in (docs / "models.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(("n", "device"), cases([8, 16, 32, 64, 128, 256, 512, 4096, 16384], 64))
+def test_matmul_crossover(explain, n, device):
+    """Section 4.6.2: on the CPU if n <= 64."""
+    assert explain("matmul", n, n, n)[0] == device
+
+
+@pytest.mark.parametrize(("n", "device"), cases([16, 32, 64, 128, 256, 512, 4096], 64))
+def test_convolution_crossover_with_the_smallest_filter(explain, n, device):
+    """Section 5.1.6: FS = 3, on the CPU if n <= 64."""
+    assert explain("convolve2d", n, n, 3, 3)[0] == device
+
+
+@pytest.mark.parametrize(("n", "device"), cases([4, 8, 10, 11, 12, 13, 16, 64], 11))
+def test_convolution_crossover_with_a_filter_as_large_as_the_image(explain, n, device):
+    """Section 5.1.6: FS ~ n, on the CPU if n <= 11."""
+    assert explain("convolve2d", n, n, n, n)[0] == device
+
+
+@pytest.mark.parametrize("filter_size", [63, 513])
+@pytest.mark.parametrize("n", [1024, 8192])
+def test_large_filters_belong_on_the_gpu(explain, n, filter_size):
+    """Figures 5.22 and 5.23."""
+    assert explain("convolve2d", n, n, filter_size, filter_size)[0] == "cuda:0"
+
+
+# -- The figures behind it -----------------------------------------------------------------------
+
+
+def check(row, moved_up, computed, moved_down):
+    assert row["terms"]["upload"] == pytest.approx(moved_up, rel=1e-9)
+    assert row["terms"]["download"] == pytest.approx(moved_down, rel=1e-9)
+    compute = row["terms"]["compute"] + row["terms"].get("overhead", 0.0)
+    assert compute == pytest.approx(computed, rel=1e-9)
+    assert row["seconds"] == pytest.approx(moved_up + computed + moved_down, rel=1e-9)
+
+
+SIZES = [64, 200, 255, 256, 300, 511, 512, 2048, 4096, 10000]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_matvec_figures(explain, n):
+    _, cpu, gpu = explain("matvec", n, n)
+    accessed = 8 * n**2 / GB
+    assert cpu["seconds"] == pytest.approx(accessed / min(max(16384 / n, 2), 8), rel=1e-9)
+    computed = accessed / (8 * n**2 / (4 * n**2) * 94)  # 4 n^2 bytes for 2 n^2 floats
+    check(gpu, upload(4 * n**2) + upload(4 * n), computed, download(4 * n))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_matmul_figures(explain, n):
+    _, cpu, gpu = explain("matmul", n, n, n)
+    accessed = 8 * n**3 / GB
+    assert cpu["seconds"] == pytest.approx(accessed / 51, rel=1e-9)
+    check(gpu, 2 * upload(4 * n**2), accessed / 1504, download(4 * n**2))
+
+
+@pytest.mark.parametrize("filter_size", [3, 15, 16, 63, 256, 513])
+@pytest.mark.parametrize("n", [1000, 2048, 8192])
+def test_convolution_figures(explain, n, filter_size):
+    _, cpu, gpu = explain("convolve2d", n, n, filter_size, filter_size)
+    accessed = 8 * n**2 * filter_size**2 / GB
+    rate = 3 / math.sqrt(filter_size) - n / 20000 + 2.7
+    assert cpu["seconds"] == pytest.approx(accessed / rate, rel=1e-9)
+    moved = upload(4 * n**2) + upload(4 * filter_size**2)
+    check(gpu, moved, accessed / (min(filter_size, 16) * 94), download(4 * n**2))
+
+
+# -- His own simplified sums, as printed ---------------------------------------------------------
+
+
+def communication(row):
+    return row["terms"]["upload"] + row["terms"]["download"]
+
+
+@pytest.mark.parametrize("n", [128, 256, 400, 512, 2048, 8192])
+def test_matvec_communication_as_printed(explain, n):
+    per_square, constant = (
+        (3.02e-9, 5.0e-5) if n < 256 else (1.08e-9, 9.6e-5) if n < 512 else (1.08e-9, 2.27e-4)
+    )
+    printed = 5.0e-9 * n + per_square * n**2 + constant
+    # He rounds to three figures; his link constants themselves carry two.
+    assert communication(explain("matvec", n, n)[2]) == pytest.approx(printed, rel=0.02)
+
+
+@pytest.mark.parametrize("n", [128, 256, 400, 512, 2048, 8192])
+def test_matmul_communication_as_printed(explain, n):
+    per_square, constant = (
+        (8.02e-9, 5.0e-5) if n < 256 else (4.14e-9, 1.42e-4) if n < 512 else (3.38e-9, 5.94e-4)
+    )
+    printed = per_square * n**2 + constant
+    assert communication(explain("matmul", n, n, n)[2]) == pytest.approx(printed, rel=0.04)
+
+
+@pytest.mark.parametrize("n", [128, 256, 400, 512, 2048])
+def test_convolution_communication_as_printed(explain, n):
+    per_square, constant = (
+        (5.00e-9, 5.0e-5) if n < 256 else (3.06e-9, 9.6e-5) if n < 512 else (2.30e-9, 4.17e-4)
+    )
+    printed = 3.02e-9 * 9 + per_square * n**2 + constant
+    row = explain("convolve2d", n, n, 3, 3)[2]
+    assert communication(row) == pytest.approx(printed, rel=0.04)

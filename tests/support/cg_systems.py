@@ -1,0 +1,72 @@
+"""Systems for conjugate gradients on devices, as solvers take them, and a solve of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from hetero.ops.krylov import cg_device
+from hetero.ops.linear_systems import types
+
+GRIDS = {"stencil2": (33, 40), "odd2": (18, 37), "stencil3": (7, 20, 16), "odd3": (9, 3, 11)}
+
+
+def poisson(shape, spacing, dtype):
+    """The stencil's matrix, by Kronecker products."""
+    matrix = 0
+    for axis, n in enumerate(shape):
+        ones = np.ones(n)
+        along = sp.diags_array([2 * ones, -ones[1:], -ones[1:]], offsets=[0, 1, -1])
+        factors = [sp.eye_array(m) for m in shape]
+        factors[axis] = along / spacing[axis] ** 2
+        whole = factors[0]
+        for factor in factors[1:]:
+            whole = sp.kron(whole, factor)
+        matrix = matrix + whole
+    return matrix.tocsr().astype(dtype)
+
+
+def long_rows(n, dtype, seed=0):
+    """A sparse positive definite matrix with rows of very different lengths, some of them empty
+    but for the diagonal."""
+    generator = np.random.default_rng(seed)
+    half = sp.random_array((n, n), density=8 / n, rng=generator).tolil()
+    half[: n // 8] = 0
+    half[n // 2, :] = generator.uniform(-0.05, 0.05, n)
+    half = half.tocsr()
+    return (half @ half.T + sp.eye_array(n)).tocsr().astype(dtype)
+
+
+def system_of(kind, dtype):
+    """(system as solvers take it, matrix of SciPy or NumPy) of a named kind."""
+    if kind in GRIDS:
+        spacing = (0.8, 1.1, 1.3)[: len(GRIDS[kind])]
+        return types.Stencil(GRIDS[kind], spacing), poisson(GRIDS[kind], spacing, dtype)
+    if kind == "csr":
+        matrix = poisson((30, 31), (1.0, 1.0), dtype)
+        return types.Csr(matrix.indptr, matrix.indices, matrix.data), matrix
+    if kind == "csr64":
+        matrix = long_rows(300, dtype)
+        pointers, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)
+        return types.Csr(pointers, indices, matrix.data), matrix
+    matrix = poisson((11, 12), (1.0, 1.2), dtype).toarray()
+    if kind == "dense, columns":
+        matrix = np.asfortranarray(matrix)
+    strides = tuple(s // matrix.itemsize for s in matrix.strides)
+    return types.Dense(matrix, len(matrix), strides), matrix
+
+
+KINDS = (*GRIDS, "csr", "csr64", "dense", "dense, columns")
+
+
+def vectors(n, dtype, seed=1):
+    """b and a start."""
+    generator = np.random.default_rng(seed)
+    return (generator.standard_normal(n).astype(dtype) for _ in range(2))
+
+
+def solve(used, system, b, x0, **options):
+    """(outcome, x) from a copy of the start."""
+    x = x0.copy()
+    options = {"rtol": 0.0, "atol": 0.0, "maxiter": 2000} | options
+    return cg_device.solve(used, system, b, x, **options), x

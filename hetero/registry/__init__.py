@@ -159,6 +159,7 @@ class Shaping(NamedTuple):
 
 
 ALWAYS, WHEN_SHORT = "always", "when short"  # when a device gets arrays on the host
+PORTABLE = ("cuda", "opencl")  # kinds of device whose dialect compiles the portable kernels
 _PLAIN = ("uses", "blocks", "rung")  # of an implementation's fields after its names: no functions
 
 
@@ -287,6 +288,24 @@ def register(implementation: Implementation) -> Implementation:
             )
     entries.append(implementation)
     return implementation
+
+
+def register_method(
+    *,
+    operation: str,
+    method: str,
+    kinds: tuple[str, ...],
+    work: Callable[[Problem, dict[str, Any]], Work],
+    run: Callable[..., Any],
+    excludes: Callable[[Problem, dict[str, Any]], str | None] = no_obstacle,
+    **more: Any,
+) -> None:
+    """Add one way to do an operation: a row for each kind of device, `PORTABLE` or named.
+
+    The fields are those of `Implementation`.
+    """
+    for kind in kinds:
+        register(Implementation(operation, method, kind, excludes, work, run, **more))
 
 
 def lookup(operation: str) -> tuple[Implementation, ...]:

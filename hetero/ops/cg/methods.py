@@ -111,16 +111,50 @@ def _run_on_devices(devices: tuple[Device, ...], problem: Problem, arguments: Ar
 
 
 _SPARSE = ("csr", "stencil2", "stencil3")
-_ON_DEVICES = ("dense", *_SPARSE)
 _COMPILED = ("loops", "numba")
-for _method, _kind, _layouts, _run, _more in (
-    ("blas", "cpu", ("dense",), _on_cpu(plain=True), {"uses": ("blas", "numpy", *_COMPILED)}),
-    ("numba", "cpu", _SPARSE, _on_cpu(plain=False), {"loops": _loops, "uses": _COMPILED}),
-    ("scipy", "cpu", _SPARSE, _on_cpu(plain=True), {"stands_in": _stands_in}),
-    ("operator", "cpu", ("operator",), _on_cpu(plain=True), {"uses": _COMPILED}),
-    ("fused", "cuda", _ON_DEVICES, _run_on_devices, {"shared": _shared}),
-    ("fused", "opencl", _ON_DEVICES, _run_on_devices, {"shared": _shared}),
-):
-    registry.register(
-        registry.Implementation(NAME, _method, _kind, _obstacle(*_layouts), _work, _run, **_more)
-    )
+registry.register_method(
+    operation=NAME,
+    method="blas",
+    kinds=("cpu",),
+    excludes=_obstacle("dense"),
+    work=_work,
+    run=_on_cpu(plain=True),
+    uses=("blas", "numpy", *_COMPILED),
+)
+registry.register_method(
+    operation=NAME,
+    method="numba",
+    kinds=("cpu",),
+    excludes=_obstacle(*_SPARSE),
+    work=_work,
+    run=_on_cpu(plain=False),
+    loops=_loops,
+    uses=_COMPILED,
+)
+registry.register_method(
+    operation=NAME,
+    method="scipy",
+    kinds=("cpu",),
+    excludes=_obstacle(*_SPARSE),
+    work=_work,
+    run=_on_cpu(plain=True),
+    stands_in=_stands_in,
+)
+registry.register_method(
+    operation=NAME,
+    method="operator",
+    kinds=("cpu",),
+    excludes=_obstacle("operator"),
+    work=_work,
+    run=_on_cpu(plain=True),
+    uses=_COMPILED,
+)
+registry.register_method(
+    operation=NAME,
+    method="fused",
+    kinds=registry.PORTABLE,
+    excludes=_obstacle("dense", *_SPARSE),
+    work=_work,
+    run=_run_on_devices,
+    shared=_shared,
+)

@@ -86,110 +86,117 @@ def _by_cufft(axes: work.Axes) -> Callable[..., Any]:
     return run
 
 
-_LOOPS, _CUFFT = ("loops", "numba"), ("nvmath-python", "nvidia-cufft")
-_USES = {
-    ("direct", "cpu"): _LOOPS,
-    ("separable", "cpu"): _LOOPS,
-    ("fft", "cpu"): ("scipy",),
-    ("overlap_save", "cpu"): ("scipy",),
-    ("library", "cpu"): ("opencv-python", "opencv-python-headless"),
-    ("scipy", "cpu"): ("scipy",),
-    ("fft", "cuda"): _CUFFT,
-    ("overlap_save", "cuda"): _CUFFT,
-}
-for _method, _kind, _excludes, _work, _run, *_more in (
-    (
-        "direct",
-        "cpu",
-        obstacles.not_real,
-        work.of_direct,
-        _on_cpu("direct_cpu", "direct"),
-        {"loops": _loops_of_direct},
-    ),
-    (
-        "separable",
-        "cpu",
-        obstacles.high_rank,
-        work.of_separable_on_cpu,
-        _on_cpu("direct_cpu", "separable"),
-        {"loops": _loops},
-    ),
-    (
-        "fft",
-        "cpu",
-        obstacles.loses,
-        work.of_transforms_on_cpu(work.whole_on_cpu),
-        _on_cpu("fft_cpu", "whole"),
-    ),
-    (
-        "overlap_save",
-        "cpu",
-        obstacles.or_one_tile(obstacles.loses, work.tiles_on_cpu),
-        work.of_transforms_on_cpu(work.tiles_on_cpu),
-        _on_cpu("fft_cpu", "overlap_save"),
-    ),
-    ("library", "cpu", obstacles.not_opencvs, work.of_direct, _on_cpu("opencv", "filter2d")),
-    (
-        "scipy",
-        "cpu",
-        obstacles.no_mode,
-        work.of_direct,
-        _by_scipy,
-        {"stands_in": obstacles.stands_in},
-    ),
-    (
-        "direct",
-        "cuda",
-        obstacles.not_real,
-        work.of_direct,
-        _on_device("direct"),
-        {"prepare": _prepare_direct},
-    ),
-    ("separable", "cuda", obstacles.high_rank_or_large, work.of_separable, _on_device("separable")),
-    (
-        "fft",
-        "cuda",
-        obstacles.loses_or_no_cufft,
-        work.of_transforms_by_cufft(work.whole_on_device),
-        _by_cufft(work.whole_on_device),
-    ),
-    (
-        "overlap_save",
-        "cuda",
-        obstacles.or_one_tile(obstacles.loses_or_no_cufft, work.tiles_on_device),
-        work.of_transforms_by_cufft(work.tiles_on_device),
-        _by_cufft(work.tiles_on_device),
-    ),
-    ("direct", "opencl", obstacles.not_real, work.of_direct, _on_device("direct")),
-    (
-        "separable",
-        "opencl",
-        obstacles.high_rank_or_large,
-        work.of_separable,
-        _on_device("separable"),
-    ),
-    *(
-        (
-            "streamed",
-            kind,
-            obstacles.not_streamed,
-            work.of_direct,
-            streamed.run,
-            {
-                "blocks": registry.ALWAYS,
-                "price": streamed.price,
-                "stands_in": pipeline.stands_in,
-            },
-        )
-        for kind in ("cuda", "opencl")
-    ),
-):
-    registry.register(
-        registry.Implementation(
-            *(NAME, _method, _kind, _excludes, _work, _run),
-            uses=_USES.get((_method, _kind), ()),
-            **next(iter(_more), {}),
-        )
-    )
-for _rung in rungs.rows(NAME, obstacles.not_real, work.of_direct):
-    registry.register(_rung)
+_COMPILED, _SCIPY = ("loops", "numba"), ("scipy",)
+_CUFFT = ("nvmath-python", "nvidia-cufft")
+registry.register_method(
+    operation=NAME,
+    method="direct",
+    kinds=("cpu",),
+    excludes=obstacles.not_real,
+    work=work.of_direct,
+    run=_on_cpu("direct_cpu", "direct"),
+    loops=_loops_of_direct,
+    uses=_COMPILED,
+)
+registry.register_method(
+    operation=NAME,
+    method="separable",
+    kinds=("cpu",),
+    excludes=obstacles.high_rank,
+    work=work.of_separable_on_cpu,
+    run=_on_cpu("direct_cpu", "separable"),
+    loops=_loops,
+    uses=_COMPILED,
+)
+registry.register_method(
+    operation=NAME,
+    method="fft",
+    kinds=("cpu",),
+    excludes=obstacles.loses,
+    work=work.of_transforms_on_cpu(work.whole_on_cpu),
+    run=_on_cpu("fft_cpu", "whole"),
+    uses=_SCIPY,
+)
+registry.register_method(
+    operation=NAME,
+    method="overlap_save",
+    kinds=("cpu",),
+    excludes=obstacles.or_one_tile(obstacles.loses, work.tiles_on_cpu),
+    work=work.of_transforms_on_cpu(work.tiles_on_cpu),
+    run=_on_cpu("fft_cpu", "overlap_save"),
+    uses=_SCIPY,
+)
+registry.register_method(
+    operation=NAME,
+    method="library",
+    kinds=("cpu",),
+    excludes=obstacles.not_opencvs,
+    work=work.of_direct,
+    run=_on_cpu("opencv", "filter2d"),
+    uses=("opencv-python", "opencv-python-headless"),
+)
+registry.register_method(
+    operation=NAME,
+    method="scipy",
+    kinds=("cpu",),
+    excludes=obstacles.no_mode,
+    work=work.of_direct,
+    run=_by_scipy,
+    stands_in=obstacles.stands_in,
+    uses=_SCIPY,
+)
+registry.register_method(
+    operation=NAME,
+    method="direct",
+    kinds=("cuda",),
+    excludes=obstacles.not_real,
+    work=work.of_direct,
+    run=_on_device("direct"),
+    prepare=_prepare_direct,
+)
+registry.register_method(
+    operation=NAME,
+    method="direct",
+    kinds=("opencl",),
+    excludes=obstacles.not_real,
+    work=work.of_direct,
+    run=_on_device("direct"),
+)
+registry.register_method(
+    operation=NAME,
+    method="separable",
+    kinds=registry.PORTABLE,
+    excludes=obstacles.high_rank_or_large,
+    work=work.of_separable,
+    run=_on_device("separable"),
+)
+registry.register_method(
+    operation=NAME,
+    method="fft",
+    kinds=("cuda",),
+    excludes=obstacles.loses_or_no_cufft,
+    work=work.of_transforms_by_cufft(work.whole_on_device),
+    run=_by_cufft(work.whole_on_device),
+    uses=_CUFFT,
+)
+registry.register_method(
+    operation=NAME,
+    method="overlap_save",
+    kinds=("cuda",),
+    excludes=obstacles.or_one_tile(obstacles.loses_or_no_cufft, work.tiles_on_device),
+    work=work.of_transforms_by_cufft(work.tiles_on_device),
+    run=_by_cufft(work.tiles_on_device),
+    uses=_CUFFT,
+)
+registry.register_method(
+    operation=NAME,
+    method="streamed",
+    kinds=registry.PORTABLE,
+    excludes=obstacles.not_streamed,
+    work=work.of_direct,
+    run=streamed.run,
+    blocks=registry.ALWAYS,
+    price=streamed.price,
+    stands_in=pipeline.stands_in,
+)
+rungs.register(NAME, obstacles.not_real, work.of_direct)

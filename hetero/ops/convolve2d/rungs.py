@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero import registry
 from hetero.imports import load
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution.rungs import RUNGS, Shape, chosen, plan_rung, shapes
 from hetero.kernels.procedure.card import Card
 from hetero.ops import rungs
 from hetero.ops.convolve2d.window import Window
-from hetero.registry import Arguments, Implementation
+from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
@@ -67,14 +68,15 @@ def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, .
     return shapes(rung, dtype, card), own
 
 
-def rows(operation: str, excludes: Callable[..., Any], work: Callable[..., Any]) -> list[Any]:
-    """The rungs' rows for an operation."""
-    return [
-        Implementation(
-            *(operation, name, kind, excludes, work),
+def register(operation: str, excludes: Callable[..., Any], work: Callable[..., Any]) -> None:
+    """Add the rungs' rows for an operation."""
+    for name, rung in RUNGS.items():
+        registry.register_method(
+            operation=operation,
+            method=name,
+            kinds=registry.PORTABLE,
+            excludes=excludes,
+            work=work,
             **rungs.fields(name, _launch, _blocks),
             rung=rung,
         )
-        for kind in ("cuda", "opencl")
-        for name, rung in RUNGS.items()
-    ]

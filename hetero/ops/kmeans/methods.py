@@ -163,36 +163,64 @@ def _bounded_loops(problem: Problem) -> tuple[str, ...]:
     return (*_loops(problem), BOUNDS.of(problem.dtype))
 
 
-_compiled: dict[str, Any] = {"loops": _loops, "uses": ("loops", "numba", "scipy")}
-_named: dict[str, Any] = {**_compiled, "loops": _bounded_loops, "stands_in": _is_within}
-for _method, _excludes, _rows, _more in (
-    ("lloyd", _dense_alone, _loop_rows, _compiled),
-    ("hamerly", _dense_alone, _bounded_rows, _named),
-    ("products", registry.no_obstacle, _numpy_rows, {"stands_in": _stands_in}),
-):
-    registry.register(
-        registry.Implementation(NAME, _method, "cpu", _excludes, _work, _on_cpu(_rows), **_more)
+_COMPILED = ("loops", "numba", "scipy")
+registry.register_method(
+    operation=NAME,
+    method="lloyd",
+    kinds=("cpu",),
+    excludes=_dense_alone,
+    work=_work,
+    run=_on_cpu(_loop_rows),
+    loops=_loops,
+    uses=_COMPILED,
+)
+registry.register_method(
+    operation=NAME,
+    method="hamerly",
+    kinds=("cpu",),
+    excludes=_dense_alone,
+    work=_work,
+    run=_on_cpu(_bounded_rows),
+    loops=_bounded_loops,
+    uses=_COMPILED,
+    stands_in=_is_within,
+)
+registry.register_method(
+    operation=NAME,
+    method="products",
+    kinds=("cpu",),
+    work=_work,
+    run=_on_cpu(_numpy_rows),
+    stands_in=_stands_in,
+)
+registry.register_method(
+    operation=NAME,
+    method="lloyd",
+    kinds=registry.PORTABLE,
+    excludes=_dense_alone,
+    work=_work,
+    run=_on_device("lloyd"),
+    shared=_shared,
+    blocks=registry.WHEN_SHORT,
+)
+for _name, _rung in RUNGS.items():
+    registry.register_method(
+        operation=NAME,
+        method=_name,
+        kinds=registry.PORTABLE,
+        excludes=_dense_alone,
+        work=_work,
+        run=_on_device(_name),
+        rung=_rung,
     )
-for _kind in ("cuda", "opencl"):
-    for _method in ("lloyd", *RUNGS):
-        registry.register(
-            registry.Implementation(
-                *(NAME, _method, _kind, _dense_alone, _work, _on_device(_method)),
-                shared=None if _method in RUNGS else _shared,
-                blocks="" if _method in RUNGS else registry.WHEN_SHORT,
-                rung=RUNGS.get(_method),
-            )
-        )
-registry.register(
-    registry.Implementation(
-        NAME,
-        "library",
-        "cuda",
-        _library,
-        _work,
-        _on_device("library"),
-        _shared,
-        blocks=registry.WHEN_SHORT,
-        uses=("nvmath-python", "nvidia-cublas"),
-    )
+registry.register_method(
+    operation=NAME,
+    method="library",
+    kinds=("cuda",),
+    excludes=_library,
+    work=_work,
+    run=_on_device("library"),
+    shared=_shared,
+    blocks=registry.WHEN_SHORT,
+    uses=("nvmath-python", "nvidia-cublas"),
 )

@@ -93,39 +93,38 @@ def _prepare_library(device: Any, problem: Problem, aligned: int, options: Any) 
     return cublas.gemm(device, problem)
 
 
-for _implementation in (
-    registry.Implementation(
-        NAME,
-        "blas",
-        "cpu",
-        registry.no_obstacle,
-        operands.cpu_work,
-        _run_blas,
-        uses=("blas", "numpy"),
-    ),
-    registry.Implementation(
-        NAME,
-        "tiled",
-        "cuda",
-        registry.no_obstacle,
-        _tiled_work,
-        _run_tiled,
-        prepare=_prepare_tiled,
-    ),
-    registry.Implementation(
-        NAME,
-        "library",
-        "cuda",
-        cublas.gemm_obstacle,
-        operands.gpu_work,
-        _run_library,
-        prepare=_prepare_library,
-        uses=("nvmath-python", "nvidia-cublas"),
-    ),
-    registry.Implementation(
-        NAME, "tiled", "opencl", registry.no_obstacle, operands.gpu_work, _run_tiled
-    ),
-    *streaming.rows(NAME),
-    *rungs.rows(NAME),
-):
-    registry.register(_implementation)
+registry.register_method(
+    operation=NAME,
+    method="blas",
+    kinds=("cpu",),
+    work=operands.cpu_work,
+    run=_run_blas,
+    uses=("blas", "numpy"),
+)
+registry.register_method(
+    operation=NAME,
+    method="tiled",
+    kinds=("cuda",),
+    work=_tiled_work,
+    run=_run_tiled,
+    prepare=_prepare_tiled,
+)
+registry.register_method(
+    operation=NAME,
+    method="library",
+    kinds=("cuda",),
+    excludes=cublas.gemm_obstacle,
+    work=operands.gpu_work,
+    run=_run_library,
+    prepare=_prepare_library,
+    uses=("nvmath-python", "nvidia-cublas"),
+)
+registry.register_method(
+    operation=NAME,
+    method="tiled",
+    kinds=("opencl",),
+    work=operands.gpu_work,
+    run=_run_tiled,
+)
+streaming.register(NAME)
+rungs.register(NAME)

@@ -11,7 +11,7 @@ from hetero.kernels import Launch, LaunchPlan
 from hetero.kernels.matmul.rungs import RUNGS, Shape, chosen, plan_rung, shapes
 from hetero.ops import rungs
 from hetero.ops.products import operands
-from hetero.registry import Arguments, Implementation
+from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, .
     return shapes(rung, dtype, card), own
 
 
-def rows(operation: str) -> list[Implementation]:
-    """The rungs' rows for an operation."""
-    return [
-        Implementation(
-            *(operation, name, kind, registry.no_obstacle, operands.gpu_work),
+def register(operation: str) -> None:
+    """Add the rungs' rows for an operation."""
+    for name, rung in RUNGS.items():
+        registry.register_method(
+            operation=operation,
+            method=name,
+            kinds=registry.PORTABLE,
+            work=operands.gpu_work,
             **rungs.fields(name, _launch, _blocks, _launches),
             rung=rung,
         )
-        for kind in ("cuda", "opencl")
-        for name, rung in RUNGS.items()
-    ]

@@ -21,7 +21,7 @@ from hetero.kernels.matvec.rungs import (
 from hetero.kernels.procedure.card import Card
 from hetero.ops import rungs
 from hetero.ops.products import operands
-from hetero.registry import Arguments, Implementation
+from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ def run_held(device: Device, planned: HeldPlan, buffers: dict[str, Any], itemsiz
     del owner
 
 
-def rows(operation: str) -> list[Implementation]:
-    """The rungs' rows for an operation."""
-    return [
-        Implementation(
-            *(operation, name, kind, registry.no_obstacle, operands.gpu_work),
+def register(operation: str) -> None:
+    """Add the rungs' rows for an operation."""
+    for name, rung in RUNGS.items():
+        registry.register_method(
+            operation=operation,
+            method=name,
+            kinds=registry.PORTABLE,
+            work=operands.gpu_work,
             **rungs.fields(name, _launch, _blocks),
             rung=rung,
         )
-        for kind in ("cuda", "opencl")
-        for name, rung in RUNGS.items()
-    ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hetero import registry
+from hetero.host.compiled.loops import Family
 from hetero.imports import load
 from hetero.ops.krylov.loops import STENCILS
 from hetero.ops.linear_systems import grids
@@ -256,13 +257,9 @@ def _jacobi(devices: tuple[Device, ...], problem: Problem, arguments: Arguments)
     return jacobi_cpu.solve(solve.system, f, u, **limits)
 
 
-_LOOPS = {"multigrid": CYCLES, "cg": STENCILS, "jacobi": SWEEPS}
-
-
-def _loops_of(method: str) -> Callable[[Problem], tuple[str, ...]] | None:
-    """What is compiled for a method on the CPU; "dst" is SciPy's."""
-    family = _LOOPS.get(method)
-    return family and (lambda problem: (family.of(problem.dtype),))
+def _loops_of(family: Family) -> Callable[[Problem], tuple[str, ...]]:
+    """What is compiled for a method on the CPU."""
+    return lambda problem: (family.of(problem.dtype),)
 
 
 def _shared(problem: Problem) -> bool:
@@ -270,35 +267,88 @@ def _shared(problem: Problem) -> bool:
     return problem.dims[0] >= 2 * _LEAST_ROWS
 
 
-def _blocks(method: str, kind: str) -> str:
-    """Only Jacobi's grids go through a device in slabs."""
-    return registry.WHEN_SHORT if method == "jacobi" and kind != "cpu" else ""
-
-
-def _uses(method: str, kind: str) -> tuple[str, ...]:
-    if kind == "cpu":
-        return ("scipy",) if method == "dst" else ("loops", "numba")
-    return ("nvmath-python", "nvidia-cufft") if method == "dst" else ()
-
-
-for _method, _run in (("dst", _dst), ("multigrid", _multigrid), ("cg", _cg), ("jacobi", _jacobi)):
-    for _kind in ("cpu", "cuda", "opencl"):
-        if _kind == "opencl" and _method == "dst":
-            continue
-        registry.register(
-            registry.Implementation(
-                NAME,
-                _method,
-                _kind,
-                _obstacle(_method),
-                _working(_method),
-                _on_cpu(_method, _run) if _kind == "cpu" else _run,
-                _shared if _kind != "cpu" and _method in ("cg", "jacobi") else None,
-                falls_short=_falls_short(_method),
-                uses=_uses(_method, _kind),
-                loops=_loops_of(_method) if _kind == "cpu" else None,
-                blocks=_blocks(_method, _kind),
-            )
-        )
-for _row in rungs.rows(NAME, _obstacle, _working, _falls_short, _iterations):
-    registry.register(_row)
+_COMPILED = ("loops", "numba")
+registry.register_method(
+    operation=NAME,
+    method="dst",
+    kinds=("cpu",),
+    excludes=_obstacle("dst"),
+    work=_working("dst"),
+    run=_on_cpu("dst", _dst),
+    falls_short=_falls_short("dst"),
+    uses=("scipy",),
+)
+registry.register_method(
+    operation=NAME,
+    method="dst",
+    kinds=("cuda",),
+    excludes=_obstacle("dst"),
+    work=_working("dst"),
+    run=_dst,
+    falls_short=_falls_short("dst"),
+    uses=("nvmath-python", "nvidia-cufft"),
+)
+registry.register_method(
+    operation=NAME,
+    method="multigrid",
+    kinds=("cpu",),
+    excludes=_obstacle("multigrid"),
+    work=_working("multigrid"),
+    run=_on_cpu("multigrid", _multigrid),
+    falls_short=_falls_short("multigrid"),
+    uses=_COMPILED,
+    loops=_loops_of(CYCLES),
+)
+registry.register_method(
+    operation=NAME,
+    method="multigrid",
+    kinds=registry.PORTABLE,
+    excludes=_obstacle("multigrid"),
+    work=_working("multigrid"),
+    run=_multigrid,
+    falls_short=_falls_short("multigrid"),
+)
+registry.register_method(
+    operation=NAME,
+    method="cg",
+    kinds=("cpu",),
+    excludes=_obstacle("cg"),
+    work=_working("cg"),
+    run=_on_cpu("cg", _cg),
+    falls_short=_falls_short("cg"),
+    uses=_COMPILED,
+    loops=_loops_of(STENCILS),
+)
+registry.register_method(
+    operation=NAME,
+    method="cg",
+    kinds=registry.PORTABLE,
+    excludes=_obstacle("cg"),
+    work=_working("cg"),
+    run=_cg,
+    falls_short=_falls_short("cg"),
+    shared=_shared,
+)
+registry.register_method(
+    operation=NAME,
+    method="jacobi",
+    kinds=("cpu",),
+    excludes=_obstacle("jacobi"),
+    work=_working("jacobi"),
+    run=_on_cpu("jacobi", _jacobi),
+    falls_short=_falls_short("jacobi"),
+    uses=_COMPILED,
+    loops=_loops_of(SWEEPS),
+)
+registry.register_method(
+    operation=NAME,
+    method="jacobi",
+    kinds=registry.PORTABLE,
+    excludes=_obstacle("jacobi"),
+    work=_working("jacobi"),
+    run=_jacobi,
+    falls_short=_falls_short("jacobi"),
+    shared=_shared,
+    blocks=registry.WHEN_SHORT,
+)
+rungs.register(NAME, _obstacle, _working, _falls_short, _iterations)

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hetero import registry
 from hetero.imports import load
 from hetero.kernels import Launch
 from hetero.kernels.jacobi.plan import GridSlab
 from hetero.kernels.jacobi.rungs import RUNGS, Shape, chosen, shapes, sweep_rung
 from hetero.ops import rungs
-from hetero.registry import Arguments, Implementation
+from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
@@ -49,14 +50,14 @@ def _blocks(rung: str, device: Device, problem: Problem) -> tuple[tuple[Shape, .
     return shapes(rung, dtype, card), chosen(rung, dtype, card)
 
 
-def rows(
+def register(
     operation: str,
     obstacle: Callable[..., Any],
     working: Callable[..., Any],
     falls_short: Callable[..., Any],
     iterations: Callable[..., int],
-) -> list[Implementation]:
-    """The rungs' rows for an operation; the rest as for "jacobi"."""
+) -> None:
+    """Add the rungs' rows for an operation; the rest as for "jacobi"."""
 
     def too_long(problem: Problem, info: dict[str, Any]) -> str | None:
         points = math.prod(problem.dims) * iterations(problem, "jacobi", info["kind"])
@@ -64,15 +65,14 @@ def rows(
             return f"one thread makes up to {_MOST_ALONE} points in all sweeps, not {points}"
         return obstacle("jacobi")(problem, info)
 
-    return [
-        Implementation(
-            *(operation, name, kind),
-            too_long if name == "sequential" else obstacle("jacobi"),
-            working("jacobi"),
+    for name, rung in RUNGS.items():
+        registry.register_method(
+            operation=operation,
+            method=name,
+            kinds=registry.PORTABLE,
+            excludes=too_long if name == "sequential" else obstacle("jacobi"),
+            work=working("jacobi"),
             **rungs.fields(name, _solve, _blocks),
             falls_short=falls_short("jacobi"),
             rung=rung,
         )
-        for kind in ("cuda", "opencl")
-        for name, rung in RUNGS.items()
-    ]

@@ -23,7 +23,7 @@ from hetero.ops.products.tile_choice import Choice, choose, tile_problem
 from hetero.ops.products.tiling import Grid, Tiling, Visit
 from hetero.pricing import memory_limit, pricing, tables
 from hetero.profile import inventory
-from hetero.registry import Arguments, Implementation, Price
+from hetero.registry import Arguments, Price
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
@@ -160,19 +160,16 @@ def _step(
     )
 
 
-def rows(operation: str) -> list[Implementation]:
-    """The method's rows for an operation."""
-    return [
-        Implementation(
-            operation,
-            "streamed",
-            kind,
-            pipeline.obstacle,
-            operands.gpu_work,
-            run,
-            stands_in=pipeline.stands_in,
-            blocks=registry.ALWAYS,
-            price=price,
-        )
-        for kind in ("cuda", "opencl")
-    ]
+def register(operation: str) -> None:
+    """Add the method's rows for an operation."""
+    registry.register_method(
+        operation=operation,
+        method="streamed",
+        kinds=registry.PORTABLE,
+        excludes=pipeline.obstacle,
+        work=operands.gpu_work,
+        run=run,
+        stands_in=pipeline.stands_in,
+        blocks=registry.ALWAYS,
+        price=price,
+    )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from hetero import paths, profile
 from hetero.calibration.measure.loop import Keeper, Measured, key_of
-from hetero.calibration.measure.samples import Samples
+from hetero.calibration.measure.workbench import Samples
 from hetero.errors import ProfileError
 from hetero.ops.cases import Case, Place
 from hetero.profile import inventory

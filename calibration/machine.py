@@ -9,22 +9,28 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero import registry
-from hetero.calibration import content, selection
+from hetero.calibration import modelling
 from hetero.calibration.ahead import compiling
 from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.environment import (
     blas_sleep,
-    surroundings,
+    equal_devices,
+    overheads,
     thread_counts,
-    twins,
 )
-from hetero.calibration.environment.surroundings import Surroundings, around
-from hetero.calibration.failures import Failure, told
-from hetero.calibration.measure import keeping_out, load, loop
-from hetero.calibration.places import chosen, places_of
-from hetero.calibration.portions import Portion, all_cases, by_own_clock, turns
-from hetero.calibration.progress import Schedule
-from hetero.calibration.wanted import Wanted
+from hetero.calibration.environment.overheads import Overheads, around
+from hetero.calibration.measure import loop, outliers, timing
+from hetero.calibration.progress import Failure, Schedule, left_out
+from hetero.calibration.request import Request
+from hetero.calibration.worklist import (
+    Portion,
+    all_cases,
+    by_own_clock,
+    chosen_devices,
+    places_of,
+    selected,
+    turns,
+)
 from hetero.host import blas_spin
 from hetero.ops.cases import Place, forget_numbers
 from hetero.profile import inventory
@@ -37,11 +43,11 @@ _AGAIN = 0.1  # of the cases' seconds, for what is measured once more
 log = logging.getLogger("hetero")
 
 
-def checkpoint(wanted: Wanted) -> Checkpoint:
+def checkpoint(wanted: Request) -> Checkpoint:
     """Where it is kept what was measured; with what an interrupted calibration left."""
 
     def content_of(so_far: Checkpoint) -> dict[str, Any]:
-        return content.profile_of(wanted, so_far, list(so_far.measured.values()), [])
+        return modelling.profile_of(wanted, so_far, list(so_far.measured.values()), [])
 
     made = Checkpoint(wanted.unfinished, wanted.plain(), content_of)
     if not wanted.fresh:
@@ -50,7 +56,7 @@ def checkpoint(wanted: Wanted) -> Checkpoint:
 
 
 def measure(
-    wanted: Wanted,
+    wanted: Request,
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
     begun: compiling.Beside | None = None,
@@ -69,27 +75,27 @@ def measure(
 
 
 def _measure(
-    wanted: Wanted,
+    wanted: Request,
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
     begun: compiling.Beside | None = None,
 ) -> dict[str, Any]:
     budget, operations = wanted.budget, registry.operations()
-    watch = load.Watch()
+    watch = timing.Watch()
     for name, info in inventory.devices().items():
         if name in wanted.devices if wanted.devices is not None else not info.get("is_host_cpu"):
             inventory.believed(name)  # or it is not in the list that follows
     infos = inventory.devices()
-    places = places_of(chosen(wanted.devices, infos), infos, wanted.quick)
+    places = places_of(chosen_devices(wanted.devices, infos), infos, wanted.quick)
     failures: list[Failure] = []
     portions = all_cases(operations, places, budget, failures)
     if wanted.only:
-        portions = selection.selected(portions, wanted.only)
+        portions = selected(portions, wanted.only)
         places = [p for p in places if any(portion.place is p for portion in portions)]
     kept.cases = sum(len(portion.cases) for portion in portions)
     schedule = _planned(portions, places, wanted, kept, progress)
     blas_spin.find()  # not while something is timed
-    beside = Surroundings(places, portions, wanted, kept, schedule, failures)
+    beside = Overheads(places, portions, wanted, kept, schedule, failures)
     # A GPU's own clock does not mind what the CPU compiles meanwhile.
     at_once, own, rest = by_own_clock(portions)
     is_own = bool(at_once or own)
@@ -107,7 +113,7 @@ def _measure(
     measured.sort(key=lambda one: in_order.index(one.key))
     if wanted.devices is None and not wanted.only:
         measured += _of_twins(infos, places, measured, wanted, schedule, failures, kept, watch)
-    found = content.profile_of(wanted, kept, measured, failures)
+    found = modelling.profile_of(wanted, kept, measured, failures)
     schedule.begin("threads", _THREADS[not wanted.quick], "numbers of threads")
     for key, table in thread_counts.tables(measured, budget, failures).items():
         model = found["models"].get(str(key))
@@ -116,13 +122,13 @@ def _measure(
     if (sleep := blas_sleep.least_work(measured)) is not None:
         found["host"]["blas_sleep"] = sleep
     found["load"] = watch.seen()
-    for line in told(failures):
+    for line in left_out(failures):
         log.warning("calibration leaves out %s", line)
-    for line in keeping_out.told(found["models"]):
+    for line in outliers.report(found["models"]):
         log.warning("calibration keeps out %s", line)
-    if load.is_loaded(found["load"]):
-        log.warning("other work ran beside the calibration: %s", load.described(found["load"]))
-    if not load.is_trusted(found["load"]):
+    if timing.is_loaded(found["load"]):
+        log.warning("other work ran beside the calibration: %s", timing.described(found["load"]))
+    if not timing.is_trusted(found["load"]):
         log.warning("this calibration cannot be trusted: calibrate again when nothing else runs")
     schedule.done()
     return found
@@ -196,7 +202,7 @@ def _told_by(schedule: Schedule) -> Callable[[int], None]:
 def _planned(
     portions: list[Portion],
     places: list[Place],
-    wanted: Wanted,
+    wanted: Request,
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
 ) -> Schedule:
@@ -204,7 +210,7 @@ def _planned(
     schedule = Schedule(progress)
     schedule.plan("compiling", _COMPILING[full])
     schedule.plan("threads", _THREADS[full])
-    surroundings.plan(schedule, places, wanted.quick)
+    overheads.plan(schedule, places, wanted.quick)
     for portion in portions:
         for case in portion.cases:
             done = kept.turns_left(case, portion.place) / turns(case)
@@ -218,11 +224,11 @@ def _of_twins(
     infos: dict[str, dict[str, Any]],
     places: list[Place],
     measured: list[loop.Measured],
-    wanted: Wanted,
+    wanted: Request,
     schedule: Schedule,
     failures: list[Failure],
     kept: Checkpoint,
-    watch: load.Watch,
+    watch: timing.Watch,
 ) -> list[loop.Measured]:
     """Samples of those of several equal GPUs that are not like the one that was measured."""
     found: list[loop.Measured] = []
@@ -231,10 +237,10 @@ def _of_twins(
         if first is None or info.get("set_aside") or not inventory.believed(name):
             continue
         twin = Place(name, info, (backends.get(name),))
-        schedule.begin("twins", twins.SECONDS, f"whether {name} is like {first.name}")
+        schedule.begin("twins", equal_devices.SECONDS, f"whether {name} is like {first.name}")
         try:
             cases = [one.case for one in measured if one.place is first]
-            difference = twins.difference(first, twin, cases, wanted.budget)
+            difference = equal_devices.difference(first, twin, cases, wanted.budget)
         except Exception as error:
             failures.append(Failure("confirmation", name, "", error))
             continue

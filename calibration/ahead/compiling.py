@@ -66,7 +66,7 @@ def compile_ahead(
 
     Parameters
     ----------
-    portions : iterable of `hetero.calibration.portions.Portion`
+    portions : iterable of `hetero.calibration.worklist.Portion`
     quick : bool
         Whether they are those of a quick calibration.
     tables : dict

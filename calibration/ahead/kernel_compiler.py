@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hetero import devices, registry
-from hetero.calibration import budgets
+from hetero.calibration import request
 from hetero.calibration.ahead.listing import Kernel, Listing, kernels_of
-from hetero.calibration.portions import all_cases, has_own_clock
+from hetero.calibration.worklist import all_cases, has_own_clock
 from hetero.devices.base import Device, kernel_text
 from hetero.devices.cuda import cubin
 from hetero.errors import HeteroError
@@ -49,7 +49,7 @@ def compile_asked() -> None:
     info = inventory.devices()[name]
     listing = Listing(name, info)
     place = Place(name, info, (listing,))
-    budget = budgets.QUICK if asked["quick"] else budgets.FULL
+    budget = request.QUICK if asked["quick"] else request.FULL
 
     with (
         tuning.using(asked["tables"]),

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hetero.calibration.failures import Failure
-from hetero.calibration.measure import repeats, sampling
-from hetero.calibration.measure.load import Watch
-from hetero.calibration.measure.samples import Samples
-from hetero.calibration.measure.workbench import Bench
-from hetero.calibration.portions import Portion, in_turn
+from hetero.calibration.measure import repeating, sampling
+from hetero.calibration.measure.timing import Watch
+from hetero.calibration.measure.workbench import Bench, Samples
+from hetero.calibration.progress import Failure
+from hetero.calibration.worklist import Portion, in_turn
 from hetero.host import blas_spin, limits
 from hetero.ops.cases import Budget, Case, Dims, Place
 from hetero.registry.models import ModelKey
@@ -157,7 +156,7 @@ def measure(
         return found[number].samples
 
     seconds = time.perf_counter() - start
-    watch.settled(*repeats.settle(found, again, budget, seconds, watch.noisy))
+    watch.count(*repeating.settle(found, again, budget, seconds, watch.noisy))
     return found
 
 

@@ -1,19 +1,24 @@
-"""What is to be measured: the cases of the operations at each place, as far as there is room."""
+"""The work list: which devices are measured, and which cases of each operation at each place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hetero.calibration.failures import Failure
+from hetero import devices as backends
+from hetero.calibration.progress import Failure
+from hetero.errors import DeviceNotAvailable
 from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Passes, Place, SampleGrid
+from hetero.pricing import pricing
+from hetero.pricing.plan import CPU
+from hetero.profile import inventory
 from hetero.registry import Operation
 
 _FEW = 5  # knots of what several devices share, along the first axis
-_LOOKS = 2  # at what the host's clock times: slow spells last longer than one look
+_LOOKS = 2  # passes over cases that the host's clock times: slow spells outlast one
 _ROOM = 0.5  # of a device's memory, for the operands of one call
 
 
@@ -28,6 +33,35 @@ class Portion(NamedTuple):
     def passes(self) -> int:
         """How often all cases are gone through."""
         return max(map(turns, self.cases), default=1)
+
+
+def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:
+    """The names of the devices to measure: those asked for after the CPU, or all that are used."""
+    if devices is None:
+        return [
+            name
+            for name, info in infos.items()
+            if not (info.get("is_host_cpu") or info.get("same_as") or info.get("set_aside"))
+        ]
+    for name in devices:
+        if name not in infos:
+            reason = f": it is broken, {why}" if (why := inventory.broken().get(name)) else ""
+            raise DeviceNotAvailable(
+                f"devices must be among {', '.join(map(repr, infos))}, got {name!r}{reason}"
+            )
+    return [CPU, *(name for name in devices if name != CPU)]
+
+
+def places_of(names: list[str], infos: dict[str, dict[str, Any]], quick: bool) -> list[Place]:
+    """The CPU, each device, and all equal devices together."""
+    found = [
+        Place(name, infos[name], () if name == CPU else (backends.get(name),)) for name in names
+    ]
+    for info in pricing.groups(infos).values() if not quick else ():
+        if info["members"][0] in names and not info.get("is_host_cpu"):
+            together = tuple(backends.get(member) for member in info["members"])
+            found.append(Place(info["constants"], info, together))
+    return found
 
 
 def module_of(operation: Operation) -> ModuleType:
@@ -128,3 +162,41 @@ def turns(case: Case) -> int:
 def has_own_clock(case: Case) -> bool:
     """Whether a GPU's own clock times a case on one GPU, however busy the host is."""
     return isinstance(case.how, SampleGrid) and case.implementation.kind == "cuda"
+
+
+def names_of(portion: Portion, case: Case) -> set[str]:
+    """The names that stand for a case."""
+    operation = portion.operation
+    return {operation.name, operation.function, case.implementation.method} | place_names(
+        portion.place
+    )
+
+
+def place_names(place: Place) -> set[str]:
+    """The names that stand for all that is of a place: "cuda:0" and "cuda"."""
+    return {place.name, place.kind}
+
+
+def selected(portions: Iterable[Portion], only: Iterable[str]) -> list[Portion]:
+    """The cases that have one of these names.
+
+    Raises
+    ------
+    ValueError
+        If a name stands for nothing that can be measured; the message lists those that do.
+    """
+    portions, only = list(portions), set(only)
+    known = {
+        name: None
+        for portion in portions
+        for case in portion.cases
+        for name in sorted(names_of(portion, case))
+    }
+    for name in sorted(only - known.keys()):
+        valid = ", ".join(map(repr, sorted(known)))
+        raise ValueError(f"only must name what can be measured here: {valid}; got {name!r}")
+    found = [
+        portion._replace(cases=tuple(c for c in portion.cases if names_of(portion, c) & only))
+        for portion in portions
+    ]
+    return [portion for portion in found if portion.cases]

@@ -132,9 +132,9 @@ def outcome(
         target = target or profile.place()
         unfinished = profile.partial(target, only)
         base = _base(path) if only else None
-        wanted = Request(quick, devices, only, base, unfinished, fresh, kernels)
+        request = Request(quick, devices, only, base, unfinished, fresh, kernels)
         try:
-            found = profile.parse(profile.encode(_planned_by_tables(wanted, progress, begun)))
+            found = profile.parse(profile.encode(_planned_by_tables(request, progress, begun)))
         except BaseException:
             if unfinished.exists():
                 profile.set_current(None)  # what was measured so far serves
@@ -224,27 +224,27 @@ def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Beside | None]:
 
 
 def _planned_by_tables(
-    wanted: Request,
+    request: Request,
     progress: Callable[[float, str], None] | None,
     begun: compiling.Beside | None,
 ) -> dict[str, Any]:
     """What is measured with the kernels' own tuning tables, which become part of it."""
-    kept = machine.checkpoint(wanted)
+    kept = machine.checkpoint(request)
     here = inventory.devices()
     cards = {info.get("name") for info in here.values()}
     kept.kernels = {card: table for card, table in _stored_tables().items() if card in cards}
-    if wanted.kernels and not kept.tables:
-        _measure_tables(wanted, kept, progress)
+    if request.kernels and not kept.tables:
+        _measure_tables(request, kept, progress)
     with tuning_tables.using(kept.kernels):
-        found = machine.measure(wanted, kept, progress, begun)
+        found = machine.measure(request, kept, progress, begun)
     return {**found, "kernels": kept.kernels} if kept.kernels else found
 
 
 def _measure_tables(
-    wanted: Request, kept: Checkpoint, progress: Callable[[float, str], None] | None
+    request: Request, kept: Checkpoint, progress: Callable[[float, str], None] | None
 ) -> None:
     for name, info in inventory.devices().items():
-        if info["kind"] != "cuda" or (wanted.devices is not None and name not in wanted.devices):
+        if info["kind"] != "cuda" or (request.devices is not None and name not in request.devices):
             continue
         if not (info.get("same_as") or info.get("set_aside")):
             try:

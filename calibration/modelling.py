@@ -198,13 +198,13 @@ def derived(
 
 
 def profile_of(
-    wanted: Request,
+    request: Request,
     kept: Checkpoint,
     measured: list[Measured],
     failures: list[Failure],
 ) -> dict[str, Any]:
     """The content of a profile: what was measured, and what stays of the one before."""
-    base = wanted.base if wanted.only else None
+    base = request.base if request.only else None
     stays = base or {"models": {}, "links": {}, "host": {}, "devices": {}}
     links = {**stays["links"], **{name: found.links for name, found in kept.around.items()}}
     before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
@@ -216,7 +216,7 @@ def profile_of(
         "schema_version": profile.SCHEMA_VERSION,
         "name": "measured",
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "quick": wanted.quick and bool(stays.get("quick", True)),
+        "quick": request.quick and bool(stays.get("quick", True)),
         "units": profile.UNITS,
         "fingerprint": inventory.fingerprint(),
         "devices": {
@@ -238,10 +238,10 @@ def profile_of(
         },
         "models": {str(key): model for key, model in made.items()},
     }
-    if wanted.only and (missing := _missing(base, found)) != []:
+    if request.only and (missing := _missing(base, found)) != []:
         found["unfinished"] = {
-            "why": f"only {', '.join(wanted.only)} was measured anew. Conservative constants serve "
-            "for what is missing; 'hetero calibrate' measures it",
+            "why": f"only {', '.join(request.only)} was measured anew. Conservative constants "
+            "serve for what is missing; 'hetero calibrate' measures it",
             "missing": missing,
         }
     return found

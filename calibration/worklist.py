@@ -22,7 +22,7 @@ _LOOKS = 2  # passes over cases that the host's clock times: slow spells outlast
 _ROOM = 0.5  # of a device's memory, for the operands of one call
 
 
-class Portion(NamedTuple):
+class WorkItem(NamedTuple):
     """The cases of one operation at one place."""
 
     operation: Operation
@@ -73,8 +73,8 @@ def module_of(operation: Operation) -> ModuleType:
 
 def all_cases(
     operations: Iterable[Operation], places: list[Place], budget: Budget, failures: list[Failure]
-) -> list[Portion]:
-    """Everything that is to be measured, in order."""
+) -> list[WorkItem]:
+    """The work list of a calibration, in order."""
     found = []
     for operation in operations:
         for place in places:
@@ -84,8 +84,8 @@ def all_cases(
             except Exception as error:
                 failures.append(Failure(operation.name, place.name, "", error))
             else:
-                found.append(Portion(operation, place, cases))
-    return [portion for portion in found if portion.cases]
+                found.append(WorkItem(operation, place, cases))
+    return [item for item in found if item.cases]
 
 
 def _fits(case: Case, place: Place) -> bool:
@@ -124,32 +124,32 @@ def few(case: Case, place: Place) -> Case:
     return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
 
 
-def by_own_clock(portions: list[Portion]) -> tuple[list[Portion], list[Portion], list[Portion]]:
-    """What a GPU times by its own clock, however busy the host is: first what needs nothing
-    compiled, then what does; and all else."""
-    found: tuple[list[Portion], list[Portion], list[Portion]] = [], [], []
-    for portion in portions:
+def by_own_clock(worklist: list[WorkItem]) -> tuple[list[WorkItem], list[WorkItem], list[WorkItem]]:
+    """Three work lists: cases that a GPU's own clock times, however busy the host is, of which the
+    first need nothing compiled and the second do; and all others."""
+    found: tuple[list[WorkItem], list[WorkItem], list[WorkItem]] = [], [], []
+    for item in worklist:
         cases: tuple[list[Case], list[Case], list[Case]] = [], [], []
-        for case in portion.cases:
-            own = len(portion.place.devices) == 1 and has_own_clock(case)
+        for case in item.cases:
+            own = len(item.place.devices) == 1 and has_own_clock(case)
             cases[bool(case.ahead) if own else 2].append(case)
         for several, kept in zip(found, cases, strict=True):
             if kept:
-                several.append(portion._replace(cases=tuple(kept)))
+                several.append(item._replace(cases=tuple(kept)))
     return found
 
 
-def in_turn(portions: Iterable[Portion]) -> Iterator[tuple[Portion, Case, float]]:
+def in_turn(worklist: Iterable[WorkItem]) -> Iterator[tuple[WorkItem, Case, float]]:
     """Each case as often as it is gone through, with its part of the case's seconds.
 
     All cases have their first turn before any has its second: a slow spell may last for seconds.
     """
-    portions = list(portions)
-    for number in range(max((portion.passes for portion in portions), default=0)):
-        for portion in portions:
-            for case in portion.cases:
+    worklist = list(worklist)
+    for number in range(max((item.passes for item in worklist), default=0)):
+        for item in worklist:
+            for case in item.cases:
                 if number < turns(case):
-                    yield portion, case, case.seconds / turns(case)
+                    yield item, case, case.seconds / turns(case)
 
 
 def turns(case: Case) -> int:
@@ -164,11 +164,11 @@ def has_own_clock(case: Case) -> bool:
     return isinstance(case.how, SampleGrid) and case.implementation.kind == "cuda"
 
 
-def names_of(portion: Portion, case: Case) -> set[str]:
+def names_of(item: WorkItem, case: Case) -> set[str]:
     """The names that stand for a case."""
-    operation = portion.operation
+    operation = item.operation
     return {operation.name, operation.function, case.implementation.method} | place_names(
-        portion.place
+        item.place
     )
 
 
@@ -177,7 +177,7 @@ def place_names(place: Place) -> set[str]:
     return {place.name, place.kind}
 
 
-def selected(portions: Iterable[Portion], only: Iterable[str]) -> list[Portion]:
+def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem]:
     """The cases that have one of these names.
 
     Raises
@@ -185,18 +185,18 @@ def selected(portions: Iterable[Portion], only: Iterable[str]) -> list[Portion]:
     ValueError
         If a name stands for nothing that can be measured; the message lists those that do.
     """
-    portions, only = list(portions), set(only)
+    worklist, only = list(worklist), set(only)
     known = {
         name: None
-        for portion in portions
-        for case in portion.cases
-        for name in sorted(names_of(portion, case))
+        for item in worklist
+        for case in item.cases
+        for name in sorted(names_of(item, case))
     }
     for name in sorted(only - known.keys()):
         valid = ", ".join(map(repr, sorted(known)))
         raise ValueError(f"only must name what can be measured here: {valid}; got {name!r}")
     found = [
-        portion._replace(cases=tuple(c for c in portion.cases if names_of(portion, c) & only))
-        for portion in portions
+        item._replace(cases=tuple(c for c in item.cases if names_of(item, c) & only))
+        for item in worklist
     ]
-    return [portion for portion in found if portion.cases]
+    return [item for item in found if item.cases]

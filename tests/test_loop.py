@@ -14,7 +14,7 @@ from hetero.calibration.measure import loop, repeating, sampling
 from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import left_out
 from hetero.calibration.request import FULL
-from hetero.calibration.worklist import Portion, all_cases
+from hetero.calibration.worklist import WorkItem, all_cases
 from hetero.errors import DeviceError
 from hetero.ops.cases import Case, Passes, Place, SampleGrid
 from hetero.profile import inventory
@@ -177,7 +177,7 @@ def test_time_is_shared_in_proportion(monkeypatch):
     row = next(i for i in registry.lookup("matvec") if i.kind == "cuda")
     one = Case(row, "float32", "C", SampleGrid(), [[4]], seconds=1.0)
     other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0, number=3), seconds=3.0)
-    mine = [Portion(None, here(), (case,)) for case in (one, other)]
+    mine = [WorkItem(None, here(), (case,)) for case in (one, other)]
     loop.measure(mine, FULL, {}, silent, [])
     assert [dtype for dtype, _ in given] == ["float32", "float64", "float64", "float64"]
     expected = [2.0, 2.0 * 3.5 / 3.0, 2.0 * 3.0 / 2.0, 2.0 * 2.5]

@@ -22,7 +22,7 @@ from hetero.calibration.environment import overheads, quiet_links
 from hetero.calibration.measure import loop, sampling
 from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.request import FULL, QUICK
-from hetero.calibration.worklist import Portion, all_cases, by_own_clock
+from hetero.calibration.worklist import WorkItem, all_cases, by_own_clock
 from hetero.host.compiled import loop_compiler, loops
 from hetero.ops.cases import Case, Passes, Place, SampleGrid, TimedSolves
 
@@ -34,7 +34,7 @@ TOGETHER = Place("cuda*2", {"kind": "cuda"}, (GPU, GPU))
 def portion(name, place, *ways, ahead=""):
     row = next(i for i in registry.lookup(name) if i.kind == place.kind)
     cases = [Case(row, "float32", str(n), how, [[4]], ahead=ahead) for n, how in enumerate(ways)]
-    return Portion(registry.operation(name), place, tuple(cases))
+    return WorkItem(registry.operation(name), place, tuple(cases))
 
 
 def portions():

@@ -132,7 +132,9 @@ def robbed(monkeypatch, caplog):
                 super().__init__()
 
         monkeypatch.setattr(quiet_links, "Theft", Theft)
-        monkeypatch.setattr(quiet_links.timing, "processor_times", lambda: timing.Times(0.0, device.stolen))
+        monkeypatch.setattr(
+            quiet_links.timing, "processor_times", lambda: timing.Times(0.0, device.stolen)
+        )
         monkeypatch.setattr(quiet_links.timing, "own_time", lambda: device.wanted)
         monkeypatch.setattr(quiet_links, "_LONG", _FEW[1])
         return transfers(device, _FEW, 0.01), device.number + 1, caplog.text

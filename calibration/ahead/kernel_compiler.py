@@ -56,8 +56,8 @@ def compile_asked() -> None:
         ThreadPoolExecutor(os.cpu_count()) as pool,
         ThreadPoolExecutor(1) as beside,
     ):
-        portions = all_cases(registry.operations(), [place], budget, [])
-        cases = [case for portion in portions for case in portion.cases]
+        worklist = all_cases(registry.operations(), [place], budget, [])
+        cases = [case for item in worklist for case in item.cases]
         cases = [case for case in cases if str(case) in set(asked["cases"])]
         first = [case for case in cases if has_own_clock(case)]
         made = [pool.submit(_make, listing, one) for one in kernels_of(listing, first)]
@@ -78,8 +78,8 @@ def _of_several(listing: Listing, budget: Budget) -> list[Kernel]:
         if group["members"][0] == listing.name:
             number = len(group["members"])
             place = Place(group["constants"], group, (listing,) * number)
-            for portion in all_cases(registry.operations(), [place], budget, []):
-                cases = [case for case in portion.cases if case.axes]
+            for item in all_cases(registry.operations(), [place], budget, []):
+                cases = [case for case in item.cases if case.axes]
                 small = [replace(case, axes=[case.axes[0][:1], *case.axes[1:]]) for case in cases]
                 found += kernels_of(listing, small, number)
     return found

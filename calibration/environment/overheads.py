@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from hetero import registry
-from hetero.calibration import worklist
 from hetero.calibration.checkpoint import Around, Checkpoint
 from hetero.calibration.environment import links_at_once, quiet_links
 from hetero.calibration.fit import fit_link
@@ -22,7 +21,7 @@ from hetero.calibration.measure.timing import center, measure
 from hetero.calibration.measure.workbench import Bench
 from hetero.calibration.progress import Failure, Schedule
 from hetero.calibration.request import Request
-from hetero.calibration.worklist import Portion
+from hetero.calibration.worklist import WorkItem, place_names
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Place, SampleGrid, SmallCall, axis
@@ -160,7 +159,7 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
 
 
 def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
-    """Add what is measured here to a schedule."""
+    """Add the measurements of overheads to a schedule."""
     schedule.plan("pack", _PACK[not quick])
     for place in places:
         if len(place.devices) == 1:
@@ -170,11 +169,11 @@ def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
 
 
 class Overheads:
-    """What is measured once for each place, and kept in a checkpoint.
+    """Measures the overheads of each place once, and keeps them in a checkpoint.
 
     Parameters
     ----------
-    places, portions, wanted, kept, schedule, failures
+    places, worklist, request, kept, schedule, failures
         Of the calibration.
 
     Attributes
@@ -186,37 +185,37 @@ class Overheads:
     def __init__(
         self,
         places: list[Place],
-        portions: list[Portion],
-        wanted: Request,
+        worklist: list[WorkItem],
+        request: Request,
         kept: Checkpoint,
         schedule: Schedule,
         failures: list[Failure],
     ) -> None:
-        self._places, self._portions, self._wanted, self._kept = places, portions, wanted, kept
+        self._places, self._worklist, self._request, self._kept = places, worklist, request, kept
         self._schedule, self._failures = schedule, failures
         self._links: dict[str, dict[str, Any] | None] = {}  # None where they cannot be measured
         self.shares: dict[tuple[str, str, str], float] = {}
 
     def measure(self) -> None:
-        """Measure what is not known yet."""
+        """Measure the overheads that the checkpoint lacks."""
         self._copies()
         self._calls()
 
     def _copies(self) -> None:
         """Copies in host memory, and each device's links."""
-        wanted, kept = self._wanted, self._kept
-        if kept.pack is None and (wanted.base is None or CPU in wanted.only):
-            self._schedule.begin("pack", _PACK[not wanted.quick], "copies in host memory")
-            kept.pack = pack(wanted.budget)
+        request, kept = self._request, self._kept
+        if kept.pack is None and (request.base is None or CPU in request.only):
+            self._schedule.begin("pack", _PACK[not request.quick], "copies in host memory")
+            kept.pack = pack(request.budget)
         for place in self._places:
             if len(place.devices) != 1 or place.name in kept.around:
                 continue
-            if links_are_wanted(place, wanted):
-                seconds = _AROUND[not wanted.quick] / 2
+            if needs_links(place, request):
+                seconds = _AROUND[not request.quick] / 2
                 self._schedule.begin("links", seconds, f"links of {place.name}")
                 try:
                     with place.devices[0].active():
-                        found = quiet_links.links(place.devices[0], wanted.budget)
+                        found = quiet_links.links(place.devices[0], request.budget)
                 except Exception as error:
                     self._failures.append(Failure("links", place.name, "", error))
                     found = None
@@ -224,16 +223,16 @@ class Overheads:
 
     def _calls(self) -> None:
         """What the host does around calls, and the links of several devices."""
-        wanted, kept = self._wanted, self._kept
+        request, kept = self._request, self._kept
         for place in self._places:
             name = place.name
             if len(place.devices) != 1 or self._links.get(name, {}) is None:
                 continue
-            seconds = _AROUND[not wanted.quick] / 2
+            seconds = _AROUND[not request.quick] / 2
             self._schedule.begin("links", seconds, f"the host's share of calls on {name}")
             try:
                 links = self._links.get(name)
-                found = kept.around.get(name) or around(place, self._portions, wanted, links)
+                found = kept.around.get(name) or around(place, self._worklist, request, links)
             except Exception as error:
                 self._failures.append(Failure("links", name, "", error))
             else:
@@ -242,42 +241,41 @@ class Overheads:
                 self.shares |= {(name, *key): value for key, value in found.shares.items()}
         for place in self._places:
             several = len(place.devices) > 1 and place.name not in kept.around
-            if several and links_are_wanted(place, wanted):
+            if several and needs_links(place, request):
                 self._together(place)
 
     def _together(self, place: Place) -> None:
         kept, first = self._kept, place.devices[0].name
         links = kept.around[first].links if first in kept.around else {}
-        links = links or (self._wanted.base or {}).get("links", {}).get(first, {})
+        links = links or (self._request.base or {}).get("links", {}).get(first, {})
         self._schedule.begin("company", links_at_once.SECONDS, f"links of {place.name} at once")
-        found = links_at_once.together(place, links, self._wanted.budget, self._failures)
+        found = links_at_once.together(place, links, self._request.budget, self._failures)
         kept.around[place.name] = Around(*found, {})
 
 
 def around(
-    place: Place, portions: list[Portion], wanted: Request, links: dict[str, Any] | None = None
+    place: Place, worklist: list[WorkItem], request: Request, links: dict[str, Any] | None = None
 ) -> Around:
-    """What a call costs beside computing; its links, unless only other things are wanted, or they
-    are given."""
-    cases = [case for portion in portions if portion.place is place for case in portion.cases]
-    if links is None and links_are_wanted(place, wanted):
+    """Overheads of calls at a place; its links are measured unless given or not requested."""
+    cases = [case for item in worklist if item.place is place for case in item.cases]
+    if links is None and needs_links(place, request):
         with place.devices[0].active():
-            links = quiet_links.links(place.devices[0], wanted.budget)
+            links = quiet_links.links(place.devices[0], request.budget)
     if links is not None:
         operations = registry.operations()
-        return Around(links, *of_calls(place, cases, operations, wanted.budget))
-    links = wanted.base["links"][place.name]
-    dispatch = wanted.base["host"]["dispatch"][place.name]
+        return Around(links, *of_calls(place, cases, operations, request.budget))
+    links = request.base["links"][place.name]
+    dispatch = request.base["host"]["dispatch"][place.name]
     shares = {}
     if "device" in dispatch:
         shares = host_shares(place, cases, dispatch["device"])
     return Around(links, dispatch, shares)
 
 
-def links_are_wanted(place: Place, wanted: Request) -> bool:
+def needs_links(place: Place, request: Request) -> bool:
     """Whether links are to be measured: not where only other things are, and they are known."""
-    base = wanted.base or {}
+    base = request.base or {}
     known = place.name in base.get("links", {})
     if len(place.devices) == 1:
         known = known and place.name in base.get("host", {}).get("dispatch", {})
-    return not known or bool(worklist.place_names(place) & set(wanted.only))
+    return not known or bool(place_names(place) & set(request.only))

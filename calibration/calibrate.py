@@ -15,10 +15,9 @@ from hetero import paths, profile
 from hetero.calibration import machine, tuning
 from hetero.calibration.ahead import compiling
 from hetero.calibration.checkpoint import Checkpoint
-from hetero.calibration.measure import load
-from hetero.calibration.wanted import Wanted
+from hetero.calibration.request import Request
 from hetero.errors import DeviceError, ProfileError
-from hetero.profile import inventory
+from hetero.profile import constants, inventory
 from hetero.profile import tuning as tuning_tables
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -133,9 +132,9 @@ def outcome(
         target = target or profile.place()
         unfinished = profile.partial(target, only)
         base = _base(path) if only else None
-        wanted = Wanted(quick, devices, only, base, unfinished, fresh, kernels)
+        request = Request(quick, devices, only, base, unfinished, fresh, kernels)
         try:
-            found = profile.parse(profile.encode(_planned_by_tables(wanted, progress, begun)))
+            found = profile.parse(profile.encode(_planned_by_tables(request, progress, begun)))
         except BaseException:
             if unfinished.exists():
                 profile.set_current(None)  # what was measured so far serves
@@ -165,7 +164,7 @@ def _better(target: Path, found: profile.Profile) -> profile.Profile | None:
     Only where the new one is not to be trusted, and has nothing that the stored one has not.
     """
     mine = found.data.get("load", {})
-    if load.is_trusted(mine):
+    if constants.is_trusted(mine):
         return None
     try:
         stored = profile.read(target)
@@ -174,7 +173,7 @@ def _better(target: Path, found: profile.Profile) -> profile.Profile | None:
         return None
     whole = holding.obstacle is None and not (holding.aside or holding.new or stored.is_partial)
     covers = set(stored.data["models"]) >= set(found.data["models"])
-    less = load.doubtful_share(stored.data.get("load", {})) <= load.doubtful_share(mine)
+    less = constants.doubtful_share(stored.data.get("load", {})) <= constants.doubtful_share(mine)
     return stored if whole and covers and less else None
 
 
@@ -196,7 +195,7 @@ def measure_machine(
 ) -> dict[str, Any]:
     """The content of a profile of this machine, which is not stored."""
     with _underway() as begun:
-        return _planned_by_tables(Wanted(quick, devices), progress, begun)
+        return _planned_by_tables(Request(quick, devices), progress, begun)
 
 
 @contextlib.contextmanager
@@ -225,27 +224,27 @@ def _underway(only: Sequence[str] = ()) -> Iterator[compiling.Beside | None]:
 
 
 def _planned_by_tables(
-    wanted: Wanted,
+    request: Request,
     progress: Callable[[float, str], None] | None,
     begun: compiling.Beside | None,
 ) -> dict[str, Any]:
     """What is measured with the kernels' own tuning tables, which become part of it."""
-    kept = machine.checkpoint(wanted)
+    kept = machine.checkpoint(request)
     here = inventory.devices()
     cards = {info.get("name") for info in here.values()}
     kept.kernels = {card: table for card, table in _stored_tables().items() if card in cards}
-    if wanted.kernels and not kept.tables:
-        _measure_tables(wanted, kept, progress)
+    if request.kernels and not kept.tables:
+        _measure_tables(request, kept, progress)
     with tuning_tables.using(kept.kernels):
-        found = machine.measure(wanted, kept, progress, begun)
+        found = machine.measure(request, kept, progress, begun)
     return {**found, "kernels": kept.kernels} if kept.kernels else found
 
 
 def _measure_tables(
-    wanted: Wanted, kept: Checkpoint, progress: Callable[[float, str], None] | None
+    request: Request, kept: Checkpoint, progress: Callable[[float, str], None] | None
 ) -> None:
     for name, info in inventory.devices().items():
-        if info["kind"] != "cuda" or (wanted.devices is not None and name not in wanted.devices):
+        if info["kind"] != "cuda" or (request.devices is not None and name not in request.devices):
             continue
         if not (info.get("same_as") or info.get("set_aside")):
             try:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from hetero import paths, profile
 from hetero.calibration.measure.loop import Keeper, Measured, key_of
-from hetero.calibration.measure.samples import Samples
+from hetero.calibration.measure.workbench import Samples
 from hetero.errors import ProfileError
 from hetero.ops.cases import Case, Place
 from hetero.profile import inventory
@@ -52,8 +52,8 @@ class Checkpoint(Keeper):
     ----------
     path : Path or None
         The file; None keeps nothing.
-    wanted : dict
-        What is to be measured and how; one that wanted something else is not continued.
+    request : dict
+        What is to be measured and how; a different request is not continued.
     content : callable
         ``content(checkpoint)`` gives the profile of what was measured so far.
     clock : callable, optional
@@ -72,17 +72,17 @@ class Checkpoint(Keeper):
     fitted : dict
         Models fitted to what was measured, for `hetero.calibration.modelling.models`.
     tables : bool
-        Whether the tuning tables that are wanted were measured.
+        Whether the requested tuning tables were measured.
     """
 
     def __init__(
         self,
         path: Path | None,
-        wanted: dict[str, Any],
+        request: dict[str, Any],
         content: Callable[[Checkpoint], dict[str, Any]],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._path, self._wanted, self._content, self._clock = path, wanted, content, clock
+        self._path, self._request, self._content, self._clock = path, request, content, clock
         self.around: dict[str, Around] = {}
         self.pack: dict[str, Any] | None = None
         self.measured: dict[str, Measured] = {}
@@ -175,7 +175,7 @@ class Checkpoint(Keeper):
             "why": f"the calibration was interrupted when {len(self.measured)} of {self.cases} "
             "cases were measured. Conservative constants serve for the rest; "
             "'hetero calibrate' goes on from there",
-            "wanted": self._wanted,
+            "wanted": self._request,
             "updated": now,
             "tables": self.tables,
             "pack": self.pack,
@@ -196,12 +196,12 @@ class Checkpoint(Keeper):
         if _of_kinds(was, kinds) != _of_kinds(inventory.fingerprint(), kinds):
             found = profile.changes(was)
             return f"it was measured in other circumstances: {found or 'other devices'}"
-        wanted = left.get("wanted", {})
-        if wanted.get("budget") != self._wanted["budget"]:
-            quick = wanted.get("budget", {}).get("quick")
+        request = left.get("wanted", {})
+        if request.get("budget") != self._request["budget"]:
+            quick = request.get("budget", {}).get("quick")
             return f"it was {'a quick' if quick else 'a full'} one, or took other times for a case"
-        if wanted != self._wanted:
-            return f"it was to measure something else: {wanted}"
+        if request != self._request:
+            return f"it was to measure something else: {request}"
         age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(left["updated"])
         if not abs(age.total_seconds()) < _OLD:
             return f"it is of {left['updated']}, more than a day ago"

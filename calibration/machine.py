@@ -9,22 +9,28 @@ from typing import Any
 
 from hetero import devices as backends
 from hetero import registry
-from hetero.calibration import content, selection
+from hetero.calibration import modelling
 from hetero.calibration.ahead import compiling
 from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.environment import (
     blas_sleep,
-    surroundings,
+    equal_devices,
+    overheads,
     thread_counts,
-    twins,
 )
-from hetero.calibration.environment.surroundings import Surroundings, around
-from hetero.calibration.failures import Failure, told
-from hetero.calibration.measure import keeping_out, load, loop
-from hetero.calibration.places import chosen, places_of
-from hetero.calibration.portions import Portion, all_cases, by_own_clock, turns
-from hetero.calibration.progress import Schedule
-from hetero.calibration.wanted import Wanted
+from hetero.calibration.environment.overheads import Overheads, around
+from hetero.calibration.measure import loop, outliers, timing
+from hetero.calibration.progress import Failure, Schedule, left_out
+from hetero.calibration.request import Request
+from hetero.calibration.worklist import (
+    WorkItem,
+    all_cases,
+    by_own_clock,
+    chosen_devices,
+    places_of,
+    selected,
+    turns,
+)
 from hetero.host import blas_spin
 from hetero.ops.cases import Place, forget_numbers
 from hetero.profile import inventory
@@ -37,30 +43,30 @@ _AGAIN = 0.1  # of the cases' seconds, for what is measured once more
 log = logging.getLogger("hetero")
 
 
-def checkpoint(wanted: Wanted) -> Checkpoint:
+def checkpoint(request: Request) -> Checkpoint:
     """Where it is kept what was measured; with what an interrupted calibration left."""
 
     def content_of(so_far: Checkpoint) -> dict[str, Any]:
-        return content.profile_of(wanted, so_far, list(so_far.measured.values()), [])
+        return modelling.profile_of(request, so_far, list(so_far.measured.values()), [])
 
-    made = Checkpoint(wanted.unfinished, wanted.plain(), content_of)
-    if not wanted.fresh:
+    made = Checkpoint(request.unfinished, request.plain(), content_of)
+    if not request.fresh:
         made.resume()
     return made
 
 
 def measure(
-    wanted: Wanted,
+    request: Request,
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
     begun: compiling.Beside | None = None,
 ) -> dict[str, Any]:
-    """Measure what is wanted and not known yet; the content of a profile.
+    """Measure what the request lacks so far; the content of a profile.
 
     ``begun`` compiles already.
     """
     try:
-        return _measure(wanted, kept, progress, begun)
+        return _measure(request, kept, progress, begun)
     except BaseException:  # most of all KeyboardInterrupt
         kept.write()
         raise
@@ -69,46 +75,48 @@ def measure(
 
 
 def _measure(
-    wanted: Wanted,
+    request: Request,
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
     begun: compiling.Beside | None = None,
 ) -> dict[str, Any]:
-    budget, operations = wanted.budget, registry.operations()
-    watch = load.Watch()
+    budget, operations = request.budget, registry.operations()
+    watch = timing.Watch()
     for name, info in inventory.devices().items():
-        if name in wanted.devices if wanted.devices is not None else not info.get("is_host_cpu"):
+        if name in request.devices if request.devices is not None else not info.get("is_host_cpu"):
             inventory.believed(name)  # or it is not in the list that follows
     infos = inventory.devices()
-    places = places_of(chosen(wanted.devices, infos), infos, wanted.quick)
+    places = places_of(chosen_devices(request.devices, infos), infos, request.quick)
     failures: list[Failure] = []
-    portions = all_cases(operations, places, budget, failures)
-    if wanted.only:
-        portions = selection.selected(portions, wanted.only)
-        places = [p for p in places if any(portion.place is p for portion in portions)]
-    kept.cases = sum(len(portion.cases) for portion in portions)
-    schedule = _planned(portions, places, wanted, kept, progress)
+    worklist = all_cases(operations, places, budget, failures)
+    if request.only:
+        worklist = selected(worklist, request.only)
+        places = [p for p in places if any(item.place is p for item in worklist)]
+    kept.cases = sum(len(item.cases) for item in worklist)
+    schedule = _planned(worklist, places, request, kept, progress)
     blas_spin.find()  # not while something is timed
-    beside = Surroundings(places, portions, wanted, kept, schedule, failures)
+    costs = Overheads(places, worklist, request, kept, schedule, failures)
     # A GPU's own clock does not mind what the CPU compiles meanwhile.
-    at_once, own, rest = by_own_clock(portions)
+    at_once, own, rest = by_own_clock(worklist)
     is_own = bool(at_once or own)
-    compiled = compiling.compile_ahead(portions, wanted.quick, kept.kernels, is_own, begun)
-    ready = _Ready(compiled, schedule, _COMPILING[not wanted.quick], at_once, own, beside.measure)
+    compiled = compiling.compile_ahead(worklist, request.quick, kept.kernels, is_own, begun)
+    ready = _Ready(compiled, schedule, _COMPILING[not request.quick], at_once, own, costs.measure)
     try:
         measured = loop.measure(
             [*at_once, *own, *rest],
-            *(budget, beside.shares, schedule.begin, failures, watch, kept, ready),
+            *(budget, costs.shares, schedule.begin, failures, watch, kept, ready),
         )
     finally:
         if compiled is not None:
             compiled.stop()
-    in_order = [loop.key_of(case, each.place) for each in portions for case in each.cases]
+    in_order = [loop.key_of(case, each.place) for each in worklist for case in each.cases]
     measured.sort(key=lambda one: in_order.index(one.key))
-    if wanted.devices is None and not wanted.only:
-        measured += _of_twins(infos, places, measured, wanted, schedule, failures, kept, watch)
-    found = content.profile_of(wanted, kept, measured, failures)
-    schedule.begin("threads", _THREADS[not wanted.quick], "numbers of threads")
+    if request.devices is None and not request.only:
+        measured += _of_equal_devices(
+            infos, places, measured, request, schedule, failures, kept, watch
+        )
+    found = modelling.profile_of(request, kept, measured, failures)
+    schedule.begin("threads", _THREADS[not request.quick], "numbers of threads")
     for key, table in thread_counts.tables(measured, budget, failures).items():
         model = found["models"].get(str(key))
         if model is not None:  # another one that was derived of it may be the same dict
@@ -116,13 +124,13 @@ def _measure(
     if (sleep := blas_sleep.least_work(measured)) is not None:
         found["host"]["blas_sleep"] = sleep
     found["load"] = watch.seen()
-    for line in told(failures):
+    for line in left_out(failures):
         log.warning("calibration leaves out %s", line)
-    for line in keeping_out.told(found["models"]):
+    for line in outliers.report(found["models"]):
         log.warning("calibration keeps out %s", line)
-    if load.is_loaded(found["load"]):
-        log.warning("other work ran beside the calibration: %s", load.described(found["load"]))
-    if not load.is_trusted(found["load"]):
+    if timing.is_loaded(found["load"]):
+        log.warning("other work ran beside the calibration: %s", timing.described(found["load"]))
+    if not timing.is_trusted(found["load"]):
         log.warning("this calibration cannot be trusted: calibrate again when nothing else runs")
     schedule.done()
     return found
@@ -138,7 +146,7 @@ class _Ready:
     schedule : Schedule
     seconds : float
         Planned, of all waiting.
-    at_once, own : list of Portion
+    at_once, own : list of WorkItem
         Timed by a device's own clock: what needs nothing compiled, and what does.
     around : callable
         Called when all is compiled: measures what everything else builds on.
@@ -149,8 +157,8 @@ class _Ready:
         compiled: compiling.Beside | None,
         schedule: Schedule,
         seconds: float,
-        at_once: list[Portion],
-        own: list[Portion],
+        at_once: list[WorkItem],
+        own: list[WorkItem],
         around: Callable[[], None],
     ) -> None:
         self._compiled, self._schedule, self._around = compiled, schedule, around
@@ -159,13 +167,13 @@ class _Ready:
         self._there: set[str] = set()  # places whose own kernels are compiled
         self._all = False
 
-    def __call__(self, portion: Portion | None) -> None:
-        """``portion`` is the next case's, None after all."""
+    def __call__(self, item: WorkItem | None) -> None:
+        """``item`` is the next case's, None after all."""
         compiled, begin = self._compiled, self._schedule.begin
-        if compiled is not None and id(portion) in self._at_once:
+        if compiled is not None and id(item) in self._at_once:
             compiled.look()
-        elif compiled is not None and id(portion) in self._own:
-            name = portion.place.name
+        elif compiled is not None and id(item) in self._own:
+            name = item.place.name
             if name not in self._there:
                 begin("compiling", self._seconds, f"compiling kernels of {name}")
                 compiled.wait_for_own_clock(name)
@@ -194,35 +202,35 @@ def _told_by(schedule: Schedule) -> Callable[[int], None]:
 
 
 def _planned(
-    portions: list[Portion],
+    worklist: list[WorkItem],
     places: list[Place],
-    wanted: Wanted,
+    request: Request,
     kept: Checkpoint,
     progress: Callable[[float, str], None] | None,
 ) -> Schedule:
-    full, total = not wanted.quick, 0.0
+    full, total = not request.quick, 0.0
     schedule = Schedule(progress)
     schedule.plan("compiling", _COMPILING[full])
     schedule.plan("threads", _THREADS[full])
-    surroundings.plan(schedule, places, wanted.quick)
-    for portion in portions:
-        for case in portion.cases:
-            done = kept.turns_left(case, portion.place) / turns(case)
-            schedule.plan(portion.place.name, case.seconds * (1.0 - done))
+    overheads.plan(schedule, places, request.quick)
+    for item in worklist:
+        for case in item.cases:
+            done = kept.turns_left(case, item.place) / turns(case)
+            schedule.plan(item.place.name, case.seconds * (1.0 - done))
             total += case.seconds
     schedule.plan(loop.AGAIN, _AGAIN * total)
     return schedule
 
 
-def _of_twins(
+def _of_equal_devices(
     infos: dict[str, dict[str, Any]],
     places: list[Place],
     measured: list[loop.Measured],
-    wanted: Wanted,
+    request: Request,
     schedule: Schedule,
     failures: list[Failure],
     kept: Checkpoint,
-    watch: load.Watch,
+    watch: timing.Watch,
 ) -> list[loop.Measured]:
     """Samples of those of several equal GPUs that are not like the one that was measured."""
     found: list[loop.Measured] = []
@@ -230,11 +238,13 @@ def _of_twins(
         first = next((p for p in places if p.name == info.get("same_as")), None)
         if first is None or info.get("set_aside") or not inventory.believed(name):
             continue
-        twin = Place(name, info, (backends.get(name),))
-        schedule.begin("twins", twins.SECONDS, f"whether {name} is like {first.name}")
+        second = Place(name, info, (backends.get(name),))
+        schedule.begin(
+            "equal devices", equal_devices.SECONDS, f"whether {name} is like {first.name}"
+        )
         try:
             cases = [one.case for one in measured if one.place is first]
-            difference = twins.difference(first, twin, cases, wanted.budget)
+            difference = equal_devices.difference(first, second, cases, request.budget)
         except Exception as error:
             failures.append(Failure("confirmation", name, "", error))
             continue
@@ -244,21 +254,21 @@ def _of_twins(
         if difference.only_links:
             what = f"the links of {name} are measured by themselves"
         log.warning("%s: %s", what, difference.text)
-        portions = []
+        worklist = []
         if not difference.only_links:
-            portions = all_cases(registry.operations(), [twin], wanted.budget, failures)
-        for portion in portions:
-            for case in portion.cases:
+            worklist = all_cases(registry.operations(), [second], request.budget, failures)
+        for item in worklist:
+            for case in item.cases:
                 schedule.plan(name, case.seconds)
-        kept.cases += sum(len(portion.cases) for portion in portions)
+        kept.cases += sum(len(item.cases) for item in worklist)
         try:
-            costs = kept.around.get(name) or around(twin, portions, wanted)
+            costs = kept.around.get(name) or around(second, worklist, request)
         except Exception as error:
             failures.append(Failure("links", name, "", error))
             continue
         kept.around[name] = costs
         shares = {(name, *key): value for key, value in costs.shares.items()}
         found += loop.measure(
-            portions, wanted.budget, shares, schedule.begin, failures, watch, kept
+            worklist, request.budget, shares, schedule.begin, failures, watch, kept
         )
     return found

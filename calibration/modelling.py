@@ -1,22 +1,29 @@
-"""The models fitted to samples; what cannot be fitted becomes a `Failure`, and all else goes on."""
+"""Models fitted to samples, and the profile's content made of them.
+
+A model that cannot be fitted becomes a `Failure`; all others are made.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from hetero.calibration.failures import Failure
+from hetero import profile, registry
+from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.fit import fit
-from hetero.calibration.measure import keeping_out, sampling
+from hetero.calibration.measure import outliers, sampling
 from hetero.calibration.measure.loop import Measured
-from hetero.calibration.measure.samples import Samples
-from hetero.calibration.portions import module_of
+from hetero.calibration.measure.workbench import Samples
+from hetero.calibration.progress import Failure
+from hetero.calibration.request import Request
+from hetero.calibration.worklist import module_of
 from hetero.ops.cases import Passes, SampleGrid, TimedSolves
 from hetero.pricing import movement
-from hetero.profile import Profile
+from hetero.profile import Profile, inventory
 from hetero.registry import Operation
 from hetero.registry.models import ModelKey
 
@@ -95,9 +102,9 @@ def _believed(
 ) -> Model:
     """As `fitted`, of what can be; of a curve that cannot, the conservative model."""
     try:
-        samples, out = keeping_out.believable(*one)
-    except keeping_out.Unbelievable as error:
-        model = keeping_out.stand_in(one.key, one.place.kind, str(error))
+        samples, out = outliers.believable(*one)
+    except outliers.Unbelievable as error:
+        model = outliers.prior_model(one.key, one.place.kind, str(error))
         if model is None:
             raise
         return model
@@ -177,7 +184,7 @@ def derived(
     operations: Iterable[Operation], found: dict[ModelKey, Model], failures: list[Failure]
 ) -> dict[ModelKey, Model]:
     """All models, with those that the operations make of others."""
-    found, fitted = dict(found), {k: m for k, m in found.items() if not keeping_out.stands_in(m)}
+    found, fitted = dict(found), {k: m for k, m in found.items() if not outliers.is_prior(m)}
     for operation in operations:
         with contextlib.suppress(Exception):  # `all_cases` told what is wrong with the module
             make = getattr(module_of(operation), "derived", None)
@@ -188,3 +195,63 @@ def derived(
             except Exception as error:
                 failures.append(Failure(operation.name, "", "derived models", error))
     return found
+
+
+def profile_of(
+    request: Request,
+    kept: Checkpoint,
+    measured: list[Measured],
+    failures: list[Failure],
+) -> dict[str, Any]:
+    """The content of a profile: what was measured, and what stays of the one before."""
+    base = request.base if request.only else None
+    stays = base or {"models": {}, "links": {}, "host": {}, "devices": {}}
+    links = {**stays["links"], **{name: found.links for name, found in kept.around.items()}}
+    before = {ModelKey.parse(key): model for key, model in stays["models"].items()}
+    made = before | models(measured, failures, links, kept.fitted)
+    others = {k: v for k, v in stays["host"].items() if k == "blas_sleep"}
+    made = derived(registry.operations(), made, failures)
+    pack = kept.pack or stays["host"].get("pack")
+    found = {
+        "schema_version": profile.SCHEMA_VERSION,
+        "name": "measured",
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "quick": request.quick and bool(stays.get("quick", True)),
+        "units": profile.UNITS,
+        "fingerprint": inventory.fingerprint(),
+        "devices": {
+            name: {key: value for key, value in info.items() if key != "set_aside"}
+            for name, info in inventory.devices().items()
+        },
+        "links": links,
+        "host": {
+            **others,
+            "pack": pack or profile.shipped("conservative").data["host"]["pack"],
+            "dispatch": {
+                **stays["host"].get("dispatch", {}),
+                **{
+                    name: found.dispatch
+                    for name, found in kept.around.items()
+                    if found.dispatch or "*" not in name
+                },
+            },
+        },
+        "models": {str(key): model for key, model in made.items()},
+    }
+    if request.only and (missing := _missing(base, found)) != []:
+        found["unfinished"] = {
+            "why": f"only {', '.join(request.only)} was measured anew. Conservative constants "
+            "serve for what is missing; 'hetero calibrate' measures it",
+            "missing": missing,
+        }
+    return found
+
+
+def _missing(base: dict[str, Any] | None, found: dict[str, Any]) -> list[str] | None:
+    """What the profile before lacked and this one lacks still; None if that is not known."""
+    if base is None:
+        return None
+    missing = base.get("unfinished", {"missing": []}).get("missing")
+    there = {*found["models"], *(f"{place}|links" for place in found["links"])}
+    there |= {f"{place}|dispatch" for place in found["host"]["dispatch"]}
+    return None if missing is None else [name for name in missing if name not in there]

@@ -1,9 +1,12 @@
-"""How far a calibration is, and how long it will take yet."""
+"""What a calibration reports: how far it is, the time left, and what it leaves out."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
+
+from hetero.errors import DeviceError
 
 _BELIEVED = 1.0  # planned seconds that count as having taken what was planned
 _EARLY = 0.02  # of the whole, before which nothing is said of the time left
@@ -76,3 +79,34 @@ def shown(seconds: float) -> str:
     """Seconds as one reads them on a clock: "40 s", "1:20 min"."""
     whole = round(seconds)
     return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02} min"
+
+
+class Failure(NamedTuple):
+    """A part of a calibration that is left out, and the error."""
+
+    operation: str
+    place: str
+    what: str
+    error: Exception
+
+
+def left_out(failures: list[Failure]) -> list[str]:
+    """One line for each operation that lost something, and for each device that is gone."""
+    gone = {f.place: f for f in failures if not f.operation}
+    lines = [
+        f"{place} from {what} on, since it no longer works: {one_line(error)}"
+        for place, (_, _, what, error) in gone.items()
+    ]
+    rest = [f for f in failures if f.operation and f.place not in gone]
+    for operation in dict.fromkeys(f.operation for f in rest):
+        mine = [f for f in rest if f.operation == operation]
+        what = dict.fromkeys(f"{f.what or operation} on {f.place or 'all'}" for f in mine)
+        more = f" and {len(what) - 1} more" if len(what) > 1 else ""
+        lines.append(f"{next(iter(what))}{more}: {one_line(mine[0].error)}")
+    return lines
+
+
+def one_line(error: Exception) -> str:
+    """The type and the message of an error, but for those of a device."""
+    text = str(error).partition("\n")[0]
+    return text if isinstance(error, DeviceError) else f"{type(error).__name__}: {text}"

@@ -262,9 +262,9 @@ def hasty_module():
 @pytest.fixture
 def believed(monkeypatch):
     """Whatever is measured is believed: nothing is kept out of the models."""
-    from hetero.calibration.measure import keeping_out
+    from hetero.calibration.measure import outliers
 
-    monkeypatch.setattr(keeping_out, "believable", lambda case, place, samples: (samples, {}))
+    monkeypatch.setattr(outliers, "believable", lambda case, place, samples: (samples, {}))
 
 
 def hasten(patch, again=False):
@@ -274,18 +274,18 @@ def hasten(patch, again=False):
     """
     import dataclasses
 
-    from hetero.calibration import budgets
-    from hetero.calibration.environment import blas_sleep
-    from hetero.calibration.measure import load, repeats
+    from hetero.calibration import request
+    from hetero.calibration.environment import blas_sleep, quiet_links
+    from hetero.calibration.measure import repeating, timing
 
     if not again:
-        patch.setattr(repeats, "settle", lambda *_: (0, 0, 0))
-    patch.setattr(load, "is_loaded", lambda seen: False)  # what else runs is no matter
-    patch.setattr(load, "LEFT", 1e9)
+        patch.setattr(repeating, "settle", lambda *_: (0, 0, 0))
+    patch.setattr(timing, "is_loaded", lambda seen: False)  # what else runs is no matter
+    patch.setattr(quiet_links, "LEFT", 1e9)
     patch.setattr(blas_sleep, "SECONDS", 0.05)
     quick = {"point": 0.0002, "longest": 0.002, "step": 16.0, "largest_solve": 2**10}
     quick |= {"held_out": 2, "largest_transfer": 2**16}
-    patch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **quick))
+    patch.setattr(request, "QUICK", dataclasses.replace(request.QUICK, **quick))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 import hetero.ops
 from hetero import cli, registry
-from hetero.calibration import budgets
+from hetero.calibration import request
 from hetero.cli import commands
 
 ROOT = Path(__file__).parent.parent
@@ -54,7 +54,7 @@ EXAMPLES = examples()
 def test_docstrings(example, monkeypatch):
     hasty = {"point": 1e-4, "longest": 1e-3, "step": 16.0, "largest_solve": 2**10}
     hasty["patience"] = 0.1
-    monkeypatch.setattr(budgets, "QUICK", dataclasses.replace(budgets.QUICK, **hasty))
+    monkeypatch.setattr(request, "QUICK", dataclasses.replace(request.QUICK, **hasty))
     output = []
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     failed = runner.run(example, out=output.append).failed

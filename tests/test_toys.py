@@ -14,8 +14,8 @@ import toys
 
 import hetero
 from hetero import cli, profile, registry
-from hetero.calibration import budgets, portions
-from hetero.calibration.budgets import FULL, QUICK
+from hetero.calibration import request, worklist
+from hetero.calibration.request import FULL, QUICK
 from hetero.evaluation import bench, verify
 from hetero.ops.cases import Place
 
@@ -64,7 +64,7 @@ def test_a_full_calibration_measures_them(toy, hasty, monkeypatch, tmp_path, cap
     monkeypatch.setattr(registry, "operations", lambda: few)
     rows = [i for i in registry.lookup("convolve2d") if i.method == "taps"]
     monkeypatch.setitem(registry._implementations, "convolve2d", rows)
-    monkeypatch.setattr(budgets, "FULL", dataclasses.replace(budgets.QUICK, quick=False))
+    monkeypatch.setattr(request, "FULL", dataclasses.replace(request.QUICK, quick=False))
     found = hetero.calibrate(path=tmp_path / "p.json", devices=["cpu", "toy:0"])
     profile.set_current(None)
     forms = {key: model["form"] for key, model in found.data["models"].items()}
@@ -118,7 +118,7 @@ def test_a_kind_that_nobody_named_has_cases(operation, budget, monkeypatch):
     monkeypatch.setitem(registry._implementations, operation, rows)
     with toys.installed(operation=False, method=False) as device:
         place = Place("hip:0", {"kind": "hip", "memory_bytes": 1 << 36}, (device,))
-        found = list(portions.module_of(registry.operation(operation)).cases(place, budget))
+        found = list(worklist.module_of(registry.operation(operation)).cases(place, budget))
     assert {case.implementation.method for case in found} >= {rows[0].method}
 
 

@@ -56,7 +56,7 @@ def begin() -> Beside:
 
 
 def compile_ahead(
-    portions: Iterable[Any],
+    worklist: Iterable[Any],
     quick: bool,
     tables: Mapping[str, Any],
     beside: bool = False,
@@ -66,7 +66,7 @@ def compile_ahead(
 
     Parameters
     ----------
-    portions : iterable of `hetero.calibration.portions.Portion`
+    worklist : iterable of `hetero.calibration.worklist.WorkItem`
     quick : bool
         Whether they are those of a quick calibration.
     tables : dict
@@ -77,7 +77,7 @@ def compile_ahead(
         What `begin` gave: it is ended if this fails.
     """
     found: dict[str, tuple[Place, list[Case]]] = {}
-    for _, place, cases in portions:
+    for _, place, cases in worklist:
         found.setdefault(place.name, (place, []))[1].extend(cases)
     names = _loops(found.values())
     made = begun or Beside(loop_compiler.Processes(names, beside))

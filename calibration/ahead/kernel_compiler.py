@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hetero import devices, registry
-from hetero.calibration import budgets
+from hetero.calibration import request
 from hetero.calibration.ahead.listing import Kernel, Listing, kernels_of
-from hetero.calibration.portions import all_cases, has_own_clock
+from hetero.calibration.worklist import all_cases, has_own_clock
 from hetero.devices.base import Device, kernel_text
 from hetero.devices.cuda import cubin
 from hetero.errors import HeteroError
@@ -49,15 +49,15 @@ def compile_asked() -> None:
     info = inventory.devices()[name]
     listing = Listing(name, info)
     place = Place(name, info, (listing,))
-    budget = budgets.QUICK if asked["quick"] else budgets.FULL
+    budget = request.QUICK if asked["quick"] else request.FULL
 
     with (
         tuning.using(asked["tables"]),
         ThreadPoolExecutor(os.cpu_count()) as pool,
         ThreadPoolExecutor(1) as beside,
     ):
-        portions = all_cases(registry.operations(), [place], budget, [])
-        cases = [case for portion in portions for case in portion.cases]
+        worklist = all_cases(registry.operations(), [place], budget, [])
+        cases = [case for item in worklist for case in item.cases]
         cases = [case for case in cases if str(case) in set(asked["cases"])]
         first = [case for case in cases if has_own_clock(case)]
         made = [pool.submit(_make, listing, one) for one in kernels_of(listing, first)]
@@ -78,8 +78,8 @@ def _of_several(listing: Listing, budget: Budget) -> list[Kernel]:
         if group["members"][0] == listing.name:
             number = len(group["members"])
             place = Place(group["constants"], group, (listing,) * number)
-            for portion in all_cases(registry.operations(), [place], budget, []):
-                cases = [case for case in portion.cases if case.axes]
+            for item in all_cases(registry.operations(), [place], budget, []):
+                cases = [case for case in item.cases if case.axes]
                 small = [replace(case, axes=[case.axes[0][:1], *case.axes[1:]]) for case in cases]
                 found += kernels_of(listing, small, number)
     return found

@@ -21,8 +21,8 @@ import numpy as np
 
 from hetero.calibration.environment.copies import Copies, Way
 from hetero.calibration.environment.quiet_links import Theft
-from hetero.calibration.failures import Failure
 from hetero.calibration.fit import fit_link
+from hetero.calibration.progress import Failure
 from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.ops.cases import Budget, Place

@@ -1,4 +1,7 @@
-"""What a call costs beside computing and moving operands: packing them, the host's own work."""
+"""Overheads of calls at each place: links, packing, and the host's own work around a call.
+
+The host times all of them, with all cores: nothing may be compiled meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,14 @@ from typing import Any
 import numpy as np
 
 from hetero import registry
+from hetero.calibration.checkpoint import Around, Checkpoint
+from hetero.calibration.environment import links_at_once, quiet_links
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure.timing import center, measure
 from hetero.calibration.measure.workbench import Bench
+from hetero.calibration.progress import Failure, Schedule
+from hetero.calibration.request import Request
+from hetero.calibration.worklist import WorkItem, place_names
 from hetero.devices.base import Device
 from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Place, SampleGrid, SmallCall, axis
@@ -23,6 +31,8 @@ from hetero.registry import Operation
 _SMALLEST = 16
 _HOST_ROUNDS, _HOST_CALLS = 40, 8
 _DISPATCH_ROUNDS = 3
+# Planned seconds, quick and in full: what it takes corrects them.
+_PACK, _AROUND = (0.2, 0.4), (3.0, 6.0)
 
 
 def pack(budget: Budget) -> dict[str, Any]:
@@ -146,3 +156,126 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
             found = samples.setdefault((operation, method), [])
             found.extend(timed(call) - alone for _ in range(_HOST_CALLS))
     return {key: max(center(found) - dispatch, 0.0) for key, found in samples.items()}
+
+
+def plan(schedule: Schedule, places: list[Place], quick: bool) -> None:
+    """Add the measurements of overheads to a schedule."""
+    schedule.plan("pack", _PACK[not quick])
+    for place in places:
+        if len(place.devices) == 1:
+            schedule.plan("links", _AROUND[not quick])
+        if len(place.devices) > 1:
+            schedule.plan("company", links_at_once.SECONDS)
+
+
+class Overheads:
+    """Measures the overheads of each place once, and keeps them in a checkpoint.
+
+    Parameters
+    ----------
+    places, worklist, request, kept, schedule, failures
+        Of the calibration.
+
+    Attributes
+    ----------
+    shares : dict
+        Place, operation and method -> the host's share of a call; filled by `measure`.
+    """
+
+    def __init__(
+        self,
+        places: list[Place],
+        worklist: list[WorkItem],
+        request: Request,
+        kept: Checkpoint,
+        schedule: Schedule,
+        failures: list[Failure],
+    ) -> None:
+        self._places, self._worklist, self._request, self._kept = places, worklist, request, kept
+        self._schedule, self._failures = schedule, failures
+        self._links: dict[str, dict[str, Any] | None] = {}  # None where they cannot be measured
+        self.shares: dict[tuple[str, str, str], float] = {}
+
+    def measure(self) -> None:
+        """Measure the overheads that the checkpoint lacks."""
+        self._copies()
+        self._calls()
+
+    def _copies(self) -> None:
+        """Copies in host memory, and each device's links."""
+        request, kept = self._request, self._kept
+        if kept.pack is None and (request.base is None or CPU in request.only):
+            self._schedule.begin("pack", _PACK[not request.quick], "copies in host memory")
+            kept.pack = pack(request.budget)
+        for place in self._places:
+            if len(place.devices) != 1 or place.name in kept.around:
+                continue
+            if needs_links(place, request):
+                seconds = _AROUND[not request.quick] / 2
+                self._schedule.begin("links", seconds, f"links of {place.name}")
+                try:
+                    with place.devices[0].active():
+                        found = quiet_links.links(place.devices[0], request.budget)
+                except Exception as error:
+                    self._failures.append(Failure("links", place.name, "", error))
+                    found = None
+                self._links[place.name] = found
+
+    def _calls(self) -> None:
+        """What the host does around calls, and the links of several devices."""
+        request, kept = self._request, self._kept
+        for place in self._places:
+            name = place.name
+            if len(place.devices) != 1 or self._links.get(name, {}) is None:
+                continue
+            seconds = _AROUND[not request.quick] / 2
+            self._schedule.begin("links", seconds, f"the host's share of calls on {name}")
+            try:
+                links = self._links.get(name)
+                found = kept.around.get(name) or around(place, self._worklist, request, links)
+            except Exception as error:
+                self._failures.append(Failure("links", name, "", error))
+            else:
+                kept.around[name] = found
+                kept.write_if_due()
+                self.shares |= {(name, *key): value for key, value in found.shares.items()}
+        for place in self._places:
+            several = len(place.devices) > 1 and place.name not in kept.around
+            if several and needs_links(place, request):
+                self._together(place)
+
+    def _together(self, place: Place) -> None:
+        kept, first = self._kept, place.devices[0].name
+        links = kept.around[first].links if first in kept.around else {}
+        links = links or (self._request.base or {}).get("links", {}).get(first, {})
+        self._schedule.begin("company", links_at_once.SECONDS, f"links of {place.name} at once")
+        found = links_at_once.together(place, links, self._request.budget, self._failures)
+        kept.around[place.name] = Around(*found, {})
+
+
+def around(
+    place: Place, worklist: list[WorkItem], request: Request, links: dict[str, Any] | None = None
+) -> Around:
+    """Overheads of calls at a place; its links are measured unless given or not requested."""
+    cases = [case for item in worklist if item.place is place for case in item.cases]
+    if links is None and needs_links(place, request):
+        with place.devices[0].active():
+            links = quiet_links.links(place.devices[0], request.budget)
+    if links is not None:
+        operations = registry.operations()
+        return Around(links, *of_calls(place, cases, operations, request.budget))
+    links = request.base["links"][place.name]
+    dispatch = request.base["host"]["dispatch"][place.name]
+    shares = {}
+    if "device" in dispatch:
+        shares = host_shares(place, cases, dispatch["device"])
+    return Around(links, dispatch, shares)
+
+
+def needs_links(place: Place, request: Request) -> bool:
+    """Whether links are to be measured: not where only other things are, and they are known."""
+    base = request.base or {}
+    known = place.name in base.get("links", {})
+    if len(place.devices) == 1:
+        known = known and place.name in base.get("host", {}).get("dispatch", {})
+    return not known or bool(place_names(place) & set(request.only))

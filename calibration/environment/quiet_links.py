@@ -11,11 +11,12 @@ from typing import Any
 
 from hetero.calibration.environment.copies import Copies, Way, is_asked
 from hetero.calibration.fit import fit_link
-from hetero.calibration.measure import load
+from hetero.calibration.measure import timing
 from hetero.calibration.measure.timing import measure
 from hetero.devices.base import Device
 from hetero.ops.cases import Budget, axis
 from hetero.profile import PAGEABLE, PINNED, STAGED
+from hetero.profile.constants import LEFT
 
 _MOST_PLAIN = 1 << 26  # bytes of a measured copy by the driver alone, where it may be staged
 _PASSES, _MORE_PASSES = 3, 2  # as long as processors are stolen
@@ -54,7 +55,7 @@ def transfers(device: Device, sizes: list[int], budget: float) -> dict[Way, dict
                 break
         left = [key for key in asked if key in again]
     doubtful = len(seen.doubtful())
-    if doubtful > load.LEFT * len(asked):
+    if doubtful > LEFT * len(asked):
         log.warning(
             "%s: %d of %d copies differ, all timed while other virtual machines took processors",
             *(device.name, doubtful, len(asked)),
@@ -137,13 +138,13 @@ class Theft:
 
     @staticmethod
     def _now() -> tuple[float, float]:
-        times = load.times()
-        return (times.stolen if times is not None else 0.0), load.own()
+        times = timing.processor_times()
+        return (times.stolen if times is not None else 0.0), timing.own_time()
 
     def seen(self) -> bool:
         """Whether they did, by more than what a tick of the system tells."""
         stolen, own = (now - then for now, then in zip(self._now(), self._before, strict=True))
-        return stolen > 2 * load.TICK and stolen > _STOLEN * (own + stolen)
+        return stolen > 2 * timing.TICK and stolen > _STOLEN * (own + stolen)
 
 
 def _once(call: Callable[[], object]) -> float:

@@ -13,10 +13,10 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from hetero.calibration.failures import Failure
-from hetero.calibration.measure import load, solving
+from hetero.calibration.measure import solving, timing
 from hetero.calibration.measure.loop import Measured
 from hetero.calibration.measure.workbench import Bench
+from hetero.calibration.progress import Failure
 from hetero.host import limits
 from hetero.ops.cases import Budget, Case, Dims, Passes, TimedSolves
 from hetero.registry import thread_counts
@@ -113,7 +113,7 @@ def fastest(
     calls: dict[int, Callable[[], object]],
     most: int,
     clock: Callable[[], float] = time.perf_counter,
-    switches: Callable[[], int] = load.switches,
+    switches: Callable[[], int] = timing.switches,
     end: float = math.inf,
 ) -> tuple[int, float]:
     """The number of threads whose call is fastest, and its time over that of all threads.
@@ -152,7 +152,7 @@ def fastest(
             before, begin = switches(), clock()
             call()
             took = clock() - begin
-            quiet = switches() - before <= load.SWITCHES_PER_SECOND * took
+            quiet = switches() - before <= timing.SWITCHES_PER_SECOND * took
             total += took if quiet else math.inf
         return total
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero.calibration.fit.residuals import residuals
+from hetero.calibration.fit.fit import residuals
 from hetero.registry.models import bind_link
 
 _LEAST_POINTS = 3  # of a segment

@@ -1,6 +1,6 @@
 """Calibration's loop over the operations: cases -> samples.
 
-`portions` says what the cases are, `modelling` makes models of the samples. Each step is a function
+`worklist` says what the cases are, `modelling` makes models of the samples. Each step is a function
 of data, and what it gives can be printed. Whatever fails on the way costs the models that it stands
 for: it becomes a `Failure`, and all else goes on.
 """
@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hetero.calibration.failures import Failure
-from hetero.calibration.measure import repeats, sampling
-from hetero.calibration.measure.load import Watch
-from hetero.calibration.measure.samples import Samples
-from hetero.calibration.measure.workbench import Bench
-from hetero.calibration.portions import Portion, in_turn
+from hetero.calibration.measure import repeating, sampling
+from hetero.calibration.measure.timing import Watch
+from hetero.calibration.measure.workbench import Bench, Samples
+from hetero.calibration.progress import Failure
+from hetero.calibration.worklist import WorkItem, in_turn
 from hetero.host import blas_spin, limits
 from hetero.ops.cases import Budget, Case, Dims, Place
 from hetero.registry.models import ModelKey
@@ -56,14 +55,14 @@ def key_of(case: Case, place: Place) -> ModelKey:
 
 
 def measure(
-    portions: list[Portion],
+    worklist: list[WorkItem],
     budget: Budget,
     shares: dict[tuple[str, str, str], float],
     progress: Progress,
     failures: list[Failure],
     watch: Watch | None = None,
     keeper: Keeper | None = None,
-    ready: Callable[[Portion | None], None] | None = None,
+    ready: Callable[[WorkItem | None], None] | None = None,
 ) -> list[Measured]:
     """Samples of all cases that can be measured.
 
@@ -71,7 +70,7 @@ def measure(
 
     Parameters
     ----------
-    portions, budget
+    worklist, budget
     shares : dict
         Place, operation and method -> the host's share of a call.
     progress : callable
@@ -82,7 +81,7 @@ def measure(
         Notices other load.
     keeper : Keeper, optional
     ready : callable, optional
-        Called with the portion before each of its cases, and with None after all: sees to what
+        Called with the item before each of its cases, and with None after all: sees to what
         that needs. It may find out the shares.
     """
     start = time.perf_counter()
@@ -95,13 +94,13 @@ def measure(
             benches[place.name] = Bench(place.devices, watch)
         return benches[place.name]
 
-    left = {portion.place.name: 0.0 for portion in portions}
-    for portion in portions:
-        left[portion.place.name] += sum(case.seconds for case in portion.cases)
+    left = {item.place.name: 0.0 for item in worklist}
+    for item in worklist:
+        left[item.place.name] += sum(case.seconds for case in item.cases)
     time_left = dict(left)  # what one case does not use is for those that follow at its place
     samples: dict[ModelKey, Measured] = {}
-    for portion, case, seconds in in_turn(portions):
-        place, row, key = portion.place, case.implementation, key_of(case, portion.place)
+    for item, case, seconds in in_turn(worklist):
+        place, row, key = item.place, case.implementation, key_of(case, item.place)
         if (earlier := keeper.earlier(case, place)) is not None:
             samples[key] = Measured(case, place, earlier)
             left[place.name] = max(left[place.name] - seconds, 1e-9)
@@ -111,7 +110,7 @@ def measure(
             progress(place.name, seconds, f"{case} on {place.name}")
             continue
         if ready is not None:
-            ready(portion)
+            ready(item)
         progress(place.name, seconds, f"{case} on {place.name}")
         share = budget.patience * max(time_left[place.name], 0.1) * seconds / left[place.name]
         left[place.name] = max(left[place.name] - seconds, 1e-9)
@@ -157,7 +156,7 @@ def measure(
         return found[number].samples
 
     seconds = time.perf_counter() - start
-    watch.settled(*repeats.settle(found, again, budget, seconds, watch.noisy))
+    watch.count(*repeating.settle(found, again, budget, seconds, watch.noisy))
     return found
 
 

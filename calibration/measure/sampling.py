@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from hetero.calibration.measure import solving, whole_solves
-from hetero.calibration.measure.samples import Samples, is_less, watched
-from hetero.calibration.measure.timing import Measurement, in_turn, settled
-from hetero.calibration.measure.workbench import Bench
+from hetero.calibration.measure import solving
+from hetero.calibration.measure.timing import Measurement, in_turn, robust_median
+from hetero.calibration.measure.workbench import Bench, Samples, is_less, watched
 from hetero.ops.cases import Budget, Case, Dims, Passes, SampleGrid, TimedSolves, grid
 from hetero.registry.problem import Problem
 
@@ -53,7 +52,7 @@ def take(
     if before is not None:
         return _second_look(case, bench, budget, seconds_left, before)
     if isinstance(case.how, TimedSolves):
-        return whole_solves.take(case, bench, budget, seconds_left)
+        return solving.take(case, bench, budget, seconds_left)
     return _grid(case, bench, budget, seconds_left, host)
 
 
@@ -71,7 +70,7 @@ def again(
     """
     time.sleep(solving.SETTLES)
     if isinstance(case.how, TimedSolves):
-        solves = whole_solves.Solves(case, bench, budget, samples)
+        solves = solving.Solves(case, bench, budget, samples)
         for one in dims:
             if time.perf_counter() > end:
                 break
@@ -288,7 +287,7 @@ def _timed(case: Case, sizes: Dims, bench: Bench, budget: Budget) -> Measurement
     call()  # not counted: caches, pages
     (found,) = in_turn([call], budget=budget.point / case.how.number, most=30)
     bench.watch.note(found.disturbed, found.scattered)
-    return replace(found, seconds=settled(found.samples))
+    return replace(found, seconds=robust_median(found.samples))
 
 
 def _second_look(

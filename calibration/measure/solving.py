@@ -1,22 +1,26 @@
-"""How long solves with few and with more steps take, of which set-up and step are told apart."""
+"""Time solves of few and of more steps, and separate set-up from step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from hetero.calibration.measure.timing import in_turn
-from hetero.calibration.measure.workbench import Bench
-from hetero.ops.cases import Budget, Case, Dims
+from hetero.calibration.measure.workbench import Bench, Samples, is_less, watched
+from hetero.ops.cases import Budget, Case, Dims, grid
 
 SETTLES = 0.002  # seconds for which threads may go on spinning after a call
 _FEWEST = 4  # steps, of a large system
 _POINTS = 2**22  # point updates that are timed at least
 _LONG = 0.03  # seconds of a solve whose first call counts, too
-_STANDS_OUT = 2.0  # times the solve of few steps, what the one of more takes
+_STANDS_OUT = 2.0  # ratio of the solve of more steps to the one of few
+_NO_SETUP = 1e-7  # seconds
+_LEAST_STEP = 0.1  # of a solve's time per step: what the steps take at least
+_SMALL = 4  # ratio of the largest size to one that is measured even if time is up
 
 
 def counts(case: Case, n: int) -> tuple[int, ...]:
@@ -128,3 +132,94 @@ def prepared(case: Case, dims: Dims, bench: Bench) -> Callable[[int], None]:
             device.synchronize()
 
     return call
+
+
+class Solves:
+    """Times whole solves of one case, and keeps the fastest ones.
+
+    Parameters
+    ----------
+    case, bench, budget
+    samples : Samples
+        Earlier ones.
+    """
+
+    def __init__(self, case: Case, bench: Bench, budget: Budget, samples: Samples) -> None:
+        self._case, self._bench, self._budget = case, bench, budget
+        self._timed, self._steps = dict(samples.timed), dict(samples.steps)
+        self._marked, self._unsure = set(samples.marked), set(samples.unsure)
+
+    def look(self, dims: Dims) -> None:
+        """Time solves of these dimensions, once more if they were timed."""
+        known = tuple(map(int, self._steps.get(dims, ())))
+        (steps, found), disturbed = watched(
+            self._bench,
+            timed_solves,
+            *(self._case, dims, self._bench, self._budget, known),
+        )
+        before = self._timed.get(dims, found)
+        self._timed[dims] = tuple(map(min, found, before))
+        self._steps[dims] = tuple(map(float, steps))
+        if not disturbed:
+            self._marked.discard(dims)
+        elif before is found:
+            self._marked.add(dims)
+        less = any(map(is_less, found, before))
+        (set.add if less else set.discard)(self._unsure, dims)
+
+    def samples(self) -> Samples:
+        """The samples so far."""
+        return replace(
+            parted(self._timed, self._steps),
+            marked=frozenset(self._marked),
+            unsure=frozenset(self._unsure),
+        )
+
+
+def take(case: Case, bench: Bench, budget: Budget, seconds_left: float) -> Samples:
+    """Time solves of the smallest size, the largest, and those between that time is left for.
+
+    Small ones are measured even if time is up: all together they take a third of the largest, and
+    interpolating between the smallest and the largest would be too coarse.
+
+    Several devices share the work, from host to host, so that moving counts as set-up: two sizes
+    more, since that is a small constant and then grows with the size.
+    """
+    prepared(case, case.smallest, bench)(1)  # compiles
+    end = time.perf_counter() + seconds_left
+    solves = Solves(case, bench, budget, Samples())
+    sizes, *others = case.axes
+    least = 4 if len(bench.devices) > 1 else 2
+    for number, n in enumerate(outside_in(sizes)):
+        late = time.perf_counter() > end
+        if late and number >= least and n * _SMALL > sizes[-1]:
+            continue
+        for rest in grid(others):
+            solves.look((n, *rest))
+    return solves.samples()
+
+
+def parted(timed: dict[Dims, tuple[float, ...]], steps: dict[Dims, tuple[float, ...]]) -> Samples:
+    """Set-up and step of timed solves."""
+    setup: dict[Dims, float] = {}
+    step: dict[Dims, float] = {}
+    for dims, (less, *more) in timed.items():
+        few, *many = steps[dims]
+        if not more:
+            step[dims], setup[dims] = less, _NO_SETUP
+            continue
+        each = (more[0] - less) / (many[0] - few)
+        step[dims] = min(max(each, _LEAST_STEP * more[0] / many[0]), more[0] / many[0])
+        setup[dims] = max(less - few * step[dims], _NO_SETUP)
+    return Samples(step, setup=setup, timed=timed, steps=steps)
+
+
+def separable(samples: Samples) -> dict[Dims, bool]:
+    """Whether the two times of each solve of few and more steps separate set-up from step."""
+    found = {}
+    for dims, (few, *many) in samples.steps.items():
+        if many:
+            less, more = samples.timed[dims]
+            each = (more - less) / (many[0] - few)
+            found[dims] = _LEAST_STEP * more / many[0] < each <= more / many[0]
+    return found

@@ -1,23 +1,63 @@
-"""Timing that bad samples cannot spoil, be they few or most of them."""
+"""Time one call robustly, and notice what other processes and virtual machines take meanwhile.
+
+Linux counts involuntary context switches, time stolen by other virtual machines, and what each
+processor did. A switch is a sign of other load only where other processes were busy meanwhile,
+since threads of this process preempt one another, too. The same holds for a probe, a few
+microseconds of constant work: on an idle machine of 16 cores every third one took twice as long.
+Where the system does not report who was busy, both signs count.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any, NamedTuple
 
-from hetero.calibration.measure import load
+from hetero.profile.constants import is_trusted
 
-_FAR = 2.0  # times the least sample: what takes longer met other load, which only adds
-_MANY = 0.25  # of the samples
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+_WHO = getattr(resource, "RUSAGE_THREAD", getattr(resource, "RUSAGE_SELF", 0))
+
+# -- One call --
+_OUTLIER = 2.0  # times the least sample: a longer one met other load, which only adds
+_MANY = 0.25  # fraction of outliers from which a measurement counts as scattered
 _PATIENCE = 3.0  # budgets, while no sample was undisturbed
 _VERY_LONG = 10.0  # budgets
-_REST = 0.002  # seconds after which the system lets this process go first, for a time slice
-_LONGER, _ROUNDS = 5.0, 4  # budgets, rounds, while the least of some call was seen once
-_LONGEST = 20.0  # budgets, however few rounds that are
-_SAME = 1.1  # times the least sample: near enough that this one is no chance
-_SHORTEST = 2e-5  # a sample shorter than this repeats the call, so that the clock's steps vanish
+_REST = 0.002  # seconds after which the scheduler gives this process a fresh time slice
+_LONGER, _ROUNDS = 5.0, 4  # budgets and rounds, while the minimum of some call was seen once
+_LONGEST = 20.0  # budgets, after however few rounds
+_SAME = 1.1  # times the least sample: near enough to confirm it
+_SHORTEST = 2e-5  # seconds; a shorter sample repeats the call, against the clock's resolution
+# -- Other load --
+SWITCHES_PER_SECOND = 30.0  # of an idle machine, at most; two busy loops a core make 100 a core
+NOISY = 0.15  # fraction of scattered measurements
+_LEAST_SCATTERED = 5
+OTHERS = 0.1  # fraction of the cores that other processes keep busy: reported
+_SLOW = 2.0  # times its fastest run: a disturbed probe
+_PROBE_LENGTH = 400  # iterations of the probe's loop: about 5 us
+_PROBES = 3  # tries of a probe: the first ones may meet cold caches
+_SPIN_TIME = 3e-4  # seconds after which this process's threads no longer spin on the same core
+_INTERVAL = 0.05  # seconds, at least, between two readings of /proc/stat: it counts in ticks
+_TAKEN = 0.05  # fraction of the processors' time that is taken (marked) or stolen (reported)
+TICK = 0.01  # seconds
+_STAT = "/proc/stat"
+
+
+def switches() -> int:
+    """Involuntary context switches of this thread so far; 0 where the system does not count them.
+
+    Where a thread's own are not counted they are the process's. A thread that times a call waits
+    for all that compute it, and each thread that waits yields its processor.
+    """
+    return resource.getrusage(_WHO).ru_nivcsw if resource is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +67,7 @@ class Measurement:
     Attributes
     ----------
     seconds : float
-        `settled` of the samples that other load did not disturb; of all, where it disturbed all.
+        `robust_median` of the undisturbed samples; of all, where other load disturbed all.
     samples : tuple of float
         All of them, in the order they were taken.
     disturbed : bool
@@ -54,14 +94,14 @@ def center(samples: Sequence[float]) -> float:
     return median(kept or samples)
 
 
-def settled(samples: Sequence[float]) -> float:
+def robust_median(samples: Sequence[float]) -> float:
     """The `center` of the samples below twice the least one.
 
-    Other load only adds, so that what takes far longer than another sample tells nothing. The
-    median and not the least counts: that is what a call takes as a rule.
+    Other load only adds, so that a far longer sample carries no information. The median and not
+    the minimum counts: it is what a call usually takes.
     """
     least = min(samples)
-    return center([s for s in samples if s <= _FAR * least])
+    return center([s for s in samples if s <= _OUTLIER * least])
 
 
 def spread(samples: Sequence[float]) -> float:
@@ -79,12 +119,12 @@ def measure(
     wanted_spread: float = 0.01,
     rest: Callable[[], object] | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    switches: Callable[[], int] = load.switches,
+    switches: Callable[[], int] = switches,
 ) -> Measurement:
     """Time a call until its spread is small or its time is up.
 
     As long as other load disturbed all samples, more are taken, up to three times the budget. After
-    such a sample the process rests, so that the next one has a fresh time slice.
+    a disturbed sample the process sleeps, so that the next one has a fresh time slice.
 
     Parameters
     ----------
@@ -108,7 +148,7 @@ def measure(
     before, begin = switches(), clock()
     call()  # not counted, unless it is long: caches, pages, compilers
     first, number = clock() - begin, 1
-    alone = switches() - before <= load.SWITCHES_PER_SECOND * first
+    alone = switches() - before <= SWITCHES_PER_SECOND * first
     samples: list[float] = []
     undisturbed: list[float] = []
     while True:
@@ -123,11 +163,11 @@ def measure(
             number = max(2, min(100, int(_SHORTEST / max(end - start, 2e-7))))
             continue
         samples.append((end - start) / number)
-        if switches() - before <= load.SWITCHES_PER_SECOND * (end - start):
+        if switches() - before <= SWITCHES_PER_SECOND * (end - start):
             undisturbed.append(samples[-1])
         else:
             time.sleep(_REST)
-        if len(samples) == 1 and budget < first <= _FAR * samples[0]:
+        if len(samples) == 1 and budget < first <= _OUTLIER * samples[0]:
             samples.insert(0, first)
             undisturbed[:0] = [first] * alone
             if first > _VERY_LONG * budget and len(undisturbed) == 2:
@@ -139,9 +179,9 @@ def measure(
             or end - begin > (budget if undisturbed else _PATIENCE * budget)
             or (len(undisturbed) >= 5 and spread(undisturbed) < wanted_spread)
         ):
-            far = sum(s > _FAR * min(samples) for s in samples)
+            far = sum(s > _OUTLIER * min(samples) for s in samples)
             return Measurement(
-                settled(undisturbed or samples),
+                robust_median(undisturbed or samples),
                 tuple(samples),
                 disturbed=not undisturbed,
                 scattered=far >= _MANY * len(samples),
@@ -156,13 +196,13 @@ def in_turn(
     most: int = 60,
     first: Sequence[float] = (),
     clock: Callable[[], float] = time.perf_counter,
-    switches: Callable[[], int] = load.switches,
+    switches: Callable[[], int] = switches,
 ) -> tuple[Measurement, ...]:
-    """Time calls of which the least counts, in turn, so that they meet the same other load.
+    """Minimum times of several calls, interleaved so that all meet the same other load.
 
-    What is wanted of them is a difference, that a slow spell would spoil if it met only one. They
-    are repeated until the budget is spent and the least of each was seen twice, or so much
-    more time went by.
+    Differences between them count, and a slow spell that met only one would spoil these. The calls
+    are repeated until the budget is spent and each minimum was seen twice; at most for 5 budgets,
+    or 20 where that was less than 4 rounds.
 
     Parameters
     ----------
@@ -191,7 +231,7 @@ def in_turn(
             call()
             took = clock() - start
             samples[number].append(took)
-            if switches() - before <= load.SWITCHES_PER_SECOND * took:
+            if switches() - before <= SWITCHES_PER_SECOND * took:
                 alone[number] = True
             else:
                 time.sleep(_REST)
@@ -207,13 +247,210 @@ def in_turn(
             min(found),
             tuple(found),
             disturbed=not is_alone,
-            scattered=sum(s > _FAR * min(found) for s in found) >= _MANY * len(found),
+            scattered=sum(s > _OUTLIER * min(found) for s in found) >= _MANY * len(found),
         )
         for found, is_alone in zip(samples, alone, strict=True)
     )
 
 
 def is_seen_twice(samples: Sequence[float], same: float = _SAME) -> bool:
-    """Whether the least sample has another one near it, which chance would hardly give."""
+    """Whether a second sample confirms the least one."""
     first, *others = sorted(samples)
     return bool(others) and others[0] <= same * first
+
+
+class Times(NamedTuple):
+    """Seconds of all processors together, since the system started."""
+
+    busy: float
+    stolen: float
+
+
+def processor_times() -> Times | None:
+    """What the processors did so far; None where the system does not report it."""
+    try:
+        with open(_STAT, "rb") as file:
+            # user nice system idle iowait irq softirq steal
+            ticks = [int(field) for field in file.readline().split()[1:9]]
+        each = os.sysconf("SC_CLK_TCK")
+        user, nice, system, _, _, irq, softirq, stolen = ticks
+    except (OSError, ValueError):
+        return None
+    return Times((user + nice + system + irq + softirq) / each, stolen / each)
+
+
+def own_time() -> float:
+    """Processor time of this process and of its finished children, in seconds."""
+    return time.process_time() + sum(os.times()[2:4])
+
+
+def _probe() -> None:
+    for _ in range(_PROBE_LENGTH):
+        pass
+
+
+class _Reading(NamedTuple):
+    """Processor times at one time; ``times`` is None where the system does not report them."""
+
+    at: float
+    times: Times | None
+    own: float
+
+
+class Watch:
+    """Notices other load while a machine is measured.
+
+    Parameters
+    ----------
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._fastest = min(self._probed() for _ in range(20))
+        self._noted: bool | None = None
+        self._stolen = False  # at the last point
+        self._slow = 0
+        self._measurements = self._scattered = 0
+        self._samples = self._again = self._left = 0
+        self._probes = 0
+        self._before = switches()
+        self._since = clock()
+        self.signs = {"switches": 0, "stolen": 0, "probes": 0}
+        self._older = self._newer = self._read(self._since)
+        self._start = self._newer, switches()
+
+    def _probed(self) -> float:
+        start = self._clock()
+        _probe()
+        return self._clock() - start
+
+    def _is_slow(self) -> bool:
+        """Whether each of several probes takes clearly longer than the fastest one ever."""
+        begin, tries = self._clock(), 0
+        while tries < _PROBES or self._clock() - begin < _SPIN_TIME:
+            tries += 1
+            took = self._probed()
+            self._fastest = min(self._fastest, took)
+            if took <= _SLOW * self._fastest:
+                return False
+        return True
+
+    def _read(self, now: float) -> _Reading:
+        return _Reading(now, processor_times(), own_time())
+
+    def begin(self) -> None:
+        """Begin to watch one measurement."""
+        self._noted = None
+        self._before, self._since = switches(), self._clock()
+
+    def note(self, disturbed: bool, scattered: bool = False) -> None:
+        """Add what `measure` noticed itself."""
+        self._noted = disturbed or bool(self._noted)
+        self._measurements += 1
+        self._scattered += scattered
+
+    def count(self, samples: int, again: int, left: int) -> None:
+        """Add numbers of samples: all, those measured again, and those still doubtful."""
+        self._samples += samples
+        self._again += again
+        self._left += left
+
+    @property
+    def noisy(self) -> bool:
+        """Whether too many measurements were scattered to believe any that was not repeated."""
+        return self._scattered > max(NOISY * self._measurements, _LEAST_SCATTERED)
+
+    def disturbed(self) -> bool:
+        """Whether other load was noticed since `begin`."""
+        now = self._clock()
+        left = self._noted
+        if left is None:
+            left = switches() - self._before > 1 + SWITCHES_PER_SECOND * (now - self._since)
+        self._probes += 1
+        slow = self._is_slow()
+        self._slow += slow
+        others = stolen = False
+        if left or slow or self._stolen or now - self._newer.at > _INTERVAL:
+            others, stolen = self._taken(now)
+        self._stolen = stolen
+        for sign, found in zip(self.signs, (left and others, stolen, slow and others), strict=True):
+            self.signs[sign] += found
+        return stolen or (others and (left or slow))
+
+    def _taken(self, now: float) -> tuple[bool, bool]:
+        """Whether other processes took processors lately, and other virtual machines.
+
+        Other processes are assumed to have, where the system does not report it.
+        """
+        reading = self._read(now)
+        last = self._older if now - self._newer.at <= _INTERVAL else self._newer
+        if last is self._newer:
+            self._older, self._newer = last, reading
+        if reading.times is None or last.times is None:
+            return True, False
+        capacity = (os.cpu_count() or 1) * (now - last.at)
+        # A processor is sampled once in each tick: the second term is the sampling error.
+        enough = _TAKEN * capacity + math.sqrt(capacity * TICK)
+        stolen = reading.times.stolen - last.times.stolen
+        others = reading.times.busy - last.times.busy - (reading.own - last.own)
+        return others + stolen > enough, stolen > enough
+
+    def seen(self) -> dict[str, Any]:
+        """What was noticed since the watch was made.
+
+        Returns
+        -------
+        dict
+            ``seconds``: how long that is; ``cores``; ``others``: how many processors other
+            processes kept busy, on average, None where it is not known; ``stolen``: seconds;
+            ``switches``: involuntary ones of the measuring thread; ``slow_probes``: share of the
+            probes; ``scattered``: share of the measurements whose samples were far apart;
+            ``samples``, ``again``, ``left``: numbers of samples, of those taken again, and of those
+            doubtful yet.
+        """
+        first, before = self._start
+        now = self._read(self._clock())
+        seconds, mine = max(now.at - first.at, 1e-9), now.own - first.own
+        others, stolen = None, 0.0
+        if now.times is not None and first.times is not None:
+            others = max((now.times.busy - first.times.busy - mine) / seconds, 0.0)
+            stolen = now.times.stolen - first.times.stolen
+        elif hasattr(os, "getloadavg"):
+            others = max(os.getloadavg()[0] - mine / seconds, 0.0)
+        return {
+            "seconds": round(seconds, 3),
+            "cores": os.cpu_count() or 1,
+            "others": None if others is None else round(others, 3),
+            "stolen": round(stolen, 3),
+            "switches": switches() - before,
+            "slow_probes": round(self._slow / max(self._probes, 1), 4),
+            "scattered": round(self._scattered / max(self._measurements, 1), 4),
+            "samples": self._samples,
+            "again": self._again,
+            "left": self._left,
+        }
+
+
+def is_loaded(seen: dict[str, Any]) -> bool:
+    """Whether there was enough other load to report it."""
+    others = seen.get("others") or 0.0
+    return seen["samples"] > 0 and (
+        not is_trusted(seen)
+        or others > OTHERS * seen["cores"]
+        or seen["stolen"] > _TAKEN * seen["cores"] * seen["seconds"]
+    )
+
+
+def described(seen: dict[str, Any]) -> str:
+    """The other load as text."""
+    parts = []
+    if seen.get("others") is not None:
+        parts.append(f"other processes kept {seen['others']:.1f} of {seen['cores']} cores busy")
+    if seen["stolen"]:
+        parts.append(f"{seen['stolen']:.1f} s were stolen from this virtual machine")
+    parts.append(f"{seen['switches']} involuntary context switches")
+    parts.append(f"{seen['again']} samples measured again")
+    parts.append(f"{seen['left']} of {seen['samples']} doubtful yet")
+    return ", ".join(parts)

@@ -1,25 +1,67 @@
-"""Operands to measure with, cut out of memory that is kept from one measurement to the next."""
+"""Where cases are measured: operands in memory that is kept between measurements; samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from hetero.arrays import Operand
-from hetero.calibration.measure.load import Watch
 from hetero.calibration.measure.queue import Queue
-from hetero.calibration.measure.timing import measure
+from hetero.calibration.measure.timing import Watch, measure
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
 from hetero.host import limits, reused
-from hetero.ops.cases import Case
+from hetero.ops.cases import Case, Dims
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
 TURNS = 16  # places among which operands rotate
 _ROOM = 1 << 30  # bytes for all of them
+_LESS = 1.2  # ratio of earlier measurements to the last one, from which it is clearly shorter
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The measurements of a case: seconds by dimensions.
+
+    Attributes
+    ----------
+    seconds : dict
+        Of knots; of one step in a solve. Knots that would have taken too long, or were not reached
+        in time, are missing.
+    held_out : dict
+        Of shapes that are no knots.
+    setup : dict
+        Of a solve without its steps.
+    typical : dict
+        Median of each pass, where ``seconds`` is the fastest call of all.
+    host : float
+        The host's share of each call, where it is known.
+    least : float
+        The host's share of a call of the smallest problem, as measured; negative if it was not.
+    timed : dict
+        Seconds of a whole solve with each number of steps, the fastest one.
+    steps : dict
+        These numbers.
+    marked : frozenset
+        Dimensions that were measured under other load only.
+    unsure : frozenset
+        Dimensions that the last repetition improved clearly: another one may, too.
+    """
+
+    seconds: dict[Dims, float] = field(default_factory=dict)
+    held_out: dict[Dims, float] = field(default_factory=dict)
+    setup: dict[Dims, float] = field(default_factory=dict)
+    typical: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
+    host: float = 0.0
+    least: float = -1.0
+    timed: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
+    steps: dict[Dims, tuple[float, ...]] = field(default_factory=dict)
+    marked: frozenset[Dims] = frozenset()
+    unsure: frozenset[Dims] = frozenset()
 
 
 class Bench:
@@ -179,3 +221,15 @@ class Bench:
             return 0.0
         call = self.waiting(case, problem)
         return max(measure(call, budget=0.1, least=least, most=least).seconds - device_seconds, 0.0)
+
+
+def is_less(now: float, before: float) -> bool:
+    """Whether a repetition was clearly faster: the earlier ones met a slow spell."""
+    return _LESS * now < before
+
+
+def watched(bench: Bench, call: Callable[..., Any], *arguments: Any) -> tuple[Any, bool]:
+    """The result of a call, and whether other load was noticed meanwhile."""
+    bench.watch.begin()
+    found = call(*arguments)
+    return found, bench.watch.disturbed()

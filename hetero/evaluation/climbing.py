@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from hetero import devices, registry
-from hetero.calibration import budgets
+from hetero.calibration import request
 from hetero.calibration.measure import solving, timing
 from hetero.calibration.measure.workbench import Bench
 from hetero.errors import DeviceNotAvailable
@@ -48,7 +48,7 @@ class Ground:
         self._bench = Bench(place.devices)
         own = importlib.import_module(operation.cases).cases
         self._cases: dict[str, Case] = {}
-        for case in own(place, budgets.QUICK):
+        for case in own(place, request.QUICK):
             if case.dtype == dtype:
                 self._cases.setdefault(case.implementation.method, case)
         if not self._cases:

@@ -12,7 +12,7 @@ from hetero import devices as backends
 from hetero import profile
 from hetero.calibration.environment import copies, quiet_links
 from hetero.calibration.environment.links_at_once import Together
-from hetero.calibration.fit.residuals import residuals
+from hetero.calibration.fit.fit import residuals
 from hetero.devices import at_once
 from hetero.errors import DeviceError
 from hetero.pricing import pricing

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from hetero.calibration.measure import load
+from hetero.calibration.measure import timing
 from hetero.ops.benchmark import BenchTable
 from hetero.pricing.plan import readable
 from hetero.profile import Profile
@@ -81,8 +81,8 @@ def calibration(profile: Profile) -> str:
         f"not acceptable, marked with *: {marked} of {number}" if marked else "all are acceptable",
     ]
     if seen := profile.data.get("load"):
-        lines += ["", f"while it was measured: {load.described(seen)}"]
-        if not load.is_trusted(seen):
+        lines += ["", f"while it was measured: {timing.described(seen)}"]
+        if not timing.is_trusted(seen):
             lines.append("This calibration cannot be trusted: calibrate when nothing else runs.")
     if found := doubtful(profile):
         names = ", ".join(name.replace("|", " ") for name in found)

@@ -13,7 +13,7 @@ import numpy as np
 from hetero import devices as backends
 from hetero import registry
 from hetero.arrays import HOST
-from hetero.calibration.fit.residuals import residuals
+from hetero.calibration.fit.fit import residuals
 from hetero.calling import planner
 from hetero.errors import MethodNotAvailable
 from hetero.evaluation import draws, turns

@@ -15,9 +15,9 @@ import pytest
 
 import hetero
 from hetero import profile, registry
-from hetero.calibration import budgets, checkpoint, machine, portions
+from hetero.calibration import checkpoint, machine, request, worklist
 from hetero.calibration.measure import loop, sampling
-from hetero.calibration.measure.samples import Samples
+from hetero.calibration.measure.workbench import Samples
 from hetero.ops.cases import Place, grid
 
 FEW = ("matvec", "matmul")
@@ -39,8 +39,8 @@ def few(monkeypatch, hasty, profile_file):
 
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
-    monkeypatch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
-    monkeypatch.setattr(machine.surroundings.overheads, "pack", lambda budget: PACK)
+    monkeypatch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
+    monkeypatch.setattr(machine.overheads, "pack", lambda budget: PACK)
     return taken
 
 
@@ -64,8 +64,8 @@ def interrupted(monkeypatch, taken, after=3):
 def cases_here():
     """In the order and as often as their turn is."""
     info = hetero.profile.inventory.devices()["cpu"]
-    found = portions.all_cases(registry.operations(), [Place("cpu", info)], budgets.QUICK, [])
-    return [str(case) for _, case, _ in portions.in_turn(found)]
+    found = worklist.all_cases(registry.operations(), [Place("cpu", info)], request.QUICK, [])
+    return [str(case) for _, case, _ in worklist.in_turn(found)]
 
 
 def test_what_was_measured_serves_at_once(few, monkeypatch, profile_file, warnings_of):
@@ -223,12 +223,12 @@ SCRIPT = """
 import dataclasses, sys, time
 import hetero.ops
 from hetero import cli
-from hetero.calibration import budgets, checkpoint
+from hetero.calibration import request, checkpoint
 from hetero.calibration.measure import sampling
 from hetero import registry
 registry._operations = {name: registry._operations[name] for name in sys.argv[2:]}
 checkpoint._EVERY, checkpoint._MOST = 0.0, 1e9
-budgets.QUICK = dataclasses.replace(budgets.QUICK, **eval(sys.argv[1]))
+request.QUICK = dataclasses.replace(request.QUICK, **eval(sys.argv[1]))
 take, number = sampling.take, 0
 def noted(*arguments):
     global number
@@ -245,7 +245,7 @@ sys.exit(cli.main(["calibrate", "--quick", "--device", "cpu"]))
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_a_process_that_is_ended(how, few, profile_file, monkeypatch):
     """In the middle of the fourth case: the three before it are not measured again."""
-    fields = dataclasses.asdict(budgets.QUICK)
+    fields = dataclasses.asdict(request.QUICK)
     if how == "SIGTERM":  # what was not due yet is written too
         text = SCRIPT.replace("_EVERY, checkpoint._MOST = 0.0, 1e9", "_EVERY = 1e9")
     else:
@@ -289,8 +289,8 @@ def test_several_turns_of_a_case_are_counted(monkeypatch, profile_file):
     monkeypatch.setattr(registry, "_operations", {name: registry._operations[name]})
     monkeypatch.setattr(sampling, "take", take)
     monkeypatch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
-    monkeypatch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
-    monkeypatch.setattr(machine.surroundings.overheads, "pack", lambda budget: PACK)
+    monkeypatch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
+    monkeypatch.setattr(machine.overheads, "pack", lambda budget: PACK)
     stop = 15
     with pytest.raises(KeyboardInterrupt):
         hetero.calibrate(devices=["cpu"])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero.calibration.measure import load
+from hetero.calibration.measure import timing
 
 WORST = 1.3  # times the seconds of what a quiet calibration chooses
 SAID = "other work ran beside the calibration"
@@ -38,7 +38,7 @@ def test_alone_nothing_is_said(found):
     said = " ".join(found["quiet"]["said"])
     assert SAID not in said
     assert "keeps out" not in said
-    assert load.is_trusted(found["quiet"]["load"])
+    assert timing.is_trusted(found["quiet"]["load"])
 
 
 def test_what_other_guests_take_moves_neither_choices_nor_predictions(found):
@@ -46,7 +46,7 @@ def test_what_other_guests_take_moves_neither_choices_nor_predictions(found):
     share makes the host slower for a tenth of a second, and no counter tells."""
     assert found["guests"]["number"] == 0, found["guests"]["beyond"]
     assert found["guests"]["spread"] <= 1.25, "1.63 when each sample was looked at once"
-    assert load.is_trusted(found["guests"]["load"])
+    assert timing.is_trusted(found["guests"]["load"])
 
 
 @pytest.mark.parametrize("name", ["busy loops", "thief"])
@@ -54,13 +54,13 @@ def test_choices_beside_other_load_are_as_alone(name, found):
     assert found[name]["number"] == 0, found[name]["beyond"]
     assert found[name]["worst"] <= WORST
     assert any(SAID in line for line in found[name]["said"])
-    assert load.is_trusted(found[name]["load"])
+    assert timing.is_trusted(found[name]["load"])
 
 
 def test_most_samples_spoiled_is_told(found):
     """Or the choices are as alone."""
     told = any(NOT_TRUSTED in line for line in found["spikes"]["said"])
-    assert told == (not load.is_trusted(found["spikes"]["load"]))
+    assert told == (not timing.is_trusted(found["spikes"]["load"]))
     assert told or found["spikes"]["worst"] <= WORST
     # Even so it is no nonsense in most draws of spikes. By twelve: 0 to 32 problems, at worst 3.4;
     # and one with 52 and 88, where a method kept its spikes in every pass.

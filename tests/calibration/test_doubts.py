@@ -11,9 +11,9 @@ import pytest
 from hetero import profile, registry
 from hetero.arrays import spec
 from hetero.calibration import modelling
-from hetero.calibration.budgets import FULL, QUICK
-from hetero.calibration.measure import doubts, keeping_out, loop, repeats, whole_solves
-from hetero.calibration.measure.samples import Samples
+from hetero.calibration.measure import loop, outliers, repeating, solving
+from hetero.calibration.measure.workbench import Samples
+from hetero.calibration.request import FULL, QUICK
 from hetero.ops.cases import Case, Place, SampleGrid, TimedSolves, grid
 from hetero.ops.products.cases import product
 from hetero.profile import inventory
@@ -51,15 +51,15 @@ def case(**options):
 
 
 def test_a_law_is_not_doubted():
-    assert doubts.doubtful(quiet()) == {}
-    assert doubts.impossible(quiet()) == {}
+    assert outliers.doubtful(quiet()) == {}
+    assert outliers.impossible(quiet()) == {}
 
 
 @pytest.mark.parametrize("dims", grid(AXES))
 def test_a_spike_is_doubted_wherever_it_is(dims):
     seconds = quiet()
     seconds[dims] *= 400.0
-    doubtful, impossible = doubts.doubtful(seconds), doubts.impossible(seconds)
+    doubtful, impossible = outliers.doubtful(seconds), outliers.impossible(seconds)
     assert max(doubtful, key=doubtful.get) == dims
     assert set(impossible) == {dims}
     assert impossible[dims] > 10.0
@@ -74,24 +74,24 @@ def test_what_real_curves_do_is_not_kept_out():
                 continue
             constants = model["constants"]
             seconds = dict(zip(grid(constants["axes"]), constants["seconds"], strict=True))
-            assert doubts.impossible(seconds) == {}, key
+            assert outliers.impossible(seconds) == {}, key
             looked_at += len(seconds)
-            beyond += len(doubts.doubtful(seconds))
+            beyond += len(outliers.doubtful(seconds))
     assert looked_at > 15_000
     assert beyond < 0.03 * looked_at, "few are worth a second look"
 
 
 def test_knots_that_are_no_full_grid():
     seconds = {(4, 4): 1.0, (16, 4): 1.0, (64, 16): 100.0}
-    assert set(doubts.doubtful(seconds)) <= set(seconds)
-    assert doubts.doubtful({(4, 4): 1.0}) == {}
+    assert set(outliers.doubtful(seconds)) <= set(seconds)
+    assert outliers.doubtful({(4, 4): 1.0}) == {}
 
 
 def test_shapes_held_out_tell_wrong_knots():
     seconds = quiet()
     held_out = {(30, 30): law((30, 30)), (100, 500): 5.0 * law((100, 500))}
     seconds[64, 64] *= 5.0
-    found = doubts.beside(held_out, seconds, lambda dims: 3.0 * law(dims))
+    found = outliers.contradicted(held_out, seconds, lambda dims: 3.0 * law(dims))
     assert {(16, 16), (16, 64), (64, 16), (64, 64)} <= set(found)
     assert (100, 500) in found
 
@@ -99,28 +99,30 @@ def test_shapes_held_out_tell_wrong_knots():
 def test_between():
     seconds = quiet()
     del seconds[64, 64]
-    assert doubts.between((64, 64), seconds) == pytest.approx(law((64, 64)), rel=0.7)
-    assert doubts.between((1, 1), {(1, 2): 1.0}) is None
+    assert outliers.between((64, 64), seconds) == pytest.approx(law((64, 64)), rel=0.7)
+    assert outliers.between((1, 1), {(1, 2): 1.0}) is None
     power = {(n,): float(n) ** 1.5 for n in (2, 8)}
-    assert doubts.between((4,), power) == pytest.approx(8.0)
+    assert outliers.between((4,), power) == pytest.approx(8.0)
 
 
 def test_what_is_less_than_a_smaller_one_takes_puts_both_in_doubt():
     step = {(n,): float(n) for n in (16, 256, 2048)}
-    assert doubts.fallen(step) == {}
+    assert outliers.decreasing(step) == {}
     step[2048,] = 100.0
-    assert set(doubts.fallen(step)) == {(256,), (2048,)}
+    assert set(outliers.decreasing(step)) == {(256,), (2048,)}
 
 
 def test_the_other_precision_tells_a_slow_spell():
     single = quiet()
     double = {dims: 2.0 * seconds for dims, seconds in single.items()}
-    assert doubts.beside_other(single, double, doubts.HALF) == {}
-    assert doubts.beside_other(double, single, doubts.DOUBLE) == {}
+    assert outliers.above_other_precision(single, double, outliers.HALF) == {}
+    assert outliers.above_other_precision(double, single, outliers.DOUBLE) == {}
     single[64, 64] *= 3.0
-    assert set(doubts.beside_other(single, double, doubts.HALF)) == {(64, 64)}
+    assert set(outliers.above_other_precision(single, double, outliers.HALF)) == {(64, 64)}
     refined = {dims: 3.0 * seconds for dims, seconds in double.items()}
-    assert doubts.beside_other(refined, double, doubts.HALF) == {}, "all of it is no noise"
+    assert outliers.above_other_precision(refined, double, outliers.HALF) == {}, (
+        "all of it is no noise"
+    )
 
 
 # -- What is taken again ---------------------------------------------------------------------------
@@ -137,7 +139,7 @@ class Clock:
 def settled(samples, truth, monkeypatch, disturbed=lambda dims, look: False):
     """Samples after they were settled, and how often each was looked at."""
     looks = {}
-    monkeypatch.setattr(repeats.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(repeating.time, "sleep", lambda seconds: None)
     current = [samples]
 
     def again(number, dims):
@@ -153,7 +155,7 @@ def settled(samples, truth, monkeypatch, disturbed=lambda dims, look: False):
         current[0] = replace(current[0], seconds=seconds, marked=frozenset(marked))
         return current[0]
 
-    repeats.settle([(case(), place(), samples)], again, FULL, 1000.0, clock=Clock())
+    repeating.settle([(case(), place(), samples)], again, FULL, 1000.0, clock=Clock())
     return current[0], looks
 
 
@@ -190,12 +192,12 @@ def test_load_that_stays_does_not_keep_it_for_ever(monkeypatch):
     samples = Samples(quiet(), marked=frozenset(quiet()))
     found, looks = settled(samples, law, monkeypatch, lambda dims, look: True)
     assert found.marked == samples.marked
-    assert max(looks.values()) <= repeats._ROUNDS
+    assert max(looks.values()) <= repeating._ROUNDS
 
 
 def test_a_look_that_took_less_is_followed_by_others_but_not_for_ever(monkeypatch):
     unsure = frozenset({(16, 16), (64, 64)})
-    monkeypatch.setattr(repeats, "_RESTLESS", 0.5)
+    monkeypatch.setattr(repeating, "_RESTLESS", 0.5)
     _, looks = settled(Samples(quiet(), unsure=unsure), law, monkeypatch)
     assert looks == dict.fromkeys(unsure, 2)
 
@@ -228,10 +230,10 @@ def test_the_worst_come_first_as_far_as_there_is_time(point, expected, monkeypat
         return samples
 
     samples = Samples(seconds)
-    monkeypatch.setattr(repeats.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(repeats, "_ROUNDS", 1)
+    monkeypatch.setattr(repeating.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(repeating, "_ROUNDS", 1)
     short = replace(QUICK, point=point)
-    repeats.settle([(case(), place(), samples)], again, short, 0.0, clock=Clock())
+    repeating.settle([(case(), place(), samples)], again, short, 0.0, clock=Clock())
     assert asked == expected
 
 
@@ -241,14 +243,14 @@ def test_the_worst_come_first_as_far_as_there_is_time(point, expected, monkeypat
 def test_one_impossible_sample_is_interpolated_and_named():
     seconds = quiet()
     seconds[64, 64] *= 50.0
-    samples, out = keeping_out.believable(case(), place(), Samples(seconds))
+    samples, out = outliers.believable(case(), place(), Samples(seconds))
     assert set(out) == {(64, 64)}
     assert samples.seconds[64, 64] == pytest.approx(law((64, 64)), rel=0.7)
     measured = loop.Measured(case(), place(), Samples(seconds))
     model = modelling.models([measured], [])[measured.key]
     assert model["samples"]["kept_out"] == [[[64, 64], out[64, 64]]]
     json.dumps(model)
-    (line,) = keeping_out.told({str(measured.key): model})
+    (line,) = outliers.report({str(measured.key): model})
     assert line.startswith("cpu matvec blas float32 C at 64 x 64: ")
 
 
@@ -256,9 +258,9 @@ def test_a_sample_beside_other_load_may_not_stand_out():
     seconds = quiet()
     seconds[64, 64] *= 5.0
     marked = Samples(seconds, marked=frozenset({(64, 64), (16, 16)}))
-    _, out = keeping_out.believable(case(), place(), marked)
+    _, out = outliers.believable(case(), place(), marked)
     assert set(out) == {(64, 64)}
-    _, out = keeping_out.believable(case(), place(), Samples(seconds))
+    _, out = outliers.believable(case(), place(), Samples(seconds))
     assert out == {}, "seen again without other load, it is so"
 
 
@@ -271,7 +273,7 @@ def test_a_curve_far_from_the_conservative_one_is_replaced():
     conservative = profile.shipped("conservative").data["models"]["cpu|matvec|blas|float32|*"]
     assert model["form"] == conservative["form"]
     assert model["constants"] == conservative["constants"]
-    (line,) = keeping_out.told({str(measured.key): model})
+    (line,) = outliers.report({str(measured.key): model})
     assert line.startswith("cpu matvec blas float32 C: ")
     assert "conservative constants serve in its place" in line
 
@@ -279,8 +281,8 @@ def test_a_curve_far_from_the_conservative_one_is_replaced():
 def test_a_curve_of_which_much_cannot_be_is_replaced():
     draw = random.Random(3)
     wild = {dims: value * 10 ** draw.uniform(0.0, 4.0) for dims, value in quiet().items()}
-    with pytest.raises(keeping_out.Unbelievable, match="samples cannot be"):
-        keeping_out.believable(case(), place(), Samples(wild))
+    with pytest.raises(outliers.Unbelievable, match="samples cannot be"):
+        outliers.believable(case(), place(), Samples(wild))
 
 
 def solves(step):
@@ -301,9 +303,9 @@ def _dense(n):
 
 def test_a_step_that_cannot_be():
     step = {(n,): 1e-9 * n * n for n in (64, 256, 1024, 2048)}
-    assert keeping_out.believable(*solves(step))[1] == {}, "squared work is no rate that falls"
+    assert outliers.believable(*solves(step))[1] == {}, "squared work is no rate that falls"
     step[256,] *= 100.0
-    samples, out = keeping_out.believable(*solves(step))
+    samples, out = outliers.believable(*solves(step))
     assert set(out) == {(256,)}
     assert samples.seconds[256,] == pytest.approx(1e-9 * 256 * 256)
     assert set(samples.setup) == set(step)
@@ -313,7 +315,7 @@ def test_one_of_three_steps_that_cannot_be():
     """As a quick calibration measures: the other two tell it better than conservative constants."""
     step = {(n,): 1e-9 * n * n for n in (64, 256, 1024)}
     step[256,] *= 100.0
-    samples, out = keeping_out.believable(*solves(step))
+    samples, out = outliers.believable(*solves(step))
     assert set(out) == {(256,)}
     assert samples.seconds[256,] == pytest.approx(1e-9 * 256 * 256)
 
@@ -322,8 +324,8 @@ def test_a_solve_whose_times_tell_no_step_is_told_by_others():
     step = {(n,): 1e-9 * n * n for n in (64, 256, 1024, 2048)}
     dense, where, samples = solves(step)
     samples.timed[256,] = samples.timed[256,][1], samples.timed[256,][1] * 1.01
-    parted = whole_solves.parted(samples.timed, samples.steps)
-    found, out = keeping_out.believable(dense, where, parted)
+    parted = solving.parted(samples.timed, samples.steps)
+    found, out = outliers.believable(dense, where, parted)
     assert set(out) == {(256,)}
     assert found.seconds[256,] == pytest.approx(1e-9 * 256 * 256)
 

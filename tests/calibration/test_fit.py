@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hetero.calibration.fit import fit, fit_link
-from hetero.calibration.fit.residuals import residuals
+from hetero.calibration.fit.fit import residuals
 from hetero.registry.models import Work, bind, bind_link
 
 SIZES = [2**i for i in range(10, 31)]

@@ -13,8 +13,8 @@ from fakes import FakeCuda
 from hetero import profile
 from hetero.calibration.environment import copies, links_at_once
 from hetero.calibration.environment.links_at_once import Together, is_made, measured, steady, times
-from hetero.calibration.failures import Failure
 from hetero.calibration.fit import fit_link
+from hetero.calibration.progress import Failure
 from hetero.devices import at_once
 from hetero.devices.at_once import LEAST
 from hetero.evaluation import links

@@ -16,8 +16,8 @@ from hetero import registry
 from hetero.calibration.ahead import compiling, kernel_compiler, listing
 from hetero.calibration.ahead.compiling import Kernels
 from hetero.calibration.ahead.listing import Listing, kernels_of
-from hetero.calibration.budgets import FULL, QUICK
-from hetero.calibration.portions import all_cases
+from hetero.calibration.request import FULL, QUICK
+from hetero.calibration.worklist import all_cases
 from hetero.errors import DeviceError
 from hetero.ops.cases import Case, Place, TimedSolves, thinned
 from hetero.ops.linear_systems.solve import Solve

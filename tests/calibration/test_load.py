@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from hetero.calibration.measure import load
+from hetero.calibration.measure import timing
 
 CORES = 16
 MINE = 12.0  # processors that this process keeps busy
@@ -20,11 +20,11 @@ class System:
         self.switches = 0
         self.slow_until, self.turns = 0.0, 1.0
         self.known = True
-        monkeypatch.setattr(load, "switches", lambda: self.switches)
-        monkeypatch.setattr(load, "own", lambda: MINE * self.now)
-        monkeypatch.setattr(load, "times", self.times)
-        monkeypatch.setattr(load, "_probe", self.probe)
-        monkeypatch.setattr(load, "os", types.SimpleNamespace(cpu_count=lambda: CORES))
+        monkeypatch.setattr(timing, "switches", lambda: self.switches)
+        monkeypatch.setattr(timing, "own_time", lambda: MINE * self.now)
+        monkeypatch.setattr(timing, "processor_times", self.times)
+        monkeypatch.setattr(timing, "_probe", self.probe)
+        monkeypatch.setattr(timing, "os", types.SimpleNamespace(cpu_count=lambda: CORES))
 
     def __call__(self):
         return self.now
@@ -33,7 +33,7 @@ class System:
         if not self.known:
             return None
         ticks = (round(value, 2) for value in (MINE * self.now + self.others, self.stolen))
-        return load.Times(*ticks)
+        return timing.Times(*ticks)
 
     def probe(self):
         self.now += 5e-6 * (3.0 if self.now < self.slow_until else 1.0)
@@ -53,7 +53,7 @@ def system(monkeypatch):
 
 def marked(system, points, seconds=0.005, **load_beside):
     """How many points of so many are marked, and by which signs."""
-    watch = load.Watch(system)
+    watch = timing.Watch(system)
     found = 0
     for _ in range(points):
         watch.begin()
@@ -83,7 +83,7 @@ def test_switches_count_where_the_system_tells_nothing_else(system):
 
 
 def test_a_burst_is_noticed(system):
-    watch = load.Watch(system)
+    watch = timing.Watch(system)
     found = []
     for number in range(60):
         watch.begin()
@@ -106,7 +106,7 @@ def test_stolen_time_counts_by_how_much_it_is(system, processors, points):
 @pytest.mark.parametrize(("known", "others"), [(True, 4.0), (False, 0.0)])
 def test_a_slow_probe_counts_beside_others_or_where_nothing_else_is_known(system, known, others):
     system.known, system.slow_until = known, 1e9
-    watch = load.Watch(system)
+    watch = timing.Watch(system)
     watch._fastest = 5e-6
     for _ in range(100):
         watch.begin()
@@ -118,7 +118,7 @@ def test_a_slow_probe_counts_beside_others_or_where_nothing_else_is_known(system
 
 def test_a_slow_probe_alone_is_no_load(system):
     system.slow_until = 1e9
-    watch = load.Watch(system)
+    watch = timing.Watch(system)
     watch._fastest = 5e-6
     for _ in range(100):
         watch.begin()
@@ -128,7 +128,7 @@ def test_a_slow_probe_alone_is_no_load(system):
 
 def test_threads_that_spin_on_the_same_core_make_no_slow_probe(system):
     system.known = False
-    watch = load.Watch(system)
+    watch = timing.Watch(system)
     watch.begin()
     system.spend(0.005)
     system.slow_until = system.now + 1e-4
@@ -141,4 +141,4 @@ def test_threads_that_spin_on_the_same_core_make_no_slow_probe(system):
 @pytest.mark.parametrize(("stolen", "loaded"), [(21.5, False), (200.0, True)])
 def test_stolen_time_is_worth_a_word_by_its_share_of_all_processors(stolen, loaded):
     seen = {"seconds": 85.0, "cores": 32, "others": 0.0, "stolen": stolen}
-    assert load.is_loaded({**seen, "samples": 5444, "left": 0}) == loaded
+    assert timing.is_loaded({**seen, "samples": 5444, "left": 0}) == loaded

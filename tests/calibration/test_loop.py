@@ -8,13 +8,13 @@ import importlib
 import pytest
 
 from hetero import registry
-from hetero.calibration import budgets, modelling
-from hetero.calibration.budgets import FULL
-from hetero.calibration.failures import told
+from hetero.calibration import modelling, request
 from hetero.calibration.fit import fit
-from hetero.calibration.measure import loop, repeats, sampling
-from hetero.calibration.measure.samples import Samples
-from hetero.calibration.portions import Portion, all_cases
+from hetero.calibration.measure import loop, repeating, sampling
+from hetero.calibration.measure.workbench import Samples
+from hetero.calibration.progress import left_out
+from hetero.calibration.request import FULL
+from hetero.calibration.worklist import WorkItem, all_cases
 from hetero.errors import DeviceError
 from hetero.ops.cases import Case, Passes, Place, SampleGrid
 from hetero.profile import inventory
@@ -47,7 +47,7 @@ def test_a_method_that_cannot_be_measured_leaves_the_others(monkeypatch):
         return Samples(knots, typical=dict.fromkeys(knots, times))
 
     monkeypatch.setattr(sampling, "take", take)
-    monkeypatch.setattr(repeats, "settle", lambda *_: (0, 0, 0))
+    monkeypatch.setattr(repeating, "settle", lambda *_: (0, 0, 0))
     failures = []
     measured = loop.measure(portions("convolve2d"), FULL, {}, silent, failures)
     assert len(failures) == 3, "once in each pass"
@@ -56,7 +56,7 @@ def test_a_method_that_cannot_be_measured_leaves_the_others(monkeypatch):
     assert not any((key.method, key.dtype) == ("direct", "float32") for key in models)
     (key,) = (key for key in models if (key.method, key.dtype) == ("direct", "float64"))
     assert set(models[key]["constants"]["seconds"]) == {3e-3}, "1.5 times the fastest call"
-    (line,) = told(failures)
+    (line,) = left_out(failures)
     assert line == "convolve2d direct float32 on cpu: no memory"
 
 
@@ -89,7 +89,7 @@ def test_what_fails_while_it_is_measured_costs_its_own_models(
 
 def test_a_fit_that_fails_costs_its_own_model():
     samples = Samples({(4,): 1.0})
-    (work,) = portions("matmul", budget=budgets.QUICK)
+    (work,) = portions("matmul", budget=request.QUICK)
     good, bad = (
         loop.Measured(case, work.place, found)
         for case, found in zip(work.cases, (samples, Samples()), strict=True)
@@ -121,7 +121,7 @@ def test_a_device_that_is_gone_is_not_asked_again(cuda, monkeypatch):
     found = portions("matvec", "matmul", place=place)
     assert len(loop.measure(found, FULL, {}, silent, failures)) == 3
     assert len(asked) == 4
-    (line,) = told(failures)
+    (line,) = left_out(failures)
     assert line.startswith("cuda:0 from matvec tiled ")
     assert line.endswith("since it no longer works: unspecified launch failure")
 
@@ -177,7 +177,7 @@ def test_time_is_shared_in_proportion(monkeypatch):
     row = next(i for i in registry.lookup("matvec") if i.kind == "cuda")
     one = Case(row, "float32", "C", SampleGrid(), [[4]], seconds=1.0)
     other = Case(row, "float64", "C", Passes("surface", {}, {}, 1.0, number=3), seconds=3.0)
-    mine = [Portion(None, here(), (case,)) for case in (one, other)]
+    mine = [WorkItem(None, here(), (case,)) for case in (one, other)]
     loop.measure(mine, FULL, {}, silent, [])
     assert [dtype for dtype, _ in given] == ["float32", "float64", "float64", "float64"]
     expected = [2.0, 2.0 * 3.5 / 3.0, 2.0 * 3.0 / 2.0, 2.0 * 2.5]

@@ -12,7 +12,7 @@ import hetero
 from hetero import profile, registry
 from hetero.calibration import machine
 from hetero.calibration.measure import sampling
-from hetero.calibration.measure.samples import Samples
+from hetero.calibration.measure.workbench import Samples
 from hetero.cli import main
 from hetero.ops.cases import grid
 from hetero.profile import inventory
@@ -45,11 +45,11 @@ def measured(monkeypatch, hasty, profile_file):
         calls, links = [], []
         patch.setattr(sampling, "take", take)
         costs = lambda *_: ({"host": 1e-5 * len(calls)}, {})  # noqa: E731
-        patch.setattr(machine.surroundings.quiet_links, "links", links_of)
-        patch.setattr(machine.surroundings.overheads, "of_calls", costs)
-        patch.setattr(machine.surroundings.overheads, "pack", lambda budget: PACK)
+        patch.setattr(machine.overheads.quiet_links, "links", links_of)
+        patch.setattr(machine.overheads, "of_calls", costs)
+        patch.setattr(machine.overheads, "pack", lambda budget: PACK)
         patch.setattr(machine.compiling, "compile_ahead", lambda *_: None)
-        patch.setattr(machine.loop.repeats, "settle", lambda *_: (0, 0, 0))
+        patch.setattr(machine.loop.repeating, "settle", lambda *_: (0, 0, 0))
 
         def calibrate(*only, **options):
             taken.clear()

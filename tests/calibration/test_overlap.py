@@ -18,11 +18,11 @@ from hetero import registry
 from hetero.calibration import machine
 from hetero.calibration.ahead import compiling
 from hetero.calibration.ahead.listing import Listing, kernels_of
-from hetero.calibration.budgets import FULL, QUICK
 from hetero.calibration.environment import overheads, quiet_links
 from hetero.calibration.measure import loop, sampling
-from hetero.calibration.measure.samples import Samples
-from hetero.calibration.portions import Portion, all_cases, by_own_clock
+from hetero.calibration.measure.workbench import Samples
+from hetero.calibration.request import FULL, QUICK
+from hetero.calibration.worklist import WorkItem, all_cases, by_own_clock
 from hetero.host.compiled import loop_compiler, loops
 from hetero.ops.cases import Case, Passes, Place, SampleGrid, TimedSolves
 
@@ -34,7 +34,7 @@ TOGETHER = Place("cuda*2", {"kind": "cuda"}, (GPU, GPU))
 def portion(name, place, *ways, ahead=""):
     row = next(i for i in registry.lookup(name) if i.kind == place.kind)
     cases = [Case(row, "float32", str(n), how, [[4]], ahead=ahead) for n, how in enumerate(ways)]
-    return Portion(registry.operation(name), place, tuple(cases))
+    return WorkItem(registry.operation(name), place, tuple(cases))
 
 
 def portions():
@@ -106,11 +106,11 @@ def calibration(monkeypatch):
         return Loops()
 
     monkeypatch.setattr(sampling, "take", take)
-    monkeypatch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
+    monkeypatch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
     monkeypatch.setattr(machine.compiling, "compile_ahead", compile_ahead)
-    monkeypatch.setattr(machine.content, "profile_of", content)
+    monkeypatch.setattr(machine.modelling, "profile_of", content)
     monkeypatch.setattr(machine.thread_counts, "tables", lambda *_: {})
-    monkeypatch.setattr(machine.keeping_out, "told", lambda _: [])
+    monkeypatch.setattr(machine.outliers, "report", lambda _: [])
     monkeypatch.setattr(machine.blas_spin, "find", lambda: None)
     monkeypatch.setattr(machine.blas_spin, "rest", lambda: None)
     monkeypatch.setattr(machine, "places_of", lambda *_: PLACES)

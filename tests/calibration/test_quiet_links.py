@@ -12,7 +12,7 @@ from hetero.calibration.environment import copies, quiet_links
 from hetero.calibration.environment.copies import Copies
 from hetero.calibration.environment.quiet_links import transfers
 from hetero.calibration.fit import fit_link
-from hetero.calibration.measure import load
+from hetero.calibration.measure import timing
 from hetero.host import reused
 
 _RATE = 8e9
@@ -132,8 +132,10 @@ def robbed(monkeypatch, caplog):
                 super().__init__()
 
         monkeypatch.setattr(quiet_links, "Theft", Theft)
-        monkeypatch.setattr(quiet_links.load, "times", lambda: load.Times(0.0, device.stolen))
-        monkeypatch.setattr(quiet_links.load, "own", lambda: device.wanted)
+        monkeypatch.setattr(
+            quiet_links.timing, "processor_times", lambda: timing.Times(0.0, device.stolen)
+        )
+        monkeypatch.setattr(quiet_links.timing, "own_time", lambda: device.wanted)
         monkeypatch.setattr(quiet_links, "_LONG", _FEW[1])
         return transfers(device, _FEW, 0.01), device.number + 1, caplog.text
 

@@ -11,11 +11,11 @@ import pytest
 
 from hetero import registry
 from hetero.arrays import spec
-from hetero.calibration import portions
-from hetero.calibration.budgets import FULL
+from hetero.calibration import worklist
 from hetero.calibration.environment import overheads
-from hetero.calibration.measure import sampling, solving, timing, whole_solves, workbench
-from hetero.calibration.measure.load import Watch
+from hetero.calibration.measure import sampling, solving, timing, workbench
+from hetero.calibration.measure.timing import Watch
+from hetero.calibration.request import FULL
 from hetero.ops.cases import Case, Passes, Place, SampleGrid, TimedSolves
 from hetero.ops.products.cases import product
 from hetero.registry import lookup
@@ -255,8 +255,8 @@ def test_what_takes_too_long_is_left_out(passes):
 
 def test_times_that_tell_no_step_from_the_set_up():
     timed = {(16,): (1e-4, 2e-4), (64,): (2e-4, 2.01e-4), (256,): (1e-5, 9e-4)}
-    found = whole_solves.parted(timed, dict.fromkeys(timed, (2.0, 18.0)))
-    assert whole_solves.parts_apart(found) == {(16,): True, (64,): False, (256,): False}
+    found = solving.parted(timed, dict.fromkeys(timed, (2.0, 18.0)))
+    assert solving.separable(found) == {(16,): True, (64,): False, (256,): False}
     assert found.setup[256,] + 18 * found.seconds[256,] == pytest.approx(9e-4, rel=1e-3)
 
 
@@ -273,7 +273,7 @@ def test_host_shares_are_of_calls_that_ran_on_the_device(cuda, monkeypatch):
     found = [
         case
         for name in ("matvec", "matmul")
-        for case in portions.module_of(registry.operation(name)).cases(place, FULL)
+        for case in worklist.module_of(registry.operation(name)).cases(place, FULL)
     ]
     shares = overheads.host_shares(place, found, 0.0)
     assert {("matvec", "tiled"), ("matmul", "tiled")} <= set(shares)

@@ -11,11 +11,11 @@ import toys
 
 import hetero
 from hetero import devices, profile, registry
-from hetero.calibration import machine, portions
-from hetero.calibration.budgets import QUICK
-from hetero.calibration.environment import overheads, quiet_links, twins
+from hetero.calibration import machine, worklist
+from hetero.calibration.environment import equal_devices, overheads, quiet_links
 from hetero.calibration.measure import loop, sampling
-from hetero.calibration.measure.samples import Samples
+from hetero.calibration.measure.workbench import Samples
+from hetero.calibration.request import QUICK
 from hetero.ops.cases import Case, Place, SampleGrid, grid
 from hetero.profile import inventory
 
@@ -35,10 +35,12 @@ def asked(monkeypatch, first, twin):
 
         return one
 
-    monkeypatch.setattr(twins, "_links", lambda *_: [("upload", (seconds(first), seconds(twin)))])
-    monkeypatch.setattr(twins, "_calls", lambda *_: [])
+    monkeypatch.setattr(
+        equal_devices, "_links", lambda *_: [("upload", (seconds(first), seconds(twin)))]
+    )
+    monkeypatch.setattr(equal_devices, "_calls", lambda *_: [])
     place = Place("cuda:0", {"kind": "cuda"}, (None,))
-    return twins.difference(place, place._replace(name="cuda:1"), [], QUICK), len(calls)
+    return equal_devices.difference(place, place._replace(name="cuda:1"), [], QUICK), len(calls)
 
 
 # What the other one takes when the first one takes 1 ms -> whether it differs
@@ -98,7 +100,7 @@ def two(monkeypatch, profile_file, hasty):
             return Samples(dict.fromkeys(grid(case.axes), 1e-05))
 
         patch.setattr(sampling, "take", take)
-        patch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
+        patch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
         patch.setattr(quiet_links, "links", lambda *_: LINKS)
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: PACK)
@@ -158,7 +160,7 @@ def test_one_that_fails_to_be_probed_is_said(two, warnings_of, monkeypatch):
 
 
 def test_only_what_is_asked_for_needs_no_confirmation(two, monkeypatch):
-    monkeypatch.setattr(twins, "difference", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(equal_devices, "difference", lambda *_: pytest.fail("asked"))
     hetero.calibrate(True, only=["double"])
     hetero.calibrate(True, devices=["toy:0"])
 
@@ -169,11 +171,11 @@ def test_several_together_are_measured_at_few_sizes(two):
     sizes = [4**n for n in range(9)]
     case = Case(row, "float32", "*", SampleGrid(), [sizes, [5, 27]], seconds=9.0)
     info = inventory.devices()["toy:0"]
-    alone = portions.few(case, Place("toy:0", info, (both[0],)))
-    together = portions.few(case, Place("toy*2", info, tuple(both)))
+    alone = worklist.few(case, Place("toy:0", info, (both[0],)))
+    together = worklist.few(case, Place("toy*2", info, tuple(both)))
     assert alone is case
     assert together.axes == [[1, 4**4, 4**6, 4**7, 4**8], [5, 27]]
     assert together.seconds == pytest.approx(5.0)
     short = dataclasses.replace(case, axes=[sizes[:5]])
-    assert portions.few(short, Place("toy*2", info, tuple(both))) is short
-    assert math.isclose(portions.few(together, Place("toy*2", info, tuple(both))).seconds, 5.0)
+    assert worklist.few(short, Place("toy*2", info, tuple(both))) is short
+    assert math.isclose(worklist.few(together, Place("toy*2", info, tuple(both))).seconds, 5.0)

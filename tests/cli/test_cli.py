@@ -16,7 +16,7 @@ from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
 
 import hetero
 from hetero import devices, profile, registry, terminal
-from hetero.calibration import budgets
+from hetero.calibration import request
 from hetero.profile import inventory
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -54,9 +54,9 @@ def test_info_says_what_is_missing_and_what_to_install(data):
 
 def test_calibrate(data, run, profile_file, believed, monkeypatch):
     patient = dataclasses.replace(
-        budgets.QUICK, patience=1e3
+        request.QUICK, patience=1e3
     )  # nothing is left out for want of time
-    monkeypatch.setattr(budgets, "QUICK", patient)
+    monkeypatch.setattr(request, "QUICK", patient)
     found = data("calibrate", "--quick")
     parts = {"path", "written", "trusted", "devices", "residuals", "not_acceptable", "doubtful"}
     assert found.keys() == parts

@@ -13,7 +13,7 @@ import runtimes
 from compiled import compile_cuda
 
 from hetero import cli, devices, registry
-from hetero.calibration import budgets
+from hetero.calibration import request
 from hetero.errors import DeviceError, DeviceNotAvailable
 from hetero.evaluation import climbing, ladder, latest, pictures, roof, sweep
 from hetero.kernels.common.peak import peaks
@@ -117,7 +117,7 @@ def test_a_method_is_timed_on_what_calibration_measures_it_on(operation):
     place = Place("cpu", inventory.devices()["cpu"])
     ground = climbing.Ground(operation, place, "float64", 1.0)
     own = {}
-    for case in importlib.import_module(operation.cases).cases(place, budgets.QUICK):
+    for case in importlib.import_module(operation.cases).cases(place, request.QUICK):
         if case.dtype == "float64":
             own.setdefault(case.implementation.method, case)
     for row in ground.measured():

@@ -14,7 +14,7 @@ import hetero
 import hetero.ops
 from hetero import cli, kernels, profile, registry
 from hetero.arrays import spec
-from hetero.calibration import budgets
+from hetero.calibration import request
 from hetero.calling import planner
 from hetero.errors import MethodNotAvailable
 from hetero.ops.cases import Place
@@ -82,7 +82,7 @@ def test_nothing_is_measured_for_a_rung(operation, monkeypatch):
     (device,) = fakes.install(monkeypatch, 1)
     info = {**device.describe(), "arch": "sm_90", "shared_limit": 227 << 10}
     cases = importlib.import_module(operation.cases).cases
-    found = list(cases(Place(device.name, info, (device,)), budgets.QUICK))
+    found = list(cases(Place(device.name, info, (device,)), request.QUICK))
     assert found
     assert not [case for case in found if case.implementation.rung]
 

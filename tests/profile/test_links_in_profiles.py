@@ -17,11 +17,17 @@ import hetero
 from hetero import devices, profile, registry
 from hetero.calibration import machine as machine_of_calibration
 from hetero.calibration import modelling
-from hetero.calibration.environment import copies, links_at_once, overheads, quiet_links, twins
-from hetero.calibration.failures import Failure
+from hetero.calibration.environment import (
+    copies,
+    equal_devices,
+    links_at_once,
+    overheads,
+    quiet_links,
+)
 from hetero.calibration.measure import loop, sampling
 from hetero.calibration.measure.loop import Measured
-from hetero.calibration.measure.samples import Samples
+from hetero.calibration.measure.workbench import Samples
+from hetero.calibration.progress import Failure
 from hetero.calling import planner
 from hetero.devices import at_once
 from hetero.evaluation import links as evaluated
@@ -204,8 +210,8 @@ def calibrated(monkeypatch, hasty, profile_file):
         rows = registry._implementations["double"]
         rows[:] = [dataclasses.replace(row, shared=lambda problem: True) for row in rows]
         patch.setattr(sampling, "take", lambda case, *_: Samples(dict.fromkeys(grid(case.axes), 1)))
-        patch.setattr(loop.repeats, "settle", lambda *_: (0, 0, 0))
-        patch.setattr(twins, "difference", lambda *_: None)
+        patch.setattr(loop.repeating, "settle", lambda *_: (0, 0, 0))
+        patch.setattr(equal_devices, "difference", lambda *_: None)
         patch.setattr(machine_of_calibration.thread_counts, "tables", lambda *_: {})
         patch.setattr(machine_of_calibration.compiling, "compile_ahead", lambda *_: None)
         patch.setattr(blas_spin, "find", planted("find", None))

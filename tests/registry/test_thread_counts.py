@@ -8,10 +8,10 @@ import types
 import numba
 import pytest
 
-from hetero.calibration import budgets
+from hetero.calibration import request
 from hetero.calibration.environment import thread_counts as measuring
 from hetero.calibration.measure.loop import Measured
-from hetero.calibration.measure.samples import Samples
+from hetero.calibration.measure.workbench import Samples
 from hetero.ops.cases import Place
 from hetero.ops.cg import cases as cg_cases
 from hetero.registry import thread_counts
@@ -189,7 +189,7 @@ def solve(monkeypatch):
             clock.now += arguments.options.maxiter * seconds(problem.dims[0], threads)
 
         place = Place("cpu", {"kind": "cpu"})
-        found = cg_cases.cases(place, budgets.FULL)
+        found = cg_cases.cases(place, request.FULL)
         one = next(c for c in found if (c.layout, c.dtype) == ("stencil2", "float32"))
         return dataclasses.replace(
             one, implementation=dataclasses.replace(one.implementation, run=run)
@@ -243,7 +243,7 @@ def test_all_cases_together_take_a_second(solve):
     samples = Samples({(n,): 1e-4 for n in (1024, 4096, 16384)})
     place, failures = Place("cpu", {"kind": "cpu"}), []
     measured = [Measured(case, place, samples)] * 16
-    assert measuring.tables(measured, budgets.FULL, failures) == {}
+    assert measuring.tables(measured, request.FULL, failures) == {}
     assert not failures
     assert 0.9 < solve.clock.now < 1.2
 

@@ -102,15 +102,15 @@ def install() -> tuple[list[str], Disturbed]:
     clock.settle("")
     fake_clock.time.sleep = clock.sleep
     from hetero.calibration import machine
-    from hetero.calibration.measure import load
+    from hetero.calibration.measure import timing
     from hetero.ops.convolve2d import direct_cpu
 
     usage = types.SimpleNamespace(
         getrusage=lambda _: types.SimpleNamespace(ru_nivcsw=clock.switches)
     )
-    load.resource = usage
-    load.times = lambda: load.Times(clock.now + clock.others, clock.stolen)
-    load.own = lambda: clock.now
+    timing.resource = usage
+    timing.processor_times = lambda: timing.Times(clock.now + clock.others, clock.stolen)
+    timing.own_time = lambda: clock.now
     direct_cpu.block_width = lambda dtype: 8
     all_cases = machine.all_cases
 

@@ -305,14 +305,14 @@ def measure(quick: bool) -> dict:
     names = install()
     import importlib
 
-    from hetero.calibration import budgets
+    from hetero.calibration import request
     from hetero.ops.convolve2d import direct_cpu
 
     calibrate = importlib.import_module("hetero.calibration.calibrate")
     for name in ("QUICK", "FULL"):  # no time limits: which knots they cut off depends on the order
-        budget = getattr(budgets, name)
+        budget = getattr(request, name)
         limits = {f.name: math.inf for f in dataclasses.fields(budget) if f.name in _LIMITS}
-        setattr(budgets, name, dataclasses.replace(budget, **limits))
+        setattr(request, name, dataclasses.replace(budget, **limits))
     direct_cpu.block_width = lambda dtype: 8  # of this machine's vectors
     data = calibrate.measure_machine(quick, names, None)
     return {part: data[part] for part in ("links", "host", "models")}

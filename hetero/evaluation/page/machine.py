@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from hetero.calibration.measure import load
+from hetero.calibration.measure import timing
 from hetero.calling import overview
 from hetero.evaluation import report
 from hetero.evaluation.page.axes import in_bytes
@@ -44,8 +44,8 @@ def trust(constants: Profile, is_here: bool) -> str:
         )
         parts.append(paragraph(text, "warn"))
     if seen := data.get("load"):
-        told = f"While it was measured: {load.described(seen)}."
-        parts.append(paragraph(told, "soft" if load.is_trusted(seen) else "warn"))
+        told = f"While it was measured: {timing.described(seen)}."
+        parts.append(paragraph(told, "soft" if timing.is_trusted(seen) else "warn"))
     if doubtful := report.doubtful(constants):
         names = ", ".join(name.replace("|", " ") for name in doubtful)
         parts.append(paragraph(f"Predictions off by a factor: {names}.", "warn"))

@@ -9,9 +9,9 @@ import pytest
 
 import hetero
 from hetero import profile
-from hetero.calibration import budgets, modelling
+from hetero.calibration import modelling, request
 from hetero.calibration.measure.loop import Measured
-from hetero.calibration.measure.samples import Samples
+from hetero.calibration.measure.workbench import Samples
 from hetero.ops import kmeans
 from hetero.ops.cases import Place, grid
 from hetero.ops.kmeans import cases, operands
@@ -184,7 +184,7 @@ def test_what_several_devices_are_sent_is_no_part_of_a_whole_fit():
     device = types.SimpleNamespace(name="cuda:0")
     info = DEVICE | {"members": ("cuda:0", "cuda:1"), "constants": "cuda*2"}
     place = Place("cuda*2", info, (device, device))
-    budget = budgets.FULL
+    budget = request.FULL
     made = {case.layout: case for case in cases.cases(place, budget) if case.dtype == "float64"}
     first, whole = made[cases._FIRST], made[operands.DENSE]
     segment = {"below": None, "bytes_per_second": 1e9, "seconds_per_byte": 0.0, "seconds": 0.0}

@@ -1,4 +1,4 @@
-"""Of several GPUs of one kind one is measured; a few probes tell whether the others are like it.
+"""Equal devices: one of several GPUs of a kind is measured, and probes compare the others.
 
 They may not be: in another slot, hotter, shared with somebody, or limited to less power.
 """
@@ -22,8 +22,8 @@ from hetero.ops.cases import Budget, Case, Place, SampleGrid
 
 SECONDS = 2.0  # that confirming one takes, about
 _ROUNDS = 5
-_ALIKE = 0.1  # two that differ by less than this are alike, however well that is known
-_SURE = 4.0  # uncertainties beyond which a difference is none of noise
+_ALIKE = 0.1  # relative difference below which two devices count as equal
+_SIGMAS = 4.0  # standard errors: the significance threshold of a difference
 _LARGEST = 1 << 26  # bytes of a transfer
 
 
@@ -35,7 +35,7 @@ class Difference(NamedTuple):
 
 
 def difference(
-    first: Place, twin: Place, cases: Iterable[Case], budget: Budget
+    first: Place, second: Place, cases: Iterable[Case], budget: Budget
 ) -> Difference | None:
     """In what a GPU differs from the one that was measured; None where it does not.
 
@@ -44,14 +44,14 @@ def difference(
 
     Parameters
     ----------
-    first, twin : Place
+    first, second : Place
         The GPU that was measured, and the other one.
     cases : iterable of Case
         What was measured of the first one; the first grid of each operation's is a probe.
     budget : Budget
     """
-    of_calls = _calls(first, twin, cases, budget)
-    of_links = _links(first, twin, min(_LARGEST, budget.largest_transfer))
+    of_calls = _calls(first, second, cases, budget)
+    of_links = _links(first, second, min(_LARGEST, budget.largest_transfer))
     for probes, only_links in ((of_calls, False), (of_links, True)):
         for name, (one, other) in probes:
             if (ratio := _ratio(one, other)) is not None:
@@ -69,7 +69,7 @@ def _ratio(one: Callable[[], float], other: Callable[[], float]) -> float | None
             seconds[1].append(other())
         ratio = median(seconds[1]) / median(seconds[0])
         noise = spread(seconds[0]) + spread(seconds[1])
-        if abs(math.log(ratio)) <= max(_ALIKE, _SURE * noise):
+        if abs(math.log(ratio)) <= max(_ALIKE, _SIGMAS * noise):
             return None
     return ratio
 
@@ -77,9 +77,9 @@ def _ratio(one: Callable[[], float], other: Callable[[], float]) -> float | None
 Probe = tuple[str, tuple[Callable[[], float], Callable[[], float]]]
 
 
-def _links(first: Place, twin: Place, nbytes: int) -> Iterable[Probe]:
+def _links(first: Place, second: Place, nbytes: int) -> Iterable[Probe]:
     found: dict[str, list[Callable[[], float]]] = {}
-    for place in (first, twin):
+    for place in (first, second):
         (device,) = place.devices
         for name, call in _transfers(device, nbytes).items():
             found.setdefault(name, []).append(call)
@@ -106,13 +106,13 @@ def _transfers(device: Device, nbytes: int) -> dict[str, Callable[[], float]]:
     }
 
 
-def _calls(first: Place, twin: Place, cases: Iterable[Case], budget: Budget) -> Iterable[Probe]:
+def _calls(first: Place, second: Place, cases: Iterable[Case], budget: Budget) -> Iterable[Probe]:
     """One call of each operation that is measured on a grid, of a middle size."""
     chosen: dict[str, Case] = {}
     for case in cases:
         if isinstance(case.how, SampleGrid):
             chosen.setdefault(case.implementation.operation, case)
-    benches = [(place, Bench(place.devices)) for place in (first, twin)] if chosen else []
+    benches = [(place, Bench(place.devices)) for place in (first, second)] if chosen else []
 
     def seconds(place: Place, bench: Bench, case: Case, dims: tuple[int, ...]) -> float:
         with loop.active(place):

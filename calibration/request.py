@@ -1,4 +1,4 @@
-"""What a calibration is to measure."""
+"""What a calibration is asked to measure, and how much time it may take."""
 
 from __future__ import annotations
 
@@ -6,11 +6,33 @@ import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hetero.calibration import budgets
 from hetero.ops.cases import Budget
 
+QUICK = Budget(
+    quick=True,
+    point=0.004,
+    longest=0.03,
+    step=8.0,
+    solve_step=64.0,
+    largest_solve=2**22,
+    held_out=8,
+    largest_transfer=2**27,
+    link_step=2.0,
+)
+FULL = Budget(
+    quick=False,
+    point=0.005,
+    longest=0.02,
+    step=1.0,
+    solve_step=1.0,
+    largest_solve=2**24,
+    held_out=16,
+    largest_transfer=2**30,
+    link_step=2.0,
+)
 
-class Wanted(NamedTuple):
+
+class Request(NamedTuple):
     """What a calibration is to measure.
 
     Attributes
@@ -21,11 +43,11 @@ class Wanted(NamedTuple):
     only : tuple of str
         Names of operations, devices and methods; empty for everything.
     base : dict or None
-        Content of a profile whose other constants stay where ``only`` is given.
+        Content of a profile, which keeps its other constants where ``only`` is given.
     unfinished : Path or None
-        Where to keep what was measured so far.
+        File of the samples taken so far.
     fresh : bool
-        Whether what an interrupted calibration left is not to be continued.
+        Whether an interrupted calibration is not continued.
     kernels : bool
         Whether tuning tables are measured too.
     """
@@ -40,10 +62,10 @@ class Wanted(NamedTuple):
 
     @property
     def budget(self) -> Budget:
-        return budgets.QUICK if self.quick else budgets.FULL
+        return QUICK if self.quick else FULL
 
     def plain(self) -> dict[str, Any]:
-        """What must be the same in a calibration that goes on with another one's samples."""
+        """What must be equal for a calibration to continue another one."""
         return {
             "budget": dataclasses.asdict(self.budget),
             "devices": self.devices,

@@ -1,0 +1,202 @@
+"""The work list: which devices are measured, and which cases of each operation at each place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from hetero import devices as backends
+from hetero.calibration.progress import Failure
+from hetero.errors import DeviceNotAvailable
+from hetero.imports import load
+from hetero.ops.cases import Budget, Case, Passes, Place, SampleGrid
+from hetero.pricing import pricing
+from hetero.pricing.plan import CPU
+from hetero.profile import inventory
+from hetero.registry import Operation
+
+_FEW = 5  # knots of what several devices share, along the first axis
+_LOOKS = 2  # passes over cases that the host's clock times: slow spells outlast one
+_ROOM = 0.5  # of a device's memory, for the operands of one call
+
+
+class WorkItem(NamedTuple):
+    """The cases of one operation at one place."""
+
+    operation: Operation
+    place: Place
+    cases: tuple[Case, ...]
+
+    @property
+    def passes(self) -> int:
+        """How often all cases are gone through."""
+        return max(map(turns, self.cases), default=1)
+
+
+def chosen_devices(devices: list[str] | None, infos: dict[str, dict[str, Any]]) -> list[str]:
+    """The names of the devices to measure: those asked for after the CPU, or all that are used."""
+    if devices is None:
+        return [
+            name
+            for name, info in infos.items()
+            if not (info.get("is_host_cpu") or info.get("same_as") or info.get("set_aside"))
+        ]
+    for name in devices:
+        if name not in infos:
+            reason = f": it is broken, {why}" if (why := inventory.broken().get(name)) else ""
+            raise DeviceNotAvailable(
+                f"devices must be among {', '.join(map(repr, infos))}, got {name!r}{reason}"
+            )
+    return [CPU, *(name for name in devices if name != CPU)]
+
+
+def places_of(names: list[str], infos: dict[str, dict[str, Any]], quick: bool) -> list[Place]:
+    """The CPU, each device, and all equal devices together."""
+    found = [
+        Place(name, infos[name], () if name == CPU else (backends.get(name),)) for name in names
+    ]
+    for info in pricing.groups(infos).values() if not quick else ():
+        if info["members"][0] in names and not info.get("is_host_cpu"):
+            together = tuple(backends.get(member) for member in info["members"])
+            found.append(Place(info["constants"], info, together))
+    return found
+
+
+def module_of(operation: Operation) -> ModuleType:
+    """The module that says what is measured of an operation."""
+    if not operation.cases:
+        raise LookupError("it does not say what is to be measured (Operation.cases)")
+    return load(operation.cases)
+
+
+def all_cases(
+    operations: Iterable[Operation], places: list[Place], budget: Budget, failures: list[Failure]
+) -> list[WorkItem]:
+    """The work list of a calibration, in order."""
+    found = []
+    for operation in operations:
+        for place in places:
+            try:
+                cases = module_of(operation).cases(place, budget)
+                cases = tuple(few(with_room(c, place), place) for c in cases if _fits(c, place))
+            except Exception as error:
+                failures.append(Failure(operation.name, place.name, "", error))
+            else:
+                found.append(WorkItem(operation, place, cases))
+    return [item for item in found if item.cases]
+
+
+def _fits(case: Case, place: Place) -> bool:
+    """Whether a case can be measured at a place: together only what several devices can share."""
+    shared = case.implementation.shared
+    if len(place.devices) < 2:
+        return True
+    return shared is not None and case.problem is not None and shared(case.problem(*case.largest))
+
+
+def with_room(case: Case, place: Place) -> Case:
+    """The case without the knots whose operands fill a device's memory."""
+    memory = place.info.get("memory_bytes")
+    if not place.devices or memory is None or case.problem is None:
+        return case
+
+    def fits(dims: tuple[int, ...]) -> bool:
+        problem = case.problem(*dims)
+        return sum(o.nbytes for o in (*problem.inputs, problem.output)) <= _ROOM * memory
+
+    if isinstance(case.how, Passes):
+        knots = {key: dims for key, dims in case.how.knots.items() if fits(dims)}
+        return replace(case, how=replace(case.how, knots=knots))
+    axes = case.axes
+    while any(len(axis) > 1 for axis in axes) and not fits(tuple(axis[-1] for axis in axes)):
+        axes = [axis[:-1] if len(axis) > 1 else axis for axis in axes]
+    return replace(case, axes=axes)
+
+
+def few(case: Case, place: Place) -> Case:
+    """The case with fewer knots where it is for several devices: only large ones are shared."""
+    if len(place.devices) < 2 or not case.axes or len(case.axes[0]) <= _FEW:
+        return case
+    sizes, *others = case.axes
+    kept = [sizes[0], sizes[-_FEW], *sizes[2 - _FEW :]]
+    return replace(case, axes=[kept, *others], seconds=case.seconds * len(kept) / len(sizes))
+
+
+def by_own_clock(worklist: list[WorkItem]) -> tuple[list[WorkItem], list[WorkItem], list[WorkItem]]:
+    """Three work lists: cases that a GPU's own clock times, however busy the host is, of which the
+    first need nothing compiled and the second do; and all others."""
+    found: tuple[list[WorkItem], list[WorkItem], list[WorkItem]] = [], [], []
+    for item in worklist:
+        cases: tuple[list[Case], list[Case], list[Case]] = [], [], []
+        for case in item.cases:
+            own = len(item.place.devices) == 1 and has_own_clock(case)
+            cases[bool(case.ahead) if own else 2].append(case)
+        for several, kept in zip(found, cases, strict=True):
+            if kept:
+                several.append(item._replace(cases=tuple(kept)))
+    return found
+
+
+def in_turn(worklist: Iterable[WorkItem]) -> Iterator[tuple[WorkItem, Case, float]]:
+    """Each case as often as it is gone through, with its part of the case's seconds.
+
+    All cases have their first turn before any has its second: a slow spell may last for seconds.
+    """
+    worklist = list(worklist)
+    for number in range(max((item.passes for item in worklist), default=0)):
+        for item in worklist:
+            for case in item.cases:
+                if number < turns(case):
+                    yield item, case, case.seconds / turns(case)
+
+
+def turns(case: Case) -> int:
+    """How often a case is gone through: what a GPU's own clock times, once."""
+    if isinstance(case.how, Passes):
+        return case.how.number
+    return 1 if has_own_clock(case) else _LOOKS
+
+
+def has_own_clock(case: Case) -> bool:
+    """Whether a GPU's own clock times a case on one GPU, however busy the host is."""
+    return isinstance(case.how, SampleGrid) and case.implementation.kind == "cuda"
+
+
+def names_of(item: WorkItem, case: Case) -> set[str]:
+    """The names that stand for a case."""
+    operation = item.operation
+    return {operation.name, operation.function, case.implementation.method} | place_names(
+        item.place
+    )
+
+
+def place_names(place: Place) -> set[str]:
+    """The names that stand for all that is of a place: "cuda:0" and "cuda"."""
+    return {place.name, place.kind}
+
+
+def selected(worklist: Iterable[WorkItem], only: Iterable[str]) -> list[WorkItem]:
+    """The cases that have one of these names.
+
+    Raises
+    ------
+    ValueError
+        If a name stands for nothing that can be measured; the message lists those that do.
+    """
+    worklist, only = list(worklist), set(only)
+    known = {
+        name: None
+        for item in worklist
+        for case in item.cases
+        for name in sorted(names_of(item, case))
+    }
+    for name in sorted(only - known.keys()):
+        valid = ", ".join(map(repr, sorted(known)))
+        raise ValueError(f"only must name what can be measured here: {valid}; got {name!r}")
+    found = [
+        item._replace(cases=tuple(c for c in item.cases if names_of(item, c) & only))
+        for item in worklist
+    ]
+    return [item for item in found if item.cases]

@@ -47,7 +47,7 @@ def least_work(measured: Iterable[Measured]) -> float | None:
     float or None
         None: nothing was found that is better than `hetero.host.blas_spin.LONG`.
     """
-    if not blas_spin.is_cut():
+    if not blas_spin.spin_is_shortened():
         return None
     A = np.random.default_rng(0).random((_EXTENT, _EXTENT), dtype=np.float32)
 
@@ -60,7 +60,9 @@ def least_work(measured: Iterable[Measured]) -> float | None:
         seconds, loop = left.pop()  # the longest one
         # What the shortest gains is least, and takes most to tell: it has all time that is left.
         share = time.perf_counter() + SECONDS / (len(_POINTS) + 1) if left else end
-        ratio = compared(loop, product, blas_spin.quiet, blas_spin.usual, share=share, end=end)
+        ratio = compared(
+            loop, product, blas_spin.shorten_spin, blas_spin.restore_spin, share=share, end=end
+        )
         if ratio is None:
             return found
         if max(ratio) > _LOSS:

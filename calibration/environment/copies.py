@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from hetero.devices.base import Device
-from hetero.host import reused
+from hetero.host import pages
 from hetero.profile import PAGEABLE, PINNED, STAGED
 
 Way = tuple[str, str]  # direction and kind of memory
@@ -24,7 +24,7 @@ class Copies:
     """Copies of any size between a device, which is active, and each kind of the host's memory.
 
     As in calls, downloads to pageable memory go to a new result, whose memory was used before where
-    that is so in calls (`hetero.host.reused`), and uploads from it come from a place that no
+    that is so in calls (`hetero.host.pages`), and uploads from it come from a place that no
     cache holds, unless they are so small that a program has just made them. It is copied by the
     driver alone, or "staged" where the device can, beside threads that `rest`.
 
@@ -47,7 +47,7 @@ class Copies:
         self._device = device
         self.ways = ways(device)
         if ("download", STAGED) in self.ways:
-            reused.open_()  # as the first staged copy does
+            pages.open_()  # as the first staged copy does
         self._buffer, self._owner = device.allocate(largest)
         self._pinned = device.pinned(largest)
         for start in range(0, largest, _PERIOD):
@@ -88,7 +88,7 @@ class Copies:
         elif direction == "upload":
             array = self._source(nbytes)
         else:
-            array = reused.empty((nbytes,), np.uint8)
+            array = pages.empty((nbytes,), np.uint8)
         if memory == STAGED:
             device.ring().start(direction, array, self._buffer, 0, device.record()).wait()
         elif nbytes >= _LEAST_STAGED:

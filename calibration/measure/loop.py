@@ -163,7 +163,7 @@ def measure(
 def _calm(case: Case, place: Place) -> None:
     """What the CPU does without BLAS is measured while that one's threads sleep."""
     if not place.devices and limits.BLAS not in case.implementation.uses:
-        blas_spin.rest()
+        blas_spin.wait_until_idle()
 
 
 def active(place: Place) -> Any:

@@ -13,7 +13,7 @@ from hetero.calibration.measure.queue import Queue
 from hetero.calibration.measure.timing import Watch, measure
 from hetero.devices.base import Device
 from hetero.devices.workspace import Workspace
-from hetero.host import limits, reused
+from hetero.host import limits, pages
 from hetero.ops.cases import Case, Dims
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
@@ -199,7 +199,7 @@ class Bench:
             result = problem.output
             # As calls make it: a product's is NumPy's own.
             is_numpys = limits.BLAS in case.implementation.uses
-            empty = np.empty if is_numpys else reused.maker(result.nbytes)
+            empty = np.empty if is_numpys else pages.maker(result.nbytes)
 
             def call_here() -> None:
                 out = empty(result.shape, result.dtype)

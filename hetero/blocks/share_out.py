@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero import devices
-from hetero.blocks.ranges import moved
+from hetero.blocks.partition import moved
 from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.errors import DeviceError

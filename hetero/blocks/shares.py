@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from hetero import registry
-from hetero.blocks import ranges, with_cpu
-from hetero.blocks.ranges import bounds, moved, with_terms
+from hetero.blocks import partition, with_cpu
+from hetero.blocks.partition import bounds, moved, with_terms
 from hetero.devices import at_once
 from hetero.pricing import candidate_pricing, movement, pricing
 from hetero.pricing.plan import CPU, Candidate, Plan, Share
@@ -209,10 +209,10 @@ class _Together:
         self, part: Problem, implementation: Implementation, member: str, constants: Profile
     ) -> Candidate:
         info = self._infos[member]
-        found = ranges.priced(part, implementation, member, info, constants, self._asked_for)
+        found = partition.priced(part, implementation, member, info, constants, self._asked_for)
         if implementation.blocks == registry.ALWAYS and constants is self._at_once:
             found = _contended(found, part, member, constants)
-        return ranges.fetched(found, part, constants)
+        return partition.fetched(found, part, constants)
 
 
 def _contended(found: Candidate, part: Problem, member: str, constants: Profile) -> Candidate:

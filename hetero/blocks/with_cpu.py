@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hetero import registry
-from hetero.blocks import ranges
+from hetero.blocks import partition
 from hetero.pricing import pricing
 from hetero.pricing.plan import CPU, Candidate, Plan, Share
 from hetero.profile import Profile
@@ -77,11 +77,13 @@ def _shares(
     weights: Sequence[float],
 ) -> tuple[Share, ...]:
     """The CPU's range, by its best method, and the device's."""
-    (_, middle), (_, end) = ranges.bounds(cut.extent, list(weights))
+    (_, middle), (_, end) = partition.bounds(cut.extent, list(weights))
     first, rest = cut.problem(0, middle), cut.problem(middle, end)
     own = pricing.price(first, constants, devices, CPU)
     # Priced as itself, whether or not it equals another one.
     info = {key: value for key, value in devices[name].items() if key != "same_as"}
-    one = ranges.fetched(ranges.priced(rest, row, name, info, constants, True), rest, constants)
+    one = partition.fetched(
+        partition.priced(rest, row, name, info, constants, True), rest, constants
+    )
     others = Plan(rest, (one,), constants.title)
     return Share(cut.along, 0, middle, own), Share(cut.along, middle, end, others)

@@ -10,7 +10,7 @@ from hetero import profile
 from hetero.arrays import HOST, Operand
 from hetero.devices.base import Device
 from hetero.errors import GraphError
-from hetero.host import reused
+from hetero.host import pages
 from hetero.moving import transfer
 from hetero.moving.calls import Call, Done
 from hetero.pricing.plan import CPU
@@ -38,11 +38,11 @@ def by_host(
     result = problem.output
     here = result.location == HOST
     if not here:
-        out = (reused.empty if used else np.empty)(result.shape, result.dtype)
+        out = (pages.empty if used else np.empty)(result.shape, result.dtype)
     elif used:  # the operands stay as they are, for the CPU
         out = apart(call, result)
     elif call.out is None:
-        out = reused.maker(result.nbytes)(result.shape, result.dtype)
+        out = pages.maker(result.nbytes)(result.shape, result.dtype)
     else:
         out = call.out
     if isinstance(call.start, np.ndarray):
@@ -121,7 +121,7 @@ def on_device(device: Device, implementation: Implementation, problem: Problem, 
 def apart(call: Call, result: Operand) -> np.ndarray:
     """Memory that takes a host call's result before all operands were read."""
     if call.out is None or _overlap(call.out, call.arrays):
-        return reused.empty(result.shape, result.dtype)
+        return pages.empty(result.shape, result.dtype)
     return call.out
 
 

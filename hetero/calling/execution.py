@@ -147,9 +147,8 @@ def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
 
 
 def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
-    """Each time that there is more room: what is easily made anew is let go of first, then what
-    arrays' libraries keep, then copies of operands, a quarter of so many bytes, and twice as many
-    each time."""
+    """Free memory in stages, and yield after each: the device's pools, what array libraries keep,
+    then kept copies of operands, ``nbytes / 4`` at first and twice as much each time."""
     if any([device.trim() for device in used]):  # noqa: C419  # each of them
         yield
     if any([release(device) for device in used]):  # noqa: C419

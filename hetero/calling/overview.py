@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetero import devices, profile
-from hetero.host import blas_spin, layer
+from hetero.host import blas_spin, threading_layer
 from hetero.imports import load
 from hetero.pricing import pricing
 from hetero.profile import inventory, tuning
@@ -76,7 +76,7 @@ def machine() -> Inventory:
     return Inventory(
         cpu={
             **{key: value for key, value in here["cpu"].items() if key != "kind"},
-            "loop_threads": layer.describe(),
+            "loop_threads": threading_layer.describe(),
             "blas_timeout": blas_spin.describe(constants.blas_sleep()),
         },
         devices={name: info for name, info in here.items() if name != "cpu"},

@@ -18,7 +18,7 @@ from hetero import devices, registry
 from hetero.devices.base import Device
 from hetero.errors import DeviceNotAvailable
 from hetero.evaluation import bench, left_out
-from hetero.host import reused
+from hetero.host import pages
 from hetero.ops import benchmark
 
 SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes
@@ -118,7 +118,7 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
         ways: dict[str, Callable[[], object]] = {
             "upload": lambda: device.upload(ordinary, there),
             "upload, pinned": lambda: device.upload(pinned, there),
-            "download, new array": lambda: device.download(there, reused.empty(shape, np.uint8)),
+            "download, new array": lambda: device.download(there, pages.empty(shape, np.uint8)),
             "download, fresh pages": lambda: device.download(there, np.empty(nbytes, np.uint8)),
             "download, given array": lambda: device.download(there, given),
             "download, pinned": lambda: device.download(there, pinned),

@@ -34,8 +34,8 @@ Name = TypeVar("Name", bound=Hashable)
 
 def settle() -> None:
     """Wait until BLAS's idle threads sleep."""
-    blas_spin.rest()
-    if not blas_spin.is_cut():
+    blas_spin.wait_until_idle()
+    if not blas_spin.spin_is_shortened():
         _sleep(_SPINS)
 
 

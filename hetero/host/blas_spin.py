@@ -39,13 +39,13 @@ __all__ = [
     "describe",
     "find",
     "for_loop",
-    "is_cut",
     "is_due",
     "obstacle",
-    "quiet",
-    "rest",
+    "restore_spin",
     "shares_loops",
-    "usual",
+    "shorten_spin",
+    "spin_is_shortened",
+    "wait_until_idle",
 ]
 
 OPTION = "HETERO_BLAS_TIMEOUT"
@@ -60,13 +60,13 @@ _LATE = "scipy.linalg._fblas"  # what brings SciPy's copy, if anything does
 _SECONDS = 20.0  # that the process may take, of a few milliseconds
 
 log = logging.getLogger("hetero")
-_told: dict[str, str] = {}  # library -> what is done to it
+_status: dict[str, str] = {}  # library -> what is done to it
 _state = {"looked": False, "scipy": False}
 _finding = threading.Lock()
 
 
 class _Asked(threading.local):
-    """Of how many seconds the work is during whose loops they are to sleep; whether it had any.
+    """Expected seconds of the enclosing work, and whether a multi-threaded loop has run in it.
 
     For each of Python's threads.
     """
@@ -87,11 +87,11 @@ def asleep(seconds: float = _PATIENT) -> Iterator[None]:
     To find the variable takes 30 ms, once: shorter work does not wait for that.
     """
     _look(seconds)
-    quiet()
+    shorten_spin()
     try:
         yield
     finally:
-        usual()
+        restore_spin()
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def asleep_in_loops(seconds: float) -> Iterator[None]:
         yield
     finally:
         _asked.seconds = before
-        usual()
+        restore_spin()
 
 
 def for_loop() -> None:
@@ -113,7 +113,7 @@ def for_loop() -> None:
     if _asked.seconds is not None:
         _asked.met = True
         _look(_asked.seconds)
-        quiet()
+        shorten_spin()
 
 
 def shares_loops(function: Callable[[], object]) -> bool:
@@ -129,19 +129,19 @@ def _look(seconds: float) -> None:
         find() if seconds >= _PATIENT else _find_beside()
 
 
-def rest() -> None:
+def wait_until_idle() -> None:
     """The idle threads of BLAS go to sleep, until the next product."""
     with asleep():
         time.sleep(_REST)
 
 
-def quiet() -> None:
-    """The idle threads of BLAS sleep, until `usual`."""
+def shorten_spin() -> None:
+    """The idle threads of BLAS sleep, until `restore_spin`."""
     for word, short, _ in _words:
         word[0] = short
 
 
-def usual() -> None:
+def restore_spin() -> None:
     """They spin again as they did, after their next product."""
     for word, _, before in _words:
         word[0] = before
@@ -154,8 +154,8 @@ def find() -> None:
         reason = _reason()
         for library in libraries():
             path = library["filepath"]
-            if path not in _told:
-                _told[path] = reason or obstacle(library) or _found(path)
+            if path not in _status:
+                _status[path] = reason or obstacle(library) or _found(path)
 
 
 def _find_beside() -> None:
@@ -170,9 +170,9 @@ def is_due() -> bool:
     return not _state["looked"] or (not _state["scipy"] and _LATE in sys.modules)
 
 
-def is_cut() -> bool:
+def spin_is_shortened() -> bool:
     """Whether NumPy's BLAS is one whose threads sleep while hetero works, or will from now on."""
-    every = _told if _state["looked"] else _expected()
+    every = _status if _state["looked"] else _expected()
     told = [text for path, text in every.items() if owner(path) == "numpy"]
     return any(text.startswith("2^") for text in told) and _exponent() <= _SHORT
 
@@ -186,7 +186,7 @@ def describe(least: float = LONG) -> dict[str, str]:
         Seconds of the work from which on it is long.
     """
     during = f" during work of {1e3 * least:.2g} ms and more"
-    told = _foretold() | _told
+    told = _foretold() | _status
     return {owner(path): f"{x}{during}" if x == _cycles() else x for path, x in told.items()}
 
 
@@ -250,7 +250,7 @@ def _reason() -> str | None:
 
 
 def _found(path: str) -> str:
-    """Have `quiet` set the variable of a library; what is told of it."""
+    """Have `shorten_spin` set the variable of a library; what is told of it."""
     path = os.path.realpath(path)
     distance = _distance(path)
     if distance is None:
@@ -289,7 +289,7 @@ def _distance(path: str) -> int | None:
 def _after_fork() -> None:
     global _finding
     _finding = threading.Lock()  # another thread may have held it,
-    usual()  # or been in a loop
+    restore_spin()  # or been in a loop
 
 
 if hasattr(os, "register_at_fork"):

@@ -40,7 +40,7 @@ def read(kind: str, name: str, root: Path | None = None) -> bytes | None:
     Parameters
     ----------
     kind : str
-        Of things, a folder's name: "cubin".
+        Category, and name of the subdirectory: "cubin".
     name : str
         A file's name, which says all that the content depends on.
     root : Path, optional

@@ -25,7 +25,7 @@ from llvmlite.binding import ffi
 from numba.core import compiler_lock
 from numba.np.ufunc import parallel as layers
 
-from hetero.host import blas_spin, layer
+from hetero.host import blas_spin, threading_layer
 from hetero.host.compiled import numba_cache, parts
 from hetero.host.compiled.parts import ALONE, OPTIONS, team
 
@@ -34,7 +34,7 @@ __all__ = ["capped", "serial", "shared", "task_count", "thread_count", "threaded
 _SHARE = 1 << 14  # elements per thread; with fewer, waking it costs more than it saves
 _lock = threading.RLock()
 _state = {"started": False, "forked": False, "turns": None, "process": 0}
-layer.prepare()  # before anything here starts Numba's threads
+threading_layer.prepare()  # before anything here starts Numba's threads
 
 
 def threaded(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from hetero import devices
 from hetero.arrays import Operand, as_array, describe, is_device_array
 from hetero.devices.base import Device
 from hetero.errors import GraphError
-from hetero.host import reused
+from hetero.host import pages
 from hetero.moving import transfer
 
 
@@ -24,7 +24,7 @@ class Download:
         direct = operand.is_c_contiguous()
         low, size = 0, operand.nbytes
         if direct:
-            target = reused.empty(operand.shape, operand.dtype) if out is None else out
+            target = pages.empty(operand.shape, operand.dtype) if out is None else out
         else:  # with the gaps between the elements
             low, end = operand.span()
             target = np.empty(end - low, np.uint8)

@@ -7,7 +7,7 @@ import logging
 from hetero import devices
 from hetero.arrays import pinned
 from hetero.errors import DeviceError
-from hetero.host import reused
+from hetero.host import pages
 from hetero.profile import inventory
 
 log = logging.getLogger("hetero")
@@ -64,7 +64,7 @@ def memory() -> Memory:
     for name, device in devices.available().items():
         held = {} if devices.inherited(name) else device.memory_held()
         found[name] = dict(sorted(held.items()))
-    if held := pinned.sizes() | reused.sizes():
+    if held := pinned.sizes() | pages.sizes():
         found["host"] = dict(sorted(held.items()))
     return found
 
@@ -100,7 +100,7 @@ def clear_memory(device: str | None = None) -> None:
     """
     names = [*devices.available()] if device is None else [devices.get(device).name]
     inventory.changed()
-    reused.clear()
+    pages.clear()
     for name in names:
         if devices.inherited(name):
             continue

@@ -9,7 +9,7 @@ import numpy as np
 
 from hetero.arrays import HOST, UNKNOWN_STREAM, Operand, describe, library_of
 from hetero.devices.base import Device
-from hetero.host import reused
+from hetero.host import pages
 from hetero.host.copying.copy_jobs import DOWNLOAD, UPLOAD, Copy
 from hetero.imports import load
 from hetero.moving import failures, keeping, pipeline
@@ -102,7 +102,7 @@ def fetch(
 ) -> np.ndarray:
     """A C-contiguous device buffer on the host, in ``target`` where given."""
     if target is None:
-        target = reused.empty(shape, dtype)
+        target = pages.empty(shape, dtype)
     if target.flags.c_contiguous:
         device.download(source, target)
     elif not device.staged(DOWNLOAD, target, source, 0):

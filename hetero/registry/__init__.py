@@ -119,7 +119,7 @@ class Arguments(NamedTuple):
 
 
 class Price(NamedTuple):
-    """What a method takes that is made of others.
+    """Price of a composite method.
 
     Attributes
     ----------

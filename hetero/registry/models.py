@@ -43,7 +43,7 @@ class Work(NamedTuple):
     repeat : int
         How often the work above is done one after another.
     calls : float
-        How often what a call costs however small is to be paid.
+        How many times the fixed overhead of a call is incurred.
     estimate : float
         Seconds by the implementation's own reckoning, for the form "waves"; 0 where it has none.
     terms : tuple of tuple of int

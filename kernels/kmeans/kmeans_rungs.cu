@@ -5,9 +5,8 @@
 //   coalesced  the same kernel, with the elements of neighbouring points together (1, n)
 //   shared     centroids come to shared memory, CENTROIDS elements at a time
 //   reduction  sums of clusters by parts of the rows, which are added up afterwards
-//   occupancy  blocks of 512 threads: fewer copies of the centroids, fewer reads of the labels. More threads
-//              than want all the registers do not help: the first cache, which has a point's elements for
-//              the next centroid, no longer holds those of all
+//   occupancy  blocks of 512 threads: fewer copies of the centroids, fewer reads of the labels. Larger blocks
+//              lose the L1 reuse of a point's elements
 
 #ifndef REAL
 #define REAL float

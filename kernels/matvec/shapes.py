@@ -25,7 +25,8 @@ _MISALIGNED_ROW_DEPTH = 8
 _FEW_MISALIGNED_DEPTH = 4
 _FEW_MISALIGNED_BLOCKS = 4
 # Columns: 128 to 512 threads. How fast pieces of a column are loaded, by their bytes, is in the
-# tuning table. Of misaligned columns one lane in each piece is there for its neighbours.
+# tuning table. Of misaligned columns one lane per group only supplies the
+# element that straddles two loads.
 _COLUMN_THREADS = 512
 _COLUMN_LEAST = 128
 LEAST_THREADS = 64

@@ -17,7 +17,7 @@ from test_agree import agrees
 import hetero
 from hetero import devices, profile, registry
 from hetero.arrays import Spec, describe
-from hetero.blocks import ranges
+from hetero.blocks import partition
 from hetero.calling import planner
 from hetero.devices import at_once
 from hetero.errors import DeviceError, DeviceMemoryError, MethodNotAvailable
@@ -578,7 +578,7 @@ def test_unasked(two, monkeypatch):
 def test_ranges(extent, number, weights):
     heavy = {"equal": [1.0] * number, "growing": [*range(1, number + 1)]}
     given = heavy.get(weights, [1000.0] + [1.0] * (number - 1))
-    found = ranges.bounds(extent, given)
+    found = partition.bounds(extent, given)
     assert len(found) == number
     assert found[0][0] == 0
     assert found[-1][1] == extent

@@ -106,7 +106,7 @@ def test_more_duels_find_what_is_rare(late):
 def test_where_no_loop_is_as_long_as_the_default_a_loss_says_nothing_of_it(monkeypatch):
     monkeypatch.setattr(blas_sleep, "_loops", lambda measured, bench: [(1e-3, 1e-3)])
     monkeypatch.setattr(blas_sleep, "compared", lambda *_, **__: blas_sleep.Ratio(1.2, 1.2))
-    monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
+    monkeypatch.setattr(blas_spin, "spin_is_shortened", lambda: True)
     assert blas_sleep.least_work([]) is None
 
 
@@ -164,10 +164,10 @@ def test_from_the_shortest_loop_on_that_is_worth_it(ratios, least, monkeypatch):
     loops = [(seconds, seconds) for seconds in blas_sleep._POINTS]
     monkeypatch.setattr(blas_sleep, "_loops", lambda measured, bench: loops)
     monkeypatch.setattr(blas_sleep, "compared", lambda loop, *_, **__: of[loop])
-    monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
+    monkeypatch.setattr(blas_spin, "spin_is_shortened", lambda: True)
     found = blas_sleep.least_work([])
     assert found == (least and pytest.approx(least / (1 if least == LATER else 2**0.5)))
-    monkeypatch.setattr(blas_spin, "is_cut", lambda: False)
+    monkeypatch.setattr(blas_spin, "spin_is_shortened", lambda: False)
     assert blas_sleep.least_work([]) is None
 
 
@@ -177,7 +177,7 @@ def test_each_loop_has_its_share_of_the_time(monkeypatch):
     monkeypatch.setattr(blas_sleep.time, "perf_counter", lambda: clock.now)
 
     def compared(loop, product, quiet, usual, *, share, end):
-        assert (quiet, usual) == (blas_spin.quiet, blas_spin.usual)
+        assert (quiet, usual) == (blas_spin.shorten_spin, blas_spin.restore_spin)
         asked.append((loop, share - clock.now, end))
         clock.now = share + 0.01  # a duel more
         return blas_sleep.Ratio(0.5, 0.5)
@@ -185,7 +185,7 @@ def test_each_loop_has_its_share_of_the_time(monkeypatch):
     loops = [(seconds, seconds) for seconds in blas_sleep._POINTS]
     monkeypatch.setattr(blas_sleep, "_loops", lambda measured, bench: loops)
     monkeypatch.setattr(blas_sleep, "compared", compared)
-    monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
+    monkeypatch.setattr(blas_spin, "spin_is_shortened", lambda: True)
     assert blas_sleep.least_work([]) == pytest.approx(blas_sleep._POINTS[0] / 2**0.5)
     quarter = blas_sleep.SECONDS / 4
     expected = [quarter, quarter, 2 * quarter - 0.02]
@@ -201,7 +201,7 @@ def test_only_the_longest_loop_says_that_they_sleep_later(monkeypatch):
     monkeypatch.setattr(
         blas_sleep, "compared", lambda loop, *_, **__: blas_sleep.Ratio(*[ratios[loop]] * 2)
     )
-    monkeypatch.setattr(blas_spin, "is_cut", lambda: True)
+    monkeypatch.setattr(blas_spin, "spin_is_shortened", lambda: True)
     assert blas_sleep.least_work([]) == pytest.approx(3e-3 / 2**0.5)
     ratios["long"] = 0.98
     assert blas_sleep.least_work([]) == LATER

@@ -112,7 +112,7 @@ def calibration(monkeypatch):
     monkeypatch.setattr(machine.thread_counts, "tables", lambda *_: {})
     monkeypatch.setattr(machine.outliers, "report", lambda _: [])
     monkeypatch.setattr(machine.blas_spin, "find", lambda: None)
-    monkeypatch.setattr(machine.blas_spin, "rest", lambda: None)
+    monkeypatch.setattr(machine.blas_spin, "wait_until_idle", lambda: None)
     monkeypatch.setattr(machine, "places_of", lambda *_: PLACES)
     found = [p for p in portions() if p.place is not TOGETHER]
     monkeypatch.setattr(machine, "all_cases", lambda *_: found)

@@ -13,7 +13,7 @@ from hetero.calibration.environment.copies import Copies
 from hetero.calibration.environment.quiet_links import transfers
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure import timing
-from hetero.host import reused
+from hetero.host import pages
 
 _RATE = 8e9
 _SIZES = [1 << 20, 1 << 26, 1 << 28]
@@ -219,7 +219,7 @@ class Staging(Slowly):
         self.hasty += [] if self.rested else [(direction, array.nbytes)]
         if direction == "download" and array.nbytes >= 1 << 26:
             place = array.__array_interface__["data"][0]
-            assert isinstance(array.base, reused.Lent), "as results of calls"
+            assert isinstance(array.base, pages.Lent), "as results of calls"
             if array.nbytes not in self.places:
                 self.now += 0.1  # its pages are made
             assert self.places.setdefault(array.nbytes, place) == place, "its pages are there"
@@ -238,7 +238,7 @@ def test_staged_copies_are_measured_where_the_device_can_and_not_small_ones(monk
     sizes = [1 << n for n in range(12, 29)]
     with device.active():
         found = transfers(device, sizes, 0.01)
-    reused.close()
+    pages.close()
     hasty = max(map(device.hasty.count, device.hasty))
     assert hasty <= 3, "copies that are timed find those who help asleep, as beside computing"
     assert set(found) == {*Copies.WAYS, ("upload", "staged"), ("download", "staged")}

@@ -16,8 +16,8 @@ class Host:
         self.count = Counter()
         monkeypatch.setattr(turns, "_clock", lambda: self.now)
         monkeypatch.setattr(turns, "_sleep", self.sleep)
-        monkeypatch.setattr(turns.blas_spin, "is_cut", lambda: is_cut)
-        monkeypatch.setattr(turns.blas_spin, "rest", lambda: self.rest(is_cut))
+        monkeypatch.setattr(turns.blas_spin, "spin_is_shortened", lambda: is_cut)
+        monkeypatch.setattr(turns.blas_spin, "wait_until_idle", lambda: self.rest(is_cut))
 
     def rest(self, is_cut):
         self.settled += 1

@@ -36,7 +36,7 @@ from hetero.kernels.cpu import (
     vectors_numpy,
 )
 from hetero.ops import cpu_vectors
-from hetero.ops.convolve2d import ranges as cpu_ranges
+from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import window_of
 from hetero.ops.kmeans import loop_examples
@@ -201,7 +201,7 @@ def test_read_only_arrays_compile_nothing_anew():
         hetero.solve_poisson(f, method="jacobi", rtol=0.1)
         hetero.solve_cg(A, b, method="numba", M="jacobi", maxiter=20)
         hetero.solve_cg(hetero.Poisson((80, 80)), b, method="numba", maxiter=20)
-        cpu_ranges.wide(image, Filter(taps), window_of(image.shape, taps.shape, "same"), 0.0)
+        value_ranges.wide(image, Filter(taps), window_of(image.shape, taps.shape, "same"), 0.0)
         found = {}
         for module in (cg, csr, jacobi, multigrid, ranges, vectors):
             for name, loop in vars(module).items():

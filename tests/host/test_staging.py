@@ -229,8 +229,8 @@ def test_where_no_thread_starts_the_caller_copies(device, monkeypatch):
 def test_only_a_long_copy_puts_blas_to_sleep(device, ring, waited, monkeypatch):
     """A product that comes next must wake its threads, which costs more than a short copy gains."""
     told = []
-    monkeypatch.setattr(copy_jobs.blas_spin, "quiet", lambda: told.append("quiet"))
-    monkeypatch.setattr(copy_jobs.blas_spin, "usual", lambda: told.append("usual"))
+    monkeypatch.setattr(copy_jobs.blas_spin, "shorten_spin", lambda: told.append("quiet"))
+    monkeypatch.setattr(copy_jobs.blas_spin, "restore_spin", lambda: told.append("usual"))
     array = rng.random(1 << 16)
     buffer, owner = device.allocate(array.nbytes)
     for longest, expected in ((array.nbytes + 1, []), (array.nbytes, ["quiet", "usual"])):

@@ -12,14 +12,16 @@ from numba.core import config
 from numba.np.ufunc import parallel
 
 from hetero import registry
-from hetero.host import blas, blas_probe, blas_spin, layer, threads
+from hetero.host import blas, blas_probe, blas_spin, threading_layer, threads
 from hetero.host.compiled import parts
 from hetero.host.compiled.parts import part
 from hetero.host.threads import capped, task_count, threaded
 from hetero.kernels.cpu import vectors
 from hetero.registry import thread_counts
 
-needs_tbb = pytest.mark.skipif(layer.installed() is None, reason="the package tbb is not here")
+needs_tbb = pytest.mark.skipif(
+    threading_layer.installed() is None, reason="the package tbb is not here"
+)
 
 
 @pytest.fixture
@@ -27,23 +29,23 @@ def unstarted(monkeypatch):
     """As if Numba had not started threads."""
     monkeypatch.setattr(parallel, "_threading_layer", None)
     monkeypatch.setattr(config, "THREADING_LAYER", "default")
-    monkeypatch.setattr(layer, "_loaded", [])
-    monkeypatch.setattr(layer, "_is_loaded", lambda: False)
+    monkeypatch.setattr(threading_layer, "_loaded", [])
+    monkeypatch.setattr(threading_layer, "_is_loaded", lambda: False)
     return monkeypatch
 
 
 def test_it_is_said_that_tbb_is_not_installed(unstarted):
-    unstarted.setattr(layer, "_PACKAGE", "no-such-package")
-    unstarted.setattr(layer, "_LIBRARY", "libnosuch.so.12")
-    assert layer.describe().endswith("TBB is not installed: pip install no-such-package")
+    unstarted.setattr(threading_layer, "_PACKAGE", "no-such-package")
+    unstarted.setattr(threading_layer, "_LIBRARY", "libnosuch.so.12")
+    assert threading_layer.describe().endswith("TBB is not installed: pip install no-such-package")
 
 
 def test_it_is_said_that_tbb_cannot_be_loaded(unstarted, tmp_path):
     damaged = tmp_path / "libtbb.so.12"
     damaged.write_bytes(b"no library")
-    unstarted.setattr(layer, "_LIBRARY", "libnosuch.so.12")
-    unstarted.setattr(layer, "installed", lambda: damaged)
-    assert f"because {damaged} cannot be loaded" in layer.describe()
+    unstarted.setattr(threading_layer, "_LIBRARY", "libnosuch.so.12")
+    unstarted.setattr(threading_layer, "installed", lambda: damaged)
+    assert f"because {damaged} cannot be loaded" in threading_layer.describe()
 
 
 def test_an_old_tbb_is_not_used(unstarted):
@@ -52,29 +54,32 @@ def test_an_old_tbb_is_not_used(unstarted):
         def TBB_runtime_interface_version():
             return 12050
 
-    unstarted.setattr(layer, "_loaded", [Old])
-    assert "too old: its interface is 12050" in layer.describe()
+    unstarted.setattr(threading_layer, "_loaded", [Old])
+    assert "too old: its interface is 12050" in threading_layer.describe()
 
 
 @pytest.mark.parametrize("choice", ["omp", "workqueue"])
 def test_nothing_is_loaded_where_the_user_wants_another(unstarted, choice):
     unstarted.setattr(config, "THREADING_LAYER", choice)
-    unstarted.setattr(layer, "installed", lambda: pytest.fail("looked for TBB"))
-    assert layer.describe() == f"{choice}, as Numba's configuration says"
+    unstarted.setattr(threading_layer, "installed", lambda: pytest.fail("looked for TBB"))
+    assert threading_layer.describe() == f"{choice}, as Numba's configuration says"
 
 
 def test_threads_that_run_already_stay(unstarted):
     unstarted.setattr(parallel, "_threading_layer", "omp")
-    unstarted.setattr(layer, "installed", lambda: "libtbb.so.12")
-    unstarted.setattr(layer.ctypes, "CDLL", lambda path: pytest.fail(f"loaded {path}"))
-    assert layer.describe() == "omp, because Numba's threads were started before hetero's loops"
+    unstarted.setattr(threading_layer, "installed", lambda: "libtbb.so.12")
+    unstarted.setattr(threading_layer.ctypes, "CDLL", lambda path: pytest.fail(f"loaded {path}"))
+    assert (
+        threading_layer.describe()
+        == "omp, because Numba's threads were started before hetero's loops"
+    )
 
 
 def test_another_systems_line_says_why(unstarted):
-    unstarted.setattr(layer, "_LIBRARY", "libnosuch.so.12")
-    unstarted.setattr(layer, "_PACKAGE", "no-such-package")
-    unstarted.setattr(layer, "_COMES_FOR", ("another", "system"))
-    assert "does not come for" in layer.describe()
+    unstarted.setattr(threading_layer, "_LIBRARY", "libnosuch.so.12")
+    unstarted.setattr(threading_layer, "_PACKAGE", "no-such-package")
+    unstarted.setattr(threading_layer, "_COMES_FOR", ("another", "system"))
+    assert "does not come for" in threading_layer.describe()
 
 
 # -- BLAS ----------------------------------------------------------------------------------------
@@ -84,7 +89,7 @@ import os, sys, threading, time
 import numpy as np
 import hetero
 assert "numba" not in sys.modules
-from hetero.host import blas_spin, layer
+from hetero.host import blas_spin, threading_layer
 from hetero.kernels.cpu import vectors
 from numba.np.ufunc import parallel
 
@@ -117,7 +122,7 @@ if child == 0:  # BLAS's threads are started anew; its loops run unthreaded
     os._exit(0 if max(idle() for _ in range(5)) > 0.01 else 3)
 assert os.waitpid(child, 0)[1] == 0
 loop()
-told = layer.describe(), blas_spin.describe()["numpy"]
+told = threading_layer.describe(), blas_spin.describe()["numpy"]
 print(*times, parallel.threading_layer(), *told, sep="|")
 """
 
@@ -163,7 +168,7 @@ def test_blas_sleeps_after_long_work_and_only_then(threads):
 @pytest.fixture
 def unread(monkeypatch):
     """As before anything was looked for; nothing is found but what a test gives."""
-    monkeypatch.setattr(blas_spin, "_told", {})
+    monkeypatch.setattr(blas_spin, "_status", {})
     monkeypatch.setattr(blas_spin, "_words", [])
     monkeypatch.setattr(blas_spin, "_reason", lambda: None)
     return monkeypatch
@@ -227,8 +232,8 @@ def test_nothing_is_written_where_it_is_not(distance, unread):
     blas_spin.find()
     assert blas_spin._words == []
     assert all(told.startswith("as it was") for told in blas_spin.describe().values())
-    blas_spin.quiet()
-    blas_spin.usual()
+    blas_spin.shorten_spin()
+    blas_spin.restore_spin()
 
 
 @known
@@ -389,12 +394,12 @@ loop()
 """
 
 
-@pytest.mark.parametrize("layer", ["tbb", "omp"])
-def test_a_fork_that_python_does_not_know_of(layer):
+@pytest.mark.parametrize("threads_of", ["tbb", "omp"])
+def test_a_fork_that_python_does_not_know_of(threads_of):
     """None of Python's functions for forks is called; the child has no threads."""
     done = subprocess.run(
         [sys.executable, "-c", SILENT_FORK],
-        env={**os.environ, "NUMBA_THREADING_LAYER": layer},
+        env={**os.environ, "NUMBA_THREADING_LAYER": threads_of},
         capture_output=True,
         text=True,
         timeout=120,

@@ -215,7 +215,7 @@ def calibrated(monkeypatch, hasty, profile_file):
         patch.setattr(machine_of_calibration.thread_counts, "tables", lambda *_: {})
         patch.setattr(machine_of_calibration.compiling, "compile_ahead", lambda *_: None)
         patch.setattr(blas_spin, "find", planted("find", None))
-        patch.setattr(blas_spin, "rest", lambda: None)
+        patch.setattr(blas_spin, "wait_until_idle", lambda: None)
         patch.setattr(quiet_links, "links", planted("quiet", LINKS))
         patch.setattr(overheads, "of_calls", lambda *_: ({"host": 1e-5}, {}))
         patch.setattr(overheads, "pack", lambda budget: LINE)

@@ -145,10 +145,10 @@ def install() -> list[str]:
     from hetero.calibration.environment import blas_sleep
     from hetero.devices import cpu
     from hetero.devices.base import Device
-    from hetero.host import blas_spin, reused
+    from hetero.host import blas_spin, pages
     from hetero.ops.convolve2d.window import FEW_PRODUCTS
 
-    reused.maker = lambda nbytes: np.empty  # no thread beside, which sleeps by this clock
+    pages.maker = lambda nbytes: np.empty  # no thread beside, which sleeps by this clock
     address = iter(range(1 << 40, 1 << 60, 1 << 36))
 
     class Array:

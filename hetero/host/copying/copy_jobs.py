@@ -173,7 +173,7 @@ class Staged(Copy):
         self._error: BaseException | None = None
         self._is_long = nbytes >= LONG_STAGED_BYTES
         if self._is_long:
-            blas_spin.quiet()
+            blas_spin.shorten_spin()
 
     def wait(self) -> None:
         job = self._job
@@ -186,7 +186,7 @@ class Staged(Copy):
 
     def _end(self) -> None:
         if self._is_long:
-            blas_spin.usual()
+            blas_spin.restore_spin()
 
     def __del__(self) -> None:
         job = getattr(self, "_job", None)

@@ -32,7 +32,7 @@ log = logging.getLogger("hetero")
 
 
 class Ring(Protocol):
-    """What a lane knows of its `hetero.host.copying.staging.Ring`."""
+    """The part of `hetero.host.copying.staging.Ring` that a lane uses."""
 
     device: Device
     place: Any

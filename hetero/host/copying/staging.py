@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from hetero import locks
-from hetero.host import blas_spin, reused
+from hetero.host import blas_spin, pages
 from hetero.host.copying import lane, team
 from hetero.host.copying.copy_jobs import (
     DOWNLOAD,
@@ -147,11 +147,9 @@ class Ring:
             most, is_whole = array.nbytes, True
         if after is not None and self.device.passed(after):
             after = None
-        reused.open_()
+        pages.open_()
         job = Job(direction, array, buffer, offset, after, most, is_whole)
-        started = Staged(
-            job, array.nbytes
-        )  # whatever comes, it sees to it that nothing stays begun
+        started = Staged(job, array.nbytes)  # cancels the copy if an exception follows
         way = Way(direction, is_whole)
         with self._lock:
             wanted = min(job.count, self.lanes)
@@ -297,7 +295,7 @@ def _end_team() -> None:
     """Let those who help end, where nobody is left to be helped."""
     if all(ring.is_idle() for ring in _all_rings()):
         team.close()
-        reused.close()
+        pages.close()
 
 
 def close_all() -> None:

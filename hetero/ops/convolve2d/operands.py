@@ -281,7 +281,7 @@ def _is_finite(x: np.ndarray) -> bool:
 def is_wide(
     image: np.ndarray | list[np.ndarray] | None, filter: Filter, found: Window, fillvalue: float
 ) -> bool | None:
-    """Whether a transform would lose small values; see `hetero.ops.convolve2d.ranges`."""
+    """Whether a transform would lose small values; see `hetero.ops.convolve2d.value_ranges`."""
     if filter.array is None:
         return False
     return _looking().wide(image, filter, found, fillvalue)
@@ -290,7 +290,7 @@ def is_wide(
 @cache
 def _looking() -> Any:
     """Loaded once, with compiled loops: at the interpreter's end nothing can be."""
-    ranges = load("hetero.ops.convolve2d.ranges")
+    ranges = load("hetero.ops.convolve2d.value_ranges")
     return ranges
 
 

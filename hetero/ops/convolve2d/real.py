@@ -13,7 +13,7 @@ from hetero.calling import call_cache, execution, planner
 from hetero.errors import GraphError
 from hetero.imports import load
 from hetero.moving import results
-from hetero.ops.convolve2d import looking
+from hetero.ops.convolve2d import range_check_cost
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
     LARGEST_DOWNLOADED,
@@ -142,8 +142,8 @@ def _plan_of(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
         plan = call.machine.plan(problem, call.device, call.method)
         if a.location == HOST:
             named, devices = call.method is not None, call.machine.devices()
-            look = looking.seconds(problem, devices, finite_only=named)
-            plan = looking.priced(plan, look, SPREADING if named else TRANSFORMS)
+            look = range_check_cost.seconds(problem, devices, finite_only=named)
+            plan = range_check_cost.priced(plan, look, SPREADING if named else TRANSFORMS)
         best = plan.candidates[0]
         if (best.device, best.method) != (CPU, "direct") and are_few(call):
             plan = call.machine.plan(problem, CPU, "direct")  # as the remembered call will be done

@@ -1,8 +1,8 @@
 """Calls of `convolve2d` that are remembered; see `hetero.calling.call_cache`.
 
-Of those on NumPy arrays some come down to SciPy's function: whole numbers and other dtypes that
-only SciPy takes, and images and filters so small that more time would go by before another loop has
-begun than SciPy's takes. Others come down to one method on the CPU.
+Some calls on NumPy arrays come down to SciPy's function: integers and other dtypes that only SciPy
+takes, and problems cheaper than the start-up of any other method. Others come down to one method on
+the CPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hetero import profile
 from hetero.arrays import HOST, dense
 from hetero.calling import call_cache
 from hetero.calling.planner import HERE, Machine, capturing
-from hetero.host import reused
+from hetero.host import pages
 from hetero.imports import load
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import (
@@ -186,7 +186,7 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     least = profile.current().blas_sleep()
     compute = thread_counts.undisturbed(row, chosen.seconds, compute, least)
     shape, dtype = found.output.shape, found.output.dtype
-    empty, transform = reused.maker(found.output.nbytes), chosen.method in TRANSFORMS
+    empty, transform = pages.maker(found.output.nbytes), chosen.method in TRANSFORMS
 
     def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
         if plan.keepable and not image.flags.writeable:

@@ -17,7 +17,7 @@ from hetero.calling import planner
 from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, pipeline
 from hetero.moving.pipeline import Load, Step, Store
-from hetero.ops.convolve2d import bands, looking
+from hetero.ops.convolve2d import bands, range_check_cost
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import is_wide
 from hetero.ops.convolve2d.part_choice import SLOTS, Cut, choose, nbytes_of, part_problem
@@ -171,8 +171,8 @@ class _Ways:
         if key not in self._found:
             device, options = self._device, self._options
             problem = part_problem(self._problem, device.name, images, window)
-            look = looking.seconds(problem, inventory.devices())
-            chosen = looking.priced(planner.plan(problem, device.name), look).chosen
+            look = range_check_cost.seconds(problem, inventory.devices())
+            chosen = range_check_cost.priced(planner.plan(problem, device.name), look).chosen
             row = chosen.implementation
 
             def way(source: Any, target: Any) -> None:

@@ -28,7 +28,10 @@ class Run(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a fit ended: the best of its starts. Labels are None where the caller's got them."""
+    """How a fit ended: the best of its starts.
+
+    Labels are None where they were written to the caller's array.
+    """
 
     run: Run
     labels: np.ndarray | None
@@ -59,7 +62,7 @@ class Rows(Protocol):
 
 
 class Progress:
-    """What of a fit is done, for whoever goes on with it.
+    """State of a fit that can be resumed.
 
     Attributes
     ----------

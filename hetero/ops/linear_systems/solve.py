@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import HOST, Operand, describe
-from hetero.host import reused
+from hetero.host import pages
 from hetero.imports import load
 from hetero.ops.linear_systems.vectors import like, on_host
 from hetero.pricing.plan import Plan
@@ -97,7 +97,7 @@ def execute(
         start = on_host(x0, describe(x0), dtype).reshape(moved.shape)
     # A plan that is remembered for all sizes does not tell how long the result is.
     stays = problem.next_device is not None
-    out = reused.empty(moved.shape, dtype) if moved.location == HOST and not stays else None
+    out = pages.empty(moved.shape, dtype) if moved.location == HOST and not stays else None
     call = execution.Call((rhs,), (moved,), out, options_on=options_on, start=start, read=read)
     done = execution.run(plan, call)
     outcome = done.outcome

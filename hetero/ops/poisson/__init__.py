@@ -15,7 +15,7 @@ from hetero.moving.results import staying
 from hetero.ops.linear_systems.solve import Solve, warn
 from hetero.ops.linear_systems.tolerances import checked_limit, checked_tolerance
 from hetero.ops.poisson import operands
-from hetero.ops.poisson import sides as poisson_sides
+from hetero.ops.poisson import rhs as poisson_rhs
 from hetero.ops.poisson.equation import Equation
 from hetero.ops.poisson.methods import NAME, UNLIMITED
 from hetero.ops.poisson.operands import from_dims, problem
@@ -122,7 +122,7 @@ def solve_poisson(
     spacing = operands.spacings(spacing, len(f.shape))
     rtol = None if rtol is None else checked_tolerance("rtol", rtol)
     maxiter = None if maxiter is None else checked_limit(maxiter, UNLIMITED)
-    faces = poisson_sides.checked_faces(tuple(f.shape), boundary)
+    faces = poisson_rhs.checked_faces(tuple(f.shape), boundary)
     asked = {"spacing": spacing, "rtol": rtol, "maxiter": maxiter, "method": method}
 
     def make() -> Plan:

@@ -12,7 +12,7 @@ from hetero.imports import load
 from hetero.moving.results import on_host as with_host_result
 from hetero.ops.linear_systems.solve import Solve, Solved, execute
 from hetero.ops.linear_systems.vectors import like, on_host
-from hetero.ops.poisson import sides as poisson_sides
+from hetero.ops.poisson import rhs as poisson_rhs
 from hetero.pricing.plan import Plan
 
 if TYPE_CHECKING:
@@ -24,19 +24,19 @@ _LEAST_RESIDUAL = {"float32": 1e-30, "float64": 1e-150}
 
 
 class Equation:
-    """What is to be solved, in its own units or in those of `poisson_sides.Scaled`."""
+    """What is to be solved, in its own units or in those of `poisson_rhs.Scaled`."""
 
     def __init__(
         self,
         f: Any,
         x0: Any,
         spacing: tuple[float, ...],
-        faces: list[poisson_sides.Face],
+        faces: list[poisson_rhs.Face],
         dtype: np.dtype,
     ) -> None:
         self.f, self.x0, self.spacing, self.faces, self.dtype = f, x0, spacing, faces, dtype
         self._rhs = f
-        self._scaled: poisson_sides.Scaled | None = None
+        self._scaled: poisson_rhs.Scaled | None = None
 
     def solve(self, plan: Plan, solve: Solve) -> Solved:
         """Run the plan; in other units where the numbers at hand turn out to need it."""
@@ -49,17 +49,17 @@ class Equation:
             return Solved(
                 np.zeros(shape, self.dtype), nothing, plan.chosen.device, plan.chosen.method
             )
-        if not poisson_sides.unusual(self.spacing, self.dtype):
-            self._rhs = poisson_sides.with_boundary(self.f, self.spacing, self.faces, self.dtype)
+        if not poisson_rhs.unusual(self.spacing, self.dtype):
+            self._rhs = poisson_rhs.with_boundary(self.f, self.spacing, self.faces, self.dtype)
             solved = self._run(plan, solve, Stencil(shape, self.spacing), self._rhs, self.x0)
             least = _LEAST_RESIDUAL[name_of(self.dtype)]
             outcome = solved.outcome
             if outcome.status == CONVERGED and least <= outcome.residual < math.inf:
                 return solved
             given = self.f, self.x0, self.spacing, self.faces, self.dtype
-            if not poisson_sides.out_of_range(*given, outcome.right_side):
+            if not poisson_rhs.out_of_range(*given, outcome.right_side):
                 return solved
-        self._scaled = scaled = poisson_sides.scaled(
+        self._scaled = scaled = poisson_rhs.scaled(
             self.f, self.x0, self.spacing, self.faces, self.dtype
         )
         self._rhs = scaled.f
@@ -97,7 +97,7 @@ class Equation:
         """2-norm of the right-hand side as it was solved for."""
         if outcome.right_side is not None:
             return outcome.right_side
-        return poisson_sides.norm(on_host(self._rhs, describe(self._rhs), self.dtype))
+        return poisson_rhs.norm(on_host(self._rhs, describe(self._rhs), self.dtype))
 
     def converged(self, outcome: Outcome, *, to_rounding: bool) -> bool:
         """Whether the tolerance is met; with ``to_rounding``, also where that ended the solve.

@@ -14,7 +14,7 @@ _BESIDE = 0.7
 
 
 class Rates(NamedTuple):
-    """What it takes on a device.
+    """Transfer and compute times of one device.
 
     Attributes
     ----------

@@ -2,7 +2,7 @@
 
 A transform's error is eps times the largest values all over its tile; the direct sum's is eps times
 what it adds up at a point. Bounds here are 1e3 eps of the sum of the products' absolute values, at
-every point, as `hetero.ops.convolve2d.ranges` promises.
+every point, as `hetero.ops.convolve2d.value_ranges` promises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hetero
 from hetero.kernels.cpu import ranges as cpu_ranges
 from hetero.kernels.cpu import ranges_numpy
 from hetero.ops.convolve2d import operands as checks
-from hetero.ops.convolve2d import ranges
+from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.factors import low_rank
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import window_of
@@ -148,9 +148,9 @@ def test_device_images_count_as_even():
     """Their values are not known: the filter's are."""
     _, filter = operands("float32")
     window = window_of((120, 150), filter.shape, "same")
-    assert not ranges.wide(None, Filter(filter), window, 0.0)
+    assert not value_ranges.wide(None, Filter(filter), window, 0.0)
     filter[3, 4] = 1e15
-    assert ranges.wide(None, Filter(filter), window, 0.0)
+    assert value_ranges.wide(None, Filter(filter), window, 0.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -195,7 +195,7 @@ def test_least_lines_by_loops_are_those_by_numpy(dtype, share):
 
 def seen(image, filter, mode="same", boundary="fill"):
     found = window_of(np.shape(image), filter.shape, mode, boundary)
-    return ranges.wide(image, Filter(np.ascontiguousarray(filter)), found, 0.0)
+    return value_ranges.wide(image, Filter(np.ascontiguousarray(filter)), found, 0.0)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -420,7 +420,7 @@ def test_parts_of_an_image_are_looked_at_as_the_whole(spoil):
         image[28:50, 30] = 1e-17
     elif spoil == "nan":
         image[88, 3] = np.nan
-    whole = ranges.wide(image, Filter(filter), window, 0.0)
+    whole = value_ranges.wide(image, Filter(filter), window, 0.0)
     assert whole is {None: False, "nan": None}.get(spoil, True)
     for cut in (1, 30, 45, 89):
-        assert ranges.wide([image[:cut], image[cut:]], Filter(filter), window, 0.0) is whole
+        assert value_ranges.wide([image[:cut], image[cut:]], Filter(filter), window, 0.0) is whole

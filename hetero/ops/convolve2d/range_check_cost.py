@@ -15,7 +15,7 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import Problem
 
 TERM = "look"
-# Seconds: of a look; of a core for a byte of the image; of one thread for a block. 16 cores of an
+# Seconds: fixed; for a byte of the image on one core; for a block on one thread. 16 cores of an
 # H100's host go over 8192 x 8192 numbers of float32 in 5 ms, and over a million blocks in 5.5 ms.
 _CALL, _BYTE, _BLOCK = 7e-5, 2.8e-10, 5.5e-9
 _TAP = 3e-8  # of an element of a filter that is not remembered
@@ -25,7 +25,7 @@ _MOST_CORES = 16  # more are not faster than the memory
 def seconds(
     problem: Problem, machine: dict[str, dict[str, Any]], finite_only: bool = False
 ) -> float:
-    """What `hetero.ops.convolve2d.ranges.wide` takes for the image of a problem.
+    """What `hetero.ops.convolve2d.value_ranges.wide` takes for the image of a problem.
 
     Parameters
     ----------

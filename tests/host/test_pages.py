@@ -15,27 +15,27 @@ import pytest
 import hetero
 from hetero import devices
 from hetero.arrays.kept import find as described
-from hetero.host import reused
+from hetero.host import pages
 from hetero.host.copying import staging
 
 pytestmark = pytest.mark.optimised  # large products
 SHAPE = (1025, 1024)  # of float32: more than 4 MiB
-PAGE = reused._PAGE
+PAGE = pages._PAGE
 
 
 @pytest.fixture(name="kept", autouse=True)
 def _kept():
     """As if large copies were being made, and nothing else; the memory that is kept."""
     gc.collect()
-    reused._users.clear()  # other tests' calls are users for a minute
-    reused.close()
-    until(lambda: reused._state["thread"] is None)
-    reused._state["asked"] = 0.0
-    reused.open_()
-    yield reused._kept
-    reused._users.clear()
-    reused.close()
-    until(lambda: reused._state["thread"] is None)
+    pages._users.clear()  # other tests' calls are users for a minute
+    pages.close()
+    until(lambda: pages._state["thread"] is None)
+    pages._state["asked"] = 0.0
+    pages.open_()
+    yield pages._kept
+    pages._users.clear()
+    pages.close()
+    until(lambda: pages._state["thread"] is None)
 
 
 def until(condition):
@@ -50,13 +50,13 @@ def address(array):
 
 
 def test_the_memory_of_an_array_that_is_gone_is_that_of_the_next_one(kept):
-    array = reused.empty(SHAPE, np.float32)
+    array = pages.empty(SHAPE, np.float32)
     assert (array.shape, array.dtype, type(array)) == (SHAPE, np.float32, np.ndarray)
     assert array.flags.c_contiguous
     assert array.flags.writeable
     assert address(array) % PAGE == 0
     array[...] = 7.0
-    other = reused.empty(SHAPE, np.float32)
+    other = pages.empty(SHAPE, np.float32)
     other[...] = 8.0
     assert (array == 7.0).all()
     place = address(array)
@@ -65,59 +65,59 @@ def test_the_memory_of_an_array_that_is_gone_is_that_of_the_next_one(kept):
     assert not kept
     assert (view == 7.0).all()
     del view
-    assert reused.sizes() == {reused.PURPOSE: 3 * PAGE}
-    again = reused.empty((1024, 513), np.complex64)
+    assert pages.sizes() == {pages.PURPOSE: 3 * PAGE}
+    again = pages.empty((1024, 513), np.complex64)
     assert address(again) == place
-    assert not reused.sizes()
+    assert not pages.sizes()
     assert (other == 8.0).all()
 
 
 def test_what_has_room_and_is_not_much_larger_is_taken(kept):
-    arrays = {n: reused.empty((n * PAGE,), np.uint8) for n in (4, 5, 6, 9)}
+    arrays = {n: pages.empty((n * PAGE,), np.uint8) for n in (4, 5, 6, 9)}
     places = {n: address(array) for n, array in arrays.items()}
     del arrays
     assert len(kept) == 4
-    first = reused.empty((5 * PAGE,), np.uint8)
+    first = pages.empty((5 * PAGE,), np.uint8)
     assert address(first) == places[5]
-    second = reused.empty((5 * PAGE - 3,), np.uint8)
+    second = pages.empty((5 * PAGE - 3,), np.uint8)
     assert address(second) == places[6]
-    third = reused.empty((7 * PAGE,), np.uint8)
+    third = pages.empty((7 * PAGE,), np.uint8)
     assert address(third) not in places.values()
     assert len(kept) == 2
 
 
 def test_no_more_than_a_share_of_the_memory_is_kept(kept, monkeypatch):
-    assert PAGE < reused._most() < 1 << 45
-    monkeypatch.setattr(reused, "_most", lambda: 8 * PAGE)
-    arrays = [reused.empty((2 * PAGE + n * PAGE,), np.uint8) for n in range(3)]
+    assert PAGE < pages._most() < 1 << 45
+    monkeypatch.setattr(pages, "_most", lambda: 8 * PAGE)
+    arrays = [pages.empty((2 * PAGE + n * PAGE,), np.uint8) for n in range(3)]
     del arrays[0]
     del arrays[0]
     assert [block.nbytes // PAGE for block in kept] == [2, 3]
     del arrays[0]
     assert {block.nbytes // PAGE for block in kept} == {3, 4}  # what was used longest ago goes
-    big = reused.empty((9 * PAGE,), np.uint8)
+    big = pages.empty((9 * PAGE,), np.uint8)
     del big
     assert not kept
 
 
 def test_no_more_is_kept_than_a_share_of_what_the_process_may_have(kept, monkeypatch):
-    limits = dict.fromkeys(reused._LIMITS, reused.resource.RLIM_INFINITY)
-    monkeypatch.setattr(reused.resource, "getrlimit", lambda which: (limits[which], -1))
-    assert reused._most() == reused._SHARE * reused._physical()
+    limits = dict.fromkeys(pages._LIMITS, pages.resource.RLIM_INFINITY)
+    monkeypatch.setattr(pages.resource, "getrlimit", lambda which: (limits[which], -1))
+    assert pages._most() == pages._SHARE * pages._physical()
     for limit in limits:
         limits[limit] = 64 * PAGE
-        assert reused._most() == 4 * PAGE
-        arrays = [reused.empty((2 * PAGE,), np.uint8) for _ in range(3)]
+        assert pages._most() == 4 * PAGE
+        arrays = [pages.empty((2 * PAGE,), np.uint8) for _ in range(3)]
         del arrays
         assert len(kept) == 2
-        limits[limit] = reused.resource.RLIM_INFINITY
+        limits[limit] = pages.resource.RLIM_INFINITY
 
 
 def test_a_system_that_does_not_tell_its_memory_keeps_none(monkeypatch):
-    reused.close()
-    monkeypatch.setattr(reused, "_physical", lambda: 0.0)
-    reused.open_()
-    assert reused.empty(SHAPE, np.float32).flags.owndata
+    pages.close()
+    monkeypatch.setattr(pages, "_physical", lambda: 0.0)
+    pages.open_()
+    assert pages.empty(SHAPE, np.float32).flags.owndata
 
 
 OTHERS = [((1000,), "f4"), ((), "f8"), ((0, 5), "f8"), (SHAPE, "f4,f4"), (SHAPE, "O")]
@@ -125,61 +125,61 @@ OTHERS = [((1000,), "f4"), ((), "f8"), ((0, 5), "f8"), (SHAPE, "f4,f4"), (SHAPE,
 
 @pytest.mark.parametrize(("shape", "dtype"), OTHERS)
 def test_small_arrays_and_others_are_as_ever(shape, dtype):
-    array = reused.empty(shape, dtype)
+    array = pages.empty(shape, dtype)
     assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
     assert array.flags.owndata
 
 
 def test_a_result_that_is_kept_is_forgotten_when_its_memory_is_lent_again(kept):
-    array = reused.empty(SHAPE, np.float32)
+    array = pages.empty(SHAPE, np.float32)
     promised = hetero.keep(array)
     found = described(promised)
     assert found is not None
     assert described(promised.T) is found
     place = address(array)
     del array, promised
-    array = reused.empty(SHAPE, np.float32)
+    array = pages.empty(SHAPE, np.float32)
     assert address(array) == place
     assert described(hetero.keep(array)) is not found
 
 
 def test_where_nothing_is_copied_nothing_is_kept(kept):
-    array = reused.empty(SHAPE, np.float32)
-    reused.close()
+    array = pages.empty(SHAPE, np.float32)
+    pages.close()
     del array
     assert not kept
-    assert reused.empty(SHAPE, np.float32).flags.owndata
+    assert pages.empty(SHAPE, np.float32).flags.owndata
 
 
 def test_without_memory_what_is_kept_is_given_back_and_numpy_says_so(kept, monkeypatch):
     def refused(*_):
         raise OSError("none")
 
-    array = reused.empty((8 * PAGE,), np.uint8)
+    array = pages.empty((8 * PAGE,), np.uint8)
     del array
     assert kept
-    monkeypatch.setattr(reused, "_Block", refused)
-    assert reused.empty(SHAPE, np.float32).flags.owndata
+    monkeypatch.setattr(pages, "_Block", refused)
+    assert pages.empty(SHAPE, np.float32).flags.owndata
     assert not kept
     with pytest.raises(MemoryError):
-        reused.empty((1 << 55,), np.float64)
+        pages.empty((1 << 55,), np.float64)
 
 
 def test_the_system_may_have_what_lies_unused_for_a_moment_and_not_sooner(kept, monkeypatch):
-    monkeypatch.setattr(reused, "_REST", 0.2)
+    monkeypatch.setattr(pages, "_REST", 0.2)
     rested = []
 
     def rest(block):
         assert block not in kept, "nobody takes it meanwhile"
         rested.append(block)
 
-    monkeypatch.setattr(reused._Block, "rest", rest)
+    monkeypatch.setattr(pages._Block, "rest", rest)
     begin = time.monotonic()
-    array, other = reused.empty((2 * PAGE,), np.uint8), reused.empty((9 * PAGE,), np.uint8)
+    array, other = pages.empty((2 * PAGE,), np.uint8), pages.empty((9 * PAGE,), np.uint8)
     place = address(array)
     while time.monotonic() < begin + 0.8:  # a program that uses the same memory again and again
         del array
-        array = reused.empty((2 * PAGE,), np.uint8)
+        array = pages.empty((2 * PAGE,), np.uint8)
         assert address(array) == place
         time.sleep(0.01)
     assert not rested
@@ -188,14 +188,14 @@ def test_the_system_may_have_what_lies_unused_for_a_moment_and_not_sooner(kept, 
     (large,) = kept
     until(lambda: rested)
     assert time.monotonic() - released >= 0.2
-    until(lambda: reused._state["sleeps"])  # there is nothing left to look at
+    until(lambda: pages._state["sleeps"])  # there is nothing left to look at
     assert rested == [large]
     assert kept == [large]
     del array  # wakes it
     until(lambda: len(rested) == 2)
     until(lambda: len(kept) == 2)
     assert rested[1].address == place
-    again = reused.empty((9 * PAGE,), np.uint8)
+    again = pages.empty((9 * PAGE,), np.uint8)
     assert again.base is not None
     del again
     until(lambda: len(rested) == 3)  # each time anew
@@ -203,10 +203,10 @@ def test_the_system_may_have_what_lies_unused_for_a_moment_and_not_sooner(kept, 
 
 
 def test_very_large_memory_the_system_may_have_at_once(kept, monkeypatch):
-    monkeypatch.setattr(reused, "_VERY_LARGE", 4 * PAGE)
+    monkeypatch.setattr(pages, "_VERY_LARGE", 4 * PAGE)
     rested = []
-    monkeypatch.setattr(reused._Block, "rest", lambda block: rested.append(block.nbytes))
-    arrays = [reused.empty((n * PAGE,), np.uint8) for n in (3, 4)]
+    monkeypatch.setattr(pages._Block, "rest", lambda block: rested.append(block.nbytes))
+    arrays = [pages.empty((n * PAGE,), np.uint8) for n in (3, 4)]
     del arrays
     assert rested == [4 * PAGE]
 
@@ -217,12 +217,12 @@ def test_what_the_system_may_have_is_whole_until_it_is_taken_again(kept):
 
     def work(value):
         for _ in range(200):
-            array = reused.empty((2 * PAGE,), np.uint8)
+            array = pages.empty((2 * PAGE,), np.uint8)
             array[::4096] = value
-            reused._rest()
+            pages._rest()
             wrong.extend([value] * (not (array[::4096] == value).all()))
             del array
-            reused._rest()
+            pages._rest()
 
     threads = [threading.Thread(target=work, args=(value,)) for value in range(3)]
     for thread in threads:
@@ -238,7 +238,7 @@ def test_many_threads(kept):
 
     def work(value):
         for _ in range(50):
-            array = reused.empty((2 * PAGE,), np.uint8)
+            array = pages.empty((2 * PAGE,), np.uint8)
             array[::4096] = value
             wrong.extend([value] * (not (array[::4096] == value).all()))
 
@@ -254,13 +254,13 @@ def test_many_threads(kept):
 ENDING = """
 import os, sys
 import numpy as np
-from hetero.host import reused
-reused.open_()
+from hetero.host import pages
+pages.open_()
 if os.fork() == 0:
-    np.last = reused.empty((1025, 1024), np.float32)  # lives longer than hetero's modules
+    np.last = pages.empty((1025, 1024), np.float32)  # lives longer than hetero's modules
     sys.exit(0)
 assert os.wait()[1] == 0
-reused.close()
+pages.close()
 """
 
 
@@ -274,7 +274,7 @@ def test_a_forked_child_ends_quietly_with_an_array():
 
 def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):
     device = devices.get(opencl)
-    reused.close()
+    pages.close()
     A = np.ones((1100, 1000), np.float32)
     with device.active():
         device.start_upload(A, device.allocate(A.nbytes)[0]).wait()  # a large copy
@@ -282,8 +282,8 @@ def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):
     place = address(product)
     assert (product == 1000.0).all()
     del product
-    assert hetero.memory()["host"][reused.PURPOSE] >= 1100 * 1100 * 4
-    assert reused.PURPOSE in str(hetero.memory())
+    assert hetero.memory()["host"][pages.PURPOSE] >= 1100 * 1100 * 4
+    assert pages.PURPOSE in str(hetero.memory())
     product = hetero.matmul(A, A.T, device=opencl, method="tiled")
     assert address(product) == place
     again = hetero.matmul(A, A.T, device=opencl, method="streamed")
@@ -294,7 +294,7 @@ def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):
     assert "host" not in hetero.memory()
     del again
     staging.close_all()  # as the last thread that copies does when it ends
-    assert not reused.sizes()
+    assert not pages.sizes()
 
 
 # -- Results of the CPU ----------------------------------------------------------------------------
@@ -303,17 +303,17 @@ def test_results_of_devices_use_it_and_it_is_told_and_given_back(opencl):
 @pytest.fixture(name="results")
 def _results(monkeypatch):
     """Results from 4 MiB on, which are kept for half a second; nothing is copied."""
-    monkeypatch.setattr(reused, "_MALLOC", 4 << 20)
-    monkeypatch.setattr(reused, "_IDLE", 0.5)
-    reused.close()
-    until(lambda: reused._state["thread"] is None)
+    monkeypatch.setattr(pages, "_MALLOC", 4 << 20)
+    monkeypatch.setattr(pages, "_IDLE", 0.5)
+    pages.close()
+    until(lambda: pages._state["thread"] is None)
     yield
-    until(lambda: reused._state["thread"] is None)
-    assert not reused._users
+    until(lambda: pages._state["thread"] is None)
+    assert not pages._users
 
 
 def result(shape, dtype):
-    return reused.maker(np.prod(shape) * np.dtype(dtype).itemsize)(shape, dtype)
+    return pages.maker(np.prod(shape) * np.dtype(dtype).itemsize)(shape, dtype)
 
 
 @pytest.mark.parametrize(
@@ -321,27 +321,27 @@ def result(shape, dtype):
 )
 def test_results_that_malloc_does_not_keep_are_ours(nbytes, is_ours):
     """A matrix of 2048 x 2048 float64 is 32 MiB, for which malloc asks the system each time."""
-    assert (reused.maker(nbytes) is not np.empty) == is_ours
+    assert (pages.maker(nbytes) is not np.empty) == is_ours
 
 
 def test_memory_of_results_of_the_cpu_is_kept_until_there_were_none_for_long(results, kept):
     others = threading.enumerate()  # those of other tests end by themselves
     assert result((4, 1 << 20), np.uint8).flags.owndata
-    assert not reused._users
+    assert not pages._users
     first = result(SHAPE, np.float32)
     place = address(first)
     del first
     assert address(result(SHAPE, np.float32)) == place
-    reused.open_()
-    reused.close()  # copies have ended
+    pages.open_()
+    pages.close()  # copies have ended
     assert len(kept) == 1
     until(lambda: not kept)
-    assert reused._state["thread"] is None
+    assert pages._state["thread"] is None
     assert not result((5, 5), np.float32).base
     again = result(SHAPE, np.float32)
     begun = [thread.name for thread in threading.enumerate() if thread not in others]
     assert begun == ["hetero-results"]
-    until(lambda: reused._state["thread"] is None)
+    until(lambda: pages._state["thread"] is None)
     again[...] = 1.0
     del again
     assert not kept
@@ -360,10 +360,10 @@ def test_a_forked_child_keeps_its_own(results):
     array = result(SHAPE, np.float32)
     child = os.fork()
     if child == 0:
-        right = reused._state["thread"] is None and not reused._users
+        right = pages._state["thread"] is None and not pages._users
         del array
         array = result(SHAPE, np.float32)
-        os._exit(0 if right and reused._state["thread"] is not None else 1)
+        os._exit(0 if right and pages._state["thread"] is not None else 1)
     assert os.waitpid(child, 0)[1] == 0
     del array
 

@@ -32,7 +32,7 @@ Progress = Callable[[float, str], None]
 
 _LINKS = (
     "How many bytes a second a copy moves, by its size. Lines are the fitted curves, marks the "
-    "measured samples. Thin lines: right after a product of the CPU, whose threads still spin."
+    "measured samples."
 )
 _ALONE = (
     "Operands where the method computes: nothing is moved. Thick lines are devices, thin ones the "

@@ -66,7 +66,7 @@ def lloyd(steps: Steps, centroids: np.ndarray, maxiter: int, tol: float, exactly
         new, moved = means(steps, centroids)
         shifts = new - centroids
         centroids[...] = new
-        converged = not exactly and (settled or float(np.vdot(shifts, shifts)) <= tol)
+        converged = not exactly and (settled or float(np.square(shifts).sum()) <= tol)
         settled = settled and not moved
     if exactly or not settled:
         steps.assign(centroids)  # so that labels fit the centroids

@@ -162,7 +162,8 @@ def _find_beside() -> None:
     """`find`, by a thread of its own, unless one is at it."""
     if _finding.acquire(blocking=False):
         _finding.release()
-        threading.Thread(target=find, name="hetero-blas", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # no more threads: a later call tries again
+            threading.Thread(target=find, name="hetero-blas", daemon=True).start()
 
 
 def is_due() -> bool:

@@ -166,6 +166,27 @@ def test_a_fork_beside_the_first_call_of_another_thread(name, milliseconds):
     assert done.returncode == 0, done.stderr
 
 
+ALONE = """
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+
+
+threading.Thread.start = refuse
+for _ in range(2):
+    for name in sys.argv[1].split(","):
+        OPERATIONS[name]()
+from hetero.host import blas_spin
+with blas_spin.asleep_in_loops(0.001):
+    blas_spin.for_loop()
+"""
+
+
+def test_calls_of_a_process_that_may_not_start_threads(tmp_path):
+    names = "matvec,convolve2d,solve_cg,multigrid,dst,kmeans,KMeans,machine,plan,matmul,opencl"
+    done = run(ALONE, names, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+
+
 HELD = ("HETERO_COMPILE_AHEAD", "NUMBA_CACHE_DIR")  # by the other tests
 TRAPS = ("html", "queue", "uuid", "decimal", "calendar", "colorsys", "mailbox")
 TRAP = """

@@ -16,6 +16,7 @@ from hetero.calibration import machine, tuning
 from hetero.calibration.ahead import compiling
 from hetero.calibration.checkpoint import Checkpoint
 from hetero.calibration.request import Request
+from hetero.devices.kinds import traits
 from hetero.errors import DeviceError, ProfileError
 from hetero.profile import constants, inventory
 from hetero.profile import tuning as tuning_tables
@@ -244,7 +245,8 @@ def _measure_tables(
     request: Request, kept: Checkpoint, progress: Callable[[float, str], None] | None
 ) -> None:
     for name, info in inventory.devices().items():
-        if info["kind"] != "cuda" or (request.devices is not None and name not in request.devices):
+        tuned = traits(info["kind"]).own_clock
+        if not tuned or (request.devices is not None and name not in request.devices):
             continue
         if not (info.get("same_as") or info.get("set_aside")):
             try:

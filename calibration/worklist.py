@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from hetero import devices as backends
 from hetero.calibration.progress import Failure
+from hetero.devices.kinds import traits
 from hetero.errors import DeviceNotAvailable
 from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Passes, Place, SampleGrid
@@ -161,7 +162,7 @@ def turns(case: Case) -> int:
 
 def has_own_clock(case: Case) -> bool:
     """Whether a GPU's own clock times a case on one GPU, however busy the host is."""
-    return isinstance(case.how, SampleGrid) and case.implementation.kind == "cuda"
+    return isinstance(case.how, SampleGrid) and traits(case.implementation.kind).own_clock
 
 
 def names_of(item: WorkItem, case: Case) -> set[str]:

@@ -80,6 +80,7 @@ def long_lines() -> int:
     number = 0
     for page in pages():
         text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+        text = re.sub(r"(?<=\n\n)(    .*\n|\n(?=    ))+", "", text)  # code by indentation
         number += sum(
             len(line) > LIMITS["prose"]["width"] and not line.startswith("|")
             for line in text.splitlines()

@@ -27,6 +27,7 @@ def test_every_room_is_counted():
 
 def test_a_line_that_is_too_long_is_seen(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
-    page.write_text("x" * 101 + "\n" + "| " + "x" * 101 + "\n```\n" + "y" * 101 + "\n```\n")
+    long = "x" * 101
+    page.write_text(f"{long}\n| {long}\n```\n{long}\n```\n\n    {long}\n")
     monkeypatch.setattr(house, "pages", lambda: [page])
     assert house.long_lines() == 1

@@ -143,3 +143,29 @@ def test_every_operation_is_in_the_list():
         assert getattr(hetero, operation.function) is operation.call
         assert operation.function in hetero.__all__
         assert operation.function in dir(hetero)
+
+
+KINDS = {"cuda", "opencl"}
+
+
+def compared_kinds(text):
+    """Line numbers where code compares something with the name of a kind of device."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Compare):
+            values = {v.value for v in ast.walk(node) if isinstance(v, ast.Constant)}
+            if values & KINDS:
+                yield node.lineno
+
+
+def test_what_a_kind_of_device_can_do_is_no_question_of_its_name():
+    for package in (hetero, calibration):
+        top = Path(package.__file__).parent
+        for file in top.rglob("*.py"):
+            path = f"{top.name}/{file.relative_to(top).as_posix()}"
+            if not path.startswith(("hetero/devices/", "hetero/arrays/")):
+                assert not list(compared_kinds(file.read_text())), path
+
+
+def test_a_compared_kind_is_seen():
+    assert list(compared_kinds('x = 1\nif device.kind == "cuda":\n    pass')) == [2]
+    assert list(compared_kinds('rows = {"cuda": 1}')) == []

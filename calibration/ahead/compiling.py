@@ -24,6 +24,7 @@ from hetero.calibration.ahead import kernel_compiler
 from hetero.calibration.ahead.listing import Kernel
 from hetero.devices.base import Device
 from hetero.devices.cuda import cubin
+from hetero.devices.kinds import traits
 from hetero.errors import HeteroError
 from hetero.host import disk_cache
 from hetero.host.compiled import loop_compiler, loops
@@ -85,7 +86,7 @@ def compile_ahead(
         if begun is not None:
             begun.ask(names)
         for place, cases in found.values():
-            if len(place.devices) == 1 and place.kind == "cuda":
+            if len(place.devices) == 1 and traits(place.kind).own_clock:
                 made.add(Kernels(place, cases, quick, tables, made.taken()))
         made.end_spare()
     except BaseException:

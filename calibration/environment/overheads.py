@@ -80,7 +80,7 @@ def dispatch(device: Device, operations: Iterable[Operation], budget: Budget) ->
             "alone": Bench((device,)).waiting(case, small.problem),
         }
     outside = {"from host": small.from_host}
-    if device.kind == "cuda":
+    if device.traits.own_clock:
         arrays = [device.new_array(a.shape, a.dtype)[0] for a in small.arrays]
 
         def call(name: str, method: str | None) -> None:

@@ -86,7 +86,7 @@ class Bench:
     @property
     def queue(self) -> Queue | None:
         """What times calls by the device's own clock, where that can be."""
-        timed = self.device is not None and self.device.kind == "cuda"
+        timed = self.device is not None and self.device.traits.own_clock
         if timed and self._queue is None:
             self._queue = Queue(self.device)
         return self._queue

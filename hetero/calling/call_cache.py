@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero import locks
 from hetero.arrays import Access, Operand, alignment, library_of
+from hetero.devices.kinds import traits
 from hetero.errors import DeviceError
 from hetero.imports import load
 from hetero.pricing.settings import Settings, besides, forced
@@ -183,7 +184,8 @@ def access_to(array: Any) -> Access | None:
 
 def _several() -> bool:
     devices = load("hetero.devices")
-    return sum(name.startswith("cuda") for name in devices.available()) > 1
+    kinds = (name.partition(":")[0] for name in devices.available())
+    return sum(traits(kind).cuda_libraries for kind in kinds) > 1
 
 
 def _finder(kind: type, access: Access, table: dict[Any, _DeviceCall]) -> Callable[..., Any]:

@@ -9,8 +9,9 @@ from the last iterate that was saved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hetero import devices, registry
@@ -112,38 +113,61 @@ def _fallback(problem: Problem) -> Implementation:
 
 
 def _attempt(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
-    """Run a plan on its devices, block by block where there is no room for the whole.
+    """Run a plan on its devices: as it is, with more room each time, at last in blocks.
 
     Raises
     ------
     DeviceError
         With the operands as they were; ``out`` may be half written, unless it overlaps one.
     """
-    try:
-        return _on_devices(used, plan, call)
-    except DeviceError as error:
-        if used[0].capturing or not failures.out_of_memory(error):
-            raise
-        short = error
-        failures.release(short)
-    for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, plan.problem.output))):
-        again = call.after(short)
+    short, limit = None, memory_limit.current()
+    for run_once in _ways(used, plan, call):
+        rest = call if short is None else call.after(short)
         try:
-            return _on_devices(used, plan, again)
+            with budget.of(limit):
+                return run_once(rest)
+        except MethodNotAvailable:
+            if short is None:
+                raise
+            break  # the device was set aside meanwhile
         except DeviceError as error:
-            again.tell(error)
-            if not failures.out_of_memory(error):
+            rest.tell(error)
+            if used[0].capturing or not failures.out_of_memory(error):
                 raise
             short = error
             failures.release(short)
+    raise short
+
+
+def _ways(used: tuple[Device, ...], plan: Plan, call: Call) -> Iterator[Callable[[Call], Done]]:
+    """What `_attempt` tries in turn, each where the one before was short of memory."""
+    as_planned = partial(_as_planned, used, plan)
+    yield as_planned
+    for _ in _made_room(used, sum(o.nbytes for o in (*call.operands, plan.problem.output))):
+        yield as_planned
     row = _by_blocks(used, plan)
-    if row is None:
-        raise short
-    with budget.of(memory_limit.current()):
-        try:
-            return computing.by_host(used, row, plan.problem, call.after(short))
-        except MethodNotAvailable:  # the device was set aside meanwhile
-            raise short from None
+    if row is not None:
+        yield partial(computing.by_host, used, row, plan.problem)
+
+
+def _as_planned(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
+    row, problem, limit = plan.chosen.implementation, plan.problem, memory_limit.current()
+    if limit is not None:
+        for device in used:
+            keeping.shed_beyond(device, limit, (*call.operands, problem.output))
+    if (
+        len(used) > 1
+        or row.blocks == registry.ALWAYS
+        or (_takes_blocks(used, plan) and _too_large(used[0], problem))
+    ):
+        return computing.by_host(used, row, problem, call)
+    problem, call = results.placed(used[0], problem, call)
+    return computing.on_device(used[0], row, problem, call)
+
+
+def _too_large(device: Device, problem: Problem) -> bool:
+    info = memory_limit.of(device)
+    return candidate_pricing.too_large(problem, device.name, info) is not None
 
 
 def _made_room(used: tuple[Device, ...], nbytes: int) -> Iterator[None]:
@@ -187,29 +211,3 @@ def _by_blocks(used: tuple[Device, ...], plan: Plan) -> Implementation | None:
         ),
         None,
     )
-
-
-def _on_devices(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
-    limit = memory_limit.current()
-    if limit is None:
-        return _unlimited(used, plan, call)
-    for device in used:
-        keeping.shed_beyond(device, limit, (*call.operands, plan.problem.output))
-    with budget.of(limit):
-        return _unlimited(used, plan, call)
-
-
-def _unlimited(used: tuple[Device, ...], plan: Plan, call: Call) -> Done:
-    implementation = plan.chosen.implementation
-    if (
-        len(used) > 1
-        or implementation.blocks == registry.ALWAYS
-        or (
-            _takes_blocks(used, plan)
-            and candidate_pricing.too_large(plan.problem, used[0].name, memory_limit.of(used[0]))
-            is not None
-        )
-    ):
-        return computing.by_host(used, implementation, plan.problem, call)
-    problem, call = results.placed(used[0], plan.problem, call)
-    return computing.on_device(used[0], implementation, problem, call)

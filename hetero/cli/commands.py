@@ -230,7 +230,7 @@ def verify(arguments: argparse.Namespace) -> int:
     from hetero.evaluation import links as links_of
 
     named = tuple(registry.operation(name) for name in arguments.operation)
-    if arguments.on != "host" and backends.get(arguments.on).kind != "cuda":
+    if arguments.on != "host" and not backends.get(arguments.on).traits.cuda_libraries:
         raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
     _check("--largest", arguments.largest, 8, 2**24)
     _check("--count", arguments.count, 0, 10**6)

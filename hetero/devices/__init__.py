@@ -1,8 +1,9 @@
 """The devices beside the CPU: the kinds there are, those at hand, and which of them work.
 
 A kind of device is a module that subclasses `hetero.devices.base.Device` and has a function
-``find()``; `register_kind` adds one from outside. Methods for it are rows that name the kind
-(`hetero.registry.register`).
+``find()``, and a line of `kinds.KINDS`; `register_kind` adds one from outside. Methods for it are
+rows that name the kind, or `PORTABLE` (`hetero.registry.register_method`). No line outside this
+folder compares a kind with a name: what a kind can do is a field of `kinds.Traits`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from hetero.devices.kinds import KINDS
 from hetero.devices.registry import Find, Registry
 from hetero.imports import load
 
@@ -21,7 +23,7 @@ def _of_module(kind: str) -> Find:
     return find
 
 
-here = Registry({kind: _of_module(kind) for kind in ("cuda", "opencl")})
+here = Registry({kind: _of_module(kind) for kind in KINDS})
 
 register_kind = here.register_kind
 unregister_kind = here.unregister_kind

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero import kernels
-from hetero.devices import cards, peers
+from hetero.devices import cards, kinds, peers
 from hetero.devices.host_copies import HostCopies
 from hetero.devices.storage import Storage
 from hetero.errors import DeviceError, DeviceMemoryError
@@ -44,6 +44,11 @@ class Device(HostCopies):
     null: Any = 0  # in place of a kernel's buffer that is not there
     has_arrays: bool = False  # whether `new_array` gives some, which operands may be
     errors: tuple[type[Exception], ...] = ()  # of the backend's library, before they become ours
+
+    @property
+    def traits(self) -> kinds.Traits:
+        """What a device of this kind can do."""
+        return kinds.traits(self.kind)
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from hetero import devices, registry
 from hetero.calibration import request
 from hetero.calibration.measure import solving, timing
 from hetero.calibration.measure.workbench import Bench
+from hetero.devices.kinds import traits
 from hetero.errors import DeviceNotAvailable
 from hetero.ops import benchmark
 from hetero.ops.cases import Case, Dims, Place, TimedSolves, forget_numbers
@@ -187,7 +188,7 @@ def ground(
     own = dtype or benchmark.of(operation, "DTYPE", benchmark.DTYPE)
     with place.devices[0].active() if len(place.devices) == 1 else nullcontext():
         try:
-            seconds = limit or (1.0 if place.kind == "cuda" else 0.5)
+            seconds = limit or (1.0 if traits(place.kind).own_clock else 0.5)
             yield Ground(operation, place, own, seconds)
         finally:
             forget_numbers()

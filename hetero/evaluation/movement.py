@@ -133,7 +133,7 @@ def speeds(device: Device, nbytes: int) -> dict[str, float]:
 
 
 def _by_cupy(device: Device, values: np.ndarray) -> dict[str, Callable[[], object]]:
-    if device.kind != "cuda":
+    if not device.traits.cuda_libraries:
         return {}
     try:
         import cupy

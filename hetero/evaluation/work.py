@@ -118,7 +118,7 @@ class Call:
         """
         if candidate is None or not (candidate.seconds or 0.0) < _LONGEST:
             return None
-        if on != HOST and backends.get(on).kind != "cuda":
+        if on != HOST and not backends.get(on).traits.cuda_libraries:
             return None
         problem = self.problem(on)
         specs = self._specs(problem)

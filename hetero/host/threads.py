@@ -79,7 +79,7 @@ def thread_count() -> int:
     if not _state["started"]:
         with _lock:
             _state.update(started=True, process=os.getpid())  # before the threads start
-    return int(numba.get_num_threads())
+    return parts.thread_count()
 
 
 def task_count() -> int:
@@ -120,6 +120,8 @@ def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
     _state["forked"] = _state["started"]
+    if hasattr(layers, "_nop"):  # the lock that is shared with the parent
+        layers._backend_init_process_lock = layers._nop()
     # A thread that compiles while its process is forked is not there in the child, and would leave
     # the compiler locked for ever.
     for holder in (compiler_lock.global_compiler_lock, getattr(ffi.lib, "_lock", None)):

@@ -157,8 +157,9 @@ def of(operation: Operation, name: str, default: Any = None) -> Any:
 
 
 def cuda_device() -> str | None:
-    """The first GPU whose own clock can be read."""
-    return next((d.name for d in devices.proven().values() if d.kind == "cuda"), None)
+    """The first device whose arrays CuPy and torch take."""
+    proven = devices.proven().values()
+    return next((d.name for d in proven if d.traits.cuda_libraries), None)
 
 
 def from_host_by_cupy(

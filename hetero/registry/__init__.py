@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hetero.devices.kinds import PORTABLE  # noqa: F401  for rows of methods
 from hetero.kernels.common.rungs import Rung
 
 if TYPE_CHECKING:
@@ -159,7 +160,6 @@ class Shaping(NamedTuple):
 
 
 ALWAYS, WHEN_SHORT = "always", "when short"  # when a device gets arrays on the host
-PORTABLE = ("cuda", "opencl")  # kinds of device whose dialect compiles the portable kernels
 _PLAIN = ("uses", "blocks", "rung")  # of an implementation's fields after its names: no functions
 
 

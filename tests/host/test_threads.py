@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -437,3 +438,52 @@ def test_each_thread_has_more_than_one_task(tasks, count, number, monkeypatch):
     assert capped(1, task_count) == 1
     capped(1, _tasks, taken)
     assert set(taken) == {0}
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+from hetero.host import threads
+
+
+class Interrupt(Exception):
+    pass
+
+
+inside = [False]
+
+
+def interrupt(*arguments):
+    if inside[0]:
+        raise Interrupt
+
+
+signal.signal(signal.SIGALRM, interrupt)
+threads.thread_count()
+number, end = 0, time.monotonic() + 1.0
+signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0003)
+while time.monotonic() < end:
+    try:
+        inside[0] = True
+        for _ in range(50):
+            threads.thread_count()
+        inside[0] = False
+    except Interrupt:
+        inside[0] = False
+        number += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+counted = threading.Event()
+
+
+def count():
+    threads.thread_count()
+    counted.set()
+
+
+threading.Thread(target=count, daemon=True).start()
+os._exit(0 if number > 100 and counted.wait(20) else 1)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="POSIX alone has interval timers")
+def test_interrupts_leave_no_lock_that_another_thread_waits_for():
+    subprocess.run([sys.executable, "-c", INTERRUPTED], check=True, timeout=60)

@@ -22,6 +22,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Flags
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
+from numba.np.ufunc import parallel as layers
 
 from hetero.imports import load
 
@@ -51,9 +52,24 @@ _parallel_for = ir.FunctionType(
 )
 
 
+def thread_count() -> int:
+    """The threads that Numba would use now; the first call starts them.
+
+    Later ones do not ask `numba.get_num_threads`, which takes a lock that forked processes share:
+    whoever is killed or interrupted while holding it keeps it from all of them for ever.
+    """
+    _start()
+    return int(layers._get_num_threads())
+
+
+@functools.cache
+def _start() -> None:
+    numba.get_num_threads()
+
+
 def team() -> int:
     """The threads that Numba would use now: their number, and what hands out tasks to them."""
-    threads = numba.get_num_threads()  # starts them
+    threads = thread_count()
     if threads == 1:
         return ALONE
     return TASKS << _TASKS | threads << _THREADS | _address(numba.threading_layer())

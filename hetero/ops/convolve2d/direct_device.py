@@ -65,7 +65,7 @@ def launch_plan(
         multiprocessors=device.multiprocessors,
         block_limit=device.block_limit,
         shared_limit=device.shared_limit,
-        cuda=device.kind == "cuda",
+        cuda=device.traits.warps,
         tuning=tuning.of_device(device),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero.arrays import spec
+from hetero.devices.kinds import traits
 from hetero.ops.benchmark import (
     Benchmark,
     BenchTable,
@@ -88,7 +89,7 @@ def benchmarks(dtype: str, device: str, order: str) -> Iterator[Benchmark]:
 
 def pictured(kind: str) -> Trial:
     """A product of squares, small ones where a CPU is the device."""
-    n = 8192 if kind == "cuda" else 1024
+    n = 8192 if traits(kind).own_clock else 1024
     return Trial((spec((n, n), "float32"), spec((n, n), "float32")))
 
 

@@ -166,7 +166,7 @@ class Slice(Part):
         }
         if depth == 1:
             return plan_jacobi.sweep(self.grid, self._rows[which], **limits)
-        warps = device.dialect == "cuda"
+        warps = device.traits.warps
         return plan_jacobi.blocked(self.grid, self._rows[which], depth, warps=warps, **limits)
 
     def start_residual(self, other: bool) -> None:

@@ -252,7 +252,7 @@ class _Streamed:
         }
         if depth == 1:
             return plan_jacobi.sweep(grid, (rows,), **limits)
-        return plan_jacobi.blocked(grid, (rows,), depth, warps=device.dialect == "cuda", **limits)
+        return plan_jacobi.blocked(grid, (rows,), depth, warps=device.traits.warps, **limits)
 
     def _pitch(
         self, grid: plan_jacobi.GridSlab, source: Any, target: Any, before: int, after: int

@@ -145,12 +145,14 @@ def _obstacle(method: str) -> Callable[[Problem, dict[str, Any]], str | None]:
     def excludes(problem: Problem, info: dict[str, Any]) -> str | None:
         if problem.options.exactly and method not in SWEEPING:
             return "does not sweep, and a number of sweeps was asked for"
-        if method == "dst" and info["kind"] == "cuda" and not info.get("elsewhere"):
-            cufft = load("hetero.devices.cuda.cufft")
-            return cufft.obstacle()
         return None
 
     return excludes
+
+
+def _no_cufft(problem: Problem, info: dict[str, Any]) -> str | None:
+    here = None if info.get("elsewhere") else load("hetero.devices.cuda.cufft").obstacle()
+    return _obstacle("dst")(problem, info) or here
 
 
 def memory_needed(method: str, shape: tuple[int, ...], itemsize: int) -> float:
@@ -282,7 +284,7 @@ registry.register_method(
     operation=NAME,
     method="dst",
     kinds=("cuda",),
-    excludes=_obstacle("dst"),
+    excludes=_no_cufft,
     work=_working("dst"),
     run=_dst,
     falls_short=_falls_short("dst"),

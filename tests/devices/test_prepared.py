@@ -10,6 +10,7 @@ import pytest
 
 from hetero import registry
 from hetero.arrays import HOST, spec
+from hetero.devices import kinds
 from hetero.devices.base import Device
 from hetero.devices.cuda import CudaDevice
 from hetero.devices.storage import Storage
@@ -25,7 +26,7 @@ IMAGE, B, OUT, SCRATCH = (number << 20 for number in (16, 32, 64, 128))
 class Recorder:
     """A CudaDevice whose kernels write down what they are launched with."""
 
-    kind = "cuda"
+    kind, traits = "cuda", kinds.traits("cuda")
     multiprocessors, block_limit, shared_limit, capability = 132, 1024, 227 << 10, (9, 0)
     capturing = False
     launch, prepared, _prepared = CudaDevice.launch, CudaDevice.prepared, CudaDevice._prepared

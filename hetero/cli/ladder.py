@@ -23,6 +23,11 @@ def options(sub: argparse.ArgumentParser) -> None:
         help="extents of squares; of images and grids likewise, of k-means rows (default: three, "
         "small ones without a GPU)",
     )
+    sub.add_argument(
+        "--source",
+        metavar="RUNG",
+        help="print a rung's kernel as CUDA C, its macros expanded, and measure nothing",
+    )
 
 
 def common(sub: argparse.ArgumentParser, device: str) -> None:
@@ -59,6 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Time an operation's rungs."""
     from hetero.evaluation import ladder
 
+    if arguments.source is not None:
+        return _print_source(arguments)
+
     def climb(operation: Any, progress: Any) -> dict[str, Any]:
         given = arguments.dtype, arguments.sizes
         found = ladder.ladder(operation, *given, device=arguments.device, progress=progress)
@@ -66,6 +74,19 @@ def run(arguments: argparse.Namespace) -> int:
         return found
 
     return shown(arguments, climb, ladder.text, ladder.draw)
+
+
+def _print_source(arguments: argparse.Namespace) -> int:
+    from hetero import registry
+    from hetero.evaluation import kernel_source
+
+    operation = registry.operation(arguments.operation)
+    try:
+        print(kernel_source.of_rung(operation, arguments.source, arguments.dtype), end="")
+    except ImportError:
+        print(f"hetero: {kernel_source.INSTALL}", file=sys.stderr)
+        return FAILED
+    return DONE
 
 
 def shown(arguments: argparse.Namespace, measured: Any, text: Any, draw: Any) -> int:

@@ -89,7 +89,8 @@ def test_plans_and_transfer_and_report_have_one_crossover(explain, data, operati
 def test_the_docs_have_that_crossover():
     docs = Path(__file__).parents[2] / "docs"
     assert "| 2535 2535 |" in (docs / "movement.md").read_text("utf-8")
-    assert "faster at every size from 2535 on" in (docs / "models.md").read_text("utf-8")
+    words = " ".join((docs / "models.md").read_text("utf-8").split())
+    assert "faster at every size from 2535 on" in words
 
 
 @pytest.mark.parametrize(("n", "device"), cases([8, 16, 32, 64, 128, 256, 512, 4096, 16384], 64))

@@ -1,0 +1,133 @@
+"""A rung's kernel as CUDA C, with its macros expanded and what it does not need left out.
+
+A kernel's text has macros for its shape, dtype and dialect, so that one text serves many launches.
+Whoever reads one rung wants the text of its own launch.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from hetero import kernels, registry
+from hetero.calibration.ahead.listing import Listing, kernels_of
+from hetero.evaluation.climbing import Ground
+from hetero.ops import benchmark
+from hetero.ops.cases import Place
+from hetero.profile import shipped
+
+INSTALL = "pip install pcpp, which expands macros"
+_CARD = "h200"  # whose launch is shown
+_OWN = ("_rungs.cu", "_rungs_shared.cu", "_rungs_column.cu", "_tuned.cu")  # files of the rungs
+_WIDTH = 100
+# A comment, then a function with its body or a declaration.
+_PIECE = re.compile(r"((?://[^\n]*\n)*)(^[^\s/#}][^;{}]*)(;|\{.*?^\})", re.MULTILINE | re.DOTALL)
+_NAMED = re.compile(r"(\w+)\s*(?:\((?:[^()]|\([^()]*\))*\)|\[[^]]*\])?\s*$")
+
+
+class _Named(Listing):
+    """Notes the rungs' kernels with their names."""
+
+    def __init__(self, name: str, info: dict[str, Any]) -> None:
+        super().__init__(name, info)
+        self.rungs: dict[str, tuple[str, Any]] = {}  # of the largest operands
+
+    def build(self, text: str, kernel: str, defines: Any) -> None:
+        if text.endswith(_OWN):
+            self.rungs[kernel] = text, defines
+
+
+def of_rung(operation: registry.Operation, method: str, dtype: str | None = None) -> str:
+    """The CUDA C of a rung's kernels for large operands as an H200 compiles it.
+
+    Parameters
+    ----------
+    operation : Operation
+    method : str
+        A rung's.
+    dtype : {"float32", "float64"}, optional
+        Default: as for the ladder.
+
+    Raises
+    ------
+    ValueError
+        If the operation has no such rung; the message names those that it has.
+    ImportError
+        Without pcpp.
+    """
+    info = shipped(_CARD).data["devices"]["cuda:0"]
+    rows = registry.lookup(operation.name)
+    rungs = {row.method: row for row in rows if row.rung and row.kind == info["kind"]}
+    if method not in rungs:
+        names = ", ".join(map(repr, rungs))
+        raise ValueError(f"--source must be one of {names} of {operation.function}, got {method!r}")
+    row, device = rungs[method], _Named("cuda:0", info)
+    own = dtype or benchmark.of(operation, "DTYPE", benchmark.DTYPE)
+    ground = Ground(operation, Place(device.name, info, (device,)), own, 1.0)
+    kernels_of(device, [ground.case(row)])
+    pieces = [_comment(f"{operation.function}, rung {row.rung.number}, {method}: {row.rung.idea}.")]
+    for launched in dict.fromkeys(device.rungs.values()):
+        file, defines = launched
+        pieces.append(_comment(f"{file}, {', '.join(f'{n} = {value}' for n, value in defines)}."))
+        names = {name for name in device.rungs if device.rungs[name] == launched}
+        pieces += [p for p in _needed(expanded(file, defines), names) if p not in pieces]
+    return "\n\n".join(pieces) + "\n"
+
+
+def _comment(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent="// ", subsequent_indent="// ")
+
+
+def expanded(file: str, defines: tuple[tuple[str, Any], ...]) -> str:
+    """A kernel file as the compiler sees it behind the preprocessor; comments stay."""
+    import pcpp
+
+    class Preprocessor(pcpp.Preprocessor):
+        def on_comment(self, token: Any) -> bool:
+            return True
+
+    preprocessor = Preprocessor()
+    preprocessor.line_directive = None
+    for name, value in defines:
+        preprocessor.define(f"{name} {value}")
+    text = re.sub(r"^(#define.*?)\s*//.*", r"\1", kernels.source(file), flags=re.MULTILINE)
+    preprocessor.parse(f"{kernels.prelude('cuda')}\n{text}")
+    out = io.StringIO()
+    preprocessor.write(out)
+    return re.sub(r"_Pragma\(\"(.*?)\"\)[ ]*\n?", r"\n#pragma \1\n", out.getvalue())
+
+
+def _needed(text: str, wanted: set[str]) -> Iterator[str]:
+    """Functions and what they call, each with the comment in front of it."""
+    pieces = {}
+    for found in _PIECE.finditer(text):
+        if named := _NAMED.search(found[2]):
+            pieces[named[1]] = found[0].strip()
+    left = list(wanted)
+    while left:
+        more = {*re.findall(r"\w+", pieces[left.pop()])} & pieces.keys() - wanted
+        wanted |= more
+        left += more
+    for name, piece in pieces.items():
+        if name in wanted:
+            lines = (wrapped for line in piece.split("\n") for wrapped in _wrapped(line))
+            yield "\n".join(lines)
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line of code; a statement in each, and lines within them, where macros made a long one."""
+    line = line.rstrip()
+    if len(line) <= _WIDTH or line.lstrip().startswith("//"):
+        return [line] if line else []
+    indent = re.match(r"\s*", line)[0]
+    statements = re.split(r"(?<=[;{}])\s+(?![^(]*\))", line.strip())
+    return [
+        wrapped
+        for statement in statements
+        for wrapped in textwrap.wrap(
+            statement, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}        "
+        )
+    ]

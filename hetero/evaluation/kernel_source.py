@@ -21,7 +21,13 @@ from hetero.profile import shipped
 
 INSTALL = "pip install pcpp, which expands macros"
 _CARD = "h200"  # whose launch is shown
-_OWN = ("_rungs.cu", "_rungs_shared.cu", "_rungs_column.cu", "_tuned.cu")  # files of the rungs
+_OWN = (
+    "_rungs.cu",
+    "_rungs_shared.cu",
+    "_rungs_column.cu",
+    "_rungs_registers.cu",
+    "_tuned.cu",
+)  # files of the rungs
 _WIDTH = 100
 # A comment, then a function with its body or a declaration.
 _PIECE = re.compile(r"((?://[^\n]*\n)*)(^[^\s/#}][^;{}]*)(;|\{.*?^\})", re.MULTILINE | re.DOTALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import isqrt
 
 from ..common.launch import REAL, VECTOR_BYTES, Launch, LaunchPlan, ceil_div, check_dtype
 from ..common.rungs import Rung
@@ -41,13 +42,31 @@ RUNGS = {
         "the block's shape and the elements of a thread derived for the card and the sizes",
         "no wave of blocks is nearly empty, and multiprocessors are as full as can be",
     ),
+    "registers": Rung(
+        9,
+        "both tiles in shared memory, 8 x 8 elements of C for each thread",
+        "a quarter of an element of shared memory for each product; one of memory serves 128",
+    ),
+    "vectors": Rung(
+        10,
+        "shared memory is read 16 bytes at a time",
+        "a quarter of the reading instructions: a warp's issue slots are left for products",
+    ),
+    "buffered": Rung(
+        11,
+        "the next tiles are on their way while these are multiplied",
+        "no wait for memory, one barrier a step instead of two",
+    ),
 }
 _COLUMNS = ("column", "rotated", "tuned")
+_SQUARES = ("registers", "vectors", "buffered")  # of elements of C for each thread
 _SOURCES = {
     "shared": "matmul_rungs_shared.cu",
     **dict.fromkeys(_COLUMNS, "matmul_rungs_column.cu"),
+    **dict.fromkeys(_SQUARES, "matmul_rungs_registers.cu"),
 }
 _KERNELS = {"rows2": "rows", "rows4": "rows", "rotated": "column", "tuned": "column"}
+_KERNELS |= dict.fromkeys(_SQUARES, "registers")
 _SHAPES = {
     "sequential": Shape(1, 1),
     "naive": Shape(32, 4),  # a row of a warp each: what one thread reads of A all do
@@ -57,7 +76,9 @@ _SHAPES = {
     "column": Shape(32, 8, 16),
 }
 _SHAPES |= {"rotated": _SHAPES["column"], "tuned": _SHAPES["column"]}
+_SHAPES |= dict.fromkeys(_SQUARES, Shape(16, 16, 64))
 _DEPTH = 32  # columns of a tile of A in shared memory
+_SQUARE_DEPTH = 8  # of those with a square of elements for each thread
 _PARTITIONS = 8  # of the Tesla T10's memory
 _THREADS = 1024  # of a block: OpenCL's CPUs take more, for nothing
 _ROOMY = 256  # threads of a block that have all registers there are for one
@@ -85,7 +106,7 @@ def shapes(rung: str, dtype: str, card: Card) -> tuple[Shape, ...]:
         for shape in some
         if card.warp <= shape.x * shape.y <= min(card.block_threads, _THREADS)
         and _shared_bytes(rung, shape, item) <= most
-        and shape.x * shape.y * reckon.least_registers(item, shape.elements) <= card.registers
+        and shape.x * shape.y * _least_registers(rung, item, shape.elements) <= card.registers
     )
 
 
@@ -94,7 +115,17 @@ def _shared_bytes(rung: str, shape: Shape, item: int) -> int:
     x, y, elements = shape
     if rung == "shared":
         return elements * y * (_DEPTH * item + VECTOR_BYTES) + _DEPTH * x * item
+    if rung in _SQUARES:
+        pair = _SQUARE_DEPTH * ((x + y) * isqrt(elements) * item + VECTOR_BYTES)
+        return pair * (1 + (rung == "buffered"))
     return elements * x * item if rung in _COLUMNS else 0
+
+
+def _least_registers(rung: str, item: int, elements: int) -> int:
+    """Of a thread, so that no sum lies in memory."""
+    if rung in _SQUARES:
+        return 40 + (elements + 3 * isqrt(elements)) * item // 4
+    return reckon.least_registers(item, elements)
 
 
 def plan_rung(
@@ -138,7 +169,13 @@ def plan_rung(
     defines: list[tuple[str, int | str]] = [("REAL", REAL[dtype])]
     if rung != "sequential":
         defines += [("BX", x), ("BY", y)]
-    if elements > 1 or rung == "tuned":
+    if rung in _SQUARES:
+        group = 1 if rung == "registers" else VECTOR_BYTES // check_dtype(dtype)
+        tiles = 1 + (rung == "buffered")
+        defines += [("SIDE", isqrt(elements)), ("DEPTH", _SQUARE_DEPTH)]
+        two = dtype == "float32" and x * y == _ROOMY  # blocks, to wait by turns
+        defines += [("GROUP", group), ("TILES", tiles), ("RESIDENT", 1 + two)]
+    elif elements > 1 or rung == "tuned":
         defines.append(("ROWS", elements))
     if rung == "shared":
         # Blocks of other shapes bring more of the tiles a thread, and want registers for that.
@@ -153,7 +190,10 @@ def plan_rung(
             defines.append(("STEP", 4))
         elif x * y == _ROOMY and rung != "tuned":
             defines += [("STEP", 4), ("RESIDENT", 2)]
-    columns, rows = (x * y, elements) if rung in _COLUMNS else (x, y * elements)
+    if rung in _SQUARES:
+        columns, rows = x * isqrt(elements), y * isqrt(elements)
+    else:
+        columns, rows = (x * y, elements) if rung in _COLUMNS else (x, y * elements)
     grid = ceil_div(m, rows) * ceil_div(n, columns) * batch
     strides = (*a_strides, *b_strides, *c_strides)
     launch = Launch(
@@ -177,6 +217,8 @@ def chosen(rung: str, dtype: str, m: int, n: int, k: int, card: Card) -> Shape:
     own, there = _SHAPES[rung], shapes(rung, dtype, card)
     if rung != "tuned" and own in there:
         return own
+    if rung in _SQUARES:
+        return max(there, key=lambda shape: (shape.x * shape.y, -abs(shape.x - shape.y)))
     return min(there, key=lambda shape: reckon.matmul(card, check_dtype(dtype), shape, m, n, k))
 
 

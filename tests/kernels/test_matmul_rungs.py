@@ -49,6 +49,8 @@ def tile(shape, rung):
     """Rows and columns of C of a block, and columns of the tile of A."""
     if rung in ("column", "rotated", "tuned"):
         return shape.elements, shape.x * shape.y, shape.x
+    if shape.elements == 64:
+        return shape.y * 8, shape.x * 8, 8
     return shape.y * shape.elements, shape.x, 32
 
 
@@ -80,7 +82,7 @@ def test_thresholds(rung, dtype):
         assert not result.any()
 
 
-@pytest.mark.parametrize("rung", ["naive", "shared", "tuned"])
+@pytest.mark.parametrize("rung", ["naive", "shared", "tuned", "vectors", "buffered"])
 def test_every_legal_shape_multiplies_right(rung):
     """Some of them, from the smallest to the largest, launched as a sweep does."""
     device = runtimes.opencl_device()
@@ -165,7 +167,7 @@ def simulate():
             columns + 1,
             (depth + 1 if rung in ("column", "rotated", "tuned") else 3),
         )
-        A, B = np.random.default_rng(0).random((2, 64, 64), np.float32)
+        A, B = np.random.default_rng(0).random((2, 80, 80), np.float32)
         A, B, C = A[:m, :k].copy(), B[:k, :n].copy(), np.zeros((m, n), np.float32)
         runner.run(planned(rung, m, n, k, "float32", card, shape), A=A, B=B, C=C)
         np.testing.assert_allclose(C, A @ B, rtol=1e-5)

@@ -194,9 +194,9 @@ registry.register_method(
     kinds=registry.PORTABLE,
     excludes=obstacles.not_streamed,
     work=work.of_direct,
-    run=streamed.run,
+    run=streamed.STREAMED.run,
     blocks=registry.ALWAYS,
-    price=streamed.price,
+    price=streamed.STREAMED.price,
     stands_in=pipeline.stands_in,
 )
 rungs.register(NAME, obstacles.not_real, work.of_direct)

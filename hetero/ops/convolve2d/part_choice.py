@@ -57,6 +57,8 @@ class Choice(NamedTuple):
 
     Attributes
     ----------
+    problem : Problem
+        Of the whole.
     cut : Cut
     part : Plan
         Of a part in the middle.
@@ -64,19 +66,24 @@ class Choice(NamedTuple):
         Seconds, which add up to those of the whole; None where they are not known.
     """
 
+    problem: Problem
     cut: Cut
     part: Plan
     terms: dict[str, float] | None
 
-    def told(self, problem: Problem) -> str:
-        """In words."""
-        height, chosen = problem.options.out_height, self.part.chosen
-        number = self.cut.number(problem.batch, height)
-        if self.cut.rows == height:
-            size = f"{self.cut.images} image{'s' * (self.cut.images > 1)}"
-        else:
-            size = f"{self.cut.rows} row{'s' * (self.cut.rows > 1)}"
-        return f"{number} part{'s' * (number > 1)} of {size} by {chosen.method}"
+    def __str__(self) -> str:
+        height, rows = self.problem.options.out_height, self.cut.rows
+        number, of = self.cut.number(self.problem.batch, height), rows
+        what = "row"
+        if rows == height:
+            of, what = self.cut.images, "image"
+        size = f"{of} {what}{'s' * (of > 1)}"
+        return f"{number} part{'s' * (number > 1)} of {size} by {self.part.chosen.method}"
+
+    @property
+    def nbytes(self) -> int:
+        """Of the device's memory, with what transforms take."""
+        return _room_of(self.problem, self.cut)
 
 
 def part_problem(problem: Problem, name: str, images: int, window: Window) -> Problem:
@@ -98,6 +105,11 @@ def nbytes_of(problem: Problem, cut: Cut) -> tuple[int, int]:
             read = min(read, w.height)
     part, result = read * w.width, cut.rows * w.out_width
     return cut.images * part * size, cut.images * result * size
+
+
+def _room_of(problem: Problem, cut: Cut) -> int:
+    """Bytes of a device that streaming takes; a single row is summed up without workspace."""
+    return sum(nbytes_of(problem, cut)) * (SLOTS + (0 if cut == Cut(1, 1) else _WORKSPACE))
 
 
 def _cuts(problem: Problem, room: float) -> Iterator[Cut]:
@@ -147,8 +159,7 @@ def choose(
     best: Choice | None = None
     least = inf
     for cut in dict.fromkeys(_cuts(problem, room)):
-        copies = SLOTS + (0 if cut == Cut(1, 1) else _WORKSPACE)  # a row is summed up
-        if sum(nbytes_of(problem, cut)) * copies > room:
+        if _room_of(problem, cut) > room:
             continue
         part = plan(cut)
         if part.candidates[0].reason is not None:
@@ -159,9 +170,9 @@ def choose(
             part = plan(cut)
         terms = _terms(problem, cut, part, name, constants)
         if terms is None:
-            return Choice(cut, part, None)
+            return Choice(problem, cut, part, None)
         if sum(terms.values()) < least:
-            best, least = Choice(cut, part, terms), sum(terms.values())
+            best, least = Choice(problem, cut, part, terms), sum(terms.values())
     return best
 
 

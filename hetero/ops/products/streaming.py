@@ -12,87 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero import profile, registry
+from hetero import registry
+from hetero.blocks.streamed import Streamed
 from hetero.calling import planner
-from hetero.errors import DeviceMemoryError, NotPriced
-from hetero.moving import failures, pipeline
+from hetero.moving import pipeline
 from hetero.moving.pipeline import Load, Slot, Step, Store
 from hetero.ops.products import operands
 from hetero.ops.products.matrices import matrices_of, missing_axes, stacked
 from hetero.ops.products.tile_choice import Choice, choose, tile_problem
-from hetero.ops.products.tiling import Grid, Tiling, Visit
-from hetero.pricing import memory_limit, pricing, tables
-from hetero.profile import inventory
-from hetero.registry import Arguments, Price
+from hetero.ops.products.tiling import Grid, Visit
+from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
-    from hetero.profile import Profile
 
-_ROOM = 0.8  # of a device's memory: its pool rounds sizes up, and others use it too
 _LIMIT = 0.95  # of a limit: what computes a tile may take some, too
 _ALIGNED = 16  # bytes that divide the addresses of slots
 
-_choices = tables.new_table()
 
-
-def room(info: dict[str, Any]) -> float:
-    """Bytes of a device that panels and tiles may take."""
-    most = _ROOM * info["memory_bytes"]
-    limit = info.get("memory_limit")
-    return most if limit is None else min(most, _LIMIT * limit)
-
-
-def price(problem: Problem, name: str, info: dict[str, Any], constants: Profile) -> Price:
-    """``price`` of the method's rows."""
-    try:
-        choice = choose(problem, name, info, constants, room(info))
-    except NotPriced:  # a tile
-        return Price(None, reason=pricing.UNKNOWN_THERE)
-    if choice is None:
-        return Price(None, reason="there is no room for tiles of its panels")
-    return Price(choice.times and choice.times._asdict(), str(choice))
-
-
-def _choice(problem: Problem, device: Device, most: float) -> Choice | None:
-    """`choose` with this machine's constants, remembered."""
-    key = problem, device.name, most
-    found = _choices.get(key)
-    if found is None:
-        now = tables.generation()
-        info = inventory.devices()[device.name]
-        found = choose(problem, device.name, info, profile.current(), most)
-        tables.remember(_choices, key, found, now)
-    return found
-
-
-def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-    """``run`` of the method's rows.
-
-    Where the device has less room than it should, half of that is tried, and so on.
-
-    Raises
-    ------
-    DeviceMemoryError
-        Where there is room for not even one tile.
-    """
-    (device,) = devices
-    choice = _choice(problem, device, room(memory_limit.of(device)))
-    while choice is not None:
-        try:
-            with device.active():
-                _stream(device, problem, arguments, choice.tiling)
-            return
-        except DeviceMemoryError as error:
-            failures.release(error)
-        device.trim()
-        choice = _choice(problem, device, choice.tiling.nbytes / 2)
-    raise DeviceMemoryError(f"{device.name} has no room for a tile of the product")
-
-
-def _stream(device: Device, problem: Problem, arguments: Arguments, made: Tiling) -> None:
-    """Compute a product with a tiling."""
+def compute(device: Device, problem: Problem, arguments: Arguments, choice: Choice) -> None:
+    """Compute a product with a tiling; the device is active."""
+    made = choice.tiling
     slots = [
         pipeline.slots(device, nbytes, number)
         for nbytes, number in zip(made.grid.panel_bytes, made.slots, strict=True)
@@ -160,6 +101,9 @@ def _step(
     )
 
 
+_streamed = Streamed(choose, compute, "tiles of its panels", limited=_LIMIT)
+
+
 def register(operation: str) -> None:
     """Add the method's rows for an operation."""
     registry.register_method(
@@ -168,8 +112,8 @@ def register(operation: str) -> None:
         kinds=registry.PORTABLE,
         excludes=pipeline.obstacle,
         work=operands.gpu_work,
-        run=run,
+        run=_streamed.run,
         stands_in=pipeline.stands_in,
         blocks=registry.ALWAYS,
-        price=price,
+        price=_streamed.price,
     )

@@ -126,6 +126,16 @@ class Choice(NamedTuple):
     times: Times | None
     tile: Plan
 
+    @property
+    def nbytes(self) -> int:
+        """Of the device's memory."""
+        return self.tiling.nbytes
+
+    @property
+    def terms(self) -> dict[str, float] | None:
+        """``times`` by name."""
+        return self.times and self.times._asdict()
+
     def __str__(self) -> str:
         items, rows, columns = self.tiling.grid.lengths
         size = f"{rows}x{columns}" if items == 1 else f"{items}x{rows}x{columns}"

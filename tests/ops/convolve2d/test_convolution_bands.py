@@ -41,6 +41,12 @@ def streaming(monkeypatch, opencl):
     inventory.changed()
 
 
+def cut_into(monkeypatch, images, rows):
+    """Groups of so many images, or bands of so many rows, are the only choice."""
+    monkeypatch.setattr(part_choice, "_cuts", lambda *given: [part_choice.Cut(images, rows)])
+    inventory.changed()
+
+
 def both(opencl, *call):
     """By bands, and as a whole on the same device."""
     return (
@@ -65,7 +71,7 @@ def test_bands_make_the_whole(streaming, opencl, mode, boundary):
 def test_heights_of_bands(streaming, opencl, rows, monkeypatch):
     """One row, one less and one more than the filter has, and around the whole image."""
     a, b = rng.random((150, 13)), rng.random((6, 5))
-    monkeypatch.setattr(streamed, "_cut", lambda *given: streamed.Cut(1, rows))
+    cut_into(monkeypatch, 1, rows)
     for mode in ("full", "same", "valid"):
         result, expected = both(opencl, a, b, mode, "symm")
         np.testing.assert_array_equal(result, expected)
@@ -76,7 +82,7 @@ def test_stacks(streaming, opencl, images, monkeypatch):
     """Groups of whole images, the last one smaller; and bands of each."""
     stack, b = rng.random((7, 20, 13)), rng.random((3, 3))
     for rows in (20, 6) if images == 1 else (20,):
-        monkeypatch.setattr(streamed, "_cut", lambda *given, rows=rows: streamed.Cut(images, rows))
+        cut_into(monkeypatch, images, rows)
         for a in (stack, stack.reshape(7, 1, 20, 13), stack[:, ::-1, ::-2]):
             result, expected = both(opencl, a, b, "same", "wrap")
             np.testing.assert_array_equal(result, expected)
@@ -114,14 +120,14 @@ def test_bands_by_transforms_look_at_their_values(streaming, opencl, monkeypatch
         return replace(made, candidates=(direct, *made.candidates[1:]))
 
     monkeypatch.setattr(planner, "plan", planned)
-    monkeypatch.setattr(streamed, "_cut", lambda *given: streamed.Cut(1, 50))
+    cut_into(monkeypatch, 1, 50)
     a, b = rng.random((150, 61)), rng.random((6, 5))
     a[75, 10] = 1e20
     out = np.empty_like(a)
     problem = registry.operation("convolve2d").problem(a, b, "same")
     problem = replace(problem, options=problem.options._replace(wide_range=False))
     given = registry.Arguments((a,), out, FilterOptions(Filter(b), 0.0))
-    streamed.run((devices.get(opencl),), problem, given)
+    streamed.STREAMED.run((devices.get(opencl),), problem, given)
     assert used == ["fft", "fft", "direct", "fft"]
     np.testing.assert_allclose(out, signal.convolve2d(a, b, "same"), rtol=1e-12)
 
@@ -135,7 +141,7 @@ def test_a_large_filter_goes_up_once(streaming, opencl, monkeypatch):
         return real(self, source, *where)
 
     monkeypatch.setattr(type(devices.get(opencl)), "upload", upload)
-    monkeypatch.setattr(streamed, "_cut", lambda *given: streamed.Cut(1, 100))
+    cut_into(monkeypatch, 1, 100)
     result = hetero.convolve2d(a, b, "same", device=opencl, method="streamed")
     assert sent.count(b.nbytes) == 1
     np.testing.assert_allclose(result, signal.convolve2d(a, b, "same"), rtol=1e-12)

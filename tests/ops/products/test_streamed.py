@@ -233,7 +233,8 @@ def test_bits_repeat_and_do_not_depend_on_the_room(opencl, monkeypatch, share):
         made = tiling.fitted(grid, max(room, 40_000))[-1]
         result = np.empty((70, 80), np.float32)
         with devices.get(opencl).active():
-            streaming._stream(devices.get(opencl), problem, Arguments((A, B), result), made)
+            choice = tile_choice.Choice(made, 0.0, None, None)
+            streaming.compute(devices.get(opencl), problem, Arguments((A, B), result), choice)
         results.append(result)
     np.testing.assert_array_equal(*results)
     np.testing.assert_allclose(results[0], A @ B, rtol=1e-5)

@@ -1,9 +1,9 @@
-"""Convolution on the CPU: compiled loops, and filters of low rank."""
+"""Convolution on the CPU: compiled loops, filters of low rank, and SciPy for any dtype."""
 
 from __future__ import annotations
 
 import functools
-import math
+from math import isfinite, prod
 from types import ModuleType
 
 import numpy as np
@@ -14,7 +14,6 @@ from hetero.imports import load
 from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d import loops
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.scipy_cpu import by_scipy
 from hetero.ops.convolve2d.window import Window, mode_of
 
 _PRODUCTS_WHILE_COMPILING = 1 << 31  # what SciPy's loop does in about five seconds
@@ -32,7 +31,7 @@ def finite(result: np.ndarray) -> bool:
     """Whether a result, C-contiguous, holds neither NaN nor infinity."""
     if result.size < _SMALL:
         return bool(np.isfinite(result).all())
-    return math.isfinite(cpu_vectors.serving(result.dtype).times_zero(result.reshape(-1)))
+    return isfinite(cpu_vectors.serving(result.dtype).times_zero(result.reshape(-1)))
 
 
 def block_width(dtype: np.dtype) -> int:
@@ -45,7 +44,7 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
 
     Parameters
     ----------
-    image : (batch, h, w) ndarray of float32 or float64, as `methods.as_stack` gives
+    image : (batch, h, w) ndarray of float32 or float64, rows contiguous
     options : FilterOptions
     window : Window
     out : (batch, out_height, out_width) ndarray, C-contiguous
@@ -94,3 +93,31 @@ def separable(image: np.ndarray, options: FilterOptions, window: Window, out: np
     )
     if not finite(out):
         direct(image, options, window, out)
+
+
+def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.ndarray:
+    """`scipy.signal.convolve2d` of each image.
+
+    Parameters
+    ----------
+    image : (..., h, w) ndarray
+
+    Returns
+    -------
+    (..., out_height, out_width) ndarray
+    """
+    # Takes half a second, and compiled loops do without.
+    convolve2d = load("scipy.signal").convolve2d
+    mode, boundary, fillvalue = mode_of(window), window.boundary, options.fillvalue
+    filter = options.filter.array
+    if not image.size:  # SciPy divides by the extents of what it repeats
+        boundary, fillvalue = "fill", fillvalue if boundary == "fill" else 0
+    if image.ndim == 2:
+        return convolve2d(image, filter, mode, boundary, fillvalue)
+    front, shape = image.shape[:-2], image.shape[-2:]
+    planes = image.reshape(prod(front), *shape)
+    found = [convolve2d(plane, filter, mode, boundary, fillvalue) for plane in planes]
+    if not found:
+        one = convolve2d(np.zeros(shape, image.dtype), filter, mode, boundary, fillvalue)
+        return np.zeros((*front, *one.shape), one.dtype)
+    return np.reshape(found, (*front, *found[0].shape))

@@ -10,9 +10,10 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.devices.cuda.cufft import RealTransform2D
 from hetero.devices.workspace import Workspace
+from hetero.ops.convolve2d import tiles
 from hetero.ops.convolve2d.direct_device import direct, flag, gather, launch, uploaded
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
-from hetero.ops.convolve2d.window import Axis
+from hetero.ops.convolve2d.tiles import Axes, Axis
 from hetero.registry.problem import Problem
 
 _KEPT = 8  # transforms in each context
@@ -24,13 +25,20 @@ def _transform(device: Device, lengths: tuple[int, int], batch: int, dtype: str)
     return device.storage().get("transforms", (lengths, batch, dtype), _KEPT, make)
 
 
-def run(
-    device: Device,
-    problem: Problem,
-    image: Any,
-    options: FilterOptions,
-    out: Any,
-    axes: tuple[Axis, Axis],
+def whole(device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any) -> None:
+    """Enqueue a convolution by one transform of each image."""
+    _run(device, problem, image, options, out, tiles.whole_on_device(problem.options))
+
+
+def overlap_save(
+    device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
+) -> None:
+    """Enqueue a convolution by transforms of tiles."""
+    _run(device, problem, image, options, out, tiles.on_device(problem.options))
+
+
+def _run(
+    device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any, axes: Axes
 ) -> None:
     """Enqueue a convolution, and the direct sum for where its result is not finite."""
     y, x = axes
@@ -81,9 +89,7 @@ def run(
     del owner, work_owner, flag_owner
 
 
-def _spectrum(
-    device: Device, filter: Filter, problem: Problem, axes: tuple[Axis, Axis]
-) -> tuple[Any, Any]:
+def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> tuple[Any, Any]:
     """(buffer, owner) of the filter's transform at the tiles' lengths."""
     w, (y, x), dtype = problem.options, axes, problem.dtype
     shape = (w.filter_height, w.filter_width)

@@ -23,12 +23,11 @@ from hetero.calling.planner import HERE, Machine
 from hetero.imports import load
 from hetero.moving import results
 from hetero.ops.convolve2d.filters import Filter
-from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, Window, window_of
+from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, NAME, Window, window_of
 from hetero.registry.problem import Problem, check_dims, dtype_obstacle
 
 log = logging.getLogger("hetero")
 
-NAME = "convolve2d"
 _NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, may be an image in colour
 _PART = 1 << 20  # values that several threads look at
 LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at

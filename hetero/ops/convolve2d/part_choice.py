@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import dense
-from hetero.ops.convolve2d import bands, range_check_cost, tiles_device
+from hetero.ops.convolve2d import bands, range_check_cost, tiles, traits
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import Window
 from hetero.pricing import pricing
@@ -153,9 +153,9 @@ def choose(
         part = plan(cut)
         if part.candidates[0].reason is not None:
             return None
-        tiles = _tile_rows(part)
-        if tiles is not None and tiles < cut.rows < problem.options.out_height:
-            cut = cut._replace(rows=cut.rows // tiles * tiles)
+        tile = _tile_rows(part)
+        if tile is not None and tile < cut.rows < problem.options.out_height:
+            cut = cut._replace(rows=cut.rows // tile * tile)
             part = plan(cut)
         terms = _terms(problem, cut, part, name, constants)
         if terms is None:
@@ -167,9 +167,9 @@ def choose(
 
 def _tile_rows(part: Plan) -> int | None:
     """Rows of the results that a row of tiles makes; None where there are no tiles."""
-    if part.chosen.method != "overlap_save":
+    if not traits.of_row(part.chosen.implementation).tiled:
         return None
-    axes = tiles_device.tiles(part.problem.options)
+    axes = tiles.on_device(part.problem.options)
     return axes and axes[0].step
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from hetero.arrays import HOST, Operand, Spec, describe
 from hetero.calling import execution
 from hetero.imports import load
-from hetero.ops.convolve2d import real
+from hetero.ops.convolve2d import real, traits
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import CheckedCall, described, filter_of
 from hetero.ops.convolve2d.real import Task
@@ -32,7 +32,7 @@ def planned(call: CheckedCall) -> Task:
     if _needs_host(call):
         return _by_way_of_host(call)
     only_scipys = call.dtype.char not in "fdFD" or not call.a.size * call.b.size
-    if only_scipys or (call.method == "scipy" and call.dtype.kind == "c"):
+    if only_scipys or (traits.of(call.method).any_dtype and call.dtype.kind == "c"):
         return _by_scipy(call)
     if call.is_of_filters:
         return _one_by_one(call)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hetero.ops.convolve2d import loops
+from hetero.ops.convolve2d import loops, traits
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
-from hetero.ops.convolve2d.window import TRANSFORMS
-from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.registry.problem import Problem
 
 TERM = "look"
@@ -49,14 +47,18 @@ def seconds(
     return _CALL + look + blocks * _BLOCK + (taps > LARGEST_REMEMBERED) * taps * _TAP
 
 
-def priced(plan: Plan, look: float, methods: Container[str] = TRANSFORMS) -> Plan:
-    """A plan whose candidates by some methods take so many seconds more; the cheapest is first."""
+def priced(plan: Plan, look: float, trait: str = "transforms") -> Plan:
+    """A plan whose candidates with a trait take so many seconds more; the cheapest is first."""
+
+    def looks(c: Candidate) -> bool:
+        return getattr(traits.of_row(c.implementation), trait)
+
     known = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
-    if not any(c.method in methods for c in known):
+    if not any(map(looks, known)):
         return plan
     dearer = []
     for c in known:
-        if c.method in methods:
+        if looks(c):
             terms = {TERM: look, **c.terms}
             c = c._replace(seconds=c.seconds + look, terms=terms)
         dearer.append(c)

@@ -13,7 +13,7 @@ from hetero.calling import call_cache, execution, planner
 from hetero.errors import GraphError
 from hetero.imports import load
 from hetero.moving import results
-from hetero.ops.convolve2d import range_check_cost
+from hetero.ops.convolve2d import range_check_cost, traits
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
     LARGEST_DOWNLOADED,
@@ -24,8 +24,17 @@ from hetero.ops.convolve2d.operands import (
     is_wide,
     rank_of,
 )
-from hetero.ops.convolve2d.remembered import SMALL, are_few, calls, key_of, known, remember
-from hetero.ops.convolve2d.window import SPREADING, TRANSFORMS, Window
+from hetero.ops.convolve2d.remembered import (
+    SMALL,
+    are_few,
+    calls,
+    is_of_few,
+    key_of,
+    known,
+    method_of_few,
+    remember,
+)
+from hetero.ops.convolve2d.window import Window
 from hetero.pricing import tables
 from hetero.pricing.plan import CPU, Plan
 
@@ -93,7 +102,7 @@ def _filter(call: CheckedCall) -> Any:
     if graph is not None and b.location not in (HOST, graph):
         raise GraphError(f"a graph of {graph} takes filters there or on the host")
     elsewhere = a.location != b.location or call.dtype != b.dtype
-    if is_device_array(call.filter) and (elsewhere or call.method == "separable"):
+    if is_device_array(call.filter) and (elsewhere or traits.of(call.method).factors):
         return _downloaded(call)
     return Filter(None, call.filter, b)
 
@@ -106,7 +115,7 @@ def _downloaded(call: CheckedCall) -> Any:
 def _is_finite(call: CheckedCall) -> bool:
     """Of values that a plan depends on: a method that spreads others is refused by name only."""
     finite = isfinite(call.fillvalue)
-    if call.method in SPREADING and finite:
+    if finite and traits.of(call.method).spreads:
         finite = are_finite(_known(call.image), _known(call.filter))
     return finite
 
@@ -124,7 +133,7 @@ def _plan(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
 
 def _look(call: CheckedCall, filter: Any, found: Window, plan: Plan) -> Window:
     """What the values are seen to be where a plan would transform them."""
-    if call.method is not None or plan.candidates[0].method not in TRANSFORMS:
+    if call.method is not None or not traits.of_row(plan.candidates[0].implementation).transforms:
         return found
     wide = is_wide(_known(call.image), filter, found, call.fillvalue)
     return found._replace(finite=wide is not None, wide_range=bool(wide))
@@ -143,10 +152,9 @@ def _plan_of(call: CheckedCall, filter: Any, found: Window, now: int) -> Plan:
         if a.location == HOST:
             named, devices = call.method is not None, call.machine.devices()
             look = range_check_cost.seconds(problem, devices, finite_only=named)
-            plan = range_check_cost.priced(plan, look, SPREADING if named else TRANSFORMS)
-        best = plan.candidates[0]
-        if (best.device, best.method) != (CPU, "direct") and are_few(call):
-            plan = call.machine.plan(problem, CPU, "direct")  # as the remembered call will be done
+            plan = range_check_cost.priced(plan, look, "spreads" if named else "transforms")
+        if not is_of_few(plan) and are_few(call):  # as the remembered call will be done
+            plan = call.machine.plan(problem, CPU, method_of_few())
         if not (found.wide_range or found.filled) and call.machine.is_here:
             remember(call, plan, now)
         return plan

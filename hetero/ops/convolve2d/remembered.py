@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hetero import profile
+from hetero import profile, registry
 from hetero.arrays import HOST, dense
 from hetero.calling import call_cache
 from hetero.calling.planner import HERE, Machine, capturing
 from hetero.host import pages
 from hetero.imports import load
+from hetero.ops.convolve2d import traits
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import (
     CheckedCall,
@@ -33,8 +34,7 @@ from hetero.ops.convolve2d.window import (
     BOUNDARIES,
     FEW_PRODUCTS,
     MODES,
-    SPREADING,
-    TRANSFORMS,
+    NAME,
     window_of,
 )
 from hetero.pricing import settings, tables
@@ -115,11 +115,20 @@ def _are_few(
         shapes = (FEW_PRODUCTS[dtype.char] // 8 // 64, 64), (2, 2)
         image, filter = (dense(shape, real) for shape in shapes)
         problem = described(image, filter, real, window_of(*shapes, "same"))
-        best = machine.plan(problem).candidates[0]
-        found = (best.device, best.method) == (CPU, "direct")
+        found = is_of_few(machine.plan(problem))
         if machine.is_here:
             tables.remember(_few, dtype.char, found, now)
     return found
+
+
+def is_of_few(plan: Plan) -> bool:
+    """Whether a plan's first way is the one that leaves few products to SciPy's loop."""
+    return traits.of_row(plan.candidates[0].implementation).few
+
+
+def method_of_few() -> str:
+    """The name of that way, which is one of the CPU's."""
+    return next(row.method for row in registry.lookup(NAME) if traits.of_row(row).few)
 
 
 class _HostCall:
@@ -149,7 +158,7 @@ def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
     result may stay on a device.
     """
     a, b = call.a, call.b
-    if not a.location == b.location == HOST or call.method in SPREADING or call.stays:
+    if not a.location == b.location == HOST or traits.of(call.method).spreads or call.stays:
         return None
     placed = () if call.device is call.method is None else (call.device, call.method)
     placed += settings.besides() or ()
@@ -186,7 +195,7 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     least = profile.current().blas_sleep()
     compute = thread_counts.undisturbed(row, chosen.seconds, compute, least)
     shape, dtype = found.output.shape, found.output.dtype
-    empty, transform = pages.maker(found.output.nbytes), chosen.method in TRANSFORMS
+    empty, transform = pages.maker(found.output.nbytes), traits.of_row(row).transforms
 
     def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
         if plan.keepable and not image.flags.writeable:

@@ -33,11 +33,10 @@ def _plan(
     card: Card,
     shape: Shape | None,
 ) -> LaunchPlan:
-    extents = load("hetero.ops.convolve2d.direct_device").extents
     image_strides, out_strides = strides
     return plan_rung(
         rung,
-        **extents(window),
+        **window.extents,
         batch=batch,
         dtype=dtype,
         image_strides=image_strides,

@@ -17,11 +17,11 @@ from hetero.calling import planner
 from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, pipeline
 from hetero.moving.pipeline import Load, Step, Store
-from hetero.ops.convolve2d import bands, range_check_cost
+from hetero.ops.convolve2d import bands, range_check_cost, traits
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import is_wide
 from hetero.ops.convolve2d.part_choice import SLOTS, Cut, choose, nbytes_of, part_problem
-from hetero.ops.convolve2d.window import TRANSFORMS, Window
+from hetero.ops.convolve2d.window import Window
 from hetero.pricing import memory_limit, tables
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
@@ -184,7 +184,7 @@ class _Ways:
                 def way(source: Any, target: Any) -> None:
                     launch(source, source, target)
 
-            self._found[key] = way, chosen.method in TRANSFORMS
+            self._found[key] = way, traits.of_row(row).transforms
         return self._found[key]
 
     def seen(self, views: list[np.ndarray], window: Window) -> Way:

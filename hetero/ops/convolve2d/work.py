@@ -1,4 +1,5 @@
-"""What the ways to convolve take: points, passes and bytes, and how a transform cuts the image."""
+"""What the rows of `methods` say before anything runs: why a method cannot do a problem, and what
+it takes, points, passes and bytes."""
 
 from __future__ import annotations
 
@@ -8,16 +9,121 @@ from typing import Any
 
 import numpy as np
 
-from hetero.ops.convolve2d import tiles_cpu, tiles_device
-from hetero.ops.convolve2d.window import Axis
+from hetero.arrays import HOST
+from hetero.imports import load
+from hetero.moving import pipeline
+from hetero.ops.convolve2d import tiles
+from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
+from hetero.ops.convolve2d.window import mode_of
 from hetero.registry.models import Work
-from hetero.registry.problem import Problem
+from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 # What it costs the host to have a filter's spectrum made, beside what a convolution costs it.
 _SPECTRUM_CALLS = 0.7
 
 Info = dict[str, Any]
-Axes = Callable[[Problem, Info], tuple[Axis, Axis] | None]
+Excludes = Callable[[Problem, Info], str | None]
+Cut = Callable[[Problem, Info], tiles.Axes | None]
+
+
+# -- Why a method cannot do a problem --------------------------------------------------------------
+
+
+def not_real(problem: Problem, info: Info) -> str | None:
+    """Own methods compute in real floats, and something."""
+    if problem.dtype not in DEVICE_DTYPES:
+        return f"dtype {problem.dtype}: it computes in {' and '.join(DEVICE_DTYPES)}"
+    if not (problem.batch and all(problem.dims)):
+        return "nothing to compute: an operand has no elements"
+    return None
+
+
+def not_streamed(problem: Problem, info: Info) -> str | None:
+    """Parts move between the host's arrays and the device."""
+    return not_real(problem, info) or pipeline.obstacle(problem, info)
+
+
+def no_mode(problem: Problem, info: Info) -> str | None:
+    """SciPy knows three parts of the full convolution."""
+    if mode_of(problem.options) is None:
+        return "the part of the convolution that is wanted is none of SciPy's modes"
+    return None
+
+
+def for_other_dtypes(problem: Problem) -> str | None:
+    """``stands_in`` of SciPy's loop: it takes long, but for real numbers there is nothing to
+    compile."""
+    if not_real(problem, {}) is not None:
+        return None
+    return f"dtype {problem.dtype}: it is for what no other method computes"
+
+
+def not_opencvs(problem: Problem, info: Info) -> str | None:
+    """What OpenCV's filter2D does not do, or OpenCV is not here."""
+    opencv = load("hetero.ops.convolve2d.opencv")
+    here = not info.get("elsewhere")
+    return not_real(problem, info) or opencv.obstacle(problem.options, here)
+
+
+def spreads(problem: Problem, info: Info) -> str | None:
+    """Methods that add up more than the filter covers spread what is not finite."""
+    if not problem.options.finite:
+        return "values that are not finite would spread further than in the direct sum"
+    return not_real(problem, info)
+
+
+def high_rank(problem: Problem, info: Info) -> str | None:
+    """Two passes per rank need a filter of low rank."""
+    if (reason := spreads(problem, info)) is not None:
+        return reason
+    return None if problem.options.rank else "the filter is not known to be of low rank"
+
+
+def high_rank_or_large(problem: Problem, info: Info) -> str | None:
+    """As `high_rank`, with columns that shared memory holds."""
+    if (reason := high_rank(problem, info)) is not None:
+        return reason
+    plan_convolve = load("hetero.kernels.convolution.plan")
+    most = plan_convolve.separable_limit(dtype=problem.dtype)
+    if max(problem.options.filter_height, problem.options.filter_width) > most:
+        return f"it takes filters up to {most} x {most}"
+    return None
+
+
+def loses(problem: Problem, info: Info) -> str | None:
+    """A transform's error is as large for small values as for the largest."""
+    if (reason := spreads(problem, info)) is not None:
+        return reason
+    if problem.options.wide_range:
+        return "values differ so much in size that a transform would lose the small ones"
+    return None
+
+
+def loses_or_no_cufft(problem: Problem, info: Info) -> str | None:
+    """As `loses`, for transforms on this machine's GPUs."""
+    if (reason := loses(problem, info)) is not None or info.get("elsewhere"):
+        return reason
+    cufft = load("hetero.devices.cuda.cufft")
+    return cufft.obstacle()
+
+
+def or_one_tile(excludes: Excludes, cut: Cut) -> Excludes:
+    """As ``excludes``, and where there would be one tile, which the whole transform is."""
+
+    def obstacle(problem: Problem, info: Info) -> str | None:
+        if (reason := excludes(problem, info)) is not None:
+            return reason
+        if cut(problem, info) is None:
+            return (
+                "one tile is all there is: the filter is about as large as the image, or both are "
+                "small"
+            )
+        return None
+
+    return obstacle
+
+
+# -- What it takes ---------------------------------------------------------------------------------
 
 
 def _moved(problem: Problem) -> float:
@@ -52,53 +158,54 @@ def of_separable_on_cpu(problem: Problem, info: Info) -> Work:
     return _of_sum(problem, (taps, 1))
 
 
-def _of_transforms(problem: Problem, weight: int, calls: float = 1.0) -> Work:
+def whole_on_cpu(problem: Problem, info: Info) -> Any:
+    """One tile: the whole image, as SciPy transforms it."""
+    return tiles.whole_on_cpu(problem.options)
+
+
+def tiles_on_cpu(problem: Problem, info: Info) -> Any:
+    """Tiles on the CPU, None where there is only one."""
+    return tiles.on_cpu(problem.options, _cores_elsewhere(info))
+
+
+def whole_on_device(problem: Problem, info: Info) -> Any:
+    """One tile: the whole image, as cuFFT transforms it."""
+    return tiles.whole_on_device(problem.options)
+
+
+def tiles_on_device(problem: Problem, info: Info) -> Any:
+    """Tiles on a device, None where there is only one."""
+    return tiles.on_device(problem.options)
+
+
+def of_transforms_on_cpu(cut: Cut) -> Callable[[Problem, Info], Work]:
+    """Work of transforms of the tiles that ``cut`` gives, on the CPU."""
+
+    def work(problem: Problem, info: Info) -> Work:
+        axes, cores = cut(problem, info), _cores_elsewhere(info)
+        return _of_points(problem, tiles.weight_on_cpu(problem.options, axes, problem.batch, cores))
+
+    return work
+
+
+def of_transforms_by_cufft(cut: Cut) -> Callable[[Problem, Info], Work]:
+    """Work of transforms of the tiles that ``cut`` gives, by cuFFT; a filter that is not remembered
+    by its values is transformed too."""
+
+    def work(problem: Problem, info: Info) -> Work:
+        filter = problem.inputs[1]
+        new = filter.location != HOST or filter.size > LARGEST_REMEMBERED
+        weight = tiles.weight_on_device(cut(problem, info), problem.batch, new)
+        return _of_points(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
+
+    return work
+
+
+def _of_points(problem: Problem, weight: int, calls: float = 1.0) -> Work:
     """All tiles' points, each counted as often as a transform passes over it."""
     return Work((weight,), 10.0 * weight, 8.0 * _moved(problem), calls=calls)
-
-
-def of_transforms_on_cpu(axes: Axes) -> Callable[[Problem, Info], Work]:
-    """Work of transforms of what ``axes`` gives, on the CPU."""
-
-    def work(problem: Problem, info: Info) -> Work:
-        cut, cores = axes(problem, info), _cores_elsewhere(info)
-        weight = tiles_cpu.weight(problem.options, cut, problem.batch, cores)
-        return _of_transforms(problem, weight)
-
-    return work
-
-
-def of_transforms_by_cufft(axes: Axes) -> Callable[[Problem, Info], Work]:
-    """Work of transforms of what ``axes`` gives, by cuFFT; a new filter is transformed too."""
-
-    def work(problem: Problem, info: Info) -> Work:
-        new = tiles_device.is_new(problem.inputs[1])
-        weight = tiles_device.weight(problem.options, axes(problem, info), problem.batch, new)
-        return _of_transforms(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
-
-    return work
 
 
 def _cores_elsewhere(info: Info) -> int | None:
     """The cores of another machine, whose profile is asked; None for this one."""
     return info.get("cores") if info.get("elsewhere") else None
-
-
-def whole_on_cpu(problem: Problem, info: Info) -> Any:
-    """One tile: the whole image, as SciPy transforms it."""
-    return tiles_cpu.whole(problem.options)
-
-
-def tiles_on_cpu(problem: Problem, info: Info) -> Any:
-    """Tiles on the CPU, None where there is only one."""
-    return tiles_cpu.tiles(problem.options, _cores_elsewhere(info))
-
-
-def whole_on_device(problem: Problem, info: Info) -> Any:
-    """One tile: the whole image, as cuFFT transforms it."""
-    return tiles_device.whole(problem.options)
-
-
-def tiles_on_device(problem: Problem, info: Info) -> Any:
-    """Tiles on a device, None where there is only one."""
-    return tiles_device.tiles(problem.options)

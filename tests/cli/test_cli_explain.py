@@ -160,10 +160,10 @@ def test_a_solve_by_its_functions_name(data):
 def lacking(monkeypatch):
     """Neither cuFFT, cuBLAS nor OpenCV here."""
     from hetero.devices.cuda import cufft
-    from hetero.ops.convolve2d import opencv
+    from hetero.ops.convolve2d import direct_cpu
 
     monkeypatch.setattr(cufft, "obstacle", lambda: "cuFFT is not here")
-    monkeypatch.setattr(opencv, "is_here", lambda: False)
+    monkeypatch.setattr(direct_cpu, "opencv_is_here", lambda: False)
 
 
 def test_another_machine_has_its_own_packages(data, monkeypatch):

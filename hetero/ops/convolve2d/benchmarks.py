@@ -27,7 +27,8 @@ from hetero.ops.benchmark import (
 )
 from hetero.ops.convolve2d import OPERATION, demonstration, traits
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of, is_wide
+from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
+from hetero.ops.convolve2d.value_ranges import is_wide
 from hetero.ops.convolve2d.window import BOUNDARIES, MODES
 from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.pricing.plan import CPU, Plan

@@ -64,27 +64,6 @@ def launch(
     device.launch(built, blocks, _THREADS, list(arguments))
 
 
-def gather(
-    device: Device,
-    source: Any,
-    target: Any,
-    shape: tuple[int, int],
-    strides: tuple[int, int, int],
-    dtype: str,
-    fill: tuple[int, float],
-    tiles: tuple[int, int],
-    axes: tuple[Any, Any],
-    pitch: int,
-) -> None:
-    """Parts of extended images as tiles; ``tiles``: the first one, and how many."""
-    (y, x), (first, count) = axes, tiles
-    arguments = (
-        *(source, target, *shape, *strides, fill[0], float(fill[1])),
-        *(first, y.count, x.count, y.start, x.start, y.step, x.step, y.length, x.length, pitch),
-    )
-    launch(device, "gather_tiles", dtype, count * y.length, arguments)
-
-
 def taps_on(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, Any]:
     """(buffer, owner, strides) of the flipped filter."""
     if filter.array is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from hetero import registry
 from hetero.imports import load
 from hetero.moving import pipeline
-from hetero.ops.convolve2d import loops, rungs, streamed, work
+from hetero.ops.convolve2d import direct_cpu, rungs, streamed, work
 from hetero.ops.convolve2d.traits import Traits
 from hetero.ops.convolve2d.window import NAME
 from hetero.registry import Arguments
@@ -62,9 +62,8 @@ def _as_stack(image: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-    by_scipy = load("hetero.ops.convolve2d.direct_cpu").by_scipy
     (image,), out, options = arguments
-    out[...] = by_scipy(image, options, problem.options)
+    out[...] = direct_cpu.by_scipy(image, options, problem.options)
 
 
 def _on_device(module: str, name: str) -> Callable[..., Any]:
@@ -84,13 +83,13 @@ def _prepare_direct(device: Any, problem: Problem, aligned: int, options: Any) -
 
 
 def _loops(problem: Problem) -> tuple[str, ...]:
-    return (loops.SUMS.of(problem.dtype),)
+    return (direct_cpu.SUMS.of(problem.dtype),)
 
 
 def _loops_of_direct(problem: Problem) -> tuple[str, ...]:
     dtype = np.dtype(problem.dtype)
-    few = loops.are_few(problem.options, problem.batch, dtype)
-    return () if few or loops.is_one(problem.options, problem.batch) else _loops(problem)
+    few = direct_cpu.are_few(problem.options, problem.batch, dtype)
+    return () if few or direct_cpu.is_one(problem.options, problem.batch) else _loops(problem)
 
 
 _COMPILED, _SCIPY = ("loops", "numba"), ("scipy",)
@@ -123,7 +122,7 @@ registry.register_method(
     method="fft",
     kinds=("cpu",),
     excludes=work.loses,
-    work=work.of_transforms_on_cpu(work.whole_on_cpu),
+    work=work.of_whole_on_cpu,
     run=_on_cpu("fft_cpu", "whole"),
     uses=_SCIPY,
     traits=Traits(spreads=True, transforms=True, form="surface"),
@@ -132,8 +131,8 @@ registry.register_method(
     operation=NAME,
     method="overlap_save",
     kinds=("cpu",),
-    excludes=work.or_one_tile(work.loses, work.tiles_on_cpu),
-    work=work.of_transforms_on_cpu(work.tiles_on_cpu),
+    excludes=work.one_tile_on_cpu,
+    work=work.of_tiles_on_cpu,
     run=_on_cpu("fft_cpu", "overlap_save"),
     uses=_SCIPY,
     traits=Traits(
@@ -150,7 +149,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=work.not_opencvs,
     work=work.of_direct,
-    run=_on_cpu("opencv", "filter2d"),
+    run=_on_cpu("direct_cpu", "by_opencv"),
     uses=("opencv-python", "opencv-python-headless"),
     traits=Traits(filters=(1, 2, 3, 5, 7, 11)),
 )
@@ -198,7 +197,7 @@ registry.register_method(
     method="fft",
     kinds=("cuda",),
     excludes=work.loses_or_no_cufft,
-    work=work.of_transforms_by_cufft(work.whole_on_device),
+    work=work.of_whole_by_cufft,
     run=_on_device("fft_device", "whole"),
     uses=_CUFFT,
     traits=Traits(spreads=True, transforms=True, form="surface"),
@@ -207,8 +206,8 @@ registry.register_method(
     operation=NAME,
     method="overlap_save",
     kinds=("cuda",),
-    excludes=work.or_one_tile(work.loses_or_no_cufft, work.tiles_on_device),
-    work=work.of_transforms_by_cufft(work.tiles_on_device),
+    excludes=work.one_tile_on_device,
+    work=work.of_tiles_by_cufft,
     run=_on_device("fft_device", "overlap_save"),
     uses=_CUFFT,
     traits=Traits(

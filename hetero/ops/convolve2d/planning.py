@@ -17,15 +17,13 @@ from hetero.calling import call_cache, execution, planner
 from hetero.errors import GraphError
 from hetero.imports import load
 from hetero.moving import results
-from hetero.ops.convolve2d import range_check_cost, remembered, traits
+from hetero.ops.convolve2d import remembered, traits, value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import (
     LARGEST_DOWNLOADED,
     CheckedCall,
-    are_finite,
     described,
     filter_of,
-    is_wide,
     rank_of,
 )
 from hetero.ops.convolve2d.window import Window
@@ -144,8 +142,10 @@ def _in_real_parts(call: CheckedCall) -> Task:
     if call.b.dtype.kind == "c":
         filters.append(_converted(call.filter, dtype, "imag"))
     number, stacked = len(images), len(images) == 2 and fill == 0.0
-    if stacked:  # both at once
-        images = [_stack(images)]
+    if stacked and isinstance(images[0], Spec):  # both at once
+        images = [Spec((2, *images[0].shape), dtype)]
+    elif stacked:
+        images = [np.stack(images)]
     tasks = [
         planned(call.of(image, filter, value))
         for filter in filters
@@ -165,8 +165,9 @@ def _in_real_parts(call: CheckedCall) -> Task:
                 out.imag += found[number]
                 if number == 2:
                     out.real -= found[3]
-        finite = np.isfinite(out).all()
-        return out if finite else _by_scipy(call._replace(device=None, method=None)).run()
+        if np.isfinite(out).all():
+            return out
+        return _by_scipy(call._replace(device=None, method=None)).run()
 
     how = f"sum of {len(tasks)} real convolutions" if len(tasks) > 1 else "a real convolution"
     if stacked:
@@ -178,12 +179,6 @@ def _converted(x: Any, dtype: np.dtype, part: str = "real") -> Any:
     if isinstance(x, Spec):
         return Spec(x.shape, dtype)
     return np.ascontiguousarray(getattr(x, part), dtype)
-
-
-def _stack(images: list[Any]) -> Any:
-    if isinstance(images[0], Spec):
-        return Spec((2, *images[0].shape), images[0].dtype)
-    return np.stack(images)
 
 
 def _by_scipy(call: CheckedCall) -> Task:
@@ -215,13 +210,11 @@ def _real(call: CheckedCall) -> Task:
 
 def _run(call: CheckedCall, plan: Plan, filter: Filter, now: int) -> Any:
     """Carry out a plan; `remembered` learns what a call on a device comes down to."""
-    a, b = call.a, call.b
     options = FilterOptions(filter, float(call.fillvalue))
-    read = () if b.location == HOST else (b,)
-    data = execution.Call((call.image,), (a,), options=options, read=read)
+    read = () if call.b.location == HOST else (call.b,)
+    data = execution.Call((call.image,), (call.a,), options=options, read=read)
     result = execution.execute(plan, data)
-    if a.location != HOST == b.location and call.fillvalue == 0:
-        remembered.learn(call, plan, options, now)
+    remembered.learn(call, plan, options, now)
     return result
 
 
@@ -250,8 +243,7 @@ def _filter(call: CheckedCall) -> Filter:
     a, b = call.a, call.b
     if isinstance(call.filter, np.ndarray):
         return filter_of(call.filter, call.dtype)
-    graph = planner.capturing.get()
-    if graph is not None and b.location not in (HOST, graph):
+    if (graph := planner.capturing.get()) is not None and b.location not in (HOST, graph):
         raise GraphError(f"a graph of {graph} takes filters there or on the host")
     elsewhere = a.location != b.location or call.dtype != b.dtype
     if is_device_array(call.filter) and (elsewhere or traits.of(call.method).factors):
@@ -266,10 +258,9 @@ def _downloaded(call: CheckedCall) -> Filter:
 
 def _is_finite(call: CheckedCall) -> bool:
     """Of values that a plan depends on: a method that spreads others is refused by name only."""
-    finite = isfinite(call.fillvalue)
-    if finite and traits.of(call.method).spreads:
-        finite = are_finite(_known(call.image), _known(call.filter))
-    return finite
+    if not (finite := isfinite(call.fillvalue)) or not traits.of(call.method).spreads:
+        return finite
+    return value_ranges.are_finite(_known(call.image), _known(call.filter))
 
 
 def _known(x: Any) -> np.ndarray | None:
@@ -280,7 +271,7 @@ def _by_values(call: CheckedCall, filter: Filter, window: Window, now: int) -> P
     """The plan; made again where it transforms an image that turns out to lose small values."""
     plan = _priced(call, filter, window, now)
     if call.method is None and traits.of_row(plan.candidates[0].implementation).transforms:
-        wide = is_wide(_known(call.image), filter, window, call.fillvalue)
+        wide = value_ranges.is_wide(_known(call.image), filter, window, call.fillvalue)
         seen = window._replace(finite=wide is not None, wide_range=bool(wide))
         if seen != window:
             return _priced(call, filter, seen, now)
@@ -289,21 +280,19 @@ def _by_values(call: CheckedCall, filter: Filter, window: Window, now: int) -> P
 
 def _priced(call: CheckedCall, filter: Filter, window: Window, now: int) -> Plan:
     """The plan of a window, from memory where there is one."""
-    a, b = call.a, call.b
-    unknown = filter.array is None
+    a, on_device = call.a, filter.array is None
 
     def make() -> Plan:
-        taps = dense(b.shape, call.dtype, b.location if unknown else HOST)
+        taps = dense(call.b.shape, call.dtype, call.b.location if on_device else HOST)
         problem = described(a, taps, call.dtype, window)
         if call.stays:
             problem = results.staying(problem, call.device)
         plan = call.machine.plan(problem, call.device, call.method)
         if a.location == HOST:
             named, devices = call.method is not None, call.machine.devices()
-            look = range_check_cost.seconds(problem, devices, finite_only=named)
-            plan = range_check_cost.priced(plan, look, "spreads" if named else "transforms")
-        if not remembered.leaves_few(plan) and remembered.are_few(call):
-            # As the remembered call will be done.
+            look = value_ranges.seconds(problem, devices, finite_only=named)
+            plan = value_ranges.priced(plan, look, "spreads" if named else "transforms")
+        if not remembered.leaves_few(plan) and remembered.are_few(call):  # as it will be again
             plan = call.machine.plan(problem, CPU, remembered.method_of_few())
         if not (window.wide_range or window.filled) and call.machine.is_here:
             remembered.remember(call, plan, now)
@@ -311,5 +300,5 @@ def _priced(call: CheckedCall, filter: Filter, window: Window, now: int) -> Plan
 
     if not call.machine.is_here or a.kept is not None:
         return make()
-    rest = call.method, window, unknown, call.stays
+    rest = call.method, window, on_device, call.stays
     return remembered.calls.plan((call.device, rest, call_cache.facts(a)), make)

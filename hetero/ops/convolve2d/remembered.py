@@ -25,10 +25,10 @@ from hetero.ops.convolve2d.operands import (
     CheckedCall,
     described,
     filter_of,
-    is_wide,
     rank_of,
     swapped,
 )
+from hetero.ops.convolve2d.value_ranges import is_wide
 from hetero.ops.convolve2d.window import (
     ALIASES,
     BOUNDARIES,
@@ -55,10 +55,11 @@ def key_of(filter: np.ndarray, mode: str, boundary: str, method: str | None) -> 
 
 
 def learn(call: CheckedCall, plan: Plan, options: FilterOptions, now: int) -> None:
-    """Remember a call of an image on a device and a small filter on the host that just ran."""
-    if call.b.size <= SMALL:
+    """Remember a call that just ran, if it is of an image on a device and a small filter."""
+    a, b, image = call.a, call.b, call.image
+    if a.location != HOST == b.location and b.size <= SMALL and call.fillvalue == 0:
         given = call.device, key_of(call.filter, call.mode, call.boundary, call.method)
-        calls.learn(plan, (call.image, call.image), None, (call.a, call.a), given, now, options)
+        calls.learn(plan, (image, image), None, (a, a), given, now, options)
 
 
 # -- SciPy's ---------------------------------------------------------------------------------------

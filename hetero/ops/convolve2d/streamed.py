@@ -17,10 +17,10 @@ from hetero.calling import planner
 from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, pipeline
 from hetero.moving.pipeline import Load, Step, Store
-from hetero.ops.convolve2d import bands, range_check_cost, traits
+from hetero.ops.convolve2d import bands, traits, value_ranges
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.operands import is_wide
 from hetero.ops.convolve2d.part_choice import SLOTS, Cut, choose, nbytes_of, part_problem
+from hetero.ops.convolve2d.value_ranges import is_wide
 from hetero.ops.convolve2d.window import Window
 from hetero.pricing import memory_limit, tables
 from hetero.pricing.plan import CPU
@@ -171,8 +171,8 @@ class _Ways:
         if key not in self._found:
             device, options = self._device, self._options
             problem = part_problem(self._problem, device.name, images, window)
-            look = range_check_cost.seconds(problem, inventory.devices())
-            chosen = range_check_cost.priced(planner.plan(problem, device.name), look).chosen
+            look = value_ranges.seconds(problem, inventory.devices())
+            chosen = value_ranges.priced(planner.plan(problem, device.name), look).chosen
             row = chosen.implementation
 
             def way(source: Any, target: Any) -> None:

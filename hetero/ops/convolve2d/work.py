@@ -3,7 +3,6 @@ it takes, points, passes and bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from hetero.arrays import HOST
 from hetero.imports import load
 from hetero.moving import pipeline
-from hetero.ops.convolve2d import tiles
+from hetero.ops.convolve2d import direct_cpu, tiles
 from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
 from hetero.ops.convolve2d.window import mode_of
 from hetero.registry.models import Work
@@ -22,8 +21,6 @@ from hetero.registry.problem import DEVICE_DTYPES, Problem
 _SPECTRUM_CALLS = 0.7
 
 Info = dict[str, Any]
-Excludes = Callable[[Problem, Info], str | None]
-Cut = Callable[[Problem, Info], tiles.Axes | None]
 
 
 # -- Why a method cannot do a problem --------------------------------------------------------------
@@ -51,8 +48,7 @@ def no_mode(problem: Problem, info: Info) -> str | None:
 
 
 def for_other_dtypes(problem: Problem) -> str | None:
-    """``stands_in`` of SciPy's loop: it takes long, but for real numbers there is nothing to
-    compile."""
+    """SciPy's loop takes long, but for real numbers there is nothing to compile."""
     if not_real(problem, {}) is not None:
         return None
     return f"dtype {problem.dtype}: it is for what no other method computes"
@@ -60,9 +56,8 @@ def for_other_dtypes(problem: Problem) -> str | None:
 
 def not_opencvs(problem: Problem, info: Info) -> str | None:
     """What OpenCV's filter2D does not do, or OpenCV is not here."""
-    opencv = load("hetero.ops.convolve2d.opencv")
     here = not info.get("elsewhere")
-    return not_real(problem, info) or opencv.obstacle(problem.options, here)
+    return not_real(problem, info) or direct_cpu.opencvs_obstacle(problem.options, here)
 
 
 def spreads(problem: Problem, info: Info) -> str | None:
@@ -74,9 +69,8 @@ def spreads(problem: Problem, info: Info) -> str | None:
 
 def high_rank(problem: Problem, info: Info) -> str | None:
     """Two passes per rank need a filter of low rank."""
-    if (reason := spreads(problem, info)) is not None:
-        return reason
-    return None if problem.options.rank else "the filter is not known to be of low rank"
+    low = problem.options.rank > 0
+    return spreads(problem, info) or (None if low else "the filter is not known to be of low rank")
 
 
 def high_rank_or_large(problem: Problem, info: Info) -> str | None:
@@ -107,34 +101,23 @@ def loses_or_no_cufft(problem: Problem, info: Info) -> str | None:
     return cufft.obstacle()
 
 
-def or_one_tile(excludes: Excludes, cut: Cut) -> Excludes:
-    """As ``excludes``, and where there would be one tile, which the whole transform is."""
+def one_tile_on_cpu(problem: Problem, info: Info) -> str | None:
+    """As `loses`, and where the whole transform is all there is."""
+    return loses(problem, info) or _one_tile(_tiles_on_cpu(problem, info))
 
-    def obstacle(problem: Problem, info: Info) -> str | None:
-        if (reason := excludes(problem, info)) is not None:
-            return reason
-        if cut(problem, info) is None:
-            return (
-                "one tile is all there is: the filter is about as large as the image, or both are "
-                "small"
-            )
+
+def one_tile_on_device(problem: Problem, info: Info) -> str | None:
+    """As `loses_or_no_cufft`, and where the whole transform is all there is."""
+    return loses_or_no_cufft(problem, info) or _one_tile(tiles.on_device(problem.options))
+
+
+def _one_tile(axes: tiles.Axes | None) -> str | None:
+    if axes is not None:
         return None
-
-    return obstacle
+    return "one tile is all there is: the filter is about as large as the image, or both are small"
 
 
 # -- What it takes ---------------------------------------------------------------------------------
-
-
-def _moved(problem: Problem) -> float:
-    image, filter = problem.inputs
-    return float(image.nbytes + filter.nbytes + problem.output.nbytes)
-
-
-def _of_sum(problem: Problem, filter: tuple[int, int]) -> Work:
-    w = problem.options
-    dims = (problem.batch * w.out_height, w.out_width, *filter)
-    return Work(dims, 2.0 * prod(dims), _moved(problem))
 
 
 def of_direct(problem: Problem, info: Info) -> Work:
@@ -158,47 +141,53 @@ def of_separable_on_cpu(problem: Problem, info: Info) -> Work:
     return _of_sum(problem, (taps, 1))
 
 
-def whole_on_cpu(problem: Problem, info: Info) -> Any:
+def of_whole_on_cpu(problem: Problem, info: Info) -> Work:
     """One tile: the whole image, as SciPy transforms it."""
-    return tiles.whole_on_cpu(problem.options)
+    return _on_cpu(problem, info, tiles.whole_on_cpu(problem.options))
 
 
-def tiles_on_cpu(problem: Problem, info: Info) -> Any:
-    """Tiles on the CPU, None where there is only one."""
+def of_tiles_on_cpu(problem: Problem, info: Info) -> Work:
+    """Tiles, as SciPy transforms them."""
+    return _on_cpu(problem, info, _tiles_on_cpu(problem, info))
+
+
+def of_whole_by_cufft(problem: Problem, info: Info) -> Work:
+    """One tile: the whole image, as cuFFT transforms it."""
+    return _by_cufft(problem, tiles.whole_on_device(problem.options))
+
+
+def of_tiles_by_cufft(problem: Problem, info: Info) -> Work:
+    """Tiles, as cuFFT transforms them."""
+    return _by_cufft(problem, tiles.on_device(problem.options))
+
+
+def _on_cpu(problem: Problem, info: Info, axes: tiles.Axes) -> Work:
+    cores = _cores_elsewhere(info)
+    weight = tiles.weight_on_cpu(problem.options, axes, problem.batch, cores)
+    return _of_points(problem, weight)
+
+
+def _by_cufft(problem: Problem, axes: tiles.Axes) -> Work:
+    """A filter that is not remembered by its values is transformed too."""
+    filter = problem.inputs[1]
+    new = filter.location != HOST or filter.size > LARGEST_REMEMBERED
+    weight = tiles.weight_on_device(axes, problem.batch, new)
+    return _of_points(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
+
+
+def _tiles_on_cpu(problem: Problem, info: Info) -> tiles.Axes | None:
     return tiles.on_cpu(problem.options, _cores_elsewhere(info))
 
 
-def whole_on_device(problem: Problem, info: Info) -> Any:
-    """One tile: the whole image, as cuFFT transforms it."""
-    return tiles.whole_on_device(problem.options)
+def _cores_elsewhere(info: Info) -> int | None:
+    """The cores of another machine, whose profile is asked; None for this one."""
+    return info.get("cores") if info.get("elsewhere") else None
 
 
-def tiles_on_device(problem: Problem, info: Info) -> Any:
-    """Tiles on a device, None where there is only one."""
-    return tiles.on_device(problem.options)
-
-
-def of_transforms_on_cpu(cut: Cut) -> Callable[[Problem, Info], Work]:
-    """Work of transforms of the tiles that ``cut`` gives, on the CPU."""
-
-    def work(problem: Problem, info: Info) -> Work:
-        axes, cores = cut(problem, info), _cores_elsewhere(info)
-        return _of_points(problem, tiles.weight_on_cpu(problem.options, axes, problem.batch, cores))
-
-    return work
-
-
-def of_transforms_by_cufft(cut: Cut) -> Callable[[Problem, Info], Work]:
-    """Work of transforms of the tiles that ``cut`` gives, by cuFFT; a filter that is not remembered
-    by its values is transformed too."""
-
-    def work(problem: Problem, info: Info) -> Work:
-        filter = problem.inputs[1]
-        new = filter.location != HOST or filter.size > LARGEST_REMEMBERED
-        weight = tiles.weight_on_device(cut(problem, info), problem.batch, new)
-        return _of_points(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
-
-    return work
+def _of_sum(problem: Problem, filter: tuple[int, int]) -> Work:
+    w = problem.options
+    dims = (problem.batch * w.out_height, w.out_width, *filter)
+    return Work(dims, 2.0 * prod(dims), _moved(problem))
 
 
 def _of_points(problem: Problem, weight: int, calls: float = 1.0) -> Work:
@@ -206,6 +195,6 @@ def _of_points(problem: Problem, weight: int, calls: float = 1.0) -> Work:
     return Work((weight,), 10.0 * weight, 8.0 * _moved(problem), calls=calls)
 
 
-def _cores_elsewhere(info: Info) -> int | None:
-    """The cores of another machine, whose profile is asked; None for this one."""
-    return info.get("cores") if info.get("elsewhere") else None
+def _moved(problem: Problem) -> float:
+    image, filter = problem.inputs
+    return float(image.nbytes + filter.nbytes + problem.output.nbytes)

@@ -14,7 +14,7 @@ from hetero.arrays import describe
 from hetero.calling import planner
 from hetero.errors import DeviceMemoryError
 from hetero.moving import pipeline
-from hetero.ops.convolve2d import bands, part_choice, range_check_cost, streamed, traits
+from hetero.ops.convolve2d import bands, part_choice, streamed, traits, value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
@@ -319,7 +319,7 @@ def test_a_look_at_the_values_is_priced():
             looked = candidate.method in ("fft", "overlap_save") and on == "host"
             assert ("look" in candidate.terms) == looked
     many, few = (
-        range_check_cost.seconds(
+        value_ranges.seconds(
             registry.operation("convolve2d").problem(image, hetero.spec(shape, "float32")),
             h200.machine(),
         )

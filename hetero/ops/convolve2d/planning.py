@@ -51,7 +51,7 @@ def planned(call: CheckedCall) -> Task:
     if _needs_host(call):
         return _by_way_of_host(call)
     only_scipys = call.dtype.char not in "fdFD" or not call.a.size * call.b.size
-    if only_scipys or (traits.of(call.method).any_dtype and call.dtype.kind == "c"):
+    if only_scipys or (call.dtype.kind == "c" and traits.of(call.method).any_dtype):
         return _by_scipy(call)
     if call.is_of_filters:
         return _one_by_one(call)

@@ -57,6 +57,8 @@ def of_row(row: registry.Implementation | None) -> Traits:
 
 def of(method: str | None) -> Traits:
     """The traits of a method by its name: those of its first row, none where there is no such."""
-    if method is None:
-        return _NONE
-    return of_row(next((row for row in registry.lookup(NAME) if row.method == method), None))
+    if method is not None:
+        for row in registry.lookup(NAME):
+            if row.method == method:
+                return row.traits or _NONE
+    return _NONE

@@ -87,12 +87,12 @@ def are_finite(*arrays: np.ndarray | None) -> bool:
     return all(_is_finite(x) for x in arrays if x is not None)
 
 
-@np.errstate(all="ignore")
 def _is_finite(x: np.ndarray) -> bool:
     if x.size <= _PART or x.ndim < 2 or x.dtype.char not in "fd":
         return bool(np.isfinite(x).all())
     planes = loops.as_loops_take(x).reshape(-1, *x.shape[-2:])
-    return _serving(planes.dtype).all_finite(planes)
+    with np.errstate(all="ignore"):
+        return _serving(planes.dtype).all_finite(planes)
 
 
 @np.errstate(all="ignore")

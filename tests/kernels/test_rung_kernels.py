@@ -29,7 +29,7 @@ from hetero.kernels.jacobi import rungs as jacobi
 from hetero.kernels.matvec import rungs as matvec
 from hetero.kernels.procedure import derive
 from hetero.kernels.procedure.derive import Shape
-from hetero.ops.convolve2d import rungs as convolve2d_rows
+from hetero.ops.convolve2d import direct_device
 from hetero.ops.convolve2d.window import BOUNDARIES, MODES, window_of
 from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.matvec import rungs as matvec_rows
@@ -240,7 +240,7 @@ def test_other_shapes_give_the_same(place, monkeypatch):
 
 def clear_plans():
     matvec_rows._plan.cache_clear()
-    convolve2d_rows._plan.cache_clear()
+    direct_device._remembered.cache_clear()
 
 
 def test_a_rung_is_launched_with_the_shape_that_is_asked_for(place):

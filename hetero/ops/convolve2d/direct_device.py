@@ -22,22 +22,31 @@ _THREADS = 256
 
 
 @functools.lru_cache(maxsize=1024)
-def _launch_plan(plan: Callable[..., LaunchPlan], window: Window, **others: Any) -> LaunchPlan:
+def _remembered(plan: Callable[..., LaunchPlan], window: Window, **others: Any) -> LaunchPlan:
     return plan(**window.extents, **others)
 
 
-def _launches(
-    plan: Callable[..., LaunchPlan], device: Device, problem: Problem, *buffers: Any, **more: Any
-) -> LaunchPlan:
-    """The launches of a kernel family's ``plan`` for a problem and its buffers' addresses."""
+def launch_plan(plan: Callable[..., LaunchPlan], problem: Problem, **others: Any) -> LaunchPlan:
+    """The launches that a kernel family's ``plan`` gives for a problem."""
     image_strides, out_strides = problem.strides
-    return _launch_plan(
+    return _remembered(
         plan,
         problem.options,
         batch=problem.batch,
         dtype=problem.dtype,
         image_strides=image_strides,
         out_strides=out_strides,
+        **others,
+    )
+
+
+def _launches(
+    plan: Callable[..., LaunchPlan], device: Device, problem: Problem, *buffers: Any, **more: Any
+) -> LaunchPlan:
+    """As `launch_plan`, by the device's figures and its buffers' addresses."""
+    return launch_plan(
+        plan,
+        problem,
         alignment=alignment(*buffers),
         multiprocessors=device.multiprocessors,
         block_limit=device.block_limit,

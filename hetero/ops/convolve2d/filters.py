@@ -87,16 +87,15 @@ class Filter:
     @_computed_once
     def _both_factors(self) -> Any:
         if self.array is None:
-            return None
-        if self.content is not None:
-            return _remembered(self.content, self.array.shape, self.array.dtype.char)
-        found = low_rank(self.array)
-        return found and (found, _flipped(found))
+            return None, None
+        if self.content is None:
+            return _both(self.array)
+        return _remembered(self.content, self.array.shape, self.array.dtype.char)
 
     @property
     def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Columns and rows, or None; see `low_rank`."""
-        return self._both_factors and self._both_factors[0]
+        return self._both_factors[0]
 
     @property
     def flipped_factors(self) -> tuple[np.ndarray, np.ndarray]:
@@ -219,15 +218,11 @@ def _kept(taps: np.ndarray, error: np.ndarray, size: np.ndarray, info: np.finfo)
 
 
 @functools.lru_cache(maxsize=256)
-def _remembered(
-    content: bytes, shape: tuple[int, int], dtype: str
-) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None:
-    """`low_rank` of a small filter by its content, and the same of the flipped filter."""
-    found = low_rank(np.frombuffer(content, dtype).reshape(shape))
-    return found and (found, _flipped(found))
+def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> Any:
+    return _both(np.frombuffer(content, dtype).reshape(shape))
 
 
-def _flipped(factors: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The factors of the flipped filter."""
-    columns, rows = factors
-    return np.ascontiguousarray(columns[:, ::-1]), np.ascontiguousarray(rows[:, ::-1])
+def _both(filter: np.ndarray) -> Any:
+    """The factors of a filter, and of the flipped one; None, None where there are none."""
+    found = low_rank(filter)
+    return found, found and tuple(np.ascontiguousarray(lines[:, ::-1]) for lines in found)

@@ -160,7 +160,12 @@ class Shaping(NamedTuple):
 
 
 ALWAYS, WHEN_SHORT = "always", "when short"  # when a device gets arrays on the host
-_PLAIN = ("uses", "blocks", "rung")  # of an implementation's fields after its names: no functions
+_PLAIN = (
+    "uses",
+    "blocks",
+    "rung",
+    "traits",
+)  # of an implementation's fields after its names: no functions
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -211,6 +216,8 @@ class Implementation:
     shaping : callable or None
         ``shaping(device, problem)`` gives the `Shaping` of a method with one kernel whose blocks
         can have other shapes.
+    traits : Any
+        What else the operation's own planning and cases ask of a method, in place of its name.
     """
 
     operation: str
@@ -229,6 +236,7 @@ class Implementation:
     price: Callable[..., Price] | None = None
     rung: Rung | None = None
     shaping: Callable[[Any, Problem], Shaping] | None = None
+    traits: Any = None
 
     def __repr__(self) -> str:
         return f"<{self.operation} {self.method} on {self.kind}>"

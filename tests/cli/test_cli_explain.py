@@ -10,7 +10,7 @@ from command_line import NO_CHOICE, OK, refused
 import hetero
 from hetero import profile
 from hetero.devices import cpu
-from hetero.ops.convolve2d import tiles_cpu
+from hetero.ops.convolve2d import tiles
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -160,10 +160,10 @@ def test_a_solve_by_its_functions_name(data):
 def lacking(monkeypatch):
     """Neither cuFFT, cuBLAS nor OpenCV here."""
     from hetero.devices.cuda import cufft
-    from hetero.ops.convolve2d import opencv
+    from hetero.ops.convolve2d import direct_cpu
 
     monkeypatch.setattr(cufft, "obstacle", lambda: "cuFFT is not here")
-    monkeypatch.setattr(opencv, "is_here", lambda: False)
+    monkeypatch.setattr(direct_cpu, "opencv_is_here", lambda: False)
 
 
 def test_another_machine_has_its_own_packages(data, monkeypatch):
@@ -194,11 +194,11 @@ def test_another_machine_has_its_own_cores(data, monkeypatch, cores):
     lacking(monkeypatch)
     other = {**cpu.describe(), "cores": cores}
     monkeypatch.setattr(cpu, "describe", lambda: other)
-    tiles_cpu.tiles.cache_clear()
+    tiles.on_cpu.cache_clear()
     try:
         assert [data("explain", *line, "--profile", "h200") for line in lines] == here
     finally:
-        tiles_cpu.tiles.cache_clear()
+        tiles.on_cpu.cache_clear()
 
 
 def test_this_machine_has_only_what_is_installed(data, monkeypatch, cuda):

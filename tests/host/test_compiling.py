@@ -201,7 +201,7 @@ def test_read_only_arrays_compile_nothing_anew():
         hetero.solve_poisson(f, method="jacobi", rtol=0.1)
         hetero.solve_cg(A, b, method="numba", M="jacobi", maxiter=20)
         hetero.solve_cg(hetero.Poisson((80, 80)), b, method="numba", maxiter=20)
-        value_ranges.wide(image, Filter(taps), window_of(image.shape, taps.shape, "same"), 0.0)
+        value_ranges.is_wide(image, Filter(taps), window_of(image.shape, taps.shape, "same"), 0.0)
         found = {}
         for module in (cg, csr, jacobi, multigrid, ranges, vectors):
             for name, loop in vars(module).items():

@@ -30,7 +30,6 @@ from hetero.kernels.matvec import rungs as matvec
 from hetero.kernels.procedure import derive
 from hetero.kernels.procedure.derive import Shape
 from hetero.ops.convolve2d import direct_device
-from hetero.ops.convolve2d import rungs as convolve2d_rows
 from hetero.ops.convolve2d.window import BOUNDARIES, MODES, window_of
 from hetero.ops.linear_systems.types import Stencil
 from hetero.ops.matvec import rungs as matvec_rows
@@ -203,7 +202,7 @@ def test_rungs_share_a_binary():
     """Of a dtype there is one for all with their own shapes, and one more for each of `tuned`."""
     sizes = {"batch": 1, "dtype": "float32", "card": TODAY}
     sizes |= {"image_strides": (0, 99, 1), "out_strides": (0, 99, 1)}
-    sizes |= direct_device.extents(window_of((99, 99), (3, 3), "same"))
+    sizes |= window_of((99, 99), (3, 3), "same").extents
     plans = {rung: convolution.plan_rung(rung, **sizes) for rung in convolution.RUNGS}
     tuned = plans["tuned"].launches[-1]
     found = {launch for plan in plans.values() for launch in plan.launches if launch != tuned}
@@ -241,7 +240,7 @@ def test_other_shapes_give_the_same(place, monkeypatch):
 
 def clear_plans():
     matvec_rows._plan.cache_clear()
-    convolve2d_rows._plan.cache_clear()
+    direct_device._remembered.cache_clear()
 
 
 def test_a_rung_is_launched_with_the_shape_that_is_asked_for(place):
@@ -362,7 +361,7 @@ def every_launch():
             else:
                 found += [planned.pieces[0].launch, *planned.pack.launches]
         sizes |= {"image_strides": (0, 99, 1), "out_strides": (0, 99, 1)}
-        sizes |= direct_device.extents(window_of((99, 99), (3, 63), "same"))
+        sizes |= window_of((99, 99), (3, 63), "same").extents
         for rung, shape in (("padded", None), ("tuned", Shape(64, 1))):
             found += convolution.plan_rung(rung, **sizes, shape=shape).launches
         grids = [whole(shape, dtype) for shape in ((9, 9), (9, 9, 9))]
@@ -453,7 +452,7 @@ def _simulate_convolution(device, rung):
         dtype="float32",
         image_strides=(45, 9, 1),
         out_strides=(45, 9, 1),
-        **direct_device.extents(window),
+        **window.extents,
         card=device.card(),
         shape=Shape(16, 4),
     )

@@ -176,13 +176,14 @@ def installed(*, operation: bool = True, method: bool = True, kind: bool = True)
                 row = registry.Implementation
                 registry.register(row("double", "numpy", place, registry.no_obstacle, work, run))
         if method:
-            direct = registry.lookup("convolve2d")[0]
-            for place in ("cpu", "toy"):
-                registry.register(
-                    registry.Implementation(
-                        "convolve2d", "taps", place, only_zeros_beyond, direct.work, by_taps
-                    )
-                )
+            registry.register_method(
+                operation="convolve2d",
+                method="taps",
+                kinds=("cpu", "toy"),
+                excludes=only_zeros_beyond,
+                work=registry.lookup("convolve2d")[0].work,
+                run=by_taps,
+            )
         yield device
     finally:
         registry._operations, registry._implementations = before

@@ -25,10 +25,11 @@ from hetero.ops.benchmark import (
     from_host_by_cupy,
     name_of,
 )
-from hetero.ops.convolve2d import OPERATION, demonstration
+from hetero.ops.convolve2d import OPERATION, demonstration, traits
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of, is_wide
-from hetero.ops.convolve2d.window import BOUNDARIES, MODES, TRANSFORMS
+from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
+from hetero.ops.convolve2d.value_ranges import is_wide
+from hetero.ops.convolve2d.window import BOUNDARIES, MODES
 from hetero.ops.over_sizes import Axis, Line, Plane
 from hetero.pricing.plan import CPU, Plan
 from hetero.registry.problem import DEVICE_DTYPES
@@ -97,7 +98,7 @@ def remembered(
         return None
     dtype = np.dtype(plan.problem.dtype)
     inputs = plan.problem.inputs[:1]
-    looks = plan.chosen.method in TRANSFORMS
+    looks = traits.of_row(plan.chosen.implementation).transforms
 
     def run() -> Any:
         given = FilterOptions(filter_of(values, dtype), 0.0)

@@ -14,8 +14,9 @@ from hetero.arrays import HOST, spec
 from hetero.imports import load
 from hetero.ops.cases import Budget, Case, Dims, Passes, Place, grid, thinned
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
-from hetero.ops.convolve2d.operands import NAME, described
-from hetero.ops.convolve2d.window import window_of
+from hetero.ops.convolve2d.operands import described
+from hetero.ops.convolve2d.traits import of_row
+from hetero.ops.convolve2d.window import NAME, window_of
 from hetero.registry import Implementation
 from hetero.registry.problem import DEVICE_DTYPES, Problem
 
@@ -24,19 +25,14 @@ _IMAGES = {
     "opencl": (4, 16, 64, 256),
 }
 _IMAGES_OTHERS = (16, 256, 1024, 4096, 8192)
-_TILED = (32, 64, 128, 256, 512, 768, 1024, 2048, 4096)
 _FILTERS = (1, 2, 3, 5, 11, 31, 63, 129)
 _DEVICE_FILTERS = (1, 3, 7, 15, 63)  # fewer: each takes some kernels to compile
-_LIBRARY_FILTERS = (1, 2, 3, 5, 7, 11)
-_TAPS = (6, 14, 30, 62, 126)  # of a column and a row together
-_DEVICE_TAPS = (6, 30, 126)
 _HELD_OUT = ((100, 4), (300, 13), (700, 6), (1500, 3), (2900, 20))
 _HELD_OUT_DEVICE = ((300, 13), (2900, 20))  # a transform of a new size takes long to prepare
 _LONGEST = 0.02  # seconds of one call; with images alone to go through, four times that
 _PASSES, _PASSES_FEWER = 3, 2  # on the CPU, where noise lasts longest; quickly, and on devices
 _KNOT, _DEVICE_KNOT = 0.006, 0.1  # seconds for one in a pass, at most in proportion to other cases
 _EXAMPLE = (64, 5)
-_OWN = ("direct", "separable")  # methods by loops and kernels of our own
 
 
 def cases(place: Place, budget: Budget) -> Iterator[Case]:
@@ -47,51 +43,43 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
 
 
 def _measured(implementation: Implementation, place: Place, budget: Budget) -> Iterator[Case]:
-    method, on_cpu = implementation.method, not place.devices
+    row, on_cpu = of_row(implementation), not place.devices
     step = budget.step**0.5  # methods are close to one another
-    images = list(_IMAGES.get(place.kind, _IMAGES_OTHERS))
-    filters = _FILTERS if on_cpu else _DEVICE_FILTERS
-    if method == "library":
-        filters = _LIBRARY_FILTERS
-    elif method == "separable":
-        filters = tuple(taps // 2 for taps in (_TAPS if on_cpu else _DEVICE_TAPS))
-    sizes = grid([thinned(images, step), thinned(filters, step)])
-    form = "filter"
-    if method in ("fft", "overlap_save"):
-        form = "surface"
-        if method == "overlap_save":
-            images = list(_TILED) if on_cpu else images[1:]
-        # small beside the image
+    images = row.images or _IMAGES.get(place.kind, _IMAGES_OTHERS)
+    filters = row.filters or (_FILTERS if on_cpu else _DEVICE_FILTERS)
+    if row.form == "surface":  # small beside the image
         sizes = [(n, min(33, max(n // 48, 3))) for n in thinned(images, step)]
+    else:
+        sizes = grid([thinned(images, step), thinned(filters, step)])
     options = functools.cache(_options)  # its filters stay on the device as long as the cases
     for dtype in DEVICE_DTYPES:
         problem = functools.partial(_problem, implementation, dtype, place.operands_on)
         host = functools.partial(_problem, implementation, dtype, HOST)
-        if not images or implementation.excludes(host(images[-1], 5), place.info) is not None:
+        if implementation.excludes(host(images[-1], 5), place.info) is not None:
             continue
         block = 1
-        if on_cpu and method in _OWN:
+        if on_cpu and row.compiled:
             direct_cpu = load("hetero.ops.convolve2d.direct_cpu")
             block = direct_cpu.block_width(np.dtype(dtype))
-        between = _HELD_OUT if on_cpu or form == "filter" else _HELD_OUT_DEVICE
+        between = _HELD_OUT if on_cpu or row.form == "filter" else _HELD_OUT_DEVICE
         knots, held_out = (
-            _by_work(implementation, problem, points, form, block)
+            _by_work(implementation, problem, points, row.form, block)
             for points in (sizes, [size for size in between if size[0] <= images[-1]])
         )
         number = _PASSES if on_cpu and not budget.quick else _PASSES_FEWER
-        longest = _LONGEST * (4.0 if form == "surface" else 1.0)
+        longest = _LONGEST * (4.0 if row.form == "surface" else 1.0)
         points = len(knots) + len(held_out)
         yield Case(
             implementation,
             dtype,
             "*",
-            Passes(form, knots, held_out, longest, number, block),
+            Passes(row.form, knots, held_out, longest, number, block),
             problem=problem,
             options=lambda made: options(made.inputs[1].shape, made.dtype),
             inputs=1,
             seconds=points * (number * _KNOT if on_cpu else _DEVICE_KNOT),
             example=_EXAMPLE,
-            ahead=f"convolutions in {dtype}" if method in _OWN else "",
+            ahead=f"convolutions in {dtype}" if row.compiled else "",
         )
 
 
@@ -101,7 +89,7 @@ def _problem(
     """An image of n x n, filtered to the same size; the filter of rank 1 where that is measured."""
     shapes = (n, n), (filter_size, filter_size)
     image, filter = (spec(shape, dtype, on=on).operand() for shape in shapes)
-    rank = int(implementation.method == "separable")
+    rank = int(of_row(implementation).factors)
     found = window_of(*shapes, "same", rank=rank)
     return described(image, filter._replace(location=HOST), np.dtype(dtype), found)
 

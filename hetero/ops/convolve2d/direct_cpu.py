@@ -1,24 +1,28 @@
-"""Convolution on the CPU: compiled loops, and filters of low rank."""
+"""The direct sum on the CPU: by compiled loops, by a filter's factors, by SciPy and by OpenCV."""
 
 from __future__ import annotations
 
 import functools
-import math
+import importlib.util
+from math import isfinite, prod
 from types import ModuleType
 
 import numpy as np
 
-from hetero.host.compiled import loop_compiler
-from hetero.host.compiled.loops import is_ready
+from hetero.devices import install
+from hetero.host.compiled import loop_compiler, loops
 from hetero.imports import load
 from hetero.ops import cpu_vectors
-from hetero.ops.convolve2d import loops
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.scipy_cpu import by_scipy
 from hetero.ops.convolve2d.window import Window, mode_of
 
 _PRODUCTS_WHILE_COMPILING = 1 << 31  # what SciPy's loop does in about five seconds
+_SERIAL = 1 << 17  # elements below which NumPy multiplies faster than our threads start
 _SMALL = 1 << 14  # elements that NumPy looks at sooner than a compiled loop is called
+
+_OPENCVS_LARGEST = 11  # extent up to which OpenCV sums directly; above it transforms
+
+SUMS = loops.register(loops.Family("convolutions", 3.5, f"{__name__}:examples"))
 
 
 @functools.cache
@@ -28,11 +32,22 @@ def _kernels() -> ModuleType:
     return convolve
 
 
+def are_few(window: Window, batch: int, dtype: np.dtype) -> bool:
+    """Whether the direct sum is SciPy's: there are few products."""
+    return window.has_few(dtype.char) and batch == 1 and mode_of(window) is not None
+
+
+def is_one(window: Window, batch: int) -> bool:
+    """Whether the direct sum is NumPy's: one tap, and an image that is not worth threads."""
+    taps = window.filter_height * window.filter_width
+    return taps == 1 and batch * window.height * window.width < _SERIAL
+
+
 def finite(result: np.ndarray) -> bool:
     """Whether a result, C-contiguous, holds neither NaN nor infinity."""
     if result.size < _SMALL:
         return bool(np.isfinite(result).all())
-    return math.isfinite(cpu_vectors.serving(result.dtype).times_zero(result.reshape(-1)))
+    return isfinite(cpu_vectors.serving(result.dtype).times_zero(result.reshape(-1)))
 
 
 def block_width(dtype: np.dtype) -> int:
@@ -45,16 +60,16 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
 
     Parameters
     ----------
-    image : (batch, h, w) ndarray of float32 or float64, as `methods.as_stack` gives
+    image : (batch, h, w) ndarray of float32 or float64, rows contiguous
     options : FilterOptions
     window : Window
     out : (batch, out_height, out_width) ndarray, C-contiguous
         Takes the result.
     """
-    if loops.are_few(window, len(image), image.dtype):
+    if are_few(window, len(image), image.dtype):
         out[0] = by_scipy(image[0], options, window)
         return
-    if loops.is_one(window, len(image)):
+    if is_one(window, len(image)):
         with np.errstate(all="ignore"):  # as the loops, which look at no flags
             np.multiply(image, options.filter.array, out=out)
         return
@@ -74,8 +89,8 @@ def direct(image: np.ndarray, options: FilterOptions, window: Window, out: np.nd
 
 def _served_by_scipy(window: Window, image: np.ndarray) -> bool:
     """Whether SciPy's loop takes less time than compiling ours, as another method's last resort."""
-    name = loops.SUMS.of(image.dtype)
-    if is_ready(name) or mode_of(window) is None:
+    name = SUMS.of(image.dtype)
+    if loops.is_ready(name) or mode_of(window) is None:
         return False
     loop_compiler.begin(name)
     return len(image) * window.products < _PRODUCTS_WHILE_COMPILING
@@ -94,3 +109,84 @@ def separable(image: np.ndarray, options: FilterOptions, window: Window, out: np
     )
     if not finite(out):
         direct(image, options, window, out)
+
+
+def examples(dtype: np.dtype) -> None:
+    """Call every loop: the direct sum and the two passes share them."""
+    out, taps = np.zeros((1, 64, 64), dtype), np.ones((3, 3), dtype)
+    convolve = _kernels()
+    convolve.direct(np.ones((1, 64, 64), dtype), taps, out, 1, 1, convolve.WRAP, 0.0)
+
+
+# -- Libraries -------------------------------------------------------------------------------------
+
+
+def by_scipy(image: np.ndarray, options: FilterOptions, window: Window) -> np.ndarray:
+    """`scipy.signal.convolve2d` of each image.
+
+    Parameters
+    ----------
+    image : (..., h, w) ndarray
+
+    Returns
+    -------
+    (..., out_height, out_width) ndarray
+    """
+    # Takes half a second, and compiled loops do without.
+    convolve2d = load("scipy.signal").convolve2d
+    mode, boundary, fillvalue = mode_of(window), window.boundary, options.fillvalue
+    filter = options.filter.array
+    if not image.size:  # SciPy divides by the extents of what it repeats
+        boundary, fillvalue = "fill", fillvalue if boundary == "fill" else 0
+    if image.ndim == 2:
+        return convolve2d(image, filter, mode, boundary, fillvalue)
+    front, shape = image.shape[:-2], image.shape[-2:]
+    planes = image.reshape(prod(front), *shape)
+    found = [convolve2d(plane, filter, mode, boundary, fillvalue) for plane in planes]
+    if not found:
+        one = convolve2d(np.zeros(shape, image.dtype), filter, mode, boundary, fillvalue)
+        return np.zeros((*front, *one.shape), one.dtype)
+    return np.reshape(found, (*front, *found[0].shape))
+
+
+@functools.cache
+def opencv_is_here() -> bool:
+    """Whether cv2 can be imported."""
+    return importlib.util.find_spec("cv2") is not None
+
+
+def opencvs_obstacle(window: Window, here: bool = True) -> str | None:
+    """Why OpenCV's filter2D cannot do it: here, or on any machine that has OpenCV."""
+    if here and not opencv_is_here():
+        return f"OpenCV is not here; {install.OPENCV}"
+    if window.boundary == "wrap":
+        return "OpenCV does not extend periodically"
+    if window.filled:
+        return "OpenCV fills with zeros"
+    if max(window.filter_height, window.filter_width) > _OPENCVS_LARGEST:
+        return f"above {_OPENCVS_LARGEST} x {_OPENCVS_LARGEST} OpenCV transforms"
+    if window.boundary == "symm" and (
+        window.filter_height > window.height or window.filter_width > window.width
+    ):
+        return "OpenCV reflects only once"
+    inside = (
+        window.top < window.filter_height
+        and window.left < window.filter_width
+        and window.out_height <= window.height
+        and window.out_width <= window.width
+    )
+    return None if inside else "OpenCV gives no result larger than the image"
+
+
+def by_opencv(image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray) -> None:
+    """`cv2.filter2D`, whose correlation takes the flipped filter."""
+    cv2 = load("cv2")
+    border = cv2.BORDER_REFLECT if window.boundary == "symm" else cv2.BORDER_CONSTANT
+    rows = slice(0, window.out_height)
+    columns = slice(0, window.out_width)
+    # Output (i, j) of filter2D reads from (i - anchor_y, j - anchor_x) on.
+    anchor = (window.left, window.top)
+    taps = options.filter.taps
+    for plane, result in zip(image, out, strict=True):
+        found = cv2.filter2D(plane, -1, taps, anchor=anchor, borderType=border)
+        result[...] = found[rows, columns]

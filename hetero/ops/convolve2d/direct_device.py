@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,60 +14,46 @@ from hetero.devices.workspace import Workspace
 from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution import plan as plan_convolve
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
+from hetero.ops.convolve2d.window import Window
 from hetero.profile import tuning
 from hetero.registry.problem import Problem
 
 _THREADS = 256
 
 
-def extents(window: Any) -> dict[str, Any]:
-    """What every launch plan takes of a window."""
-    return {
-        "height": window.height,
-        "width": window.width,
-        "filter_height": window.filter_height,
-        "filter_width": window.filter_width,
-        "out_height": window.out_height,
-        "out_width": window.out_width,
-        "top": window.top,
-        "left": window.left,
-        "boundary": window.boundary,
-    }
-
-
 @functools.lru_cache(maxsize=1024)
-def _launch_plan_of(
-    kind: str, window: Any, tap_strides: tuple[int, int] | None, **others: Any
-) -> LaunchPlan:
-    common = extents(window) | others
-    if kind == "direct":
-        return plan_convolve.direct(**common, tap_strides=tap_strides)
-    return plan_convolve.separable(rank=window.rank, **common)
+def _remembered(plan: Callable[..., LaunchPlan], window: Window, **others: Any) -> LaunchPlan:
+    return plan(**window.extents, **others)
 
 
-def launch_plan(
-    kind: str,
-    device: Device,
-    problem: Problem,
-    *buffers: Any,
-    tap_strides: tuple[int, int] | None = None,
-) -> LaunchPlan:
-    """The launches of "direct" or "separable" for a problem and its buffers' addresses."""
+def launch_plan(plan: Callable[..., LaunchPlan], problem: Problem, **others: Any) -> LaunchPlan:
+    """The launches that a kernel family's ``plan`` gives for a problem."""
     image_strides, out_strides = problem.strides
-    return _launch_plan_of(
-        kind,
+    return _remembered(
+        plan,
         problem.options,
-        tap_strides,
         batch=problem.batch,
         dtype=problem.dtype,
         image_strides=image_strides,
         out_strides=out_strides,
+        **others,
+    )
+
+
+def _launches(
+    plan: Callable[..., LaunchPlan], device: Device, problem: Problem, *buffers: Any, **more: Any
+) -> LaunchPlan:
+    """As `launch_plan`, by the device's figures and its buffers' addresses."""
+    return launch_plan(
+        plan,
+        problem,
         alignment=alignment(*buffers),
         multiprocessors=device.multiprocessors,
         block_limit=device.block_limit,
         shared_limit=device.shared_limit,
         cuda=device.traits.warps,
         tuning=tuning.of_device(device),
+        **more,
     )
 
 
@@ -84,27 +71,6 @@ def launch(
     defines = (("REAL", real), ("THREADS", _THREADS))
     built = device.build("convolve_fft.cu", kernel, defines)
     device.launch(built, blocks, _THREADS, list(arguments))
-
-
-def gather(
-    device: Device,
-    source: Any,
-    target: Any,
-    shape: tuple[int, int],
-    strides: tuple[int, int, int],
-    dtype: str,
-    fill: tuple[int, float],
-    tiles: tuple[int, int],
-    axes: tuple[Any, Any],
-    pitch: int,
-) -> None:
-    """Parts of extended images as tiles; ``tiles``: the first one, and how many."""
-    (y, x), (first, count) = axes, tiles
-    arguments = (
-        *(source, target, *shape, *strides, fill[0], float(fill[1])),
-        *(first, y.count, x.count, y.start, x.start, y.step, x.step, y.length, x.length, pitch),
-    )
-    launch(device, "gather_tiles", dtype, count * y.length, arguments)
 
 
 def taps_on(device: Device, filter: Filter, problem: Problem) -> tuple[Any, Any, Any]:
@@ -129,7 +95,7 @@ def direct(
     taps, owner, strides = taps_on(device, options.filter, problem)
     buffers = {"image": image, "taps": taps, "out": out, "fillvalue": options.fillvalue}
     buffers["only_if"] = device.null if only_if is None else only_if
-    planned = launch_plan("direct", device, problem, image, out, tap_strides=strides)
+    planned = _launches(plan_convolve.direct, device, problem, image, out, tap_strides=strides)
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
     del owner
 
@@ -140,7 +106,7 @@ def prepared_direct(device: Any, problem: Problem, aligned: int, options: Filter
     For operands at addresses that ``aligned`` divides, and a filter that is known.
     """
     taps, owner, strides = taps_on(device, options.filter, problem)
-    planned = launch_plan("direct", device, problem, aligned, tap_strides=strides)
+    planned = _launches(plan_convolve.direct, device, problem, aligned, tap_strides=strides)
     itemsize = np.dtype(problem.dtype).itemsize
     names = ("image", "taps", "out")
     numbers = {"fillvalue": options.fillvalue, "only_if": device.null}
@@ -170,7 +136,9 @@ def separable(
 
     (columns, first), (rows, second) = kept(device, filter, "factors", upload)
     buffers = {"image": image, "columns": columns, "rows": rows, "out": out}
-    planned = launch_plan("separable", device, problem, image, columns, rows, out)
+    given = image, columns, rows, out
+    rank = problem.options.rank
+    planned = _launches(plan_convolve.separable, device, problem, *given, rank=rank)
     size = np.dtype(problem.dtype).itemsize
     device.run_launches(planned, buffers | {"fillvalue": options.fillvalue}, size)
     bad, owner = flag(device)

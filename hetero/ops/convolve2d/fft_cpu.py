@@ -6,12 +6,18 @@ as they are worth: so rows of zeros, and rows without a result, need no transfor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import os
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from typing import Any
 
 import numpy as np
 from scipy import fft
 
-from hetero.ops.convolve2d import direct_cpu, tiles_cpu, workers
+from hetero.devices import cpu
+from hetero.imports import load
+from hetero.ops.convolve2d import direct_cpu, tiles
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.window import Window
 
@@ -80,7 +86,7 @@ def _spectrum(filter: np.ndarray, window: Window, images: int) -> Callable[[slic
 
     For several images it is made once, here; for one image by parts, on all threads.
     """
-    y, x = tiles_cpu.whole(window)
+    y, x = tiles.whole_on_cpu(window)
     rows = fft.rfft(filter, x.length, axis=1)
     if images == 1:
         return lambda part: fft.fft(rows[:, part], y.length, axis=0)
@@ -96,8 +102,8 @@ def _filter_plane(
     result: np.ndarray,
 ) -> None:
     """One image."""
-    y, x = tiles_cpu.whole(window)
-    threads = workers.threads_for(y.length * x.length)
+    y, x = tiles.whole_on_cpu(window)
+    threads = tiles.threads_for(y.length * x.length)
     width = x.length // 2 + 1
     kind = np.result_type(plane.dtype, np.complex64)
     high, wide = plane.shape
@@ -124,9 +130,9 @@ def _filter_plane(
         result[part] = values[:, x.first : x.first + x.step]
 
     most = _POINTS // x.length
-    workers.each(rows_forth, workers.parts(high, most, threads), threads)
-    workers.each(columns, workers.parts(width, _COLUMNS, threads), threads)
-    workers.each(rows_back, workers.parts(y.step, most, threads), threads)
+    _each(rows_forth, _parts(high, most, threads), threads)
+    _each(columns, _parts(width, _COLUMNS, threads), threads)
+    _each(rows_back, _parts(y.step, most, threads), threads)
 
 
 @np.errstate(all="ignore")
@@ -134,11 +140,11 @@ def overlap_save(
     image: np.ndarray, options: FilterOptions, window: Window, out: np.ndarray
 ) -> None:
     """Transforms of overlapping tiles; the direct sum where that is not finite."""
-    axes = tiles_cpu.tiles(window)
+    axes = tiles.on_cpu(window)
     assert axes is not None
     y, x = axes
     points = y.length * x.length
-    threads = workers.threads_for(len(image) * y.count * x.count * points)
+    threads = tiles.threads_for(len(image) * y.count * x.count * points)
     filter = fft.rfft(options.filter.array, x.length, axis=1)
     spectrum = np.empty((y.length, filter.shape[1]), filter.dtype)
 
@@ -152,10 +158,10 @@ def overlap_save(
         rows, columns = slice(top, top + y.length), slice(left, right)
         source = extended(image[number], window, options.fillvalue, rows, columns)
         row, column = source.strides
-        tiles = np.lib.stride_tricks.as_strided(
+        cut = np.lib.stride_tricks.as_strided(
             source, (j.stop - j.start, y.length, x.length), (x.step * column, row, column)
         )
-        product = fft.fft(fft.rfft(tiles, axis=2), axis=1, overwrite_x=True)
+        product = fft.fft(fft.rfft(cut, axis=2), axis=1, overwrite_x=True)
         product *= spectrum
         product = fft.ifft(product, axis=1, overwrite_x=True)[:, y.first :]
         values = fft.irfft(product, x.length, axis=2)[:, :, x.first :]
@@ -163,15 +169,65 @@ def overlap_save(
         result = out[number, i * y.step : (i + 1) * y.step, j.start * x.step : j.stop * x.step]
         result[...] = values[: result.shape[0], : result.shape[1]]
 
-    workers.each(columns, workers.parts(filter.shape[1], _COLUMNS, threads), threads)
+    _each(columns, _parts(filter.shape[1], _COLUMNS, threads), threads)
     # Threads share rows of tiles, and what a row holds where there are few.
     most = max(min(_POINTS // points, len(image) * y.count * x.count // threads), 1)
     strips = [
         (number, i, j)
         for number in range(len(image))
         for i in range(y.count)
-        for j in workers.parts(x.count, most, 1)
+        for j in _parts(x.count, most, 1)
     ]
-    workers.each(strip, strips, threads)
+    _each(strip, strips, threads)
     if not direct_cpu.finite(out):
         direct_cpu.direct(image, options, window, out)
+
+
+# -- Threads ---------------------------------------------------------------------------------------
+# NumPy and SciPy let go of the GIL while they work on parts of arrays.
+
+
+def _parts(extent: int, most: int, threads: int) -> list[slice]:
+    """An extent cut into about equal parts of at most ``most``, as many for each thread."""
+    number = -(-extent // max(most, 1))
+    number = min(-(-number // threads) * threads, max(extent, 1))
+    return [slice(extent * i // number, extent * (i + 1) // number) for i in range(number)]
+
+
+def _each(work: Callable[[Any], None], items: Iterable[Any], threads: int) -> None:
+    """``work(item)`` for all items, on so many threads in the caller's context."""
+    items = list(items)
+    if threads < 2 or len(items) < 2:
+        for item in items:
+            work(item)
+        return
+    pending = iter(items)
+
+    def some() -> None:
+        for item in pending:  # advancing a list's iterator is atomic
+            work(item)
+
+    others = []
+    try:
+        for _ in range(min(threads, len(items)) - 1):
+            others.append(_pool().submit(copy_context().run, some))
+    except RuntimeError:  # the interpreter is shutting down: this thread does all
+        pass
+    try:
+        some()  # the calling thread works too: one less to wake, and to find a core for
+    finally:
+        errors = [other.exception() for other in others]  # waits for each
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+@functools.cache
+def _pool() -> Any:
+    # RuntimeError once the main thread has ended.
+    ThreadPoolExecutor = load("concurrent.futures").ThreadPoolExecutor
+    return ThreadPoolExecutor(cpu.describe()["cores"], "hetero-filter")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)

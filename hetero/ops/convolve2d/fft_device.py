@@ -10,9 +10,10 @@ import numpy as np
 from hetero.devices.base import Device
 from hetero.devices.cuda.cufft import RealTransform2D
 from hetero.devices.workspace import Workspace
-from hetero.ops.convolve2d.direct_device import direct, flag, gather, launch, uploaded
+from hetero.ops.convolve2d import tiles
+from hetero.ops.convolve2d.direct_device import direct, flag, launch, uploaded
 from hetero.ops.convolve2d.filters import PURPOSE, Filter, FilterOptions, kept
-from hetero.ops.convolve2d.window import Axis
+from hetero.ops.convolve2d.tiles import Axes, Axis
 from hetero.registry.problem import Problem
 
 _KEPT = 8  # transforms in each context
@@ -24,53 +25,40 @@ def _transform(device: Device, lengths: tuple[int, int], batch: int, dtype: str)
     return device.storage().get("transforms", (lengths, batch, dtype), _KEPT, make)
 
 
-def run(
-    device: Device,
-    problem: Problem,
-    image: Any,
-    options: FilterOptions,
-    out: Any,
-    axes: tuple[Axis, Axis],
+def whole(device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any) -> None:
+    """Enqueue a convolution by one transform of each image."""
+    _run(device, problem, image, options, out, tiles.whole_on_device(problem.options))
+
+
+def overlap_save(
+    device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any
+) -> None:
+    """Enqueue a convolution by transforms of tiles."""
+    _run(device, problem, image, options, out, tiles.on_device(problem.options))
+
+
+def _run(
+    device: Device, problem: Problem, image: Any, options: FilterOptions, out: Any, axes: Axes
 ) -> None:
     """Enqueue a convolution, and the direct sum for where its result is not finite."""
-    y, x = axes
-    dtype = problem.dtype
-    size = np.dtype(dtype).itemsize
-    half = x.length // 2 + 1
+    (y, x), w, dtype = axes, problem.options, problem.dtype
+    size, half = np.dtype(dtype).itemsize, _half(x)
     points = y.length * half
     total = problem.batch * y.count * x.count
     chunk = min(total, max(_AT_A_TIME // (2 * points * size), 1))
-    lengths = (y.length, x.length)
     spectrum, owner = _spectrum(device, options.filter, problem, axes)
-    transform = _transform(device, lengths, chunk, dtype)
+    transform = _transform(device, (y.length, x.length), chunk, dtype)
     work, work_owner = device.allocate(2 * chunk * points * size)
     bad, flag_owner = flag(device)
-    w = problem.options
     image_strides, out_strides = problem.strides
-    blocks = -(-points // 256)
+    source = image, w.height, w.width, *image_strides, w.code, float(options.fillvalue)
+    blocks, scale = -(-points // 256), 1.0 / (y.length * x.length)
     for first in range(0, total, chunk):
         count = min(chunk, total - first)
-        gather(
-            device,
-            image,
-            work,
-            (w.height, w.width),
-            image_strides,
-            dtype,
-            (w.code, options.fillvalue),
-            (first, count),
-            axes,
-            2 * half,
-        )
+        _gather(device, dtype, source, work, axes, first, count)
         transform.forward(work)
-        scale = 1.0 / (y.length * x.length)
-        launch(
-            device,
-            "multiply_spectra",
-            dtype,
-            blocks * count,
-            (work, spectrum, points, blocks, scale),
-        )
+        product = work, spectrum, points, blocks, scale
+        launch(device, "multiply_spectra", dtype, blocks * count, product)
         transform.inverse(work)
         arguments = (
             *(work, out, bad, w.out_height, w.out_width, *out_strides, first),
@@ -81,26 +69,48 @@ def run(
     del owner, work_owner, flag_owner
 
 
-def _spectrum(
-    device: Device, filter: Filter, problem: Problem, axes: tuple[Axis, Axis]
-) -> tuple[Any, Any]:
+def _half(x: Axis) -> int:
+    """Complex numbers of a transformed row: the others are their conjugates."""
+    return x.length // 2 + 1
+
+
+def _gather(
+    device: Device,
+    dtype: str,
+    source: tuple[Any, ...],
+    target: Any,
+    axes: Axes,
+    first: int,
+    count: int,
+) -> None:
+    """Parts of an extended image as tiles, from the first one on.
+
+    The source: its buffer, extents and strides, the boundary's number and the fill value.
+    """
+    (y, x), (image, *extended) = axes, source
+    arguments = (
+        *(image, target, *extended, first, y.count, x.count),
+        *(y.start, x.start, y.step, x.step, y.length, x.length, 2 * _half(x)),
+    )
+    launch(device, "gather_tiles", dtype, count * y.length, arguments)
+
+
+def _spectrum(device: Device, filter: Filter, problem: Problem, axes: Axes) -> tuple[Any, Any]:
     """(buffer, owner) of the filter's transform at the tiles' lengths."""
     w, (y, x), dtype = problem.options, axes, problem.dtype
-    shape = (w.filter_height, w.filter_width)
 
     def make() -> tuple[Any, Any]:
         if filter.array is None:
-            source, strides, held = filter.pointer, (0, *filter.strides), None
+            source, strides, held = filter.pointer, filter.strides, None
         else:
             source, held = uploaded(device, filter.array)
-            strides = (0, shape[1], 1)
-        half = x.length // 2 + 1
-        nbytes = 2 * y.length * half * np.dtype(dtype).itemsize
+            strides = w.filter_width, 1
+        nbytes = 2 * y.length * _half(x) * np.dtype(dtype).itemsize
         owner = Workspace(device, PURPOSE)
         buffer = owner.allocate(nbytes)
+        image = source, w.filter_height, w.filter_width, 0, *strides, 0, 0.0
         one = Axis(y.length, y.length, 1, 0, 0), Axis(x.length, x.length, 1, 0, 0)
-        fill = (0, 0.0)
-        gather(device, source, buffer, shape, strides, dtype, fill, (0, 1), one, 2 * half)
+        _gather(device, dtype, image, buffer, one, 0, 1)
         _transform(device, (y.length, x.length), 1, dtype).forward(buffer)
         del held
         return buffer, owner

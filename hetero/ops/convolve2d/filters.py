@@ -1,7 +1,8 @@
-"""What a convolution's ``run`` gets beside the image: the filter and the fill value."""
+"""What a convolution's ``run`` gets beside the image: the filter, its factors, the fill value."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,11 +10,13 @@ import numpy as np
 
 from hetero.arrays import Operand
 from hetero.imports import load
-from hetero.ops.convolve2d import factors
 
 LARGEST_REMEMBERED = 4096  # elements of a filter whose content is compared from call to call
 PURPOSE = "convolution filters"
 _KEPT = 8  # things of filters, in each context
+_MOST = 8  # factors; more are not looked for
+_SAMPLE = 24  # rows and columns that are looked at first
+_LOST = 1e3  # eps by which a tap may be off, and how much larger its products may be
 
 
 class _computed_once:
@@ -84,16 +87,15 @@ class Filter:
     @_computed_once
     def _both_factors(self) -> Any:
         if self.array is None:
-            return None
-        if self.content is not None:
-            return factors.remembered(self.content, self.array.shape, self.array.dtype.char)
-        found = factors.low_rank(self.array)
-        return found and (found, factors.flipped(found))
+            return None, None
+        if self.content is None:
+            return _both(self.array)
+        return _remembered(self.content, self.array.shape, self.array.dtype.char)
 
     @property
     def factors(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Columns and rows, or None; see `hetero.ops.convolve2d.factors.low_rank`."""
-        return self._both_factors and self._both_factors[0]
+        """Columns and rows, or None; see `low_rank`."""
+        return self._both_factors[0]
 
     @property
     def flipped_factors(self) -> tuple[np.ndarray, np.ndarray]:
@@ -129,3 +131,98 @@ def kept(device: Any, filter: Filter, what: Any, make: Callable[[], Any]) -> Any
             device.storage().put(PURPOSE, key, made, _KEPT)
     device.keep(made)
     return made
+
+
+# -- Filters of low rank: sums of a few products of a column and a row -----------------------------
+
+
+@np.errstate(all="ignore")  # what underflows is too small to count, and NaN ends the search
+def low_rank(filter: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Factors of a filter whose rank is low enough to save work.
+
+    Parameters
+    ----------
+    filter : (fh, fw) ndarray of float32 or float64
+
+    Returns
+    -------
+    (columns, rows) : (r, fh) and (r, fw) ndarray, or None
+        Their products add up to the filter up to twice the rounding of its dtype, in the 1-norm:
+        ``abs(filter - columns.T @ rows).sum() <= 2 eps abs(filter).sum()``, less than the bound on
+        the rounding of the direct sum; and no tap is lost beside larger ones: see `_kept`. r is at
+        most 8, and r (fh + fw) < fh fw. None where there is no such r.
+
+    Notes
+    -----
+    By adaptive cross approximation with full pivoting: the largest element's row and column are
+    taken out until nothing is left. It needs r passes over the filter and, unlike an SVD, no
+    LAPACK, whose threads would hold up the loops that follow.
+
+    References
+    ----------
+    M. Bebendorf, "Approximation of boundary element matrices", Numer. Math. 86 (2000), 565-589.
+    """
+    fh, fw = filter.shape
+    if not filter.size:
+        return None
+    most = min(_MOST, (fh * fw - 1) // (fh + fw))
+    if most < 1:
+        return None
+    if max(fh, fw) > 2 * _SAMPLE:
+        sample = filter[:: -(-fh // _SAMPLE), :: -(-fw // _SAMPLE)]
+        limit = min(most, *sample.shape)
+        if limit < min(sample.shape) and _crosses(sample, limit) is None:
+            return None  # no part has a higher rank than the whole
+    return _crosses(filter, most)
+
+
+def _crosses(filter: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray] | None:
+    whole = filter.astype(np.float64)
+    rest = whole.copy()
+    total = float(np.abs(rest).sum())
+    if not np.isfinite(total):
+        return None
+    info = np.finfo(filter.dtype)
+    enough = 2.0 * float(info.eps) * total
+    columns: list[np.ndarray] = []
+    rows: list[np.ndarray] = []
+    while len(rows) < most:
+        i, j = divmod(int(np.abs(rest).argmax()), rest.shape[1])
+        pivot = rest[i, j]
+        if pivot == 0.0:
+            break
+        scale = abs(pivot) ** 0.5
+        column, row = rest[:, j] / np.copysign(scale, pivot), rest[i] / scale
+        rest -= column[:, None] * row
+        columns.append(column)
+        rows.append(row)
+        if float(np.abs(rest).sum()) > enough:
+            continue
+        rounded = np.array(columns).astype(filter.dtype), np.array(rows).astype(filter.dtype)
+        products = [c[:, None].astype(np.float64) * r for c, r in zip(*rounded, strict=True)]
+        error, size = np.abs(whole - sum(products)), sum(map(np.abs, products))
+        right = float(error.sum()) <= enough and _kept(np.abs(whole), error, size, info)
+        return rounded if right else None
+    return None
+
+
+def _kept(taps: np.ndarray, error: np.ndarray, size: np.ndarray, info: np.finfo) -> bool:
+    """Whether small taps count where the image is small, or 0, beneath the large ones.
+
+    Each tap is right to 1e3 eps of itself; or its products nearly cancel, and it is right to their
+    rounding. The products' ``size`` is no more than 1e3 times the taps around.
+    """
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(taps, 1), (3, 3)).max(axis=(2, 3))
+    right = (error <= _LOST * info.eps * taps + info.tiny) | (error <= 4.0 * info.eps * size)
+    return bool((right & (size <= _LOST * around + info.tiny)).all())
+
+
+@functools.lru_cache(maxsize=256)
+def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> Any:
+    return _both(np.frombuffer(content, dtype).reshape(shape))
+
+
+def _both(filter: np.ndarray) -> Any:
+    """The factors of a filter, and of the flipped one; None, None where there are none."""
+    found = low_rank(filter)
+    return found, found and tuple(np.ascontiguousarray(lines[:, ::-1]) for lines in found)

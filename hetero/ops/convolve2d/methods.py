@@ -1,4 +1,8 @@
-"""The ways to convolve: the rows of the registry, and what each runs."""
+"""The ways to convolve: the rows of the registry, and what each runs.
+
+A row is one method on some kinds of devices. `traits` says what else a row may tell of its method;
+a new one copies the row that is most like it.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +15,31 @@ import numpy as np
 from hetero import registry
 from hetero.imports import load
 from hetero.moving import pipeline
-from hetero.ops.convolve2d import loops, obstacles, rungs, streamed, work
-from hetero.ops.convolve2d.operands import NAME
+from hetero.ops.convolve2d import direct_cpu, rungs, streamed, work
+from hetero.ops.convolve2d.traits import Traits
+from hetero.ops.convolve2d.window import NAME
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
-
-def _loops(problem: Problem) -> tuple[str, ...]:
-    return (loops.SUMS.of(problem.dtype),)
+LADDER = {"direct": "many results of a thread in registers"}  # above the rungs
 
 
-def _loops_of_direct(problem: Problem) -> tuple[str, ...]:
-    dtype = np.dtype(problem.dtype)
-    few = loops.are_few(problem.options, problem.batch, dtype)
-    return () if few or loops.is_one(problem.options, problem.batch) else _loops(problem)
+def _lazy(module: str, name: str) -> Callable[[], Any]:
+    """Gives a function of this folder, whose module is loaded when it is first asked for."""
+
+    @functools.cache
+    def loaded() -> Any:
+        return getattr(load(f"hetero.ops.convolve2d.{module}"), name)
+
+    return loaded
 
 
 def _on_cpu(module: str, name: str) -> Callable[..., Any]:
-    """``run`` of a method on the CPU, whose module is loaded when it is first used."""
-
-    @functools.cache
-    def loaded() -> Callable[..., Any]:
-        return getattr(load(f"hetero.ops.convolve2d.{module}"), name)
+    """``run`` of a function of a stack of images, the options, the window and the results."""
+    compute = _lazy(module, name)
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
         (image,), out, options = arguments
@@ -43,12 +47,12 @@ def _on_cpu(module: str, name: str) -> Callable[..., Any]:
             options = options._replace(filter=options.filter.downloaded())
         window = problem.options
         planes = out.reshape(-1, window.out_height, window.out_width)
-        loaded()(as_stack(image, out.dtype), options, window, planes)
+        compute()(_as_stack(image, out.dtype), options, window, planes)
 
     return run
 
 
-def as_stack(image: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _as_stack(image: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """The image as (batch, h, w) of the dtype that is computed in, rows contiguous."""
     image = np.asarray(image, dtype)
     image = image.reshape(-1, *image.shape[-2:])
@@ -58,16 +62,17 @@ def as_stack(image: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _by_scipy(devices: tuple[()], problem: Problem, arguments: Arguments) -> None:
-    by_scipy = load("hetero.ops.convolve2d.scipy_cpu").by_scipy
     (image,), out, options = arguments
-    out[...] = by_scipy(image, options, problem.options)
+    out[...] = direct_cpu.by_scipy(image, options, problem.options)
 
 
-def _on_device(name: str) -> Callable[..., Any]:
+def _on_device(module: str, name: str) -> Callable[..., Any]:
+    """``run`` of a function of the device, the problem, the image, the options and the result."""
+    compute = _lazy(module, name)
+
     def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        direct_device = load("hetero.ops.convolve2d.direct_device")
         (image,), output, options = arguments
-        getattr(direct_device, name)(devices[0], problem, image, options, output)
+        compute()(devices[0], problem, image, options, output)
 
     return run
 
@@ -77,126 +82,151 @@ def _prepare_direct(device: Any, problem: Problem, aligned: int, options: Any) -
     return direct_device.prepared_direct(device, problem, aligned, options)
 
 
-def _by_cufft(axes: work.Axes) -> Callable[..., Any]:
-    def run(devices: tuple[Device], problem: Problem, arguments: Arguments) -> None:
-        fft_device = load("hetero.ops.convolve2d.fft_device")
-        (image,), output, options = arguments
-        fft_device.run(devices[0], problem, image, options, output, axes(problem, {}))
+def _loops(problem: Problem) -> tuple[str, ...]:
+    return (direct_cpu.SUMS.of(problem.dtype),)
 
-    return run
+
+def _loops_of_direct(problem: Problem) -> tuple[str, ...]:
+    dtype = np.dtype(problem.dtype)
+    few = direct_cpu.are_few(problem.options, problem.batch, dtype)
+    return () if few or direct_cpu.is_one(problem.options, problem.batch) else _loops(problem)
 
 
 _COMPILED, _SCIPY = ("loops", "numba"), ("scipy",)
 _CUFFT = ("nvmath-python", "nvidia-cufft")
+
 registry.register_method(
     operation=NAME,
     method="direct",
     kinds=("cpu",),
-    excludes=obstacles.not_real,
+    excludes=work.not_real,
     work=work.of_direct,
     run=_on_cpu("direct_cpu", "direct"),
     loops=_loops_of_direct,
     uses=_COMPILED,
+    traits=Traits(few=True, compiled=True),
 )
 registry.register_method(
     operation=NAME,
     method="separable",
     kinds=("cpu",),
-    excludes=obstacles.high_rank,
+    excludes=work.high_rank,
     work=work.of_separable_on_cpu,
     run=_on_cpu("direct_cpu", "separable"),
     loops=_loops,
     uses=_COMPILED,
+    traits=Traits(spreads=True, factors=True, compiled=True, filters=(3, 7, 15, 31, 63)),
 )
 registry.register_method(
     operation=NAME,
     method="fft",
     kinds=("cpu",),
-    excludes=obstacles.loses,
-    work=work.of_transforms_on_cpu(work.whole_on_cpu),
+    excludes=work.loses,
+    work=work.of_whole_on_cpu,
     run=_on_cpu("fft_cpu", "whole"),
     uses=_SCIPY,
+    traits=Traits(spreads=True, transforms=True, form="surface"),
 )
 registry.register_method(
     operation=NAME,
     method="overlap_save",
     kinds=("cpu",),
-    excludes=obstacles.or_one_tile(obstacles.loses, work.tiles_on_cpu),
-    work=work.of_transforms_on_cpu(work.tiles_on_cpu),
+    excludes=work.one_tile_on_cpu,
+    work=work.of_tiles_on_cpu,
     run=_on_cpu("fft_cpu", "overlap_save"),
     uses=_SCIPY,
+    traits=Traits(
+        spreads=True,
+        transforms=True,
+        tiled=True,
+        form="surface",
+        images=(32, 64, 128, 256, 512, 768, 1024, 2048, 4096),
+    ),
 )
 registry.register_method(
     operation=NAME,
     method="library",
     kinds=("cpu",),
-    excludes=obstacles.not_opencvs,
+    excludes=work.not_opencvs,
     work=work.of_direct,
-    run=_on_cpu("opencv", "filter2d"),
+    run=_on_cpu("direct_cpu", "by_opencv"),
     uses=("opencv-python", "opencv-python-headless"),
+    traits=Traits(filters=(1, 2, 3, 5, 7, 11)),
 )
 registry.register_method(
     operation=NAME,
     method="scipy",
     kinds=("cpu",),
-    excludes=obstacles.no_mode,
+    excludes=work.no_mode,
     work=work.of_direct,
     run=_by_scipy,
-    stands_in=obstacles.stands_in,
+    stands_in=work.for_other_dtypes,
     uses=_SCIPY,
+    traits=Traits(any_dtype=True),
 )
 registry.register_method(
     operation=NAME,
     method="direct",
     kinds=("cuda",),
-    excludes=obstacles.not_real,
+    excludes=work.not_real,
     work=work.of_direct,
-    run=_on_device("direct"),
+    run=_on_device("direct_device", "direct"),
     prepare=_prepare_direct,
+    traits=Traits(compiled=True),
 )
 registry.register_method(
     operation=NAME,
     method="direct",
     kinds=("opencl",),
-    excludes=obstacles.not_real,
+    excludes=work.not_real,
     work=work.of_direct,
-    run=_on_device("direct"),
+    run=_on_device("direct_device", "direct"),
+    traits=Traits(compiled=True),
 )
 registry.register_method(
     operation=NAME,
     method="separable",
     kinds=registry.PORTABLE,
-    excludes=obstacles.high_rank_or_large,
+    excludes=work.high_rank_or_large,
     work=work.of_separable,
-    run=_on_device("separable"),
+    run=_on_device("direct_device", "separable"),
+    traits=Traits(spreads=True, factors=True, compiled=True, filters=(3, 15, 63)),
 )
 registry.register_method(
     operation=NAME,
     method="fft",
     kinds=("cuda",),
-    excludes=obstacles.loses_or_no_cufft,
-    work=work.of_transforms_by_cufft(work.whole_on_device),
-    run=_by_cufft(work.whole_on_device),
+    excludes=work.loses_or_no_cufft,
+    work=work.of_whole_by_cufft,
+    run=_on_device("fft_device", "whole"),
     uses=_CUFFT,
+    traits=Traits(spreads=True, transforms=True, form="surface"),
 )
 registry.register_method(
     operation=NAME,
     method="overlap_save",
     kinds=("cuda",),
-    excludes=obstacles.or_one_tile(obstacles.loses_or_no_cufft, work.tiles_on_device),
-    work=work.of_transforms_by_cufft(work.tiles_on_device),
-    run=_by_cufft(work.tiles_on_device),
+    excludes=work.one_tile_on_device,
+    work=work.of_tiles_by_cufft,
+    run=_on_device("fft_device", "overlap_save"),
     uses=_CUFFT,
+    traits=Traits(
+        spreads=True,
+        transforms=True,
+        tiled=True,
+        form="surface",
+        images=(256, 1024, 4096, 8192),
+    ),
 )
 registry.register_method(
     operation=NAME,
     method="streamed",
     kinds=registry.PORTABLE,
-    excludes=obstacles.not_streamed,
+    excludes=work.not_streamed,
     work=work.of_direct,
     run=streamed.STREAMED.run,
     blocks=registry.ALWAYS,
     price=streamed.STREAMED.price,
     stands_in=pipeline.stands_in,
 )
-rungs.register(NAME, obstacles.not_real, work.of_direct)
+rungs.register(NAME, work.not_real, work.of_direct)

@@ -23,14 +23,13 @@ from hetero.calling.planner import HERE, Machine
 from hetero.imports import load
 from hetero.moving import results
 from hetero.ops.convolve2d.filters import Filter
-from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, Window, window_of
+from hetero.ops.convolve2d.value_ranges import are_finite, is_wide
+from hetero.ops.convolve2d.window import ALIASES, BOUNDARIES, MODES, NAME, Window, window_of
 from hetero.registry.problem import Problem, check_dims, dtype_obstacle
 
 log = logging.getLogger("hetero")
 
-NAME = "convolve2d"
 _NARROW = 16  # a stack of more images, higher than that and 3 or 4 wide, may be an image in colour
-_PART = 1 << 20  # values that several threads look at
 LARGEST_DOWNLOADED = 1024  # elements of a filter on a device whose rank may be looked at
 
 
@@ -265,33 +264,6 @@ def from_dims(dims: tuple[int, ...], dtype: str, on: str, mode: str = "full") ->
     """The problem with dimensions H W FH FW, as ``hetero explain convolve2d`` asks for it."""
     check_dims(NAME, dims, "H W FH FW")
     return problem(Spec(dims[:2], dtype, on=on), Spec(dims[2:], dtype, on=on), mode)
-
-
-def are_finite(*arrays: np.ndarray | None) -> bool:
-    """Whether arrays whose values are known hold neither NaN nor infinity."""
-    return all(_is_finite(x) for x in arrays if x is not None)
-
-
-def _is_finite(x: np.ndarray) -> bool:
-    if x.size <= _PART or x.ndim < 2 or x.dtype.char not in "fd":
-        return bool(np.isfinite(x).all())
-    return _looking().all_finite(x)
-
-
-def is_wide(
-    image: np.ndarray | list[np.ndarray] | None, filter: Filter, found: Window, fillvalue: float
-) -> bool | None:
-    """Whether a transform would lose small values; see `hetero.ops.convolve2d.value_ranges`."""
-    if filter.array is None:
-        return False
-    return _looking().wide(image, filter, found, fillvalue)
-
-
-@cache
-def _looking() -> Any:
-    """Loaded once, with compiled loops: at the interpreter's end nothing can be."""
-    ranges = load("hetero.ops.convolve2d.value_ranges")
-    return ranges
 
 
 def filter_of(kernel: np.ndarray, dtype: np.dtype | None = None) -> Filter:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hetero.arrays import dense
-from hetero.ops.convolve2d import bands, range_check_cost, tiles_device
+from hetero.ops.convolve2d import bands, tiles, traits, value_ranges
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import Window
 from hetero.pricing import pricing
@@ -154,7 +154,7 @@ def choose(
     def plan(cut: Cut) -> Plan:
         part = part_problem(problem, name, cut.images, _middle(problem, cut))
         made = pricing.price(part, constants, {name: info}, name)
-        return range_check_cost.priced(made, range_check_cost.seconds(part, constants.machine()))
+        return value_ranges.priced(made, value_ranges.seconds(part, constants.machine()))
 
     best: Choice | None = None
     least = inf
@@ -164,9 +164,9 @@ def choose(
         part = plan(cut)
         if part.candidates[0].reason is not None:
             return None
-        tiles = _tile_rows(part)
-        if tiles is not None and tiles < cut.rows < problem.options.out_height:
-            cut = cut._replace(rows=cut.rows // tiles * tiles)
+        tile = _tile_rows(part)
+        if tile is not None and tile < cut.rows < problem.options.out_height:
+            cut = cut._replace(rows=cut.rows // tile * tile)
             part = plan(cut)
         terms = _terms(problem, cut, part, name, constants)
         if terms is None:
@@ -178,9 +178,9 @@ def choose(
 
 def _tile_rows(part: Plan) -> int | None:
     """Rows of the results that a row of tiles makes; None where there are no tiles."""
-    if part.chosen.method != "overlap_save":
+    if not traits.of_row(part.chosen.implementation).tiled:
         return None
-    axes = tiles_device.tiles(part.problem.options)
+    axes = tiles.on_device(part.problem.options)
     return axes and axes[0].step
 
 
@@ -208,7 +208,7 @@ def _terms(
     except KeyError:
         return None
     share = problem.batch * height / (cut.images * rows)  # of a part in the middle
-    look = part.chosen.terms.get(range_check_cost.TERM, 0.0)
+    look = part.chosen.terms.get(value_ranges.TERM, 0.0)
     compute = part.chosen.seconds - look
     pinned = all(o.pinned for o in moved)
     if pinned or all(constants.least_staged(name, way) < inf for way in ways):
@@ -218,7 +218,7 @@ def _terms(
     else:
         up, down = up * share, down * share
     return {
-        **({range_check_cost.TERM: look * share} if look else {}),
+        **({value_ranges.TERM: look * share} if look else {}),
         "upload": up,
         "overhead": _STEP * number + constants.dispatch(name, "host"),
         "compute": compute * share,

@@ -1,25 +1,44 @@
 """What a convolution comes down to: one plan, or parts that have one each; and how it is run.
 
-`hetero.plan` and the call both begin with `planned`: what is printed is what runs.
+`hetero.plan` and the call both begin with `planned`: what is printed is what runs. Of a call on
+real numbers `_real` makes the plan by what is known of the values, and `_priced` one by shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
-from typing import Any
+from math import isfinite, prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.arrays import HOST, Operand, Spec, describe
-from hetero.calling import execution
+from hetero.arrays import HOST, Operand, Spec, dense, describe, is_device_array
+from hetero.calling import call_cache, execution, planner
+from hetero.errors import GraphError
 from hetero.imports import load
-from hetero.ops.convolve2d import real
-from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.operands import CheckedCall, described, filter_of
-from hetero.ops.convolve2d.real import Task
-from hetero.ops.convolve2d.remembered import are_few
-from hetero.pricing.plan import Plan
+from hetero.moving import results
+from hetero.ops.convolve2d import remembered, traits, value_ranges
+from hetero.ops.convolve2d.filters import Filter, FilterOptions
+from hetero.ops.convolve2d.operands import (
+    LARGEST_DOWNLOADED,
+    CheckedCall,
+    described,
+    filter_of,
+    rank_of,
+)
+from hetero.ops.convolve2d.window import Window
+from hetero.pricing import tables
+from hetero.pricing.plan import CPU, Plan
+
+# Seconds that a convolution must take for the rank of a filter on its device to be looked at.
+_WORTH_A_DOWNLOAD = 2e-4
+
+
+class Task(NamedTuple):
+    """What gives a plan where one is asked for, and what carries it out, for the result."""
+
+    plan: Callable[[], Plan]
+    run: Callable[[], Any]
 
 
 def planned(call: CheckedCall) -> Task:
@@ -32,16 +51,16 @@ def planned(call: CheckedCall) -> Task:
     if _needs_host(call):
         return _by_way_of_host(call)
     only_scipys = call.dtype.char not in "fdFD" or not call.a.size * call.b.size
-    if only_scipys or (call.method == "scipy" and call.dtype.kind == "c"):
+    if only_scipys or (call.dtype.kind == "c" and traits.of(call.method).any_dtype):
         return _by_scipy(call)
     if call.is_of_filters:
         return _one_by_one(call)
     if call.dtype.kind == "c":
-        return _by_scipy(call) if are_few(call) else _in_real_parts(call)
+        return _by_scipy(call) if remembered.are_few(call) else _in_real_parts(call)
     if call.a.dtype != call.dtype:
         stays = call.stays
         call = call.of(_converted(call.image, call.dtype), call.filter)._replace(stays=stays)
-    return real.planned(call)
+    return _real(call)
 
 
 def _needs_host(call: CheckedCall) -> bool:
@@ -123,8 +142,10 @@ def _in_real_parts(call: CheckedCall) -> Task:
     if call.b.dtype.kind == "c":
         filters.append(_converted(call.filter, dtype, "imag"))
     number, stacked = len(images), len(images) == 2 and fill == 0.0
-    if stacked:  # both at once
-        images = [_stack(images)]
+    if stacked and isinstance(images[0], Spec):  # both at once
+        images = [Spec((2, *images[0].shape), dtype)]
+    elif stacked:
+        images = [np.stack(images)]
     tasks = [
         planned(call.of(image, filter, value))
         for filter in filters
@@ -144,8 +165,9 @@ def _in_real_parts(call: CheckedCall) -> Task:
                 out.imag += found[number]
                 if number == 2:
                     out.real -= found[3]
-        finite = np.isfinite(out).all()
-        return out if finite else _by_scipy(call._replace(device=None, method=None)).run()
+        if np.isfinite(out).all():
+            return out
+        return _by_scipy(call._replace(device=None, method=None)).run()
 
     how = f"sum of {len(tasks)} real convolutions" if len(tasks) > 1 else "a real convolution"
     if stacked:
@@ -159,12 +181,6 @@ def _converted(x: Any, dtype: np.dtype, part: str = "real") -> Any:
     return np.ascontiguousarray(getattr(x, part), dtype)
 
 
-def _stack(images: list[Any]) -> Any:
-    if isinstance(images[0], Spec):
-        return Spec((2, *images[0].shape), images[0].dtype)
-    return np.stack(images)
-
-
 def _by_scipy(call: CheckedCall) -> Task:
     """What no other method computes."""
     problem = described(call.a, call.b, call.dtype, call.window())
@@ -175,3 +191,114 @@ def _by_scipy(call: CheckedCall) -> Task:
         return execution.execute(plan, execution.Call((call.image,), (call.a,), options=options))
 
     return Task(lambda: plan, run)
+
+
+# -- One convolution of float32 or float64 ---------------------------------------------------------
+
+
+def _real(call: CheckedCall) -> Task:
+    """A convolution whose image is of the result's dtype."""
+    again = remembered.known(call)
+    made = _plan(call) if again is None else None
+
+    def run() -> Any:
+        result = again and again(call.image, call.filter, call.fillvalue)
+        return _run(call, *(made or _plan(call))) if result is None else result
+
+    return Task(lambda: (made or _plan(call))[0], run)
+
+
+def _run(call: CheckedCall, plan: Plan, filter: Filter, now: int) -> Any:
+    """Carry out a plan; `remembered` learns what a call on a device comes down to."""
+    options = FilterOptions(filter, float(call.fillvalue))
+    read = () if call.b.location == HOST else (call.b,)
+    data = execution.Call((call.image,), (call.a,), options=options, read=read)
+    result = execution.execute(plan, data)
+    remembered.learn(call, plan, options, now)
+    return result
+
+
+def _plan(call: CheckedCall) -> tuple[Plan, Filter, int]:
+    """The plan by what is known of the values, the filter, and the plans' generation before it."""
+    now = tables.generation()
+    filter = _filter(call)
+    window = call.window(rank_of(filter), _is_finite(call))
+    plan = _by_values(call, filter, window, now)
+    if (
+        filter.array is None
+        and call.method is None
+        and is_device_array(call.filter)
+        and call.b.size <= LARGEST_DOWNLOADED
+        and plan.candidates[0].terms.get("compute", 0.0) > _WORTH_A_DOWNLOAD
+        and planner.capturing.get() is None
+        and (downloaded := _downloaded(call)).factors
+    ):
+        filter = downloaded
+        plan = _by_values(call, filter, window._replace(rank=rank_of(filter)), now)
+    return plan, filter, now
+
+
+def _filter(call: CheckedCall) -> Filter:
+    """The filter, its values known where they are needed or lie on the host."""
+    a, b = call.a, call.b
+    if isinstance(call.filter, np.ndarray):
+        return filter_of(call.filter, call.dtype)
+    if (graph := planner.capturing.get()) is not None and b.location not in (HOST, graph):
+        raise GraphError(f"a graph of {graph} takes filters there or on the host")
+    elsewhere = a.location != b.location or call.dtype != b.dtype
+    if is_device_array(call.filter) and (elsewhere or traits.of(call.method).factors):
+        return _downloaded(call)
+    return Filter(None, call.filter, b)
+
+
+def _downloaded(call: CheckedCall) -> Filter:
+    transfer = load("hetero.moving.transfer")
+    return filter_of(transfer.to_host(call.filter, call.b), call.dtype)
+
+
+def _is_finite(call: CheckedCall) -> bool:
+    """Of values that a plan depends on: a method that spreads others is refused by name only."""
+    if not (finite := isfinite(call.fillvalue)) or not traits.of(call.method).spreads:
+        return finite
+    return value_ranges.are_finite(_known(call.image), _known(call.filter))
+
+
+def _known(x: Any) -> np.ndarray | None:
+    return x if isinstance(x, np.ndarray) else None
+
+
+def _by_values(call: CheckedCall, filter: Filter, window: Window, now: int) -> Plan:
+    """The plan; made again where it transforms an image that turns out to lose small values."""
+    plan = _priced(call, filter, window, now)
+    if call.method is None and traits.of_row(plan.candidates[0].implementation).transforms:
+        wide = value_ranges.is_wide(_known(call.image), filter, window, call.fillvalue)
+        seen = window._replace(finite=wide is not None, wide_range=bool(wide))
+        if seen != window:
+            return _priced(call, filter, seen, now)
+    return plan
+
+
+def _priced(call: CheckedCall, filter: Filter, window: Window, now: int) -> Plan:
+    """The plan of a window, from memory where there is one."""
+    a, on_device = call.a, filter.array is None
+
+    def make() -> Plan:
+        taps = dense(call.b.shape, call.dtype, call.b.location if on_device else HOST)
+        problem = described(a, taps, call.dtype, window)
+        if call.stays:
+            problem = results.staying(problem, call.device)
+        plan = call.machine.plan(problem, call.device, call.method)
+        if a.location == HOST:
+            named, devices = call.method is not None, call.machine.devices()
+            look = value_ranges.seconds(problem, devices, finite_only=named)
+            plan = value_ranges.priced(plan, look, "spreads" if named else "transforms")
+        if not remembered.leaves_few(plan) and remembered.are_few(call):  # as it will be again
+            plan = call.machine.plan(problem, CPU, remembered.method_of_few())
+        if not (window.wide_range or window.filled) and call.machine.is_here:
+            remembered.remember(call, plan, now)
+        return plan
+
+    if not call.machine.is_here or a.kept is not None:
+        return make()
+    rest = call.method, window, on_device, call.stays
+    return remembered.calls.plan((call.device, rest, call_cache.facts(a)), make)

@@ -1,8 +1,8 @@
 """Calls of `convolve2d` that are remembered; see `hetero.calling.call_cache`.
 
-Some calls on NumPy arrays come down to SciPy's function: integers and other dtypes that only SciPy
-takes, and problems cheaper than the start-up of any other method. Others come down to one method on
-the CPU.
+`calls` holds all. Some calls on NumPy arrays come down to SciPy's function: integers and other
+dtypes that only SciPy takes, and problems cheaper than the start-up of any other method. Others
+come down to one method on the CPU. Both are found by `convolve2d` itself, under the same key.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 
 import numpy as np
 
-from hetero import profile
+from hetero import profile, registry
 from hetero.arrays import HOST, dense
 from hetero.calling import call_cache
 from hetero.calling.planner import HERE, Machine, capturing
 from hetero.host import pages
 from hetero.imports import load
+from hetero.ops.convolve2d import traits
 from hetero.ops.convolve2d.filters import FilterOptions
 from hetero.ops.convolve2d.operands import (
     CheckedCall,
     described,
     filter_of,
-    is_wide,
     rank_of,
     swapped,
 )
+from hetero.ops.convolve2d.value_ranges import is_wide
 from hetero.ops.convolve2d.window import (
     ALIASES,
     BOUNDARIES,
     FEW_PRODUCTS,
     MODES,
-    SPREADING,
-    TRANSFORMS,
+    NAME,
     window_of,
 )
 from hetero.pricing import settings, tables
@@ -42,14 +42,27 @@ from hetero.pricing.plan import CPU, Plan
 from hetero.registry import Arguments, thread_counts
 
 calls = call_cache.Calls()
-SMALL = 256  # elements of a filter whose values tell a remembered call on a device
-_few = tables.new_table()
+SMALL = 256  # elements of a filter whose values are part of the key of a call on a device
 _BOUNDARIES = (*BOUNDARIES, *ALIASES)
+
+
+# -- On a device -----------------------------------------------------------------------------------
 
 
 def key_of(filter: np.ndarray, mode: str, boundary: str, method: str | None) -> tuple[Any, ...]:
     """What a call on a device depends on beside the image, where nothing lies beyond it but 0."""
     return filter.tobytes(), filter.shape, filter.dtype, mode, boundary, method
+
+
+def learn(call: CheckedCall, plan: Plan, options: FilterOptions, now: int) -> None:
+    """Remember a call that just ran, if it is of an image on a device and a small filter."""
+    a, b, image = call.a, call.b, call.image
+    if a.location != HOST == b.location and b.size <= SMALL and call.fillvalue == 0:
+        given = call.device, key_of(call.filter, call.mode, call.boundary, call.method)
+        calls.learn(plan, (image, image), None, (a, a), given, now, options)
+
+
+# -- SciPy's ---------------------------------------------------------------------------------------
 
 
 def scipys(key: Any) -> Callable[[Any, Any, Any], Any] | None:
@@ -108,18 +121,27 @@ def _are_few(
     the CPU. With less to compute a device only loses: beginning and moving cost the same."""
     if not window_of(shape, filter_shape, mode).has_few(dtype.char):
         return False
-    found = _few.get(dtype.char) if machine.is_here else None
-    if found is None:
-        now = tables.generation()
+
+    def most() -> Plan:
         real = np.dtype(dtype.char.lower())
         shapes = (FEW_PRODUCTS[dtype.char] // 8 // 64, 64), (2, 2)
         image, filter = (dense(shape, real) for shape in shapes)
-        problem = described(image, filter, real, window_of(*shapes, "same"))
-        best = machine.plan(problem).candidates[0]
-        found = (best.device, best.method) == (CPU, "direct")
-        if machine.is_here:
-            tables.remember(_few, dtype.char, found, now)
-    return found
+        return machine.plan(described(image, filter, real, window_of(*shapes, "same")))
+
+    return leaves_few(calls.plan(dtype.char, most) if machine.is_here else most())
+
+
+def leaves_few(plan: Plan) -> bool:
+    """Whether a plan's first way leaves few products to SciPy's loop."""
+    return traits.of_row(plan.candidates[0].implementation).few
+
+
+def method_of_few() -> str:
+    """The name of that way, one of the CPU's."""
+    return next(row.method for row in registry.lookup(NAME) if traits.of_row(row).few)
+
+
+# -- A method's on the CPU -------------------------------------------------------------------------
 
 
 class _HostCall:
@@ -149,7 +171,7 @@ def _host_key(call: CheckedCall) -> tuple[Any, ...] | None:
     result may stay on a device.
     """
     a, b = call.a, call.b
-    if not a.location == b.location == HOST or call.method in SPREADING or call.stays:
+    if not a.location == b.location == HOST or call.stays or traits.of(call.method).spreads:
         return None
     placed = () if call.device is call.method is None else (call.device, call.method)
     placed += settings.besides() or ()
@@ -177,30 +199,27 @@ def remember(call: CheckedCall, plan: Plan, now: int) -> None:
     now : int
         Of the plans, see `tables.generation`, before the plan was made.
     """
-    key = _host_key(call)
-    if key is None or plan.chosen.device != CPU or call.a.dtype != call.dtype:
-        return
-    chosen, found = plan.chosen, plan.problem
+    key, chosen, problem = _host_key(call), plan.chosen, plan.problem
+    if key is None or chosen.device != CPU or call.a.dtype != call.dtype or are_few(call):
+        return  # few products come this way as a list or a subclass; arrays need not
     row = chosen.implementation
     compute = thread_counts.limited(row, chosen.threads, row.run)
     least = profile.current().blas_sleep()
     compute = thread_counts.undisturbed(row, chosen.seconds, compute, least)
-    shape, dtype = found.output.shape, found.output.dtype
-    empty, transform = pages.maker(found.output.nbytes), chosen.method in TRANSFORMS
+    shape, dtype = problem.output.shape, problem.output.dtype
+    empty, transforms = pages.maker(problem.output.nbytes), traits.of_row(row).transforms
 
     def run(image: np.ndarray, filter: Any) -> np.ndarray | None:
         if plan.keepable and not image.flags.writeable:
             return None
-        if transform and is_wide(image, filter, found.options, 0.0) is not False:
+        if transforms and is_wide(image, filter, problem.options, 0.0) is not False:
             return None
         out = empty(shape, dtype)
-        compute((), found, Arguments((image,), out, FilterOptions(filter, 0.0)))
+        compute((), problem, Arguments((image,), out, FilterOptions(filter, 0.0)))
         return out
 
-    if are_few(call):
-        return  # a list or a subclass came this way; arrays need not
     host_call = calls.host.get(key)
     if not isinstance(host_call, _HostCall) or host_call.generation != now:
         host_call = _HostCall(now)
-    host_call.by_rank[plan.problem.options.rank] = run
+    host_call.by_rank[problem.options.rank] = run
     tables.remember(calls.host, key, host_call, now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +9,8 @@ import numpy as np
 
 from hetero import registry
 from hetero.imports import load
-from hetero.kernels import LaunchPlan
 from hetero.kernels.convolution.rungs import RUNGS, Shape, chosen, plan_rung, shapes
-from hetero.kernels.procedure.card import Card
 from hetero.ops import rungs
-from hetero.ops.convolve2d.window import Window
 from hetero.registry import Arguments
 from hetero.registry.problem import Problem
 
@@ -22,40 +18,14 @@ if TYPE_CHECKING:
     from hetero.devices.base import Device
 
 
-@functools.lru_cache(maxsize=1024)
-def _plan(
-    rung: str,
-    window: Window,
-    batch: int,
-    dtype: str,
-    strides: tuple[tuple[int, ...], ...],
-    tap_strides: tuple[int, int] | None,
-    card: Card,
-    shape: Shape | None,
-) -> LaunchPlan:
-    extents = load("hetero.ops.convolve2d.direct_device").extents
-    image_strides, out_strides = strides
-    return plan_rung(
-        rung,
-        **extents(window),
-        batch=batch,
-        dtype=dtype,
-        image_strides=image_strides,
-        out_strides=out_strides,
-        tap_strides=tap_strides,
-        card=card,
-        shape=shape,
-    )
-
-
 def _launch(
     rung: str, device: Device, problem: Problem, arguments: Arguments, shape: Shape | None = None
 ) -> None:
-    taps_on = load("hetero.ops.convolve2d.direct_device").taps_on
+    direct_device = load("hetero.ops.convolve2d.direct_device")
     (image,), output, options = arguments
-    taps, owner, strides = taps_on(device, options.filter, problem)
-    p, card = problem, device.card()
-    planned = _plan(rung, p.options, p.batch, p.dtype, p.strides, strides, card, shape)
+    taps, owner, strides = direct_device.taps_on(device, options.filter, problem)
+    how = {"rung": rung, "tap_strides": strides, "card": device.card(), "shape": shape}
+    planned = direct_device.launch_plan(plan_rung, problem, **how)
     buffers = {"image": image, "taps": taps, "out": output, "fillvalue": options.fillvalue}
     device.run_launches(planned, buffers, np.dtype(problem.dtype).itemsize)
     del owner

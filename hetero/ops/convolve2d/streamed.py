@@ -16,11 +16,11 @@ from hetero.blocks.streamed import Streamed
 from hetero.calling import planner
 from hetero.moving import pipeline
 from hetero.moving.pipeline import Load, Step, Store
-from hetero.ops.convolve2d import bands, range_check_cost
+from hetero.ops.convolve2d import bands, traits, value_ranges
 from hetero.ops.convolve2d.filters import FilterOptions
-from hetero.ops.convolve2d.operands import is_wide
 from hetero.ops.convolve2d.part_choice import SLOTS, Choice, choose, nbytes_of, part_problem
-from hetero.ops.convolve2d.window import TRANSFORMS, Window
+from hetero.ops.convolve2d.value_ranges import is_wide
+from hetero.ops.convolve2d.window import Window
 from hetero.pricing.plan import CPU
 from hetero.profile import inventory
 from hetero.registry import Arguments
@@ -106,8 +106,8 @@ class _Ways:
         if key not in self._found:
             device, options = self._device, self._options
             problem = part_problem(self._problem, device.name, images, window)
-            look = range_check_cost.seconds(problem, inventory.devices())
-            chosen = range_check_cost.priced(planner.plan(problem, device.name), look).chosen
+            look = value_ranges.seconds(problem, inventory.devices())
+            chosen = value_ranges.priced(planner.plan(problem, device.name), look).chosen
             row = chosen.implementation
 
             def way(source: Any, target: Any) -> None:
@@ -119,7 +119,7 @@ class _Ways:
                 def way(source: Any, target: Any) -> None:
                     launch(source, source, target)
 
-            self._found[key] = way, chosen.method in TRANSFORMS
+            self._found[key] = way, traits.of_row(row).transforms
         return self._found[key]
 
     def seen(self, views: list[np.ndarray], window: Window) -> Way:

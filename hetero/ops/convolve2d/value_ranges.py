@@ -9,18 +9,29 @@ of 1e20 among others of 1 leaves nothing of them in a transform's result.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hetero.host.compiled.loops import as_loops_take
-from hetero.ops.convolve2d import loops
-from hetero.ops.convolve2d.filters import Filter
+from hetero.host.compiled import loop_compiler, loops
+from hetero.imports import load
+from hetero.ops.convolve2d import traits
+from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED, Filter
 from hetero.ops.convolve2d.window import Window
+from hetero.pricing.plan import CPU, Candidate, Plan
+from hetero.registry.problem import Problem
+
+_FAMILY = loops.register(loops.Family("ranges", 3.0, f"{__name__}:examples", served=True))
+# ``_serving(dtype)`` for float32 or float64: NumPy does it with one thread until they are compiled.
+_serving = loop_compiler.Serving(
+    _FAMILY, "hetero.kernels.cpu.ranges", "hetero.kernels.cpu.ranges_numpy"
+)
 
 # By how many eps of the sum of the products' absolute values a transform may be off.
 _LOST = 1e3
 _AT_A_TIME = 1 << 15  # blocks
+_PART = 1 << 20  # values that several threads look at
 _LARGEST = 32  # one in so many of a filter's values may be as large as it likes
 
 
@@ -71,20 +82,27 @@ def _remembered(content: bytes, shape: tuple[int, int], dtype: str) -> Size:
     return size_of(np.frombuffer(content, dtype).reshape(shape))
 
 
-@np.errstate(all="ignore")
-def all_finite(image: np.ndarray) -> bool:
-    """Whether a large image, float32 or float64, holds neither NaN nor infinity."""
-    planes = as_loops_take(image).reshape(-1, *image.shape[-2:])
-    return loops.ranges_serving(planes.dtype).all_finite(planes)
+def are_finite(*arrays: np.ndarray | None) -> bool:
+    """Whether arrays whose values are known hold neither NaN nor infinity."""
+    return all(_is_finite(x) for x in arrays if x is not None)
+
+
+def _is_finite(x: np.ndarray) -> bool:
+    if x.size <= _PART or x.ndim < 2 or x.dtype.char not in "fd":
+        return bool(np.isfinite(x).all())
+    planes = loops.as_loops_take(x).reshape(-1, *x.shape[-2:])
+    with np.errstate(all="ignore"):
+        return _serving(planes.dtype).all_finite(planes)
 
 
 @np.errstate(all="ignore")
-def wide(
+def is_wide(
     image: np.ndarray | list[np.ndarray] | None, filter: Filter, window: Window, fillvalue: float
 ) -> bool | None:
     """Whether a transform may be off by more than 1e3 eps of the sum of absolute products.
 
-    None where sums are not finite, so that a transform would spread NaN or infinity.
+    None where sums are not finite, so that a transform would spread NaN or infinity; False for a
+    filter whose values are not known.
 
     Parameters
     ----------
@@ -92,7 +110,6 @@ def wide(
         Of several: rows of one image that follow one another. None where its values are not known:
         then it counts as even.
     filter : Filter
-        Its values known.
 
     Notes
     -----
@@ -108,6 +125,8 @@ def wide(
     corner of what is not zero, and what "full" gives near its edges.
     """
     array = filter.array
+    if array is None:
+        return False
     if filter.content is None:
         size = size_of(array)
     else:
@@ -120,8 +139,8 @@ def wide(
         return size.norm > _LOST * taps * array.size
     rows, columns = (window.filter_height + 1) // 2, (window.filter_width + 1) // 2
     parts = image if isinstance(image, list) else [image]
-    cpu_ranges = loops.ranges_serving(parts[0].dtype)
-    stacks = [as_loops_take(part).reshape(-1, *part.shape[-2:]) for part in parts]
+    cpu_ranges = _serving(parts[0].dtype)
+    stacks = [loops.as_loops_take(part).reshape(-1, *part.shape[-2:]) for part in parts]
     looks = [cpu_ranges.block_sums(planes, rows, columns) for planes in stacks]
     found = [_seen(sums, areas) for sums, areas, _ in looks]
     if None in found:
@@ -141,7 +160,7 @@ def wide(
     if not (has_zeros & (means > 0.0)).any():
         return False
     if len(parts) > 1:  # a line of one goes on in the next
-        return wide(np.concatenate(parts, axis=-2), filter, window, fillvalue)
+        return is_wide(np.concatenate(parts, axis=-2), filter, window, fillvalue)
     ((sums, areas, _),), (planes,) = looks, stacks
     down, across = areas.shape
     zero = np.pad(sums == 0.0, ((0, 0), (1, 1), (1, 1)))
@@ -174,3 +193,68 @@ def _seen(sums: np.ndarray, areas: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
             smallest = np.where(part > 0.0, part, np.inf).min(axis=(1, 2))
         least = np.minimum(least, smallest)
     return (means, least, has_zeros) if np.isfinite(means).all() else None
+
+
+# -- What it costs, as part of a price -------------------------------------------------------------
+
+TERM = "look"
+# Seconds: fixed; for a byte of the image on one core; for a block on one thread. 16 cores of an
+# H100's host go over 8192 x 8192 numbers of float32 in 5 ms, and over a million blocks in 5.5 ms.
+_CALL, _BYTE, _BLOCK = 7e-5, 2.8e-10, 5.5e-9
+_TAP = 3e-8  # of an element of a filter that is not remembered
+_MOST_CORES = 16  # more are not faster than the memory
+
+
+def seconds(
+    problem: Problem, machine: dict[str, dict[str, Any]], finite_only: bool = False
+) -> float:
+    """What `is_wide` takes for the image of a problem.
+
+    Parameters
+    ----------
+    problem : Problem
+    machine : dict
+        Device name -> description.
+    finite_only : bool
+        Whether it is just looked for values that are not finite, as where the method is named.
+    """
+    w = problem.options
+    dtype, cpu = np.dtype(problem.dtype), machine.get(CPU, {})
+    cores = min(cpu.get("cores") or 1, _MOST_CORES)
+    if not (cpu.get("elsewhere") or loops.is_ready(_FAMILY.of(dtype))):
+        cores = 1
+    look = problem.batch * w.height * w.width * dtype.itemsize * _BYTE / cores
+    if finite_only:
+        return look
+    rows, columns = (w.filter_height + 1) // 2, (w.filter_width + 1) // 2
+    blocks = problem.batch * -(-w.height // rows) * -(-w.width // columns)
+    taps = w.filter_height * w.filter_width
+    return _CALL + look + blocks * _BLOCK + (taps > LARGEST_REMEMBERED) * taps * _TAP
+
+
+def priced(plan: Plan, look: float, trait: str = "transforms") -> Plan:
+    """A plan whose candidates with a trait take so many seconds more; the cheapest is first."""
+
+    def looks(c: Candidate) -> bool:
+        return getattr(traits.of_row(c.implementation), trait)
+
+    known = [c for c in plan.candidates if c.reason is None and c.seconds is not None]
+    if not any(map(looks, known)):
+        return plan
+    dearer = []
+    for c in known:
+        if looks(c):
+            terms = {TERM: look, **c.terms}
+            c = c._replace(seconds=c.seconds + look, terms=terms)
+        dearer.append(c)
+    dearer.sort(key=lambda c: c.seconds)
+    others = [c for c in plan.candidates if c not in known]
+    return replace(plan, candidates=(*dearer, *others))
+
+
+def examples(dtype: np.dtype) -> None:
+    """Call every loop."""
+    ranges = load("hetero.kernels.cpu.ranges")
+    planes = np.ones((1, 40, 40), dtype)
+    found, _, _ = ranges.block_sums(planes, 3, 3)
+    ranges.least_lines(planes, np.argwhere(found > 0.0), *found.shape[1:])

@@ -1,15 +1,13 @@
-"""Which part of a convolution is wanted, what lies beyond the image, and its Fourier tiles."""
+"""Which part of a convolution is wanted, what lies beyond the image."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+NAME = "convolve2d"
 MODES = ("full", "same", "valid")
 BOUNDARIES = ("fill", "wrap", "symm")
 ALIASES = {"pad": "fill", "circular": "wrap", "symmetric": "symm"}  # as SciPy
-TRANSFORMS = ("fft", "overlap_save")
-SPREADING = (*TRANSFORMS, "separable")  # methods that add up more than the filter covers
 # Products of one image's direct sum up to which SciPy's loop on one thread has ended before
 # another has begun, by the character of the dtype.
 _RESULT = 4  # products in whose time SciPy's loop goes on to the next result
@@ -76,6 +74,11 @@ class Window(NamedTuple):
         return BOUNDARIES.index(self.boundary)
 
     @property
+    def extents(self) -> dict[str, Any]:
+        """Sizes, place and boundary, as every launch plan takes them."""
+        return dict(zip(self._fields[:9], self, strict=False))
+
+    @property
     def extended(self) -> bool:
         """Whether something other than zeros lies beyond the image."""
         return self.boundary != "fill" or self.filled
@@ -112,41 +115,3 @@ def mode_of(window: Window) -> str | None:
     if part == (h, w, fh // 2, fw // 2):
         return "same"
     return "valid" if part == (h - fh + 1, w - fw + 1, 0, 0) else None
-
-
-class Axis(NamedTuple):
-    """Tiles along one axis for circular convolutions.
-
-    Tile t holds the ``length`` points of the (extended) image from ``start + t step`` on; its
-    ``step`` results from ``first`` on are those of the output from ``t step`` on.
-    """
-
-    length: int
-    step: int
-    count: int
-    start: int
-    first: int
-
-
-def _one(
-    size: int, filter_size: int, out: int, lead: int, extended: bool, good: Callable[[int], int]
-) -> Axis:
-    """One tile along an axis, as short as it can be.
-
-    Beyond the image are zeros, or with ``extended`` other values, which then belong to the tile.
-    Circular convolution of length L adds full[r + L] to full[r]: the wanted results r = first ...
-    first + out - 1 must not meet any r + L.
-    """
-    first = filter_size - 1 - lead
-    if extended:
-        return Axis(good(out + filter_size - 1), out, 1, -lead, filter_size - 1)
-    return Axis(good(max(size + lead, first + out, filter_size)), out, 1, 0, first)
-
-
-def one_tile(window: Window, good: Callable[[int], int]) -> tuple[Axis, Axis]:
-    """The whole image as one tile; ``good`` gives the next length that transforms well."""
-    w = window
-    return (
-        _one(w.height, w.filter_height, w.out_height, w.top, w.extended, good),
-        _one(w.width, w.filter_width, w.out_width, w.left, w.extended, good),
-    )

@@ -1,34 +1,123 @@
-"""What the ways to convolve take: points, passes and bytes, and how a transform cuts the image."""
+"""What the rows of `methods` say before anything runs: why a method cannot do a problem, and what
+it takes, points, passes and bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from hetero.ops.convolve2d import tiles_cpu, tiles_device
-from hetero.ops.convolve2d.window import Axis
+from hetero.arrays import HOST
+from hetero.imports import load
+from hetero.moving import pipeline
+from hetero.ops.convolve2d import direct_cpu, tiles
+from hetero.ops.convolve2d.filters import LARGEST_REMEMBERED
+from hetero.ops.convolve2d.window import mode_of
 from hetero.registry.models import Work
-from hetero.registry.problem import Problem
+from hetero.registry.problem import DEVICE_DTYPES, Problem
 
 # What it costs the host to have a filter's spectrum made, beside what a convolution costs it.
 _SPECTRUM_CALLS = 0.7
 
 Info = dict[str, Any]
-Axes = Callable[[Problem, Info], tuple[Axis, Axis] | None]
 
 
-def _moved(problem: Problem) -> float:
-    image, filter = problem.inputs
-    return float(image.nbytes + filter.nbytes + problem.output.nbytes)
+# -- Why a method cannot do a problem --------------------------------------------------------------
 
 
-def _of_sum(problem: Problem, filter: tuple[int, int]) -> Work:
-    w = problem.options
-    dims = (problem.batch * w.out_height, w.out_width, *filter)
-    return Work(dims, 2.0 * prod(dims), _moved(problem))
+def not_real(problem: Problem, info: Info) -> str | None:
+    """Own methods compute in real floats, and something."""
+    if problem.dtype not in DEVICE_DTYPES:
+        return f"dtype {problem.dtype}: it computes in {' and '.join(DEVICE_DTYPES)}"
+    if not (problem.batch and all(problem.dims)):
+        return "nothing to compute: an operand has no elements"
+    return None
+
+
+def not_streamed(problem: Problem, info: Info) -> str | None:
+    """Parts move between the host's arrays and the device."""
+    return not_real(problem, info) or pipeline.obstacle(problem, info)
+
+
+def no_mode(problem: Problem, info: Info) -> str | None:
+    """SciPy knows three parts of the full convolution."""
+    if mode_of(problem.options) is None:
+        return "the part of the convolution that is wanted is none of SciPy's modes"
+    return None
+
+
+def for_other_dtypes(problem: Problem) -> str | None:
+    """SciPy's loop takes long, but for real numbers there is nothing to compile."""
+    if not_real(problem, {}) is not None:
+        return None
+    return f"dtype {problem.dtype}: it is for what no other method computes"
+
+
+def not_opencvs(problem: Problem, info: Info) -> str | None:
+    """What OpenCV's filter2D does not do, or OpenCV is not here."""
+    here = not info.get("elsewhere")
+    return not_real(problem, info) or direct_cpu.opencvs_obstacle(problem.options, here)
+
+
+def spreads(problem: Problem, info: Info) -> str | None:
+    """Methods that add up more than the filter covers spread what is not finite."""
+    if not problem.options.finite:
+        return "values that are not finite would spread further than in the direct sum"
+    return not_real(problem, info)
+
+
+def high_rank(problem: Problem, info: Info) -> str | None:
+    """Two passes per rank need a filter of low rank."""
+    low = problem.options.rank > 0
+    return spreads(problem, info) or (None if low else "the filter is not known to be of low rank")
+
+
+def high_rank_or_large(problem: Problem, info: Info) -> str | None:
+    """As `high_rank`, with columns that shared memory holds."""
+    if (reason := high_rank(problem, info)) is not None:
+        return reason
+    plan_convolve = load("hetero.kernels.convolution.plan")
+    most = plan_convolve.separable_limit(dtype=problem.dtype)
+    if max(problem.options.filter_height, problem.options.filter_width) > most:
+        return f"it takes filters up to {most} x {most}"
+    return None
+
+
+def loses(problem: Problem, info: Info) -> str | None:
+    """A transform's error is as large for small values as for the largest."""
+    if (reason := spreads(problem, info)) is not None:
+        return reason
+    if problem.options.wide_range:
+        return "values differ so much in size that a transform would lose the small ones"
+    return None
+
+
+def loses_or_no_cufft(problem: Problem, info: Info) -> str | None:
+    """As `loses`, for transforms on this machine's GPUs."""
+    if (reason := loses(problem, info)) is not None or info.get("elsewhere"):
+        return reason
+    cufft = load("hetero.devices.cuda.cufft")
+    return cufft.obstacle()
+
+
+def one_tile_on_cpu(problem: Problem, info: Info) -> str | None:
+    """As `loses`, and where the whole transform is all there is."""
+    return loses(problem, info) or _one_tile(_tiles_on_cpu(problem, info))
+
+
+def one_tile_on_device(problem: Problem, info: Info) -> str | None:
+    """As `loses_or_no_cufft`, and where the whole transform is all there is."""
+    return loses_or_no_cufft(problem, info) or _one_tile(tiles.on_device(problem.options))
+
+
+def _one_tile(axes: tiles.Axes | None) -> str | None:
+    if axes is not None:
+        return None
+    return "one tile is all there is: the filter is about as large as the image, or both are small"
+
+
+# -- What it takes ---------------------------------------------------------------------------------
 
 
 def of_direct(problem: Problem, info: Info) -> Work:
@@ -52,31 +141,42 @@ def of_separable_on_cpu(problem: Problem, info: Info) -> Work:
     return _of_sum(problem, (taps, 1))
 
 
-def _of_transforms(problem: Problem, weight: int, calls: float = 1.0) -> Work:
-    """All tiles' points, each counted as often as a transform passes over it."""
-    return Work((weight,), 10.0 * weight, 8.0 * _moved(problem), calls=calls)
+def of_whole_on_cpu(problem: Problem, info: Info) -> Work:
+    """One tile: the whole image, as SciPy transforms it."""
+    return _on_cpu(problem, info, tiles.whole_on_cpu(problem.options))
 
 
-def of_transforms_on_cpu(axes: Axes) -> Callable[[Problem, Info], Work]:
-    """Work of transforms of what ``axes`` gives, on the CPU."""
-
-    def work(problem: Problem, info: Info) -> Work:
-        cut, cores = axes(problem, info), _cores_elsewhere(info)
-        weight = tiles_cpu.weight(problem.options, cut, problem.batch, cores)
-        return _of_transforms(problem, weight)
-
-    return work
+def of_tiles_on_cpu(problem: Problem, info: Info) -> Work:
+    """Tiles, as SciPy transforms them."""
+    return _on_cpu(problem, info, _tiles_on_cpu(problem, info))
 
 
-def of_transforms_by_cufft(axes: Axes) -> Callable[[Problem, Info], Work]:
-    """Work of transforms of what ``axes`` gives, by cuFFT; a new filter is transformed too."""
+def of_whole_by_cufft(problem: Problem, info: Info) -> Work:
+    """One tile: the whole image, as cuFFT transforms it."""
+    return _by_cufft(problem, tiles.whole_on_device(problem.options))
 
-    def work(problem: Problem, info: Info) -> Work:
-        new = tiles_device.is_new(problem.inputs[1])
-        weight = tiles_device.weight(problem.options, axes(problem, info), problem.batch, new)
-        return _of_transforms(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
 
-    return work
+def of_tiles_by_cufft(problem: Problem, info: Info) -> Work:
+    """Tiles, as cuFFT transforms them."""
+    return _by_cufft(problem, tiles.on_device(problem.options))
+
+
+def _on_cpu(problem: Problem, info: Info, axes: tiles.Axes) -> Work:
+    cores = _cores_elsewhere(info)
+    weight = tiles.weight_on_cpu(problem.options, axes, problem.batch, cores)
+    return _of_points(problem, weight)
+
+
+def _by_cufft(problem: Problem, axes: tiles.Axes) -> Work:
+    """A filter that is not remembered by its values is transformed too."""
+    filter = problem.inputs[1]
+    new = filter.location != HOST or filter.size > LARGEST_REMEMBERED
+    weight = tiles.weight_on_device(axes, problem.batch, new)
+    return _of_points(problem, weight, 1.0 + _SPECTRUM_CALLS * new)
+
+
+def _tiles_on_cpu(problem: Problem, info: Info) -> tiles.Axes | None:
+    return tiles.on_cpu(problem.options, _cores_elsewhere(info))
 
 
 def _cores_elsewhere(info: Info) -> int | None:
@@ -84,21 +184,17 @@ def _cores_elsewhere(info: Info) -> int | None:
     return info.get("cores") if info.get("elsewhere") else None
 
 
-def whole_on_cpu(problem: Problem, info: Info) -> Any:
-    """One tile: the whole image, as SciPy transforms it."""
-    return tiles_cpu.whole(problem.options)
+def _of_sum(problem: Problem, filter: tuple[int, int]) -> Work:
+    w = problem.options
+    dims = (problem.batch * w.out_height, w.out_width, *filter)
+    return Work(dims, 2.0 * prod(dims), _moved(problem))
 
 
-def tiles_on_cpu(problem: Problem, info: Info) -> Any:
-    """Tiles on the CPU, None where there is only one."""
-    return tiles_cpu.tiles(problem.options, _cores_elsewhere(info))
+def _of_points(problem: Problem, weight: int, calls: float = 1.0) -> Work:
+    """All tiles' points, each counted as often as a transform passes over it."""
+    return Work((weight,), 10.0 * weight, 8.0 * _moved(problem), calls=calls)
 
 
-def whole_on_device(problem: Problem, info: Info) -> Any:
-    """One tile: the whole image, as cuFFT transforms it."""
-    return tiles_device.whole(problem.options)
-
-
-def tiles_on_device(problem: Problem, info: Info) -> Any:
-    """Tiles on a device, None where there is only one."""
-    return tiles_device.tiles(problem.options)
+def _moved(problem: Problem) -> float:
+    image, filter = problem.inputs
+    return float(image.nbytes + filter.nbytes + problem.output.nbytes)

@@ -14,7 +14,7 @@ from hetero.arrays import describe
 from hetero.calling import planner
 from hetero.errors import DeviceMemoryError
 from hetero.moving import pipeline
-from hetero.ops.convolve2d import bands, part_choice, range_check_cost, streamed
+from hetero.ops.convolve2d import bands, part_choice, streamed, traits, value_ranges
 from hetero.ops.convolve2d.filters import Filter, FilterOptions
 from hetero.ops.convolve2d.operands import described
 from hetero.ops.convolve2d.window import window_of
@@ -116,7 +116,8 @@ def test_bands_by_transforms_look_at_their_values(streaming, opencl, monkeypatch
         made = plan(problem, device, method)
         lose = problem.options.wide_range or not problem.options.finite
         used.append("direct" if lose else "fft")
-        direct = made.chosen._replace(method=used[-1])
+        row = replace(made.chosen.implementation, traits=traits.Traits(transforms=not lose))
+        direct = made.chosen._replace(method=used[-1], implementation=row)
         return replace(made, candidates=(direct, *made.candidates[1:]))
 
     monkeypatch.setattr(planner, "plan", planned)
@@ -255,7 +256,7 @@ def test_values_are_looked_at_before_anything_moves(streaming, opencl, monkeypat
         said.append("load")
         return start(*given, **options)
 
-    monkeypatch.setattr(streamed, "TRANSFORMS", ("direct",))
+    monkeypatch.setattr(traits, "of_row", lambda row: traits.Traits(transforms=True))
     monkeypatch.setattr(streamed, "_LOOKED_AHEAD", share)
     monkeypatch.setattr(streamed, "is_wide", looked)
     monkeypatch.setattr(type(device), "start_upload", loaded)
@@ -324,7 +325,7 @@ def test_a_look_at_the_values_is_priced():
             looked = candidate.method in ("fft", "overlap_save") and on == "host"
             assert ("look" in candidate.terms) == looked
     many, few = (
-        range_check_cost.seconds(
+        value_ranges.seconds(
             registry.operation("convolve2d").problem(image, hetero.spec(shape, "float32")),
             h200.machine(),
         )

@@ -29,7 +29,7 @@ import hetero.ops
 from hetero import devices
 from hetero.arrays import describe
 from hetero.errors import DeviceNotAvailable, MethodNotAvailable
-from hetero.ops.convolve2d import opencv
+from hetero.ops.convolve2d import direct_cpu
 from hetero.ops.convolve2d.window import window_of
 
 pytestmark = pytest.mark.usefixtures("no_failure")
@@ -143,7 +143,7 @@ def test_methods_of_other_devices(opencl):
     ],
 )
 def test_what_opencv_can_do(window, reason):
-    found = opencv.obstacle(window, here=False)
+    found = direct_cpu.opencvs_obstacle(window, here=False)
     assert (found is None) == (reason is None)
     assert (reason or "") in (found or "")
 
@@ -160,7 +160,7 @@ def test_opencv_gives_what_scipy_does(monkeypatch):
 
     cv2 = {"filter2D": filter2d, "BORDER_REFLECT": "symmetric", "BORDER_CONSTANT": "constant"}
     monkeypatch.setitem(sys.modules, "cv2", SimpleNamespace(**cv2))
-    monkeypatch.setattr(opencv, "is_here", lambda: True)
+    monkeypatch.setattr(direct_cpu, "opencv_is_here", lambda: True)
     a, b = images((2, 20, 23), "float32"), images((4, 3), "float32")
     for mode, boundary in (("same", "fill"), ("same", "symm"), ("valid", "fill")):
         result = hetero.convolve2d(a, b, mode, boundary, device="cpu", method="library")

@@ -14,10 +14,8 @@ from scipy.signal import convolve2d
 import hetero
 from hetero.kernels.cpu import ranges as cpu_ranges
 from hetero.kernels.cpu import ranges_numpy
-from hetero.ops.convolve2d import operands as checks
 from hetero.ops.convolve2d import value_ranges
-from hetero.ops.convolve2d.factors import low_rank
-from hetero.ops.convolve2d.filters import Filter
+from hetero.ops.convolve2d.filters import Filter, low_rank
 from hetero.ops.convolve2d.window import window_of
 
 rng = np.random.default_rng(41)
@@ -148,9 +146,9 @@ def test_device_images_count_as_even():
     """Their values are not known: the filter's are."""
     _, filter = operands("float32")
     window = window_of((120, 150), filter.shape, "same")
-    assert not value_ranges.wide(None, Filter(filter), window, 0.0)
+    assert not value_ranges.is_wide(None, Filter(filter), window, 0.0)
     filter[3, 4] = 1e15
-    assert value_ranges.wide(None, Filter(filter), window, 0.0)
+    assert value_ranges.is_wide(None, Filter(filter), window, 0.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -195,7 +193,7 @@ def test_least_lines_by_loops_are_those_by_numpy(dtype, share):
 
 def seen(image, filter, mode="same", boundary="fill"):
     found = window_of(np.shape(image), filter.shape, mode, boundary)
-    return value_ranges.wide(image, Filter(np.ascontiguousarray(filter)), found, 0.0)
+    return value_ranges.is_wide(image, Filter(np.ascontiguousarray(filter)), found, 0.0)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -396,13 +394,13 @@ def test_all_finite(by, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_operands_are_looked_at_by_loops(dtype, monkeypatch):
-    monkeypatch.setattr(checks, "_PART", 1000)
+    monkeypatch.setattr(value_ranges, "_PART", 1000)
     image = rng.standard_normal((2, 40, 50)).astype(dtype)
     for x in (image, image[:, ::-1, ::2], image.transpose(0, 2, 1), image.astype(int)):
-        assert checks.are_finite(x, None, x[0, :3, :3])
+        assert value_ranges.are_finite(x, None, x[0, :3, :3])
     image[1, 2, 4] = np.inf
-    assert not checks.are_finite(image.transpose(2, 1, 0))
-    assert checks.are_finite(image[:1])
+    assert not value_ranges.are_finite(image.transpose(2, 1, 0))
+    assert value_ranges.are_finite(image[:1])
 
 
 @pytest.mark.parametrize("spoil", [None, "large", "small", "zero", "nan"])
@@ -420,7 +418,9 @@ def test_parts_of_an_image_are_looked_at_as_the_whole(spoil):
         image[28:50, 30] = 1e-17
     elif spoil == "nan":
         image[88, 3] = np.nan
-    whole = value_ranges.wide(image, Filter(filter), window, 0.0)
+    whole = value_ranges.is_wide(image, Filter(filter), window, 0.0)
     assert whole is {None: False, "nan": None}.get(spoil, True)
     for cut in (1, 30, 45, 89):
-        assert value_ranges.wide([image[:cut], image[cut:]], Filter(filter), window, 0.0) is whole
+        assert (
+            value_ranges.is_wide([image[:cut], image[cut:]], Filter(filter), window, 0.0) is whole
+        )

@@ -20,7 +20,7 @@ from hetero.errors import MethodNotAvailable
 from hetero.kernels.common import tuning
 from hetero.kernels.convolution import plan_tiled
 from hetero.kernels.cpu import convolve as cpu_convolve
-from hetero.ops.convolve2d import fft_device, tiles_cpu, tiles_device
+from hetero.ops.convolve2d import fft_device, tiles
 from hetero.ops.convolve2d.operands import swapped
 from hetero.ops.convolve2d.window import window_of
 from hetero.profile import inventory
@@ -52,7 +52,7 @@ def thresholds(kind):
 
 
 def good_length(kind):
-    return (tiles_cpu if kind == "cpu" else tiles_device).good_length
+    return tiles.good_length_on_cpu if kind == "cpu" else tiles.good_length_on_device
 
 
 def extents(values, kind, marks, mode):
@@ -133,7 +133,7 @@ def compare(case, number, device, method):
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda", "opencl"])
 def test_the_shapes_are_where_they_are_meant_to_be(kind):
-    tiling = tiles_cpu if kind == "cpu" else tiles_device
+    whole = tiles.whole_on_cpu if kind == "cpu" else tiles.whole_on_device
     relations = {"as long": 0, "one less": 0, "one more": 0, "shorter image": 0}
     relations |= {"power of two": 0, "as long, one image": 0}
     for shape, filter_shape, mode, boundary in cases(kind, 400):
@@ -141,7 +141,7 @@ def test_the_shapes_are_where_they_are_meant_to_be(kind):
         if mode == "valid" and swapped((h, w), filter_shape):
             (h, w), f = filter_shape, [h, w]
         window = window_of((h, w), tuple(f), mode, boundary)
-        for axis, n, taps in zip(tiling.whole(window), (h, w), f, strict=True):
+        for axis, n, taps in zip(whole(window), (h, w), f, strict=True):
             difference = taps - axis.length
             relations["as long"] += difference == 0
             relations["as long, one image"] += difference == 0 and len(shape) == 2
@@ -224,14 +224,14 @@ def transforms_of_cuda(opencl, monkeypatch):
             self.device.upload(reals, buffer)
 
     def row(entry):
-        axes = tiles_device.whole if entry.method == "fft" else tiles_device.tiles
+        axes = tiles.whole_on_device if entry.method == "fft" else tiles.on_device
 
         def excludes(problem, info):
             return None if axes(problem.options) else "one tile is all there is"
 
         def run(devices, problem, arguments):
             (image,), output, request = arguments
-            fft_device.run(devices[0], problem, image, request, output, axes(problem.options))
+            fft_device._run(devices[0], problem, image, request, output, axes(problem.options))
 
         return dataclasses.replace(entry, kind="opencl", run=run, excludes=excludes)
 

@@ -13,7 +13,7 @@ import pytest
 from scipy.signal import convolve2d
 
 import hetero
-from hetero.ops.convolve2d import fft_cpu, tiles_cpu, workers
+from hetero.ops.convolve2d import fft_cpu, tiles
 from hetero.ops.convolve2d.window import window_of
 
 NUMPY_MODE = {"wrap": "wrap", "symm": "symmetric"}
@@ -22,10 +22,10 @@ NUMPY_MODE = {"wrap": "wrap", "symm": "symmetric"}
 @pytest.fixture
 def many_threads(monkeypatch):
     """Three threads, for however little work."""
-    monkeypatch.setattr(workers, "threads_for", lambda points, cores=None: 3)
-    tiles_cpu.tiles.cache_clear()
+    monkeypatch.setattr(tiles, "threads_for", lambda points, cores=None: 3)
+    tiles.on_cpu.cache_clear()
     yield
-    tiles_cpu.tiles.cache_clear()
+    tiles.on_cpu.cache_clear()
 
 
 @pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
@@ -76,12 +76,12 @@ def test_the_number_of_threads_changes_no_more_than_the_last_bits(monkeypatch):
     rng = np.random.default_rng(2)
     image, kernel = rng.random((300, 200)), rng.random((9, 9))
     window = window_of(image.shape, kernel.shape, "same")
-    axes = tiles_cpu.tiles(window)
-    monkeypatch.setattr(tiles_cpu, "tiles", lambda window, cores=None: axes)
+    axes = tiles.on_cpu(window)
+    monkeypatch.setattr(tiles, "on_cpu", lambda window, cores=None: axes)
     for method in ("fft", "overlap_save"):
         results = []
         for threads in (1, 2, 5):
-            monkeypatch.setattr(workers, "threads_for", lambda points, cores=None, n=threads: n)
+            monkeypatch.setattr(tiles, "threads_for", lambda points, cores=None, n=threads: n)
             results.append(hetero.convolve2d(image, kernel, "same", device="cpu", method=method))
         for other in results[1:]:  # a transform's last bits depend on those done beside it
             np.testing.assert_allclose(other, results[0], rtol=0, atol=1e-13 * kernel.sum())
@@ -91,7 +91,7 @@ def test_the_number_of_threads_changes_no_more_than_the_last_bits(monkeypatch):
 @pytest.mark.parametrize("filter_size", [1, 2, 9, 65, 129, 1500])
 def test_tiles_cover_the_result(out, filter_size):
     window = window_of((out, out), (filter_size, filter_size), "same")
-    found = tiles_cpu.tiles(window)
+    found = tiles.on_cpu(window)
     if found is None:
         assert out < 4 * filter_size + 64
         return
@@ -100,14 +100,14 @@ def test_tiles_cover_the_result(out, filter_size):
         assert (axis.count - 1) * axis.step < window.out_height
         assert axis.length == axis.step + filter_size - 1
     assert found[0].count * found[1].count > 1
-    assert tiles_cpu.weight(window, found, 1) > 0
+    assert tiles.weight_on_cpu(window, found, 1) > 0
 
 
 @pytest.mark.parametrize("extent", [1, 5, 64, 1000])
 @pytest.mark.parametrize("most", [0, 1, 7, 64, 5000])
 @pytest.mark.parametrize("threads", [1, 3, 16])
 def test_parts_cover_an_extent(extent, most, threads):
-    found = workers.parts(extent, most, threads)
+    found = fft_cpu._parts(extent, most, threads)
     assert [i for part in found for i in range(part.start, part.stop)] == list(range(extent))
     assert max(part.stop - part.start for part in found) <= max(most, 1)
 
@@ -123,27 +123,27 @@ def test_an_error_in_a_thread_is_the_callers():
             raise ZeroDivisionError(item)
 
     with pytest.raises(ZeroDivisionError):
-        workers.each(work, range(12), 2)
+        fft_cpu._each(work, range(12), 2)
 
 
 def test_threads_have_the_callers_errstate():
     found = []
     with np.errstate(over="raise"):
-        workers.each(lambda _: found.append(np.geterr()["over"]), range(50), 3)
+        fft_cpu._each(lambda _: found.append(np.geterr()["over"]), range(50), 3)
     assert found == ["raise"] * 50
 
 
 def test_a_long_line_is_planned_at_once():
     window = window_of((1, 10**8), (1, 9), "same")
     start = time.perf_counter()
-    assert tiles_cpu.tiles(window) is not None
+    assert tiles.on_cpu(window) is not None
     assert time.perf_counter() - start < 1.0
 
 
 AT_EXIT = """
 import atexit, numpy as np, hetero
-from hetero.ops.convolve2d import workers
-workers.threads_for = lambda points, cores=None: 3
+from hetero.ops.convolve2d import tiles
+tiles.threads_for = lambda points, cores=None: 3
 image, kernel = np.ones((300, 300)), np.ones((3, 3))
 def last():
     for method in ("fft", "overlap_save"):

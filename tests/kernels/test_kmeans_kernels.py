@@ -30,8 +30,9 @@ from hetero.kernels.kmeans import plan_seeds, rungs, shapes
 from hetero.ops.kmeans import device as fits
 from hetero.ops.kmeans import library
 from hetero.ops.kmeans.cpu import NumpyBackend, NumpySeeding
-from hetero.ops.kmeans.device import DeviceSeeding, Loop
+from hetero.ops.kmeans.device import Loop
 from hetero.ops.kmeans.device_rows import DeviceRows
+from hetero.ops.kmeans.device_seeding import DeviceSeeding
 from hetero.ops.linear_systems.types import DeviceFailed
 
 DTYPES = ("float32", "float64")

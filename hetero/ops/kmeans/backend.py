@@ -9,14 +9,14 @@
   device, or several, in blocks
 
 All but `DeviceBackend` are a `SteppedBackend`: they label rows and add them up, and the host makes
-centroids of the sums.
+centroids of the sums. What their methods do is written here alone.
 """
 
 from __future__ import annotations
 
 import abc
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,20 +43,24 @@ class Run(NamedTuple):
     converged: bool
 
 
-class Seeding(Protocol):
+class Seeding(abc.ABC):
     """k-means++ of a backend: squared distances of all rows from the nearest seed so far."""
 
+    @abc.abstractmethod
     def first(self, index: int) -> float:
         """Begin with a row as the only seed; gives the potential, the weighted sum."""
 
+    @abc.abstractmethod
     def candidates(self, values: np.ndarray) -> np.ndarray:
         """The rows at which the running sum of the potential reaches the values."""
 
+    @abc.abstractmethod
     def potentials(self, indices: np.ndarray) -> np.ndarray:
         """The potential with each of these rows as one more seed."""
 
+    @abc.abstractmethod
     def take(self, which: int) -> None:
-        """Add one of the rows whose potentials were asked for last."""
+        """Add a row as a seed: by its place among those given to `potentials` last."""
 
 
 class Backend(abc.ABC):
@@ -137,7 +141,7 @@ class Backend(abc.ABC):
 
 
 class SteppedBackend(Backend):
-    """A backend whose iterations the host controls, step by step.
+    """A backend that iterates step by step, as the host says.
 
     Attributes
     ----------
@@ -150,7 +154,6 @@ class SteppedBackend(Backend):
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray]:
-        """See `Backend`."""
         self.restart(len(centroids))
         iterations, settled, converged = 0, False, False
         while iterations < maxiter and not converged:

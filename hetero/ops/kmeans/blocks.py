@@ -108,7 +108,6 @@ class BlockBackend(SplitBackend):
         return self._visit(Part.moments, None)
 
     def assign(self, centroids: np.ndarray) -> bool:
-        """See `SteppedBackend`."""
         self._save(centroids)
         before, self._labels = self.labels, np.empty(self.n, np.int32)
 
@@ -121,23 +120,12 @@ class BlockBackend(SplitBackend):
         self._found = self._visit(step, self.mean)
         return not np.array_equal(before, self._labels)
 
-    def distances(self, centroids: np.ndarray) -> np.ndarray:
-        """See `SteppedBackend`."""
-
-        def step(part: Part) -> np.ndarray:
+    def _each(self, step: Callable[[Part], T]) -> list[T]:
+        def labelled(part: Part) -> T:
             part.give(part.of(self.labels))
-            return part.distances(centroids)
+            return step(part)
 
-        return np.concatenate(self._visit(step, self.mean))
-
-    def inertia(self, centroids: np.ndarray) -> float:
-        """See `SteppedBackend`."""
-
-        def step(part: Part) -> float:
-            part.give(part.of(self.labels))
-            return part.inertia(centroids)
-
-        return sum(self._visit(step, self.mean))
+        return self._visit(labelled, self.mean)
 
     def _visit(self, step: Callable[[Part], T], mean: np.ndarray | None) -> list[T]:
         """``step(part)`` for each block while it is on the device, in the order of the rows, less
@@ -237,14 +225,12 @@ class PartitionedBlocks(SplitBackend):
             self._parts.append(BlockBackend(device, *mine, rows=rows, given=given))
 
     def restart(self, k: int) -> None:
-        """See `SteppedBackend`."""
         super().restart(k)
         for part in self._parts:
             part.common = self.mean
             part.restart(k)
 
     def assign(self, centroids: np.ndarray) -> bool:
-        """See `SteppedBackend`."""
         self._save(centroids)
         tasks, before = [partial(part.assign, centroids) for part in self._parts], self.labels
         at_once.run(self._devices, tasks, self._X.nbytes // len(tasks))

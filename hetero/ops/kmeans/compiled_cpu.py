@@ -15,6 +15,7 @@ from hetero.host.threads import shared
 from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu import kmeans_bounds as bounds
+from hetero.ops.kmeans.backend import Seeding
 from hetero.ops.kmeans.cpu import CpuBackend, column_means
 
 _PARTS = 64  # that threads share: of blocks, and of sums
@@ -57,32 +58,27 @@ class CompiledBackend(CpuBackend):
         loops.pack(X.size, self._X, self.mean, self._packed)
 
     def mean_variance(self) -> float:
-        """See `Backend`; zeros that fill the last block change nothing."""
+        # Zeros that fill the last block change nothing.
         vectors = load("hetero.kernels.cpu.vectors")
         flat = self._packed.reshape(-1)
         return float(vectors.dot(flat, flat)) / self._X.size
 
     def centred(self) -> tuple[np.ndarray, np.ndarray]:
-        """See `Backend`."""
         return self._X - self.mean, self.mean
 
     def seeding(self) -> _PackedSeeding:
-        """See `Backend`."""
         return _PackedSeeding(self._packed, self._each_weight)
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        """See `Backend`."""
         return self._X[indices] - self.mean
 
     def restart(self, k: int) -> None:
-        """See `SteppedBackend`."""
         super().restart(k)
         self._moved = np.empty(self.n, np.int64)
         parts = max(1, min(_PARTS, len(self._packed) // _LEAST_BLOCKS))
         self._numbers = np.zeros(parts, np.int64)
 
     def assign(self, centroids: np.ndarray) -> bool:
-        """See `SteppedBackend`."""
         loops.assign(self._work(centroids), *self._asked(centroids))
         return bool(self._numbers.any())
 
@@ -121,14 +117,13 @@ class CompiledBackend(CpuBackend):
         self._counts += counts.sum(axis=0)
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
-        """See `SteppedBackend`."""
         found = np.empty(self.n, self._X.dtype)
         loops.distances(self._X.size, self._packed, centroids, self.labels, found)
         return found
 
 
 class BoundedBackend(CompiledBackend):
-    """`CompiledBackend` whose labels are made with bounds where that is faster.
+    """`CompiledBackend` that makes labels with bounds where that is faster.
 
     Parameters
     ----------
@@ -149,7 +144,6 @@ class BoundedBackend(CompiledBackend):
         self._compiled = compiled
 
     def restart(self, k: int) -> None:
-        """See `SteppedBackend`."""
         super().restart(k)
         self._bounds: _Bounds | None = None
         self._below = _MOVED
@@ -167,7 +161,6 @@ class BoundedBackend(CompiledBackend):
         return most
 
     def assign(self, centroids: np.ndarray) -> bool:
-        """See `SteppedBackend`."""
         if not self._few or (self._bounds is None and self._moving > self._below):
             super().assign(centroids)
         else:
@@ -249,8 +242,8 @@ def _cost_of_a_row(k: int, d: int) -> int:
     return k * (d + _ARGMIN) // _PRODUCTS
 
 
-class _PackedSeeding:
-    """`Seeding` of packed rows."""
+class _PackedSeeding(Seeding):
+    """Of packed rows, by compiled loops."""
 
     def __init__(self, packed: np.ndarray, weights: np.ndarray) -> None:
         self._packed = packed
@@ -264,19 +257,16 @@ class _PackedSeeding:
         self._tried = np.empty(0, np.int64)
 
     def first(self, index: int) -> float:
-        """See `Seeding`."""
         self._add(self._row(index))
         return float(self._sums.sum())
 
     def candidates(self, values: np.ndarray) -> np.ndarray:
-        """See `Seeding`."""
         found = np.empty(len(values), np.int64)
         running = np.cumsum(self._sums)
         loops.find_rows(self._weights, self._closest, running, values, found)
         return np.minimum(found, self._n - 1)
 
     def potentials(self, indices: np.ndarray) -> np.ndarray:
-        """See `Seeding`."""
         self._tried = indices
         sums = np.empty((len(self._packed), len(indices)))
         work = self._packed.size * len(indices) // _PRODUCTS
@@ -284,7 +274,6 @@ class _PackedSeeding:
         return sums.sum(axis=0)
 
     def take(self, which: int) -> None:
-        """See `Seeding`."""
         self._add(self._row(self._tried[which]))
 
     def _add(self, seed: np.ndarray) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from hetero.devices import cpu
 from hetero.host.blas import one_thread
 from hetero.imports import load
-from hetero.ops.kmeans.backend import Run, SteppedBackend
+from hetero.ops.kmeans.backend import Run, Seeding, SteppedBackend
 
 _BLOCK = 1 << 18  # bytes of a block's distances
 _LEAST_ROWS = 64
@@ -28,8 +28,8 @@ _LEFT = 1e-3
 
 
 class CpuBackend(SteppedBackend):
-    """A backend on the CPU. Sums are kept from iteration to iteration: rows whose label changed are
-    added and taken away.
+    """A backend on the CPU. It keeps sums from one iteration to the next: rows that changed their
+    label are added and taken away.
 
     Parameters
     ----------
@@ -46,18 +46,15 @@ class CpuBackend(SteppedBackend):
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray]:
-        """See `Backend`."""
         with one_thread:
             return super().lloyd(centroids, maxiter, tol, exactly)
 
     def restart(self, k: int) -> None:
-        """See `SteppedBackend`."""
         self.labels, self._was = np.full(self.n, -1, np.int32), np.empty(self.n, np.int32)
         self._sums, self._totals = np.zeros((k, self._d)), np.zeros(k)
         self._counts, self._most = np.zeros(k, np.int64), np.zeros(k)
 
     def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `SteppedBackend`."""
         self._update_sums()
         self._most = np.maximum(self._most, self._totals)
         if (self._totals < _LEFT * self._most).any():
@@ -85,14 +82,12 @@ class CpuBackend(SteppedBackend):
         """Let all rows count as such that changed their label, and had none."""
 
     def inertia(self, centroids: np.ndarray) -> float:
-        """See `SteppedBackend`."""
         distances = self.distances(centroids)
         if self._weights is not None:
             distances *= self._weights
         return float(distances.sum(dtype=np.float64))
 
     def host_weights(self) -> np.ndarray | None:
-        """See `Backend`."""
         return self._weights
 
 
@@ -116,7 +111,6 @@ class NumpyBackend(CpuBackend):
             self.mean, self.X = 0.0, X
 
     def mean_variance(self) -> float:
-        """See `Backend`."""
         if isinstance(self.X, np.ndarray):
             return float(np.mean(np.var(self.X, axis=0)))
         data = self.X.data.astype(np.float64)
@@ -126,32 +120,26 @@ class NumpyBackend(CpuBackend):
         return float(np.mean(np.maximum(squares / self.n - (sums / self.n) ** 2, 0.0)))
 
     def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
-        """See `Backend`."""
         with one_thread:
             return super().seeds(how, k, random)
 
     def centred(self) -> tuple[Any, Any]:
-        """See `Backend`; a sparse X as it is."""
         return self.X, self.mean
 
     def seeding(self) -> NumpySeeding:
-        """See `Backend`."""
         return NumpySeeding(self.X, self._weights)
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        """See `Backend`."""
         return _dense(self.X[indices])
 
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray]:
-        """See `Backend`."""
         many = self.n * centroids.size >= _SHARED
         with _threads(cpu.describe()["cores"] if many else 1) as self._each:
             return super().lloyd(centroids, maxiter, tol, exactly)
 
     def assign(self, centroids: np.ndarray) -> bool:
-        """See `SteppedBackend`."""
         norms = np.einsum("ij,ij->i", centroids, centroids)
         doubled = np.ascontiguousarray(-2.0 * centroids.T, centroids.dtype)
         rows = max(_LEAST_ROWS, _BLOCK // (len(centroids) * centroids.itemsize))
@@ -187,7 +175,6 @@ class NumpyBackend(CpuBackend):
         self._counts += sign * np.bincount(labels[weights != 0.0], minlength=k)
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
-        """See `SteppedBackend`."""
         found = _row_distances if isinstance(self.X, np.ndarray) else _sparse_distances
         return found(self.X, centroids, self.labels)
 
@@ -244,8 +231,8 @@ def _sparse_distances(X: Any, centroids: np.ndarray, labels: np.ndarray) -> np.n
     return np.maximum(found, 0.0).astype(X.dtype)
 
 
-class NumpySeeding:
-    """`Seeding` by NumPy.
+class NumpySeeding(Seeding):
+    """By NumPy, of an X on the host.
 
     Parameters
     ----------
@@ -264,23 +251,19 @@ class NumpySeeding:
         self._closest = self._tried = np.zeros(0)
 
     def first(self, index: int) -> float:
-        """See `Seeding`."""
         self._closest = self._distances(np.array([index]))[0]
         return float(self._sums(self._closest))
 
     def candidates(self, values: np.ndarray) -> np.ndarray:
-        """See `Seeding`."""
         weighted = self._closest if self._weights is None else self._closest * self._weights
         found = np.searchsorted(np.cumsum(weighted), values)
         return np.minimum(found, len(weighted) - 1)
 
     def potentials(self, indices: np.ndarray) -> np.ndarray:
-        """See `Seeding`."""
         self._tried = np.minimum(self._closest, self._distances(indices))
         return self._sums(self._tried)
 
     def take(self, which: int) -> None:
-        """See `Seeding`."""
         self._closest = self._tried[which]
 
     def _sums(self, distances: np.ndarray) -> np.ndarray:

@@ -18,14 +18,9 @@ from hetero.ops.kmeans.library import Products
 from hetero.profile import tuning
 from hetero.registry.problem import Problem
 
-_SWAPPED = {
-    "centroids": "means",
-    "means": "centroids",
-    "packed": "packed_next",
-    "packed_next": "packed",
-    "norms": "norms_next",
-    "norms_next": "norms",
-}
+# The two sets of centroids' buffers: an iteration reads one and writes the other.
+_SETS = ("centroids", "packed", "norms"), ("means", "packed_next", "norms_next")
+_SWAPPED = dict(zip(_SETS[0] + _SETS[1], _SETS[1] + _SETS[0], strict=True))
 
 
 class Stopped(enum.IntEnum):
@@ -179,8 +174,8 @@ class DeviceRows:
 
     def _own_mean(self, given: np.ndarray | None) -> np.ndarray:
         """What is subtracted of these rows where the caller does not say."""
-        where = self.device, self.buffers["X"], self.n, self.d, self.dtype
-        means, self.mean_variance = moments(*where)
+        X = self.buffers["X"]
+        means, self.mean_variance = moments(self.device, X, self.n, self.d, self.dtype)
         if given is not None:
             return subtracted_for(given)
         return subtracted(means, self.mean_variance, self.dtype)
@@ -203,10 +198,10 @@ class DeviceRows:
 
     def _bound(self, launch: Launch, swapped: bool = False, **others: Any) -> tuple[Any, ...]:
         """What the device's launch takes, on the one or the other set of centroids."""
-        buffers = self.buffers
+        buffers = self.buffers | others
         if swapped:
-            buffers = buffers | {name: buffers[other] for name, other in _SWAPPED.items()}
-        return bind(self.device, launch, buffers | others)
+            buffers |= {name: self.buffers[other] for name, other in _SWAPPED.items()}
+        return bind(self.device, launch, buffers)
 
     def _start(self, *bound: tuple[Any, ...]) -> None:
         for one in bound:
@@ -215,20 +210,19 @@ class DeviceRows:
     def upload(self, centroids: np.ndarray) -> None:
         """Begin with centroids from the host."""
         self.device.upload(np.ascontiguousarray(centroids, self.dtype), self.buffers["centroids"])
-        self._pack("centroids", "packed", "norms")
-        self._pack("centroids", "packed_next", "norms_next")
+        self._pack(_SETS[0])
+        self._pack(("centroids", *_SETS[1][1:]))
         self.set_state(Stopped.RUNNING, 0, 1)
 
     def put(self, centroids: np.ndarray, swapped: bool) -> None:
         """Go on with centroids from the host, as those of one of the two sets."""
-        names = ("means", "packed_next", "norms_next")
-        names = names if swapped else tuple(_SWAPPED[name] for name in names)
+        names = _SETS[swapped]
         self.device.upload(centroids, self.buffers[names[0]])
-        self._pack(*names)
+        self._pack(names)
 
-    def _pack(self, centroids: str, packed: str, norms: str) -> None:
-        names = {"centroids": centroids, "packed": packed, "norms": norms}
-        buffers = {name: self.buffers[other] for name, other in names.items()}
+    def _pack(self, names: tuple[str, ...]) -> None:
+        """Lay centroids out as the assignment reads them: from and to the buffers of a set."""
+        buffers = {name: self.buffers[other] for name, other in zip(_SETS[0], names, strict=True)}
         self._start(self._bound(self._plan.pack, **buffers))
 
     def download(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -257,8 +251,8 @@ class DeviceRows:
         if self._products is None:
             dims = self.n, self.d, self.k
             self._products = Products(self.device, self._space, self.buffers, dims, self.dtype.name)
-        names = ("means", "norms_next") if swapped else ("centroids", "norms")
-        self._products.assign(*names)
+        centroids, _, norms = _SETS[swapped]
+        self._products.assign(centroids, norms)
 
     def iteration(self, swapped: bool, tolerance: float) -> Any:
         """A function that starts one iteration from the one or the other set of centroids."""

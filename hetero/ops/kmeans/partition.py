@@ -6,10 +6,10 @@ all is subtracted of every part, so that rows get the labels that one device wou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,11 +19,13 @@ from hetero.devices.workspace import Workspace
 from hetero.errors import DeviceError
 from hetero.ops.kmeans.backend import Run, Seeding, SteppedBackend, subtracted, subtracted_for
 from hetero.ops.kmeans.cpu import NumpySeeding
-from hetero.ops.kmeans.device import DeviceSeeding
 from hetero.ops.kmeans.device_rows import DeviceRows, moments
+from hetero.ops.kmeans.device_seeding import DeviceSeeding, PartitionSeeding
 from hetero.ops.linear_systems.partition import split
 from hetero.ops.linear_systems.types import DeviceFailed
 from hetero.registry.problem import Problem
+
+T = TypeVar("T")
 
 
 class Part:
@@ -177,7 +179,6 @@ class SplitBackend(SteppedBackend):
 
     @property
     def mean(self) -> np.ndarray:  # type: ignore[override]
-        """See `Backend`."""
         if self.common is None:
             self.common = subtracted(*self.moments()[1:], self._X.dtype)
         return self.common
@@ -188,39 +189,32 @@ class SplitBackend(SteppedBackend):
             self._known = combined(self._part_moments())
         return self.n, *self._known
 
-    def _part_moments(self) -> Iterable[tuple[int, np.ndarray, float]]:
+    def _part_moments(self) -> list[tuple[int, np.ndarray, float]]:
         return [part.moments() for part in self._parts]
 
     def mean_variance(self) -> float:
-        """See `Backend`."""
         return self.moments()[2]
 
     def centred(self) -> tuple[np.ndarray, np.ndarray]:
-        """See `Backend`."""
         centre = self.moments()[1].astype(self._X.dtype)
         return self._X - centre, centre
 
     def host_weights(self) -> np.ndarray | None:
-        """See `Backend`."""
         return self._weights
 
     def seeding(self) -> Seeding:
-        """See `Backend`."""
         return NumpySeeding(self._X, self._weights, self.moments()[1])
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        """See `Backend`."""
         return self._X[indices] - self.mean
 
     @property
     def labels(self) -> np.ndarray:  # type: ignore[override]
-        """See `SteppedBackend`."""
         return self._labels
 
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
     ) -> tuple[Run, np.ndarray]:
-        """See `Backend`."""
         try:
             return super().lloyd(centroids, maxiter, tol, exactly)
         except DeviceError as error:
@@ -229,7 +223,6 @@ class SplitBackend(SteppedBackend):
             raise DeviceFailed(error, self._saved + self.mean, self._begun - 1) from error
 
     def restart(self, k: int) -> None:
-        """See `SteppedBackend`."""
         self._labels, self._begun = np.full(self.n, -1, np.int32), 0
 
     def _save(self, centroids: np.ndarray) -> None:
@@ -237,17 +230,18 @@ class SplitBackend(SteppedBackend):
         self._saved, self._begun = centroids.copy(), self._begun + 1
 
     def sums(self, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `SteppedBackend`."""
         sums, totals = zip(*self._found, strict=True)
         return np.sum(sums, axis=0), np.sum(totals, axis=0)
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
-        """See `SteppedBackend`."""
-        return np.concatenate([part.distances(centroids) for part in self._parts])
+        return np.concatenate(self._each(lambda part: part.distances(centroids)))
 
     def inertia(self, centroids: np.ndarray) -> float:
-        """See `SteppedBackend`."""
-        return sum(part.inertia(centroids) for part in self._parts)
+        return sum(self._each(lambda part: part.inertia(centroids)))
+
+    def _each(self, step: Callable[[Any], T]) -> list[T]:
+        """``step(part)`` of each part, which has the labels of its rows."""
+        return [step(part) for part in self._parts]
 
 
 class PartitionBackend(SplitBackend):
@@ -285,7 +279,6 @@ class PartitionBackend(SplitBackend):
 
     @property
     def labels(self) -> np.ndarray:  # type: ignore[override]
-        """See `SteppedBackend`."""
         if self._labels is None:
             self._labels = np.empty(self.n, np.int32)
             tasks = [partial(part.fetch, part.of(self._labels)) for part in self._parts]
@@ -294,7 +287,6 @@ class PartitionBackend(SplitBackend):
         return self._labels
 
     def assign(self, centroids: np.ndarray) -> bool:
-        """See `SteppedBackend`."""
         self._save(centroids)
         self._labels = None
         for part in self._parts:
@@ -304,59 +296,10 @@ class PartitionBackend(SplitBackend):
         return self._begun == 1 or any(changed)
 
     def seeding(self) -> Seeding:
-        """See `Backend`."""
-        return _PartitionSeeding(self._parts, self._X, self.mean)
+        return PartitionSeeding(self._parts, self._X, self.mean)
 
 
-class _PartitionSeeding:
-    """`Seeding` of parts that stay on their devices."""
-
-    def __init__(self, parts: Sequence[Part], X: np.ndarray, mean: np.ndarray) -> None:
-        self._parts, self._X, self._mean = parts, X, mean
-        self._tried = np.zeros((0, 0))
-        self._reached = np.zeros(0)
-
-    def first(self, index: int) -> float:
-        """See `Seeding`."""
-        self._try(np.array([index]), first=True)
-        self.take(0)
-        return float(self._reached[-1])
-
-    def candidates(self, values: np.ndarray) -> np.ndarray:
-        """See `Seeding`."""
-        found = np.empty(len(values), np.int64)
-        owners = np.minimum(np.searchsorted(self._reached, values), len(self._parts) - 1)
-        for number in np.unique(owners):
-            part, mine = self._parts[number], owners == number
-            before = self._reached[number - 1] if number else 0.0
-            with part.device.active():
-                found[mine] = part.first + part.seeding().find(values[mine] - before)
-        return found
-
-    def potentials(self, indices: np.ndarray) -> np.ndarray:
-        """See `Seeding`."""
-        self._try(indices, first=False)
-        return self._tried.sum(axis=0)
-
-    def take(self, which: int) -> None:
-        """See `Seeding`."""
-        for part in self._parts:
-            with part.device.active():
-                part.seeding().take(which)
-        self._reached = np.cumsum(self._tried[:, which])
-
-    def _try(self, indices: np.ndarray, first: bool) -> None:
-        rows, found = self._X[indices] - self._mean, []
-        for part in self._parts:
-            with part.device.active():
-                part.seeding().begin(rows, first)
-        for part in self._parts:
-            with part.device.active():
-                found.append(part.seeding().end())
-        self._tried = np.stack(found)
-
-
-def combined(moments: Iterable[tuple[int, np.ndarray, float]]) -> tuple[np.ndarray, float]:
+def combined(moments: list[tuple[int, np.ndarray, float]]) -> tuple[np.ndarray, float]:
     """The columns' means, and the mean of their variances, of all rows from those of parts."""
     numbers, means, variances = zip(*moments, strict=True)
     with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it

@@ -58,12 +58,9 @@ class BlockBackend(SplitBackend):
     Parameters
     ----------
     device : Device
-    problem : Problem
-    X, weights, given
+    problem, X, weights, method, given
         As for `SplitBackend`.
-    method : str
-        See `hetero.ops.kmeans.device_rows.DeviceRows`.
-    room : int
+    room : int, optional
         Bytes of the device's memory that may be used. Default: what is free.
     rows : int, optional
         Of a block. Default: by the room.
@@ -80,8 +77,8 @@ class BlockBackend(SplitBackend):
         rows: int | None = None,
         given: np.ndarray | None = None,
     ) -> None:
-        super().__init__(X, weights, given)
-        self._device, self._problem, self._method = device, problem, method
+        super().__init__(problem, X, weights, method, given)
+        self._device = device
         if room is None:
             room = memory_limit.room(memory_limit.of(device))
         self._room = int(_SHARE * room)
@@ -91,10 +88,8 @@ class BlockBackend(SplitBackend):
     def _cut(self, rows: int) -> None:
         """Cut X into blocks; those that stay are the first ones."""
         self._rows = min(rows, self.n)
-        self._parts = [
-            Part(self._device, self._problem, self._X, self._weights, cut, self._method)
-            for cut in split(self.n, -(-self.n // self._rows))
-        ]
+        cuts = split(self.n, -(-self.n // self._rows))
+        self._parts = [self._part(self._device, cut) for cut in cuts]
         # A copy less the mean, labels and what an iteration makes beside; of those that stay only.
         each = 2 * self._parts[0].nbytes + 16 * self._rows
         self._stay = min(max(self._room // each - _TURNS - 1, 0), len(self._parts))
@@ -216,7 +211,7 @@ class PartitionedBlocks(SplitBackend):
         rows: int | None = None,
         given: np.ndarray | None = None,
     ) -> None:
-        super().__init__(X, weights, given)
+        super().__init__(problem, X, weights, method, given)
         cuts = split(len(X), len(devices))
         self._devices = devices[: len(cuts)]
         self._parts: list[BlockBackend] = []

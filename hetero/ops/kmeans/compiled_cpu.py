@@ -16,7 +16,7 @@ from hetero.imports import load
 from hetero.kernels.cpu import kmeans as loops
 from hetero.kernels.cpu import kmeans_bounds as bounds
 from hetero.ops.kmeans.backend import Seeding
-from hetero.ops.kmeans.cpu import CpuBackend, column_means
+from hetero.ops.kmeans.cpu import CpuBackend
 
 _PARTS = 64  # that threads share: of blocks, and of sums
 _LEAST_BLOCKS = 4
@@ -36,24 +36,14 @@ _CENTROIDS = 8  # rows, at least, for each centroid: they are compared with each
 
 
 class CompiledBackend(CpuBackend):
-    """Rows of X in packed blocks, and what is asked of them, by compiled loops.
-
-    Parameters
-    ----------
-    X : (n, d) array of float32 or float64
-        C-contiguous; it is not changed.
-    weights : (n,) array of X's dtype, or None
-    given : (k, d) array of X's dtype, optional
-        See `hetero.ops.kmeans.fit.Fit.given`.
-    """
+    """Dense rows, C-contiguous, which are packed in blocks for compiled loops."""
 
     def __init__(
         self, X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None = None
     ) -> None:
-        super().__init__(X, weights)
+        super().__init__(X, weights, given)
         self._X = as_loops_take(X)
         self._each_weight = np.ones(self.n, X.dtype) if weights is None else as_loops_take(weights)
-        self.mean: np.ndarray = column_means(X if given is None else given)
         self._packed = np.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
         loops.pack(X.size, self._X, self.mean, self._packed)
 

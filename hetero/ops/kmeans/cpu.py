@@ -34,14 +34,19 @@ class CpuBackend(SteppedBackend):
     Parameters
     ----------
     X : (n, d) array or CSR matrix of float32 or float64
-        It is not changed.
+        Not changed. Distances are accurate for an array, which is taken less its mean.
     weights : (n,) array of X's dtype, or None
+    given : (k, d) array of X's dtype, optional
+        See `hetero.ops.kmeans.fit.Fit.given`.
     """
 
-    def __init__(self, X: Any, weights: np.ndarray | None) -> None:
+    def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
         self.n, self._d = X.shape
         self.labels = np.empty(0, np.int32)
         self._weights = weights
+        self.mean: Any = 0.0
+        if isinstance(X, np.ndarray):
+            self.mean = column_means(X if given is None else given)
 
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
@@ -92,30 +97,18 @@ class CpuBackend(SteppedBackend):
 
 
 class NumpyBackend(CpuBackend):
-    """Rows of X, and what is asked of them, by NumPy's products.
-
-    Parameters
-    ----------
-    X, weights
-        As for `CpuBackend`. A dense X is taken less its mean, which keeps distances accurate.
-    given : (k, d) array of X's dtype, optional
-        See `hetero.ops.kmeans.fit.Fit.given`.
-    """
+    """Dense or sparse rows, by NumPy's products."""
 
     def __init__(self, X: Any, weights: np.ndarray | None, given: np.ndarray | None = None) -> None:
-        super().__init__(X, weights)
-        if isinstance(X, np.ndarray):
-            self.mean: Any = column_means(X if given is None else given)
-            self.X = X - self.mean
-        else:
-            self.mean, self.X = 0.0, X
+        super().__init__(X, weights, given)
+        self._X = X - self.mean if isinstance(X, np.ndarray) else X
 
     def mean_variance(self) -> float:
-        if isinstance(self.X, np.ndarray):
-            return float(np.mean(np.var(self.X, axis=0)))
-        data = self.X.data.astype(np.float64)
+        if isinstance(self._X, np.ndarray):
+            return float(np.mean(np.var(self._X, axis=0)))
+        data = self._X.data.astype(np.float64)
         sums, squares = (
-            np.bincount(self.X.indices, values, self._d) for values in (data, data * data)
+            np.bincount(self._X.indices, values, self._d) for values in (data, data * data)
         )
         return float(np.mean(np.maximum(squares / self.n - (sums / self.n) ** 2, 0.0)))
 
@@ -124,13 +117,13 @@ class NumpyBackend(CpuBackend):
             return super().seeds(how, k, random)
 
     def centred(self) -> tuple[Any, Any]:
-        return self.X, self.mean
+        return self._X, self.mean
 
     def seeding(self) -> NumpySeeding:
-        return NumpySeeding(self.X, self._weights)
+        return NumpySeeding(self._X, self._weights)
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
-        return _dense(self.X[indices])
+        return _dense(self._X[indices])
 
     def lloyd(
         self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
@@ -146,7 +139,7 @@ class NumpyBackend(CpuBackend):
         self._was[...] = self.labels
 
         def label(begin: int) -> None:
-            distances = self.X[begin : begin + rows] @ doubled
+            distances = self._X[begin : begin + rows] @ doubled
             distances += norms
             self.labels[begin : begin + rows] = distances.argmin(axis=1)
 
@@ -161,7 +154,7 @@ class NumpyBackend(CpuBackend):
     def _add_moved(self) -> None:
         moved = self._moved
         weights = np.ones(len(moved)) if self._weights is None else self._weights[moved]
-        rows = self.X[moved]
+        rows = self._X[moved]
         for labels, sign in ((self.labels[moved], 1), (self._was[moved], -1)):
             if moved.size and labels[0] >= 0:  # at first no row has one
                 self._add(rows, labels, sign * weights.astype(np.float64), sign)
@@ -175,8 +168,8 @@ class NumpyBackend(CpuBackend):
         self._counts += sign * np.bincount(labels[weights != 0.0], minlength=k)
 
     def distances(self, centroids: np.ndarray) -> np.ndarray:
-        found = _row_distances if isinstance(self.X, np.ndarray) else _sparse_distances
-        return found(self.X, centroids, self.labels)
+        found = _row_distances if isinstance(self._X, np.ndarray) else _sparse_distances
+        return found(self._X, centroids, self.labels)
 
 
 @contextlib.contextmanager

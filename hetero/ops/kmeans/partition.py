@@ -154,8 +154,11 @@ class SplitBackend(SteppedBackend):
 
     Parameters
     ----------
+    problem : Problem
     X, weights : arrays on the host
         C-contiguous, of one dtype; the weights may be None.
+    method : str
+        See `DeviceRows`.
     given : (k, d) array, optional
         See `hetero.ops.kmeans.fit.Fit.given`.
 
@@ -167,8 +170,16 @@ class SplitBackend(SteppedBackend):
 
     _parts: Sequence[Any]  # with `moments`, `distances` and `inertia` of their rows
 
-    def __init__(self, X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        X: np.ndarray,
+        weights: np.ndarray | None,
+        method: str,
+        given: np.ndarray | None,
+    ) -> None:
         self.n = len(X)
+        self._problem, self._method = problem, method
         self.common = None if given is None else subtracted_for(given)
         self._X, self._weights = X, weights
         self._known: tuple[np.ndarray, float] | None = None
@@ -176,6 +187,9 @@ class SplitBackend(SteppedBackend):
         self._found: list[tuple[np.ndarray, np.ndarray]] = []  # each part's sums
         self._saved: np.ndarray | None = None
         self._begun = 0
+
+    def _part(self, device: Device, cut: tuple[int, int]) -> Part:
+        return Part(device, self._problem, self._X, self._weights, cut, self._method)
 
     @property
     def mean(self) -> np.ndarray:  # type: ignore[override]
@@ -251,11 +265,8 @@ class PartitionBackend(SplitBackend):
     Parameters
     ----------
     devices : sequence of Device
-    problem : Problem
-    X, weights, given
+    problem, X, weights, method, given
         As for `SplitBackend`.
-    method : str
-        See `DeviceRows`.
     """
 
     def __init__(
@@ -267,10 +278,10 @@ class PartitionBackend(SplitBackend):
         method: str,
         given: np.ndarray | None = None,
     ) -> None:
-        super().__init__(X, weights, given)
+        super().__init__(problem, X, weights, method, given)
         self._parts: list[Part] = [
-            Part(device, problem, X, weights, cut, method)
-            for device, cut in zip(devices, split(len(X), len(devices)), strict=False)
+            self._part(device, cut)
+            for device, cut in zip(devices, split(self.n, len(devices)), strict=False)
         ]
         used, nbytes = [part.device for part in self._parts], self._parts[0].nbytes
         at_once.run(used, [part.load for part in self._parts], nbytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..common.launch import REAL, Launch, ceil_div
-from .shapes import power_of_two
+from .shapes import threads_of_block
 
 __all__ = ["SeedsPlan", "plan_seeds"]
 
@@ -109,6 +109,6 @@ def plan_seeds(
     n: int, d: int, trials: int, dtype: str, weighted: bool, multiprocessors: int, block_limit: int
 ) -> SeedsPlan:
     """Plan k-means++ of n rows; see `SeedsPlan` and `hetero.kernels.kmeans.plan.plan_lloyd`."""
-    threads = min(_THREADS, power_of_two(block_limit + 1) // 2)
+    threads = threads_of_block(_THREADS, block_limit)
     length = threads * max(_LEAST_TILES, ceil_div(n, threads * 8 * multiprocessors))
     return SeedsPlan(n, d, trials, dtype, weighted, length, threads)

@@ -18,10 +18,9 @@ from hetero.devices.base import Device
 from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, pipeline
 from hetero.moving.pipeline import Load, Slot, Step
-from hetero.ops.kmeans.partition import Part, PartitionBackend, SplitBackend, cut_of
+from hetero.ops.kmeans.partition import HostRows, Part, PartitionBackend, SplitBackend
 from hetero.ops.linear_systems.partition import split
 from hetero.pricing import memory_limit
-from hetero.registry.problem import Problem
 
 _SHARE = 0.75  # of a device's room, that blocks take with what is made of them
 _BLOCKS = 12  # in that share, at least: what moves is not to be waited for
@@ -32,24 +31,16 @@ _TURNS = 2  # slots that blocks take turns in: one is loaded while another is co
 T = TypeVar("T")
 
 
-def partitioned(
-    devices: Sequence[Device],
-    problem: Problem,
-    X: np.ndarray,
-    weights: np.ndarray | None,
-    method: str,
-    given: np.ndarray | None = None,
-) -> SplitBackend:
+def partitioned(devices: Sequence[Device], rows: HostRows) -> SplitBackend:
     """The rows in parts that stay, in blocks where one of the devices has no room for its part."""
-    asked = problem, X, weights, method
     for again in (False, True):
         try:
-            return PartitionBackend(devices, *asked, given)
+            return PartitionBackend(devices, rows)
         except DeviceMemoryError as error:
             failures.release(error)
         if again or not any([device.trim() for device in devices]):  # noqa: C419  # each of them
             break
-    return PartitionedBlocks(devices, *asked, given=given)
+    return PartitionedBlocks(devices, rows)
 
 
 class BlockBackend(SplitBackend):
@@ -58,40 +49,31 @@ class BlockBackend(SplitBackend):
     Parameters
     ----------
     device : Device
-    problem, X, weights, method, given
-        As for `SplitBackend`.
+    rows : HostRows
     room : int, optional
         Bytes of the device's memory that may be used. Default: what is free.
-    rows : int, optional
-        Of a block. Default: by the room.
+    size : int, optional
+        Rows of a block. Default: by the room.
     """
 
     def __init__(
-        self,
-        device: Device,
-        problem: Problem,
-        X: np.ndarray,
-        weights: np.ndarray | None,
-        method: str,
-        room: int | None = None,
-        rows: int | None = None,
-        given: np.ndarray | None = None,
+        self, device: Device, rows: HostRows, room: int | None = None, size: int | None = None
     ) -> None:
-        super().__init__(problem, X, weights, method, given)
+        super().__init__(rows)
         self._device = device
         if room is None:
             room = memory_limit.room(memory_limit.of(device))
         self._room = int(_SHARE * room)
         most = min(self._room // _BLOCKS, _MOST)
-        self._cut(rows or max(1, most // (problem.dims[1] * X.itemsize)))
+        self._cut(size or max(1, most // self._X[0].nbytes))
 
-    def _cut(self, rows: int) -> None:
-        """Cut X into blocks; those that stay are the first ones."""
-        self._rows = min(rows, self.n)
-        cuts = split(self.n, -(-self.n // self._rows))
-        self._parts = [self._part(self._device, cut) for cut in cuts]
+    def _cut(self, size: int) -> None:
+        """Cut X into blocks of that many rows; those that stay are the first ones."""
+        self._size = min(size, self.n)
+        cuts = split(self.n, -(-self.n // self._size))
+        self._parts = [Part(self._device, self._host.cut(*cut), cut[0]) for cut in cuts]
         # A copy less the mean, labels and what an iteration makes beside; of those that stay only.
-        each = 2 * self._parts[0].nbytes + 16 * self._rows
+        each = 2 * self._parts[0].nbytes + 16 * self._size
         self._stay = min(max(self._room // each - _TURNS - 1, 0), len(self._parts))
         if self._stay + _TURNS >= len(self._parts):  # these are as many slots
             self._stay = len(self._parts)
@@ -135,15 +117,15 @@ class BlockBackend(SplitBackend):
                     pipeline.run(self._device, self._steps(step, mean, found))
                     return [found[number] for number in range(len(self._parts))]
             except DeviceMemoryError as error:
-                rows = self._rows // 2
-                if not self._room and rows * self._X[0].nbytes < _LEAST:
+                size = self._size // 2
+                if not self._room and size * self._X[0].nbytes < _LEAST:
                     raise
                 failures.release(error)
             with self._device.active():
                 for part in self._parts:
                     part.leave()
                 self._room = 0  # others use the device too: nothing stays
-                self._cut(max(rows, 1))
+                self._cut(max(size, 1))
                 self._device.trim()
 
     def _steps(
@@ -192,32 +174,16 @@ class BlockBackend(SplitBackend):
 
 
 class PartitionedBlocks(SplitBackend):
-    """Each device goes through its part of the rows in blocks, all of them at the same time.
+    """Each device goes through its part of the rows in blocks, all of them at the same time."""
 
-    Parameters
-    ----------
-    devices : sequence of Device
-    problem, X, weights, method, rows, given
-        As for `BlockBackend`.
-    """
-
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        problem: Problem,
-        X: np.ndarray,
-        weights: np.ndarray | None,
-        method: str,
-        rows: int | None = None,
-        given: np.ndarray | None = None,
-    ) -> None:
-        super().__init__(problem, X, weights, method, given)
-        cuts = split(len(X), len(devices))
+    def __init__(self, devices: Sequence[Device], rows: HostRows, size: int | None = None) -> None:
+        super().__init__(rows)
+        cuts = split(self.n, len(devices))
         self._devices = devices[: len(cuts)]
-        self._parts: list[BlockBackend] = []
-        for device, cut in zip(self._devices, cuts, strict=True):
-            mine = problem, X[slice(*cut)], cut_of(weights, cut), method
-            self._parts.append(BlockBackend(device, *mine, rows=rows, given=given))
+        self._parts: list[BlockBackend] = [
+            BlockBackend(device, rows.cut(*cut), size=size)
+            for device, cut in zip(self._devices, cuts, strict=True)
+        ]
 
     def restart(self, k: int) -> None:
         super().restart(k)

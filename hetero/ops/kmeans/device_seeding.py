@@ -24,7 +24,7 @@ class DeviceSeeding(Seeding):
     """
 
     def __init__(self, rows: DeviceRows) -> None:
-        self._device, self._d, self._dtype = rows.device, rows.d, rows.dtype
+        self._device, self._dtype = rows.device, rows.dtype
         self._plan = rows.seeds_plan()
         self._parts = self._plan.parts
         self._nbytes = rows.n * self._dtype.itemsize  # of a number for each row

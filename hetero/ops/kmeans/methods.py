@@ -115,13 +115,14 @@ def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments, 
     """The backend of rows on the host, for several devices or in blocks for one."""
     blocks = load("hetero.ops.kmeans.blocks")
     X, weights = _on_host(arguments)
-    asked, given = (problem, X, weights, method), arguments.options.given
+    given = arguments.options.given
+    rows = load("hetero.ops.kmeans.partition").HostRows(problem, X, weights, method, given)
     if len(devices) > 1:
-        rows = blocks.partitioned(devices, *asked, given)
+        backend = blocks.partitioned(devices, rows)
     else:
-        rows = blocks.BlockBackend(devices[0], *asked, given=given)
-    _check(X, rows.mean_variance() if given is None else None)
-    return rows
+        backend = blocks.BlockBackend(devices[0], rows)
+    _check(X, backend.mean_variance() if given is None else None)
+    return backend
 
 
 def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,38 +28,51 @@ from hetero.registry.problem import Problem
 T = TypeVar("T")
 
 
+class HostRows(NamedTuple):
+    """Rows on the host for devices to compute with, and how.
+
+    Attributes
+    ----------
+    problem : Problem
+        Of these rows.
+    X, weights : arrays
+        C-contiguous, of one dtype; the weights may be None.
+    method : str
+        See `DeviceRows`.
+    given : (k, d) array, optional
+        See `hetero.ops.kmeans.fit.Fit.given`.
+    """
+
+    problem: Problem
+    X: np.ndarray
+    weights: np.ndarray | None
+    method: str
+    given: np.ndarray | None = None
+
+    def cut(self, begin: int, end: int) -> HostRows:
+        """Those from ``begin`` to ``end``."""
+        weights = None if self.weights is None else self.weights[begin:end]
+        problem = replace(self.problem, dims=(end - begin, *self.problem.dims[1:]))
+        return self._replace(problem=problem, X=self.X[begin:end], weights=weights)
+
+
 class Part:
     """Some of the rows, on a device while they are loaded, less the mean of all.
 
     Parameters
     ----------
     device : Device
-    problem : Problem
-        Of all rows.
-    X, weights : arrays on the host
-        All of them; the weights may be None.
-    cut : (int, int)
-        The first of the part's rows, and the one after the last.
-    method : str
-        See `DeviceRows`.
+    rows : HostRows
+        Of the part.
+    first : int
+        Number of the first one among all rows.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        problem: Problem,
-        X: np.ndarray,
-        weights: np.ndarray | None,
-        cut: tuple[int, int],
-        method: str,
-    ) -> None:
-        self.device, self.first = device, cut[0]
-        self.X = X[slice(*cut)]
-        mine = cut_of(weights, cut)
-        self.arrays = (self.X,) if mine is None else (self.X, mine)
-        self.nbytes = self.X.nbytes
-        self._problem = replace(problem, dims=(len(self.X), *problem.dims[1:]))
-        self._method = method
+    def __init__(self, device: Device, rows: HostRows, first: int) -> None:
+        self.device, self.first = device, first
+        self.arrays = (rows.X,) if rows.weights is None else (rows.X, rows.weights)
+        self.nbytes = rows.X.nbytes
+        self._host = rows
         self._buffers: tuple[Any, ...] = ()
         self._rows: Any = None
         self._space: Any = None
@@ -83,9 +96,8 @@ class Part:
     def moments(self) -> tuple[int, np.ndarray, float]:
         """How many rows, their columns' means, and the mean of the columns' variances."""
         with self.device.active():
-            n, d, _ = self._problem.dims
-            where = self.device, self._buffers[0], n, d, self.X.dtype
-            return n, *moments(*where)
+            n, d, _ = self._host.problem.dims
+            return n, *moments(self.device, self._buffers[0], n, d, self._host.X.dtype)
 
     def lay_out(self, mean: np.ndarray) -> None:
         """Be ready for iterations on the rows less a mean."""
@@ -93,7 +105,7 @@ class Part:
             X, weights = (*self._buffers, None)[:2]
             with self.device.active():
                 self._rows = DeviceRows(
-                    self.device, self._problem, X, weights, self._method, mean=mean
+                    self.device, self._host.problem, X, weights, self._host.method, mean=mean
                 )
 
     def leave(self) -> None:
@@ -123,7 +135,7 @@ class Part:
 
     def of(self, labels: np.ndarray) -> np.ndarray:
         """The part's own of the labels of all rows."""
-        return labels[self.first :][: len(self.X)]
+        return labels[self.first :][: len(self._host.X)]
 
     def give(self, labels: np.ndarray) -> None:
         """Bring labels from the host."""
@@ -152,16 +164,6 @@ class Part:
 class SplitBackend(SteppedBackend):
     """Rows on the host, of which devices compute with one part after another, or at once.
 
-    Parameters
-    ----------
-    problem : Problem
-    X, weights : arrays on the host
-        C-contiguous, of one dtype; the weights may be None.
-    method : str
-        See `DeviceRows`.
-    given : (k, d) array, optional
-        See `hetero.ops.kmeans.fit.Fit.given`.
-
     Attributes
     ----------
     common : (d,) array or None
@@ -170,26 +172,15 @@ class SplitBackend(SteppedBackend):
 
     _parts: Sequence[Any]  # with `moments`, `distances` and `inertia` of their rows
 
-    def __init__(
-        self,
-        problem: Problem,
-        X: np.ndarray,
-        weights: np.ndarray | None,
-        method: str,
-        given: np.ndarray | None,
-    ) -> None:
-        self.n = len(X)
-        self._problem, self._method = problem, method
-        self.common = None if given is None else subtracted_for(given)
-        self._X, self._weights = X, weights
+    def __init__(self, rows: HostRows) -> None:
+        self.n = len(rows.X)
+        self.common = None if rows.given is None else subtracted_for(rows.given)
+        self._host, self._X = rows, rows.X
         self._known: tuple[np.ndarray, float] | None = None
         self._labels: np.ndarray | None = None
         self._found: list[tuple[np.ndarray, np.ndarray]] = []  # each part's sums
         self._saved: np.ndarray | None = None
         self._begun = 0
-
-    def _part(self, device: Device, cut: tuple[int, int]) -> Part:
-        return Part(device, self._problem, self._X, self._weights, cut, self._method)
 
     @property
     def mean(self) -> np.ndarray:  # type: ignore[override]
@@ -214,10 +205,10 @@ class SplitBackend(SteppedBackend):
         return self._X - centre, centre
 
     def host_weights(self) -> np.ndarray | None:
-        return self._weights
+        return self._host.weights
 
     def seeding(self) -> Seeding:
-        return NumpySeeding(self._X, self._weights, self.moments()[1])
+        return NumpySeeding(self._X, self._host.weights, self.moments()[1])
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         return self._X[indices] - self.mean
@@ -261,26 +252,12 @@ class SplitBackend(SteppedBackend):
 class PartitionBackend(SplitBackend):
     """A part of the rows on each of several devices, where it stays; its labels do, too, until
     they are asked for.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-    problem, X, weights, method, given
-        As for `SplitBackend`.
     """
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        problem: Problem,
-        X: np.ndarray,
-        weights: np.ndarray | None,
-        method: str,
-        given: np.ndarray | None = None,
-    ) -> None:
-        super().__init__(problem, X, weights, method, given)
+    def __init__(self, devices: Sequence[Device], rows: HostRows) -> None:
+        super().__init__(rows)
         self._parts: list[Part] = [
-            self._part(device, cut)
+            Part(device, rows.cut(*cut), cut[0])
             for device, cut in zip(devices, split(self.n, len(devices)), strict=False)
         ]
         used, nbytes = [part.device for part in self._parts], self._parts[0].nbytes
@@ -317,8 +294,3 @@ def combined(moments: list[tuple[int, np.ndarray, float]]) -> tuple[np.ndarray, 
         mean = np.average(means, axis=0, weights=numbers)
         between = np.mean((np.array(means) - mean) ** 2, axis=1)  # of the parts' means
         return mean, float(np.average(variances + between, weights=numbers))
-
-
-def cut_of(weights: np.ndarray | None, cut: tuple[int, int]) -> np.ndarray | None:
-    """The weights of some rows."""
-    return None if weights is None else weights[slice(*cut)]

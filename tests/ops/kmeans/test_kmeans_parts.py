@@ -22,7 +22,7 @@ from hetero.ops.kmeans.device import DeviceBackend
 from hetero.ops.kmeans.device_rows import DeviceRows
 from hetero.ops.kmeans.fit import Fit, fit
 from hetero.ops.kmeans.operands import check_finite
-from hetero.ops.kmeans.partition import Part, PartitionBackend
+from hetero.ops.kmeans.partition import HostRows, Part, PartitionBackend
 from hetero.profile import inventory
 from hetero.registry import Arguments
 
@@ -42,10 +42,11 @@ def points(n, d, k, dtype="float64", seed=0):
 def parted(used, X, k, weights=None, rows=None, room=1 << 20, **asked):
     asked = {"maxiter": 300, "tol": 1e-4, "init": "k-means++", **asked}
     made = problem(X, k, sample_weight=weights)
+    hosted = HostRows(made, X, weights, "lloyd")
     given = (
-        BlockBackend(used[0], made, X, weights, "lloyd", room, rows)
+        BlockBackend(used[0], hosted, room, rows)
         if len(used) == 1
-        else PartitionBackend(used, made, X, weights, "lloyd")
+        else PartitionBackend(used, hosted)
     )
     outcome, centroids = fit(given, Fit(**asked, random=np.random.RandomState(5)), k)
     return centroids, outcome.labels, outcome.run
@@ -68,12 +69,8 @@ def test_several_devices(device, number, weighted):
     for init in ("k-means++", "random", X[:4].copy()):
         found = parted([device] * number, X, 4, weights, init=init)
         agrees(found, X, 4, init=init, sample_weight=weights)
-    assert [
-        p.first for p in PartitionBackend([device] * 2, problem(X, 4), X, None, "lloyd")._parts
-    ] == [
-        0,
-        200,
-    ]
+    parts = PartitionBackend([device] * 2, HostRows(problem(X, 4), X, None, "lloyd"))._parts
+    assert [part.first for part in parts] == [0, 200]
 
 
 @pytest.mark.parametrize("rows", [1, 99, 100, 101, 300])
@@ -177,7 +174,7 @@ def test_several_devices_without_room_take_blocks(device, number, monkeypatch):
     taken = count(monkeypatch, Part, "take")
     for init in ("k-means++", X[:4].copy()):
         made = problem(X, 4, sample_weight=weights)
-        given = partitioned([device] * number, made, X, weights, "lloyd")
+        given = partitioned([device] * number, HostRows(made, X, weights, "lloyd"))
         asked = Fit(maxiter=300, tol=1e-4, init=init, random=np.random.RandomState(5))
         outcome, centroids = fit(given, asked, 4)
         agrees((centroids, outcome.labels, outcome.run), X, 4, init=init, sample_weight=weights)
@@ -194,6 +191,7 @@ def test_rows_as_near_to_two_centroids_get_the_labels_of_the_whole(device, way, 
     X = np.sort(rng.integers(0, 64, (4000, 3)), axis=0) / 2 + offset
     X, init = X.astype(np.float32), (rng.integers(0, 32, (40, 3)) + offset).astype(np.float32)
     made = problem(X, 40)
+    hosted = HostRows(made, X, None, "lloyd")
     with device.active():
         buffer, _owner = device.allocate(X.nbytes)
         device.upload(X, buffer)
@@ -201,11 +199,11 @@ def test_rows_as_near_to_two_centroids_get_the_labels_of_the_whole(device, way, 
         whole.begin_step(init - whole.mean)
         expected, added = whole.fetch_labels(), whole.sums()[0]
     if way == "blocks":
-        found = BlockBackend(device, made, X, None, "lloyd", 1 << 20, 700)
+        found = BlockBackend(device, hosted, 1 << 20, 700)
     elif way == "parts":
-        found = PartitionBackend([device] * 3, made, X, None, "lloyd")
+        found = PartitionBackend([device] * 3, hosted)
     else:
-        found = PartitionedBlocks([device] * 2, made, X, None, "lloyd", 700)
+        found = PartitionedBlocks([device] * 2, hosted, 700)
     np.testing.assert_array_equal(found.mean, whole.mean)
     assert whole.mean.any() == (offset > 0)
     found.restart(40)
@@ -235,7 +233,7 @@ def test_parts_far_from_each_other(device):
 
 def test_the_variance_is_that_of_all_rows(device):
     X = np.concatenate([points(100, 3, 2) + 50, points(51, 3, 2, seed=1)])
-    found = PartitionBackend([device] * 3, problem(X, 2), X, None, "lloyd")
+    found = PartitionBackend([device] * 3, HostRows(problem(X, 2), X, None, "lloyd"))
     np.testing.assert_allclose(found.mean_variance(), X.var(axis=0).mean(), rtol=1e-12)
 
 

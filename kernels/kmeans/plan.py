@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..common import tuning as tables
 from ..common.launch import ELEMENT_BYTES, REAL, VECTOR_BYTES, Launch, ceil_div, check_dtype
 from . import rungs
-from .shapes import Assignment, Points, choose, power_of_two
+from .shapes import Assignment, Points, choose, power_of_two, threads_of_block
 
 __all__ = ["RUNGS", "LloydPlan", "columns", "label_rows", "plan_lloyd"]
 
@@ -163,7 +163,7 @@ def columns(
     n: int, d: int, dtype: str, multiprocessors: int, block_limit: int
 ) -> tuple[Launch, Launch]:
     """Plan the sums of columns, two doubles a column and block, and X less its means."""
-    threads = min(_THREADS, power_of_two(block_limit + 1) // 2)
+    threads = threads_of_block(_THREADS, block_limit)
     lanes = min(32, power_of_two(d))
     blocks = min(ceil_div(n, threads // lanes), 4 * multiprocessors)
     blocks = max(1, min(blocks, _MOST_SUMS // d))
@@ -180,7 +180,7 @@ def columns(
 
 def label_rows(first: int, rows: int, k: int, dtype: str, block_limit: int) -> Launch:
     """Plan the labels of some rows from their products with all centroids."""
-    threads = min(_THREADS, power_of_two(block_limit + 1) // 2)
+    threads = threads_of_block(_THREADS, block_limit)
     lanes = min(32, power_of_two(k))
     return Launch(
         source="kmeans_labels.cu",
@@ -196,7 +196,7 @@ def sum_by_label(points: Points, table: tables.Table) -> tuple[int, Launch]:
     """Plan the sums of clusters: how many parts of the rows there are, and the launch."""
     n, d, k, dtype = points[:4]
     width = VECTOR_BYTES // ELEMENT_BYTES[dtype] if points.aligned else 1
-    threads = min(_THREADS, power_of_two(points.block_limit + 1) // 2)
+    threads = threads_of_block(_THREADS, points.block_limit)
     span = min(threads, max(power_of_two(k), 2))  # PoCL miscompiles the loop that 1 leaves empty
     spans = ceil_div(k, span)
     lanes = min(32, power_of_two(ceil_div(d, width)))
@@ -232,8 +232,8 @@ def _finish(points: Points, tile: int, depth: int, parts: int) -> tuple[Launch, 
     """New centroids from the sums of all parts, and whether to go on."""
     _, d, k, dtype = points[:4]
     # Few centroids leave multiprocessors idle: then larger blocks add up the parts.
-    threads = min(1024 if k < points.multiprocessors else _THREADS, points.block_limit)
-    threads = power_of_two(threads + 1) // 2
+    most = 1024 if k < points.multiprocessors else _THREADS
+    threads = threads_of_block(most, points.block_limit)
     defines = _means_defines(dtype, threads, tile)
     lanes = min(power_of_two(d), threads, 128)
     means = Launch(
@@ -286,7 +286,7 @@ def _inertia_blocks(points: Points) -> int:
 
 def _inertia(points: Points) -> Launch:
     """The sum of squared distances, a part for each block."""
-    threads = min(_THREADS, power_of_two(points.block_limit + 1) // 2)
+    threads = threads_of_block(_THREADS, points.block_limit)
     lanes = _inertia_lanes(points)
     blocks = _inertia_blocks(points)
     return Launch(
@@ -304,7 +304,7 @@ def _inertia(points: Points) -> Launch:
 
 def _distances(points: Points) -> Launch:
     """Squared distances of points to their own centroids."""
-    threads = min(_THREADS, power_of_two(points.block_limit + 1) // 2)
+    threads = threads_of_block(_THREADS, points.block_limit)
     return Launch(
         source="kmeans_distances.cu",
         kernel="own_distances",

@@ -2,93 +2,113 @@
 
 from __future__ import annotations
 
-from ..common.launch import REAL, Launch, ceil_div
-from .shapes import power_of_two
+from typing import NamedTuple
 
-__all__ = ["find_rows", "part_of", "try_seeds"]
+from ..common.launch import REAL, Launch, ceil_div
+from .shapes import threads_of_block
+
+__all__ = ["SeedsPlan", "plan_seeds"]
 
 _THREADS = 128
 _LEAST_TILES = 4  # of as many rows as a block has threads, in its part
 
 
-def part_of(n: int, multiprocessors: int, block_limit: int) -> int:
-    """Rows whose distances a block adds up."""
-    threads = _threads(block_limit)
-    return threads * max(_LEAST_TILES, ceil_div(n, threads * 8 * multiprocessors))
+class SeedsPlan(NamedTuple):
+    """The launches of k-means++ on one device.
 
-
-def try_seeds(
-    n: int,
-    d: int,
-    candidates: int,
-    dtype: str,
-    weighted: bool,
-    length: int,
-    first: bool,
-    limit: int,
-    gathered: bool = False,
-) -> Launch:
-    """Plan the distances from the nearest seed with each candidate as one more.
-
-    Buffers: ``"X"``, ``"weights"``, ``"candidates"``, ``"closest"``, ``"tried"`` and ``"sums"``: of
-    each part those of all candidates. With ``gathered`` the candidates are rows of X, whose numbers
-    follow the sums.
+    Attributes
+    ----------
+    n, d : int
+        Rows of X, and their elements.
+    trials : int
+        Candidates for each seed.
+    dtype : str
+    weighted : bool
+    length : int
+        Rows whose distances a block adds up.
+    threads : int
+        Of a block.
     """
-    threads, parts = _threads(limit), ceil_div(n, length)
-    return Launch(
-        source="kmeans_seeds.cu",
-        kernel="try_seeds",
-        defines=_defines(dtype, threads, candidates, first, weighted, gathered),
-        grid=parts,
-        block=threads,
-        arguments=(
-            *("X", "weights" if weighted else "X", "sums" if gathered else "candidates"),
-            *("closest", "tried", "sums", n, d, length, parts * candidates),
-        ),
-    )
+
+    n: int
+    d: int
+    trials: int
+    dtype: str
+    weighted: bool
+    length: int
+    threads: int
+
+    @property
+    def parts(self) -> int:
+        """Parts of the rows, each with sums of its own."""
+        return ceil_div(self.n, self.length)
+
+    def try_seeds(self, candidates: int, first: bool, gathered: bool) -> Launch:
+        """The distances from the nearest seed with each candidate as one more.
+
+        Buffers: ``"X"``, ``"weights"``, ``"candidates"``, ``"closest"``, ``"tried"`` and
+        ``"sums"``: of each part those of all candidates. With ``gathered`` the candidates are rows
+        of X, whose numbers follow the sums.
+        """
+        return Launch(
+            source="kmeans_seeds.cu",
+            kernel="try_seeds",
+            defines=self._defines(candidates, first, gathered),
+            grid=self.parts,
+            block=self.threads,
+            arguments=(
+                *("X", self._weights("X"), "sums" if gathered else "candidates"),
+                *("closest", "tried", "sums"),
+                *(self.n, self.d, self.length, self.parts * candidates),
+            ),
+        )
+
+    def find_rows(self, values: int, gathered: bool) -> Launch:
+        """The rows at which running sums reach what is ``"asked"``; they follow the ``"sums"``.
+
+        Asked are pairs of doubles: a part, and the rest of the sum within it. ``gathered`` is that
+        of the `try_seeds` that is compiled with it.
+        """
+        return Launch(
+            source="kmeans_seeds.cu",
+            kernel="find_rows",
+            defines=self._defines(self.trials, False, gathered),
+            grid=values,
+            block=self.threads,
+            arguments=(
+                *("closest", self._weights("closest"), "asked", "sums"),
+                *(self.n, self.length, self.parts * values),
+            ),
+        )
+
+    def launches(self) -> tuple[Launch, ...]:
+        """What finds seeds among the rows of X."""
+        return (
+            self.try_seeds(1, True, True),
+            self.try_seeds(self.trials, False, True),
+            self.find_rows(self.trials, True),
+        )
+
+    def _weights(self, without: str) -> str:
+        return "weights" if self.weighted else without
+
+    def _defines(
+        self, candidates: int, first: bool, gathered: bool
+    ) -> tuple[tuple[str, int | str], ...]:
+        return (
+            ("REAL", REAL[self.dtype]),
+            ("THREADS", self.threads),
+            ("CANDIDATES", candidates),
+            ("FIRST", int(first)),
+            ("WEIGHTED", int(self.weighted)),
+            ("GATHERED", int(gathered)),
+        )
 
 
-def find_rows(
-    n: int,
-    values: int,
-    dtype: str,
-    weighted: bool,
-    length: int,
-    limit: int,
-    candidates: int,
-    gathered: bool,
-) -> Launch:
-    """Plan the rows at which running sums reach what is ``"asked"``; they follow the ``"sums"``.
-
-    Asked are pairs of doubles: a part, and the rest of the sum within it. ``candidates`` and
-    ``gathered`` are those of the `try_seeds` that is compiled with it.
-    """
-    threads, parts = _threads(limit), ceil_div(n, length)
-    return Launch(
-        source="kmeans_seeds.cu",
-        kernel="find_rows",
-        defines=_defines(dtype, threads, candidates, False, weighted, gathered),
-        grid=values,
-        block=threads,
-        arguments=(
-            *("closest", "weights" if weighted else "closest", "asked", "sums"),
-            *(n, length, parts * values),
-        ),
-    )
-
-
-def _threads(limit: int) -> int:
-    return min(_THREADS, power_of_two(limit + 1) // 2)
-
-
-def _defines(
-    dtype: str, threads: int, candidates: int, first: bool, weighted: bool, gathered: bool
-) -> tuple[tuple[str, int | str], ...]:
-    return (
-        ("REAL", REAL[dtype]),
-        ("THREADS", threads),
-        ("CANDIDATES", candidates),
-        ("FIRST", int(first)),
-        ("WEIGHTED", int(weighted)),
-        ("GATHERED", int(gathered)),
-    )
+def plan_seeds(
+    n: int, d: int, trials: int, dtype: str, weighted: bool, multiprocessors: int, block_limit: int
+) -> SeedsPlan:
+    """Plan k-means++ of n rows; see `SeedsPlan` and `hetero.kernels.kmeans.plan.plan_lloyd`."""
+    threads = threads_of_block(_THREADS, block_limit)
+    length = threads * max(_LEAST_TILES, ceil_div(n, threads * 8 * multiprocessors))
+    return SeedsPlan(n, d, trials, dtype, weighted, length, threads)

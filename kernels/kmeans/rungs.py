@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..common.launch import ELEMENT_BYTES, REAL, Launch, ceil_div
 from ..common.rungs import Rung
-from .shapes import Assignment, Points, power_of_two
+from .shapes import Assignment, Points, threads_of_block
 
 __all__ = ["RUNGS", "plan"]
 
@@ -44,8 +44,8 @@ def plan(
     """The launches of labels and of sums, the parts of these, and what belongs to them."""
     n, d, k, dtype = points[:4]
     real = ("REAL", REAL[dtype])
-    limit = power_of_two(points.block_limit + 1) // 2
-    threads = min(_MORE_THREADS if rung == "occupancy" else _THREADS, limit)
+    most = _MORE_THREADS if rung == "occupancy" else _THREADS
+    threads = threads_of_block(most, points.block_limit)
     turned = rung != "naive"
     x, *strides = ("turned", 1, n) if turned else ("X", d, 1)
     defines = [real, ("THREADS", threads)]

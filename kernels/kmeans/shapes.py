@@ -14,6 +14,7 @@ __all__ = [
     "choose",
     "power_of_two",
     "small",
+    "threads_of_block",
     "tiled",
     "tiles",
 ]
@@ -132,6 +133,11 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
+def threads_of_block(most: int, limit: int) -> int:
+    """The largest power of two that is above neither number."""
+    return power_of_two(min(most, limit) + 1) // 2
+
+
 def _tile(thread_m: int, thread_n: int, warps_m: int, warps_n: int, resident: int) -> Tile:
     """Warps of 8 x 4 threads, each with thread_m x thread_n."""
     defines = (
@@ -206,8 +212,7 @@ def small(points: Points, table: Table) -> Assignment | None:
     width = VECTOR_BYTES // size
     whole = ceil_div(d, width) * width
     centroids = max(power_of_two(k * whole), 64)
-    threads = min(256 if d <= 16 else 128, points.block_limit)
-    threads = power_of_two(threads + 1) // 2
+    threads = threads_of_block(256 if d <= 16 else 128, points.block_limit)
     shared = (centroids + centroids // whole + 1 + threads * ((d + 1) | 1)) * size + 4 * threads
     pairs = power_of_two(k * (d + 1))
     items = max(1, pairs // threads)

@@ -39,8 +39,8 @@ from hetero.ops import cpu_vectors
 from hetero.ops.convolve2d import value_ranges
 from hetero.ops.convolve2d.filters import Filter
 from hetero.ops.convolve2d.window import window_of
-from hetero.ops.kmeans import loop_examples
-from hetero.ops.kmeans.bounded_cpu import AlwaysBounded
+from hetero.ops.kmeans import compiled_cpu
+from hetero.ops.kmeans.compiled_cpu import HamerlyBackend
 from hetero.ops.kmeans.fit import Fit, fit
 from hetero.ops.krylov import cg_examples, cg_products
 from hetero.ops.linear_systems.types import Stencil
@@ -657,8 +657,8 @@ def dispatchers(loop):
 
 
 EXAMPLES = {
-    kmeans: [loop_examples.clusters],
-    kmeans_bounds: [loop_examples.bounds],
+    kmeans: [compiled_cpu.compile_clusters],
+    kmeans_bounds: [compiled_cpu.compile_bounds],
     csr: [cg_examples.rows],
     cg: [cg_examples.rows, cg_examples.stencils],
     vectors: [cpu_vectors.examples],
@@ -689,9 +689,9 @@ def test_examples_call_every_loop_and_threads_need_no_other_code(module, monkeyp
 
 def test_a_fit_with_bounds_needs_no_other_code():
     made_of = [f for name in ("assign", "between") for f in dispatchers(vars(kmeans_bounds)[name])]
-    loop_examples.bounds(np.dtype("float32"))
+    compiled_cpu.compile_bounds(np.dtype("float32"))
     before = [len(found.signatures) for found in made_of]
-    rows = AlwaysBounded(np.random.default_rng(0).random((300, 3)).astype(np.float32), None)
+    rows = HamerlyBackend(np.random.default_rng(0).random((300, 3)).astype(np.float32), None)
     fit(rows, Fit(3, 0.0, "random", random=np.random.RandomState(0), exactly=True), 5)
     assert [len(found.signatures) for found in made_of] == before
     assert rows._bounds is not None

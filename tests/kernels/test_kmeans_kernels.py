@@ -27,8 +27,12 @@ from hetero.errors import DeviceError
 from hetero.kernels.common import tuning
 from hetero.kernels.kmeans import plan as plans
 from hetero.kernels.kmeans import plan_seeds, rungs, shapes
-from hetero.ops.kmeans import loop_device, products_device
-from hetero.ops.kmeans.lloyd_device import DeviceRows
+from hetero.ops.kmeans import device as fits
+from hetero.ops.kmeans import library
+from hetero.ops.kmeans.cpu import NumpyBackend, NumpySeeding
+from hetero.ops.kmeans.device import Loop
+from hetero.ops.kmeans.device_rows import DeviceRows
+from hetero.ops.kmeans.device_seeding import DeviceSeeding
 from hetero.ops.linear_systems.types import DeviceFailed
 
 DTYPES = ("float32", "float64")
@@ -45,8 +49,8 @@ def test_products_with_centroids_are_made_of_as_many_rows_as_fit(monkeypatch):
         assert rest == [k, d]
         return lambda X, centroids, out: log.append(((X - 1000) // (d * size), rows, centroids))
 
-    monkeypatch.setattr(products_device.cublas, "gemm", gemm)
-    monkeypatch.setattr(products_device, "_BLOCK", 4000)
+    monkeypatch.setattr(library.cublas, "gemm", gemm)
+    monkeypatch.setattr(library, "_BLOCK", 4000)
     device = SimpleNamespace(
         block_limit=1024,
         build=lambda *launch: None,
@@ -57,7 +61,7 @@ def test_products_with_centroids_are_made_of_as_many_rows_as_fit(monkeypatch):
     buffers = {"X": 1000, "labels": 1, "state": 2, "new": 3, "norms of new": 4}
     for n, d, k, most in ((250, 3, 10, 100), (99, 2, 10, 99), (3, 2, 1000, 1), (2, 2, 1001, 1)):
         rooms.clear()
-        products = products_device.Products(device, space, buffers, (n, d, k), "float32")
+        products = library.Products(device, space, buffers, (n, d, k), "float32")
         assert rooms == [most * k * size]
         log.clear()
         products.assign("new", "norms of new")
@@ -229,7 +233,8 @@ def test_ties_go_to_the_lowest(portable, d, k, method):
     X = np.repeat(places, 50, axis=0)
     first = [int(np.flatnonzero(which == place)[0]) for place in range(3)]
     with on_device(portable, X, None, k, method) as rows:
-        rows.assign(places[which] - rows.mean)
+        rows.upload(places[which] - rows.mean)
+        rows.label(False)
         labels = rows.download("labels", (150,), np.int32)
     assert np.array_equal(labels, np.repeat(first, 50))
 
@@ -251,7 +256,7 @@ def test_iteration_stops_as_the_plain_one(portable, method):
                 old = labels
             _, labels, _ = plain_step(X - rows.mean, None, C)
             found = start - rows.mean
-            run = rows.lloyd(found, maxiter, tol)
+            run = Loop(rows, found, tol).run(maxiter)
             assert run.iterations == done
             assert run.converged == (strict or shift <= tol)
             np.testing.assert_allclose(found, C, rtol=1e-12, atol=1e-12)
@@ -259,7 +264,7 @@ def test_iteration_stops_as_the_plain_one(portable, method):
             inertia = ((X - rows.mean - C[labels]) ** 2).sum()
             assert run.inertia == pytest.approx(inertia, rel=1e-12)
         found = start - rows.mean
-        assert rows.lloyd(found, 60, 0.0, exactly=True).iterations == 60
+        assert Loop(rows, found, 0.0, exactly=True).run(60).iterations == 60
 
 
 def test_far_from_zero(portable):
@@ -269,25 +274,24 @@ def test_far_from_zero(portable):
     far = np.float32(3000)
     with on_device(portable, X + far, None, 5) as rows:
         assert np.all(np.abs(rows.mean - far) < 10)
-        assert rows.mean_variance() == pytest.approx(np.var(X, axis=0).mean(), rel=1e-3)
-        rows.assign((start + far) - rows.mean)
+        assert rows.mean_variance == pytest.approx(np.var(X, axis=0).mean(), rel=1e-3)
+        rows.upload((start + far) - rows.mean)
+        rows.label(False)
         found = rows.download("labels", (400,), np.int32)
     assert (found != labels).mean() < 0.02
 
 
 def test_empty_clusters(portable):
     """They get the points farthest from their centroids, as on the CPU."""
-    from hetero.ops.kmeans.rows_numpy import NumpyRows
-
     for weighted in (False, True):
         X, weights, start = points(500, 4, 6, "float64", weighted)
         start[3] = start[5] = 1e3
-        host = NumpyRows(X, weights)
+        host = NumpyBackend(X, weights)
         expected = start - host.mean
         run, labels = host.lloyd(expected, 50, 0.0, False)
         with on_device(portable, X, weights, 6) as rows:
             found = start - rows.mean
-            assert rows.lloyd(found, 50, 0.0)[1:] == run[1:]
+            assert Loop(rows, found, 0.0).run(50)[1:] == run[1:]
             np.testing.assert_allclose(found + rows.mean, expected + host.mean, atol=1e-9)
             assert np.array_equal(rows.download("labels", (500,), np.int32), labels)
 
@@ -295,13 +299,11 @@ def test_empty_clusters(portable):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_seeding(portable, weighted):
     """Distances, potentials and chosen rows as the CPU's, over several parts and columns."""
-    from hetero.ops.kmeans.rows_numpy import PlainSeeding
-
     X, weights, _ = points(5000, 35, 2, "float64", weighted)
-    plain = PlainSeeding(X, weights)
+    plain = NumpySeeding(X, weights)
     with on_device(portable, X, weights, 2) as rows:
         X = X - rows.mean
-        device = rows.seeding()
+        device = DeviceSeeding(rows)
         assert device.first(17) == pytest.approx(plain.first(17))
         for indices in ([3, 4000, 17], [4999, 0, 1]):
             np.testing.assert_allclose(device.potentials(indices), plain.potentials(indices))
@@ -338,18 +340,18 @@ def test_a_device_that_fails(portable, monkeypatch):
     """The centroids saved last come with the error, in coordinates of X."""
     X, _, start = points(600, 3, 4, "float64")
     X, start = X + 50, start + 50
-    monkeypatch.setattr(loop_device, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(fits, "_CHECKPOINT_SECONDS", 0.0)
     with on_device(portable, X, None, 4) as rows:
-        state, looks = loop_device.Loop._state, itertools.count()
+        state, looks = DeviceRows.state, itertools.count()
 
-        def failing(loop):
+        def failing(rows):
             if next(looks) == 2:
                 raise DeviceError("gone")
-            return state(loop)
+            return state(rows)
 
-        monkeypatch.setattr(loop_device.Loop, "_state", failing)
+        monkeypatch.setattr(DeviceRows, "state", failing)
         with pytest.raises(DeviceFailed, match="gone") as failed:
-            rows.lloyd(start - rows.mean, 300, 0.0, exactly=True)
+            Loop(rows, start - rows.mean, 0.0, exactly=True).run(300)
     C = start
     for _ in range(failed.value.iterations):
         C = plain_step(X - rows.mean, None, C - rows.mean)[2] + rows.mean
@@ -567,8 +569,8 @@ def other_launches():
     yield plans.columns(1000, 20, "float64", 132, 1024)[0]
     yield plans.label_rows(0, 100, 20, "float64", 1024)
     for first, gathered in itertools.product((True, False), repeat=2):
-        shape = 10**5, 40, 16, "float64", True, 1024
-        yield plan_seeds.try_seeds(*shape, first, 1024, gathered)
+        planned = plan_seeds.SeedsPlan(10**5, 40, 16, "float64", True, 1024, 128)
+        yield planned.try_seeds(16, first, gathered)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
@@ -613,7 +615,9 @@ def simulate(case):
             return
         check_step(device, X, None, start, method)
         with on_device(device, X, None, k, method) as rows:
-            rows.assign(start - rows.mean)
+            rows.upload(start - rows.mean)
+            rows.label(False)
+            rows.inertia(False)
 
 
 def test_no_races_nor_bounds():

@@ -8,7 +8,7 @@ import installed
 import pytest
 
 import hetero
-from hetero.ops.kmeans.rows_cpu import LoopRows
+from hetero.ops.kmeans.compiled_cpu import CompiledBackend
 
 pytest.importorskip("sklearn")
 
@@ -21,7 +21,7 @@ class KMeans(hetero.KMeans):
         return self.info_["plan"].problem.options.starts
 
     def _init_centroids(self, X, x_squared_norms, init, sample_weight, n_centroids, random_state):
-        rows = LoopRows(X, sample_weight)
+        rows = CompiledBackend(X, sample_weight)
         return rows.seeds(init, n_centroids, random_state) + rows.mean
 
 

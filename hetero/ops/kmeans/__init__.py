@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,13 +14,26 @@ from hetero.calling import planner
 from hetero.imports import load
 from hetero.moving import results, transfer
 from hetero.ops.kmeans import methods, operands  # noqa: F401  # the former registers them
-from hetero.ops.kmeans.fit import Fit, Progress
+from hetero.ops.kmeans.fit import DeviceLabels, Fit, Progress
 from hetero.ops.kmeans.operands import from_dims, problem
+from hetero.ops.linear_systems.vectors import like
 from hetero.pricing.plan import Plan
 
 __all__ = ["OPERATION", "Clustering", "cluster", "from_dims", "kmeans", "problem"]
 
 _AT_A_TIME = 1 << 16  # labels looked at: the first of them mostly name every cluster
+_ONE_START = (
+    "Explicit initial center position passed: performing only one init in KMeans instead of "
+    "n_init={}."
+)
+_OVERFLOW = (
+    "Squared distances of the rows overflow in {}: labels do not name the nearest centroids. "
+    "Scale X."
+)
+_FEW = (
+    "Number of distinct clusters ({}) found smaller than n_clusters ({}). Possibly due to "
+    "duplicate points in X."
+)
 
 
 def kmeans(
@@ -118,11 +130,13 @@ def kmeans(
     (array([[10.,  2.],
            [ 1.,  2.]]), array([1, 1, 1, 0, 0, 0], dtype=int32), 16.0)
     """
-    asked = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
     found = cluster(
         X,
         n_clusters,
-        **asked,
+        init=init,
+        n_init=n_init,
+        max_iter=max_iter,
+        tol=tol,
         random_state=random_state,
         sample_weight=sample_weight,
         device=device,
@@ -176,122 +190,85 @@ def cluster(
 ) -> Clustering:
     """Check the arguments of `kmeans`, plan it and run it.
 
-    With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` is told of each start.
+    With ``max_iter`` 0 rows get labels and nothing else is done. ``report`` gets a line about each
+    start.
     """
     execution = load("hetero.calling.execution")
     device, method = planner.placement(device, method)
     X = operands.checked_shape(X)
-    planned = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
-    asked = problem(X, n_clusters, **planned, sample_weight=sample_weight)
+    options = {"init": init, "n_init": n_init, "max_iter": max_iter, "tol": tol}
+    asked = problem(X, n_clusters, **options, sample_weight=sample_weight)
     plan = planner.plan(results.staying(asked, device), device, method)
-    found = plan.problem
-    (n, d, k), (how, starts, maxiter), dtype = found.dims, found.options, np.dtype(found.dtype)
-    told: list[str] = []
-    few: str | None = None
-    if how == operands.GIVEN:
+    (n, d, k), dtype = plan.problem.dims, np.dtype(plan.problem.dtype)
+    notes: list[str] = []
+    if plan.problem.options.init == operands.GIVEN:
+        init = operands.checked_centroids(operands.on_host(init, dtype), (k, d))
         if n_init not in (1, "auto"):
-            told.append(
-                "Explicit initial center position passed: performing only one init in KMeans "
-                f"instead of n_init={n_init}."
-            )
-        init = operands.checked_centroids(_on_host(init, dtype), (k, d))
-    weights = _weights(sample_weight, n, dtype)
+            notes.append(_ONE_START.format(n_init))
+    weights = operands.checked_weights(sample_weight, n, dtype)
     fit = Fit(
-        maxiter,
-        float(tol),
-        init,
-        starts,
-        operands.checked_random(random_state),
+        maxiter=plan.problem.options.maxiter,
+        tol=float(tol),
+        init=init,
+        starts=plan.problem.options.starts,
+        random=operands.checked_random(random_state),
         progress=Progress(),
         report=report,
     )
-    box: dict[str, Any] = {}
-    if operands.is_sparse(X):
-        X = X.astype(dtype, copy=False)
-        operands.check_finite(X.data)
-        fit = fit._replace(matrix=X, weights=weights)
-        arrays: tuple[Any, ...] = ()
-    else:
-        if not is_device_array(X):
-            X = operands.host_values(X)
-            fit = fit._replace(host=X)
-        arrays = (X,) if weights is None else (X, weights)
+    arrays, fit = _inputs(X, weights, dtype, fit)
     described = tuple(map(describe, arrays))
+    stays = plan.problem.next_device is not None
 
     def options_on(used: tuple[Any, ...], done: int) -> Fit:
-        place, shape, integers = found.output.location, (n,), np.dtype(np.int32)
-        if len(used) == 1 and place == used[0].name:
-            box["labels"], pointer = transfer.empty_like(X, described[0], shape, integers)
-        elif len(used) == 1 and stays and used[0].has_arrays:
-            box["labels"], target = results.new_array(used[0], shape, integers)
-            pointer = target.pointer
-        else:
-            return fit
-        return fit._replace(labels=pointer)
+        return fit._replace(labels=_device_labels(plan, used, X))
 
-    stays = found.next_device is not None
-    out = np.empty((k, d), dtype) if found.output.location == HOST and not stays else None
+    on_host = plan.problem.output.location == HOST
+    out = np.empty((k, d), dtype) if on_host and not stays else None
     done = execution.run(plan, execution.Call(arrays, described, out, options_on=options_on))
     run, labels = done.outcome
     if not run.inertia / n <= float(np.finfo(dtype).max):
-        told.append(
-            f"Squared distances of the rows overflow in {dtype}: labels do not name the nearest "
-            "centroids. Scale X."
-        )
-    if labels is None:
-        labels = box["labels"]
-        few = _few(_on_host(labels, np.dtype(np.int32)), k)
-    else:
-        few = _few(labels, k)
-        if found.output.location != HOST:
-            labels = _like(X, labels)
-    return Clustering(done.value, labels, *run, done.device, done.method, plan, tuple(told), few)
+        notes.append(_OVERFLOW.format(dtype))
+    few = _few(operands.on_host(labels, np.dtype(np.int32)), k)
+    if isinstance(labels, np.ndarray) and not on_host:
+        labels = like(X, labels)
+    return Clustering(done.value, labels, *run, done.device, done.method, plan, tuple(notes), few)
+
+
+def _inputs(
+    X: Any, weights: np.ndarray | None, dtype: np.dtype, fit: Fit
+) -> tuple[tuple[Any, ...], Fit]:
+    """The arrays that are moved to where a method computes, and the fit, which has the others."""
+    if operands.is_sparse(X):
+        X = X.astype(dtype, copy=False)
+        operands.check_finite(X.data)
+        return (), fit._replace(matrix=X, weights=weights)
+    if not is_device_array(X):
+        X = operands.host_values(X)
+        fit = fit._replace(host=X)
+    return ((X,) if weights is None else (X, weights)), fit
+
+
+def _device_labels(plan: Plan, used: tuple[Any, ...], X: Any) -> DeviceLabels | None:
+    """Where the devices that a plan runs on leave the labels; None where the host gets them."""
+    if len(used) != 1:
+        return None
+    shape, dtype = (plan.problem.dims[0],), np.dtype(np.int32)
+    if plan.problem.output.location == used[0].name:
+        return DeviceLabels(*transfer.empty_like(X, describe(X), shape, dtype))
+    if plan.problem.next_device is not None and used[0].has_arrays:
+        array, target = results.new_array(used[0], shape, dtype)
+        return DeviceLabels(array, target.pointer)
+    return None
 
 
 def _few(labels: np.ndarray, k: int) -> str | None:
     """The warning about clusters without rows, if there are some."""
-    found = np.zeros(k, bool)
+    used = np.zeros(k, bool)
     for begin in range(0, len(labels), _AT_A_TIME):
-        found[labels[begin : begin + _AT_A_TIME]] = True
-        if found.all():
+        used[labels[begin : begin + _AT_A_TIME]] = True
+        if used.all():
             return None
-    distinct = np.count_nonzero(found)
-    return (
-        f"Number of distinct clusters ({distinct}) found smaller than n_clusters ({k}). Possibly "
-        "due to duplicate points in X."
-    )
-
-
-def _weights(weights: Any, n: int, dtype: np.dtype) -> np.ndarray | None:
-    """Sample weights as an array on the host, None where there are none."""
-    if weights is None:
-        return None
-    single = isinstance(weights, numbers.Number)
-    weights = np.full(n, weights, dtype) if single else _on_host(weights, dtype)
-    operands.check_finite(weights, "sample_weight")
-    if not weights.any():
-        raise ValueError("Sample weights must contain at least one non-zero number.")
-    if not (weights > 0).any():
-        raise ValueError("Sample weights must contain at least one positive number.")
-    return weights
-
-
-def _on_host(array: Any, dtype: np.dtype) -> np.ndarray:
-    if is_device_array(array):
-        array = transfer.to_host(array, describe(array))
-    elif operands.is_sparse(array):
-        array = array.toarray()
-    array = np.asarray(array)
-    if array.dtype.kind == "c":
-        raise ValueError("Complex data not supported")
-    return np.ascontiguousarray(array, dtype)
-
-
-def _like(array: Any, values: np.ndarray) -> Any:
-    """Host values as a new array of the kind of a device array, on its device."""
-    made, _ = transfer.empty_like(array, describe(array), values.shape, values.dtype)
-    transfer.from_host(values, made, describe(made))
-    return made
+    return _FEW.format(np.count_nonzero(used), k)
 
 
 OPERATION = registry.register_operation(

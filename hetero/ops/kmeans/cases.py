@@ -1,8 +1,8 @@
 """What calibration measures of k-means: set-up and one iteration over rows, columns, clusters.
 
-Fits from k-means++ are another layout, of which "lloyd" is measured with one iteration. What it
-takes beyond an iteration is their set-up: with the rows on a GPU nearly all of it is k round trips
-for k seeds, of which the distances tell nothing.
+Fits from k-means++ are another layout, which is measured of the first method of a kind, with one
+iteration. What they take beyond it is their set-up: with the rows on a GPU nearly all of it is k
+round trips for k seeds, of which the distances tell nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ _COLUMNS_QUICK, _CLUSTERS_QUICK = [2, 64], [4, 128]
 _COLUMNS_SEEDED, _CLUSTERS_SEEDED, _CLUSTERS_SEEDED_QUICK = [2, 128], [2, 16, 64], [2, 32]
 _STEPS, _STEPS_ON_DEVICES = TimedSolves(1, 3, 9), TimedSolves(4, 40)  # there set-up hides a few
 _FIRST = "first"  # the layout of fits from k-means++ that end after an iteration
-_MEASURED = "lloyd"  # the method that they are measured of: the seeds are the same for all
 _LEAST = 0.02  # of such a fit's time: its set-up, where the distances seem to take all
 
 
@@ -50,12 +49,15 @@ def cases(place: Place, budget: Budget) -> Iterator[Case]:
         whole = [rows, _COLUMNS_QUICK, _CLUSTERS_QUICK]
         columns = _COLUMNS_QUICK if place.kind == "cpu" else _COLUMNS_SEEDED
         seeded = [[rows[0], rows[-1]], columns, _CLUSTERS_SEEDED_QUICK]
-    for row in registry.considered(kmeans.OPERATION.name):
-        if row.kind != place.kind or row.run is None or row.stands_in is not None:
-            continue
+    rows_of_kind = [
+        row
+        for row in registry.considered(kmeans.OPERATION.name)
+        if row.kind == place.kind and row.run is not None and row.stands_in is None
+    ]
+    for row in rows_of_kind:
         how = _STEPS if place.kind == "cpu" else _STEPS_ON_DEVICES
         layouts = [(DENSE, how, whole)]
-        if row.method == _MEASURED:
+        if row is rows_of_kind[0]:  # the seeds are the same for all
             layouts.append((_FIRST, TimedSolves(1, 1), seeded))
         for dtype in DEVICE_DTYPES:
             for layout, how, axes in layouts:
@@ -79,11 +81,13 @@ def derived(models: dict[ModelKey, dict]) -> dict[ModelKey, dict]:
     A method that was not measured gets the set-up of the one that was, and what its own takes more.
     """
     found = {}
+    first_of = {(key.place, key.dtype): key for key in models if key.layout == _FIRST}
     for key, model in models.items():
-        first = models.get(key._replace(method=_MEASURED, layout=_FIRST))
-        measured = models.get(key._replace(method=_MEASURED))
-        if key.operation == kmeans.OPERATION.name and key.layout == DENSE and first and measured:
-            found[key._replace(layout=SEEDED)] = _seeded(model, measured, first)
+        first = first_of.get((key.place, key.dtype))
+        if key.operation == kmeans.OPERATION.name and key.layout == DENSE and first is not None:
+            measured = models.get(first._replace(layout=DENSE))
+            if measured:
+                found[key._replace(layout=SEEDED)] = _seeded(model, measured, models[first])
     return found
 
 

@@ -1,25 +1,86 @@
-"""k-means as an estimator, in the place of scikit-learn's."""
+"""k-means as an estimator: one of scikit-learn's where that is installed, and like them else."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
 import numpy as np
 
-from hetero.arrays import describe, is_device_array
+from hetero.arrays import describe, is_device_array, library_of
 from hetero.imports import load
 from hetero.ops.kmeans import cluster, operands
-from hetero.ops.kmeans.estimator_base import (
-    Base,
-    ConvergenceWarning,
-    check_is_fitted,
-    state_of,
-    validated,
-)
+from hetero.ops.linear_systems.vectors import like
 
 _ALGORITHMS = ("lloyd", "elkan")
 _BLOCK = 1 << 20  # elements of a sparse X made dense at once
+
+try:
+    from sklearn.base import (
+        BaseEstimator,
+        ClassNamePrefixFeaturesOutMixin,
+        ClusterMixin,
+        TransformerMixin,
+    )
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.utils.validation import check_is_fitted, validate_data
+
+    class Base(  # type: ignore[misc]
+        ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator
+    ):
+        """scikit-learn's classes, for pipelines, searches and clones."""
+
+        def __sklearn_tags__(self) -> Any:
+            tags = super().__sklearn_tags__()
+            tags.input_tags.sparse = True
+            return tags
+
+except (ImportError, RuntimeError):  # not installed, or not before Python's end began
+    validate_data = None
+    ConvergenceWarning = RuntimeWarning
+
+    class Base:  # type: ignore[no-redef]
+        """The part of scikit-learn's classes that needs nothing of it."""
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
+            """The parameters by name."""
+            return {name: getattr(self, name) for name in self._names()}
+
+        def set_params(self, **params: Any) -> Any:
+            """Set parameters by name; gives the estimator."""
+            for name, value in params.items():
+                if name not in self._names():
+                    raise ValueError(
+                        f"Invalid parameter {name!r} for estimator {self!r}. Valid parameters are: "
+                        f"{self._names()!r}."
+                    )
+                setattr(self, name, value)
+            return self
+
+        def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Any:
+            """As ``fit(X).transform(X)``."""
+            return self.fit(X, y, **options).transform(X)  # type: ignore[attr-defined]
+
+        def __repr__(self) -> str:
+            given = inspect.signature(type(self)).parameters
+            different = [
+                f"{name}={value!r}"
+                for name, value in self.get_params().items()
+                if value is not given[name].default
+            ]
+            return f"{type(self).__name__}({', '.join(different)})"
+
+        @classmethod
+        def _names(cls) -> list[str]:
+            return sorted(inspect.signature(cls).parameters)
+
+    def check_is_fitted(estimator: Any) -> None:
+        if not hasattr(estimator, "n_features_in_"):
+            raise ValueError(
+                f"This {type(estimator).__name__} instance is not fitted yet. Call 'fit' with "
+                "appropriate arguments before using this estimator."
+            )
 
 
 class KMeans(Base):
@@ -90,7 +151,7 @@ class KMeans(Base):
         self.method = method
 
     def __getstate__(self) -> dict[str, Any]:
-        return state_of(self)
+        return _state_of(self)
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
         """Compute the centroids.
@@ -116,7 +177,7 @@ class KMeans(Base):
                 f"The 'algorithm' parameter of KMeans must be a str among {set(_ALGORITHMS)}. "
                 f"Got {self.algorithm!r} instead."
             )
-        X = validated(self, X, reset=True)
+        X = _validated(self, X, reset=True)
         if self.algorithm == "elkan" and self.n_clusters == 1:
             warnings.warn(
                 "algorithm='elkan' doesn't make sense for a single cluster. Using 'lloyd' instead.",
@@ -160,12 +221,10 @@ class KMeans(Base):
         They are of float32 where both the rows and the centroids are, else of float64.
         """
         check_is_fitted(self)
-        X = validated(self, X, reset=False)
+        X = _validated(self, X, reset=False)
         if not is_device_array(X):
             return self._distances(X)
-        like = load("hetero.ops.linear_systems.vectors").like
-        transfer = load("hetero.moving.transfer")
-        return like(X, self._distances(transfer.to_host(X, describe(X))))
+        return like(X, self._distances(operands.on_host(X, describe(X).dtype)))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Less the weighted sum of the rows' squared distances from the nearest centroid."""
@@ -174,7 +233,7 @@ class KMeans(Base):
     def _assigned(self, X: Any, sample_weight: Any) -> Any:
         check_is_fitted(self)
         return cluster(
-            validated(self, X, reset=False),
+            _validated(self, X, reset=False),
             int(self.cluster_centers_.shape[0]),
             init=self.cluster_centers_,
             n_init=1,
@@ -188,11 +247,10 @@ class KMeans(Base):
 
     def _distances(self, X: Any) -> np.ndarray:
         cdist = load("scipy.spatial.distance").cdist
-        on_host = load("hetero.ops.linear_systems.vectors").on_host
         centroids = self.cluster_centers_
         dtype = np.promote_types(operands.float_dtype(X.dtype), describe(centroids).dtype)
         if is_device_array(centroids):
-            centroids = on_host(centroids, describe(centroids), np.dtype(np.float64))
+            centroids = operands.on_host(centroids, np.dtype(np.float64))
         found = np.empty((X.shape[0], len(centroids)), dtype)
         rows = max(_BLOCK // X.shape[1], 1)
         for begin in range(0, X.shape[0], rows):
@@ -200,3 +258,41 @@ class KMeans(Base):
             part = part.toarray() if operands.is_sparse(part) else part
             found[begin : begin + rows] = cdist(part, centroids)
         return found
+
+
+def _state_of(estimator: Any) -> dict[str, Any]:
+    """What is pickled of an estimator, or copied: its attributes, those on the host of which no
+    array can be."""
+    transfer = load("hetero.moving.transfer")
+    state = dict(vars(estimator))
+    for name, value in state.items():
+        if is_device_array(value) and not library_of(value).pickles:
+            state[name] = transfer.to_host(value, describe(value))
+    return state
+
+
+def _validated(estimator: Base, X: Any, *, reset: bool) -> Any:
+    """Rows for an estimator to be fitted (``reset``), or for one that is.
+
+    scikit-learn looks at what is on the host where it is installed; names of columns are its own.
+    """
+    if validate_data is not None and not is_device_array(X):
+        return validate_data(
+            estimator,
+            X,
+            reset=reset,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            order="C",
+            accept_large_sparse=False,
+        )
+    X = operands.checked_shape(X)
+    d = int(X.shape[1])
+    if reset:
+        estimator.n_features_in_ = d
+    elif d != estimator.n_features_in_:
+        raise ValueError(
+            f"X has {d} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input"
+        )
+    return X

@@ -1,64 +1,31 @@
-"""A fit: several starts, of which the best one counts, wherever they run."""
+"""A fit: several starts, of which the best one counts, on whatever backend."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hetero.errors import DeviceError
-
-
-class Run(NamedTuple):
-    """How one start ended.
-
-    Attributes
-    ----------
-    inertia : float
-        Sum of the weighted squared distances of all rows from their centroids.
-    iterations : int
-    converged : bool
-        Whether it stopped by the tolerance, or because no label changed.
-    """
-
-    inertia: float
-    iterations: int
-    converged: bool
+from hetero.ops.kmeans.backend import Backend, Run
 
 
 class Outcome(NamedTuple):
     """How a fit ended: the best of its starts.
 
-    Labels are None where they were written to the caller's array.
+    Labels are an array on the host, or the one of `Fit.labels`.
     """
 
     run: Run
-    labels: np.ndarray | None
+    labels: Any
 
 
-class Rows(Protocol):
-    """The rows of X where they are computed with.
+class DeviceLabels(NamedTuple):
+    """An array on a device that gets the labels, and the buffer that a launch takes for it."""
 
-    Centroids are (k, d) arrays on the host, in coordinates of the rows' own.
-    """
-
-    mean: np.ndarray | float
-
-    def mean_variance(self) -> float:
-        """The mean over the columns of their variances."""
-
-    def seeds(self, how: Any, k: int, random: np.random.RandomState) -> np.ndarray:
-        """Initial centroids by "k-means++", "random" or a callable."""
-
-    def lloyd(
-        self, centroids: np.ndarray, maxiter: int, tol: float, exactly: bool
-    ) -> tuple[Run, np.ndarray | None]:
-        """Iterations from these centroids, which are changed; the labels, as in `Outcome`.
-
-        ``tol`` is that of the sum of squared shifts. With ``exactly`` all iterations are made.
-        A DeviceError brings the centroids that were saved last, and the number of iterations.
-        """
+    array: Any
+    buffer: Any
 
 
 class Progress:
@@ -79,7 +46,7 @@ class Progress:
         self.start = 0
         self.centroids: np.ndarray | None = None
         self.iterations = 0
-        self.best: tuple[Run, np.ndarray, np.ndarray | None] | None = None
+        self.best: tuple[Run, np.ndarray, Any] | None = None
 
 
 class Fit(NamedTuple):
@@ -97,7 +64,7 @@ class Fit(NamedTuple):
     random : numpy.random.RandomState
     exactly : bool
         Make ``maxiter`` iterations of each start, whatever happens.
-    labels : Any
+    labels : DeviceLabels or None
         Where a device is to leave the labels; None: on the host.
     progress : Progress
     matrix, weights : sparse matrix, array or None
@@ -105,7 +72,7 @@ class Fit(NamedTuple):
     host : array or None
         X, where it lies on the host.
     report : callable or None
-        Is told of each start.
+        Gets a line about each start.
     """
 
     maxiter: int
@@ -114,7 +81,7 @@ class Fit(NamedTuple):
     starts: int = 1
     random: Any = None
     exactly: bool = False
-    labels: Any = None
+    labels: DeviceLabels | None = None
     progress: Progress | None = None
     matrix: Any = None
     weights: np.ndarray | None = None
@@ -131,17 +98,13 @@ class Fit(NamedTuple):
         return self.init if self.maxiter == 0 else None
 
 
-def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
+def fit(rows: Backend, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
     """The outcome, and the centroids in the coordinates of X."""
     now = asked.progress or Progress()
     tol = asked.tol * rows.mean_variance() if asked.tol and not asked.exactly else 0.0
     while now.start < asked.starts:
         if now.centroids is None:
-            if isinstance(asked.init, np.ndarray):
-                now.centroids = asked.init.copy()
-            else:
-                seeds = rows.seeds(asked.init, k, asked.random)
-                now.centroids = seeds + rows.mean
+            now.centroids = _initial(rows, asked, k)
         centroids = np.ascontiguousarray(now.centroids - rows.mean)
         if not tol <= float(np.finfo(centroids.dtype).max):
             tol = np.inf  # squares overflow, also those of shifts: it ends at once, as elsewhere
@@ -169,8 +132,15 @@ def fit(rows: Rows, asked: Fit, k: int) -> tuple[Outcome, np.ndarray]:
     return Outcome(run, labels), centroids
 
 
-def _same(labels: Any, others: Any, k: int) -> bool:
+def _initial(rows: Backend, asked: Fit, k: int) -> np.ndarray:
+    """The centroids that a start begins with."""
+    if isinstance(asked.init, np.ndarray):
+        return asked.init.copy()
+    return rows.seeds(asked.init, k, asked.random) + rows.mean
+
+
+def _same(labels: np.ndarray, others: np.ndarray, k: int) -> bool:
     """Whether two clusterings differ by the clusters' numbers alone."""
-    found = np.full(k, -1, np.int32)
-    found[labels] = others  # of each cluster the number that some row of it has there
-    return bool(np.array_equal(found[labels], others))
+    number = np.full(k, -1, np.int32)
+    number[labels] = others  # of each cluster: that of some row of it in the other clustering
+    return bool(np.array_equal(number[labels], others))

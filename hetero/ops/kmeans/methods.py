@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero import registry
+from hetero.host.compiled import loops
 from hetero.imports import load
 from hetero.kernels.kmeans.plan import RUNGS
-from hetero.ops.kmeans.loops import BOUNDS, CLUSTERS
 from hetero.ops.kmeans.operands import (
     EXPECTED,
     NAME,
@@ -20,19 +20,21 @@ from hetero.ops.kmeans.operands import (
     host_values,
 )
 from hetero.ops.products import cublas
-from hetero.pricing import memory_limit
 from hetero.registry import Arguments
 from hetero.registry.models import Work
 from hetero.registry.problem import Problem
 
+if TYPE_CHECKING:
+    from hetero.devices.base import Device
+    from hetero.ops.kmeans.fit import Outcome
+
+_COMPILED_CPU = "hetero.ops.kmeans.compiled_cpu"
+CLUSTERS = loops.register(loops.Family("clusters", 6.0, f"{_COMPILED_CPU}:compile_clusters"))
+BOUNDS = loops.register(loops.Family("bounds", 5.0, f"{_COMPILED_CPU}:compile_bounds", served=True))
 _LEAST_SHARED = 1 << 12  # rows
 # What grows with n, d, k: launches and round trips with none, labels, columns' sums, round trips of
 # seeds; rows that are read, distances that are compared, centroids that are made; products.
 _TERMS = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
-
-if TYPE_CHECKING:
-    from hetero.devices.base import Device
-    from hetero.ops.kmeans.fit import Outcome
 
 
 def _work(problem: Problem, info: dict[str, Any]) -> Work:
@@ -52,41 +54,75 @@ def _work(problem: Problem, info: dict[str, Any]) -> Work:
 
 
 def seeding_iterations(k: int) -> int:
-    """As many distances k-means++ takes as so many iterations."""
+    """How many iterations compute as many distances as k-means++ does."""
     return 2 + int(np.log(k))
 
 
-def _on_cpu(rows: Callable[[], Any]) -> Callable[..., Outcome]:
-    """``run`` on the CPU, with rows of that kind, which is loaded on use."""
+# -- Runs ------------------------------------------------------------------------------------------
+
+
+def _on_cpu(backend: Callable[..., Any]) -> Callable[..., Outcome]:
+    """``run`` on the CPU, by what ``backend(X, weights, given)`` gives."""
 
     def run(devices: tuple[()], problem: Problem, arguments: Arguments) -> Outcome:
         fit = load("hetero.ops.kmeans.fit").fit
         X, weights = _on_host(arguments)
         given = arguments.options.given
         with np.errstate(invalid="ignore", over="ignore"):  # of rows that are refused for it
-            made = rows()(X, weights, given)
+            rows = backend(X, weights, given)
         if arguments.inputs:
-            _check(X, made.mean if given is None else None)
-        outcome, centroids = fit(made, arguments.options, problem.dims[2])
-        arguments.output[...] = centroids
+            _check(X, rows.mean if given is None else None)
+        outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
         return outcome
 
     return run
 
 
-def _numpy_rows() -> Any:
-    NumpyRows = load("hetero.ops.kmeans.rows_numpy").NumpyRows
-    return NumpyRows
+def _numpy(X: Any, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
+    NumpyBackend = load("hetero.ops.kmeans.cpu").NumpyBackend
+    return NumpyBackend(X, weights, given)
 
 
-def _loop_rows() -> Any:
-    BoundedRows = load("hetero.ops.kmeans.bounded_cpu").BoundedRows
-    return BoundedRows
+def _bounded(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
+    BoundedBackend = load(_COMPILED_CPU).BoundedBackend
+    return BoundedBackend(X, weights, given, BOUNDS.of(X.dtype))
 
 
-def _bounded_rows() -> Any:
-    AlwaysBounded = load("hetero.ops.kmeans.bounded_cpu").AlwaysBounded
-    return AlwaysBounded
+def _hamerly(X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None) -> Any:
+    HamerlyBackend = load(_COMPILED_CPU).HamerlyBackend
+    return HamerlyBackend(X, weights, given)
+
+
+def _on_device(method: str) -> Callable[..., Outcome]:
+    """``run`` on a device; on several, and on one that has no room, of rows on the host."""
+
+    def run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
+        fit = load("hetero.ops.kmeans.fit").fit
+        if isinstance(arguments.output, np.ndarray):
+            rows = _split(devices, problem, arguments, method)
+            outcome, arguments.output[...] = fit(rows, arguments.options, problem.dims[2])
+            return outcome
+        DeviceBackend = load("hetero.ops.kmeans.device").DeviceBackend
+        rows = DeviceBackend(devices[0], problem, arguments, method)
+        outcome, centroids = fit(rows, arguments.options, problem.dims[2])
+        devices[0].upload(centroids, arguments.output)
+        return outcome
+
+    return run
+
+
+def _split(devices: tuple[Device, ...], problem: Problem, arguments: Arguments, method: str) -> Any:
+    """The backend of rows on the host, for several devices or in blocks for one."""
+    blocks = load("hetero.ops.kmeans.blocks")
+    X, weights = _on_host(arguments)
+    given = arguments.options.given
+    rows = load("hetero.ops.kmeans.partition").HostRows(problem, X, weights, method, given)
+    if len(devices) > 1:
+        backend = blocks.partitioned(devices, rows)
+    else:
+        backend = blocks.BlockBackend(devices[0], rows)
+    _check(X, backend.mean_variance() if given is None else None)
+    return backend
 
 
 def _on_host(arguments: Arguments) -> tuple[Any, np.ndarray | None]:
@@ -105,32 +141,7 @@ def _check(X: np.ndarray, known: Any) -> None:
         check_finite(X)
 
 
-def _on_device(method: str) -> Callable[..., Outcome]:
-    """``run`` on a device; on several, and on one that has no room, of rows on the host."""
-
-    def run(devices: tuple[Device, ...], problem: Problem, arguments: Arguments) -> Outcome:
-        fit = load("hetero.ops.kmeans.fit").fit
-        BlockRows = load("hetero.ops.kmeans.rows_blocks").BlockRows
-        OneDevice = load("hetero.ops.kmeans.rows_device").OneDevice
-        shared_rows = load("hetero.ops.kmeans.rows_shared").shared_rows
-        if isinstance(arguments.output, np.ndarray):
-            X, weights = _on_host(arguments)
-            asked, given = (problem, X, weights, method), arguments.options.given
-            if len(devices) > 1:
-                parts: Any = shared_rows(devices, *asked, given)
-            else:
-                room = memory_limit.room(memory_limit.of(devices[0]))
-                parts = BlockRows(devices[0], *asked, room, given=given)
-            _check(X, parts.mean_variance() if given is None else None)
-            outcome, centroids = fit(parts, arguments.options, problem.dims[2])
-            arguments.output[...] = centroids
-            return outcome
-        rows = OneDevice(devices[0], problem, arguments, method)
-        outcome, centroids = fit(rows, arguments.options, problem.dims[2])
-        devices[0].upload(centroids, arguments.output)
-        return outcome
-
-    return run
+# -- Rows of the registry --------------------------------------------------------------------------
 
 
 def _dense_alone(problem: Problem, info: dict[str, Any]) -> str | None:
@@ -150,6 +161,10 @@ def _loops(problem: Problem) -> tuple[str, ...]:
     return (CLUSTERS.of(problem.dtype),)
 
 
+def _bounded_loops(problem: Problem) -> tuple[str, ...]:
+    return (*_loops(problem), BOUNDS.of(problem.dtype))
+
+
 def _stands_in(problem: Problem) -> str | None:
     """Sparse rows are NumPy's and SciPy's in any case."""
     return None if problem.layout == SPARSE else "stands in while 'lloyd' is compiled"
@@ -159,10 +174,6 @@ def _is_within(problem: Problem) -> str:
     return "is what 'lloyd' goes over to where it is faster"
 
 
-def _bounded_loops(problem: Problem) -> tuple[str, ...]:
-    return (*_loops(problem), BOUNDS.of(problem.dtype))
-
-
 _COMPILED = ("loops", "numba", "scipy")
 registry.register_method(
     operation=NAME,
@@ -170,7 +181,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=_dense_alone,
     work=_work,
-    run=_on_cpu(_loop_rows),
+    run=_on_cpu(_bounded),
     loops=_loops,
     uses=_COMPILED,
 )
@@ -180,7 +191,7 @@ registry.register_method(
     kinds=("cpu",),
     excludes=_dense_alone,
     work=_work,
-    run=_on_cpu(_bounded_rows),
+    run=_on_cpu(_hamerly),
     loops=_bounded_loops,
     uses=_COMPILED,
     stands_in=_is_within,
@@ -190,7 +201,7 @@ registry.register_method(
     method="products",
     kinds=("cpu",),
     work=_work,
-    run=_on_cpu(_numpy_rows),
+    run=_on_cpu(_numpy),
     stands_in=_stands_in,
 )
 registry.register_method(

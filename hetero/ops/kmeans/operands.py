@@ -18,6 +18,7 @@ from hetero.arrays import (
     is_device_array,
     name_of,
 )
+from hetero.imports import load
 from hetero.registry.problem import Problem, check_dims
 
 NAME = "kmeans"
@@ -248,6 +249,32 @@ def weights_operand(weights: Any, n: int) -> Operand | None:
     if operand.shape != (n,):
         raise ValueError(f"sample_weight.shape == {operand.shape}, expected {(n,)}!")
     return operand
+
+
+def checked_weights(weights: Any, n: int, dtype: np.dtype) -> np.ndarray | None:
+    """Sample weights as an array on the host, None where there are none."""
+    if weights is None:
+        return None
+    single = isinstance(weights, numbers.Number)
+    weights = np.full(n, weights, dtype) if single else on_host(weights, dtype)
+    check_finite(weights, "sample_weight")
+    if not weights.any():
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    if not (weights > 0).any():
+        raise ValueError("Sample weights must contain at least one positive number.")
+    return weights
+
+
+def on_host(array: Any, dtype: np.dtype) -> np.ndarray:
+    """An array's values on the host, C-contiguous and of a dtype; ValueError where complex."""
+    if is_device_array(array):
+        array = load("hetero.moving.transfer").to_host(array, describe(array))
+    elif is_sparse(array):
+        array = array.toarray()
+    array = np.asarray(array)
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported")
+    return np.ascontiguousarray(array, dtype)
 
 
 def checked_random(seed: Any) -> np.random.RandomState:

@@ -10,10 +10,9 @@ import pytest
 
 import hetero
 from hetero.kernels.cpu import kmeans as loops
-from hetero.ops.kmeans import bounded_cpu
-from hetero.ops.kmeans.bounded_cpu import AlwaysBounded, BoundedRows
+from hetero.ops.kmeans import compiled_cpu
+from hetero.ops.kmeans.compiled_cpu import BoundedBackend, CompiledBackend, HamerlyBackend
 from hetero.ops.kmeans.fit import Fit, fit
-from hetero.ops.kmeans.rows_cpu import LoopRows
 
 BLOCK = loops.BLOCK
 
@@ -64,16 +63,16 @@ def test_nothing_differs(n, d, k, data, dtype):
     weights = np.random.default_rng(3).integers(0, 3, n).astype(dtype)
     weights[0] = 1
     for given in (None, weights):
-        expected = fitted(LoopRows, X, X[:k], 25, given)
-        same(fitted(AlwaysBounded, X, X[:k], 25, given), expected)
-        same(fitted(BoundedRows, X, X[:k], 25, given), expected)
+        expected = fitted(CompiledBackend, X, X[:k], 25, given)
+        same(fitted(HamerlyBackend, X, X[:k], 25, given), expected)
+        same(fitted(BoundedBackend, X, X[:k], 25, given), expected)
 
 
 def test_no_loop_leaves_its_arrays():
     in_bounds.check("""
-from hetero.ops.kmeans import loop_examples
-loop_examples.clusters(np.dtype("float64"))
-loop_examples.bounds(np.dtype("float64"))
+from hetero.ops.kmeans import compiled_cpu
+compiled_cpu.compile_clusters(np.dtype("float64"))
+compiled_cpu.compile_bounds(np.dtype("float64"))
 X = np.random.default_rng(0).random((777, 5))
 for k in (1, 7, 65):
     for method in ("lloyd", "hamerly"):
@@ -84,7 +83,7 @@ for k in (1, 7, 65):
 @pytest.mark.parametrize("k", [loops.TILE - 1, loops.TILE, loops.TILE + 1])
 def test_clusters_around_a_tile(k):
     X = blobs(6 * k, 3, k // 2, np.float32)
-    same(fitted(AlwaysBounded, X, X[:k], 12), fitted(LoopRows, X, X[:k], 12))
+    same(fitted(HamerlyBackend, X, X[:k], 12), fitted(CompiledBackend, X, X[:k], 12))
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-19, 1e18, 1e20])
@@ -92,14 +91,14 @@ def test_huge_and_tiny_rows(scale):
     """Squares that underflow and overflow: nothing may be taken for certain."""
     X = (scale * blobs(900, 3, 6, np.float64)).astype(np.float32)
     with np.errstate(all="ignore"):
-        same(fitted(AlwaysBounded, X, X[:7], 9), fitted(LoopRows, X, X[:7], 9))
+        same(fitted(HamerlyBackend, X, X[:7], 9), fitted(CompiledBackend, X, X[:7], 9))
 
 
 def test_one_row_far_from_all():
     X = blobs(2000, 2, 5, np.float32)
     X[77] = 1e18
     with np.errstate(all="ignore"):
-        same(fitted(AlwaysBounded, X, X[70:78], 20), fitted(LoopRows, X, X[70:78], 20))
+        same(fitted(HamerlyBackend, X, X[70:78], 20), fitted(CompiledBackend, X, X[70:78], 20))
 
 
 def test_emptied_clusters():
@@ -107,7 +106,7 @@ def test_emptied_clusters():
     X = blobs(1500, 2, 6, np.float64)
     start = X[:6].copy()
     start[2:4] += 1e3
-    same(fitted(AlwaysBounded, X, start, 30), fitted(LoopRows, X, start, 30))
+    same(fitted(HamerlyBackend, X, start, 30), fitted(CompiledBackend, X, start, 30))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -116,7 +115,7 @@ def test_bounds_hold(data, dtype):
     """After every iteration: above a row's own distance, below that of all others."""
     n, d, k = 2100, 5, 24
     X = data(n, d, k, dtype)
-    rows = AlwaysBounded(X, None)
+    rows = HamerlyBackend(X, None)
     centred, seen = (rows._X - rows.mean).astype(np.longdouble), []
     assign = rows.assign
 
@@ -139,14 +138,14 @@ def test_bounds_hold(data, dtype):
 
 def test_rows_are_skipped():
     X = blobs(20_000, 4, 40, np.float64)
-    rows = fitted(AlwaysBounded, X, X[:60], 40)[2]
+    rows = fitted(HamerlyBackend, X, X[:60], 40)[2]
     teams = len(rows._bounds.looked)
     assert rows._bounds.looked.sum() <= teams * BLOCK + 0.02 * len(X)
 
 
-def watched(X, k, iterations):
+def watched(X, k, iterations, compiled=None):
     """A fit that goes on; of each iteration, whether bounds were used and how many rows changed."""
-    rows, used, moving = BoundedRows(X, None), [], []
+    rows, used, moving = BoundedBackend(X, None, compiled=compiled), [], []
     assign = rows.assign
 
     def noted(centroids):
@@ -164,7 +163,7 @@ def watched(X, k, iterations):
 def test_bounds_are_used_once_few_rows_change():
     used, moving = watched(blobs(20_000, 4, 256, np.float32), 256, 15)
     first = used.index(True)
-    assert first == next(i for i, part in enumerate(moving) if part <= bounded_cpu._MOVED) + 1
+    assert first == next(i for i, part in enumerate(moving) if part <= compiled_cpu._MOVED) + 1
     assert first < 8
     assert all(used[first:])
 
@@ -174,7 +173,7 @@ def test_bounds_are_given_up_where_they_skip_nothing():
     X = np.random.default_rng(0).standard_normal((6000, 64)).astype(np.float32)
     used, moving = watched(X, 256, 12)
     tries = [i for i, now in enumerate(used) if now and not (i and used[i - 1])]
-    assert moving[tries[0] - 1] <= bounded_cpu._MOVED
+    assert moving[tries[0] - 1] <= compiled_cpu._MOVED
     assert len(tries) > 1
     for before, again in pairwise(tries):
         assert used[before : before + 3] == [True, True, False]
@@ -183,23 +182,23 @@ def test_bounds_are_given_up_where_they_skip_nothing():
 
 def test_the_plain_loop_serves_while_bounds_are_compiled(monkeypatch):
     begun = []
-    monkeypatch.setattr(bounded_cpu, "is_ready", lambda name: False)
-    monkeypatch.setattr(bounded_cpu.loop_compiler, "begin", begun.append)
-    used, _ = watched(blobs(20_000, 4, 256, np.float32), 256, 8)
+    monkeypatch.setattr(compiled_cpu, "is_ready", lambda name: False)
+    monkeypatch.setattr(compiled_cpu.loop_compiler, "begin", begun.append)
+    used, _ = watched(blobs(20_000, 4, 256, np.float32), 256, 8, compiled="the bounds")
     assert not any(used)
-    assert begun == ["bounds in float32"]
+    assert begun == ["the bounds"]
 
 
 @pytest.mark.parametrize(
     ("n", "k", "d"), [(100_000, 8, 2), (100_000, 8, 32), (100_000, 2, 256), (1000, 256, 8)]
 )
 def test_few_clusters_or_rows_are_not_worth_bounds(n, k, d):
-    assert bounded_cpu.most_looked_at(n, k, d) < bounded_cpu._LEAST
+    assert compiled_cpu.most_looked_at(n, k, d) < compiled_cpu._LEAST
 
 
 @pytest.mark.parametrize(("k", "d"), [(64, 2), (64, 8), (256, 2), (256, 128)])
 def test_many_clusters_are(k, d):
-    assert 0.15 < bounded_cpu.most_looked_at(100_000, k, d) < 1
+    assert 0.15 < compiled_cpu.most_looked_at(100_000, k, d) < 1
 
 
 def test_named_method():

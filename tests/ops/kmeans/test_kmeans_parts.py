@@ -11,23 +11,18 @@ from runtimes import opencl_device
 import hetero
 from hetero import devices, registry
 from hetero.errors import DeviceError, DeviceMemoryError
-from hetero.ops.kmeans import (
-    lloyd_device,
-    loop_device,
-    methods,
-    problem,
-    rows_blocks,
-    rows_cpu,
-    rows_device,
-    rows_numpy,
-    rows_parts,
-)
-from hetero.ops.kmeans.fit import Fit, Run, fit
+from hetero.ops.kmeans import blocks as moving
+from hetero.ops.kmeans import device as fits
+from hetero.ops.kmeans import methods, problem
+from hetero.ops.kmeans.backend import Run
+from hetero.ops.kmeans.blocks import BlockBackend, PartitionedBlocks, partitioned
+from hetero.ops.kmeans.compiled_cpu import CompiledBackend
+from hetero.ops.kmeans.cpu import NumpyBackend
+from hetero.ops.kmeans.device import DeviceBackend
+from hetero.ops.kmeans.device_rows import DeviceRows
+from hetero.ops.kmeans.fit import Fit, fit
 from hetero.ops.kmeans.operands import check_finite
-from hetero.ops.kmeans.rows_blocks import BlockRows
-from hetero.ops.kmeans.rows_device import OneDevice
-from hetero.ops.kmeans.rows_parts import PartedRows
-from hetero.ops.kmeans.rows_shared import SharedBlocks, shared_rows
+from hetero.ops.kmeans.partition import HostRows, Part, PartitionBackend
 from hetero.profile import inventory
 from hetero.registry import Arguments
 
@@ -47,10 +42,11 @@ def points(n, d, k, dtype="float64", seed=0):
 def parted(used, X, k, weights=None, rows=None, room=1 << 20, **asked):
     asked = {"maxiter": 300, "tol": 1e-4, "init": "k-means++", **asked}
     made = problem(X, k, sample_weight=weights)
+    hosted = HostRows(made, X, weights, "lloyd")
     given = (
-        BlockRows(used[0], made, X, weights, "lloyd", room, rows)
+        BlockBackend(used[0], hosted, room, rows)
         if len(used) == 1
-        else PartedRows(used, made, X, weights, "lloyd")
+        else PartitionBackend(used, hosted)
     )
     outcome, centroids = fit(given, Fit(**asked, random=np.random.RandomState(5)), k)
     return centroids, outcome.labels, outcome.run
@@ -73,10 +69,8 @@ def test_several_devices(device, number, weighted):
     for init in ("k-means++", "random", X[:4].copy()):
         found = parted([device] * number, X, 4, weights, init=init)
         agrees(found, X, 4, init=init, sample_weight=weights)
-    assert [p.first for p in PartedRows([device] * 2, problem(X, 4), X, None, "lloyd")._parts] == [
-        0,
-        200,
-    ]
+    parts = PartitionBackend([device] * 2, HostRows(problem(X, 4), X, None, "lloyd"))._parts
+    assert [part.first for part in parts] == [0, 200]
 
 
 @pytest.mark.parametrize("rows", [1, 99, 100, 101, 300])
@@ -133,7 +127,7 @@ def test_every_allocation_may_fail(device, monkeypatch):
         made.clear()
         failing[0] = number
         agrees(parted([device], X, 3, **asked), X, 3, init=init, max_iter=1)
-    monkeypatch.setattr(rows_blocks, "_LEAST", 1600)
+    monkeypatch.setattr(moving, "_LEAST", 1600)
     made.clear()
 
     def none(self, nbytes):
@@ -150,13 +144,13 @@ def test_every_allocation_may_fail(device, monkeypatch):
 def test_an_interrupt_leaves_nothing_on_the_way(device, monkeypatch):
     X, seen = points(1000, 2, 3), []
 
-    def begin(self, centroids, real=lloyd_device.DeviceRows.begin_step):
+    def begin(self, centroids, real=DeviceRows.begin_step):
         seen.append(centroids)
         if len(seen) == 7:
             raise KeyboardInterrupt
         return real(self, centroids)
 
-    monkeypatch.setattr(lloyd_device.DeviceRows, "begin_step", begin)
+    monkeypatch.setattr(DeviceRows, "begin_step", begin)
     with pytest.raises(KeyboardInterrupt):
         parted([device], X, 3, rows=200, room=4000, init=X[:3].copy())
     agrees(parted([device], X, 3, rows=200, room=4000, init=X[:3].copy()), X, 3, init=X[:3].copy())
@@ -174,17 +168,17 @@ def test_several_devices_without_room_take_blocks(device, number, monkeypatch):
         return real(self, nbytes)
 
     monkeypatch.setattr(type(device), "allocate", allocate)
-    monkeypatch.setattr(rows_blocks, "_LEAST", 1)
+    monkeypatch.setattr(moving, "_LEAST", 1)
     info = {**device.describe(), "memory_bytes": 10 * X.nbytes}
     monkeypatch.setattr(type(device), "describe", lambda self: info)
-    taken = count(monkeypatch, rows_parts.Part, "take")
+    taken = count(monkeypatch, Part, "take")
     for init in ("k-means++", X[:4].copy()):
         made = problem(X, 4, sample_weight=weights)
-        given = shared_rows([device] * number, made, X, weights, "lloyd")
+        given = partitioned([device] * number, HostRows(made, X, weights, "lloyd"))
         asked = Fit(maxiter=300, tol=1e-4, init=init, random=np.random.RandomState(5))
         outcome, centroids = fit(given, asked, 4)
         agrees((centroids, outcome.labels, outcome.run), X, 4, init=init, sample_weight=weights)
-    assert isinstance(given, SharedBlocks)
+    assert isinstance(given, PartitionedBlocks)
     assert len(taken) > 4 * number
     assert not devices.troubles()
 
@@ -197,21 +191,22 @@ def test_rows_as_near_to_two_centroids_get_the_labels_of_the_whole(device, way, 
     X = np.sort(rng.integers(0, 64, (4000, 3)), axis=0) / 2 + offset
     X, init = X.astype(np.float32), (rng.integers(0, 32, (40, 3)) + offset).astype(np.float32)
     made = problem(X, 40)
+    hosted = HostRows(made, X, None, "lloyd")
     with device.active():
         buffer, _owner = device.allocate(X.nbytes)
         device.upload(X, buffer)
-        whole = lloyd_device.DeviceRows(device, made, buffer)
+        whole = DeviceRows(device, made, buffer)
         whole.begin_step(init - whole.mean)
         expected, added = whole.fetch_labels(), whole.sums()[0]
     if way == "blocks":
-        found = BlockRows(device, made, X, None, "lloyd", 1 << 20, 700)
+        found = BlockBackend(device, hosted, 1 << 20, 700)
     elif way == "parts":
-        found = PartedRows([device] * 3, made, X, None, "lloyd")
+        found = PartitionBackend([device] * 3, hosted)
     else:
-        found = SharedBlocks([device] * 2, made, X, None, "lloyd", 700)
+        found = PartitionedBlocks([device] * 2, hosted, 700)
     np.testing.assert_array_equal(found.mean, whole.mean)
     assert whole.mean.any() == (offset > 0)
-    found.restart()
+    found.restart(40)
     found.assign(init - found.mean)
     np.testing.assert_array_equal(found.labels, expected)
     sums, _ = found.sums(init)
@@ -238,14 +233,14 @@ def test_parts_far_from_each_other(device):
 
 def test_the_variance_is_that_of_all_rows(device):
     X = np.concatenate([points(100, 3, 2) + 50, points(51, 3, 2, seed=1)])
-    found = PartedRows([device] * 3, problem(X, 2), X, None, "lloyd")
+    found = PartitionBackend([device] * 3, HostRows(problem(X, 2), X, None, "lloyd"))
     np.testing.assert_allclose(found.mean_variance(), X.var(axis=0).mean(), rtol=1e-12)
 
 
 def test_labels_stay_on_their_devices_until_the_end(device, monkeypatch):
     X = points(600, 3, 6)
-    fetched = count(monkeypatch, rows_parts.Part, "fetch")
-    begun = count(monkeypatch, rows_parts.Part, "begin")
+    fetched = count(monkeypatch, Part, "fetch")
+    begun = count(monkeypatch, Part, "begin")
     agrees(parted([device] * 2, X, 6), X, 6)
     assert len(begun) > 4
     assert len(fetched) == 2
@@ -319,7 +314,7 @@ def test_rows_that_the_device_has_no_room_for(device, monkeypatch):
     assert (plan.chosen.device, plan.chosen.method) == (device.name, "lloyd")
     with pytest.raises(ValueError, match="needs"):
         hetero.plan("kmeans", X, 4, device=device.name, method="naive")
-    loaded = count(monkeypatch, rows_parts.Part, "take")
+    loaded = count(monkeypatch, Part, "take")
     found = hetero.kmeans(X, 4, random_state=5, device=device.name)
     assert found[2]["device"] == device.name
     assert len(loaded) > 40, "blocks of ten rows"
@@ -351,13 +346,13 @@ def test_a_device_that_fails_in_the_middle(device, number, monkeypatch):
     X = points(600, 3, 6)
     seen = []
 
-    def begin(self, centroids, real=lloyd_device.DeviceRows.begin_step):
+    def begin(self, centroids, real=DeviceRows.begin_step):
         seen.append(centroids)
         if len(seen) > 3 * number:
             raise DeviceError("gone")
         return real(self, centroids)
 
-    monkeypatch.setattr(lloyd_device.DeviceRows, "begin_step", begin)
+    monkeypatch.setattr(DeviceRows, "begin_step", begin)
     with pytest.raises(DeviceError, match="gone") as failed:
         parted([device] * number, X, 6, rows=600)
     assert failed.value.iterations == 3
@@ -369,19 +364,18 @@ def test_the_cpu_goes_on_from_the_last_centroids(device, monkeypatch):
     """With no more iterations in all, and the same end."""
     X = points(600, 3, 6)
     expected = hetero.kmeans(X, 6, random_state=5, device="cpu", method="lloyd")
-    looks, state = [], loop_device.Loop._state
+    looks, state = [], DeviceRows.state
 
-    def failing(loop):
-        found = state(loop)
-        looks.append(found[1])
-        loop.saved, loop.saved_at = loop._fetch(found[1]), found[1]
-        if len(looks) == 1:
+    def failing(rows):
+        if looks:
             raise DeviceError("gone")
-        return found
+        looks.append(state(rows)[1])
+        return state(rows)
 
-    monkeypatch.setattr(loop_device.Loop, "_state", failing)
+    monkeypatch.setattr(DeviceRows, "state", failing)
+    monkeypatch.setattr(fits, "_CHECKPOINT_SECONDS", 0.0)
     started = []
-    for rows in (rows_cpu.LoopRows, rows_numpy.NumpyRows):
+    for rows in (CompiledBackend, NumpyBackend):
         count(monkeypatch, rows, "assign", started)
     found = hetero.kmeans(X, 6, random_state=5, device=device.name, method="lloyd")
     centroids, labels, info = found
@@ -406,9 +400,9 @@ def test_rows_on_a_device_that_are_not_finite(device, value, monkeypatch):
         device.upload(X, buffer)
         asked = Fit(3, 0.0, X[:2].copy())
         with pytest.raises(ValueError, match="Input X contains"):
-            OneDevice(device, problem(X, 2), Arguments((buffer,), None, asked), "lloyd")
+            DeviceBackend(device, problem(X, 2), Arguments((buffer,), None, asked), "lloyd")
         device.upload(np.nan_to_num(X, posinf=1e200, neginf=-1e200), buffer)
-        OneDevice(device, problem(X, 2), Arguments((buffer,), None, asked), "lloyd")
+        DeviceBackend(device, problem(X, 2), Arguments((buffer,), None, asked), "lloyd")
 
 
 @pytest.mark.filterwarnings("error")
@@ -430,11 +424,11 @@ def test_rows_on_the_host_that_are_not_finite(device, where, labels_alone, monke
                 buffer, _owner = device.allocate(X.nbytes)
                 device.upload(X, buffer)
                 hosted = fit_of._replace(host=X)
-                return OneDevice(device, asked, Arguments((buffer,), None, hosted), "lloyd")
+                return DeviceBackend(device, asked, Arguments((buffer,), None, hosted), "lloyd")
         return run(used, asked, Arguments((X,), np.empty((2, 3)), fit_of))
 
     looked = []
-    for module in (methods, rows_device):
+    for module in (methods, fits):
         monkeypatch.setattr(module, "check_finite", lambda X: looked.append(X) or check_finite(X))
     fitted()
     assert len(looked) == (labels_alone and where != "device"), "what sums tell is not looked for"

@@ -11,9 +11,9 @@ import pytest
 
 import hetero
 from hetero.kernels.cpu import kmeans as loops
-from hetero.ops.kmeans import rows_cpu, rows_numpy
-from hetero.ops.kmeans.initial import on_host
-from hetero.ops.kmeans.rows_cpu import LoopRows
+from hetero.ops.kmeans import compiled_cpu, cpu
+from hetero.ops.kmeans.compiled_cpu import CompiledBackend
+from hetero.ops.kmeans.cpu import NumpyBackend
 
 METHODS = ["products", "lloyd", "hamerly"]
 
@@ -64,9 +64,12 @@ def grid_like(n, d, dtype, seed=0):
 
 
 BLOCK = loops.BLOCK
-PARTS = rows_cpu._LEAST_BLOCKS * BLOCK  # rows from which there is a second part
+PARTS = compiled_cpu._LEAST_BLOCKS * BLOCK  # rows from which there is a second part
 ROWS = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, PARTS, 2 * PARTS - 1, 2 * PARTS + 1]
-ROWS += [rows_cpu._PARTS * PARTS + 1, 3 * 1024 + 1]  # as many parts as there may be; `distances`
+ROWS += [
+    compiled_cpu._PARTS * PARTS + 1,
+    3 * 1024 + 1,
+]  # as many parts as there may be; `distances`
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -92,8 +95,8 @@ def test_columns(d, method):
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_blocks_of_rows(rows, monkeypatch):
     """Blocks of few rows, one more and one less."""
-    monkeypatch.setattr(rows_numpy, "_BLOCK", 1)
-    monkeypatch.setattr(rows_numpy, "_LEAST_ROWS", rows)
+    monkeypatch.setattr(cpu, "_BLOCK", 1)
+    monkeypatch.setattr(cpu, "_LEAST_ROWS", rows)
     for n in (rows, 4 * rows - 1, 4 * rows, 4 * rows + 1):
         check(grid_like(n, 3, "float64"), min(n, 2), "products")
 
@@ -104,7 +107,7 @@ def test_work_around_a_second_thread(method):
     for n in (loops._SERIAL // 4 - 1, loops._SERIAL // 4, loops._SERIAL // 4 + 1):
         check(grid_like(n, 4, "float32", seed=2), 2, method, max_iter=3)
     d, k = 8, 4
-    n = loops._SERIAL * rows_cpu._PRODUCTS // (k * (d + rows_cpu._ARGMIN))
+    n = loops._SERIAL * compiled_cpu._PRODUCTS // (k * (d + compiled_cpu._ARGMIN))
     for m in (n - 1, n, n + 1):
         check(grid_like(m, d, "float64", seed=3), k, method, max_iter=3)
 
@@ -175,7 +178,7 @@ def test_equally_near_centroids_the_first_one_counts(method):
         X, 4, init=np.array([[1.0], [-1.0], [1.0], [-1.0]]), max_iter=1, tol=1e9, method=method
     )
     assert labels[0] == labels[3]
-    steps = LoopRows(X, None) if method == "lloyd" else rows_numpy.NumpyRows(X, None)
+    steps = CompiledBackend(X, None) if method == "lloyd" else NumpyBackend(X, None)
     steps.lloyd(np.array([[1.0], [-1.0], [1.0], [-1.0]]), 0, 0.0, False)
     assert list(steps.labels) == [0, 0, 1, 0]
 
@@ -214,16 +217,10 @@ def test_seeds_are_rows_with_weight_and_scikit_learns():
         weights = np.random.default_rng(n).random(n)
         weights[1::2] = 0.0 if k < n // 2 else 1.0
         for given in (None, weights):
-            rows = LoopRows(X, given)
-            found = rows.seeds("k-means++", k, np.random.RandomState(3)) + rows.mean
             expected, indices = cluster.kmeans_plusplus(X, k, sample_weight=given, random_state=3)
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
-            plain = rows_numpy.NumpyRows(X, given)
-            seeds = on_host(
-                plain.X, given, "k-means++", k, np.random.RandomState(3),
-                lambda plain=plain, given=given: rows_numpy.PlainSeeding(plain.X, given),
-            )  # fmt: skip
-            np.testing.assert_allclose(seeds + plain.mean, expected, rtol=0, atol=1e-14)
+            for rows in (CompiledBackend(X, given), NumpyBackend(X, given)):
+                found = rows.seeds("k-means++", k, np.random.RandomState(3)) + rows.mean
+                np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
             if given is not None:
                 assert (given[indices] > 0).all()
 
@@ -259,14 +256,14 @@ def test_the_same_bits_whatever_the_number_of_threads():
 def test_blas_has_its_threads_back():
     from threadpoolctl import threadpool_info
 
-    from hetero.ops.kmeans.single_blas import alone
+    from hetero.host.blas import one_thread
 
     def threads():
         return {one["filepath"]: one["num_threads"] for one in threadpool_info()}
 
     hetero.kmeans(grid_like(300, 2, "float64"), 3, random_state=0, method="lloyd")
     before = threads()
-    with alone, alone:
+    with one_thread, one_thread:
         inside = threads()
     assert {n for path, n in inside.items() if "openblas" in path} == {1}
     assert threads() == before
@@ -352,7 +349,7 @@ def test_means_of_columns(n, d, dtype):
     """However many rows are added as one: to the last digits of float64."""
     X = (np.random.default_rng(n + d).random((n, d)) + 1e4).astype(dtype)
     for rows in (X, np.asfortranarray(X), X[::2]):
-        found = rows_numpy.column_means(rows)
+        found = cpu.column_means(rows)
         assert found.dtype == dtype
         exact = rows.astype(np.float64).mean(axis=0)
         np.testing.assert_allclose(

@@ -1,27 +1,26 @@
-"""Rows on the host that one device has no room for: they go there block by block.
+"""Rows on the host that a device has no room for: they go there block by block.
 
 As many blocks as there is room for stay; the others go up in turn in every iteration, each while
 the one before it is computed with. Every second iteration takes them in the opposite order, so that
-what came last need not come again.
+what came last need not come again. Of several devices each goes through its part of the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
+from hetero.devices import at_once
 from hetero.devices.base import Device
 from hetero.errors import DeviceMemoryError
 from hetero.moving import failures, pipeline
 from hetero.moving.pipeline import Load, Slot, Step
-from hetero.ops.kmeans import columns_device
-from hetero.ops.kmeans.rows_numpy import PlainSeeding
-from hetero.ops.kmeans.rows_part import Part, combined
-from hetero.ops.kmeans.rows_parts import PartedRows
+from hetero.ops.kmeans.partition import HostRows, Part, PartitionBackend, SplitBackend
 from hetero.ops.linear_systems.partition import split
-from hetero.registry.problem import Problem
+from hetero.pricing import memory_limit
 
 _SHARE = 0.75  # of a device's room, that blocks take with what is made of them
 _BLOCKS = 12  # in that share, at least: what moves is not to be waited for
@@ -32,54 +31,49 @@ _TURNS = 2  # slots that blocks take turns in: one is loaded while another is co
 T = TypeVar("T")
 
 
-class BlockRows(PartedRows):
-    """See `hetero.ops.kmeans.fit.Rows` and `hetero.ops.kmeans.lloyd.Steps`.
+def partitioned(devices: Sequence[Device], rows: HostRows) -> SplitBackend:
+    """The rows in parts that stay, in blocks where one of the devices has no room for its part."""
+    for again in (False, True):
+        try:
+            return PartitionBackend(devices, rows)
+        except DeviceMemoryError as error:
+            failures.release(error)
+        if again or not any([device.trim() for device in devices]):  # noqa: C419  # each of them
+            break
+    return PartitionedBlocks(devices, rows)
+
+
+class BlockBackend(SplitBackend):
+    """Rows that go through one device in blocks.
 
     Parameters
     ----------
     device : Device
-    problem : Problem
-    X, weights : arrays on the host
-        C-contiguous, of one dtype; the weights may be None.
-    method : str
-        See `hetero.ops.kmeans.lloyd_device.DeviceRows`.
-    room : int
-        Bytes of the device's memory that may be used.
-    rows : int, optional
-        Of a block. Default: by the room.
-    given : (k, d) array, optional
-        See `hetero.ops.kmeans.fit.Fit.given`.
+    rows : HostRows
+    room : int, optional
+        Bytes of the device's memory that may be used. Default: what is free.
+    size : int, optional
+        Rows of a block. Default: by the room.
     """
 
     def __init__(
-        self,
-        device: Device,
-        problem: Problem,
-        X: np.ndarray,
-        weights: np.ndarray | None,
-        method: str,
-        room: int,
-        rows: int | None = None,
-        given: np.ndarray | None = None,
+        self, device: Device, rows: HostRows, room: int | None = None, size: int | None = None
     ) -> None:
-        self._begin(X, weights)
-        self._device, self._problem, self._method = device, problem, method
-        self.common = None if given is None else columns_device.subtracted_for(given)
+        super().__init__(rows)
+        self._device = device
+        if room is None:
+            room = memory_limit.room(memory_limit.of(device))
         self._room = int(_SHARE * room)
-        self._known: tuple[np.ndarray, float] | None = None
         most = min(self._room // _BLOCKS, _MOST)
-        self._cut(rows or max(1, most // (problem.dims[1] * X.itemsize)))
+        self._cut(size or max(1, most // self._X[0].nbytes))
 
-    def _cut(self, rows: int) -> None:
-        """Cut X into blocks; those that stay are the first ones."""
-        n = len(self._X)
-        self._rows = min(rows, n)
-        self._parts = [
-            Part(self._device, self._problem, self._X, self._weights, cut, self._method)
-            for cut in split(n, -(-n // self._rows))
-        ]
+    def _cut(self, size: int) -> None:
+        """Cut X into blocks of that many rows; those that stay are the first ones."""
+        self._size = min(size, self.n)
+        cuts = split(self.n, -(-self.n // self._size))
+        self._parts = [Part(self._device, self._host.cut(*cut), cut[0]) for cut in cuts]
         # A copy less the mean, labels and what an iteration makes beside; of those that stay only.
-        each = 2 * self._parts[0].nbytes + 16 * self._rows
+        each = 2 * self._parts[0].nbytes + 16 * self._size
         self._stay = min(max(self._room // each - _TURNS - 1, 0), len(self._parts))
         if self._stay + _TURNS >= len(self._parts):  # these are as many slots
             self._stay = len(self._parts)
@@ -87,34 +81,12 @@ class BlockRows(PartedRows):
         self._where: dict[int, tuple[Slot, ...]] = {}  # of the others, those that are there
         self._backwards = False
 
-    @property
-    def mean(self) -> np.ndarray:
-        """What is subtracted of all rows."""
-        if self.common is None:
-            self.common = self._subtracted(None)
-        return self.common
-
-    @property
-    def _column_means(self) -> np.ndarray:
-        return self.moments()[1]
-
-    @property
-    def _variance(self) -> float:
-        return self.moments()[2]
-
-    def moments(self) -> tuple[int, np.ndarray, float]:
-        """As `Part.moments`; found when it is asked for."""
-        if self._known is None:
-            self._known = combined(self._visit(Part.moments, None))
-        return len(self._X), *self._known
-
-    def _seeding(self) -> Any:
-        return PlainSeeding(self._X, self._weights, self._column_means)
+    def _part_moments(self) -> list[tuple[int, np.ndarray, float]]:
+        return self._visit(Part.moments, None)
 
     def assign(self, centroids: np.ndarray) -> bool:
-        """See `hetero.ops.kmeans.lloyd.Steps`."""
-        self._saved, self._begun = centroids.copy(), self._begun + 1
-        before, self._labels = self.labels, np.empty(len(self._X), np.int32)
+        self._save(centroids)
+        before, self._labels = self.labels, np.empty(self.n, np.int32)
 
         def step(part: Part) -> tuple[np.ndarray, np.ndarray]:
             part.begin(centroids)
@@ -125,23 +97,12 @@ class BlockRows(PartedRows):
         self._found = self._visit(step, self.mean)
         return not np.array_equal(before, self._labels)
 
-    def distances(self, centroids: np.ndarray) -> np.ndarray:
-        """See `hetero.ops.kmeans.lloyd.Steps`."""
-
-        def step(part: Part) -> np.ndarray:
+    def _each(self, step: Callable[[Part], T]) -> list[T]:
+        def labelled(part: Part) -> T:
             part.give(part.of(self.labels))
-            return part.distances(centroids)
+            return step(part)
 
-        return np.concatenate(self._visit(step, self.mean))
-
-    def inertia(self, centroids: np.ndarray) -> float:
-        """See `hetero.ops.kmeans.lloyd.Steps`."""
-
-        def step(part: Part) -> float:
-            part.give(part.of(self.labels))
-            return part.inertia(centroids)
-
-        return sum(self._visit(step, self.mean))
+        return self._visit(labelled, self.mean)
 
     def _visit(self, step: Callable[[Part], T], mean: np.ndarray | None) -> list[T]:
         """``step(part)`` for each block while it is on the device, in the order of the rows, less
@@ -156,15 +117,15 @@ class BlockRows(PartedRows):
                     pipeline.run(self._device, self._steps(step, mean, found))
                     return [found[number] for number in range(len(self._parts))]
             except DeviceMemoryError as error:
-                rows = self._rows // 2
-                if not self._room and rows * self._X[0].nbytes < _LEAST:
+                size = self._size // 2
+                if not self._room and size * self._X[0].nbytes < _LEAST:
                     raise
                 failures.release(error)
             with self._device.active():
                 for part in self._parts:
                     part.leave()
                 self._room = 0  # others use the device too: nothing stays
-                self._cut(max(rows, 1))
+                self._cut(max(size, 1))
                 self._device.trim()
 
     def _steps(
@@ -210,3 +171,30 @@ class BlockRows(PartedRows):
         """Slots for a block's rows and weights."""
         largest = self._parts[0].arrays
         return tuple(pipeline.slots(self._device, array.nbytes, 1)[0] for array in largest)
+
+
+class PartitionedBlocks(SplitBackend):
+    """Each device goes through its part of the rows in blocks, all of them at the same time."""
+
+    def __init__(self, devices: Sequence[Device], rows: HostRows, size: int | None = None) -> None:
+        super().__init__(rows)
+        cuts = split(self.n, len(devices))
+        self._devices = devices[: len(cuts)]
+        self._parts: list[BlockBackend] = [
+            BlockBackend(device, rows.cut(*cut), size=size)
+            for device, cut in zip(self._devices, cuts, strict=True)
+        ]
+
+    def restart(self, k: int) -> None:
+        super().restart(k)
+        for part in self._parts:
+            part.common = self.mean
+            part.restart(k)
+
+    def assign(self, centroids: np.ndarray) -> bool:
+        self._save(centroids)
+        tasks, before = [partial(part.assign, centroids) for part in self._parts], self.labels
+        at_once.run(self._devices, tasks, self._X.nbytes // len(tasks))
+        self._found = [part.sums(centroids) for part in self._parts]
+        self._labels = np.concatenate([part.labels for part in self._parts])
+        return not np.array_equal(before, self._labels)

@@ -1,0 +1,299 @@
+"""Rows on the CPU by compiled loops around BLAS's products, with Hamerly's bounds where they help.
+
+How many rows bounds save depends on the data and is seen only on the way. They are therefore tried
+once few rows change their label, and given up where too many are looked at all the same, until half
+as many rows change theirs. What is decided depends on the data alone, and changes no result.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hetero.host.compiled import loop_compiler
+from hetero.host.compiled.loops import as_loops_take, is_ready
+from hetero.host.threads import shared
+from hetero.imports import load
+from hetero.kernels.cpu import kmeans as loops
+from hetero.kernels.cpu import kmeans_bounds as bounds
+from hetero.ops.kmeans.backend import Seeding
+from hetero.ops.kmeans.cpu import CpuBackend
+
+_PARTS = 64  # that threads share: of blocks, and of sums
+_LEAST_BLOCKS = 4
+_PRODUCTS = 16  # products of a block that take as long as to read and use one element
+_ARGMIN = 8  # products, that look at one distance takes as long as
+_ROWS_OF_A_SUM = 4  # as many rows, at least, for each row of a part's sums
+
+_TEAMS = 32  # that gather rows, each for itself, at most
+_BLOCKS_OF_A_TEAM = 16  # at least: a team's last block is not full
+_MOVED = 1 / 16  # of the rows, below which bounds are tried
+_EACH = 1 << 19  # elements; as long as to read and use these an iteration takes for few rows, too
+_KEPT = 25  # keeping a row's bounds takes as long as to read and use so many elements
+_LOOKED = 1.15  # a row that is looked at takes so many times as long as without bounds
+_GATHERED = 5  # and for each of its numbers as long as to read and use so many elements
+_LEAST = 0.1  # of the rows, that may be looked at, or bounds are not tried
+_CENTROIDS = 8  # rows, at least, for each centroid: they are compared with each other too
+
+
+class CompiledBackend(CpuBackend):
+    """Dense rows, C-contiguous, which are packed in blocks for compiled loops."""
+
+    def __init__(
+        self, X: np.ndarray, weights: np.ndarray | None, given: np.ndarray | None = None
+    ) -> None:
+        super().__init__(X, weights, given)
+        self._X = as_loops_take(X)
+        self._each_weight = np.ones(self.n, X.dtype) if weights is None else as_loops_take(weights)
+        self._packed = np.empty((-(-self.n // loops.BLOCK), self._d, loops.BLOCK), X.dtype)
+        loops.pack(X.size, self._X, self.mean, self._packed)
+
+    def mean_variance(self) -> float:
+        # Zeros that fill the last block change nothing.
+        vectors = load("hetero.kernels.cpu.vectors")
+        flat = self._packed.reshape(-1)
+        return float(vectors.dot(flat, flat)) / self._X.size
+
+    def centred(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._X - self.mean, self.mean
+
+    def seeding(self) -> _PackedSeeding:
+        return _PackedSeeding(self._packed, self._each_weight)
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        return self._X[indices] - self.mean
+
+    def restart(self, k: int) -> None:
+        super().restart(k)
+        self._moved = np.empty(self.n, np.int64)
+        parts = max(1, min(_PARTS, len(self._packed) // _LEAST_BLOCKS))
+        self._numbers = np.zeros(parts, np.int64)
+
+    def assign(self, centroids: np.ndarray) -> bool:
+        loops.assign(self._work(centroids), *self._asked(centroids))
+        return bool(self._numbers.any())
+
+    def _work(self, centroids: np.ndarray) -> int:
+        """What the distances from all centroids take, as `kernels.cpu.kmeans` counts it."""
+        return self.n * _cost_of_a_row(*centroids.shape)
+
+    def _asked(self, centroids: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The arguments of `kernels.cpu.kmeans.assign`."""
+        norms = np.einsum("ij,ij->i", centroids, centroids)
+        lists = self._moved, self._was, self._numbers
+        return self._packed, -2.0 * centroids, norms, self.labels, *lists
+
+    def _take_all_as_moved(self) -> None:
+        blocks, parts = len(self._packed), len(self._numbers)
+        self._moved[:] = np.arange(self.n)
+        self._was[:] = -1
+        first = np.arange(parts + 1) * blocks // parts * loops.BLOCK
+        self._numbers[:] = np.diff(np.minimum(first, self.n))
+
+    def _add_moved(self) -> None:
+        moved = int(self._numbers.sum())
+        if not moved:
+            return
+        k, d = self._sums.shape
+        parts = max(1, min(len(self._numbers), moved // (_ROWS_OF_A_SUM * k)))
+        sums, totals = np.empty((parts, k, d)), np.empty((parts, k))
+        counts = np.empty((parts, k), np.int64)
+        loops.move_rows(
+            *(moved * d, self._X, self.mean, self._each_weight, self.labels),
+            *(self._moved, self._was, self._numbers, len(self._packed)),
+            *(sums, totals, counts),
+        )
+        loops.add_parts(sums.size, self._sums, sums)
+        self._totals += totals.sum(axis=0)
+        self._counts += counts.sum(axis=0)
+
+    def distances(self, centroids: np.ndarray) -> np.ndarray:
+        found = np.empty(self.n, self._X.dtype)
+        loops.distances(self._X.size, self._packed, centroids, self.labels, found)
+        return found
+
+
+class BoundedBackend(CompiledBackend):
+    """`CompiledBackend` that makes labels with bounds where that is faster.
+
+    Parameters
+    ----------
+    X, weights, given
+        As for `CompiledBackend`.
+    compiled : str, optional
+        Name of the bounds' loops, without which it goes on while they are compiled.
+    """
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        weights: np.ndarray | None,
+        given: np.ndarray | None = None,
+        compiled: str | None = None,
+    ) -> None:
+        super().__init__(X, weights, given)
+        self._compiled = compiled
+
+    def restart(self, k: int) -> None:
+        super().restart(k)
+        self._bounds: _Bounds | None = None
+        self._below = _MOVED
+        self._few = self._worth(k)
+        self._moving = 1.0  # part of the rows that changed their label
+
+    def _worth(self, k: int) -> float:
+        """The part of the rows that may be looked at; where no bounds are to be tried, 0."""
+        most = most_looked_at(self.n, k, self._d)
+        if most < _LEAST:
+            return 0.0
+        if self._compiled is not None and not is_ready(self._compiled):
+            loop_compiler.begin(self._compiled)
+            return 0.0
+        return most
+
+    def assign(self, centroids: np.ndarray) -> bool:
+        if not self._few or (self._bounds is None and self._moving > self._below):
+            super().assign(centroids)
+        else:
+            fresh = self._bounds is None
+            if self._bounds is None:
+                self._bounds = _Bounds(self.n, len(self._numbers), centroids)
+            looked = self._with_bounds(self._bounds, centroids, fresh)
+            if not fresh and looked > self._few * self.n:
+                self._bounds, self._below = None, self._moving / 2
+        moved = int(self._numbers.sum())
+        self._moving = moved / self.n
+        return moved > 0
+
+    def _with_bounds(self, kept: _Bounds, centroids: np.ndarray, fresh: bool) -> int:
+        """Label the rows; of how many all distances were made."""
+        asked = self._asked(centroids)
+        kept.move(centroids, *asked[1:3], fresh)
+        work = self._work(centroids) if fresh else self.n * _KEPT
+        shared(
+            *(work, bounds.assign, *asked),
+            *(self._X, self.mean, centroids, kept.rounded, kept.moves, fresh),
+            *(kept.of_rows, kept.reaches, kept.looked),
+        )
+        return int(kept.looked.sum())
+
+
+class HamerlyBackend(BoundedBackend):
+    """`BoundedBackend` with bounds from the first iteration to the last."""
+
+    def _worth(self, k: int) -> float:
+        self._below = 1.0
+        return np.inf
+
+
+class _Bounds:
+    """What is kept of n rows, and of the centroids from which their bounds are."""
+
+    def __init__(self, n: int, parts: int, centroids: np.ndarray) -> None:
+        k, dtype = len(centroids), centroids.dtype
+        teams = max(1, min(_TEAMS, parts, n // (_BLOCKS_OF_A_TEAM * loops.BLOCK)))
+        self.of_rows = np.empty((3, n), dtype)
+        self.reaches = np.zeros((teams, k), dtype)
+        self.looked = np.zeros(teams, np.int64)
+        self.moves = np.zeros((k, 4), dtype)
+
+    def move(
+        self, centroids: np.ndarray, doubled: np.ndarray, norms: np.ndarray, fresh: bool
+    ) -> None:
+        """Make `moves` those from the centroids before to these."""
+        (k, d), dtype = centroids.shape, centroids.dtype
+        now = centroids.astype(np.float64)
+        up = 1 + (d + 8) * float(np.finfo(dtype).eps)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sizes = (np.sqrt(np.einsum("ij,ij->i", now, now)) * up).astype(dtype)
+            self.rounded = bounds.rounding(d, dtype, sizes.max())
+            if not fresh:
+                apart = now - self._before
+                self.moves[:, 0] = np.sqrt(np.einsum("ij,ij->i", apart, apart)) * up
+                reaches = (self.reaches.max(axis=0) + self.moves[:, 0]) * dtype.type(up)
+                packed = np.empty((-(-k // loops.BLOCK), d, loops.BLOCK), dtype)
+                loops.pack(centroids.size, centroids, np.zeros(d, dtype), packed)
+                bounds.between(
+                    *(k * _cost_of_a_row(k, d), packed, doubled, norms, sizes, reaches),
+                    *(self.rounded, self.moves),
+                )
+        self._before = now
+
+
+def most_looked_at(n: int, k: int, d: int) -> float:
+    """The part of the rows of which all distances may be made, so that bounds save something."""
+    if n < _CENTROIDS * k:
+        return 0.0
+    plain = _cost_of_a_row(k, d)
+    return (plain - _KEPT - _EACH / n) / (_LOOKED * plain + _GATHERED * d)
+
+
+def _cost_of_a_row(k: int, d: int) -> int:
+    """What a row's distances from all centroids take, in elements that are read and used once."""
+    return k * (d + _ARGMIN) // _PRODUCTS
+
+
+class _PackedSeeding(Seeding):
+    """Of packed rows, by compiled loops."""
+
+    def __init__(self, packed: np.ndarray, weights: np.ndarray) -> None:
+        self._packed = packed
+        blocks, _, size = packed.shape
+        self._n = len(weights)
+        self._weights = np.zeros((blocks, size), packed.dtype)
+        self._weights.reshape(-1)[: self._n] = weights
+        self._closest = np.full((blocks, size), np.inf, packed.dtype)
+        self._closest.reshape(-1)[self._n :] = 0.0
+        self._sums = np.empty(blocks)
+        self._tried = np.empty(0, np.int64)
+
+    def first(self, index: int) -> float:
+        self._add(self._row(index))
+        return float(self._sums.sum())
+
+    def candidates(self, values: np.ndarray) -> np.ndarray:
+        found = np.empty(len(values), np.int64)
+        running = np.cumsum(self._sums)
+        loops.find_rows(self._weights, self._closest, running, values, found)
+        return np.minimum(found, self._n - 1)
+
+    def potentials(self, indices: np.ndarray) -> np.ndarray:
+        self._tried = indices
+        sums = np.empty((len(self._packed), len(indices)))
+        work = self._packed.size * len(indices) // _PRODUCTS
+        loops.potentials(work, self._packed, indices, self._weights, self._closest, sums)
+        return sums.sum(axis=0)
+
+    def take(self, which: int) -> None:
+        self._add(self._row(self._tried[which]))
+
+    def _add(self, seed: np.ndarray) -> None:
+        work = self._packed.size // _PRODUCTS
+        loops.nearest_seed(work, self._packed, seed, self._weights, self._closest, self._sums)
+
+    def _row(self, index: int) -> np.ndarray:
+        return self._packed[index // loops.BLOCK, :, index % loops.BLOCK].copy()
+
+
+# -- What compiles the loops: see `hetero.host.compiled.loops.Family.examples` --------------------
+
+
+def compile_clusters(dtype: np.dtype) -> None:
+    """Call every loop of `CompiledBackend`."""
+    rows = CompiledBackend(np.random.default_rng(0).random((70, 3)).astype(dtype), None)
+    centroids = rows.seeds("k-means++", 3, np.random.RandomState(0))
+    rows.lloyd(centroids, 2, 0.0, True)
+
+
+def compile_bounds(dtype: np.dtype) -> None:
+    """Call those that skip rows, and none of the others: these are another family."""
+    n, d, k = loops.BLOCK, 3, 2
+    X, centroids = np.zeros((n, d), dtype), np.zeros((k, d), dtype)
+    packed, mean = np.zeros((1, d, n), dtype), np.zeros(d, dtype)
+    norms, kept = np.zeros(k, dtype), _Bounds(n, 1, centroids)
+    rounded = bounds.rounding(d, dtype, 0.0)
+    lists = np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, np.int32), np.zeros(1, int)
+    bounds.between(0, packed, centroids, norms, norms, norms.copy(), rounded, kept.moves)
+    bounds.assign(
+        *(packed, centroids, norms, *lists, X, mean, centroids, rounded, kept.moves, True),
+        *(kept.of_rows, kept.reaches, kept.looked),
+    )

@@ -18,7 +18,7 @@ from hetero.evaluation.calls import Arrays
 from hetero.evaluation.verify import measure_candidates, summary
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
-from hetero.pricing.plan import Plan, readable
+from hetero.pricing.plan import Candidate, Plan, readable
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
 
@@ -48,16 +48,16 @@ class Demo(NamedTuple):
         longest: float,
     ) -> dict[str, float]:
         """Seconds of the second call by each candidate that is not expected to take too long."""
+
+        def placed(candidate: Candidate) -> Callable[[], object]:
+            place = {"device": candidate.device, "method": candidate.method}
+            return partial(operation.call, *operands, **options, **place)
+
         times: dict[str, float] = {}
         failed: dict[str, str] = {}
-        for candidate in plan.candidates:
-            if candidate.reason is None and (candidate.seconds or 0.0) < longest:
-                placed = {"device": candidate.device, "method": candidate.method}
-                name = benchmark.name_of(candidate)
-                call = partial(operation.call, *operands, **options, **placed)
-                with leaving_out(name, failed):
-                    call()
-                    times[name] = once(call)
+        for name, call in benchmark.of_candidates(plan, placed, longest=longest).items():
+            with leaving_out(name, failed):
+                _, times[name] = self.second(call)
         for name, reason in failed.items():
             self.show(f"{name} is left out: {reason}")
         return times

@@ -261,7 +261,7 @@ def test_without_a_gpu_movement_says_what_is_missing(monkeypatch):
 
 def test_solves_that_are_compared_run_where_their_names_say(opencl, monkeypatch):
     monkeypatch.setattr(cg, "cuda_device", lambda: opencl)
-    monkeypatch.setattr(cg, "_cupy", lambda: None)
+    monkeypatch.setattr(cg, "_cupys_solver", lambda: None)
     plain, asked = cg.solve_cg, []
 
     def solve(A, b, **options):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,7 @@ def demonstrate(demo: Any) -> dict[str, Any]:
     for name, values in filters().items():
         options = {"mode": "same", "boundary": "symm"}
         chosen = plan_call(OPERATION, (picture, values), options).chosen
-        result = convolve2d(picture, values, **options)  # the first one compiles
-        start = time.perf_counter()
-        result = convolve2d(picture, values, **options)
-        seconds = time.perf_counter() - start
+        result, seconds = demo.second(partial(convolve2d, picture, values, **options))
         demo.show(
             f"  {name:<28} {chosen.method} on {chosen.device}: {readable(seconds)}, "
             f"predicted {readable(chosen.seconds or 0.0)}"

@@ -18,7 +18,7 @@ from functools import partial
 from statistics import median
 from typing import TypeVar
 
-from hetero.calibration.measure.timing import center
+from hetero.calibration.measure.timing import center, once
 from hetero.devices.base import Device
 from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
 from hetero.host import blas_spin
@@ -35,7 +35,6 @@ _ENOUGH = 15  # samples
 _ROUNDS = 3  # of short calls that may be the best, whatever time is left
 _NEAR = 1.5  # times the fastest: what takes longer is timed in one round
 _FAR = 3.0  # times the fastest, of which one long call is enough
-_clock, _sleep = time.perf_counter, time.sleep
 log = logging.getLogger("hetero")
 Name = TypeVar("Name", bound=Hashable)
 
@@ -73,13 +72,6 @@ def warn(failed: dict[str, str]) -> None:
 # -- One call --------------------------------------------------------------------------------------
 
 
-def once(call: Callable[[], object]) -> float:
-    """Seconds of a call."""
-    begin = _clock()
-    call()
-    return _clock() - begin
-
-
 def typical(call: Callable[[], object], seconds: float = 0.3) -> float:
     """Median seconds of some calls, for about so long in all, after one that does not count."""
     call()
@@ -110,7 +102,7 @@ def settle() -> None:
     """Wait until BLAS's idle threads sleep."""
     blas_spin.wait_until_idle()
     if not blas_spin.spin_is_shortened():
-        _sleep(_SPINS)
+        time.sleep(_SPINS)
 
 
 def timed(
@@ -148,7 +140,7 @@ def timed(
             if run(name) > _LONG:
                 run(name)  # how long it is without that
             samples[name] = []
-    draw, begin, number = random.Random(0), _clock(), 0
+    draw, begin, number = random.Random(0), time.perf_counter(), 0
     after = bool(spinning)
     while samples:
         least = min(min(found, default=lengths[name]) for name, found in samples.items())
@@ -170,7 +162,7 @@ def timed(
                 del samples[name], lengths[name]
         number += 1
         near = [len(samples[name]) for name in order if name in samples]
-        late = _clock() - begin > budget * len(calls)
+        late = time.perf_counter() - begin > budget * len(calls)
         rounds = _ROUNDS if least <= _LONG else 1 + (least <= _VERY_LONG)
         if number >= rounds and (late or min(near, default=_ENOUGH) >= _ENOUGH):
             break
@@ -184,13 +176,13 @@ def _turn(
 ) -> None:
     """One turn of a candidate; of what is far from the fastest fewer calls are enough."""
     if length <= _LONG or length <= min(far, _VERY_LONG):
-        begin = _clock()
+        begin = time.perf_counter()
         while True:
             length = run()
-            if _clock() - begin >= warm:
+            if time.perf_counter() - begin >= warm:
                 break
     enough = _LEAST if length <= _LONG else 2 if length <= far else 1
-    begin, number = _clock(), 0
-    while number < enough or (number < _MOST and _clock() - begin < _TURN):
+    begin, number = time.perf_counter(), 0
+    while number < enough or (number < _MOST and time.perf_counter() - begin < _TURN):
         samples.append(run())
         number += 1

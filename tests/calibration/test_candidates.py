@@ -14,8 +14,8 @@ class Host:
     def __init__(self, monkeypatch, is_cut=True):
         self.now, self.spins, self.last, self.settled = 0.0, False, "", 0
         self.count = Counter()
-        monkeypatch.setattr(candidates, "_clock", lambda: self.now)
-        monkeypatch.setattr(candidates, "_sleep", self.sleep)
+        monkeypatch.setattr(candidates.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(candidates.time, "sleep", self.sleep)
         monkeypatch.setattr(candidates.blas_spin, "spin_is_shortened", lambda: is_cut)
         monkeypatch.setattr(candidates.blas_spin, "wait_until_idle", lambda: self.rest(is_cut))
 

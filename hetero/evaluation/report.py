@@ -254,7 +254,7 @@ def _times(row: dict[str, Any]) -> list[list[str]]:
 
 
 def movement(found: dict[str, Any]) -> str:
-    """What `hetero.evaluation.movement` gives, in Markdown."""
+    """What `hetero.evaluation.bench.movement` gives, in Markdown."""
     kinds = [name for name in found["copies"][0] if name != "bytes"]
     sizes = [f"{row['bytes'] >> 10} KiB" for row in found["copies"]]
     cells = [[kind, *(f"{row[kind] / 1e9:.1f}" for row in found["copies"])] for kind in kinds]

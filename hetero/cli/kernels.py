@@ -29,8 +29,7 @@ def bench_options(sub: Parser) -> None:
     sub.add_argument("operation", choices=names, metavar="OPERATION", help=text)
     dtypes: dict[str, list[str]] = {}
     for operation in operations:
-        dtype = benchmark.of(operation, "DTYPE", benchmark.DTYPE)
-        dtypes.setdefault(dtype, []).append(operation.function)
+        dtypes.setdefault(benchmark.dtype_of(operation), []).append(operation.function)
     usual = "; ".join(f"{dtype} of {', '.join(which)}" for dtype, which in dtypes.items())
     sub.add_argument("--dtype", choices=DTYPES, help=f"default: {usual}")
     having = {

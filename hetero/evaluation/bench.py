@@ -73,7 +73,7 @@ def bench(
         devices.get(choices["device"])  # or says which there are
     own = benchmark.of(operation, "benchmarks", partial(_drawn, operation))
     options = {name: choices[name] for name in benchmark.of(operation, "OPTIONS", ())}
-    cases = list(own(dtype or benchmark.of(operation, "DTYPE", benchmark.DTYPE), **options))
+    cases = list(own(dtype or benchmark.dtype_of(operation), **options))
     rows = []
     failed: dict[str, str] = {}
     with ExitStack() as stack:
@@ -139,19 +139,13 @@ def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[st
 
 
 def _on_the_wall(case: Benchmark, call: Any) -> float:
-    if isinstance(call, Iterations):
-        return _one_iteration(call)
-    timed = measure(lambda: call(0), budget=case.budget, least=case.least, most=case.most)
-    return timed.seconds
-
-
-def _one_iteration(call: Iterations) -> float:
-    def seconds(count: int) -> float:
-        return once(partial(call.run, count))
-
-    seconds(call.few)  # not counted
+    if not isinstance(call, Iterations):
+        timed = measure(lambda: call(0), budget=case.budget, least=case.least, most=case.most)
+        return timed.seconds
+    few, many = partial(call.run, call.few), partial(call.run, call.many)
+    few()  # not counted
     steps = call.many - call.few
-    return median((seconds(call.many) - seconds(call.few)) / steps for _ in range(_DIFFERENCES))
+    return median((once(many) - once(few)) / steps for _ in range(_DIFFERENCES))
 
 
 def _on_the_device(compared: Comparison, queue: Queue, call: Any, peer: bool) -> float:
@@ -207,7 +201,12 @@ def movement(
     say(0.3, "a product beside copies")
     beside = product_beside_copies(where, min(copies[-1]["bytes"], SIZES[-2]))
     rows, failed = [], dict[str, str]()
-    cases = [case for o in registry.operations() for case in _moved(o, dtype)]
+    cases = [
+        case
+        for operation in registry.operations()
+        if (own := benchmark.of(operation, "moved"))
+        for case in own(dtype or benchmark.dtype_of(operation))
+    ]
     for number, case in enumerate(cases):
         say(0.35 + 0.65 * number / len(cases), case.case)
         one = row(case, None, failed)
@@ -231,12 +230,6 @@ def place(device: str | None) -> Device:
     others = ", ".join(devices.proven())
     ask = f"; --device takes {others}" if others else ""
     raise DeviceNotAvailable(f"no GPU is here: {'; '.join(devices.missing())}{ask}")
-
-
-def _moved(operation: Operation, dtype: str | None) -> Iterator[benchmark.Benchmark]:
-    moved = benchmark.of(operation, "moved")
-    if moved is not None:
-        yield from moved(dtype or benchmark.of(operation, "DTYPE", benchmark.DTYPE))
 
 
 def speeds(device: Device, nbytes: int) -> dict[str, float]:

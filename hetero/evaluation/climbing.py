@@ -193,7 +193,7 @@ def ground(
     operation: Operation, place: Place, dtype: str | None, limit: float | None = None
 ) -> Iterator[Ground]:
     """The ground of an operation, its one device active; what it holds is given back at the end."""
-    own = dtype or benchmark.of(operation, "DTYPE", benchmark.DTYPE)
+    own = dtype or benchmark.dtype_of(operation)
     with place.devices[0].active() if len(place.devices) == 1 else nullcontext():
         try:
             seconds = limit or (1.0 if traits(place.kind).own_clock else 0.5)

@@ -6,9 +6,9 @@ end, on the host's clock; computing is timed by events of the device.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from hetero.registry import Arguments
 UPLOAD, COMPUTE, DOWNLOAD = "upload", "compute", "download"
 # Of the rows; their lightness differs, too.
 _FILLS = {UPLOAD: "#9ecae1", COMPUTE: "#636363", DOWNLOAD: "#fdae6b"}
+_COPIES = 64  # that go on at a time, at most
 _WIDTH, _HEIGHT, _LEFT, _TOP = 900, 36, 90, 40  # pixels of the picture, of a row
 
 
@@ -39,23 +40,19 @@ class _Watched(Copy):
     """A copy of which a thread notes the end."""
 
     def __init__(self, copy: Copy, what: str, recorded: Recorded) -> None:
-        self._copy, self._what, self._recorded = copy, what, recorded
-        self._begin = time.perf_counter()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._watch, name="hetero-timeline")
-        self._thread.start()
+        self._recorded = recorded
+        begin = time.perf_counter()
 
-    def _watch(self) -> None:
-        try:
-            self._copy.wait()
-        except BaseException as error:
-            self._error = error
-        self._recorded.note(self._what, self._begin, time.perf_counter())
+        def watch() -> None:
+            try:
+                copy.wait()
+            finally:
+                recorded.note(what, begin, time.perf_counter())
+
+        self._end = recorded.threads.submit(watch)
 
     def wait(self) -> None:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
+        self._end.result()
         self._recorded.ready()
 
 
@@ -73,6 +70,7 @@ class Recorded:
         self._noted: list[Span] = []
         self._computed: list[tuple[Any, Any]] = []
         self._mark: Any = None
+        self.threads = ThreadPoolExecutor(_COPIES, "hetero-timeline")
         device.synchronize()
         self._zero, self._begin = device.event(), time.perf_counter()
 

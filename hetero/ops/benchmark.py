@@ -156,6 +156,11 @@ def of(operation: Operation, name: str, default: Any = None) -> Any:
     return getattr(load(operation.benchmarks), name, default)
 
 
+def dtype_of(operation: Operation) -> str:
+    """The dtype that an operation's benchmarks have unless another one is asked for."""
+    return of(operation, "DTYPE", DTYPE)
+
+
 def cuda_device() -> str | None:
     """The first device whose arrays CuPy and torch take."""
     proven = devices.proven().values()

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hetero.imports import load
+
 
 def photograph(name: str, title: str, drawn: Callable[..., Any]) -> tuple[np.ndarray, str]:
     """One of scikit-image's photographs as float32 from 0 to 1, and where it is from.
@@ -16,7 +18,7 @@ def photograph(name: str, title: str, drawn: Callable[..., Any]) -> tuple[np.nda
     from 0 to 1, with the height of the hills.
     """
     try:
-        from skimage import data
+        data = load("skimage.data")
     except ImportError:
         y, x = np.mgrid[0:512, 0:512] / 512.0
         hills = 0.55 + 0.1 * np.sin(9.0 * x) + 0.05 * np.sin(31.0 * x + 2.0)

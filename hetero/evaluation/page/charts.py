@@ -177,19 +177,10 @@ def regions(
     cells: Cells,
     numbers: Mapping[str, int],
 ) -> str:
-    """A picture of which choice is made where, each region hatched and named.
+    """A picture of which choice is made where, each region hatched, numbered and named.
 
-    Parameters
-    ----------
-    title, description : str
-    axes : (str, str)
-        What x and y are called.
-    sizes : (sequence of int, sequence of int)
-        Of the columns and of the rows, ascending.
-    cells : sequence of sequence of str
-        The choice in each row and column.
-    numbers : mapping
-        Choice -> number of its colour and hatch; one more is what stands in its region.
+    The names of the two axes and the sizes along them, ascending, come as pairs; the choices by
+    rows and columns.
     """
     xs, ys = sizes
     wide, high = _SIDE / len(xs), _SIDE / len(ys)

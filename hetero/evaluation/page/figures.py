@@ -29,15 +29,7 @@ def of_curves(
 ) -> str:
     """A picture of curves, what is fastest where, and the figures as a table; markup.
 
-    Parameters
-    ----------
-    within, title : str
-        What the curves are of, and of which problems.
-    axis : Axis
-    curves : sequence of Curve
-        At least one.
-    numbers : Numbers
-        Name of a curve -> number of its colour, dashes and marker.
+    ``within`` and ``title`` say what the curves are of, and of which problems.
     """
     drawn = [
         Drawn(c.name, c.points, numbers[c.name], c.fitted, c.held_out, is_thick=c.device != CPU)

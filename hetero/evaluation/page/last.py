@@ -58,12 +58,7 @@ def keep_ladder(ladder: dict[str, Any]) -> None:
 def keep(kind: str, key: str, found: dict[str, Any]) -> None:
     """Keep a result of this machine in place of the one before; where it cannot be kept, it is not.
 
-    Parameters
-    ----------
-    kind, key : str
-        `VERIFY` or `LADDER`, and what it is of, such as where the operands lie.
-    found : dict
-        As JSON can hold it.
+    The kind is `VERIFY` or `LADDER`; the key says what it is of, such as where the operands lie.
     """
     try:
         profile = places.place()

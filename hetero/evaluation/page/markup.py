@@ -86,16 +86,7 @@ def facts(found: Mapping[str, Any]) -> str:
 
 
 def document(title: str, first: str, sections: Mapping[str, str]) -> str:
-    """The whole page.
-
-    Parameters
-    ----------
-    title : str
-    first : str
-        Markup between the title and the contents.
-    sections : mapping
-        Heading -> markup.
-    """
+    """The whole page: what is ``first`` stands before the contents; sections by their headings."""
     names = {text: f"s{number}" for number, text in enumerate(sections, 1)}
     contents = items(f'<a href="#{name}">{escape(text)}</a>' for text, name in names.items())
     parts = []

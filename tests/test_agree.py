@@ -17,7 +17,7 @@ import hetero.ops
 from hetero import devices, registry
 from hetero.arrays import describe
 from hetero.errors import MethodNotAvailable
-from hetero.evaluation.draws import Arrays, draw
+from hetero.evaluation.calls import Arrays, draw
 from hetero.moving import transfer
 from hetero.pricing import pricing
 

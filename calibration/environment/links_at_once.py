@@ -22,6 +22,7 @@ import numpy as np
 from hetero.calibration.environment.copies import Copies, Way
 from hetero.calibration.environment.quiet_links import Theft
 from hetero.calibration.fit import fit_link
+from hetero.calibration.measure.timing import once
 from hetero.calibration.progress import Failure
 from hetero.devices import at_once
 from hetero.devices.base import Device
@@ -106,9 +107,7 @@ class Together:
 
         tasks = [partial(copy, number) for number in range(len(self._devices))]
         self._copies[0].rest(way)
-        begin = time.perf_counter()
-        at_once.run(self._devices, tasks, nbytes)
-        return time.perf_counter() - begin
+        return once(partial(at_once.run, self._devices, tasks, nbytes))
 
     def row(self, way: Way, nbytes: int, number: int) -> list[list[float]]:
         """When each device began the first of so many copies, and when each of them ended."""

@@ -6,7 +6,6 @@ The host times all of them, with all cores: nothing may be compiled meanwhile.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -17,7 +16,8 @@ from hetero import registry
 from hetero.calibration.checkpoint import Around, Checkpoint
 from hetero.calibration.environment import links_at_once, quiet_links
 from hetero.calibration.fit import fit_link
-from hetero.calibration.measure.timing import center, measure
+from hetero.calibration.measure.candidates import awaited
+from hetero.calibration.measure.timing import center, measure, once
 from hetero.calibration.measure.workbench import Bench
 from hetero.calibration.progress import Failure, Schedule
 from hetero.calibration.request import Request
@@ -141,20 +141,13 @@ def host_shares(place: Place, cases: list[Case], dispatch: float) -> dict[tuple[
             arrays = [device.new_array(a.shape, a.dtype)[0] for a in problem.inputs]
             function = registry.operation(row.operation).call
             call = partial(function, *arrays, device=device.name, method=row.method)
-            calls[key] = call, bench.seconds(case, problem, 0)
-
-    def timed(call: Callable[[], object]) -> float:
-        begin = time.perf_counter()
-        call()
-        with device.active():
-            device.synchronize()
-        return time.perf_counter() - begin
+            calls[key] = awaited(call, (device,)), bench.seconds(case, problem, 0)
 
     for _ in range(_HOST_ROUNDS):
         for (operation, method, _), (call, alone) in calls.items():
-            timed(call)  # not counted: another one ran before
+            call()  # not counted: another one ran before
             found = samples.setdefault((operation, method), [])
-            found.extend(timed(call) - alone for _ in range(_HOST_CALLS))
+            found.extend(once(call) - alone for _ in range(_HOST_CALLS))
     return {key: max(center(found) - dispatch, 0.0) for key, found in samples.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from statistics import median_low
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from hetero.calibration.environment.copies import Copies, Way, is_asked
 from hetero.calibration.fit import fit_link
 from hetero.calibration.measure import timing
-from hetero.calibration.measure.timing import measure
+from hetero.calibration.measure.timing import measure, once
 from hetero.devices.base import Device
 from hetero.ops.cases import Budget, axis
 from hetero.profile import PAGEABLE, PINNED, STAGED
@@ -126,7 +126,7 @@ def _timed(copies: Copies, way: Way, nbytes: int, budget: float) -> float:
         if way[0] == "download" and way[1] != PINNED and ("download", STAGED) in copies.ways:
             call()  # brings the result's pages
         rest()
-        return _once(call)
+        return once(call)  # where the first one was slow, another pass tells
     return measure(call, budget=budget / _PASSES, rest=rest).seconds
 
 
@@ -145,13 +145,6 @@ class Theft:
         """Whether they did, by more than what a tick of the system tells."""
         stolen, own = (now - then for now, then in zip(self._now(), self._before, strict=True))
         return stolen > 2 * timing.TICK and stolen > _STOLEN * (own + stolen)
-
-
-def _once(call: Callable[[], object]) -> float:
-    """Seconds of one call, the first: where it was slow, another pass tells."""
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
 
 
 def links(device: Device, budget: Budget) -> dict[str, Any]:

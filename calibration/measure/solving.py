@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from hetero.calibration.measure.timing import in_turn
+from hetero.calibration.measure.timing import in_turn, once
 from hetero.calibration.measure.workbench import Bench, Samples, is_less, watched
 from hetero.ops.cases import Budget, Case, Dims, grid
 
@@ -62,7 +62,7 @@ def timed_solves(
     call = prepared(case, dims, bench)
     if bench.device is None:
         time.sleep(SETTLES)
-    warm = _seconds(call, (known or counts(case, dims[0]))[0])
+    warm = once(partial(call, (known or counts(case, dims[0]))[0]))
     less = warm if warm > _LONG else None  # not counted else: caches, pages
     steps, first = (known, ()) if known else _that_stand_out(case, dims[0], call, budget, less)
     calls = [partial(call, number) for number in steps]
@@ -81,18 +81,12 @@ def _that_stand_out(
         return steps, () if less is None else (less,)
     (many,) = more
     most = most_steps(case, n)
-    less = _seconds(call, few) if less is None else less
-    took = _seconds(call, many)
+    less = once(partial(call, few)) if less is None else less
+    took = once(partial(call, many))
     while many < most and took <= min(_STANDS_OUT * less, budget.longest / 2.0):
         many = min(few + 2 * (many - few), most)
-        took = _seconds(call, many)
+        took = once(partial(call, many))
     return (few, many), (less, took)
-
-
-def _seconds(call: Callable[[int], None], number: int) -> float:
-    begin = time.perf_counter()
-    call(number)
-    return time.perf_counter() - begin
 
 
 def outside_in(sizes: Sequence[int]) -> list[int]:

@@ -110,6 +110,13 @@ def spread(samples: Sequence[float]) -> float:
     return median(abs(s - middle) for s in samples) / middle / len(samples) ** 0.5
 
 
+def once(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
 def measure(
     call: Callable[[], object],
     *,

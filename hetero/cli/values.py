@@ -1,8 +1,28 @@
-"""What the arguments of commands are made of: their types, with what is said of bad ones."""
+"""What commands share: exit codes, types of arguments, common options, how results are shown."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hetero import terminal
+
+DONE = 0
+FAILED = 1  # a file that cannot be written, a device that fails, a calibration not to trust
+USAGE = 2  # unknown operation, device, method or profile, wrong dimensions; no command
+NO_CHOICE = 3  # no candidate could be chosen, as the printed reasons say
+INTERRUPTED = 130
+
+DTYPES = ("float32", "float64")
+Parser = argparse.ArgumentParser
+
+
+# -- Arguments -------------------------------------------------------------------------------------
 
 
 def whole(text: str) -> int:
@@ -21,8 +41,88 @@ def file(text: str) -> str:
     return text
 
 
-DONE = 0
-FAILED = 1  # a file that cannot be written, a device that fails, a calibration not to trust
-USAGE = 2  # unknown operation, device, method or profile, wrong dimensions; no command
-NO_CHOICE = 3  # no candidate could be chosen, as the printed reasons say
-INTERRUPTED = 130
+def add_file(sub: Parser, option: str, text: str) -> None:
+    """Add an option that names a file to write."""
+    sub.add_argument(option, type=file, metavar="FILE", help=text)
+
+
+def add_profile(sub: Parser, text: str) -> None:
+    """Add the option that names another machine."""
+    sub.add_argument("--profile", type=file, metavar="NAME|FILE", help=text)
+
+
+def operations() -> tuple[Any, ...]:
+    """All operations, which are loaded when the options of a command are made."""
+    import hetero.ops  # noqa: F401  # registers them
+    from hetero import registry
+
+    return registry.operations()
+
+
+def forms() -> str:
+    """Each operation with its dimensions."""
+    return " | ".join(f"{o.function} {' or '.join(o.dims)}{o.dims_note}" for o in operations())
+
+
+def check_file(option: str, path: str | None, folder: bool = True) -> None:
+    """Raise OSError, before anything is measured, if a file that is named cannot be written.
+
+    Without ``folder`` whoever writes it makes its folder.
+    """
+    if path is None:
+        return
+    target = Path(path)
+    if folder and not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder for {option} {path}")
+    if target.is_dir():
+        raise IsADirectoryError(f"{option} must name a file, {path} is a folder")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(f"{option}: {path} cannot be written")
+
+
+def check_picture(path: str | None) -> None:
+    """Likewise of a picture; ValueError if matplotlib does not write such files."""
+    from hetero.evaluation import report
+
+    if path is not None:
+        check_file("--plot", path)
+        report.check_picture(path)
+
+
+def check(option: str, value: float | None, least: float, most: float) -> None:
+    """Raise ValueError if a number that is given is out of bounds."""
+    if value is not None and not least <= value <= most:
+        raise ValueError(f"{option} must be from {least:g} to {most:g}, got {value}")
+
+
+def compile_first(operations: tuple[Any, ...]) -> None:
+    """Compile what is about to be timed."""
+    from hetero import registry
+    from hetero.host.compiled import loop_compiler, loops
+
+    if any(row.loops for o in operations for row in registry.lookup(o.name)):
+        loop_compiler.ensure(loops.every())
+
+
+# -- Results ---------------------------------------------------------------------------------------
+
+
+def show(arguments: argparse.Namespace, found: Any, text: Callable[[], str]) -> None:
+    """Print a result, as JSON or as text."""
+    terminal.clear()
+    print(json.dumps(found, indent=2) if arguments.json else text())
+
+
+def plot(arguments: argparse.Namespace, found: Any, module: Any) -> int:
+    """Save a picture where that is asked for; its size and how it is drawn is the module's."""
+    from hetero.evaluation import report
+
+    if arguments.plot is None:
+        return DONE
+    picture = report.figure(*module.PICTURE)
+    if picture is None:
+        print(f"hetero: {report.INSTALL}", file=sys.stderr)
+        return FAILED
+    module.draw(found, picture)
+    report.save(picture, arguments.plot)
+    return DONE

@@ -1,24 +1,31 @@
-"""`hetero bench`: an operation by every method side by side, beside the libraries that are here.
+"""`hetero bench`: an operation by every method side by side, and the libraries that are here.
 
-What is compared is the operation's own: see `hetero.ops.benchmark`.
+What is compared is the operation's own: see `hetero.ops.benchmark`. And `hetero bench movement`:
+the speed of copies of each kind and size; what a product of NumPy's loses while another thread
+copies; whole calls from host operands to a host result, as operations name them.
 """
 
 from __future__ import annotations
 
 import random
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from statistics import median
 from typing import Any
 
-from hetero import devices
+import numpy as np
+
+from hetero import devices, registry
 from hetero.arrays import HOST
+from hetero.calibration.measure.candidates import leaving_out, once, typical, warn
 from hetero.calibration.measure.queue import Queue
 from hetero.calibration.measure.timing import measure
-from hetero.evaluation import draws, left_out
-from hetero.evaluation.left_out import leaving_out
+from hetero.devices.base import Device
+from hetero.errors import DeviceNotAvailable
+from hetero.evaluation.calls import Arrays, draw
+from hetero.host import pages
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison, Iterations
 from hetero.pricing.plan import CPU
@@ -27,6 +34,10 @@ from hetero.registry import Operation
 _DRAWN, _LARGEST_DRAWN = 8, 64  # trials of an operation that says nothing of its own
 _LONGEST = 1.0  # predicted seconds of a candidate in one of these
 _DIFFERENCES = 3
+SIZES = tuple(1 << n for n in (16, 20, 24, 28, 30))  # bytes of a copy
+_SECONDS = 0.4  # for all samples of a copy
+_PRODUCT = 2048  # rows and columns of the product beside copies
+_PRODUCTS = 12
 
 
 def bench(
@@ -62,7 +73,7 @@ def bench(
         devices.get(choices["device"])  # or says which there are
     own = benchmark.of(operation, "benchmarks", partial(_drawn, operation))
     options = {name: choices[name] for name in benchmark.of(operation, "OPTIONS", ())}
-    cases = list(own(dtype or benchmark.of(operation, "DTYPE", benchmark.DTYPE), **options))
+    cases = list(own(dtype or benchmark.dtype_of(operation), **options))
     rows = []
     failed: dict[str, str] = {}
     with ExitStack() as stack:
@@ -76,16 +87,16 @@ def bench(
             one = row(case, queues.get(case.device), failed)
             if set(one["seconds"]) - set(one["peers"]):
                 rows.append(one)
-    left_out.warn(failed)
+    warn(failed)
     return rows
 
 
 def _drawn(operation: Operation, dtype: str) -> Iterator[Benchmark]:
     """A few random calls, of an operation that has no cases of its own to compare."""
-    draw = random.Random(0)
+    source = random.Random(0)
     for _ in range(_DRAWN):
-        trial = draws.draw(operation, draw, HOST, _LARGEST_DRAWN)
-        arrays = draws.Arrays(HOST).of(trial)
+        trial = draw(operation, source, HOST, _LARGEST_DRAWN)
+        arrays = Arrays(HOST).of(trial)
         shapes = " ".join("x".join(map(str, a.shape)) for a in arrays if hasattr(a, "shape"))
         options = trial.options
         make = partial(benchmark.by_candidates, operation, arrays, options, longest=_LONGEST)
@@ -103,10 +114,10 @@ def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[st
     failed : dict
         Takes the calls that failed, and why.
     """
-    found: Comparison = case.make()
+    compared: Comparison = case.make()
     seconds, iterations = {}, {}
-    for name, call in {**found.calls, **found.peers}.items():
-        peer = name in found.peers
+    for name, call in {**compared.calls, **compared.peers}.items():
+        peer = name in compared.peers
         with nullcontext() if peer else leaving_out(name, failed):
             if queue is None:
                 seconds[name] = _on_the_wall(case, call)
@@ -115,39 +126,189 @@ def row(case: Benchmark, queue: Queue | None, failed: dict[str, str]) -> dict[st
                     _, iterations[name] = call.run(call.many) if one else call(0)
             else:
                 with queue.device.active():  # whose errors are ours
-                    seconds[name] = _on_the_device(found, queue, call, peer)
+                    seconds[name] = _on_the_device(compared, queue, call, peer)
     made = {"case": case.case, "what": case.what, **case.facts, "seconds": seconds}
-    made["peers"] = [name for name in found.peers if name in seconds]
+    made["peers"] = [name for name in compared.peers if name in seconds]
     if iterations:
         made["iterations"] = iterations
-    if found.chosen is not None:
-        made["chosen"] = found.chosen
+    if compared.chosen is not None:
+        made["chosen"] = compared.chosen
     if queue is not None:
         made["copy_bandwidth"] = queue.copy_bandwidth()
     return made
 
 
 def _on_the_wall(case: Benchmark, call: Any) -> float:
-    if isinstance(call, Iterations):
-        return _one_iteration(call)
-    timed = measure(lambda: call(0), budget=case.budget, least=case.least, most=case.most)
-    return timed.seconds
-
-
-def _one_iteration(call: Iterations) -> float:
-    def seconds(count: int) -> float:
-        start = time.perf_counter()
-        call.run(count)
-        return time.perf_counter() - start
-
-    seconds(call.few)  # not counted
+    if not isinstance(call, Iterations):
+        timed = measure(lambda: call(0), budget=case.budget, least=case.least, most=case.most)
+        return timed.seconds
+    few, many = partial(call.run, call.few), partial(call.run, call.many)
+    few()  # not counted
     steps = call.many - call.few
-    return median((seconds(call.many) - seconds(call.few)) / steps for _ in range(_DIFFERENCES))
+    return median((once(many) - once(few)) / steps for _ in range(_DIFFERENCES))
 
 
-def _on_the_device(found: Comparison, queue: Queue, call: Any, peer: bool) -> float:
-    if found.count is None:
+def _on_the_device(compared: Comparison, queue: Queue, call: Any, peer: bool) -> float:
+    if compared.count is None:
         return queue.quickly(call)
     if peer:
-        return queue.seconds(call, found.count, 3, found.peer_seconds)
-    return queue.seconds(call, found.count)
+        return queue.seconds(call, compared.count, 3, compared.peer_seconds)
+    return queue.seconds(call, compared.count)
+
+
+# -- Movement --------------------------------------------------------------------------------------
+
+
+def movement(
+    dtype: str | None = None,
+    *,
+    device: str | None = None,
+    sizes: tuple[int, ...] = SIZES,
+    progress: Callable[[float, str], None] | None = None,
+) -> dict[str, Any]:
+    """Speed of copies, and seconds of calls on host operands.
+
+    Parameters
+    ----------
+    dtype : str, optional
+        Of the calls. Default: each operation's own choice.
+    device : str, optional
+        Default: the first GPU.
+    sizes : tuple of int
+        Bytes of a copy. What the device has no room for is left out.
+    progress : callable, optional
+        As in `hetero.calibrate`.
+
+    Returns
+    -------
+    dict
+        device; copies: a dict for each size, with bytes and the bytes per second of each kind of
+        copy; beside: seconds of a product of NumPy's alone, and while another thread copies;
+        calls: rows as `hetero.evaluation.bench.bench` gives them.
+
+    Raises
+    ------
+    DeviceNotAvailable
+        If there is no such device, or no GPU and none was named.
+    """
+    where = place(device)
+    say = progress or (lambda share, text: None)
+    room = int(where.describe()["memory_bytes"]) // 4
+    copies = []
+    for number, nbytes in enumerate(size for size in sizes if size <= room):
+        say(0.3 * number / len(sizes), f"copies of {nbytes} bytes")
+        copies.append({"bytes": nbytes, **speeds(where, nbytes)})
+    say(0.3, "a product beside copies")
+    beside = product_beside_copies(where, min(copies[-1]["bytes"], SIZES[-2]))
+    rows, failed = [], dict[str, str]()
+    cases = [
+        case
+        for operation in registry.operations()
+        if (own := benchmark.of(operation, "moved"))
+        for case in own(dtype or benchmark.dtype_of(operation))
+    ]
+    for number, case in enumerate(cases):
+        say(0.35 + 0.65 * number / len(cases), case.case)
+        one = row(case, None, failed)
+        if one["seconds"]:
+            rows.append(one)
+    warn(failed)
+    return {"device": where.name, "copies": copies, "beside": beside, "calls": rows}
+
+
+def place(device: str | None) -> Device:
+    """The device that is named, else the first GPU.
+
+    Raises
+    ------
+    DeviceNotAvailable
+        If there is none, which says what is missing.
+    """
+    name = device or benchmark.cuda_device()
+    if name is not None:
+        return devices.get(name)
+    others = ", ".join(devices.proven())
+    ask = f"; --device takes {others}" if others else ""
+    raise DeviceNotAvailable(f"no GPU is here: {'; '.join(devices.missing())}{ask}")
+
+
+def speeds(device: Device, nbytes: int) -> dict[str, float]:
+    """Bytes per second of each kind of copy, of both directions together where both go at once."""
+    with device.active():
+        (there, _one), (other, _two) = device.allocate(nbytes), device.allocate(nbytes)
+        ordinary = np.random.default_rng(0).integers(0, 255, nbytes, np.uint8)
+        given, shape = np.ones(nbytes, np.uint8), (nbytes,)
+        pinned, second = device.pinned(nbytes), device.pinned(nbytes)
+        pinned[:], second[:] = ordinary, 1
+
+        def both() -> None:
+            down = device.start_download(other, second)
+            device.start_upload(pinned, there).wait()
+            down.wait()
+
+        ways: dict[str, Callable[[], object]] = {
+            "upload": lambda: device.upload(ordinary, there),
+            "upload, pinned": lambda: device.upload(pinned, there),
+            "download, new array": lambda: device.download(there, pages.empty(shape, np.uint8)),
+            "download, fresh pages": lambda: device.download(there, np.empty(nbytes, np.uint8)),
+            "download, given array": lambda: device.download(there, given),
+            "download, pinned": lambda: device.download(there, pinned),
+            "both at once, pinned": both,
+            **_by_cupy(device, ordinary),
+        }
+        found = {}
+        for name, copy in ways.items():
+            moved = nbytes * (2 if name.startswith("both") else 1)
+            found[name] = moved / typical(copy, _SECONDS)
+    return found
+
+
+def _by_cupy(device: Device, values: np.ndarray) -> dict[str, Callable[[], object]]:
+    if not device.traits.cuda_libraries:
+        return {}
+    try:
+        import cupy
+
+        with cupy.cuda.Device(int(device.name.partition(":")[2])):
+            there = cupy.asarray(values)
+            cupy.cuda.Device().synchronize()
+    except Exception:  # not installed, not working here, or no room
+        return {}
+
+    def up() -> None:
+        cupy.asarray(values)
+        cupy.cuda.Device().synchronize()
+
+    return {"CuPy asarray": up, "CuPy asnumpy": lambda: cupy.asnumpy(there)}
+
+
+def product_beside_copies(device: Device, nbytes: int) -> dict[str, float]:
+    """Seconds of a product of NumPy's: alone, and while another thread uploads and downloads."""
+    A = np.random.default_rng(1).random((_PRODUCT, _PRODUCT), np.float32)
+    values, ended = np.ones(nbytes, np.uint8), threading.Event()
+    begun = threading.Event()
+
+    def move() -> None:
+        with device.active():
+            there, _owner = device.allocate(nbytes)
+            while not ended.is_set():
+                device.upload(values, there)
+                begun.set()
+                device.download(there, values)
+
+    alone = _product(A)
+    thread = threading.Thread(target=move, name="hetero-beside")
+    thread.start()
+    try:
+        begun.wait(10.0)
+        beside = _product(A)
+    finally:
+        ended.set()
+        thread.join()
+    return {"alone": alone, "beside copies": beside}
+
+
+def _product(A: np.ndarray) -> float:
+    """Median seconds of some products, after one that does not count."""
+    _, *taken = (once(lambda: A @ A) for _ in range(1 + _PRODUCTS))
+    return median(taken)

@@ -1,7 +1,6 @@
 """From which size on, and from how many calls on, moving operands to a device pays.
 
-Pure arithmetic on seconds. Sizes of a call are told by one extent, its leading one; the other
-extents that grow keep their ratio to it.
+Pure arithmetic on seconds. The size of a call is one extent, its leading one.
 """
 
 from __future__ import annotations
@@ -16,34 +15,11 @@ _STEPS = 2  # sizes from one to twice as much
 
 
 class BreakEven(NamedTuple):
-    """From which leading extent on a device with its copies is faster than the CPU.
+    """From which leading extent on a device with its copies is faster than the CPU."""
 
-    Attributes
-    ----------
-    extent : int or None
-        None where it is not within the sizes that were looked at.
-    smallest, largest : int
-        The first and the last of these.
-    """
-
-    extent: int | None
-    smallest: int
+    extent: int | None  # None where it is not within the sizes that were looked at
+    smallest: int  # the first and the last of these
     largest: int
-
-
-def scaled(dims: Sequence[int], growing: Sequence[int], extent: int) -> tuple[int, ...]:
-    """Dimensions of which the first growing one is ``extent`` and the others that grow keep their
-    ratio to it.
-
-    Examples
-    --------
-    >>> scaled((4096, 2048, 3), (0, 1), 1024)
-    (1024, 512, 3)
-    """
-    factor = extent / dims[growing[0]]
-    return tuple(
-        max(1, round(size * factor)) if axis in growing else size for axis, size in enumerate(dims)
-    )
 
 
 def extents(smallest: int, largest: int) -> list[int]:
@@ -78,29 +54,25 @@ def break_even(cpu: Seconds, device: Seconds, sizes: Sequence[int]) -> BreakEven
 
     seen: dict[int, bool] = {}
     for size in sizes:
-        found = faster(size)
-        if found is None:
-            if seen:
-                break
-            continue  # the smallest ones may be what a device does not do
-        seen[size] = found
+        wins = faster(size)
+        if wins is None and seen:
+            break
+        if wins is not None:  # the smallest ones may be what a device does not do
+            seen[size] = wins
     if not seen:
         return BreakEven(None, sizes[0], sizes[-1])
     every = [*seen]
     smallest, largest = every[0], every[-1]
-    slower = [size for size in every if not seen[size]]
-    if not slower:
+    lost = [size for size in every if not seen[size]]
+    if not lost:
         return BreakEven(smallest, smallest, largest)
-    if slower[-1] == largest:
+    if lost[-1] == largest:
         return BreakEven(None, smallest, largest)
-    low = slower[-1]
+    low = lost[-1]
     high = every[every.index(low) + 1]
     while high - low > 1:
         middle = (low + high) // 2
-        if faster(middle):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if faster(middle) else (middle, high)
     return BreakEven(high, smallest, largest)
 
 

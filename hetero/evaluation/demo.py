@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from hetero import devices as backends
 from hetero import profile, registry, terminal
 from hetero.arrays import HOST, Spec
 from hetero.calibration.calibrate import measure_machine
+from hetero.calibration.measure.candidates import leaving_out, once
 from hetero.calling import overview, planner
-from hetero.evaluation import draws, report
-from hetero.evaluation.left_out import leaving_out
+from hetero.evaluation import report
+from hetero.evaluation.calls import Arrays
 from hetero.evaluation.verify import measure_candidates, summary
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
-from hetero.pricing.plan import Plan, readable
+from hetero.pricing.plan import Candidate, Plan, readable
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
 
@@ -24,21 +26,18 @@ _SLOW = 3e9  # flops from which on OpenCL on the CPU is left out: it would take 
 
 
 class Demo(NamedTuple):
-    """What an operation's own part of the demonstration gets.
+    """What an operation's own part of the demonstration gets."""
 
-    Attributes
-    ----------
-    show : callable
-        Prints a text.
-    gpu : bool
-        Whether there is a device that is not the CPU itself.
-    picture : str or None
-        File to save a picture in.
-    """
+    show: Callable[[str], None]  # prints a text
+    gpu: bool  # whether there is a device that is not the CPU itself
+    picture: str | None  # file to save a picture in
 
-    show: Callable[[str], None]
-    gpu: bool
-    picture: str | None
+    def second(self, call: Callable[[], Any]) -> tuple[Any, float]:
+        """What a call gives, and the seconds of its second run: the first one may compile."""
+        call()
+        results = []
+        seconds = once(lambda: results.append(call()))
+        return results[0], seconds
 
     def seconds(
         self,
@@ -49,17 +48,16 @@ class Demo(NamedTuple):
         longest: float,
     ) -> dict[str, float]:
         """Seconds of the second call by each candidate that is not expected to take too long."""
+
+        def placed(candidate: Candidate) -> Callable[[], object]:
+            place = {"device": candidate.device, "method": candidate.method}
+            return partial(operation.call, *operands, **options, **place)
+
         times: dict[str, float] = {}
         failed: dict[str, str] = {}
-        for candidate in plan.candidates:
-            if candidate.reason is None and (candidate.seconds or 0.0) < longest:
-                placed = {"device": candidate.device, "method": candidate.method}
-                name = benchmark.name_of(candidate)
-                with leaving_out(name, failed):
-                    operation.call(*operands, **options, **placed)
-                    start = time.perf_counter()
-                    operation.call(*operands, **options, **placed)
-                    times[name] = time.perf_counter() - start
+        for name, call in benchmark.of_candidates(plan, placed, longest=longest).items():
+            with leaving_out(name, failed):
+                _, times[name] = self.second(call)
         for name, reason in failed.items():
             self.show(f"{name} is left out: {reason}")
         return times
@@ -131,7 +129,7 @@ def _table(
     rows = []
     failed: dict[str, str] = {}
     for turn, place in enumerate(places):
-        memory = draws.Arrays(place)
+        memory = Arrays(place)
         for number, (operation, text, trial) in enumerate(calls):
             if progress is not None:
                 progress((turn + number / len(calls)) / len(places), text)
@@ -149,15 +147,18 @@ def _table(
             others = {name: s for name, s in row.measured.items() if name != row.chosen}
             best = min(others, key=lambda name: others[name]) if others else None
             rows.append((row, _as_dict(text, place, row, best)))
-            alternative = (
-                f"{best[1]} on {best[0]} {readable(others[best])}" if best else "none here"
-            )
+            alternative = f"{_name(best)} {readable(others[best])}" if best else "none here"
+            predicted, measured = row.predicted[row.chosen], row.measured[row.chosen]
             show(
-                f"{text:<34} {place:<11} {row.chosen[1] + ' on ' + row.chosen[0]:<18} "
-                f"{readable(row.predicted[row.chosen]):>10} "
-                f"{readable(row.measured[row.chosen]):>10}   {alternative}"
+                f"{text:<34} {place:<11} {_name(row.chosen):<18} {readable(predicted):>10} "
+                f"{readable(measured):>10}   {alternative}"
             )
     return rows
+
+
+def _name(candidate: tuple[str, str]) -> str:
+    device, method = candidate
+    return f"{method} on {device}"
 
 
 def _moved(trial: Trial, place: str) -> Trial:
@@ -182,17 +183,14 @@ def _unasked(problem: Problem) -> list[tuple[str, str]]:
 
 
 def _as_dict(call: str, place: str, row: Any, best: tuple[str, str] | None) -> dict[str, Any]:
+    def named(name: tuple[str, str]) -> dict[str, Any]:
+        return {"device": name[0], "method": name[1]}
+
     return {
         "call": call,
         "operands_on": place,
-        "device": row.chosen[0],
-        "method": row.chosen[1],
+        **named(row.chosen),
         "predicted": row.predicted[row.chosen],
         "measured": row.measured[row.chosen],
-        "best_alternative": best
-        and {
-            "device": best[0],
-            "method": best[1],
-            "measured": row.measured[best],
-        },
+        "best_alternative": best and {**named(best), "measured": row.measured[best]},
     }

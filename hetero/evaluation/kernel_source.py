@@ -71,7 +71,7 @@ def of_rung(operation: registry.Operation, method: str, dtype: str | None = None
         names = ", ".join(map(repr, rungs))
         raise ValueError(f"--source must be one of {names} of {operation.function}, got {method!r}")
     row, device = rungs[method], _Named("cuda:0", info)
-    own = dtype or benchmark.of(operation, "DTYPE", benchmark.DTYPE)
+    own = dtype or benchmark.dtype_of(operation)
     ground = Ground(operation, Place(device.name, info, (device,)), own, 1.0)
     kernels_of(device, [ground.case(row)])
     pieces = [_comment(f"{operation.function}, rung {row.rung.number}, {method}: {row.rung.idea}.")]

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hetero.evaluation import climbing, latest, pictures, roof
-from hetero.evaluation.climbing import Ground
-from hetero.evaluation.left_out import leaving_out
-from hetero.evaluation.report import markdown
+from hetero.calibration.measure.candidates import leaving_out
+from hetero.evaluation import climbing, report
+from hetero.evaluation.climbing import Ground, Roof
+from hetero.evaluation.report import by, prefixed, rounded
 from hetero.ops import benchmark
 from hetero.ops.cases import Place
 from hetero.pricing.plan import CPU, readable
 from hetero.registry import Implementation, Operation
 
+PICTURE = (9.0, 5.0)  # inches
 _SIZES = {"cuda": (256, 1024, 4096)}
 _SIZES_OTHERS = (64, 256, 512)
 
@@ -67,7 +68,7 @@ def ladder(
     sizes = [*dict.fromkeys(sizes)]
     with climbing.ground(operation, place, dtype, limit) as ground:
         methods = climbing.rows(operation, ground)
-        above = _roof(ground)
+        above = climbing.roof(place, ground.dtype)
         found: list[dict[str, Any]] = []
         for at, size in enumerate(sizes):
             before: float | None = None
@@ -78,7 +79,7 @@ def ladder(
                 one = _measured(ground, row, size, before)
                 found.append({"number": number, **one})
                 before = one.get("seconds", before)
-        above = above.raised(_roof(ground))
+        above = above.raised(climbing.roof(place, ground.dtype))
         _compare(found, above)
         if place.kind == CPU:
             _in_order(found)
@@ -101,7 +102,7 @@ def _shared(
     several: Place,
     alone: Ground,
     sizes: Sequence[int],
-    above: roof.Roof,
+    above: Roof,
     rows: Sequence[dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """The rung above all: the first method that all equal devices can share, by all of them."""
@@ -110,7 +111,7 @@ def _shared(
     if row is None:
         return []
     number = len(several.devices)
-    all_of_them = roof.Roof(number * above[0], number * above[1], above.how)
+    all_of_them = Roof(number * above[0], number * above[1], above.how)
     found = []
     with climbing.ground(operation, several, alone.dtype, alone.limit) as ground:
         for size in sizes:
@@ -122,12 +123,6 @@ def _shared(
             found.append({"number": len({one["method"] for one in rows}) + 1, **one})
     _compare(found, all_of_them)
     return found
-
-
-def _roof(ground: Ground) -> roof.Roof:
-    if ground.place.devices:
-        return roof.of_device(ground.place.devices[0], ground.dtype)
-    return roof.of_host(ground.dtype)
 
 
 def _measured(
@@ -155,7 +150,7 @@ def _measured(
     return {**found, "reason": failed[row.method]}
 
 
-def _compare(rows: list[dict[str, Any]], measured: roof.Roof) -> None:
+def _compare(rows: list[dict[str, Any]], measured: Roof) -> None:
     """Add what part of the roof each row reached; what exceeds the measured one is the roof."""
     timed = [row for row in rows if "seconds" in row]
     for row in timed:  # at the roof a second's work takes a second
@@ -177,37 +172,31 @@ def _in_order(rows: list[dict[str, Any]]) -> None:
             before[row["size"]] = row["seconds"]
 
 
-def keep(found: dict[str, Any]) -> None:
-    """Keep a ladder for `hetero report`, in place of the one before."""
-    key = f"{found['operation']} {found['dtype']} on {found['device']}"
-    latest.keep(latest.LADDER, key, found)
-
-
 def text(found: dict[str, Any]) -> str:
     """The ladder as tables, one for each size."""
     above = found["roof"]
     lines = [
         f"{found['operation']} {found['dtype']} on {found['device']} ({found['name']}), "
         f"one {found['what']}",
-        f"roof: {_rate(above['flops_per_second'])}FLOP/s ({above['how']}), "
-        f"{_rate(above['bytes_per_second'])}B/s (a copy), both measured now",
+        f"roof: {prefixed(above['flops_per_second'])}FLOP/s ({above['how']}), "
+        f"{prefixed(above['bytes_per_second'])}B/s (a copy), both measured now",
     ]
     for size in dict.fromkeys(row["size"] for row in found["rows"]):
         rows = [row for row in found["rows"] if row["size"] == size]
         timed = [row for row in rows if "seconds" in row]
-        lines += ["", " x ".join(map(str, rows[0]["dims"]))]
+        lines += ["", by(rows[0]["dims"])]
         head = ("", "method", "time", "GFLOP/s", "GB/s", "gain", "of the roof", "what is new")
-        lines += markdown(head, [_cells(row) for row in timed]) if timed else []
+        lines += report.markdown(head, [_cells(row) for row in timed]) if timed else []
         lines += [
             f"{row['method']} is left out: {row['reason']}" for row in rows if "reason" in row
         ]
         lines += _better(timed)
         most, method = max(((r["measured_share"], r["method"]) for r in timed), default=(0.0, ""))
         if most > 1.0:
-            told = (
+            lines.append(
                 f"100 % is what {method} reached, {most:.2f} times the measured roof: other load "
+                "disturbed that one, or caches spared the memory"
             )
-            lines.append(f"{told}disturbed that one, or caches spared the memory")
     return "\n".join(lines)
 
 
@@ -216,44 +205,27 @@ def _cells(row: dict[str, Any]) -> list[str]:
         str(row["number"]),
         row["method"],
         readable(row["seconds"]),
-        _figures(row["flops_per_second"] * 1e-9),
-        _figures(row["bytes_per_second"] * 1e-9),
+        rounded(row["flops_per_second"] * 1e-9),
+        rounded(row["bytes_per_second"] * 1e-9),
         "" if row["gain"] is None else f"{row['gain']:.2f}",
-        f"{_figures(100 * row['share'], 2)} %",
+        f"{rounded(100 * row['share'], 2)} %",
         row["idea"],
     ]
 
 
 def _better(timed: list[dict[str, Any]]) -> list[str]:
-    """Where a rung is faster than the method that stands above the rungs, which is said."""
+    """A line where a rung is faster than the method that stands above the rungs."""
     own = next((row for row in timed if not row["rung"]), None)
-    rungs = [row for row in timed if row["rung"]]
-    if own is None or not rungs:
-        return []
-    best = min(rungs, key=lambda row: row["seconds"])
-    if best["seconds"] >= own["seconds"]:
+    best = min((r for r in timed if r["rung"]), key=lambda r: r["seconds"], default=None)
+    if own is None or best is None or best["seconds"] >= own["seconds"]:
         return []
     ratio = own["seconds"] / best["seconds"]
     return [f"{best['method']} is {ratio:.2f} times as fast as {own['method']} here"]
 
 
-def _figures(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}g}" if value < 10**digits else f"{value:.0f}"
-
-
-def _rate(value: float) -> str:
-    for scale, unit in ((1e12, "T"), (1e9, "G")):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value / 1e6:.3g} M"
-
-
-def draw(found: dict[str, Any], path: str) -> bool:
-    """Save a picture: FLOP/s of each rung and size, below the roof; False without matplotlib."""
-    made = pictures.figure(9.0, 5.0)
-    if made is None:
-        return False
-    axes = made.subplots()
+def draw(found: dict[str, Any], picture: Any) -> None:
+    """Draw FLOP/s of each rung and size, below the roof, on a figure of matplotlib's."""
+    axes = picture.subplots()
     names = list(dict.fromkeys(row["method"] for row in found["rows"]))
     sizes = list(dict.fromkeys(row["size"] for row in found["rows"]))
     width = 0.8 / len(sizes)
@@ -261,12 +233,12 @@ def draw(found: dict[str, Any], path: str) -> bool:
         timed = [r for r in found["rows"] if r["size"] == size and "seconds" in r]
         places = [names.index(r["method"]) + (at - (len(sizes) - 1) / 2) * width for r in timed]
         rates = [r["flops_per_second"] * 1e-9 for r in timed]
-        hatch = ("", "//", "..", "xx", "\\\\", "++")[at % 6]  # told apart without colours too
-        dims = " x ".join(map(str, timed[0]["dims"])) if timed else str(size)
-        bars = axes.bar(places, rates, width, label=dims, hatch=hatch, edgecolor="black")
+        hatch = ("", "//", "..", "xx", "\\\\", "++")[at % 6]  # which differ without colours too
+        label = by(timed[0]["dims"]) if timed else str(size)
+        bars = axes.bar(places, rates, width, label=label, hatch=hatch, edgecolor="black")
         roofs = [r["flops_per_second"] / r["share"] * 1e-9 for r in timed]
         axes.plot(places, roofs, color="black", linestyle="", marker="_", markersize=9)
-        axes.bar_label(bars, [_figures(rate) for rate in rates], rotation=90, padding=2, size=7)
+        axes.bar_label(bars, [rounded(rate) for rate in rates], rotation=90, padding=2, size=7)
     axes.set_yscale("log")
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
     axes.set_ylabel("GFLOP/s")
@@ -275,6 +247,4 @@ def draw(found: dict[str, Any], path: str) -> bool:
         "a line: the roof of flops and bytes"
     )
     axes.margins(y=0.15)
-    made.legend(loc="outside lower center", ncols=len(sizes))
-    pictures.save(made, path)
-    return True
+    picture.legend(loc="outside lower center", ncols=len(sizes))

@@ -1,9 +1,10 @@
-"""Calibration, verification and benchmarks as text."""
+"""Calibration, verification and benchmarks as text; and how numbers and pictures are written."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -13,7 +14,10 @@ from hetero.pricing.plan import readable
 from hetero.profile import Profile
 from hetero.registry.models import ModelKey
 
+ERRORS = ("mean", "p95", "worst")
+INSTALL = "a picture needs matplotlib, the extra 'plot': pip install matplotlib"
 _DOUBTFUL = 1.0  # mean relative error of a model beyond which it is no good
+_WORST = 8  # choices that are listed
 
 
 class Acceptable(NamedTuple):
@@ -29,6 +33,75 @@ OF_METHODS = Acceptable(0.4, 1.0)
 OF_LINKS = Acceptable(0.1, 0.3)
 
 
+# -- Numbers, tables, pictures ---------------------------------------------------------------------
+
+
+def rounded(value: float, digits: int = 3) -> str:
+    """So many digits, and those before the point."""
+    return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
+
+
+def prefixed(value: float) -> str:
+    """A number before its unit: 51 T."""
+    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {prefix}"
+    return f"{value:.3g} "
+
+
+def by(extents: Iterable[int]) -> str:
+    """Extents as a product."""
+    return " x ".join(map(str, extents))
+
+
+def markdown(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines."""
+    lines = ["| " + " | ".join(line) + " |" for line in (head, *cells)]
+    return [lines[0].replace("|  |", "| |"), "|---" * len(head) + "|", *lines[1:]]
+
+
+def _errors(head: str, named: Mapping[str, Mapping[str, float]], wide: int) -> list[str]:
+    """Relative errors as lines, in columns."""
+    lines = [" ".join([f"{head:<{wide}}", *(f"{part:>7}" for part in ERRORS)])]
+    for name, errors in named.items():
+        lines.append(" ".join([f"{name:<{wide}}", *(f"{errors[part]:7.1%}" for part in ERRORS)]))
+    return lines
+
+
+def figure(width: float, height: float) -> Any | None:
+    """An empty picture of so many inches, which no screen shows; None without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def check_picture(path: str) -> None:
+    """Raise ValueError, before anything is measured, for a kind of file that matplotlib does not
+    write; nothing without matplotlib."""
+    if (empty := figure(1.0, 1.0)) is None:
+        return
+    kinds = empty.canvas.get_supported_filetypes()
+    if _kind(path) not in kinds:
+        raise ValueError(
+            f"a picture's file must end in one of {', '.join('.' + kind for kind in sorted(kinds))}"
+            f", got {path!r}"
+        )
+
+
+def save(picture: Any, path: str) -> None:
+    """Write a picture to a file, by whose name its kind goes; PNG where it has none."""
+    picture.savefig(path, format=_kind(path))
+
+
+def _kind(path: str) -> str:
+    return Path(path).suffix[1:].lower() or "png"
+
+
+# -- Calibration -----------------------------------------------------------------------------------
+
+
 def doubtful(profile: Profile) -> list[str]:
     """The models whose predictions are off by a factor: something else ran meanwhile."""
     return [name for name, found in profile.residuals().items() if not found["mean"] < _DOUBTFUL]
@@ -36,14 +109,12 @@ def doubtful(profile: Profile) -> list[str]:
 
 def not_acceptable(profile: Profile) -> list[str]:
     """The models and links whose errors are larger than what is acceptable."""
-    return [
-        name for name, errors in profile.residuals().items() if not _is_acceptable(name, errors)
-    ]
-
-
-def _is_acceptable(name: str, errors: dict[str, float]) -> bool:
-    limit = OF_METHODS if name.count("|") == len(ModelKey._fields) - 1 else OF_LINKS
-    return errors["mean"] <= limit.mean and errors["p95"] <= limit.p95
+    wrong = []
+    for name, errors in profile.residuals().items():
+        limit = OF_METHODS if name.count("|") == len(ModelKey._fields) - 1 else OF_LINKS
+        if not (errors["mean"] <= limit.mean and errors["p95"] <= limit.p95):
+            wrong.append(name)
+    return wrong
 
 
 def calibration(profile: Profile) -> str:
@@ -65,30 +136,34 @@ def calibration(profile: Profile) -> str:
             f"{device} host work around a call: {readable(profile.dispatch(device, 'host'))}, "
             f"operands there: {readable(profile.dispatch(device, 'device'))}"
         )
-    lines.append(
-        f"{'error of the fit at shapes not fitted':<52} {'mean':>7} {'p95':>7} {'worst':>7}"
-    )
-    for name, errors in profile.residuals().items():
-        text = name.replace("|", " ")
-        cells = " ".join(f"{errors[key]:7.1%}" for key in ("mean", "p95", "worst"))
-        mark = "" if _is_acceptable(name, errors) else " *"
-        lines.append(f"{text:<52} {cells}{mark}")
-    marked, number = len(not_acceptable(profile)), len(profile.residuals())
+    wrong = not_acceptable(profile)
+    head, *errors = _errors("error of the fit at shapes not fitted", profile.residuals(), 52)
+    names = profile.residuals()
+    lines += [head]
+    lines += [
+        line.replace("|", " ") + " *" * (name in wrong)
+        for name, line in zip(names, errors, strict=True)
+    ]
     lines += [
         "",
         f"acceptable: {OF_METHODS.mean:.0%} in the mean and {OF_METHODS.p95:.0%} at the 95th "
         f"percentile; of links {OF_LINKS.mean:.0%} and {OF_LINKS.p95:.0%}",
-        f"not acceptable, marked with *: {marked} of {number}" if marked else "all are acceptable",
+        f"not acceptable, marked with *: {len(wrong)} of {len(names)}"
+        if wrong
+        else "all are acceptable",
     ]
-    if seen := profile.data.get("load"):
-        lines += ["", f"while it was measured: {timing.described(seen)}"]
-        if not timing.is_trusted(seen):
+    if load := profile.data.get("load"):
+        lines += ["", f"while it was measured: {timing.described(load)}"]
+        if not timing.is_trusted(load):
             lines.append("This calibration cannot be trusted: calibrate when nothing else runs.")
-    if found := doubtful(profile):
-        names = ", ".join(name.replace("|", " ") for name in found)
+    if off := doubtful(profile):
+        names = ", ".join(name.replace("|", " ") for name in off)
         lines += ["", f"off by more than {_DOUBTFUL:.0%} in the mean: {names}"]
         lines.append("Something else was running, it seems; calibrate again when nothing is.")
     return "\n".join(lines)
+
+
+# -- Verification ----------------------------------------------------------------------------------
 
 
 def chosen_over_best(figures: dict[str, float]) -> str:
@@ -109,14 +184,10 @@ def verification(found: dict[str, Any], rows: list[Any]) -> str:
     lines += [
         f"  fastest {count} times: {name}" for name, count in sorted(found["fastest"].items())
     ]
-    lines.append(f"{'prediction error':<44} {'mean':>7} {'p95':>7} {'worst':>7}")
-    for name, errors in found["prediction_error"].items():
-        cells = " ".join(f"{errors[key]:7.1%}" for key in ("mean", "p95", "worst"))
-        lines.append(f"{name:<44} {cells}")
+    errors = dict(found["prediction_error"])
     for device, kinds in found["links"].items():
-        for name, errors in kinds.items():
-            cells = " ".join(f"{errors[key]:7.1%}" for key in ("mean", "p95", "worst"))
-            lines.append(f"{device + ' ' + name:<44} {cells}")
+        errors |= {f"{device} {name}": error for name, error in kinds.items()}
+    lines += _errors("prediction error", errors, 44)
     return "\n".join([*lines, *worst_choices(rows), *left_out])
 
 
@@ -124,7 +195,7 @@ def worst_choices(rows: list[Any]) -> list[str]:
     """The problems of `hetero.evaluation.verify` whose choice was worst, a line for each."""
     wrong = sorted((row for row in rows if row.ratio > 1.05), key=lambda row: -row.ratio)
     lines = []
-    for row in wrong[:8]:
+    for row in wrong[:_WORST]:
         chosen, best = (
             f"{method} on {device} ({readable(row.measured[device, method])}, "
             f"predicted {readable(row.predicted[device, method])})"
@@ -132,6 +203,9 @@ def worst_choices(rows: list[Any]) -> list[str]:
         )
         lines.append(f"{row.ratio:5.2f}x {row.problem}: chose {chosen}, best {best}")
     return lines
+
+
+# -- Benchmarks ------------------------------------------------------------------------------------
 
 
 def benchmarks(
@@ -165,22 +239,6 @@ def benchmarks(
     return "\n".join(lines)
 
 
-def movement(found: dict[str, Any]) -> str:
-    """What `hetero.evaluation.movement` gives, in Markdown."""
-    kinds = [name for name in found["copies"][0] if name != "bytes"]
-    lines = [f"copies between the host and {found['device']}, in GB/s", ""]
-    sizes = [f"{row['bytes'] >> 10} KiB" for row in found["copies"]]
-    cells = [[kind, *(f"{row[kind] / 1e9:.1f}" for row in found["copies"])] for kind in kinds]
-    lines += [*markdown(("", *sizes), cells), ""]
-    alone, beside = found["beside"].values()
-    lines += [
-        f"a product of NumPy's: {readable(alone)} alone, {readable(beside)} beside copies "
-        f"({beside / alone:.2f} times)",
-        "",
-    ]
-    return "\n".join([*lines, benchmarks(found["calls"])])
-
-
 def _times(row: dict[str, Any]) -> list[list[str]]:
     seconds = sorted(row["seconds"].items(), key=lambda item: item[1])
     cells = []
@@ -195,7 +253,19 @@ def _times(row: dict[str, Any]) -> list[list[str]]:
     return cells
 
 
-def markdown(head: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
-    """A table's lines."""
-    lines = ["| " + " | ".join(line) + " |" for line in (head, *cells)]
-    return [lines[0].replace("|  |", "| |"), "|---" * len(head) + "|", *lines[1:]]
+def movement(found: dict[str, Any]) -> str:
+    """What `hetero.evaluation.bench.movement` gives, in Markdown."""
+    kinds = [name for name in found["copies"][0] if name != "bytes"]
+    sizes = [f"{row['bytes'] >> 10} KiB" for row in found["copies"]]
+    cells = [[kind, *(f"{row[kind] / 1e9:.1f}" for row in found["copies"])] for kind in kinds]
+    alone, beside = found["beside"].values()
+    lines = [
+        f"copies between the host and {found['device']}, in GB/s",
+        "",
+        *markdown(("", *sizes), cells),
+        "",
+        f"a product of NumPy's: {readable(alone)} alone, {readable(beside)} beside copies "
+        f"({beside / alone:.2f} times)",
+        "",
+    ]
+    return "\n".join([*lines, benchmarks(found["calls"])])

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero import registry
-from hetero.evaluation import climbing, pictures
+from hetero.calibration.measure.candidates import leaving_out
+from hetero.evaluation import climbing
 from hetero.evaluation.climbing import Ground
-from hetero.evaluation.left_out import leaving_out
-from hetero.evaluation.report import markdown
+from hetero.evaluation.report import by, markdown
 from hetero.ops import benchmark
 from hetero.pricing.plan import readable
 from hetero.registry import Arguments, Implementation, Operation, Shaping
 
+PICTURE = (8.0, 6.5)  # inches
 _SIZE = {"cuda": 4096}
 _SIZE_OTHERS = 128
 _FAR = 1.5  # times the best: what takes longer is timed once
@@ -114,7 +115,7 @@ def _timed(
         ground.place.devices[0].compile_ahead(wanted)
     for at, shape in enumerate(shaping.shapes):
         if progress is not None:
-            progress(0.8 * at / len(shaping.shapes), f"{row.method} {_text(shape)}")
+            progress(0.8 * at / len(shaping.shapes), f"{row.method} {by(shape)}")
         failed: dict[tuple[int, ...], str] = {}
         one: dict[str, Any] = {"shape": shape}
         with leaving_out(shape, failed):
@@ -127,7 +128,7 @@ def _timed(
     again = [one for one in timed if one["seconds"] <= near or one["shape"] == shaping.chosen]
     for at, one in enumerate(again):
         if progress is not None:
-            progress(0.8 + 0.2 * at / len(again), f"{row.method} {_text(one['shape'])}")
+            progress(0.8 + 0.2 * at / len(again), f"{row.method} {by(one['shape'])}")
         one["seconds"] = ground.seconds(_with(row, shaping, one["shape"]), size)
     return found
 
@@ -141,32 +142,22 @@ def _with(row: Implementation, shaping: Shaping, shape: tuple[int, ...]) -> Impl
     return dataclasses.replace(row, run=run)
 
 
-def _text(shape: tuple[int, ...]) -> str:
-    return " x ".join(map(str, shape))
-
-
 def text(found: dict[str, Any]) -> str:
     """The fastest shapes, the method's own, and how far apart they are."""
-    timed = sorted(
-        (one for one in found["shapes"] if "seconds" in one), key=lambda one: one["seconds"]
-    )
-    dims = " x ".join(map(str, found["dims"]))
+    timed = sorted((o for o in found["shapes"] if "seconds" in o), key=lambda o: o["seconds"])
     best = timed[0]["seconds"]
-    shown = [
-        *timed[:_SHOWN],
-        *(one for one in timed[_SHOWN:] if one["shape"] == found["chosen"]),
-    ]
+    own = [one for one in timed[_SHOWN:] if one["shape"] == found["chosen"]]
     cells = [
         [
-            f"{_text(one['shape'])}{', its own' * (one['shape'] == found['chosen'])}",
+            f"{by(one['shape'])}{', its own' * (one['shape'] == found['chosen'])}",
             readable(one["seconds"]),
             f"{one['seconds'] / best:.3f}",
         ]
-        for one in shown
+        for one in timed[:_SHOWN] + own
     ]
     lines = [
-        f"{found['operation']} {dims} {found['dtype']} by {found['method']} on {found['device']} "
-        f"({found['name']}): {len(timed)} of {len(found['shapes'])} blocks run",
+        f"{_title(found, found['device'])} ({found['name']}): {len(timed)} of "
+        f"{len(found['shapes'])} blocks run",
         *markdown(("threads along x, y and results of each", "time", "of the best"), cells),
     ]
     if found["distance"] is not None:
@@ -175,16 +166,18 @@ def text(found: dict[str, Any]) -> str:
             f"the slowest {timed[-1]['seconds'] / best:.1f} times as long"
         )
     else:
-        lines.append(f"its own block, {_text(found['chosen'])}, does not run")
+        lines.append(f"its own block, {by(found['chosen'])}, does not run")
     return "\n".join(lines)
 
 
-def draw(found: dict[str, Any], path: str) -> bool:
-    """Save a heat map over threads along x and y, the fastest of those that differ in the rest;
-    the method's own shape is framed. False without matplotlib."""
-    made = pictures.figure(8.0, 6.5)
-    if made is None:
-        return False
+def _title(found: dict[str, Any], device: str) -> str:
+    dims = by(found["dims"])
+    return f"{found['operation']} {dims} {found['dtype']} by {found['method']} on {device}"
+
+
+def draw(found: dict[str, Any], picture: Any) -> None:
+    """Draw a heat map over threads along x and y, the fastest of those that differ in the rest, on
+    a figure of matplotlib's; the method's own shape is framed."""
     least: dict[tuple[int, int], dict[str, Any]] = {}
     for one in found["shapes"]:
         where = one["shape"][:2]
@@ -195,31 +188,27 @@ def draw(found: dict[str, Any], path: str) -> bool:
     values = [
         [least[x, y]["seconds"] / best if (x, y) in least else float("nan") for x in xs] for y in ys
     ]
-    axes = made.subplots()
+    axes = picture.subplots()
     image = axes.imshow(values, origin="lower", aspect="auto", cmap="viridis_r", norm="log")
     for (x, y), one in least.items():
         own = one["shape"][:2] == found["chosen"][:2]
         ratio = one["seconds"] / best
-        shown = f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
-        frame = {"boxstyle": "square", "facecolor": "white", "edgecolor": "black"}
+        frame = {"boxstyle": "square", "facecolor": "white", "edgecolor": "black", "pad": 0.2}
         axes.text(
-            *(xs.index(x), ys.index(y), shown),
+            *(xs.index(x), ys.index(y), f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"),
             ha="center",
             va="center",
             size=8,
             weight="bold" if own or ratio == 1.0 else "normal",
-            bbox={**frame, "linewidth": 2.0 if own else 0.0, "pad": 0.2},
+            bbox={**frame, "linewidth": 2.0 if own else 0.0},
         )
     axes.set_xticks(range(len(xs)), xs)
     axes.set_yticks(range(len(ys)), ys)
     axes.set_xlabel("threads of a block along x")
     axes.set_ylabel("threads along y")
-    dims = " x ".join(map(str, found["dims"]))
     far = "" if found["distance"] is None else f", framed: +{100 * found['distance']:.1f} %"
     axes.set_title(
-        f"{found['operation']} {dims} {found['dtype']} by {found['method']} on {found['name']}\n"
-        f"time over that of the best block, {_text(found['best'])}{far}"
+        f"{_title(found, found['name'])}\n"
+        f"time over that of the best block, {by(found['best'])}{far}"
     )
-    made.colorbar(image, label="times the best")
-    pictures.save(made, path)
-    return True
+    picture.colorbar(image, label="times the best")

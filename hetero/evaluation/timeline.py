@@ -6,9 +6,9 @@ end, on the host's clock; computing is timed by events of the device.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +16,15 @@ import numpy as np
 from hetero import registry
 from hetero.calling import planner
 from hetero.devices.base import Copy, Device
-from hetero.evaluation import draws
+from hetero.evaluation.calls import Arrays
+from hetero.evaluation.page.drawing import element, text
 from hetero.ops import benchmark
 from hetero.registry import Arguments
 
 UPLOAD, COMPUTE, DOWNLOAD = "upload", "compute", "download"
-_ROWS = (UPLOAD, COMPUTE, DOWNLOAD)
-_FILLS = ("#9ecae1", "#636363", "#fdae6b")  # also told apart without colour, by their lightness
+# Of the rows; their lightness differs, too.
+_FILLS = {UPLOAD: "#9ecae1", COMPUTE: "#636363", DOWNLOAD: "#fdae6b"}
+_COPIES = 64  # that go on at a time, at most
 _WIDTH, _HEIGHT, _LEFT, _TOP = 900, 36, 90, 40  # pixels of the picture, of a row
 
 
@@ -38,23 +40,19 @@ class _Watched(Copy):
     """A copy of which a thread notes the end."""
 
     def __init__(self, copy: Copy, what: str, recorded: Recorded) -> None:
-        self._copy, self._what, self._recorded = copy, what, recorded
-        self._begin = time.perf_counter()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._watch, name="hetero-timeline")
-        self._thread.start()
+        self._recorded = recorded
+        begin = time.perf_counter()
 
-    def _watch(self) -> None:
-        try:
-            self._copy.wait()
-        except BaseException as error:
-            self._error = error
-        self._recorded.note(self._what, self._begin, time.perf_counter())
+        def watch() -> None:
+            try:
+                copy.wait()
+            finally:
+                recorded.note(what, begin, time.perf_counter())
+
+        self._end = recorded.threads.submit(watch)
 
     def wait(self) -> None:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
+        self._end.result()
         self._recorded.ready()
 
 
@@ -72,6 +70,7 @@ class Recorded:
         self._noted: list[Span] = []
         self._computed: list[tuple[Any, Any]] = []
         self._mark: Any = None
+        self.threads = ThreadPoolExecutor(_COPIES, "hetero-timeline")
         device.synchronize()
         self._zero, self._begin = device.event(), time.perf_counter()
 
@@ -121,7 +120,7 @@ def pictured(device: Device) -> tuple[str, list[Span]]:
         own = benchmark.of(operation, "pictured")
         for row in registry.lookup(operation.name):
             if own is not None and row.kind == device.kind and row.blocks == registry.ALWAYS:
-                operands = draws.Arrays("host").of(trial := own(device.kind))
+                operands = Arrays("host").of(trial := own(device.kind))
                 plan = planner.plan_call(
                     operation, operands, dict(trial.options), device.name, row.method
                 )
@@ -140,30 +139,28 @@ def svg(title: str, spans: Sequence[Span]) -> str:
     """The spans as a picture, a row for each kind."""
     end = max(span.end for span in spans)
     scale = (_WIDTH - _LEFT - 50) / end
-    height = _TOP + len(_ROWS) * (_HEIGHT + 8) + 40
+    height = _TOP + len(_FILLS) * (_HEIGHT + 8) + 40
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        'font-family="sans-serif" font-size="13">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="10" y="22">{_escaped(title)}</text>',
+        element("rect", width=_WIDTH, height=height, fill="white"),
+        text(title, 10, 22),
     ]
-    for number, (what, fill) in enumerate(zip(_ROWS, _FILLS, strict=True)):
+    for number, (what, fill) in enumerate(_FILLS.items()):
         y = _TOP + number * (_HEIGHT + 8)
-        parts.append(f'<text x="10" y="{y + _HEIGHT / 2 + 5:.0f}">{what}</text>')
-        parts += [
-            f'<rect x="{_LEFT + span.begin * scale:.1f}" y="{y}" '
-            f'width="{max((span.end - span.begin) * scale, 0.5):.1f}" height="{_HEIGHT}" '
-            f'fill="{fill}" fill-opacity="0.7" stroke="black" stroke-width="0.5"/>'
-            for span in spans
-            if span.what == what
-        ]
-    foot = height - 14
+        parts.append(text(what, 10, round(y + _HEIGHT / 2 + 5)))
+        look = {"fill": fill, "fill_opacity": 0.7, "stroke": "black", "stroke_width": 0.5}
+        for span in spans:
+            if span.what == what:
+                x, wide = _LEFT + span.begin * scale, max((span.end - span.begin) * scale, 0.5)
+                parts.append(element("rect", x=x, y=y, width=wide, height=_HEIGHT, **look))
     for tick in range(6):
         at = tick / 5 * end
         x = _LEFT + at * scale
-        parts.append(f'<text x="{x:.1f}" y="{foot}" text-anchor="middle">{at * 1e3:.3g} ms</text>')
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        parts.append(text(f"{at * 1e3:.3g} ms", x, height - 14, text_anchor="middle"))
+    return element(
+        "svg",
+        parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_WIDTH} {height}",
+        font_family="sans-serif",
+        font_size=13,
+    )

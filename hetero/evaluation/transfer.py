@@ -7,18 +7,21 @@ listing 4.18; how many calls pay for a copy that stays on the device is the ques
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetero import devices as backends
-from hetero import profile
 from hetero.arrays import HOST
 from hetero.calibration.environment.copies import Copies, is_asked
+from hetero.calibration.measure import candidates
 from hetero.calling.planner import Machine, OtherMachine
 from hetero.errors import DeviceNotAvailable
+from hetero.evaluation import calls
 from hetero.evaluation.break_even import break_even, calls_from, extents
-from hetero.evaluation.work import Call, Given, typical
+from hetero.evaluation.calls import Call
 from hetero.pricing.plan import CPU, Candidate
 from hetero.profile import PAGEABLE, PINNED, STAGED, Profile, inventory
 
@@ -27,6 +30,16 @@ MEMORIES = (PAGEABLE, STAGED, PINNED)
 _SMALLEST, _LARGEST = 8, 16384  # leading dimensions among which the break-even size is looked for
 _FURTHER = 4  # and up to so many times the given one
 _LEAST_BYTES, _MOST_BYTES = 1 << 10, 1 << 24  # of the curve of copies, at least
+
+
+class Given(NamedTuple):
+    """Work by its seconds: on the CPU, and on the device with its operands there, if known."""
+
+    cpu: float
+    device: float | None = None
+
+    def __str__(self) -> str:
+        return "the given work"
 
 
 def transfer(
@@ -83,8 +96,7 @@ def transfer(
         parts = [up], [down]
     is_here = constants is None
     if constants is None:
-        backends.proven()
-        constants, devices = profile.current(), inventory.devices()
+        constants, devices = calls.known(None)
     else:
         devices = constants.machine() or inventory.devices()
     name = _device(device, devices, is_here)
@@ -101,16 +113,19 @@ def transfer(
     say(0.7, "sizes")
     found = {memory: pays(one, done) for memory, one in copies.items()}
     if isinstance(work, Call):
-        curves = _Curves(work, machine, name, constants, ratios)
-        sizes = _sizes(work)
+        sizes = extents(min(_SMALLEST, work.extent), max(_LARGEST, _FURTHER * work.extent))
+        curves = _curves(work, machine, name, constants, ratios, copies)
         for memory, one in copies.items():
             if one["predicted"] is not None:
-                at = break_even(curves.cpu, partial(curves.moved, memory), sizes)
+                at = break_even(curves[CPU], curves[f"{name}, {memory}"], sizes)
                 dims = None if at.extent is None else list(work.of_size(at.extent).dims)
                 found[memory]["break_even"] = {**at._asdict(), "dims": dims}
-        curve = curves.table(sizes, list(copies))
+        over, given = work.leading, work.extent
     else:
-        curve = _over_bytes(constants, name, list(copies), max(up, down))
+        sizes = extents(_LEAST_BYTES, max(_FURTHER * max(up, down), _MOST_BYTES))
+        curves = _curves_of_copies(constants, name, copies)
+        over, given = "bytes", None
+    seconds = {label: [curve(n) for n in sizes] for label, curve in curves.items()}
     return {
         "device": name,
         "profile": constants.name,
@@ -119,7 +134,7 @@ def transfer(
         "copies": copies,
         "work": done,
         "pays": found,
-        "curves": curve,
+        "curves": {"over": over, "given": given, "at": sizes, "seconds": seconds},
     }
 
 
@@ -147,13 +162,12 @@ def _predicted_copies(
 
     What is too small to be staged goes as pageable memory does.
     """
-    try:
+    with suppress(KeyError):
         return {
             way: sum(_curve(constants, name, memory, way)(nbytes) for nbytes in copies if nbytes)
             for way, copies in zip(WAYS, parts, strict=True)
         }
-    except KeyError:
-        return None
+    return None
 
 
 def _curve(constants: Profile, name: str, memory: str, way: str) -> Callable[[int], float]:
@@ -173,7 +187,7 @@ def _measured_copies(name: str, up: int, down: int) -> dict[str, dict[str, float
             nbytes = up if way == WAYS[0] else down
             as_it_goes = memory if is_asked((way, memory), nbytes) else PAGEABLE
             copy = partial(copies, way, as_it_goes, nbytes)
-            found.setdefault(memory, {})[way] = typical(copy) if nbytes else 0.0
+            found.setdefault(memory, {})[way] = candidates.typical(copy) if nbytes else 0.0
     return found
 
 
@@ -181,31 +195,28 @@ def _work(work: Given | Call, machine: Machine, name: str, is_here: bool) -> dic
     """What the work takes on the CPU, and on the device."""
     if isinstance(work, Given):
         seconds = {CPU: work.cpu, "device": work.device}
-        told = {where: _told(None, s, None) for where, s in seconds.items()}
-        return {"what": str(work), **told, "chosen": None}
-    here, there = work.chosen(machine, HOST, CPU), work.chosen(machine, name, name)
+        given = {where: _taken(None, s, None) for where, s in seconds.items()}
+        return {"what": str(work), **given, "chosen": None}
+    found: dict[str, Any] = {"what": str(work)}
+    for where, device, on in ((CPU, CPU, HOST), ("device", name, name)):
+        one = work.chosen(machine, on, device)
+        taken = work.measured(one, on) if is_here else None
+        found[where] = _taken(one, one and one.seconds, taken)
     best = work.chosen(machine, HOST)
-    measured = [
-        work.measured(one, on) if is_here else None for one, on in ((here, HOST), (there, name))
-    ]
-    return {
-        "what": str(work),
-        CPU: _told(here, here and here.seconds, measured[0]),
-        "device": _told(there, there and there.seconds, measured[1]),
-        "chosen": best and {"device": best.device, **_told(best, best.seconds, None)},
-    }
+    found["chosen"] = best and {"device": best.device, **_taken(best, best.seconds, None)}
+    return found
 
 
-def _told(
+def _taken(
     candidate: Candidate | None, predicted: float | None, measured: float | None
 ) -> dict[str, Any]:
     method = None if candidate is None else candidate.method
     return {"predicted": predicted, "measured": measured, "method": method}
 
 
-def _best(told: Mapping[str, Any]) -> Any:
+def _best(taken: Mapping[str, Any]) -> Any:
     """What was measured, or else predicted."""
-    return told["predicted"] if told["measured"] is None else told["measured"]
+    return taken["predicted"] if taken["measured"] is None else taken["measured"]
 
 
 def pays(copies: Mapping[str, Any], work: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -243,75 +254,46 @@ def pays(copies: Mapping[str, Any], work: Mapping[str, Any] | None) -> dict[str,
     }
 
 
-class _Curves:
-    """Predicted seconds of a call over its leading dimension; each is asked for once."""
+def _curves(
+    call: Call,
+    machine: Machine,
+    name: str,
+    constants: Profile,
+    ratios: Sequence[float],
+    memories: Iterable[str],
+) -> dict[str, Callable[[int], float | None]]:
+    """Predicted seconds of a call over its leading dimension: on the CPU, on the device without
+    copies, and there with both copies by each kind of host memory."""
 
-    def __init__(
-        self, call: Call, machine: Machine, name: str, constants: Profile, ratios: Sequence[float]
-    ) -> None:
-        self._call, self._machine, self._name, self._constants = call, machine, name, constants
-        self._ratios = ratios
-        self._known: dict[tuple[str, int], float | None] = {}
+    @functools.cache
+    def alone(where: str, extent: int) -> float | None:
+        try:
+            found = call.of_size(extent).chosen(machine, HOST if where == CPU else where, where)
+        except ValueError:  # the operation does not take that size
+            found = None
+        return None if found is None else found.seconds
 
-    def _seconds(self, where: str, on: str, extent: int) -> float | None:
-        key = where, extent
-        if key not in self._known:
-            try:
-                found = self._call.of_size(extent).chosen(self._machine, on, where)
-            except ValueError:  # the operation does not take that size
-                found = None
-            self._known[key] = None if found is None else found.seconds
-        return self._known[key]
-
-    def cpu(self, extent: int) -> float | None:
-        return self._seconds(CPU, HOST, extent)
-
-    def device(self, extent: int) -> float | None:
-        """Without any copies."""
-        return self._seconds(self._name, self._name, extent)
-
-    def moved(self, memory: str, extent: int) -> float | None:
-        """With both copies, by a kind of host memory."""
-        alone = self.device(extent)
-        if alone is None:
+    def moved(memory: str, extent: int) -> float | None:
+        if (seconds := alone(name, extent)) is None:
             return None
-        parts = self._call.of_size(extent).moved(*self._ratios)
-        copies = _predicted_copies(self._constants, self._name, memory, parts)
-        return None if copies is None else alone + sum(copies.values())
+        parts = call.of_size(extent).moved(*ratios)
+        copies = _predicted_copies(constants, name, memory, parts)
+        return None if copies is None else seconds + sum(copies.values())
 
-    def table(self, sizes: Sequence[int], memories: Sequence[str]) -> dict[str, Any]:
-        """All of them at these extents."""
-        return {
-            "over": self._call.leading,
-            "given": self._call.dims[self._call.growing[0]],
-            "at": list(sizes),
-            "seconds": {
-                CPU: [self.cpu(n) for n in sizes],
-                f"{self._name} without copies": [self.device(n) for n in sizes],
-                **{
-                    f"{self._name}, {memory}": [self.moved(memory, n) for n in sizes]
-                    for memory in memories
-                },
-            },
-        }
+    return {
+        CPU: partial(alone, CPU),
+        f"{name} without copies": partial(alone, name),
+        **{f"{name}, {memory}": partial(moved, memory) for memory in memories},
+    }
 
 
-def _sizes(call: Call) -> list[int]:
-    given = call.dims[call.growing[0]]
-    return extents(min(_SMALLEST, given), max(_LARGEST, _FURTHER * given))
-
-
-def _over_bytes(
-    constants: Profile, name: str, memories: Sequence[str], largest: int
-) -> dict[str, Any]:
-    """Predicted seconds of copies alone."""
-    sizes = extents(_LEAST_BYTES, max(_FURTHER * largest, _MOST_BYTES))
-    seconds = {}
+def _curves_of_copies(
+    constants: Profile, name: str, memories: Iterable[str]
+) -> dict[str, Callable[[int], float]]:
+    """Predicted seconds of copies alone over bytes, of those that the profile knows."""
+    found = {}
     for memory in memories:
         for way in WAYS:
-            try:
-                curve = _curve(constants, name, memory, way)
-            except KeyError:
-                continue
-            seconds[f"{way}, {memory}"] = [curve(n) for n in sizes]
-    return {"over": "bytes", "given": None, "at": sizes, "seconds": seconds}
+            with suppress(KeyError):
+                found[f"{way}, {memory}"] = _curve(constants, name, memory, way)
+    return found

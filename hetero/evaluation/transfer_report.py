@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hetero.evaluation import pictures
 from hetero.evaluation.report import markdown
 from hetero.pricing.plan import CPU, readable
 
+PICTURE = (8.0, 5.0)  # inches
 _STYLES = ("-", "--", "-.", ":")
 
 
@@ -113,12 +113,9 @@ def _measured(found: Mapping[str, Any]) -> list[float]:
     return [seconds for seconds in (here, *with_copies) if seconds is not None]
 
 
-def draw(found: Mapping[str, Any], path: str) -> bool:
-    """Save the curves as a picture; False where there is no matplotlib."""
-    made = pictures.figure()
-    if made is None:
-        return False
-    axes, curves, work = made.subplots(), found["curves"], found["work"]
+def draw(found: Mapping[str, Any], picture: Any) -> None:
+    """Draw the curves on a figure of matplotlib's."""
+    axes, curves, work = picture.subplots(), found["curves"], found["work"]
     for number, (name, seconds) in enumerate(curves["seconds"].items()):
         points = [(n, s) for n, s in zip(curves["at"], seconds, strict=True) if s is not None]
         if points:
@@ -147,5 +144,3 @@ def draw(found: Mapping[str, Any], path: str) -> bool:
     axes.set_title(work["what"] if work else f"copies to and from {found['device']}")
     axes.grid(alpha=0.3)
     axes.legend()
-    pictures.save(made, path)
-    return True

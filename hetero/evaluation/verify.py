@@ -1,53 +1,60 @@
-"""Does the plan choose well? Random shapes, every candidate measured, chosen over best."""
+"""Does the plan choose well? Random shapes, every candidate measured, chosen over best. And are
+copies predicted well: random sizes, alone and in company, by each curve of the profile."""
 
 from __future__ import annotations
 
+import logging
+import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from hetero import devices as backends
-from hetero import registry
+from hetero import profile, registry
 from hetero.arrays import HOST
+from hetero.calibration.environment import copies, quiet_links
+from hetero.calibration.environment.links_at_once import Together
 from hetero.calibration.fit.fit import residuals
+from hetero.calibration.measure.candidates import awaited, leaving_out, timed
 from hetero.calling import planner
-from hetero.errors import MethodNotAvailable
-from hetero.evaluation import draws, turns
-from hetero.evaluation.left_out import leaving_out
+from hetero.devices import at_once
+from hetero.errors import DeviceError, MethodNotAvailable
+from hetero.evaluation.calls import Arrays, draw
 from hetero.host import limits
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Trial
+from hetero.pricing import pricing
 from hetero.pricing.plan import Plan
+from hetero.profile import PAGEABLE, PINNED, inventory
 from hetero.registry import Operation
 from hetero.registry.problem import Problem
 
+_LARGEST = 1 << 28  # bytes, of copies in company
+_COUNT, _COUNT_IN_COMPANY = 24, 12
+_SAMPLES = 3
 _MUCH_SLOWER = 30.0  # than the best, by prediction: no candidate that needs to be measured
+log = logging.getLogger("hetero")
+Errors = dict[str, dict[str, float]]
+Name = tuple[str, str]  # of a candidate: device and method
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One random problem: what was predicted and what was measured.
-
-    Attributes
-    ----------
-    problem : Problem
-    predicted, measured : dict
-        (device, method) -> seconds.
-    chosen, best : (device, method)
-    failed : dict
-        (device, method) -> why it could not be measured.
-    """
+    """One random problem: what was predicted and what was measured."""
 
     problem: Problem
-    predicted: dict[tuple[str, str], float]
-    measured: dict[tuple[str, str], float]
-    chosen: tuple[str, str]
-    best: tuple[str, str]
-    failed: dict[tuple[str, str], str]
+    predicted: dict[Name, float]  # seconds
+    measured: dict[Name, float]
+    chosen: Name
+    best: Name
+    failed: dict[Name, str]  # why it could not be measured
 
     @property
     def ratio(self) -> float:
@@ -87,12 +94,12 @@ def verify(
     progress : callable, optional
         As in `hetero.calibrate`.
     """
-    draw = random.Random(seed)
+    source = random.Random(seed)
     if progress is not None:
         progress(0.0, "trying the devices")
     gpu = any(not d.describe().get("is_host_cpu") for d in backends.proven().values())
     largest = largest or (16384 if gpu else 4096)
-    memory = draws.Arrays(on)
+    memory = Arrays(on)
     rows: list[Row] = []
     begin = time.perf_counter()
     total = count * len(operations)
@@ -101,7 +108,7 @@ def verify(
         if spent > seconds:
             break
         operation = operations[number % len(operations)]
-        trial = draws.draw(operation, draw, on, largest)
+        trial = draw(operation, source, on, largest)
         if progress is not None:
             problem = operation.problem(*trial.operands, **trial.options)
             progress(max(number / total, spent / seconds), str(problem))
@@ -114,10 +121,10 @@ def verify(
 def measure_candidates(
     operation: Operation,
     trial: Trial,
-    memory: draws.Arrays,
+    memory: Arrays,
     budget: float = 0.05,
     longest: float = 1.0,
-    also: tuple[tuple[str, str], ...] = (),
+    also: tuple[Name, ...] = (),
 ) -> Row | None:
     """Predict and measure every candidate of a call; None if one would take too long.
 
@@ -142,15 +149,15 @@ def measure_candidates(
     if not predicted:
         return None
     arrays, options = memory.of(trial), trial.options
-    calls: dict[tuple[str, str], Callable[[], object]] = {}
-    failed: dict[tuple[str, str], str] = {}
+    calls: dict[Name, Callable[[], object]] = {}
+    failed: dict[Name, str] = {}
     spinning = set()
     for name in (*predicted, *also):
         with leaving_out(name, failed):
             calls[name], uses = _caller(operation, arrays, options, *name)
             spinning |= {name} if limits.BLAS in uses else set()
     chosen = min(predicted, key=lambda name: predicted[name])
-    measured = turns.timed(
+    measured = timed(
         calls, budget=budget, failed=failed, chosen=chosen, spinning=frozenset(spinning)
     )
     predicted = {name: seconds for name, seconds in predicted.items() if name in measured}
@@ -161,7 +168,7 @@ def measure_candidates(
     return Row(plan.problem, predicted, measured, chosen, best, failed)
 
 
-def _predicted(plan: Plan, longest: float) -> dict[tuple[str, str], float]:
+def _predicted(plan: Plan, longest: float) -> dict[Name, float]:
     """Seconds of the candidates to be measured; none if one has no price or takes too long."""
     candidates = [c for c in plan.candidates if c.reason is None]
     seconds = {(c.device, c.method): c.seconds for c in candidates if c.seconds is not None}
@@ -195,14 +202,7 @@ def _caller(
         return run, uses
     places = {o.location for o in plan.problem.inputs} | {device}
     used = [backends.get(name) for name in places & backends.available().keys()]
-
-    def call() -> None:
-        run()
-        for one in used:
-            with one.active():
-                one.synchronize()
-
-    return call, uses
+    return awaited(run, used), uses
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
@@ -210,21 +210,16 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     if not rows:
         return {"problems": 0, "left_out": {}}
     ratios = np.array([row.ratio for row in rows])
-    errors: dict[str, dict[str, float]] = {}
-    wins: dict[str, int] = {}
+    fastest = Counter(f"{row.problem.operation} {row.best[1]} on {row.best[0]}" for row in rows)
+    pairs: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for row in rows:
-        name = f"{row.problem.operation} {row.best[1]} on {row.best[0]}"
-        wins[name] = wins.get(name, 0) + 1
-    names = sorted({(row.problem.operation, *name) for row in rows for name in row.predicted})
-    for operation, device, method in names:
-        pairs = [
-            (row.predicted[device, method], row.measured[device, method])
-            for row in rows
-            if row.problem.operation == operation and (device, method) in row.predicted
-        ]
-        errors[f"{operation} {method} on {device}"] = residuals(
-            [p for p, _ in pairs], [m for _, m in pairs]
-        )
+        for name, predicted in row.predicted.items():
+            key = row.problem.operation, *name
+            pairs.setdefault(key, []).append((predicted, row.measured[name]))
+    errors = {
+        f"{operation} {method} on {device}": residuals(*map(list, zip(*found, strict=True)))
+        for (operation, device, method), found in sorted(pairs.items())
+    }
     return {
         "problems": len(rows),
         "chosen_over_best": {
@@ -234,7 +229,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
             "worst": float(ratios.max()),
             "fastest_within_5_percent": float((ratios <= 1.05).mean()),
         },
-        "fastest": wins,
+        "fastest": dict(fastest),
         "prediction_error": errors,
         "left_out": left_out(rows),
     }
@@ -242,8 +237,82 @@ def summary(rows: list[Row]) -> dict[str, Any]:
 
 def left_out(rows: list[Row]) -> dict[str, str]:
     """Device -> why measuring something there failed first; what is broken from the start, too."""
-    found = {f"{name}": reason for name, reason in backends.broken().items()}
+    found = dict(backends.broken())
     for row in rows:
         for (device, method), reason in row.failed.items():
             found.setdefault(device, f"{method}, {row.problem}: {reason}")
     return found
+
+
+# -- Links -----------------------------------------------------------------------------------------
+
+
+def links(progress: Callable[[float, str], None] | None = None) -> dict[str, Errors]:
+    """Relative errors of the link models of every device that is not the CPU itself, and of all
+    equal ones at once; of those that do not fail."""
+    found: dict[str, Errors] = {}
+    infos = inventory.devices()
+    jobs: dict[str, Callable[[], Errors]] = {
+        name: partial(link_alone, name)
+        for name in backends.proven()
+        if not infos.get(name, {}).get("is_host_cpu")
+    }
+    for info in pricing.groups(infos).values():
+        if not info.get("is_host_cpu"):
+            place = info["constants"]
+            jobs[place] = partial(links_together, place, info["members"])
+    for name, job in jobs.items():
+        if progress is not None:
+            progress(0.9, f"copies to and from {name}")
+        try:
+            errors = job()
+        except DeviceError as error:
+            log.warning("the links of %s are left out: %s", name, error)
+        else:
+            found |= {name: errors} if errors else {}
+    return found
+
+
+def link_alone(name: str, seed: int = 0) -> Errors:
+    """Of a quiet link, at sizes from 4 KB to 1 GB."""
+    device, constants = backends.get(name), profile.current()
+    sizes = random_sizes(seed, _COUNT, 1 << 12, min(1 << 30, _room(name)))
+    with device.active():
+        measured = quiet_links.transfers(device, sizes, budget=0.1)
+    return {
+        f"{direction}, {memory}": residuals(
+            [constants.curve(name, direction, memory)(n) for n in seconds], list(seconds.values())
+        )
+        for (direction, memory), seconds in measured.items()
+        if memory in constants.data["links"].get(name, {}).get(direction, (PAGEABLE, PINNED))
+    }
+
+
+def links_together(place: str, members: Sequence[str], seed: int = 0) -> Errors:
+    """Of several devices at once, "cuda*2", by the curves that the profile has for that."""
+    constants = profile.current()
+    kept = constants.data["links"].get(place, {})
+    ways = [w for w in copies.ways(backends.get(members[0])) if w[1] in kept.get(w[0], {})]
+    largest = min(_LARGEST, *map(_room, members))
+    if not ways or largest <= at_once.LEAST:
+        return {}
+    sizes = random_sizes(seed, _COUNT_IN_COMPANY, at_once.LEAST, largest)
+    take = Together([backends.get(name) for name in members], sizes[-1]).once
+    begin, found = constants.dispatch(place, "host"), {}
+    for way in ways:
+        asked = [n for n in sizes if copies.is_asked(way, n)]
+        measured = [median(take(way, n) for _ in range(_SAMPLES)) for n in asked]
+        curve = constants.curve(place, *way)
+        found[", ".join(way)] = residuals([begin + curve(n) for n in asked], measured)
+    return found
+
+
+def random_sizes(seed: int, count: int, smallest: int, largest: int) -> list[int]:
+    """Random numbers of bytes, whole float64s, ascending."""
+    source = random.Random(seed)
+    ends = math.log2(smallest), math.log2(largest)
+    return sorted(-(-round(2.0 ** source.uniform(*ends)) // 8) * 8 for _ in range(count))
+
+
+def _room(name: str) -> int:
+    return int(backends.get(name).describe()["memory_bytes"]) // 4

@@ -51,7 +51,7 @@ import numpy as np
 from hetero import devices
 from hetero.calling import planner
 from hetero.imports import load
-from hetero.pricing.plan import CPU, Candidate
+from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.registry import Operation
 
 TimedCall = Callable[[int], object]
@@ -156,10 +156,31 @@ def of(operation: Operation, name: str, default: Any = None) -> Any:
     return getattr(load(operation.benchmarks), name, default)
 
 
+def dtype_of(operation: Operation) -> str:
+    """The dtype that an operation's benchmarks have unless another one is asked for."""
+    return of(operation, "DTYPE", DTYPE)
+
+
 def cuda_device() -> str | None:
     """The first device whose arrays CuPy and torch take."""
     proven = devices.proven().values()
     return next((d.name for d in proven if d.traits.cuda_libraries), None)
+
+
+def library(name: str) -> Any:
+    """A library to compare with; None where it is not installed, or does not work here."""
+    try:
+        found = load(name)
+        if name == "cupy":
+            found.empty(1)
+    except Exception:  # whatever goes wrong there
+        return None
+    return found
+
+
+def rotating(call: Callable[..., object], sets: Sequence[Sequence[Any]]) -> TimedCall:
+    """A call on another set of operands each turn, so that none is in a cache yet."""
+    return lambda turn: call(*sets[turn % len(sets)])
 
 
 def from_host_by_cupy(
@@ -167,18 +188,48 @@ def from_host_by_cupy(
 ) -> dict[str, TimedCall | Iterations]:
     """The peer "CuPy": ``function(cupy, *arrays)`` of copies of host arrays, its result copied
     back; empty without CuPy."""
-    try:
-        cupy = load("cupy")
-        cupy.empty(1)
-    except Exception:  # not installed, or not working here
+    if (cupy := library("cupy")) is None:
         return {}
     return {"CuPy": lambda turn: cupy.asnumpy(function(cupy, *map(cupy.asarray, arrays)))}
+
+
+def moved_call(case: str, make: Callable[[], Comparison], what: str = "call") -> Benchmark:
+    """A row of bench's movement: a large call on host operands."""
+    return Benchmark(case, make, what, budget=0.6, most=5)
+
+
+def of_candidates(
+    plan: Plan,
+    call: Callable[[Candidate], TimedCall | Iterations],
+    *,
+    longest: float = math.inf,
+    only: str | None = None,
+) -> dict[str, TimedCall | Iterations]:
+    """A call for each of a plan's candidates that is not expected to be slow.
+
+    Parameters
+    ----------
+    plan : Plan
+    call : callable
+        ``call(candidate)`` gives what is timed of it.
+    longest : float
+        Predicted seconds above which a candidate is left out.
+    only : str, optional
+        The device that counts. Default: all.
+    """
+    return {
+        name_of(candidate): call(candidate)
+        for candidate in plan.candidates
+        if candidate.reason is None and (candidate.seconds or 0.0) < longest
+        if only in (None, candidate.device)
+    }
 
 
 def by_candidates(
     operation: Operation,
     operands: tuple[Any, ...],
     options: Mapping[str, Any],
+    peers: Mapping[str, TimedCall | Iterations] | None = None,
     *,
     longest: float = math.inf,
 ) -> Comparison:
@@ -189,19 +240,20 @@ def by_candidates(
     operation : Operation
     operands : tuple
         On the host.
-    options : mapping
+    options, peers : mapping
     longest : float
         Predicted seconds above which a candidate is left out.
     """
     plan = planner.plan_call(operation, operands, options)
     automatic = partial(operation.call, *operands, **options)
-    calls: dict[str, TimedCall | Iterations] = {"automatic": lambda turn: automatic()}
-    for candidate in plan.candidates:
-        if candidate.reason is None and (candidate.seconds or 0.0) < longest:
-            place = candidate.device, candidate.method
-            placed = placed_call(operation, operands, options, *place)
-            calls[f"{candidate.method} on {candidate.device}"] = lambda turn, run=placed: run()
-    return Comparison(calls, chosen=name_of(plan.chosen))
+
+    def placed(candidate: Candidate) -> TimedCall:
+        place = candidate.device, candidate.method
+        run = placed_call(operation, operands, options, *place)
+        return lambda turn: run()
+
+    calls = {"automatic": lambda turn: automatic()} | of_candidates(plan, placed, longest=longest)
+    return Comparison(calls, peers or {}, name_of(plan.chosen))
 
 
 def placed_call(

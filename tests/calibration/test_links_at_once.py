@@ -17,7 +17,7 @@ from hetero.calibration.fit import fit_link
 from hetero.calibration.progress import Failure
 from hetero.devices import at_once
 from hetero.devices.at_once import LEAST
-from hetero.evaluation import links
+from hetero.evaluation import verify
 from hetero.host.copying.staging import DOWNLOAD, UPLOAD
 from hetero.profile import PAGEABLE, PINNED, STAGED, Profile
 
@@ -320,10 +320,10 @@ def test_copies_at_once_are_compared_where_some_were_measured_and_fit(measured, 
     data = {**profile.shipped("conservative").data, "links": kept}
     profile.set_current(Profile(data))
     devices = {f"cuda:{n}": FakeCuda(n) for n in range(2)}
-    monkeypatch.setattr(links.backends, "get", devices.__getitem__)
+    monkeypatch.setattr(verify.backends, "get", devices.__getitem__)
     monkeypatch.setattr(FakeCuda, "describe", lambda self: {"memory_bytes": room * 4 * LEAST})
-    monkeypatch.setattr(links, "Together", lambda *given: pytest.fail("nothing can be compared"))
-    assert links.together("cuda*2", [*devices]) == {}
+    monkeypatch.setattr(verify, "Together", lambda *given: pytest.fail("nothing can be compared"))
+    assert verify.links_together("cuda*2", [*devices]) == {}
 
 
 def test_a_device_that_fails_is_named():

@@ -177,7 +177,7 @@ def test_verify(data, run):
 def test_verify_draws_the_same_problems_again():
     from random import Random
 
-    from hetero.evaluation.draws import draw
+    from hetero.evaluation.calls import draw
 
     for operation in registry.operations():
         first, second = (

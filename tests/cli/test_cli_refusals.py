@@ -8,8 +8,7 @@ import time
 import pytest
 from command_line import FAILED, NO_CHOICE, OK, USAGE, refused
 
-from hetero import errors
-from hetero.cli import commands
+from hetero import cli, errors
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -178,7 +177,7 @@ def test_what_an_error_is_for_the_caller(run, monkeypatch, error, code):
     def fail(arguments):
         raise error
 
-    monkeypatch.setattr(commands, "info", fail)
+    monkeypatch.setattr(cli.machine, "info", fail)
     found, out, err = run("info")
     assert (found, out) == (code, "")
     assert len(err.splitlines()) == 1
@@ -186,6 +185,6 @@ def test_what_an_error_is_for_the_caller(run, monkeypatch, error, code):
 
 
 def test_a_mistake_of_our_own_is_not_called_wrong_arguments(run, monkeypatch):
-    monkeypatch.setattr(commands, "info", lambda arguments: {}["oops"])
+    monkeypatch.setattr(cli.machine, "info", lambda arguments: {}["oops"])
     with pytest.raises(KeyError):
         run("info")

@@ -20,14 +20,15 @@ import runtimes
 
 import hetero
 from hetero import cli, devices, registry
+from hetero.calibration.measure import candidates
 from hetero.calling import planner
 from hetero.devices import opencl as backend
 from hetero.devices.base import Device
 from hetero.devices.opencl import programs as opencl_programs
 from hetero.devices.opencl import runtime as opencl_runtime
 from hetero.errors import DeviceError, DeviceNotAvailable, KernelCompileError
-from hetero.evaluation import bench, left_out, verify
-from hetero.evaluation.draws import Arrays
+from hetero.evaluation import bench, verify
+from hetero.evaluation.calls import Arrays
 from hetero.ops.benchmark import Benchmark, Comparison, Trial
 from hetero.profile import inventory
 
@@ -264,7 +265,7 @@ def test_bench_leaves_out_what_fails(warnings_of):
     case = Benchmark("a case", lambda: Comparison(calls))
     failed = {}
     assert bench.row(case, None, failed)["seconds"].keys() == {"direct on cpu"}
-    left_out.warn(failed)
+    candidates.warn(failed)
     assert warnings_of() == ["fft on x is left out: planted"]
 
 

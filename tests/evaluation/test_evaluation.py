@@ -14,9 +14,9 @@ import pytest
 import hetero.ops
 from hetero import devices, registry
 from hetero.arrays import spec
-from hetero.calibration.measure import queue
+from hetero.calibration.measure import candidates, queue
 from hetero.errors import DeviceNotAvailable
-from hetero.evaluation import bench, draws, movement, report, timeline, verify
+from hetero.evaluation import bench, calls, report, timeline, verify
 from hetero.ops import benchmark
 from hetero.ops.benchmark import Benchmark, Comparison, Iterations, Trial
 from hetero.ops.cg import benchmarks as cg
@@ -33,8 +33,8 @@ OPERATIONS = registry.operations()
 def test_what_is_drawn_can_be_called(operation):
     source = random.Random(1)
     for _ in range(5):
-        trial = draws.draw(operation, source, "host", 24)
-        operands = draws.Arrays("host").of(trial)
+        trial = calls.draw(operation, source, "host", 24)
+        operands = calls.Arrays("host").of(trial)
         operation.call(*operands, **trial.options)
 
 
@@ -45,10 +45,10 @@ def test_what_is_drawn_for_an_operation_that_has_no_draw(name, monkeypatch):
     operation = registry.operation(name)
     source = random.Random(1)
     for _ in range(5):
-        trial = draws.draw(operation, source, "host", 24)
+        trial = calls.draw(operation, source, "host", 24)
         assert operation.problem(*trial.operands).operation == name
         assert all(max(x.shape) <= 24 for x in trial.operands)
-        operation.call(*draws.Arrays("host").of(trial))
+        operation.call(*calls.Arrays("host").of(trial))
     rows = bench.bench(operation)
     assert len(rows) == bench._DRAWN
     for row in rows:
@@ -158,7 +158,7 @@ def test_one_iteration_is_a_difference(monkeypatch):
     def run(count):
         now[0] += 3.0 + 0.25 * count
 
-    monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(candidates.time, "perf_counter", lambda: now[0])
     case = Benchmark("one", lambda: Comparison({"a": Iterations(run, 2, 10)}), "iteration")
     assert bench.row(case, None, {})["seconds"] == {"a": 0.25}
 
@@ -227,7 +227,7 @@ def test_trials_of_the_demo_move_to_a_device():
 
 def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):
     """Speeds of each kind of copy, a product beside them, and every call that is named."""
-    monkeypatch.setattr(movement, "_PRODUCT", 64)
+    monkeypatch.setattr(bench, "_PRODUCT", 64)
     case = Benchmark("a case", lambda: Comparison({"a": lambda turn: None}), most=3, budget=0.01)
     plain = benchmark.of
     monkeypatch.setattr(
@@ -237,7 +237,7 @@ def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):
             (lambda dtype: [case]) if name == "moved" else plain(o, name, *default)
         ),
     )
-    found = movement.movement(device=opencl, sizes=(1 << 12, 1 << 14))
+    found = bench.movement(device=opencl, sizes=(1 << 12, 1 << 14))
     assert [row["bytes"] for row in found["copies"]] == [1 << 12, 1 << 14]
     for row in found["copies"]:
         assert len(row) == 8
@@ -251,17 +251,17 @@ def test_movement_tells_of_copies_and_calls(opencl, monkeypatch, capsys):
 
 
 def test_without_a_gpu_movement_says_what_is_missing(monkeypatch):
-    monkeypatch.setattr(movement.benchmark, "cuda_device", lambda: None)
-    monkeypatch.setattr(movement.devices, "missing", lambda: ["cuda: this; do that"])
+    monkeypatch.setattr(bench.benchmark, "cuda_device", lambda: None)
+    monkeypatch.setattr(bench.devices, "missing", lambda: ["cuda: this; do that"])
     for proven, end in (({}, "do that"), ({"x:1": None}, "do that; --device takes x:1")):
-        monkeypatch.setattr(movement.devices, "proven", lambda proven=proven: proven)
+        monkeypatch.setattr(bench.devices, "proven", lambda proven=proven: proven)
         with pytest.raises(DeviceNotAvailable, match=f"no GPU is here: cuda: this; {end}$"):
-            movement.movement()
+            bench.movement()
 
 
 def test_solves_that_are_compared_run_where_their_names_say(opencl, monkeypatch):
     monkeypatch.setattr(cg, "cuda_device", lambda: opencl)
-    monkeypatch.setattr(cg, "_cupy", lambda: None)
+    monkeypatch.setattr(cg, "_cupys_solver", lambda: None)
     plain, asked = cg.solve_cg, []
 
     def solve(A, b, **options):

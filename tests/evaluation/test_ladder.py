@@ -15,7 +15,8 @@ from compiled import compile_cuda
 from hetero import cli, devices, registry
 from hetero.calibration import request
 from hetero.errors import DeviceError, DeviceNotAvailable
-from hetero.evaluation import climbing, ladder, latest, pictures, roof, sweep
+from hetero.evaluation import climbing, ladder, report, sweep
+from hetero.evaluation.page import last
 from hetero.kernels.common.peak import peaks
 from hetero.ops.cases import Place
 from hetero.pricing import pricing
@@ -31,9 +32,9 @@ def short():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(climbing, "_POINT", 0.004)
         patch.setattr(climbing, "_MOST_STEPS", 3)
-        patch.setattr(roof, "_COPIED_OTHERS", 1 << 20)
-        patch.setattr(roof, "_ROUNDS_OTHERS", 4)
-        patch.setattr(roof, "_PRODUCT", 64)
+        patch.setattr(climbing, "_COPIED_OTHERS", 1 << 20)
+        patch.setattr(climbing, "_ROUNDS_OTHERS", 4)
+        patch.setattr(climbing, "_PRODUCT", 64)
         yield
 
 
@@ -54,7 +55,7 @@ def test_every_rung_is_measured_in_order(climbed, device):
     assert [row["number"] for row in climbed["rows"]] == 2 * [*range(1, len(names) + 1)]
     assert (climbed["device"], climbed["dtype"], climbed["what"]) == (device, "float32", "call")
     before = None
-    above = roof.Roof(**climbed["roof"])
+    above = climbing.Roof(**climbed["roof"])
     for row in climbed["rows"]:
         n = row["size"]
         assert row["dims"] == [n, n, n]
@@ -89,8 +90,8 @@ def test_every_ladder_is_climbed(operation, device, monkeypatch):
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_roof_is_measured_before_and_after_the_rungs(device, monkeypatch, order):
     """Other load beside one of the two lowers neither rate."""
-    both = [roof.Roof(1e6, 2e12, "slow"), roof.Roof(4e6, 1e12, "fast")][::order]
-    monkeypatch.setattr(roof, "of_device", lambda *_: both.pop(0))
+    both = [climbing.Roof(1e6, 2e12, "slow"), climbing.Roof(4e6, 1e12, "fast")][::order]
+    monkeypatch.setattr(climbing, "roof_of_device", lambda *_: both.pop(0))
     monkeypatch.setattr(climbing.Ground, "seconds", lambda *_: 1.0)
     found = ladder.ladder(MATMUL, sizes=(100,), device=device)
     assert found["roof"] == {"flops_per_second": 4e6, "bytes_per_second": 2e12, "how": "fast"}
@@ -100,7 +101,7 @@ def test_the_roof_is_measured_before_and_after_the_rungs(device, monkeypatch, or
 
 def test_what_exceeds_the_roof_is_the_roof_and_it_is_said(device, monkeypatch):
     """As where other load goes on beside both measurements."""
-    monkeypatch.setattr(roof, "of_device", lambda *_: roof.Roof(1e6, 1e12, "slow"))
+    monkeypatch.setattr(climbing, "roof_of_device", lambda *_: climbing.Roof(1e6, 1e12, "slow"))
     seconds = {"naive": 1.0, "rows2": 4.0}
     monkeypatch.setattr(climbing.Ground, "seconds", lambda _, row, n: seconds.get(row.method, 2.0))
     found = ladder.ladder(MATMUL, sizes=(100, 50), device=device)
@@ -238,7 +239,7 @@ def test_equal_devices_are_a_rung_more(monkeypatch):
     assert (one["method"], both["method"]) == ("jacobi", "jacobi by 2")
     assert (one["number"], both["number"]) == (1, 2)
     assert both["gain"] == pytest.approx(one["seconds"] / both["seconds"])
-    above = roof.Roof(**found["roof"])
+    above = climbing.Roof(**found["roof"])
     rates = both["flops_per_second"] / above[0], both["bytes_per_second"] / above[1]
     assert both["measured_share"] == pytest.approx(max(rates) / 2)
     alone = ladder.ladder(MATMUL, sizes=(8,), device=names[0])  # which they share in ranges only
@@ -321,24 +322,23 @@ def test_what_cannot_be_swept_is_said(device):
         sweep.sweep(MATMUL, "naive", -1, device=device)
 
 
-def drawn(monkeypatch, draw, found):
+def drawn(module, found):
     """What a picture is made of, with everything in its place."""
     pytest.importorskip("matplotlib")
-    kept = []
-    monkeypatch.setattr(pictures, "save", lambda made, path: kept.append(made))
-    assert draw(found, "a.png")
-    kept[0].draw_without_rendering()
-    return kept[0]
+    made = report.figure(*module.PICTURE)
+    module.draw(found, made)
+    made.draw_without_rendering()
+    return made
 
 
-def test_the_legend_of_a_ladder_hides_no_bar(climbed, monkeypatch):
-    made = drawn(monkeypatch, ladder.draw, climbed)
+def test_the_legend_of_a_ladder_hides_no_bar(climbed):
+    made = drawn(ladder, climbed)
     legend, axes = made.legends[0].get_window_extent(), made.axes[0].get_window_extent()
     assert legend.y1 <= axes.y0
 
 
-def test_the_picture_of_a_sweep_frames_its_own_block(swept, monkeypatch):
-    axes = drawn(monkeypatch, sweep.draw, swept).axes[0]
+def test_the_picture_of_a_sweep_frames_its_own_block(swept):
+    axes = drawn(sweep, swept).axes[0]
     framed = {
         (int(axes.get_xticklabels()[x].get_text()), int(axes.get_yticklabels()[y].get_text()))
         for x, y in (t.get_position() for t in axes.texts if t.get_bbox_patch().get_linewidth() > 0)
@@ -351,7 +351,7 @@ def test_commands(device, capsys, tmp_path, monkeypatch, climbed, swept):
     kept = {}
     monkeypatch.setattr(ladder, "ladder", lambda *a, **k: climbed)
     monkeypatch.setattr(sweep, "sweep", lambda *a, **k: swept)
-    monkeypatch.setattr(latest, "keep", lambda kind, key, found: kept.update({(kind, key): found}))
+    monkeypatch.setattr(last, "keep", lambda kind, key, found: kept.update({(kind, key): found}))
     assert cli.main(["ladder", "matmul", "--sizes", "8,40", "--json"]) == cli.DONE
     assert json.loads(capsys.readouterr().out)["rows"][0]["method"] == "sequential"
     assert kept == {("ladder", f"matmul float32 on {device}"): climbed}
@@ -365,7 +365,7 @@ def test_commands(device, capsys, tmp_path, monkeypatch, climbed, swept):
         assert file.read_bytes().startswith(b"\x89PNG")
         assert found["operation"] in capsys.readouterr().out
         with monkeypatch.context() as without:
-            without.setattr(pictures, "figure", lambda *sizes: None)
+            without.setattr(report, "figure", lambda *sizes: None)
             assert cli.main([*words, "--plot", str(file)]) == cli.FAILED
         printed = capsys.readouterr()
         assert found["operation"] in printed.out
@@ -422,7 +422,7 @@ def test_peak_kernels_compile_without_spills(arch):
 
 
 def test_a_roof_is_the_longer_of_two_times():
-    above = roof.Roof(1e12, 1e11, "")
+    above = climbing.Roof(1e12, 1e11, "")
     assert above.seconds(2e12, 1e11) == 2.0
     assert above.seconds(1e12, 3e11) == 3.0
 

@@ -13,10 +13,8 @@ from kept_results import LADDER, VERIFIED
 
 import hetero.ops  # noqa: F401  # registers them
 from hetero import cli, profile, registry
-from hetero.evaluation import ladder, latest
-from hetero.evaluation.page import (
-    page,
-)
+from hetero.evaluation import ladder
+from hetero.evaluation.page import last, page
 
 VOID = {"meta", "link", "br"}
 LOADING = {"src", "href", "srcset", "data", "action", "xlink:href", "poster", "style"}
@@ -123,12 +121,12 @@ def test_names_from_a_profile_are_text(tmp_path):
 def test_the_last_verification_is_kept_beside_the_profile(tmp_path, monkeypatch):
     file = profile.Profile(small()).save(tmp_path / "here.json")
     monkeypatch.setenv("HETERO_PROFILE", str(file))
-    assert latest.read(file) == {}
-    latest.keep(latest.VERIFY, "matmul, on host", {"problems": 1})
-    latest.keep(latest.VERIFY, "matmul, on host", VERIFIED)
-    latest.keep("other", "x", {})
-    latest.keep(latest.LADDER, "matmul", LADDER)
-    assert latest.read(file)[latest.VERIFY]["matmul, on host"]["problems"] == 3
+    assert last.read(file) == {}
+    last.keep(last.VERIFY, "matmul, on host", {"problems": 1})
+    last.keep(last.VERIFY, "matmul, on host", VERIFIED)
+    last.keep("other", "x", {})
+    last.keep(last.LADDER, "matmul", LADDER)
+    assert last.read(file)[last.VERIFY]["matmul, on host"]["problems"] == 3
     assert profile.read(file).name == "tesla-t10"  # which is as it was
     found = page(str(file)).html
     assert "geometric mean 1.010" in found
@@ -140,19 +138,19 @@ def test_the_last_verification_is_kept_beside_the_profile(tmp_path, monkeypatch)
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"verify": 1}', b"\xff"])
 def test_what_is_kept_and_cannot_be_read_is_nothing(tmp_path, content):
     (tmp_path / "p.json.latest").write_bytes(content)
-    assert latest.read(tmp_path / "p.json") == {}
+    assert last.read(tmp_path / "p.json") == {}
 
 
 def test_what_is_kept_in_another_form_is_said(tmp_path):
     file = profile.Profile(small()).save(tmp_path / "p.json")
-    other = {latest.VERIFY: {"x": {"problems": 3}}, latest.LADDER: {"x": {"rows": [1]}}}
-    latest.beside(file).write_text(json.dumps(other), "utf-8")
+    other = {last.VERIFY: {"x": {"problems": 3}}, last.LADDER: {"x": {"rows": [1]}}}
+    last.file_of(file).write_text(json.dumps(other), "utf-8")
     assert page(str(file)).html.count("of another form") == 2
 
 
 def test_what_cannot_be_kept_is_not(tmp_path, monkeypatch):
     monkeypatch.setenv("HETERO_PROFILE", str(tmp_path))  # a folder
-    latest.keep(latest.VERIFY, "x", {})
+    last.keep(last.VERIFY, "x", {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,7 +178,7 @@ def test_a_ladder_is_measured_first(tmp_path, capsys, quick, monkeypatch):
     monkeypatch.setattr(ladder, "ladder", lambda operation, progress: LADDER)
     file = str(tmp_path / "report.html")
     assert cli.main(["report", file, "--ladder", "matmul"]) == cli.DONE
-    assert list(latest.read(tmp_path / "here.json")[latest.LADDER]) == ["matmul float32 on cuda:0"]
+    assert list(last.read(tmp_path / "here.json")[last.LADDER]) == ["matmul float32 on cuda:0"]
     for wrong in (["--profile", "h100"], ["--ladder", "nothing"]):
         assert cli.main(["report", file, "--ladder", "matmul", *wrong]) == cli.USAGE
     assert "'convolve2d'" in capsys.readouterr().err

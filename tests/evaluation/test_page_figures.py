@@ -12,21 +12,17 @@ import hetero.ops  # noqa: F401  # registers them
 from hetero import profile, registry
 from hetero.calling.planner import OtherMachine
 from hetero.evaluation.page import (
-    axes,
+    charts,
     choices,
-    errors,
-    html,
-    ladders,
-    lines,
+    drawing,
+    figures,
+    last,
     links,
     machine,
-    marks,
+    markup,
     methods,
-    regions,
-    rows,
-    svg,
 )
-from hetero.evaluation.page.method_figures import fastest
+from hetero.evaluation.page.figures import fastest
 from hetero.ops import over_sizes
 from hetero.registry.models import bind, bind_link
 
@@ -96,9 +92,9 @@ def test_a_profile_without_samples_has_lines_alone():
 def test_calls_from_the_host_are_priced_as_plans_are():
     constants = profile.shipped("tesla-t10")
     operation, line = registry.operation("matmul"), a_line("matmul")
-    found = methods.from_host(operation, line, "float32", constants, constants.machine())
-    at = {one.name: one.at(1024) for one in found}
     machine = OtherMachine(constants, constants.machine())
+    found = methods.from_host(operation, line, "float32", machine)
+    at = {one.name: one.at(1024) for one in found}
     plan = machine.plan(operation.from_dims((1024,) * 3, "float32", "host"))
     assert at[f"{plan.chosen.method}, {plan.chosen.device}"] == plan.seconds
     assert plan.seconds == min(seconds for seconds in at.values() if seconds is not None)
@@ -146,7 +142,7 @@ def test_links_have_their_samples_and_rates():
     assert pageable.points[-1][0] == 2**30
     nbytes, rate = pinned.points[3]
     assert rate == pytest.approx(nbytes / bind_link(model)(nbytes))
-    figure, other = links.section([link, together], svg.Names())
+    figure, other = links.section([link, together])
     assert "each of 2 cuda at once" in other
     assert figure.count('class="c0 full"') == 2
     assert figure.count('class="c1 full"') == 1
@@ -160,10 +156,9 @@ def test_a_map_is_what_plans_choose():
     operation = registry.operation("matvec")
     (plane,) = over_sizes.planes(operation)
     plane = plane._replace(x=plane.x._replace(most=16384), y=plane.y._replace(least=8192))
-    given = operation, plane, "float32", constants, constants.machine()
-    found = choices.choices(*given)
-    assert (found.xs[0], found.xs[-1]) == (16, 16384)
     machine = OtherMachine(constants, constants.machine())
+    found = choices.choices(operation, plane, "float32", machine)
+    assert (found.xs[0], found.xs[-1]) == (16, 16384)
     for row, column in ((0, 0), (1, 5), (-1, -1)):
         dims = plane.dims(found.xs[column], found.ys[row])
         chosen = machine.plan(operation.from_dims(dims, "float32", "host")).chosen
@@ -175,7 +170,7 @@ def test_a_map_is_what_plans_choose():
         on_cpu = next(c.seconds for c in plan.candidates if c.device == "cpu")
         times.append(on_cpu / plan.seconds)
     assert found.gain == max(times) > 1.0
-    unknown = choices.choices(operation, plane, "float64", constants, constants.machine())
+    unknown = choices.choices(operation, plane, "float64", machine)
     assert set(unknown.counts()) == {choices.NONE}
 
 
@@ -191,9 +186,9 @@ def test_sizes_of_an_operation_that_names_none(monkeypatch):
     assert over_sizes.planes(operation) == ()
 
 
-def test_runs_of_a_row():
+def test_turns_of_a_row():
     found = choices.Choices([1, 2, 4, 8], [1], [["a", "a", "b", "a"]], 1.0)
-    assert found.runs(0) == [("a", 1, 2), ("b", 4, 4), ("a", 8, 8)]
+    assert found.turns(0) == [("a", 1), ("b", 4), ("a", 8)]
 
 
 def test_every_region_with_room_is_named():
@@ -202,7 +197,7 @@ def test_every_region_with_room_is_named():
     cells[0][10] = "c"
     sizes = list(range(1, 21)), list(range(1, 21))
     numbers = {"a": 0, "b": 1, "c": 2}
-    drawn = regions.regions(svg.Names(), "title", "told", ("x", "y"), sizes, cells, numbers)
+    drawn = charts.regions("title", "told", ("x", "y"), sizes, cells, numbers)
     assert drawn.count('class="region"') == 3
     texts = re.findall(r'<text[^>]*class="on"[^>]*>([^<]*)<', drawn)
     assert sorted(texts) == ["1 a", "1 a", "2 b", "3"]
@@ -215,9 +210,9 @@ def test_points_lie_where_the_grid_says():
     """A line through ticks of both axes meets their grid lines, and its samples lie there; its name
     stands beside its end."""
     points = [(16.0, 1e-3), (64.0, 1e-2), (256.0, 1e-1)]
-    labels = lines.Labels("n", "seconds", axes.whole, axes.seconds)
-    given = [lines.Drawn("one", points, 3, points[:1], points[1:], True)]
-    drawn = lines.lines(svg.Names(), "title", "told", labels, given)
+    labels = charts.Labels("n", "seconds", drawing.whole, drawing.seconds)
+    given = [charts.Drawn("one", points, 3, points[:1], points[1:], True)]
+    drawn = charts.lines("title", "told", labels, given)
     columns = {float(x) for x in re.findall(r'd="M([\d.]+) [\d.]+V', drawn)}
     across = {float(y) for y in re.findall(r'd="M[\d.]+ ([\d.]+)H', drawn)}
     path = re.search(r'd="M([^"]*)" class="c3 line thick"', drawn)[1]
@@ -232,7 +227,7 @@ def test_points_lie_where_the_grid_says():
     assert marked == ["full", "hollow", "hollow"]
     name = re.search(r'<text x="([\d.]+)" y="([\d.]+)">one<', drawn)
     assert 0 < float(name[1]) - corners[-1][0] < 20
-    assert abs(float(name[2]) - corners[-1][1]) < svg.FONT
+    assert abs(float(name[2]) - corners[-1][1]) < drawing.FONT
     texts = re.findall(r"<text[^>]*>([^<]*)<", drawn)
     assert {"16", "64", "256", "1 ms", "10 ms", "100 ms", "n", "seconds"} <= set(texts)
 
@@ -240,8 +235,8 @@ def test_points_lie_where_the_grid_says():
 def test_regions_fill_their_square_and_are_bordered():
     cells = [["a", "a", "b"], ["a", "b", "b"], ["b", "b", "b"]]
     sizes = [1, 2, 4], [1, 2, 4]
-    given = svg.Names(), "title", "told", ("x", "y"), sizes, cells, {"a": 0, "b": 1}
-    drawn = regions.regions(*given)
+    given = "title", "told", ("x", "y"), sizes, cells, {"a": 0, "b": 1}
+    drawn = charts.regions(*given)
     paths = re.findall(r'd="([^"]*)" fill="url\(#hatch(\d)\)"', drawn)
     wide = {
         number: sum(float(w) for w in re.findall(r"h([\d.]+)v", path)) for path, number in paths
@@ -266,34 +261,34 @@ def test_a_machine_that_is_not_calibrated_says_so():
 
 @pytest.mark.parametrize("places", [[5.0], [5.0, 5.0, 5.0], [100.0, 99.0, 0.0, 1.0], [50.0] * 8])
 def test_labels_are_apart_and_in_order(places):
-    found = lines.spread(places, 0.0, 100.0)
+    found = charts.spread(places, 0.0, 100.0)
     assert all(0.0 <= place <= 100.0 + 1e-9 for place in found)
     ordered = [found[i] for i in sorted(range(len(places)), key=lambda i: places[i])]
-    assert all(b - a >= svg.FONT - 1e-9 for a, b in itertools.pairwise(ordered))
+    assert all(b - a >= drawing.FONT - 1e-9 for a, b in itertools.pairwise(ordered))
 
 
 def test_a_line_needs_points():
-    labels = lines.Labels("x", "y", axes.whole, axes.seconds)
+    labels = charts.Labels("x", "y", drawing.whole, drawing.seconds)
     with pytest.raises(ValueError, match="no line"):
-        lines.lines(svg.Names(), "title", "told", labels, [])
-    one = lines.Drawn("one", [(1.0, 1.0), (2.0, 1.0)], 0)  # all alike
-    assert "<path" in lines.lines(svg.Names(), "title", "told", labels, [one])
+        charts.lines("title", "told", labels, [])
+    one = charts.Drawn("one", [(1.0, 1.0), (2.0, 1.0)], 0)  # all alike
+    assert "<path" in charts.lines("title", "told", labels, [one])
 
 
 @pytest.mark.parametrize(
     ("write", "value", "text"),
     [
-        (axes.whole, 4096, "4096"),
-        (axes.whole, 16384, "16k"),
-        (axes.whole, 1 << 20, "1M"),
-        (axes.in_bytes, 65536, "64 KiB"),
-        (axes.in_bytes, 100, "100 B"),
-        (axes.rate, 5.5e10, "55 GB/s"),
-        (axes.rate, 4.19e12, "4.19 TB/s"),
-        (axes.seconds, 2e-6, "2 us"),
-        (axes.seconds, 1234.0, "1234 s"),
-        (axes.seconds, 1e4, "1e4 s"),
-        (axes.seconds, 3.54e5, "3.5e5 s"),
+        (drawing.whole, 4096, "4096"),
+        (drawing.whole, 16384, "16k"),
+        (drawing.whole, 1 << 20, "1M"),
+        (drawing.in_bytes, 65536, "64 KiB"),
+        (drawing.in_bytes, 100, "100 B"),
+        (drawing.rate, 5.5e10, "55 GB/s"),
+        (drawing.rate, 4.19e12, "4.19 TB/s"),
+        (drawing.seconds, 2e-6, "2 us"),
+        (drawing.seconds, 1234.0, "1234 s"),
+        (drawing.seconds, 1e4, "1e4 s"),
+        (drawing.seconds, 3.54e5, "3.5e5 s"),
     ],
 )
 def test_how_values_are_written(write, value, text):
@@ -301,14 +296,14 @@ def test_how_values_are_written(write, value, text):
 
 
 def test_ticks_lie_between_the_ends():
-    assert axes.decades(2e-6, 0.3) == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
-    assert axes.decades(4.0, 50.0) == pytest.approx([5, 10, 20, 50])
-    assert axes.doublings(16, 4096, 5) == [16, 64, 256, 1024, 4096]
+    assert drawing.decades(2e-6, 0.3) == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
+    assert drawing.decades(4.0, 50.0) == pytest.approx([5, 10, 20, 50])
+    assert drawing.doublings(16, 4096, 5) == [16, 64, 256, 1024, 4096]
 
 
 def test_facts_and_tables_escape():
-    assert "<b>" not in html.facts({"<b>": ["<b>"], "x": {"<b>": "<b>"}})
-    assert "<b>" not in html.table("<b>", ["<b>"], [("<b>", "<b>")])
+    assert "<b>" not in markup.facts({"<b>": ["<b>"], "x": {"<b>": "<b>"}})
+    assert "<b>" not in markup.table("<b>", ["<b>"], [("<b>", "<b>")])
 
 
 def test_errors_have_a_mark_for_each_model():
@@ -316,19 +311,19 @@ def test_errors_have_a_mark_for_each_model():
     constants = profile.shipped("h100")
     operation = registry.operation("matvec")
     known = [key for key in constants.residuals() if "|matvec|" in key]
-    drawn = errors.error_figure(operation, constants, marks.Numbers(), svg.Names())
+    (drawn,) = figures.of_errors(operation, constants, drawing.Numbers())
     assert drawn.count(' full"') == drawn.count(' hollow"') == len(known)
     places = {(key.split("|")[0], key.split("|")[2]) for key in known}
     texts = re.findall(r"<text[^>]*>([^<]*)<", drawn)
     assert {f"{method}, {place}" for place, method in places} <= set(texts)
     unknown = registry.operation("poisson")
-    assert errors.error_figure(unknown, constants, marks.Numbers(), svg.Names()) is None
+    assert figures.of_errors(unknown, constants, drawing.Numbers()) == []
     with pytest.raises(ValueError, match="no row"):
-        rows.rows(svg.Names(), "title", "told", "x", axes.whole, [])
+        charts.rows("title", "told", "x", drawing.whole, [])
 
 
 def test_a_ladder_shows_what_is_reached_and_the_roof():
-    drawn = ladders.section({"matmul": LADDER}, svg.Names())
+    drawn = last.ladders({"matmul": LADDER})
     assert drawn.count("<svg ") == 1  # nothing was timed at the other size
     texts = re.findall(r"<text[^>]*>([^<]*)<", drawn)
     assert {"1 naive", "2 shared", "1 ms", "100 us"} <= set(texts)
@@ -340,7 +335,7 @@ def test_a_ladder_shows_what_is_reached_and_the_roof():
     assert "<td>100 us</td><td>10</td><td>10</td><td>25%</td>" in drawn
     assert '<th scope="col">GFLOP/s</th>' in drawn
     slow = {**LADDER["roof"], "bytes_per_second": 1e8}  # moving is what takes the time
-    drawn_by_bytes = ladders.section({"matmul": {**LADDER, "roof": slow}}, svg.Names())
+    drawn_by_bytes = last.ladders({"matmul": {**LADDER, "roof": slow}})
     assert "<td>100 us</td><td>0.1</td>" in drawn_by_bytes
     assert '<th scope="col">GB/s</th>' in drawn_by_bytes
     assert "A &lt;card&gt;" in drawn

@@ -12,8 +12,7 @@ import pytest
 from kept_results import LADDER, VERIFIED
 
 from hetero import profile
-from hetero.evaluation import latest
-from hetero.evaluation.page import page
+from hetero.evaluation.page import last, page
 
 pytestmark = pytest.mark.skipif(browser.FOUND is None, reason="no Chromium is installed")
 
@@ -26,8 +25,8 @@ def made(tmp_path_factory):
     """A page with everything that there can be on one."""
     file = tmp_path_factory.mktemp("profile") / "here.json"
     profile.shipped("tesla-t10").save(file)
-    kept = {latest.VERIFY: {"matmul, on host": VERIFIED}, latest.LADDER: {"matmul": LADDER}}
-    latest.beside(file).write_text(json.dumps(kept), "utf-8")
+    kept = {last.VERIFY: {"matmul, on host": VERIFIED}, last.LADDER: {"matmul": LADDER}}
+    last.file_of(file).write_text(json.dumps(kept), "utf-8")
     return page(str(file))
 
 

@@ -10,9 +10,10 @@ from itertools import pairwise
 import pytest
 
 from hetero import profile, registry
-from hetero.evaluation import pictures, transfer
-from hetero.evaluation.break_even import BreakEven, break_even, calls_from, extents, scaled
-from hetero.evaluation.work import Call, Given
+from hetero.evaluation import report, transfer
+from hetero.evaluation.break_even import BreakEven, break_even, calls_from, extents
+from hetero.evaluation.calls import Call
+from hetero.evaluation.transfer import Given
 from hetero.profile import inventory
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -29,9 +30,12 @@ def run(run):
 
 
 def test_extents_keep_their_ratio_to_the_leading_one():
-    assert scaled((4096, 2048, 3), (0, 1), 1024) == (1024, 512, 3)
-    assert scaled((4096, 2048, 3), (0, 1, 2), 1024) == (1024, 512, 1)
-    assert scaled((1000, 10), (0,), 7) == (7, 10)
+    def scaled(function, dims, extent):
+        return Call(registry.operation(function), dims, "float32").of_size(extent).dims
+
+    assert scaled("convolve2d", (4096, 2048, 3, 3), 1024) == (1024, 512, 3, 3)
+    assert scaled("matmul", (4096, 2048, 3), 1024) == (1024, 512, 1)
+    assert scaled("kmeans", (1000, 10, 2), 7) == (7, 10, 2)
 
 
 @pytest.mark.parametrize(("smallest", "largest"), [(8, 16384), (1, 1), (5, 6), (3, 1000)])
@@ -313,5 +317,5 @@ def test_without_matplotlib_the_table_still_comes(run, tmp_path, monkeypatch):
     code, out, err = run(MB, MB, "--profile", "h100", "--plot", path)
     assert code == FAILED  # the file is not there
     assert "pageable" in out
-    assert err.strip() == f"hetero: {pictures.INSTALL}"
+    assert err.strip() == f"hetero: {report.INSTALL}"
     assert not path.exists()

@@ -30,8 +30,7 @@ from hetero.calibration.measure.workbench import Samples
 from hetero.calibration.progress import Failure
 from hetero.calling import planner
 from hetero.devices import at_once
-from hetero.evaluation import links as evaluated
-from hetero.evaluation import report
+from hetero.evaluation import report, verify
 from hetero.host import blas_spin
 from hetero.ops.cases import grid
 from hetero.pricing import pricing
@@ -284,7 +283,7 @@ def verified(two, monkeypatch):
 
     monkeypatch.setattr(quiet_links, "transfers", transfers)
     at_once = SimpleNamespace(once=lambda way, nbytes: 2e-3 + seconds(1.5)(way, nbytes))
-    monkeypatch.setattr(evaluated, "Together", lambda *_: at_once)
+    monkeypatch.setattr(verify, "Together", lambda *_: at_once)
     data = measured_profile()
     data["links"] = {
         "cuda:0": {"upload": {"pageable": straight(1e-5, 1e9)["pageable"]}},
@@ -292,7 +291,7 @@ def verified(two, monkeypatch):
     }
     data["host"]["dispatch"]["cuda*2"] = {"host": 2e-3}
     profile.set_current(profile.parse(profile.encode(data)))
-    yield evaluated.verified
+    yield verify.links
     inventory.changed()
 
 

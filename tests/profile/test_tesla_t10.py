@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from hetero import profile, registry
+from hetero.calling.planner import OtherMachine
 from hetero.cli import main
 from hetero.evaluation.page import methods
-from hetero.evaluation.page.method_figures import fastest
+from hetero.evaluation.page.figures import fastest
 from hetero.ops import over_sizes
 
 GB = 1024.0**3
@@ -82,7 +83,7 @@ def test_plans_and_transfer_and_report_have_one_crossover(explain, data, operati
     assert found["pays"]["pageable"]["break_even"]["extent"] == n
     o, constants = registry.operation(operation), profile.shipped("tesla-t10")
     (line,) = (line for line in over_sizes.lines(o) if line.dims(7) == (7,) * axes)
-    curves = methods.from_host(o, line, "float32", constants, constants.machine())
+    curves = methods.from_host(o, line, "float32", OtherMachine(constants, constants.machine()))
     assert fastest(curves, line.axis).endswith(f"then tiled, cuda:0 from n = {n}.")
 
 

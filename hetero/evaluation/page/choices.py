@@ -2,82 +2,56 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from itertools import groupby
+from html import escape
 from typing import NamedTuple
 
-from hetero.arrays import HOST, Spec
+from hetero.arrays import HOST
 from hetero.calling.planner import OtherMachine
 from hetero.errors import MethodNotAvailable, NotPriced
-from hetero.evaluation.page.methods import Devices
+from hetero.evaluation import calls
+from hetero.evaluation.page.charts import regions
+from hetero.evaluation.page.drawing import Numbers, element, hatch, whole
+from hetero.evaluation.page.markup import figure, folded, items, table
+from hetero.ops import over_sizes
 from hetero.ops.over_sizes import Plane
-from hetero.pricing.plan import CPU, Plan
-from hetero.profile import Profile
+from hetero.pricing.plan import CPU
 from hetero.registry import Operation
+from hetero.registry.problem import DEVICE_DTYPES
 
 NONE = "no choice"  # where nothing is priced
 _PARTS = 2  # sizes to each doubling: a plan takes up to 2 ms
+_ROWS = 5  # of a table
 
 
 class Choices(NamedTuple):
-    """A table of choices.
-
-    Attributes
-    ----------
-    xs, ys : list of int
-        Sizes.
-    cells : list of list of str
-        ``cells[row][column]``, "method, device" for ``ys[row]`` and ``xs[column]``.
-    gain : float
-        How many times faster than the CPU's best the choice is, at most; 1.0 where it is the CPU.
-    """
+    """A table of choices over two sizes."""
 
     xs: list[int]
     ys: list[int]
-    cells: list[list[str]]
-    gain: float
+    cells: list[list[str]]  # "method, device" for ys[row] and xs[column]
+    gain: float  # of the choice over the CPU's best, at most; 1.0 where it is the CPU
 
     def counts(self) -> dict[str, int]:
         """Choice -> number of cells, the most frequent first."""
         return dict(Counter(cell for row in self.cells for cell in row).most_common())
 
-    def runs(self, row: int) -> list[tuple[str, int, int]]:
-        """The choices along a row, each with the first and the last x."""
+    def turns(self, row: int) -> list[tuple[str, int]]:
+        """The choices along a row, each with the first x."""
         pairs = zip(self.cells[row], self.xs, strict=True)
-        groups = [(name, [x for _, x in found]) for name, found in groupby(pairs, lambda p: p[0])]
-        return [(name, xs[0], xs[-1]) for name, xs in groups]
+        groups = itertools.groupby(pairs, lambda pair: pair[0])
+        return [(name, next(group)[1]) for name, group in groups]
 
 
 def choices(
-    operation: Operation,
-    plane: Plane,
-    dtype: str,
-    constants: Profile,
-    devices: Devices,
-    on: str = HOST,
+    operation: Operation, plane: Plane, dtype: str, machine: OtherMachine, on: str = HOST
 ) -> Choices:
     """Plan a call for every pair of sizes, with its operands on the host or on one device."""
-    machine = OtherMachine(constants, devices)
     xs, ys = plane.x.sizes(_PARTS), plane.y.sizes(_PARTS)
-    cells, gain = [], 1.0
-    for y in ys:
-        row = []
-        for x in xs:
-            name, faster = _choice(operation, plane.dims(x, y), dtype, on, machine)
-            row.append(name)
-            gain = max(gain, faster)
-        cells.append(row)
-    return Choices(xs, ys, cells, gain)
-
-
-def _plan(
-    operation: Operation, dims: tuple[int, ...], dtype: str, on: str, machine: OtherMachine
-) -> Plan:
-    problem = operation.from_dims(dims, dtype, on)
-    if operation.plan is None:
-        return machine.plan(problem)
-    operands = tuple(Spec(o.shape, o.dtype, on=o.location) for o in problem.inputs)
-    return operation.plan(operands, {}, None, None, machine)
+    found = [[_choice(operation, plane.dims(x, y), dtype, on, machine) for x in xs] for y in ys]
+    cells = [[name for name, _ in row] for row in found]
+    return Choices(xs, ys, cells, max(1.0, *(gain for row in found for _, gain in row)))
 
 
 def _choice(
@@ -85,7 +59,7 @@ def _choice(
 ) -> tuple[str, float]:
     """The choice, and how many times faster it is than the CPU's best."""
     try:
-        plan = _plan(operation, dims, dtype, on, machine)
+        plan = calls.plan(operation, operation.from_dims(dims, dtype, on), machine)
         chosen = plan.chosen
     except (NotPriced, MethodNotAvailable):
         return NONE, 1.0
@@ -97,3 +71,59 @@ def _choice(
         if c.device == CPU and c.reason is None and c.seconds is not None
     ]
     return f"{chosen.method}, {chosen.device}", min(on_cpu, default=chosen.seconds) / chosen.seconds
+
+
+def maps(
+    operation: Operation, machine: OtherMachine, numbers: Numbers
+) -> tuple[list[str], list[str]]:
+    """Figures of maps with several choices, and lines of text on those with one.
+
+    ``numbers`` are those of the choices' colours and hatches.
+    """
+    drawn, always = [], []
+    others = [n for n, i in machine.devices().items() if n != CPU and not i.get("is_host_cpu")]
+    for plane in over_sizes.planes(operation):
+        for on, dtype in itertools.product((HOST, *others[:1]), DEVICE_DTYPES):
+            found = choices(operation, plane, dtype, machine, on)
+            title = f"{plane.text}, {dtype}, operands on {on}"
+            chosen = [*found.counts()]
+            if len(chosen) > 1:
+                drawn.append(_figure(operation.function, title, plane, found, numbers))
+            elif chosen != [NONE]:
+                always.append(f"{title}: always {chosen[0]}")
+    return drawn, always
+
+
+def _figure(within: str, title: str, plane: Plane, found: Choices, numbers: Numbers) -> str:
+    """A picture, its key, and some rows as a table; markup."""
+    counts = found.counts()
+    total = sum(counts.values())
+    shares = [f"{name} in {count / total:.0%} of the map" for name, count in counts.items()]
+    shown = {name: numbers[name] for name in counts}
+    axes, sizes = (plane.x.name, plane.y.name), (found.xs, found.ys)
+    description = "; ".join(shares) + "."
+    picture = regions(f"{within}: {title}", description, axes, sizes, found.cells, shown)
+    key = items((_key(name, number, counts[name] / total) for name, number in shown.items()), "key")
+    lines = [f"Up to {found.gain:.3g} times as fast as the CPU."] if found.gain > 1.05 else []
+    turns = folded("where the choice turns", _turns(plane, found))
+    return figure(picture, title, lines, key + turns)
+
+
+def _key(name: str, number: int, share: float) -> str:
+    swatch = element(
+        "svg",
+        element("rect", width=22, height=14, fill=hatch(number), class_="swatch"),
+        viewBox="0 0 22 14",
+        aria_hidden="true",
+    )
+    return f"{swatch}{number + 1} {escape(name)}, {share:.0%}"
+
+
+def _turns(plane: Plane, found: Choices) -> str:
+    """The choices along some rows, as a table."""
+    last, rows = len(found.ys) - 1, []
+    for row in sorted({round(number * last / (_ROWS - 1)) for number in range(_ROWS)}):
+        (first, _), *others = found.turns(row)
+        turns = [f"{name} from {plane.x.name} = {whole(x)}" for name, x in others]
+        rows.append((f"{plane.y.name} = {whole(found.ys[row])}", ", then ".join([first, *turns])))
+    return table("", ("", "chosen"), rows, words=(0, 1))

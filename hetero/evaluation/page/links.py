@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from hetero.evaluation.page.axes import in_bytes, rate
-from hetero.evaluation.page.html import figure, table
-from hetero.evaluation.page.lines import Drawn, Labels, lines
-from hetero.evaluation.page.svg import Names
+from hetero.evaluation.page.charts import Drawn, Labels, Points, lines
+from hetero.evaluation.page.drawing import in_bytes, mean_error, rate
+from hetero.evaluation.page.markup import figure, table
 from hetero.pricing.plan import readable
 from hetero.profile import Profile
 from hetero.registry.models import bind_link
@@ -18,28 +17,14 @@ _LARGE = 1 << 28  # bytes
 
 
 class LinkCurve(NamedTuple):
-    """One kind of copy.
-
-    Attributes
-    ----------
-    memory : str
-        Such as "pinned".
-    points, samples : list of (bytes, bytes per second)
-        Fitted and measured.
-    floor : float
-        Seconds of the smallest copy.
-    rate : float
-        Bytes per second of a large one.
-    error : dict
-        Relative errors of the fit, as `Profile.residuals`; or empty.
-    """
+    """Copies by one kind of the host's memory: bytes per second over bytes."""
 
     memory: str
-    points: list[tuple[float, float]]
-    samples: list[tuple[float, float]]
-    floor: float
-    rate: float
-    error: dict[str, float]
+    points: Points  # fitted
+    samples: Points  # measured
+    floor: float  # seconds of the smallest copy
+    rate: float  # bytes per second of a large one
+    error: dict[str, float]  # relative errors of the fit, as `Profile.residuals`; or empty
 
 
 class Link(NamedTuple):
@@ -81,19 +66,14 @@ def _quiet(
 
 def _curve(memory: str, model: dict[str, Any], quiet: Callable[[int], float] | None) -> LinkCurve:
     seconds = bind_link(model)
-    samples = list(_samples(model.get("samples") or {}, quiet))
+    samples = [*_samples(model.get("samples") or {}, quiet)]
     sizes = _SIZES
     if samples:  # what was not measured is not drawn
         least, most = min(n for n, _ in samples), max(n for n, _ in samples)
         sizes = [n for n in sizes if least * 0.99 <= n <= most * 1.01]
-    return LinkCurve(
-        memory,
-        [(n, n / seconds(n)) for n in sizes if seconds(n) > 0.0],
-        samples,
-        seconds(1),
-        _LARGE / seconds(_LARGE),
-        model.get("residuals", {}),
-    )
+    points = [(n, n / seconds(n)) for n in sizes if seconds(n) > 0.0]
+    large, error = _LARGE / seconds(_LARGE), model.get("residuals", {})
+    return LinkCurve(memory, points, samples, seconds(1), large, error)
 
 
 def _samples(
@@ -104,17 +84,17 @@ def _samples(
     seconds = samples.get("seconds", ())
     if quiet is not None and "times" in samples:
         seconds = [times * quiet(n) for n, times in zip(sizes, samples["times"], strict=True)]
-    for nbytes, found in zip(sizes, seconds, strict=False):
-        if found > 0.0:
-            yield nbytes, nbytes / found
+    for nbytes, taken in zip(sizes, seconds, strict=False):
+        if taken > 0.0:
+            yield nbytes, nbytes / taken
 
 
-def section(found: list[Link], names: Names) -> list[str]:
+def section(found: list[Link]) -> list[str]:
     """A figure for each device and direction; markup."""
-    return [_figure(link, names) for link in found if any(c.points for c in link.curves)]
+    return [_figure(link) for link in found if any(c.points for c in link.curves)]
 
 
-def _figure(link: Link, names: Names) -> str:
+def _figure(link: Link) -> str:
     kind, several, number = link.device.partition("*")
     together = several and number.isdecimal()
     title = f"{link.direction}, {f'each of {number} {kind} at once' if together else link.device}"
@@ -123,21 +103,13 @@ def _figure(link: Link, names: Names) -> str:
         for number, one in enumerate(link.curves)
         if one.points
     ]
-    told = "; ".join(f"{one.memory}: {_told(one)}" for one in link.curves)
-    labels = Labels("bytes", "bytes moved in a second", in_bytes, rate)
-    rows = [
-        (one.memory, readable(one.floor), rate(one.rate), _percent(one.error))
+    description = "; ".join(
+        f"{one.memory}: {readable(one.floor)} for the smallest copy, {rate(one.rate)} for large "
+        "ones"
         for one in link.curves
-    ]
-    more = table(
-        "", ("memory", "smallest copy", f"{in_bytes(_LARGE)} at", "error of the fit"), rows
     )
-    return figure(lines(names, f"Rate of the {title}", told, labels, drawn), title, (), more)
-
-
-def _told(curve: LinkCurve) -> str:
-    return f"{readable(curve.floor)} for the smallest copy, {rate(curve.rate)} for large ones"
-
-
-def _percent(error: dict[str, float]) -> str:
-    return f"{error['mean']:.0%}" if "mean" in error else "-"
+    labels = Labels("bytes", "bytes moved in a second", in_bytes, rate)
+    picture = lines(f"Rate of the {title}", description, labels, drawn)
+    head = ("memory", "smallest copy", f"{in_bytes(_LARGE)} at", "error of the fit")
+    cells = [(c.memory, readable(c.floor), rate(c.rate), mean_error(c.error)) for c in link.curves]
+    return figure(picture, title, (), table("", head, cells))

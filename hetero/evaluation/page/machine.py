@@ -9,13 +9,21 @@ from typing import Any
 from hetero.calibration.measure import timing
 from hetero.calling import overview
 from hetero.evaluation import report
-from hetero.evaluation.page.axes import in_bytes
-from hetero.evaluation.page.html import facts, paragraph
+from hetero.evaluation.page.drawing import in_bytes
+from hetero.evaluation.page.markup import facts, paragraph
 from hetero.evaluation.page.methods import Devices
 from hetero.host.compiled import loops
 from hetero.profile import Profile
 
 _HIDDEN = ("elsewhere", "kernels")  # of a device's description
+_NOT_CALIBRATED = (
+    "This machine is not calibrated: what follows are conservative constants that come with "
+    "hetero, of no machine. Run `hetero calibrate`."
+)
+_NOT_COMPILED = (
+    "Not all of the CPU's loops are compiled: where one is missing, calls and maps have what "
+    "serves until then. Run `hetero compile`, then this again."
+)
 
 
 def title(devices: Devices) -> str:
@@ -29,27 +37,18 @@ def trust(constants: Profile, is_here: bool) -> str:
     data = constants.data
     now = datetime.now(UTC).isoformat(timespec="seconds")
     created = data.get("created") or "an unknown time"
-    text = f"Profile {constants.name!r}, of {created}; this page is of {now}."
-    parts = [paragraph(text, "soft")]
+    lines = [(f"Profile {constants.name!r}, of {created}; this page is of {now}.", "soft")]
     if is_here and not data.get("fingerprint"):
-        text = (
-            "This machine is not calibrated: what follows are conservative constants that come "
-            "with hetero, of no machine. Run `hetero calibrate`."
-        )
-        parts.append(paragraph(text, "warn"))
+        lines.append((_NOT_CALIBRATED, "warn"))
     if is_here and not all(map(loops.is_ready, loops.every())):
-        text = (
-            "Not all of the CPU's loops are compiled: where one is missing, calls and maps have "
-            "what serves until then. Run `hetero compile`, then this again."
-        )
-        parts.append(paragraph(text, "warn"))
-    if seen := data.get("load"):
-        told = f"While it was measured: {timing.described(seen)}."
-        parts.append(paragraph(told, "soft" if timing.is_trusted(seen) else "warn"))
+        lines.append((_NOT_COMPILED, "warn"))
+    if load := data.get("load"):
+        style = "soft" if timing.is_trusted(load) else "warn"
+        lines.append((f"While it was measured: {timing.described(load)}.", style))
     if doubtful := report.doubtful(constants):
         names = ", ".join(name.replace("|", " ") for name in doubtful)
-        parts.append(paragraph(f"Predictions off by a factor: {names}.", "warn"))
-    return "".join(parts)
+        lines.append((f"Predictions off by a factor: {names}.", "warn"))
+    return "".join(paragraph(text, style) for text, style in lines)
 
 
 def section(constants: Profile, devices: Devices, is_here: bool) -> str:
@@ -64,10 +63,10 @@ def section(constants: Profile, devices: Devices, is_here: bool) -> str:
     return facts(_readable({**shown, **({"packages": packages} if packages else {})}))
 
 
-def _readable(found: Mapping[str, Any]) -> dict[str, Any]:
+def _readable(known: Mapping[str, Any]) -> dict[str, Any]:
     """Without what is not known, and with bytes in larger units."""
     shown: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in known.items():
         if isinstance(value, Mapping):
             shown[key] = _readable(value)
         elif key == "memory_bytes" and value:

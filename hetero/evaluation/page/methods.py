@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from hetero import registry
 from hetero.arrays import HOST
 from hetero.calling.planner import OtherMachine
+from hetero.evaluation.page.charts import Points
 from hetero.ops.cases import grid
 from hetero.ops.over_sizes import Line
 from hetero.pricing.plan import CPU
@@ -21,34 +22,20 @@ from hetero.registry import Implementation, Operation
 from hetero.registry.models import Work, bind
 
 _NEAR = 0.03  # relative difference of a sample's work to that of the line's problem, at most
-Points = list[tuple[float, float]]
 Devices = dict[str, dict[str, Any]]
 
 
 class Curve(NamedTuple):
-    """A method on a device, over a size.
-
-    Attributes
-    ----------
-    device, method : str
-    points : list of (size, seconds)
-        Predicted.
-    fitted : sequence of (size, seconds)
-        Measured samples that the prediction goes through.
-    held_out : sequence of (size, seconds)
-        Measured samples that it does not know.
-    error : mapping
-        Relative errors of the whole model at shapes not fitted: "mean", "p95", "worst"; or empty.
-    priced : callable, optional
-        Seconds predicted at any whole size, or None.
-    """
+    """A method on a device, over a size; points and samples are pairs of a size and seconds."""
 
     device: str
     method: str
-    points: Points
-    fitted: Sequence[tuple[float, float]] = ()
-    held_out: Sequence[tuple[float, float]] = ()
+    points: Points  # predicted
+    fitted: Points = ()  # measured samples that the prediction goes through
+    held_out: Points = ()  # those that it does not know
+    # Relative errors of the whole model at shapes not fitted: "mean", "p95", "worst"; or empty.
     error: Mapping[str, float] = MappingProxyType({})
+    # Seconds predicted at any whole size, or None.
     priced: Callable[[int], float | None] | None = None
 
     @property
@@ -57,8 +44,8 @@ class Curve(NamedTuple):
 
     def at(self, size: float) -> float | None:
         """Predicted seconds at a size; None where they are not known."""
-        found = dict(self.points).get(size)
-        return self.priced(size) if found is None and self.priced is not None else found
+        known = dict(self.points).get(size)
+        return self.priced(size) if known is None and self.priced is not None else known
 
 
 def alone(
@@ -69,38 +56,33 @@ def alone(
     Methods that are made of others have no samples of their own, and are left out; of equal devices
     there is the one that was measured.
     """
-    found = []
-    for name, info in devices.items():
-        if info.get("is_host_cpu") or info.get("same_as"):
-            continue
-        for row in registry.lookup(operation.name):
-            if row.kind == info["kind"] and row.price is None:
-                curve = _curve(operation, line, dtype, constants, name, info, row)
-                if curve is not None:
-                    found.append(curve)
-    return found
+    curves = (
+        _curve(operation, line, dtype, constants, name, info, row)
+        for name, info in devices.items()
+        if not (info.get("is_host_cpu") or info.get("same_as"))
+        for row in registry.lookup(operation.name)
+        if row.kind == info["kind"] and row.price is None
+    )
+    return [curve for curve in curves if curve is not None]
 
 
-def from_host(
-    operation: Operation, line: Line, dtype: str, constants: Profile, devices: Devices
-) -> list[Curve]:
+def from_host(operation: Operation, line: Line, dtype: str, machine: OtherMachine) -> list[Curve]:
     """Each candidate of a call on host operands, what it moves included."""
-    machine = OtherMachine(constants, devices)
 
     @functools.cache
     def priced(size: int) -> dict[tuple[str, str], float | None]:
         plan = machine.plan(operation.from_dims(line.dims(size), dtype, HOST))
         return {(c.device, c.method): c.seconds for c in plan.candidates if c.reason is None}
 
-    points: dict[tuple[str, str], Points] = {}
+    points: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for size in line.axis.sizes():
         for place, seconds in priced(size).items():
             if seconds is not None:
                 points.setdefault(place, []).append((size, seconds))
     return [
-        Curve(*place, found, priced=lambda size, place=place: priced(size).get(place))
-        for place, found in points.items()
-        if len(found) > 1
+        Curve(*place, known, priced=lambda size, place=place: priced(size).get(place))
+        for place, known in points.items()
+        if len(known) > 1
     ]
 
 
@@ -131,14 +113,8 @@ def _curve(
         points = [(size, _seconds(model, work)) for size, work in works.items()]
     except (KeyError, ValueError):  # of other dimensions
         return None
-    return Curve(
-        name,
-        row.method,
-        points,
-        list(_fitted(model, works)),
-        list(_held_out(model, works)),
-        model.get("residuals", {}),
-    )
+    fitted, held_out = [*_fitted(model, works)], [*_held_out(model, works)]
+    return Curve(name, row.method, points, fitted, held_out, model.get("residuals", {}))
 
 
 def _seconds(model: dict[str, Any], work: Work) -> float:

@@ -21,6 +21,7 @@ from hetero.ops.benchmark import (
     TimedCall,
     Trial,
     cuda_device,
+    library,
     name_of,
 )
 from hetero.ops.cg import OPERATION, solve_cg
@@ -135,41 +136,30 @@ def _peers(A: Any, b: np.ndarray, slow: bool) -> Iterator[tuple[str, TimedCall]]
     for threads in () if slow else sorted({1, cpu.describe()["blas_threads"]}):
         run = limited(limits=threads, user_api="blas")(partial(_by_scipy, A, b))
         yield f"SciPy, CSR, BLAS threads: {threads}", run
-    if (cupy := _cupy()) is not None:
-        from cupyx.scipy import sparse
-        from cupyx.scipy.sparse.linalg import cg as on_gpu
+    if (by_cupy := _cupys_solver()) is not None:
+        cupy = library("cupy")
+        there, rhs = library("cupyx.scipy.sparse").csr_matrix(A), cupy.asarray(b)
 
-        there, rhs = sparse.csr_matrix(A), cupy.asarray(b)
-        never = _never_done(on_gpu)
-
-        def by_cupy(count: int) -> Any:
-            found = on_gpu(there, rhs, **never, maxiter=count)
+        def run(count: int) -> Any:
+            found = by_cupy(there, rhs, maxiter=count)
             cupy.cuda.Device().synchronize()
             return found
 
-        yield "CuPy, CSR", by_cupy
+        yield "CuPy, CSR", run
 
 
-def _cupy() -> Any:
-    """CuPy with its solvers, None where there is no GPU or no CuPy."""
-    if cuda_device() is None:
+def _cupys_solver() -> Callable[..., Any] | None:
+    """CuPy's cg with tolerances that no residual meets; None where there is no GPU or no CuPy."""
+    if cuda_device() is None or library("cupy") is None:
         return None
-    try:
-        import cupy
-        import cupyx.scipy.sparse.linalg  # noqa: F401
-    except ImportError:
+    if (linalg := library("cupyx.scipy.sparse.linalg")) is None:
         return None
-    return cupy
-
-
-def _never_done(solver: Callable[..., Any]) -> dict[str, float]:
-    """Tolerances that no residual meets; CuPy's argument changed its name."""
-    names = inspect.signature(solver).parameters
-    return {"rtol": 0.0, "atol": 0.0} if "rtol" in names else {"tol": 0.0, "atol": 0.0}
+    renamed = "rtol" if "rtol" in inspect.signature(linalg.cg).parameters else "tol"
+    return partial(linalg.cg, atol=0.0, **{renamed: 0.0})
 
 
 def _of_dense(n: int, count: int, dtype: str) -> Comparison:
-    """So many iterations, transfers included."""
+    """Solves of that many iterations, transfers included."""
     A, b = dense(n, dtype, _SPREAD), np.random.default_rng(0).random(n).astype(dtype)
     options = {"rtol": 0.0, "maxiter": count}
 
@@ -180,13 +170,12 @@ def _of_dense(n: int, count: int, dtype: str) -> Comparison:
     peers: dict[str, TimedCall] = {"SciPy, dense": partial(_by_scipy, A, b, count)}
     if (gpu := cuda_device()) is not None:
         calls[f"hetero on {gpu}"] = by(gpu)
-    if (cupy := _cupy()) is not None:
-        from cupyx.scipy.sparse.linalg import cg as on_gpu
+    if (by_cupy := _cupys_solver()) is not None:
+        cupy = library("cupy")
 
-        def by_cupy(turn: int) -> Any:
-            there = cupy.asarray(A), cupy.asarray(b)
-            x, made = on_gpu(*there, **_never_done(on_gpu), maxiter=count)
+        def run(turn: int) -> Any:
+            x, made = by_cupy(cupy.asarray(A), cupy.asarray(b), maxiter=count)
             return cupy.asnumpy(x), made
 
-        peers["CuPy, dense"] = by_cupy
+        peers["CuPy, dense"] = run
     return Comparison(calls, peers, name_of(planner.plan_call(OPERATION, (A, b), options).chosen))

@@ -23,7 +23,11 @@ from hetero.ops.benchmark import (
     by_candidates,
     cuda_device,
     from_host_by_cupy,
+    library,
+    moved_call,
     name_of,
+    of_candidates,
+    rotating,
 )
 from hetero.ops.convolve2d import OPERATION, demonstration, traits
 from hetero.ops.convolve2d.filters import FilterOptions
@@ -31,7 +35,7 @@ from hetero.ops.convolve2d.operands import LARGEST_DOWNLOADED, filter_of
 from hetero.ops.convolve2d.value_ranges import is_wide
 from hetero.ops.convolve2d.window import BOUNDARIES, MODES
 from hetero.ops.over_sizes import Axis, Line, Plane
-from hetero.pricing.plan import CPU, Plan
+from hetero.pricing.plan import CPU, Candidate, Plan
 from hetero.registry.problem import DEVICE_DTYPES
 
 demonstrate = demonstration.demonstrate
@@ -130,7 +134,7 @@ def moved(dtype: str) -> Iterator[Benchmark]:
     """Large images and small filters, from the host to the host."""
     for n, f in MOVED if cuda_device() else MOVED_BESIDE_CPU:
         case = f"{n} x {n} with {f} x {f}, host to host, {dtype}"
-        yield Benchmark(case, partial(_moved, n, f, dtype), budget=0.6, most=5)
+        yield moved_call(case, partial(_moved, n, f, dtype))
 
 
 def _moved(n: int, f: int, dtype: str) -> Comparison:
@@ -141,8 +145,8 @@ def _moved(n: int, f: int, dtype: str) -> Comparison:
 
         return (convolve2d if f <= 3 else fftconvolve)(image, values, "same")
 
-    found = by_candidates(OPERATION, data, {"mode": "same"}, longest=_LONGEST_ON_GPU)
-    return found._replace(peers=from_host_by_cupy(by_cupy, *data))
+    peers = from_host_by_cupy(by_cupy, *data)
+    return by_candidates(OPERATION, data, {"mode": "same"}, peers, longest=_LONGEST_ON_GPU)
 
 
 def _data(n: int, f: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
@@ -152,8 +156,8 @@ def _data(n: int, f: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _on_cpu(n: int, f: int, dtype: str) -> Comparison:
     data = _data(n, f, dtype)
-    found = by_candidates(OPERATION, data, {"mode": "same"}, longest=_LONGEST)
-    return found._replace(peers=_cpu_peers(*data))
+    peers = _cpu_peers(*data)
+    return by_candidates(OPERATION, data, {"mode": "same"}, peers, longest=_LONGEST)
 
 
 def _cpu_peers(image: np.ndarray, values: np.ndarray) -> dict[str, TimedCall]:
@@ -166,9 +170,7 @@ def _cpu_peers(image: np.ndarray, values: np.ndarray) -> dict[str, TimedCall]:
     if image.size * values.size < 1e9:
         calls["SciPy convolve2d"] = lambda turn: signal.convolve2d(image, values, "same")
         calls["SciPy ndimage"] = lambda turn: ndimage.convolve(image, values, mode="constant")
-    try:
-        import cv2
-    except ImportError:
+    if (cv2 := library("cv2")) is None:
         return calls
     flipped = np.ascontiguousarray(values[::-1, ::-1])
     anchor = (values.shape[1] // 2, values.shape[0] // 2)
@@ -183,51 +185,35 @@ def _on_gpu(n: int, f: int, dtype: str) -> Comparison:
 
     image, values = _data(n, f, dtype)
     turns = max(1, min(8, (1 << 28) // image.nbytes))
-    images = [gpuarray.to_gpu(image) for _ in range(turns)]
+    sets = [(gpuarray.to_gpu(image),) for _ in range(turns)]
     there = gpuarray.to_gpu(values)
     known = values if values.size <= LARGEST_DOWNLOADED else there
-    plan = planner.plan_call(OPERATION, (images[0], known), {"mode": "same"})
+    plan = planner.plan_call(OPERATION, (*sets[0], known), {"mode": "same"})
 
-    def call(turn: int, **placed: str) -> None:
-        OPERATION.call(images[turn % turns], there, "same", **placed)
+    def by(candidate: Candidate) -> TimedCall:
+        placed = {"device": candidate.device, "method": candidate.method}
+        return rotating(lambda image: OPERATION.call(image, there, "same", **placed), sets)
 
-    calls = {
-        name_of(c): partial(call, device=c.device, method=c.method)
-        for c in plan.candidates
-        if c.reason is None and c.device == cuda_device()
-        if (c.seconds or 0.0) <= _LONGEST_ON_GPU
-    }
+    calls = of_candidates(plan, by, longest=_LONGEST_ON_GPU, only=cuda_device())
     return Comparison(calls, dict(_gpu_peers(image, values, turns)), name_of(plan.chosen))
 
 
 def _gpu_peers(
     image: np.ndarray, values: np.ndarray, turns: int
 ) -> Iterator[tuple[str, TimedCall]]:
-    try:
-        import cupy
+    if (cupy := library("cupy")) is not None:
         from cupyx.scipy import ndimage, signal
-    except ImportError:
-        pass
-    else:
-        images = [cupy.asarray(image) for _ in range(turns)]
+
+        images = [(cupy.asarray(image),) for _ in range(turns)]
         there = cupy.asarray(values)
-        yield "CuPy fftconvolve", lambda t: signal.fftconvolve(images[t % turns], there, "same")
+        yield "CuPy fftconvolve", rotating(lambda x: signal.fftconvolve(x, there, "same"), images)
         if values.shape[0] <= 15:
-            yield (
-                "CuPy ndimage",
-                lambda t: ndimage.convolve(images[t % turns], there, mode="constant"),
-            )
-    if values.shape[0] > _TORCH_LARGEST:
+            by_ndimage = partial(ndimage.convolve, weights=there, mode="constant")
+            yield "CuPy ndimage", rotating(by_ndimage, images)
+    if values.shape[0] > _TORCH_LARGEST or (torch := library("torch")) is None:
         return
-    try:
-        import torch
-    except ImportError:
-        return
-    tensors = [torch.from_numpy(image)[None, None].cuda() for _ in range(turns)]
+    tensors = [(torch.from_numpy(image)[None, None].cuda(),) for _ in range(turns)]
     taps = torch.from_numpy(np.ascontiguousarray(values[::-1, ::-1]))[None, None].cuda()
     torch.backends.cudnn.allow_tf32 = False
-    pad = values.shape[0] // 2
-    yield (
-        "torch conv2d",
-        lambda t: torch.nn.functional.conv2d(tensors[t % turns], taps, padding=pad),
-    )
+    convolved = partial(torch.nn.functional.conv2d, weight=taps, padding=values.shape[0] // 2)
+    yield "torch conv2d", rotating(convolved, tensors)

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero.calling.planner import plan_call
 from hetero.ops.convolve2d import OPERATION, convolve2d
+from hetero.ops.photograph import photograph, save
 from hetero.pricing.plan import readable
 
 _SIDE = 2048
 
 
-def photograph() -> tuple[np.ndarray, str]:
-    """A gray photograph of float32 from 0 to 1, and where it is from.
-
-    scikit-image's camera man, repeated up to 2048 x 2048; where that package is not installed, a
-    drawn landscape.
-    """
-    try:
-        from skimage import data
-
-        picture, source = data.camera().astype(np.float32) / 255.0, "scikit-image's camera man"
-    except ImportError:
-        y, x = np.mgrid[0:512, 0:512] / 512.0
-        hills = 0.55 + 0.1 * np.sin(9.0 * x) + 0.05 * np.sin(31.0 * x + 2.0)
-        sky = 0.9 - 0.5 * y + 0.3 * np.exp(-60.0 * ((x - 0.7) ** 2 + (y - 0.25) ** 2))
-        picture = np.where(y > hills, 0.3 * np.sin(40.0 * (y - hills)) ** 2, sky)
-        picture, source = picture.astype(np.float32), "a drawn landscape"
-    repeats = [-(-_SIDE // n) for n in picture.shape]
-    return np.tile(picture, repeats)[:_SIDE, :_SIDE], source
+def _landscape(y: np.ndarray, x: np.ndarray, hills: np.ndarray) -> np.ndarray:
+    sky = 0.9 - 0.5 * y + 0.3 * np.exp(-60.0 * ((x - 0.7) ** 2 + (y - 0.25) ** 2))
+    return np.where(y > hills, 0.3 * np.sin(40.0 * (y - hills)) ** 2, sky)
 
 
 def filters() -> dict[str, np.ndarray]:
@@ -48,42 +33,27 @@ def filters() -> dict[str, np.ndarray]:
 
 
 def demonstrate(demo: Any) -> dict[str, Any]:
-    """Filter the photograph; save the last result as a gray PGM file if ``demo.picture`` names one.
+    """Filter a gray photograph, repeated up to 2048 x 2048; save the last result as a PGM file if
+    ``demo.picture`` names one.
 
     See `hetero.evaluation.demo.Demo`.
     """
-    picture, source = photograph()
+    picture, source = photograph("camera", "camera man", _landscape)
+    repeats = [-(-_SIDE // n) for n in picture.shape]
+    result = picture = np.tile(picture, repeats)[:_SIDE, :_SIDE]
     demo.show(f"\n{source}, {picture.shape[0]} x {picture.shape[1]}, edges mirrored:")
-    found = []
-    result = picture
+    rows = []
     for name, values in filters().items():
         options = {"mode": "same", "boundary": "symm"}
         chosen = plan_call(OPERATION, (picture, values), options).chosen
-        result = convolve2d(picture, values, **options)  # the first one compiles
-        start = time.perf_counter()
-        result = convolve2d(picture, values, **options)
-        seconds = time.perf_counter() - start
+        result, seconds = demo.second(partial(convolve2d, picture, values, **options))
         demo.show(
             f"  {name:<28} {chosen.method} on {chosen.device}: {readable(seconds)}, "
             f"predicted {readable(chosen.seconds or 0.0)}"
         )
-        found.append(
-            {
-                "filter": name,
-                "device": chosen.device,
-                "method": chosen.method,
-                "predicted": chosen.seconds,
-                "measured": seconds,
-            }
-        )
+        row = {"filter": name, "device": chosen.device, "method": chosen.method}
+        rows.append({**row, "predicted": chosen.seconds, "measured": seconds})
     if demo.picture is not None:
         save(result, demo.picture)
         demo.show(f"  the last one is in {demo.picture}")
-    return {"picture": found}
-
-
-def save(picture: np.ndarray, path: str) -> None:
-    """Write values from 0 to 1 as a binary PGM file."""
-    pixels = np.clip(np.rint(255.0 * picture), 0, 255).astype(np.uint8)
-    height, width = pixels.shape
-    Path(path).write_bytes(f"P5 {width} {height} 255\n".encode() + pixels.tobytes())
+    return {"picture": rows}

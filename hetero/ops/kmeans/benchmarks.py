@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hetero import devices
 from hetero.arrays import spec
 from hetero.calling import planner
 from hetero.ops.benchmark import (
@@ -19,12 +19,16 @@ from hetero.ops.benchmark import (
     Iterations,
     TimedCall,
     Trial,
+    by_candidates,
     cuda_device,
+    library,
+    moved_call,
     name_of,
+    of_candidates,
 )
 from hetero.ops.kmeans import OPERATION, demonstration, kmeans
 from hetero.ops.over_sizes import Axis, Line
-from hetero.pricing.plan import CPU
+from hetero.pricing.plan import Candidate
 from hetero.registry.problem import DEVICE_DTYPES
 
 demonstrate = demonstration.demonstrate
@@ -67,9 +71,8 @@ def draw(random: random.Random, on: str, largest: int) -> Trial:
 def benchmarks(dtype: str) -> Iterator[Benchmark]:
     """Whole fits from the host, and iterations on rows that lie on a GPU where there is one."""
     for n, d, k in FITS:
-        case = f"{n} x {d}, {k} clusters, {_ITERATIONS_OF_A_FIT} iterations, host to host, {dtype}"
         make = partial(_fits, n, d, k, dtype)
-        yield Benchmark(case, make, "fit", budget=1.0, least=3, most=9)
+        yield Benchmark(_case(n, d, k, dtype), make, "fit", budget=1.0, least=3, most=9)
     if (gpu := cuda_device()) is not None:
         for n, d, k in ITERATIONS:
             case = f"{n} x {d}, {k} clusters, rows on {gpu}, {dtype}"
@@ -79,8 +82,11 @@ def benchmarks(dtype: str) -> Iterator[Benchmark]:
 def moved(dtype: str) -> Iterator[Benchmark]:
     """A fit of many rows on the host."""
     n, d, k = MOVED if cuda_device() else MOVED_BESIDE_CPU
-    case = f"{n} x {d}, {k} clusters, {_ITERATIONS_OF_A_FIT} iterations, host to host, {dtype}"
-    yield Benchmark(case, partial(_fits, n, d, k, dtype, False), "fit", budget=0.6, most=5)
+    yield moved_call(_case(n, d, k, dtype), partial(_fits, n, d, k, dtype, False), "fit")
+
+
+def _case(n: int, d: int, k: int, dtype: str) -> str:
+    return f"{n} x {d}, {k} clusters, {_ITERATIONS_OF_A_FIT} iterations, host to host, {dtype}"
 
 
 def _rows(n: int, d: int, dtype: str) -> np.ndarray:
@@ -91,29 +97,18 @@ def _fits(n: int, d: int, k: int, dtype: str, peer: bool = True) -> Comparison:
     """Seeds by k-means++ and some iterations, by every method and by scikit-learn."""
     X = _rows(n, d, dtype)
     options = {"max_iter": _ITERATIONS_OF_A_FIT, "tol": 0.0, "random_state": 0}
-    plan = planner.plan_call(OPERATION, (X, k), options)
-    calls: dict[str, TimedCall | Iterations] = {"automatic": _call(X, k, options, {})}
-    for candidate in plan.candidates:
-        if candidate.reason is None and (candidate.seconds or 0.0) < _LONGEST:
-            placed = {"device": candidate.device, "method": candidate.method}
-            calls[name_of(candidate)] = _call(X, k, options, placed)
-    return Comparison(calls, _scikit_learn(X, k, options) if peer else {}, name_of(plan.chosen))
-
-
-def _call(X: Any, k: int, options: Mapping[str, Any], placed: dict[str, str]) -> TimedCall:
-    return lambda turn: kmeans(X, k, **options, **placed)
+    peers = _scikit_learn(X, k, options) if peer else {}
+    return by_candidates(OPERATION, (X, k), options, peers, longest=_LONGEST)
 
 
 def _scikit_learn(X: np.ndarray, k: int, options: Mapping[str, Any]) -> dict[str, TimedCall]:
-    try:
-        from sklearn.cluster import KMeans
-    except ImportError:
+    if (cluster := library("sklearn.cluster")) is None:
         return {}
 
     def run(turn: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            KMeans(k, n_init=1, **options).fit(X)
+            cluster.KMeans(k, n_init=1, **options).fit(X)
 
     return {"scikit-learn": run}
 
@@ -122,31 +117,29 @@ def _iterations(gpu: str, n: int, d: int, k: int, dtype: str) -> Comparison:
     """One iteration from given centroids, by every method of the GPU's, CuPy and torch."""
     from pycuda import gpuarray
 
-    from hetero import devices
-
     X = _rows(n, d, dtype)
     start = X[:k].copy()
     with devices.get(gpu).active():
         there = gpuarray.to_gpu(X)
     many = 20 if n * d * k > 1 << 33 else 200
-    calls: dict[str, TimedCall | Iterations] = {}
     options = {"init": start, "tol": 0.0}
+
+    def by(candidate: Candidate) -> Iterations:
+        placed = {"device": candidate.device, "method": candidate.method}
+
+        def run(count: int) -> None:
+            kmeans(there, k, **options, **placed, max_iter=count)
+
+        return Iterations(run, 2, many)
+
     plan = planner.plan_call(OPERATION, (there, k), options)
-    for candidate in plan.candidates:
-        if candidate.reason is None and candidate.device != CPU:
-            placed = {"device": candidate.device, "method": candidate.method}
-            run = partial(_some, there, k, options, placed)
-            calls[name_of(candidate)] = Iterations(run, 2, many)
+    calls = of_candidates(plan, by, only=gpu)
     return Comparison(calls, dict(_peers(X, start, many)), name_of(plan.chosen))
-
-
-def _some(X: Any, k: int, options: dict[str, Any], placed: dict[str, str], count: int) -> None:
-    kmeans(X, k, **options, **placed, max_iter=count)
 
 
 def _peers(X: np.ndarray, start: np.ndarray, many: int) -> Iterator[tuple[str, Iterations]]:
     """A product, the nearest by argmin, and rows added up by label."""
-    if (cupy := _imported("cupy")) is not None:
+    if (cupy := library("cupy")) is not None:
         there = cupy.asarray(X)
 
         def by_cupy(count: int) -> None:
@@ -161,7 +154,7 @@ def _peers(X: np.ndarray, start: np.ndarray, many: int) -> Iterator[tuple[str, I
             cupy.cuda.Device().synchronize()
 
         yield "CuPy", Iterations(by_cupy, 2, many)
-    torch = _imported("torch")
+    torch = library("torch")
     if torch is not None and torch.cuda.is_available():
         rows = torch.from_numpy(X).cuda()
 
@@ -177,10 +170,3 @@ def _peers(X: np.ndarray, start: np.ndarray, many: int) -> Iterator[tuple[str, I
             torch.cuda.synchronize()
 
         yield "torch", Iterations(by_torch, 2, many)
-
-
-def _imported(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None

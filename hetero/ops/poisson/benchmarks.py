@@ -18,6 +18,7 @@ from hetero.ops.benchmark import (
     Trial,
     by_candidates,
     cuda_device,
+    library,
 )
 from hetero.ops.over_sizes import Axis, Line
 from hetero.ops.poisson import OPERATION, demonstration
@@ -72,11 +73,14 @@ def moved(dtype: str) -> Iterator[Benchmark]:
 
 def _compare(n: int, rtol: float, dtype: str) -> Comparison:
     f = np.random.default_rng(2).random((n, n)).astype(dtype)
-    found = by_candidates(OPERATION, (f,), {"rtol": rtol}, longest=_LONGEST)
-    slow = () if n <= _LARGEST_FOR_JACOBI else ("jacobi",)
-    calls = {name: call for name, call in found.calls.items() if name.split()[0] not in slow}
-    wanted = n <= _LARGEST_FOR_PYAMG and dtype == "float64"
-    return found._replace(calls=calls, peers=_scipy(f) | (_pyamg(f, rtol) if wanted else {}))
+    peers = _scipy(f)
+    if n <= _LARGEST_FOR_PYAMG and dtype == "float64":
+        peers |= _pyamg(f, rtol)
+    found = by_candidates(OPERATION, (f,), {"rtol": rtol}, peers, longest=_LONGEST)
+    if n <= _LARGEST_FOR_JACOBI:
+        return found
+    others = {name: call for name, call in found.calls.items() if not name.startswith("jacobi ")}
+    return found._replace(calls=others)
 
 
 def _scipy(f: np.ndarray) -> dict[str, TimedCall]:
@@ -95,9 +99,7 @@ def _scipy(f: np.ndarray) -> dict[str, TimedCall]:
 
 def _pyamg(f: np.ndarray, rtol: float) -> dict[str, TimedCall]:
     """Ruge-Stueben multigrid as preconditioner of conjugate gradients."""
-    try:
-        import pyamg
-    except ImportError:
+    if (pyamg := library("pyamg")) is None:
         return {}
     from hetero.ops.linear_systems.operators import Poisson
 

@@ -18,7 +18,16 @@ import numpy as np
 from hetero import devices, registry
 from hetero.arrays import Operand, spec
 from hetero.calling import planner
-from hetero.ops.benchmark import Benchmark, BenchTable, Comparison, TimedCall, Trial, name_of
+from hetero.ops.benchmark import (
+    Benchmark,
+    BenchTable,
+    Comparison,
+    TimedCall,
+    Trial,
+    library,
+    name_of,
+    rotating,
+)
 from hetero.ops.products.public import host_call
 from hetero.pricing.plan import CPU, Plan
 from hetero.profile import inventory
@@ -78,7 +87,7 @@ def remembered(
     return partial(host_call(plan, getattr(np, plan.problem.function)), *operands)
 
 
-def product_benchmarks(
+def benchmarks(
     operation: Operation,
     dims: Sequence[tuple[int, ...]],
     shapes_of: Callable[[tuple[int, ...]], Shapes],
@@ -159,8 +168,12 @@ def _on_device(problem: Problem, device: Any, pools: list[Any]) -> Comparison:
         for turn in range(sets)
     ]
     info = inventory.devices()[device.name]
-    calls: dict[str, TimedCall] = {
-        f"{row.method} on {device.name}": partial(_run, row.run, device, problem, addresses)
+
+    def run(row: registry.Implementation, *places: int) -> None:
+        row.run((device,), problem, Arguments(places[:-1], places[-1]))
+
+    calls = {
+        f"{row.method} on {device.name}": rotating(partial(run, row), addresses)
         for row in registry.considered(problem.operation)
         if row.kind == device.kind and not row.excludes(problem, info)
     }
@@ -171,11 +184,6 @@ def _on_device(problem: Problem, device: Any, pools: list[Any]) -> Comparison:
         name_of(planner.plan(problem, device.name).chosen),
         count=max(sets, 10 if small else 3),
     )
-
-
-def _run(run: Any, device: Any, problem: Problem, addresses: list[list[int]], turn: int) -> None:
-    *inputs, output = addresses[turn % len(addresses)]
-    run((device,), problem, Arguments(tuple(inputs), output))
 
 
 def _flops_roof(device: Any, dtype: str) -> float | None:
@@ -191,13 +199,7 @@ def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, TimedCall]
     """
     operands = (*problem.inputs, problem.output)
     calls: dict[str, TimedCall] = {}
-    if problem.device != "cuda:0":
-        return calls
-    try:
-        import cupy
-
-        cupy.empty(1)
-    except Exception:  # not installed, or not working here
+    if problem.device != "cuda:0" or (cupy := library("cupy")) is None:
         return calls
 
     def view(address: int, operand: Operand) -> Any:
@@ -206,30 +208,17 @@ def _peers(problem: Problem, addresses: list[list[int]]) -> dict[str, TimedCall]
         return cupy.ndarray(operand.shape, operand.dtype, pointer, operand.strides)
 
     sets = [[view(a, o) for a, o in zip(one, operands, strict=True)] for one in addresses]
-
-    def by_cupy(turn: int) -> None:
-        A, B, C = sets[turn % len(sets)]
-        cupy.matmul(A, B, out=C)
-
-    calls["CuPy"] = by_cupy
-    try:
-        import torch
-
+    calls["CuPy"] = rotating(lambda A, B, C: cupy.matmul(A, B, out=C), sets)
+    torch = library("torch")
+    if torch is not None and torch.cuda.is_available():
         tensors = [[torch.as_tensor(array, device="cuda") for array in one] for one in sets]
-    except Exception:  # likewise
-        return calls
-    torch.backends.cuda.matmul.allow_tf32 = False
-    product = torch.mv if len(problem.inputs[1].shape) == 1 else torch.mm
-
-    def by_torch(turn: int) -> None:
-        A, B, C = tensors[turn % len(tensors)]
-        product(A, B, out=C)
-
-    calls["torch"] = by_torch
+        torch.backends.cuda.matmul.allow_tf32 = False
+        product = torch.mv if len(problem.inputs[1].shape) == 1 else torch.mm
+        calls["torch"] = rotating(lambda A, B, C: product(A, B, out=C), tensors)
     return calls
 
 
-def product_columns(
+def columns(
     rows: Sequence[Mapping[str, Any]], dims: str, unit: str, scale: float, limit: str
 ) -> BenchTable | None:
     """Own kernels beside cuBLAS, CuPy and torch: a line for each row on a GPU; None on the CPU.
@@ -250,25 +239,26 @@ def product_columns(
     head += ["own / cuBLAS", "own / CuPy", "own / torch", "chosen", "best / chosen"]
     ratios: dict[str, list[float]] = {name: [] for name in (*head[6:9], head[10])}
     cells = []
+    by_bytes = unit == "GB/s"
     for row in rows:
-        own, library = (
-            next((s for name, s in row["seconds"].items() if name.startswith(f"{m} on ")), None)
-            for m in ("tiled", "library")
+        seconds = row["seconds"]
+        own, cublas = (
+            next((s for name, s in seconds.items() if name.startswith(f"{method} on ")), None)
+            for method in ("tiled", "library")
         )
-        if own is None or row["chosen"] not in row["seconds"]:
+        if own is None or row["chosen"] not in seconds:
             continue
-        by_bytes = unit == "GB/s"
         amount = row["bytes"] if by_bytes else row["flops"]
         most = row["copy_bandwidth"] if by_bytes else row["roof"]
         line = [_joined(row["dims"]), f"{own * 1e6:.1f}", f"{amount / own * scale:.1f}"]
         line.append(f"{amount / own / most:.2f}" if most else "-")
-        line += [f"{library * 1e6:.1f}", f"{amount / library * scale:.1f}"] if library else "--"
-        others = library, row["seconds"].get("CuPy"), row["seconds"].get("torch")
-        for name, seconds in zip(head[6:9], others, strict=True):
-            line.append(f"{seconds / own:.2f}" if seconds else "-")
-            ratios[name] += [seconds / own] if seconds else []
-        best = min(s for name, s in row["seconds"].items() if name not in row["peers"])
-        ratios[head[10]].append(best / row["seconds"][row["chosen"]])
+        line += [f"{cublas * 1e6:.1f}", f"{amount / cublas * scale:.1f}"] if cublas else "--"
+        others = cublas, seconds.get("CuPy"), seconds.get("torch")
+        for name, other in zip(head[6:9], others, strict=True):
+            line.append(f"{other / own:.2f}" if other else "-")
+            ratios[name] += [other / own] if other else []
+        best = min(s for name, s in seconds.items() if name not in row["peers"])
+        ratios[head[10]].append(best / seconds[row["chosen"]])
         line += [row["chosen"].partition(" ")[0], f"{ratios[head[10]][-1]:.2f}"]
         cells.append(line)
     return BenchTable(head, cells, ratios)

@@ -1,15 +1,18 @@
-"""HTML as text: elements, tables, lists, the whole document."""
+"""HTML as text: elements, tables, lists; the whole document by `template.html`.
+
+The template has how everything looks: light or dark as the reader has it, one column on a phone. It
+lets nothing be loaded or run, whatever stands in the names that a machine gives.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
+from string import Template
 from typing import Any
 
-from hetero.evaluation.page.style import STYLE
-
-# Nothing may be loaded or run, whatever stands in the names that a machine gives.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_TEMPLATE = Path(__file__).with_name("template.html")
 
 
 def paragraph(text: str, class_: str = "") -> str:
@@ -30,9 +33,9 @@ def figure(picture: str, title: str, lines: Iterable[str] = (), more: str = "") 
     return f"<figure>{picture}<figcaption>{head}{text}{more}</figcaption></figure>"
 
 
-def figures(found: Iterable[str]) -> str:
-    """Figures side by side where there is the room."""
-    return "\n".join(['<div class="figures">', *found, "</div>"])
+def side_by_side(figures: Iterable[str]) -> str:
+    """Figures, side by side where there is the room."""
+    return "\n".join(['<div class="figures">', *figures, "</div>"])
 
 
 def table(
@@ -82,39 +85,16 @@ def facts(found: Mapping[str, Any]) -> str:
     return "".join([*lines, "</dl>"])
 
 
-def document(title: str, sections: Mapping[str, str], first: str, common: str) -> str:
-    """The whole page.
-
-    Parameters
-    ----------
-    title : str
-    sections : mapping
-        Heading -> markup.
-    first : str
-        Markup between the title and the contents.
-    common : str
-        Markup that pictures refer to.
-    """
+def document(title: str, first: str, sections: Mapping[str, str]) -> str:
+    """The whole page: what is ``first`` stands before the contents; sections by their headings."""
     names = {text: f"s{number}" for number, text in enumerate(sections, 1)}
     contents = items(f'<a href="#{name}">{escape(text)}</a>' for text, name in names.items())
-    parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f"<title>{escape(title)}</title>",
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<link rel="icon" href="data:,">',
-        f"<style>{STYLE}</style></head><body>",
-        common,
-        f"<main><h1>{escape(title)}</h1>",
-        first,
-        f'<nav aria-label="Contents">{contents}</nav>',
-    ]
-    for text, content in sections.items():
-        name = names[text]
-        parts += [f'<section aria-labelledby="{name}">', heading(2, text, name), content]
+    parts = []
+    for text, name in names.items():
+        parts += [f'<section aria-labelledby="{name}">', heading(2, text, name), sections[text]]
         parts.append("</section>")
-    return "\n".join([*parts, "</main></body></html>", ""])
+    given = {"title": escape(title), "first": first, "contents": contents}
+    return Template(_TEMPLATE.read_text("utf-8")).substitute(given, sections="\n".join(parts))
 
 
 def _class(name: str) -> str:

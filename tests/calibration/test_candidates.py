@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from hetero.calibration.measure import candidates
 from hetero.errors import DeviceError
-from hetero.evaluation import turns
 
 
 class Host:
@@ -14,10 +14,10 @@ class Host:
     def __init__(self, monkeypatch, is_cut=True):
         self.now, self.spins, self.last, self.settled = 0.0, False, "", 0
         self.count = Counter()
-        monkeypatch.setattr(turns, "_clock", lambda: self.now)
-        monkeypatch.setattr(turns, "_sleep", self.sleep)
-        monkeypatch.setattr(turns.blas_spin, "spin_is_shortened", lambda: is_cut)
-        monkeypatch.setattr(turns.blas_spin, "wait_until_idle", lambda: self.rest(is_cut))
+        monkeypatch.setattr(candidates.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(candidates.time, "sleep", self.sleep)
+        monkeypatch.setattr(candidates.blas_spin, "spin_is_shortened", lambda: is_cut)
+        monkeypatch.setattr(candidates.blas_spin, "wait_until_idle", lambda: self.rest(is_cut))
 
     def rest(self, is_cut):
         self.settled += 1
@@ -48,7 +48,7 @@ def test_what_ran_before_counts_for_nobody(monkeypatch, is_cut):
         "device": host.call("device", 1.5e-4),
     }
     failed = {}
-    found = turns.timed(calls, budget=0.05, failed=failed, spinning=frozenset({"product"}))
+    found = candidates.timed(calls, budget=0.05, failed=failed, spinning=frozenset({"product"}))
     assert found == pytest.approx({"product": 2e-4, "loop": 1e-4, "device": 1.5e-4})
     assert not failed
     assert not host.spins
@@ -57,7 +57,7 @@ def test_what_ran_before_counts_for_nobody(monkeypatch, is_cut):
 def test_calls_of_milliseconds_are_warm_too(monkeypatch):
     host = Host(monkeypatch)
     calls = {"a": host.call("a", 4e-3), "b": host.call("b", 5e-3)}
-    assert turns.timed(calls, budget=0.05, failed={}) == pytest.approx({"a": 4e-3, "b": 5e-3})
+    assert candidates.timed(calls, budget=0.05, failed={}) == pytest.approx({"a": 4e-3, "b": 5e-3})
     assert not host.settled  # nothing of BLAS's: nothing to wait for
 
 
@@ -65,7 +65,7 @@ def test_what_may_be_best_or_was_chosen_has_the_calls(monkeypatch):
     host = Host(monkeypatch, is_cut=True)
     seconds = {"best": 0.03, "near": 0.04, "slow": 0.05, "far": 0.2, "chosen": 0.3}
     calls = {name: host.call(name, s, cold=1.0) for name, s in seconds.items()}
-    found = turns.timed(calls, budget=0.01, failed={}, chosen="chosen")
+    found = candidates.timed(calls, budget=0.01, failed={}, chosen="chosen")
     assert found == pytest.approx(seconds)
     assert host.count["far"] == 2 + 1
     assert host.count["chosen"] == 2 + 2
@@ -82,15 +82,15 @@ def test_what_is_compiled_at_first_is_timed_as_others(monkeypatch):
         call()
 
     calls = {"compiled": compiled, "other": host.call("other", 1.2e-4)}
-    found = turns.timed(calls, budget=0.05, failed={})
+    found = candidates.timed(calls, budget=0.05, failed={})
     assert found == pytest.approx({"compiled": 1e-4, "other": 1.2e-4})
-    assert host.count["compiled"] > turns._ENOUGH
+    assert host.count["compiled"] > candidates._ENOUGH
 
 
 def test_solves_of_seconds_are_timed_a_few_times(monkeypatch):
     host = Host(monkeypatch)
     calls = {"a": host.call("a", 0.5, cold=1.0), "b": host.call("b", 0.6, cold=1.0)}
-    assert turns.timed(calls, budget=0.05, failed={}) == pytest.approx({"a": 0.5, "b": 0.6})
+    assert candidates.timed(calls, budget=0.05, failed={}) == pytest.approx({"a": 0.5, "b": 0.6})
     assert max(host.count.values()) == 2 + 2
 
 
@@ -110,7 +110,7 @@ def test_what_fails_is_left_out_wherever_it_fails(monkeypatch):
 
     failed = {}
     calls = {"first": failing("first"), "good": good, "later": failing("later")}
-    assert turns.timed(calls, budget=0.05, failed=failed) == {"good": pytest.approx(1e-4)}
+    assert candidates.timed(calls, budget=0.05, failed=failed) == {"good": pytest.approx(1e-4)}
     assert failed == {"first": "first is broken", "later": "later is broken"}
     failed = {}
-    assert turns.timed({"first": failing("first")}, budget=0.05, failed=failed) == {}
+    assert candidates.timed({"first": failing("first")}, budget=0.05, failed=failed) == {}

@@ -1,4 +1,4 @@
-"""Candidates timed in turn, each as in a program that makes the same call again and again.
+"""What is measured goes on without what fails, and each candidate is timed as in a program.
 
 What ran before a call decides what it takes: threads that sleep must be woken, caches are cold, and
 BLAS's idle threads, which spin for 0.1 s after a product, hold the cores that loops and copies
@@ -9,15 +9,22 @@ then some calls in a row do. Turns go round, so that a slower spell of the machi
 
 from __future__ import annotations
 
+import logging
 import random
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
 from typing import TypeVar
 
-from hetero.calibration.measure.timing import center
-from hetero.evaluation.left_out import leaving_out
+from hetero.calibration.measure.timing import center, once
+from hetero.devices.base import Device
+from hetero.errors import DeviceError, DeviceNotAvailable, MethodNotAvailable
 from hetero.host import blas_spin
+from hetero.moving import failures
 
+_LEAST_TYPICAL, _MOST_TYPICAL = 3, 15  # samples of a typical call
 _WARM = 1e-3  # seconds of calls that do not count
 _WAKE = 1e-2  # where threads of BLAS were put to sleep: to find cores for them takes ticks of 4 ms
 _TURN, _LEAST, _MOST = 3e-3, 3, 15  # seconds of calls that count, how few, how many
@@ -28,15 +35,74 @@ _ENOUGH = 15  # samples
 _ROUNDS = 3  # of short calls that may be the best, whatever time is left
 _NEAR = 1.5  # times the fastest: what takes longer is timed in one round
 _FAR = 3.0  # times the fastest, of which one long call is enough
-_clock, _sleep = time.perf_counter, time.sleep
+log = logging.getLogger("hetero")
 Name = TypeVar("Name", bound=Hashable)
+
+
+# -- What fails ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def leaving_out(name: Name, failed: dict[Name, str]) -> Iterator[None]:
+    """Run a block that measures a candidate; where it fails, note why, and go on after it.
+
+    Inside, no other device takes over: what is measured is what the name says.
+
+    Parameters
+    ----------
+    name : hashable
+        Of the candidate.
+    failed : dict
+        Name -> why, in one line; the first reason stays. All of it is in the log at DEBUG.
+    """
+    try:
+        with failures.without_fallback():
+            yield
+    except (DeviceError, DeviceNotAvailable, MethodNotAvailable) as error:
+        failed.setdefault(name, str(error).partition("\n")[0])
+        log.debug("%s failed", name, exc_info=True)
+
+
+def warn(failed: dict[str, str]) -> None:
+    """One warning for each candidate that was left out."""
+    for name, reason in failed.items():
+        log.warning("%s is left out: %s", name, reason)
+
+
+# -- One call --------------------------------------------------------------------------------------
+
+
+def typical(call: Callable[[], object], seconds: float = 0.3) -> float:
+    """Median seconds of some calls, for about so long in all, after one that does not count."""
+    call()
+    samples: list[float] = []
+    while len(samples) < _LEAST_TYPICAL or (
+        len(samples) < _MOST_TYPICAL and sum(samples) < seconds
+    ):
+        samples.append(once(call))
+    return median(samples)
+
+
+def awaited(call: Callable[[], object], devices: Collection[Device]) -> Callable[[], object]:
+    """A call that returns when these devices have done what it asked of them."""
+
+    def run() -> None:
+        call()
+        for device in devices:
+            with device.active():
+                device.synchronize()
+
+    return run if devices else call
+
+
+# -- Candidates in turn ----------------------------------------------------------------------------
 
 
 def settle() -> None:
     """Wait until BLAS's idle threads sleep."""
     blas_spin.wait_until_idle()
     if not blas_spin.spin_is_shortened():
-        _sleep(_SPINS)
+        time.sleep(_SPINS)
 
 
 def timed(
@@ -65,18 +131,16 @@ def timed(
     samples: dict[Name, list[float]] = {}
     lengths: dict[Name, float] = {}  # of the last call, whether it counted or not
 
-    def once(name: Name) -> float:
-        begin = _clock()
-        calls[name]()
-        lengths[name] = _clock() - begin
+    def run(name: Name) -> float:
+        lengths[name] = once(calls[name])
         return lengths[name]
 
     for name in calls:  # whatever is compiled, loaded or allocated once
         with leaving_out(name, failed):
-            if once(name) > _LONG:
-                once(name)  # how long it is without that
+            if run(name) > _LONG:
+                run(name)  # how long it is without that
             samples[name] = []
-    draw, begin, number = random.Random(0), _clock(), 0
+    draw, begin, number = random.Random(0), time.perf_counter(), 0
     after = bool(spinning)
     while samples:
         least = min(min(found, default=lengths[name]) for name, found in samples.items())
@@ -92,14 +156,13 @@ def timed(
             after = name in spinning
             with leaving_out(name, failed):
                 warm = _WAKE if after else _WARM
-                _turn(
-                    lambda name=name: once(name), samples[name], lengths[name], warm, _FAR * least
-                )
+                one = partial(run, name)
+                _turn(one, samples[name], lengths[name], warm, _FAR * least)
             if name in failed:
                 del samples[name], lengths[name]
         number += 1
         near = [len(samples[name]) for name in order if name in samples]
-        late = _clock() - begin > budget * len(calls)
+        late = time.perf_counter() - begin > budget * len(calls)
         rounds = _ROUNDS if least <= _LONG else 1 + (least <= _VERY_LONG)
         if number >= rounds and (late or min(near, default=_ENOUGH) >= _ENOUGH):
             break
@@ -109,17 +172,17 @@ def timed(
 
 
 def _turn(
-    once: Callable[[], float], found: list[float], length: float, warm: float, far: float
+    run: Callable[[], float], samples: list[float], length: float, warm: float, far: float
 ) -> None:
     """One turn of a candidate; of what is far from the fastest fewer calls are enough."""
     if length <= _LONG or length <= min(far, _VERY_LONG):
-        begin = _clock()
+        begin = time.perf_counter()
         while True:
-            length = once()
-            if _clock() - begin >= warm:
+            length = run()
+            if time.perf_counter() - begin >= warm:
                 break
     enough = _LEAST if length <= _LONG else 2 if length <= far else 1
-    begin, number = _clock(), 0
-    while number < enough or (number < _MOST and _clock() - begin < _TURN):
-        found.append(once())
+    begin, number = time.perf_counter(), 0
+    while number < enough or (number < _MOST and time.perf_counter() - begin < _TURN):
+        samples.append(run())
         number += 1

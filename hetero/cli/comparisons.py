@@ -1,0 +1,250 @@
+"""Commands about choices: explain, verify, transfer; each returns an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from typing import Any
+
+from hetero import terminal
+from hetero.cli import values
+from hetero.cli.values import DONE, NO_CHOICE, Parser, add_file, add_profile, show
+from hetero.terminal import progress_bar
+
+# -- explain ---------------------------------------------------------------------------------------
+
+
+def explain_options(sub: Parser) -> None:
+    """Add those of explain."""
+    from hetero import registry
+
+    operations = values.operations()
+    sub.add_argument("operation", help=values.forms())
+    text = "extents, 1 or more each"
+    sub.add_argument("dims", nargs="+", type=values.whole, metavar="DIM", help=text)
+    sub.add_argument("--dtype", default="float64", help="of the operands (default: float64)")
+    for name in dict.fromkeys(name for o in operations for name in o.options):
+        texts = (
+            f"of {o.function}: {', '.join(o.options[name][0])}; {o.options[name][1]}"
+            for o in operations
+            if name in o.options
+        )
+        sub.add_argument(f"--{name}", help=" | ".join(texts))
+    text = "where the operands lie: host, cuda:0, ... (default: host)"
+    sub.add_argument("--on", default="host", help=text)
+    sub.add_argument("--device", help="only this device, such as cpu or cuda:0")
+    methods = dict.fromkeys(i.method for o in operations for i in registry.lookup(o.name))
+    sub.add_argument("--method", help=f"only this method: {', '.join(methods)}")
+    text = "answer for another machine, by its constants: tesla-t10, h100, h200, or a profile's "
+    add_profile(sub, f"{text}file")
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Price every candidate for a problem."""
+    from hetero import registry
+    from hetero.calling.planner import OtherMachine
+    from hetero.evaluation import calls
+
+    operation = registry.operation(arguments.operation)
+    options = _options(operation, arguments)
+    dims = tuple(arguments.dims)
+    problem = operation.from_dims(dims, arguments.dtype, arguments.on, **options)
+    constants, devices = calls.known(arguments.profile)
+    if arguments.on != "host" and arguments.on not in devices:
+        names = ", ".join(map(repr, ("host", *devices)))
+        raise ValueError(f"--on must be one of {names}, got {arguments.on!r}")
+    machine = OtherMachine(constants, devices)
+    plan = calls.plan(operation, problem, machine, arguments.device, arguments.method, options)
+    notes = _notes(operation, arguments, devices)
+    show(arguments, plan.to_dict(), lambda: "\n".join([str(plan), *notes]))
+    if plan.to_dict()["chosen"]:
+        return DONE
+    known = ", ".join(
+        f"{operation} ({', '.join(sorted(dtypes))})"
+        for operation, dtypes in constants.dtypes().items()
+    )
+    print(
+        f"hetero: no candidate could be chosen for {problem.operation} {problem.dtype}; "
+        f"the profile {constants.name!r} has constants for: {known or 'nothing'}",
+        file=sys.stderr,
+    )
+    return NO_CHOICE
+
+
+def _options(operation: Any, arguments: argparse.Namespace) -> dict[str, str]:
+    """The operation's own options among the arguments; ValueError for another one's."""
+    having: dict[str, list[str]] = {}
+    for other in values.operations():
+        for name in other.options:
+            having.setdefault(name, []).append(other.function)
+    given = {name: value for name in having if (value := getattr(arguments, name)) is not None}
+    for name in given:
+        if name not in operation.options:
+            raise ValueError(
+                f"--{name} is an option of {', '.join(having[name])}, not of {arguments.operation}"
+            )
+    return given
+
+
+def _notes(operation: Any, arguments: argparse.Namespace, devices: dict[str, Any]) -> list[str]:
+    """What a plan does not say: where there are rungs, and what a kind of device comes down to."""
+    from hetero import registry
+
+    notes = []
+    kinds = dict.fromkeys(info["kind"] for info in devices.values())
+    kinds = [kind for kind in kinds if registry.rungs(operation.name, kind)]
+    if kinds and arguments.method is None:
+        where, name = " and ".join(kinds), operation.function
+        notes.append(f"   rungs on {where} are taken by name only: hetero ladder {name}")
+    if str(arguments.device).endswith(":*"):
+        alike = [n for n, i in devices.items() if i["kind"] == arguments.device[:-2]]
+        if len(alike) == 1:
+            text = f"{arguments.device} is {alike[0]} alone: there is no other of that kind"
+            notes.append(f"   {text}")
+    return notes
+
+
+# -- verify ----------------------------------------------------------------------------------------
+
+
+def verify_options(sub: Parser) -> None:
+    """Add those of verify."""
+    from hetero.evaluation import verify
+
+    every = ", ".join(o.function for o in values.operations())
+    usual = [o.function for o in verify.unless_told()]
+    sub.add_argument("operation", nargs="*", help=f"{every} (default: {' and '.join(usual)})")
+    sub.add_argument("--on", default="host", help="where the operands lie: host, cuda:0")
+    text = "problems for each operation (default: 100)"
+    sub.add_argument("--count", type=values.whole, default=100, help=text)
+    text = "stop drawing after this time (default: 60)"
+    sub.add_argument("--seconds", type=float, default=60.0, help=text)
+    text = "of the random problems (default: 0)"
+    sub.add_argument("--seed", type=values.whole, default=0, help=text)
+    text = "largest extent of a matrix (default: 4096; 16384 on a GPU)"
+    sub.add_argument("--largest", type=values.whole, help=text)
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Measure every candidate of random problems."""
+    from hetero import devices as backends
+    from hetero import registry
+    from hetero.evaluation import report, verify
+    from hetero.evaluation.page import last
+
+    named = tuple(registry.operation(name) for name in arguments.operation)
+    if arguments.on != "host" and not backends.get(arguments.on).traits.cuda_libraries:
+        raise ValueError(f"--on must be 'host' or a CUDA device, got {arguments.on!r}")
+    values.check("--largest", arguments.largest, 8, 2**24)
+    values.check("--count", arguments.count, 0, 10**6)
+    values.check("--seconds", arguments.seconds, 0, 10**6)
+    progress = progress_bar()
+    operations = named or verify.unless_told()
+    values.compile_first(operations)
+    rows = verify.verify(
+        operations,
+        on=arguments.on,
+        count=arguments.count,
+        seconds=arguments.seconds,
+        seed=arguments.seed,
+        largest=arguments.largest,
+        progress=terminal.part(progress, 0.0, 0.9),
+    )
+    links = verify.links(progress) if arguments.on == "host" else {}
+    found = {**verify.summary(rows), "links": links}
+    if rows:
+        names = ", ".join(operation.function for operation in operations)
+        worst = report.worst_choices(rows)
+        last.keep(last.VERIFY, f"{names}, on {arguments.on}", {**found, "worst_choices": worst})
+    show(arguments, found, lambda: report.verification(found, rows))
+    return DONE if rows else NO_CHOICE
+
+
+# -- transfer --------------------------------------------------------------------------------------
+
+
+def transfer_options(sub: Parser) -> None:
+    """Add those of transfer."""
+    text = "bytes to the device, such as 64MiB or 1e9 (default: the operands of --work)"
+    sub.add_argument("up", nargs="?", type=_bytes, metavar="UP", help=text)
+    text = "bytes back from it, 0 or more (default: the result of --work)"
+    sub.add_argument("down", nargs="?", type=_bytes, metavar="DOWN", help=text)
+    sub.add_argument(
+        "--work",
+        nargs="+",
+        metavar=("SECONDS|OPERATION", "SECONDS|DIMS"),
+        help="what is done there: seconds on the CPU and, where they are known, on the device; or "
+        f"{values.forms()}",
+    )
+    sub.add_argument("--dtype", default="float32", help="of the operation (default: float32)")
+    sub.add_argument("--device", help="such as cuda:0 (default: the first GPU)")
+    text = "predict for another machine: tesla-t10, h100, h200, or a profile's file"
+    add_profile(sub, text)
+    text = (
+        "save a picture, by matplotlib: time over size for the CPU, and for the device with and "
+        "without the copies; without an operation, of the copies over bytes"
+    )
+    add_file(sub, "--plot", text)
+
+
+def _bytes(text: str) -> int:
+    from hetero.pricing.memory_limit import parsed
+
+    if text.strip() == "0":
+        return 0
+    try:
+        return parsed(text, "it")
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of bytes, such as 64MiB, 1e9 or 0, got {text[:40]!r}"
+        ) from None
+
+
+def transfer(arguments: argparse.Namespace) -> int:
+    """Price and measure the copies, and tell whether they pay."""
+    from hetero.evaluation import calls, transfer, transfer_report
+
+    values.check_picture(arguments.plot)
+    work = None if arguments.work is None else _work(arguments)
+    found = transfer.transfer(
+        arguments.up,
+        arguments.down,
+        work,
+        device=arguments.device,
+        constants=None if arguments.profile is None else calls.known(arguments.profile)[0],
+        progress=progress_bar(),
+    )
+    show(arguments, found, lambda: transfer_report.text(found))
+    return values.plot(arguments, found, transfer_report)
+
+
+def _work(arguments: argparse.Namespace) -> Any:
+    """What ``--work`` says; ValueError where it makes no sense."""
+    from hetero import registry
+    from hetero.evaluation.calls import Call
+    from hetero.evaluation.transfer import Given
+
+    first, *rest = arguments.work
+    seconds = [_number(word) for word in arguments.work]
+    if seconds[0] is not None:
+        if len(seconds) > 2 or any(s is None or not 0.0 < s < math.inf for s in seconds):
+            raise ValueError(
+                "--work must be seconds above 0, on the CPU and perhaps on the device, or an "
+                f"operation with its dimensions, got {' '.join(arguments.work)!r}"
+            )
+        return Given(*seconds)
+    operation = registry.operation(first)
+    dims = [_number(word) for word in rest]
+    if not all(size is not None and size.is_integer() for size in dims):
+        raise ValueError(f"dimensions must be whole numbers, got {' '.join(rest)!r}")
+    call = Call(operation, tuple(int(size) for size in dims), arguments.dtype)
+    call.problem()  # or it says what the operation takes
+    return call
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,193 @@
+"""Commands that time methods and kernels: bench, ladder, sweep; each returns an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hetero import terminal
+from hetero.cli import values
+from hetero.cli.values import DONE, DTYPES, FAILED, Parser, add_file, show
+from hetero.terminal import progress_bar
+
+MOVEMENT = "movement"  # what bench takes beside operations
+
+# -- bench -----------------------------------------------------------------------------------------
+
+
+def bench_options(sub: Parser) -> None:
+    """Add those of bench."""
+    from hetero.ops import benchmark
+
+    operations = values.operations()
+    names = [name for o in operations for name in dict.fromkeys((o.name, o.function))]
+    names.append(MOVEMENT)
+    text = f"{', '.join(names)} (copies between host and device, and calls on host operands)"
+    sub.add_argument("operation", choices=names, metavar="OPERATION", help=text)
+    dtypes: dict[str, list[str]] = {}
+    for operation in operations:
+        dtypes.setdefault(benchmark.dtype_of(operation), []).append(operation.function)
+    usual = "; ".join(f"{dtype} of {', '.join(which)}" for dtype, which in dtypes.items())
+    sub.add_argument("--dtype", choices=DTYPES, help=f"default: {usual}")
+    having = {
+        option: " and ".join(
+            o.function for o in operations if option in benchmark.of(o, "OPTIONS", ())
+        )
+        for option in ("device", "order")
+    }
+    text = (
+        f"of {having['device']} (default: cuda:0, or cpu without a GPU) and of {MOVEMENT} "
+        "(default: cuda:0); the others run on all"
+    )
+    sub.add_argument("--device", help=text)
+    text = f"the matrix of {having['order']} by rows (C, the default) or by columns (F)"
+    sub.add_argument("--order", default="C", choices=("C", "F"), help=text)
+    text = (
+        "with movement: save a picture (SVG) of one product whose blocks move while others are "
+        "computed, and nothing else"
+    )
+    add_file(sub, "--timeline", text)
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Time every method, and other libraries."""
+    from hetero import registry
+    from hetero.evaluation import bench, report
+    from hetero.ops import benchmark
+
+    moves = arguments.operation == MOVEMENT
+    given = {"device": arguments.device, "progress": progress_bar()}
+    if arguments.timeline is not None:
+        return _timeline(arguments)
+    if moves:
+        bench.place(arguments.device)  # or there is nothing to compile for
+    operations = registry.operations() if moves else (registry.operation(arguments.operation),)
+    values.compile_first(operations)
+    if moves:
+        found = bench.movement(arguments.dtype, **given)
+        show(arguments, found, lambda: report.movement(found))
+        return DONE
+    rows = bench.bench(*operations, arguments.dtype, order=arguments.order, **given)
+    columns = benchmark.of(*operations, "columns")
+    show(arguments, rows, lambda: report.benchmarks(rows, columns))
+    return DONE
+
+
+def _timeline(arguments: argparse.Namespace) -> int:
+    from hetero.evaluation import bench, timeline
+
+    if arguments.operation != MOVEMENT:
+        raise ValueError(f"--timeline is of {MOVEMENT}, not of {arguments.operation}")
+    values.check_file("--timeline", arguments.timeline)
+    title, spans = timeline.pictured(bench.place(arguments.device))
+    Path(arguments.timeline).write_text(timeline.svg(title, spans), "utf-8")
+    found = {"title": title, "spans": [span._asdict() for span in spans]}
+    show(arguments, found, lambda: f"{title}\n{len(spans)} spans in {arguments.timeline}")
+    return DONE
+
+
+# -- ladder and sweep ------------------------------------------------------------------------------
+
+
+def ladder_options(sub: Parser) -> None:
+    """Add those of ladder."""
+    _common(sub, "such as cuda:0; cpu: its methods")
+    text = (
+        "extents of squares; of images and grids likewise, of k-means rows (default: three, small "
+        "ones without a GPU)"
+    )
+    sub.add_argument("--sizes", type=_sizes, metavar="N,N", help=text)
+    text = "print a rung's kernel as CUDA C, its macros expanded, and measure nothing"
+    sub.add_argument("--source", metavar="RUNG", help=text)
+
+
+def sweep_options(sub: Parser) -> None:
+    """Add those of sweep."""
+    _common(sub, "such as cuda:0")
+    text = "a rung of the ladder whose blocks can have other shapes"
+    sub.add_argument("--method", required=True, help=text)
+    text = (
+        "as one of --sizes of ladder (default: 4096, 128 without a GPU, where each of some hundred "
+        "blocks takes a fraction of a second to compile)"
+    )
+    sub.add_argument("--size", type=int, help=text)
+
+
+def _common(sub: Parser, device: str) -> None:
+    """Add the options that both have."""
+    from hetero import registry
+
+    names = [
+        name
+        for o in values.operations()
+        if any(row.rung for row in registry.lookup(o.name))
+        for name in dict.fromkeys((o.function, o.name))
+    ]
+    sub.add_argument("operation", metavar="OPERATION", help=", ".join(names))
+    sub.add_argument("--dtype", choices=DTYPES, help="default: as for bench")
+    text = f"{device} (default: the first GPU, else the first OpenCL device)"
+    sub.add_argument("--device", help=text)
+    add_file(sub, "--plot", "save a picture, by matplotlib")
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [int(size) for size in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"must be whole numbers, such as 512,4096, got {text[:40]!r}"
+        ) from None
+
+
+def ladder(arguments: argparse.Namespace) -> int:
+    """Time an operation's rungs."""
+    from hetero.evaluation import ladder
+    from hetero.evaluation.page import last
+
+    if arguments.source is not None:
+        return _print_source(arguments)
+
+    def climb(operation: Any, **given: Any) -> dict[str, Any]:
+        found = ladder.ladder(operation, arguments.dtype, arguments.sizes, **given)
+        last.keep_ladder(found)
+        return found
+
+    return _measured(arguments, climb, ladder)
+
+
+def sweep(arguments: argparse.Namespace) -> int:
+    """Time a rung with every legal block."""
+    from hetero.evaluation import sweep
+
+    def swept(operation: Any, **given: Any) -> dict[str, Any]:
+        return sweep.sweep(operation, arguments.method, arguments.size, arguments.dtype, **given)
+
+    return _measured(arguments, swept, sweep)
+
+
+def _measured(arguments: argparse.Namespace, measure: Callable[..., Any], module: Any) -> int:
+    """Measure, print, and draw where that is asked for."""
+    from hetero import registry
+
+    operation = registry.operation(arguments.operation)
+    values.check_picture(arguments.plot)
+    progress = progress_bar() or terminal.Lines()
+    found = measure(operation, device=arguments.device, progress=progress)
+    show(arguments, found, lambda: module.text(found))
+    return values.plot(arguments, found, module)
+
+
+def _print_source(arguments: argparse.Namespace) -> int:
+    from hetero import registry
+    from hetero.evaluation import kernel_source
+
+    operation = registry.operation(arguments.operation)
+    try:
+        print(kernel_source.of_rung(operation, arguments.source, arguments.dtype), end="")
+    except ImportError:
+        print(f"hetero: {kernel_source.INSTALL}", file=sys.stderr)
+        return FAILED
+    return DONE

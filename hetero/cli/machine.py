@@ -1,0 +1,167 @@
+"""Commands of this machine: info, calibrate, compile, report, demo; each returns an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import hetero
+from hetero import terminal
+from hetero.cli import values
+from hetero.cli.values import DONE, FAILED, Parser, add_file, add_profile, check_file, show
+from hetero.terminal import progress_bar
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """What is here."""
+    if (bar := progress_bar()) is not None:
+        bar(0.0, "trying the devices")
+    found = hetero.machine()
+    show(arguments, found, lambda: str(found))
+    return DONE
+
+
+def calibrate_options(sub: Parser) -> None:
+    """Add those of calibrate."""
+    text = "15 to 30 seconds instead of up to a minute, less exact"
+    sub.add_argument("--quick", action="store_true", help=text)
+    text = "file to write (default: HETERO_PROFILE, or the user's cache)"
+    sub.add_argument("--path", type=values.file, help=text)
+    text = "only this device, such as cuda:0, and the CPU; may be repeated (default: all)"
+    sub.add_argument("--device", action="append", metavar="NAME", help=text)
+    text = "first measure how each GPU runs hetero's own kernels, once for a card: a minute more"
+    sub.add_argument("--kernels", action="store_true", help=text)
+    text = (
+        "only what is of this operation, device or method, merged into the profile that is stored; "
+        "may be repeated"
+    )
+    sub.add_argument("--only", action="append", metavar="NAME", help=text)
+    text = "measure everything, also what an interrupted calibration has measured already"
+    sub.add_argument("--fresh", action="store_true", help=text)
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """Measure this machine and store its profile."""
+    from hetero.calibration.calibrate import outcome
+    from hetero.evaluation import report
+    from hetero.profile import default_path
+
+    check_file("--path", arguments.path, folder=False)
+    with _ended_like_an_interrupt():
+        found, is_new = outcome(
+            arguments.quick,
+            arguments.path,
+            arguments.device,
+            progress_bar() or terminal.Lines(),
+            kernels=arguments.kernels,
+            only=arguments.only,
+            fresh=arguments.fresh,
+        )
+    path = str(arguments.path or default_path())
+    told = {
+        "path": path,
+        "devices": found.devices,
+        "residuals": found.residuals(),
+        "not_acceptable": report.not_acceptable(found),
+        "doubtful": report.doubtful(found),
+        "written": is_new,
+        "trusted": found.is_trusted,
+    }
+    end = f"{'written to' if is_new else 'not replaced, as it is better:'} {path}"
+    show(arguments, told, lambda: f"{report.calibration(found)}\n\n{end}")
+    return DONE if is_new and found.is_trusted else FAILED
+
+
+@contextlib.contextmanager
+def _ended_like_an_interrupt() -> Iterator[None]:
+    """SIGTERM, by which batch systems end a job, lets what is measured be kept."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def compile_loops(arguments: argparse.Namespace) -> int:
+    """Compile the CPU's loops for later processes."""
+    import hetero.ops  # noqa: F401  # registers them
+    from hetero.host.compiled import loop_compiler, loops
+
+    os.environ.pop(loops.OFF, None)  # here it is asked for
+    if not loops.can_be_made():
+        raise OSError("compiled loops cannot be kept: the cache directory cannot be written")
+    names = loops.every()
+    if (bar := progress_bar()) is not None:
+        bar(0.0, f"compiling {sum(not loops.is_ready(name) for name in names)} families of loops")
+    loop_compiler.ensure(names)
+    found = {name: loops.is_ready(name) for name in names}
+    lines = [f"{name:<28} {'compiled' if ready else 'failed'}" for name, ready in found.items()]
+    show(arguments, found, lambda: "\n".join(lines))
+    return DONE if all(found.values()) else FAILED
+
+
+def report_options(sub: Parser) -> None:
+    """Add those of report."""
+    add_file(sub, "file", "to write, such as report.html")
+    text = "of another machine: tesla-t10, h100, h200, or a profile's file (default: this one)"
+    add_profile(sub, text)
+    text = "first measure this operation's ladder, as hetero ladder does; may be repeated"
+    sub.add_argument("--ladder", action="append", default=[], metavar="OPERATION", help=text)
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write what is known of a machine as a page for a browser."""
+    from hetero import registry
+    from hetero.evaluation import ladder
+    from hetero.evaluation.page import last, page
+
+    check_file("FILE", arguments.file)
+    progress = progress_bar()
+    climbed = [registry.operation(name) for name in arguments.ladder]
+    if climbed and arguments.profile is not None:
+        raise ValueError("--ladder measures this machine, and --profile names another one")
+    for operation in climbed:
+        last.keep_ladder(ladder.ladder(operation, progress=progress))
+    found = page(arguments.profile, progress)
+    Path(arguments.file).write_text(found.html, "utf-8")
+    told = {"file": arguments.file, "profile": found.profile, "pictures": found.pictures}
+    text = f"{found.pictures} pictures of the profile {found.profile!r} in {arguments.file}"
+    show(arguments, told, lambda: text)
+    return DONE
+
+
+def demo_options(sub: Parser) -> None:
+    """Add those of demo."""
+    text = "largest extent (default: 4096; 8192 on a GPU)"
+    sub.add_argument("--largest", type=values.whole, help=text)
+    add_file(sub, "--picture", "save the filtered photograph (PGM)")
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """Calibrate quickly, run real calls, compare."""
+    from hetero.evaluation import demo
+
+    values.check("--largest", arguments.largest, 16, 2**24)
+    check_file("--picture", arguments.picture)
+    rows, found = demo.demo(
+        largest=arguments.largest,
+        picture=arguments.picture,
+        progress=progress_bar(),
+        show=(lambda text: None) if arguments.json else terminal.line,
+    )
+    terminal.clear()
+    if arguments.json:
+        show(arguments, {"calls": rows, **found}, str)
+    return DONE

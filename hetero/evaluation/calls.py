@@ -1,0 +1,209 @@
+"""Calls of operations, drawn at random or given by their dimensions, with operands in memory, and
+the machine that they are planned for."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hetero import devices as backends
+from hetero import profile
+from hetero.arrays import HOST, Operand, Spec
+from hetero.calibration.measure import candidates
+from hetero.calling.planner import Machine
+from hetero.errors import DeviceError, MethodNotAvailable, NotPriced, ProfileError
+from hetero.ops import benchmark
+from hetero.ops.benchmark import Trial
+from hetero.pricing.plan import Candidate, Plan
+from hetero.profile import Profile, inventory
+from hetero.registry import Operation
+from hetero.registry.problem import DEVICE_DTYPES, Problem
+
+_LONGEST = 5.0  # predicted seconds of a call that is measured
+
+
+# -- Machines --------------------------------------------------------------------------------------
+
+
+def known(named: str | None) -> tuple[Profile, dict[str, dict[str, Any]]]:
+    """Constants and devices of this machine, or of another one by its profile.
+
+    Parameters
+    ----------
+    named : str, optional
+        A profile that comes with hetero, or a profile's file. Default: this machine.
+
+    Raises
+    ------
+    ValueError
+        If there is no such profile; the message names those that there are.
+    """
+    if named is None:
+        backends.proven()
+        return profile.current(), inventory.devices()
+    try:
+        constants = profile.named(named)
+    except (ProfileError, OSError) as error:
+        raise ValueError(f"--profile: {error}") from None
+    return constants, constants.machine() or inventory.devices()
+
+
+def specs(problem: Problem) -> tuple[Spec, ...]:
+    """Descriptions of a problem's operands."""
+    return tuple(Spec(o.shape, o.dtype, on=o.location) for o in problem.inputs)
+
+
+def plan(
+    operation: Operation,
+    problem: Problem,
+    machine: Machine,
+    device: str | None = None,
+    method: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan of a call of an operation, of which only the problem is known, on a machine."""
+    if operation.plan is None:
+        return machine.plan(problem, device, method)
+    return operation.plan(specs(problem), dict(options or {}), device, method, machine)
+
+
+# -- Calls drawn at random -------------------------------------------------------------------------
+
+
+def draw(operation: Operation, random: random.Random, on: str, largest: int) -> Trial:
+    """An operation's own random call, or one with dimensions log-uniform up to ``largest``."""
+    own = benchmark.of(operation, "draw")
+    if own is not None:
+        return own(random, on, largest)
+    form = random.choice(operation.dims).split()
+    dims = tuple(max(1, round(2.0 ** random.uniform(0, math.log2(largest)))) for _ in form)
+    return Trial(specs(operation.from_dims(dims, random.choice(DEVICE_DTYPES), on)))
+
+
+class Arrays:
+    """Random numbers where a trial names but shapes, from memory that is allocated once."""
+
+    def __init__(self, on: str) -> None:
+        self._on = on
+        self._block = np.random.default_rng(3).random(1 << 20) - 0.5
+        self._pools: dict[Any, np.ndarray] = {}
+
+    def of(self, trial: Trial) -> tuple[Any, ...]:
+        """The trial's operands, on the host or on the device."""
+        return tuple(
+            self._filled(x.operand(), number) if isinstance(x, Spec) else x
+            for number, x in enumerate(trial.operands)
+        )
+
+    def _filled(self, operand: Operand, number: int) -> Any:
+        key = (number, operand.dtype.name)
+        pool = self._pools.get(key)
+        if pool is None or pool.size < operand.size:
+            pool = np.resize(self._block.astype(operand.dtype), operand.size)
+            self._pools[key] = pool
+        host = np.ndarray(operand.shape, operand.dtype, pool, 0, operand.strides)
+        if operand.location == HOST:
+            return host
+        from pycuda import gpuarray
+
+        with backends.get(self._on).active():
+            return gpuarray.to_gpu(host)
+
+
+# -- Calls given by their dimensions ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of an operation, by its dimensions.
+
+    Attributes
+    ----------
+    operation : Operation
+    dims : tuple of int
+    dtype : str
+    options : mapping
+        The operation's own.
+    """
+
+    operation: Operation
+    dims: tuple[int, ...]
+    dtype: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join([self.operation.function, *map(str, self.dims), self.dtype])
+
+    def problem(self, on: str = HOST) -> Problem:
+        """Its problem, with its operands on a device or the host."""
+        return self.operation.from_dims(self.dims, self.dtype, on, **self.options)
+
+    def chosen(self, machine: Machine, on: str, device: str | None = None) -> Candidate | None:
+        """How a machine does it, on one device where it is named; None where it cannot."""
+        try:
+            problem = self.problem(on)
+            found = plan(self.operation, problem, machine, device, options=self.options).chosen
+        except (NotPriced, MethodNotAvailable):
+            return None
+        return found if device is None or set(found.device.split("+")) == {device} else None
+
+    def moved(self, up: float = 1.0, down: float = 1.0) -> tuple[list[int], list[int]]:
+        """Bytes of each of its operands, and of its result, times a factor: a copy each."""
+        problem = self.problem()
+        return [round(up * o.nbytes) for o in problem.inputs], [round(down * problem.output.nbytes)]
+
+    @property
+    def growing(self) -> tuple[int, ...]:
+        """Which of its dimensions grow with its size; the first one tells how large it is."""
+        return benchmark.of(self.operation, "GROWING", tuple(range(len(self.dims))))
+
+    @property
+    def extent(self) -> int:
+        """The dimension that tells how large it is."""
+        return self.dims[self.growing[0]]
+
+    @property
+    def leading(self) -> str:
+        """The name of that dimension."""
+        forms = (form.split() for form in self.operation.dims)
+        names = next(names for names in forms if len(names) == len(self.dims))
+        return names[self.growing[0]]
+
+    def of_size(self, extent: int) -> Call:
+        """The same call with another leading dimension; others that grow keep their ratio to it."""
+        factor = extent / self.extent
+        dims = (
+            max(1, round(size * factor)) if axis in self.growing else size
+            for axis, size in enumerate(self.dims)
+        )
+        return replace(self, dims=tuple(dims))
+
+    def measured(self, candidate: Candidate | None, on: str) -> float | None:
+        """Seconds of it by a candidate.
+
+        None where the dimensions do not tell its operands, the device has no arrays, or it would
+        take too long.
+        """
+        if candidate is None or not (candidate.seconds or 0.0) < _LONGEST:
+            return None
+        if on != HOST and not backends.get(on).traits.cuda_libraries:
+            return None
+        problem = self.problem(on)
+        operands = specs(problem)
+        try:
+            own = self.operation.problem(*operands, **self.options)
+            if (own.dims, own.inputs) != (problem.dims, problem.inputs):
+                return None
+            arrays = Arrays(on).of(Trial(operands))
+            call = partial(self.operation.call, *arrays, device=candidate.device, **self.options)
+            return candidates.typical(
+                candidates.awaited(call, () if on == HOST else (backends.get(on),))
+            )
+        except (TypeError, ValueError, DeviceError, MemoryError):
+            return None

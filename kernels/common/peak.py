@@ -32,8 +32,8 @@ def peaks(
     size = ("THREADS", threads)
     arguments = ("out", rounds)
     plain = Launch("peak.cu", "peak", (("REAL", REAL[dtype]), size), blocks, threads, arguments)
-    found = {"multiply-adds": (plain, float(_FLOPS * rounds * blocks * threads))}
+    kernels = {"multiply-adds": (plain, float(_FLOPS * rounds * blocks * threads))}
     if dtype == "float64" and capability in _FLOAT64_TENSOR_CORES:
         tensor = Launch("peak_tensor.cu", "peak_tensor", (size,), blocks, threads, arguments)
-        found["tensor cores"] = tensor, float(_TENSOR_FLOPS * rounds * blocks * threads)
-    return found
+        kernels["tensor cores"] = tensor, float(_TENSOR_FLOPS * rounds * blocks * threads)
+    return kernels

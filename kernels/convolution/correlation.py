@@ -134,7 +134,7 @@ def correlation(
 
 
 def fetch_rows(columns: int) -> int:
-    """Rows of a tile whose loads a warp has in flight."""
+    """Rows of a tile that a warp loads at once."""
     return max(1, min(4, _FETCHES // ceil_div(columns, WARP)))
 
 

@@ -41,7 +41,7 @@ def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
 
 
 def _searches(table: Table, limits: Limits) -> Iterator[Search]:
-    """All figures, in the order in which they are found."""
+    """All figures, in the order in which they are determined."""
     for dtype, shapes in table["convolution.small_shapes"].items():
         for side, (_, _, blocks) in shapes.items():
             case = [_direct(_LARGE, int(side), dtype, limits)]
@@ -99,8 +99,8 @@ def _separable(n: int, side: int, dtype: str, limits: Limits) -> RefitCase:
     shape, element = _shape(n, side, dtype, limits), ELEMENT_BYTES[dtype]
 
     def plan(table: Table) -> LaunchPlan:
-        found = separable(**shape, rank=1, tuning=table)
-        return common.with_numbers(*found.launches, fillvalue=0.0)
+        made = separable(**shape, rank=1, tuning=table)
+        return common.with_numbers(*made.launches, fillvalue=0.0)
 
     sizes = {"image": n * n, "columns": side, "rows": side, "out": n * n}
     return RefitCase(plan, {name: size * element for name, size in sizes.items()})

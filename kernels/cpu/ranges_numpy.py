@@ -56,15 +56,15 @@ def _lines(plane: np.ndarray, edges: np.ndarray) -> _Lines:
 def least_lines(planes: np.ndarray, blocks: np.ndarray, down: int, across: int) -> np.ndarray:
     """The least row or column of blocks that is not all zero; as `ranges.least_lines`."""
     height, width = planes.shape[1:]
-    found = np.full(len(blocks), np.inf)
+    sums = np.full(len(blocks), np.inf)
     for number in np.unique(blocks[:, 0]):
         mine = blocks[:, 0] == number
         _, i, j = blocks[mine].T
         tall, wide = _edges(height, down), _edges(width, across)
         columns = _least(_lines(planes[number], tall), np.diff(tall), wide)[i, j]
         rows = _least(_lines(planes[number].T, wide), np.diff(wide), tall)[j, i]
-        found[mine] = np.minimum(columns, rows)
-    return found
+        sums[mine] = np.minimum(columns, rows)
+    return sums
 
 
 def _least(lines: _Lines, lengths: np.ndarray, across: np.ndarray) -> np.ndarray:

@@ -83,7 +83,7 @@ _PARTITIONS = 8  # of the Tesla T10's memory
 _THREADS = 1024  # of a block: OpenCL's CPUs take more, for nothing
 _ROOMY = 256  # threads of a block that have all registers there are for one
 _SHARED_REGISTERS = 40  # of a thread of "shared": all it needs, and three blocks of 512 fit
-_STATIC_BYTES = 48 << 10  # of arrays whose size is in the source
+_STATIC_BYTES = 48 << 10  # of arrays of a constant size
 
 
 @lru_cache(maxsize=256)

@@ -85,7 +85,7 @@ def shapes_matvec(card: Card, dtype: str) -> tuple[Shape, ...]:
 
 
 def shapes_matmul(card: Card, dtype: str) -> tuple[Shape, ...]:
-    """Every legal block, with 1 to 16 results of a thread, whose registers suffice."""
+    """Every legal block, with 1 to 16 results of a thread, for which the registers suffice."""
     item = check_dtype(dtype)
     return _some(
         card,

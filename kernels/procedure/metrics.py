@@ -143,5 +143,5 @@ def partitions(card: Card, resources: Resources, launch: Launch, itemsize: int =
     """Partitions of memory that the running blocks read from at a time (3.13)."""
     if card.partitions == 1:
         return 1.0
-    beside = min(active_blocks(card, resources, launch), launch.grid_x)
-    return min(beside * partitions_of_block(card, launch, itemsize), card.partitions)
+    blocks = min(active_blocks(card, resources, launch), launch.grid_x)
+    return min(blocks * partitions_of_block(card, launch, itemsize), card.partitions)

@@ -104,12 +104,12 @@ def matmul(card: Card, item: int, shape: Any, m: int, n: int, k: int) -> float:
 
 
 def least_registers(item: int, elements: int) -> int:
-    """Of a thread with so many results of a product, so that nothing of it lies in memory."""
+    """Fewest registers of a thread with ``elements`` results of a product, without spills."""
     return 56 + 3 * elements if item == 4 else 32 + 6 * elements
 
 
 def _registers(item: int, elements: int, threads: int) -> int:
-    """Of such a thread in a block of so many that leaves it what it wants."""
+    """Registers that such a thread takes if only its block's size limits them."""
     if threads < 256:
         wanted = {4: (60, 68, 85, 112, 134), 8: (72, 84, 108, 150, 170)}[item]
     else:

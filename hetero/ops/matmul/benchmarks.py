@@ -104,12 +104,12 @@ def _moved(n: int, dtype: str) -> Comparison:
     rng = np.random.default_rng(0)
     operands = rng.random((n, n), np.float32).astype(dtype), rng.random((n, n)).astype(dtype)
     peers = from_host_by_cupy(lambda cupy, A, B: cupy.matmul(A, B), *operands)
-    found = by_candidates(OPERATION, operands, {}, longest=_LONGEST)
-    return found._replace(peers=peers)
+    comparison = by_candidates(OPERATION, operands, {}, longest=_LONGEST)
+    return comparison._replace(peers=peers)
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> BenchTable | None:
-    """Own kernels beside the libraries'; arithmetic is what limits them."""
+    """Own kernels compared with the libraries'; arithmetic limits them."""
     return product_columns(rows, "m x n x k", "TFLOP/s", 1e-12, "peak")
 
 

@@ -61,7 +61,7 @@ def benchmarks(dtype: str, device: str, order: str) -> Iterator[Benchmark]:
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> BenchTable | None:
-    """Own kernels beside the libraries'; reading the matrix is what limits them."""
+    """Own kernels compared with the libraries'; reading the matrix limits them."""
     return product_columns(rows, "m x k", "GB/s", 1e-9, "copy bandwidth")
 
 

@@ -82,17 +82,17 @@ def _handle(device: Any) -> tuple[Any, int]:
     # On the default stream, as everything here. A thread that captures a graph has a handle of its
     # own, which stays: the graph's kernels use its workspace.
     key = "cublas" if queue is None else f"cublas of {threading.get_ident()}"
-    found = handles.get(key)
-    if found is None or queue is not None:
+    handle = handles.get(key)
+    if handle is None or queue is not None:
         try:
             cublas = load("nvmath.bindings.cublas")
-            if found is None:
-                found = handles[key] = cublas, cublas.create()
+            if handle is None:
+                handle = handles[key] = cublas, cublas.create()
             if queue is not None:
-                cublas.set_stream(found[1], queue.handle)
+                cublas.set_stream(handle[1], queue.handle)
         except Exception as error:  # cuBLAS's own, or of how its library is loaded
             raise _error(error) from error
-    return found
+    return handle
 
 
 def _error(error: Exception) -> DeviceError:

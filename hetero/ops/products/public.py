@@ -142,7 +142,7 @@ def _host_key(
     stays: bool,
     more: tuple[Any, ...] | None,
 ) -> tuple[Any, ...]:
-    """What a remembered host call is found by; the layouts alone where nothing else is given."""
+    """Key of a remembered host call; the layouts alone where nothing else is given."""
     key = layouts(A, B, out)
     if out is None and device is None and method is None and not stays and more is None:
         return key

@@ -51,10 +51,10 @@ def compute(device: Device, problem: Problem, arguments: Arguments, choice: Choi
     def product(*part: int) -> Callable[[Any, Any, Any], object]:
         """``product(items, rows, columns)(a, b, c)`` computes a tile."""
         tile = planner.plan(tile_problem(made.grid, by_columns, device.name, part), device.name)
-        row, found = tile.chosen.implementation, tile.problem
+        row, product_of_tile = tile.chosen.implementation, tile.problem
         if row.prepare is not None:  # which the host begins sooner
-            return row.prepare(device, found, _ALIGNED, None)
-        return lambda a, b, c: row.run((device,), found, Arguments((a, b), c))
+            return row.prepare(device, product_of_tile, _ALIGNED, None)
+        return lambda a, b, c: row.run((device,), product_of_tile, Arguments((a, b), c))
 
     visits = made.visits()
     for part in sorted({made.grid.part(visit) for visit in visits}):

@@ -1,4 +1,4 @@
-"""What an operation gives to be judged by: calls to draw, to compare, to show.
+"""What an operation provides for verify, bench and demo: calls to draw, to compare, to show.
 
 `hetero verify`, `bench` and `demo` do all measuring themselves. They ask for what an operation's
 module of benchmarks (`Operation.benchmarks`) has of
@@ -9,8 +9,8 @@ module of benchmarks (`Operation.benchmarks`) has of
 ``VERIFIED``
     True where verify takes the operation if none is named.
 ``remembered(plan, operands, options)``
-    What a remembered call of a plan on host operands comes down to, as ``run()``. Without it the
-    public function is measured, with ``device=`` and ``method=``.
+    A remembered call of a plan on host operands, as ``run()``. Without it the public function is
+    measured, with ``device=`` and ``method=``.
 ``benchmarks(dtype, **options)``
     The `Benchmark` s of bench, one at a time. Without it bench compares a few random trials.
 ``DTYPE``
@@ -100,7 +100,7 @@ class Comparison(NamedTuple):
     count : int or None
         Calls that are queued on a device back to back; None: as few as their length allows.
     peer_seconds : float
-        That it takes to launch a peer's call, at most.
+        Upper bound of the time to launch a peer's call.
     """
 
     calls: Mapping[str, TimedCall | Iterations]
@@ -165,8 +165,7 @@ def cuda_device() -> str | None:
 def from_host_by_cupy(
     function: Callable[..., Any], *arrays: np.ndarray
 ) -> dict[str, TimedCall | Iterations]:
-    """The peer "CuPy": ``function(cupy, *arrays)`` of copies of host arrays, its result copied
-    back; empty without CuPy."""
+    """The peer "CuPy": ``function(cupy, *arrays)``, copies both ways included; {} without CuPy."""
     try:
         cupy = load("cupy")
         cupy.empty(1)

@@ -38,7 +38,7 @@ class Budget:
     Attributes
     ----------
     quick : bool
-        Whether seconds are to be enough.
+        Whether to measure for seconds only.
     point : float
         Seconds for one measured point.
     longest : float
@@ -156,7 +156,7 @@ class TimedSolves:
     few, many : int
         Numbers of steps that are timed; the second one at least. Equal where a solve is one step.
     most : int
-        As many as may be timed where those many hardly take longer than few.
+        Most steps that are timed where ``many`` take hardly longer than ``few``.
     """
 
     few: int
@@ -232,7 +232,7 @@ class SmallCall(NamedTuple):
     arrays : tuple of numpy.ndarray
         The operands.
     from_host : callable
-        The call with these, as often as wanted.
+        Makes the call with these; can be repeated.
     """
 
     implementation: Implementation

@@ -1,4 +1,4 @@
-"""Launches that show what a device computes at most, with how many flops each does."""
+"""Launches that measure a device's peak rates, with the flops of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLOAT64_TENSOR_CORES = ((8, 0), (9, 0), (10, 0))
 def peaks(
     dtype: str, blocks: int, rounds: int, block_limit: int, capability: tuple[int, int] | None
 ) -> dict[str, tuple[Launch, float]]:
-    """In words -> a launch on a buffer ``"out"`` of an element for each thread, and its flops.
+    """Name -> a launch on a buffer ``"out"`` of an element for each thread, and its flops.
 
     Parameters
     ----------

@@ -130,7 +130,7 @@ def search(table: Table, wanted: Search, timer: Timer) -> Table:
 def better(
     table: Table, others: Sequence[Table], cases: Sequence[RefitCase], timer: Timer
 ) -> Table:
-    """That of other tables, the nearest first, by which plans of the cases take less time, if any.
+    """The nearest of other tables by which the cases' plans take less time; else the table itself.
 
     Plans that are the same by several tables are timed once. What looks better than the plans by
     the table itself is timed in turn with them, and taken if it still is, by more than the error.
@@ -175,7 +175,7 @@ def candidates(table: Table, searches: Iterable[Search]) -> Iterator[LaunchPlan]
 
 
 def plans(table: Table, cases: Iterable[RefitCase]) -> Iterator[LaunchPlan]:
-    """Those of cases by a table, but for what cannot be launched."""
+    """The cases' plans by a table, without those that cannot be launched."""
     for case in cases:
         try:
             yield case.plan(table)

@@ -18,7 +18,7 @@ __all__ = ["SCHEMA_VERSION", "Table", "default", "nearest", "parse", "shipped", 
 
 SCHEMA_VERSION = 1
 _DEFAULT = "h200"
-_MEASURED = ("s", "B", "B/s", "FLOP/s", "share")  # units of what is not counted
+_MEASURED = ("s", "B", "B/s", "FLOP/s", "share")  # units of real numbers; others are counts
 
 
 class Table:
@@ -108,7 +108,7 @@ def _check(name: str, value: Any, like: Any, unit: str) -> None:
 
 @cache
 def default() -> Table:
-    """The table that is used where nothing says which."""
+    """The table that is used unless another one is named."""
     return Table(_read(_DEFAULT), _DEFAULT)
 
 

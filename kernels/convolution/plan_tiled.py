@@ -157,8 +157,7 @@ def _tile(
     shared_bytes: int,
     tuning: tables.Table,
 ) -> _Tile | None:
-    """The tile that takes the least time, None if none fits; multiprocessors are those for an
-    image."""
+    """The fastest tile, None if none fits; ``multiprocessors`` are those for one image."""
     width = VECTOR_BYTES // check_dtype(dtype)
     threads = min(tuning["convolution.tile_threads"], block_limit // WARP * WARP)
     most = tuning["convolution.stage_columns"]

@@ -36,7 +36,7 @@ def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
 
 
 def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
-    """What may be timed."""
+    """All launches that may be timed."""
     return common.candidates(table, _searches(table, limits))
 
 

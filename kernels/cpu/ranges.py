@@ -62,7 +62,7 @@ def block_sums(
     batch, height, width = planes.shape
     down, across = -(-height // rows), -(-width // columns)
     sums, peaks = np.empty((batch, down, across)), np.empty((batch, down))
-    planes = np.ascontiguousarray(planes)  # a layout more would be compiled again, for seconds
+    planes = np.ascontiguousarray(planes)  # each further layout would be compiled, for seconds
     shared(planes.size, _block_sums, planes, sums, peaks)
     return sums, np.outer(_extents(height, down), _extents(width, across)), peaks.max(axis=1)
 
@@ -118,7 +118,7 @@ def _find_least(start, stop, planes, blocks, down, across, sums):  # type: ignor
 
 
 def least_lines(planes: np.ndarray, blocks: np.ndarray, down: int, across: int) -> np.ndarray:
-    """The least row or column of blocks that is not all zero, with what it goes on as.
+    """The least row or column of blocks that is not all zero, with its continuation.
 
     A line that begins or ends in a block goes on in the next: of the two next to it, the larger one
     is added. Of a line of few values that are not zero, the least of them counts.

@@ -1,4 +1,4 @@
-"""What `ranges` does, by NumPy alone: it serves while those loops are compiled."""
+"""`ranges` by NumPy alone, used while its loops are compiled."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def least_lines(planes: np.ndarray, blocks: np.ndarray, down: int, across: int) 
 
 
 def _least(lines: _Lines, lengths: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """The least line of each block, with what it goes on as in the block before or after it."""
+    """The least line of each block, with its continuation in the block before or after it."""
     none = ((1, 1), (0, 0))
     total, count = np.pad(lines.total, none), np.pad(lines.count, none)
     more = np.maximum(count[:-2], count[2:])

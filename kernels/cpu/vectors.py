@@ -21,7 +21,7 @@ from hetero.host.threads import shared, threaded
 __all__ = ["SHARED", "dot", "norm", "scale_and_add", "step", "times_zero"]
 
 SHARED = 1 << 17
-_LIGHT = 4  # elements that are as much work as one of those that `shared` counts
+_LIGHT = 4  # elements as expensive as one of those that `shared` counts
 _CHUNK = 4096
 
 

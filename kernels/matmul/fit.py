@@ -37,7 +37,7 @@ def fit(
     """Figure name -> its value for a dtype, by which the predicted times are the measured ones.
 
     Least squares of the logarithms, few outliers counting less; a figure that the samples do not
-    tell stays as in the table.
+    determine stays as in the table.
     """
     names = [tile.name for tile in tiles.tiles(dtype, limits.capability)]
     known = _Vector(table, dtype, names)
@@ -109,7 +109,7 @@ class _Squares:
         return np.log(self._predict(np.exp(x)))
 
     def _jacobian(self, x: np.ndarray) -> np.ndarray:
-        """By differences."""
+        """Derivatives of the predicted logarithms, by finite differences."""
         here = self._logs(x)
         jacobian = np.zeros((len(here), len(x)))
         for rows, columns in self._groups:
@@ -199,7 +199,7 @@ def _predictor(samples: Sequence[Sample], known: _Vector) -> Any:
 
 
 class _Row(NamedTuple):
-    """What a sample is to the formula of `tiles.seconds`."""
+    """The variables of a sample in the formula of `tiles.seconds`."""
 
     place: int
     rate_full: int

@@ -178,7 +178,7 @@ def plan_rung(
     elif elements > 1 or rung == "tuned":
         defines.append(("ROWS", elements))
     if rung == "shared":
-        # Blocks of other shapes bring more of the tiles a thread, and want registers for that.
+        # In blocks of other shapes a thread loads more of the tiles, which takes registers.
         enough = card.warp <= x <= 2 * card.warp and x * y >= _ROOMY
         blocks = card.registers // (_SHARED_REGISTERS * x * y) if enough else 1
         defines += [("DEPTH", _DEPTH), ("RESIDENT", max(1, blocks))]

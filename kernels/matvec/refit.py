@@ -15,7 +15,7 @@ from .plan import plan_matvec
 
 __all__ = ["candidates", "refit"]
 
-_ALWAYS = 1000.0  # as fast as no piece of a column is: it is taken
+_ALWAYS = 1000.0  # faster than any piece of a column: the piece that is taken
 _NEVER = 1 << 60
 _ALIKE = 0.03  # speeds that differ by less are the same
 _MISALIGNED = (501, 1001, 2001, 3001, 4003, 6007)
@@ -82,7 +82,7 @@ def refit(table: Table, limits: Limits, clock: Clock) -> dict[str, Any]:
 
 
 def candidates(table: Table, limits: Limits) -> Iterator[LaunchPlan]:
-    """What may be timed."""
+    """All launches that may be timed."""
     for figure, (_, shapes) in _PIECES.items():
         for piece in table[figure]:
             yield from common.plans(_only(table, figure, piece), _cases(shapes, limits))

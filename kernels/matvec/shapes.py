@@ -17,22 +17,19 @@ _ROW_THREADS = 128
 _ROW_DEPTH = 8
 _SHORT_ROWS = 4
 _SHORT_DEPTH = 2
-# Misaligned rows: two at once with 32 threads; where they are few, fewer loads in flight and four
-# blocks on a multiprocessor.
+# Misaligned rows: two at once with 32 threads; if few, fewer loads in flight, 4 resident blocks.
 _MISALIGNED_ROWS = 2
 _MISALIGNED_ROW_LANES = 32
 _MISALIGNED_ROW_DEPTH = 8
 _FEW_MISALIGNED_DEPTH = 4
 _FEW_MISALIGNED_BLOCKS = 4
-# Columns: 128 to 512 threads. How fast pieces of a column are loaded, by their bytes, is in the
-# tuning table. Of misaligned columns one lane per group only supplies the
-# element that straddles two loads.
+# Columns: 128 to 512 threads; the tuning table has the speed of loads by the bytes of a piece. Of
+# misaligned columns one lane per group only supplies the element that straddles two loads.
 _COLUMN_THREADS = 512
 _COLUMN_LEAST = 128
 LEAST_THREADS = 64
-# Misaligned columns on devices with clusters of blocks, which share the columns: lanes; loads in
-# flight and how many blocks a multiprocessor then holds; blocks in a cluster;
-# and multiprocessors among which a cluster is placed.
+# Misaligned columns, shared by a cluster of blocks: lanes; loads in flight, and the blocks that a
+# multiprocessor then holds; blocks in a cluster; multiprocessors that a cluster is placed among.
 CLUSTERS = (9, 0)
 _CLUSTER_THREADS = 256
 _CLUSTER_LANES = (32, 16)

@@ -113,7 +113,7 @@ def shapes_convolve2d(card: Card, dtype: str) -> tuple[Shape, ...]:
 
 
 def _some(card: Card, shapes: list[Shape]) -> tuple[Shape, ...]:
-    """The shapes, of which there must be one."""
+    """The shapes; ValueError if there are none."""
     if not shapes:
         raise ValueError(
             f"{card.name} takes no block of the kernel: {card.block_threads} threads and "

@@ -119,6 +119,7 @@ def waves(card: Card, resources: Resources, launch: Launch) -> int:
 
 
 def _some(card: Card, resources: Resources, launch: Launch) -> int:
+    """`active_blocks`; ValueError if there are none."""
     active = active_blocks(card, resources, launch)
     if not active:
         size, need = launch.x * launch.y, resources

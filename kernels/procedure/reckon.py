@@ -9,8 +9,8 @@ blocks a round has, how many rounds there are, and how full the last one is.
 
 Times are in cycles of one multiprocessor, for warps of 32 threads. The constants were fitted to all
 legal shapes of some 40 problems on an H100, those of matmul on an H200 too; the registers are what
-NVRTC 13 gives the kernels for compute capability 9.0. Only which shape is fastest is to be believed
-of the seconds.
+NVRTC 13 gives the kernels for compute capability 9.0. Seconds serve to compare shapes,
+not as predictions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def seconds(
 
 
 def _joined(power: float, *times: float) -> float:
-    """The longest of several times, the longer the lower the power."""
+    """The p-norm of several times, which is near the longest one for a high power."""
     return sum(time**power for time in times) ** (1 / power)
 
 

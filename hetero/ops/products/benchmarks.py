@@ -72,7 +72,7 @@ def trial(operation: Operation, shapes: Shapes) -> tuple[str, Trial]:
 def remembered(
     plan: Plan, operands: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Callable[[], object] | None:
-    """What the second call of a shape comes down to; None where operands lie on a device."""
+    """A repeated call of a shape, as ``run()``; None where operands lie on a device."""
     if plan.problem.device is not None:
         return None
     return partial(host_call(plan, getattr(np, plan.problem.function)), *operands)

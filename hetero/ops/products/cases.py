@@ -63,8 +63,7 @@ def product_cases(
     largest : int
         Of the extents.
     orders, layouts : tuple of str
-        Orders of the matrices, C or F each, that are measured apart, and what their models are
-        called.
+        Orders of the matrices, C or F each, that are measured apart, and their models' names.
     first_is_reference : bool
         Whether the first layout is the reference of the others, on a device.
     """

@@ -1,6 +1,6 @@
 """method="library": cuBLAS through `nvmath.bindings.cublas`, in PyCUDA's context and stream.
 
-cuBLAS thinks in columns. A row-major C = A B is handed over as the column-major C^T = B^T A^T.
+cuBLAS is column-major: a row-major C = A B is handed over as the column-major C^T = B^T A^T.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def gemv_obstacle(problem: Problem, info: dict[str, Any]) -> str | None:
 
 
 def _handle(device: Any) -> tuple[Any, int]:
+    """cuBLAS's module, and its handle for the device's present queue."""
     handles, queue = device.state().handles, device.local.queue
     # On the default stream, as everything here. A thread that captures a graph has a handle of its
     # own, which stays: the graph's kernels use its workspace.

@@ -27,7 +27,7 @@ from hetero.registry.problem import Problem
 if TYPE_CHECKING:
     from hetero.devices.base import Device
 
-_LIMIT = 0.95  # of a limit: what computes a tile may take some, too
+_LIMIT = 0.95  # of a limit: a tile's method may allocate memory, too
 _ALIGNED = 16  # bytes that divide the addresses of slots
 
 
@@ -52,7 +52,7 @@ def compute(device: Device, problem: Problem, arguments: Arguments, choice: Choi
         """``product(items, rows, columns)(a, b, c)`` computes a tile."""
         tile = planner.plan(tile_problem(made.grid, by_columns, device.name, part), device.name)
         row, product_of_tile = tile.chosen.implementation, tile.problem
-        if row.prepare is not None:  # which the host begins sooner
+        if row.prepare is not None:  # launches with less overhead
             return row.prepare(device, product_of_tile, _ALIGNED, None)
         return lambda a, b, c: row.run((device,), product_of_tile, Arguments((a, b), c))
 
@@ -72,7 +72,7 @@ def _step(
     product: Callable[..., Callable[[Any, Any, Any], object]],
     visit: Visit,
 ) -> Step:
-    """What the pipeline does for a tile."""
+    """The pipeline's step for a tile."""
     items, rows, columns = grid.lengths
     group, i, j = visit.group, visit.row * rows, visit.column * columns
     batch = [slice(at, at + 1) for at in group]

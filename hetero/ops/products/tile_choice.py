@@ -27,7 +27,7 @@ _MULTIPLE = 128  # rows and columns of the largest tile of a kernel's block
 
 
 class Lengths(NamedTuple):
-    """What tiles are tried.
+    """Limits of the tiles that are tried.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Lengths(NamedTuple):
     batch_bytes : tuple of int
         Of the items of a batch that make one tile.
     most_tiles : int
-        Above which none are compared.
+        Number above which a way to cut is not compared.
     """
 
     least: int = 256
@@ -150,8 +150,7 @@ def choose(
     constants: Profile,
     room: float,
 ) -> Choice | None:
-    """The fastest way to stream a product within ``room`` bytes; None where only more than
-    `_MOST_TILES` tiles would.
+    """The fastest way to stream a product in ``room`` bytes; None if all need over `_MOST_TILES`.
 
     Parameters
     ----------
@@ -189,6 +188,7 @@ def _timed(
     info: dict[str, Any],
     constants: Profile,
 ) -> Choice:
+    """A tiling with the estimate that compares it, and with its prediction."""
     grid = made.grid
     m, n, _ = grid.shape
     part = (
@@ -200,13 +200,13 @@ def _timed(
     )
     seconds = tile.chosen.seconds
     rates = _rates(problem, name, constants, seconds)
-    # Tilings are compared as if no copy gained by another one, which many small ones do least.
+    # Compared without the gain of copies back to back: many small ones gain least.
     whole = predicted(made, (rates or _UNKNOWN)._replace(at_once=True, together=False)).whole
     return Choice(made, whole, rates and predicted(made, rates), tile)
 
 
 def _rates(problem: Problem, name: str, constants: Profile, product: float | None) -> Rates | None:
-    """What a profile knows; None where it does not know all."""
+    """The rates by a profile; None where it lacks one."""
     if product is None:
         return None
     moved = [(o, "upload") for o in problem.inputs] + [(problem.output, "download")]
@@ -218,7 +218,7 @@ def _rates(problem: Problem, name: str, constants: Profile, product: float | Non
         return Rates(*links, product, call + _CALL, _STEP, True, shared, together)
     except KeyError:
         pass
-    try:  # a byte costs what it costs the plain way, not to gain by mere parts
+    try:  # the rate of the whole plain copy, so that parts do not look faster
         seconds = [constants.link(name, way, o.memory)(o.nbytes) / o.nbytes for o, way in moved]
     except KeyError:
         return None

@@ -110,7 +110,7 @@ def predicted(tiling: Tiling, rates: Rates) -> Times:
 
 
 class _Bus:
-    """When copies are done.
+    """The schedule of the copies on the bus.
 
     Parameters
     ----------
@@ -157,6 +157,7 @@ class _Bus:
         return self._down
 
     def _next(self, times: float = 1.0) -> None:
+        """Schedule the next waiting store, its time multiplied by ``times``."""
         slot, ready, seconds = self._waiting.popleft()
         seconds *= times
         begin = max(self._down, ready, self._up if self._shared else 0.0)

@@ -99,7 +99,7 @@ def fragmented_blocks(card: Card, resources: Resources, launch: Launch) -> int:
     ValueError
         If no block fits on a multiprocessor.
     """
-    return blocks(launch) % _some(card, resources, launch)
+    return blocks(launch) % _checked_active_blocks(card, resources, launch)
 
 
 def fragmented_threads(card: Card, resources: Resources, launch: Launch) -> int:
@@ -115,10 +115,10 @@ def waves(card: Card, resources: Resources, launch: Launch) -> int:
     ValueError
         If no block fits on a multiprocessor.
     """
-    return -(-blocks(launch) // _some(card, resources, launch))
+    return -(-blocks(launch) // _checked_active_blocks(card, resources, launch))
 
 
-def _some(card: Card, resources: Resources, launch: Launch) -> int:
+def _checked_active_blocks(card: Card, resources: Resources, launch: Launch) -> int:
     """`active_blocks`; ValueError if there are none."""
     active = active_blocks(card, resources, launch)
     if not active:
